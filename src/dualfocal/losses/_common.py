@@ -1,0 +1,226 @@
+"""Shapes, checks, class weights and reductions, as ``F.cross_entropy`` defines them: the only copy.
+
+Every loss here reads ``flat = flatten(...)``, computes one number a row of ``flat.logits``, and returns
+``reduce(per_row, flat, reduction)``.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class Flat(NamedTuple):
+    """Any input ``F.cross_entropy`` takes, as rows."""
+
+    logits: Tensor  # (M, C), the caller's dtype
+    target: Tensor  # (M,) int64 with ignored rows set to 0, or (M, C) class probabilities
+    keep: Tensor | None  # (M,) bool, False for ignored rows; None: every row is kept
+    weight: Tensor | None  # (C,) in the compute dtype
+    shape: torch.Size  # of the unreduced loss
+
+    @property
+    def soft(self) -> bool:
+        """Whether targets are class probabilities."""
+        return self.target.is_floating_point()
+
+    @property
+    def z(self) -> Tensor:
+        """The logits in the dtype everything is computed in, (M, C)."""
+        return self.logits.to(compute_dtype(self.logits))
+
+    @property
+    def mass(self) -> Tensor:
+        """Target probability times class weight, (M, C): what each class's own loss counts."""
+        mass = self.target.to(compute_dtype(self.logits))
+        return mass if self.weight is None else mass * self.weight
+
+    @property
+    def one_hot(self) -> Tensor:
+        """Targets as probabilities, (M, C)."""
+        if self.soft:
+            return self.target.to(compute_dtype(self.logits))
+        classes = torch.arange(self.logits.shape[1], device=self.logits.device)
+        return (classes == self.target[:, None]).to(compute_dtype(self.logits))
+
+
+def compute_dtype(logits: Tensor) -> torch.dtype:
+    """float32, or float64 where the logits are: no loss is computed in half precision."""
+    return torch.promote_types(logits.dtype, torch.float32)
+
+
+def under_transform() -> bool:
+    """Whether a ``torch.func`` transform (grad, vmap, ...) is active. There is no public question for it."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def is_concrete(tensor: Tensor) -> bool:
+    """Whether this is an ordinary eager tensor: not traced, not transformed, not a subclass."""
+    return not torch.compiler.is_compiling() and type(tensor) in (Tensor, nn.Parameter) and not under_transform()
+
+
+def may_look(tensor: Tensor) -> bool:
+    """Whether values may be inspected: only where that costs no device sync and breaks no trace."""
+    return tensor.device.type == "cpu" and is_concrete(tensor)
+
+
+def flatten(logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str) -> Flat:
+    """Check the input and lay it out as rows.
+
+    Raises:
+        ValueError: shapes, dtypes, weights, probabilities or ``reduction`` break a rule.
+        IndexError: a class index is out of range. Values are only checked on eager CPU tensors.
+    """
+    check_choice("reduction", reduction, REDUCTIONS)
+    if not logits.is_floating_point():
+        raise ValueError(f"logits must be floating point, got {logits.dtype}")
+    if logits.ndim == 0:
+        raise ValueError("logits must have shape (C,), (N, C) or (N, C, d1, ...), got a scalar")
+    class_dim = min(logits.ndim - 1, 1)
+    num_classes = logits.shape[class_dim]
+    if num_classes == 0:
+        raise ValueError(f"logits need at least one class, got shape {tuple(logits.shape)}")
+    shape = logits.shape[:class_dim] + logits.shape[class_dim + 1 :]
+
+    soft = target.is_floating_point()
+    if soft and target.shape != logits.shape:
+        raise ValueError(
+            f"floating-point targets are class probabilities and must have the shape of the logits "
+            f"{tuple(logits.shape)}, got {tuple(target.shape)}; class indices must be integers"
+        )
+    if not soft and (target.dtype == torch.bool or target.is_complex()):
+        raise ValueError(f"target must hold integer class indices or probabilities, got {target.dtype}")
+    if not soft and target.shape != shape:
+        raise ValueError(
+            f"class indices for logits of shape {tuple(logits.shape)} must have shape {tuple(shape)}, "
+            f"got {tuple(target.shape)} (probabilities must be floating point)"
+        )
+    if weight is not None:
+        weight = _check_weight(weight, num_classes).to(compute_dtype(logits))
+
+    keep = None
+    if logits.ndim != 2:
+        logits = logits.movedim(class_dim, -1).reshape(-1, num_classes)
+    if soft:
+        target = target if target.ndim == 2 else target.movedim(class_dim, -1).reshape(-1, num_classes)
+        if may_look(target):
+            _check_probabilities(target)
+    else:
+        target = target.reshape(-1).long()
+        if not (may_look(target) and _all_in_range(target, num_classes, ignore_index)):
+            keep = target != ignore_index
+            target = target.masked_fill(~keep, 0)
+            if may_look(target):
+                _check_indices(target, num_classes, ignore_index)
+    return Flat(logits, target, keep, weight, shape)
+
+
+def reduce(loss: Tensor, flat: Flat, reduction: str, *, weighted: bool = False) -> Tensor:
+    """Reduce one loss a row, as ``F.cross_entropy`` does.
+
+    With class indices a row counts ``weight[target]`` (``weighted``: the loss has it in already) and the mean
+    divides by the sum of what was kept; with class probabilities the loss has ``weight`` in and the mean divides by
+    the number of rows. Unlike there, the mean of nothing (no row, all ignored, all weights 0) is 0 with zero gradient.
+    """
+    denominator: Tensor | int = max(loss.numel(), 1)
+    if not flat.soft and (flat.keep is not None or flat.weight is not None):
+        counts = torch.ones_like(loss) if flat.weight is None else flat.weight[flat.target]
+        if flat.keep is not None:
+            counts = counts * flat.keep
+        if flat.weight is not None and not weighted:
+            loss = loss * counts
+        # An ignored or weightless row counts nothing, even where its loss is infinite.
+        loss = torch.where(counts == 0, 0.0, loss)
+        denominator = counts.sum()
+        denominator = denominator.masked_fill(denominator == 0, 1.0)
+    if reduction == "none":
+        return loss.reshape(flat.shape)
+    return loss.sum() if reduction == "sum" else loss.sum() / denominator
+
+
+def weight_rows(loss: Tensor, flat: Flat) -> Tensor:
+    """Apply the expected class weight of soft targets to a loss that has no per-class terms."""
+    return loss * flat.mass.sum(1) if flat.soft and flat.weight is not None else loss
+
+
+def check_number(name: str, value: float, low: float = 0.0, high: float = math.inf) -> None:
+    """Raise a ValueError that names the value and the rule."""
+    if not (math.isfinite(value) and low <= value <= high):
+        rule = f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
+        raise ValueError(f"{name} must be finite and {rule}, got {value!r}")
+
+
+def check_gamma(gamma: float | Tensor, shape: torch.Size) -> float | Tensor:
+    """A focusing parameter: one number, or a tensor of the unreduced loss's shape; finite, not negative."""
+    if not isinstance(gamma, Tensor):
+        check_number("gamma", gamma)
+        return float(gamma)
+    if gamma.ndim > 0 and gamma.shape != shape:
+        raise ValueError(
+            f"a gamma tensor must be a scalar or hold one value a target, shape {tuple(shape)}, got {tuple(gamma.shape)}"
+        )
+    if may_look(gamma):
+        bad = ~(gamma.isfinite() & (gamma >= 0)).reshape(-1)
+        if bad.any():
+            i = int(bad.nonzero()[0])
+            raise ValueError(f"gamma must be finite and at least 0, got {gamma.reshape(-1)[i].item()} at position {i}")
+    return gamma
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise a ValueError that names the value and the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def _check_weight(weight: Tensor, num_classes: int) -> Tensor:
+    if not weight.is_floating_point() or weight.shape != (num_classes,):
+        raise ValueError(
+            f"weight must be a floating-point tensor of shape ({num_classes},), one number a class, "
+            f"got {weight.dtype} of shape {tuple(weight.shape)}"
+        )
+    if may_look(weight):
+        bad = ~(weight.isfinite() & (weight >= 0))
+        if bad.any():
+            i = int(bad.nonzero()[0])
+            raise ValueError(f"weight must be finite and not negative, got {weight[i].item()} for class {i}")
+    return weight
+
+
+def _all_in_range(target: Tensor, num_classes: int, ignore_index: int) -> bool:
+    """Whether every row is plainly kept: the common case, decided without making a mask."""
+    if 0 <= ignore_index < num_classes:
+        return False
+    if target.numel() == 0:
+        return True
+    values = target.numpy()
+    return bool(values.min() >= 0 and values.max() < num_classes)
+
+
+def _check_indices(target: Tensor, num_classes: int, ignore_index: int) -> None:
+    bad = (target < 0) | (target >= num_classes)
+    if bad.any():
+        i = int(bad.nonzero()[0])
+        raise IndexError(
+            f"target {int(target[i])} (flat position {i}) is out of range: a class index must lie in "
+            f"[0, {num_classes - 1}] or equal ignore_index = {ignore_index}"
+        )
+
+
+def _check_probabilities(target: Tensor) -> None:
+    # A row rounded to half precision misses 1 by a few units of its own rounding.
+    tolerance = max(1e-4, 4 * torch.finfo(target.dtype).eps)
+    wide = target.to(torch.promote_types(target.dtype, torch.float32))
+    negative = ~(wide >= 0)
+    if negative.any():
+        i, c = negative.nonzero()[0].tolist()
+        raise ValueError(f"class probabilities must not be negative, got {wide[i, c].item()} in row {i}, class {c}")
+    off = ~((wide.sum(1) - 1).abs() <= tolerance)
+    if off.any():
+        i = int(off.nonzero()[0])
+        raise ValueError(
+            f"class probabilities must sum to 1 (within {tolerance:.2g}), row {i} sums to {wide[i].sum().item():.6g}"
+        )

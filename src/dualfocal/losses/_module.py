@@ -1,0 +1,31 @@
+"""What every loss module holds: class weights, ignore_index and reduction."""
+
+import torch
+from torch import Tensor, nn
+
+from dualfocal.losses._common import REDUCTIONS, check_choice
+
+
+class ClassificationLoss(nn.Module):
+    """Base of the loss modules. ``options`` names the arguments beyond the common three, for ``repr``."""
+
+    options: tuple[str, ...] = ()
+    weight: Tensor | None
+
+    def __init__(self, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
+        super().__init__()
+        check_choice("reduction", reduction, REDUCTIONS)
+        self.register_buffer("weight", weight)
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+
+    def extra_repr(self) -> str:
+        """Arguments as they were given; tensors by shape."""
+        shown = {name: getattr(self, name) for name in self.options}
+        defaults = {"weight": None, "ignore_index": -100, "reduction": "mean"}
+        shown |= {name: value for name, default in defaults.items() if (value := getattr(self, name)) is not default}
+        return ", ".join(f"{name}={_show(value)}" for name, value in shown.items())
+
+
+def _show(value: object) -> str:
+    return f"<tensor {tuple(value.shape)}>" if isinstance(value, torch.Tensor) else repr(value)

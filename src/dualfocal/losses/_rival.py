@@ -1,0 +1,84 @@
+"""Which probability stands for p_j: the rows of the paper's table "Ablation Study".
+
+``"next"`` is the method: the largest class strictly below the target. The n-th below, means of the first two or
+three or of all below, and constants are the ablation; the ``"batch_"`` forms average the rival over the batch into
+one scalar, as the authors' ablation code did. A class that does not exist counts as probability 0. Classes masked
+by a logit of -inf are not classes.
+"""
+
+import torch
+from torch import Tensor
+
+from dualfocal.losses._common import check_number
+
+KINDS = ("next", "2nd", "3rd", "mean2", "mean3", "mean_all")
+NAMES = (*KINDS, *(f"batch_{kind}" for kind in KINDS))
+
+
+def check_rival(rival: str | float) -> None:
+    """Raise a ValueError unless ``rival`` is one of NAMES or a probability."""
+    if isinstance(rival, str):
+        if rival not in NAMES:
+            raise ValueError(f"rival must be a constant or one of {', '.join(map(repr, NAMES))}, got {rival!r}")
+    else:
+        check_number("a constant rival", rival, 0.0, 1.0)
+
+
+def rival_of_target(
+    z: Tensor, z_t: Tensor, top: Tensor, total: Tensor, rival: str | float | None, keep: Tensor | None
+) -> Tensor:
+    """p_j of each row's target, (M,); differentiable in z through softmax = exp(z - top) / total."""
+    if rival is None or not isinstance(rival, str):
+        return torch.full_like(total[:, 0], rival or 0.0)
+    kind = rival.removeprefix("batch_")
+    below = (z < z_t) & (z > -torch.inf)
+    masked = torch.where(below, z, -torch.inf).detach()
+    if kind == "mean_all":
+        sums = torch.where(below, (z - top).exp(), 0.0).sum(1)
+        p_j = sums / total[:, 0] / below.sum(1).clamp_min(1)
+    else:
+        first, last = _places(kind)
+        if last == 1:
+            index = masked.max(1, keepdim=True).indices
+        else:  # stable: of tied classes the lower index comes first
+            index = masked.sort(dim=1, descending=True, stable=True).indices[:, first:last]
+        exists = below.gather(1, index)
+        e_j = torch.where(exists, (z.gather(1, index) - top).exp(), 0.0)
+        p_j = e_j.sum(1) / total[:, 0] / (last - first)
+    if kind == rival:
+        return p_j
+    if keep is None:
+        return p_j.mean().expand_as(p_j)
+    return (torch.where(keep, p_j, 0.0).sum() / keep.sum().clamp_min(1)).expand_as(p_j)
+
+
+def rival_of_each_class(z: Tensor, p: Tensor, rival: str | float | None) -> Tensor:
+    """p_{j(i)} of every class i of every row, (M, C): the rival each would have were it the target."""
+    if rival is None or not isinstance(rival, str):
+        return torch.full_like(p, rival or 0.0)
+    if rival not in KINDS:
+        raise ValueError(f"rival {rival!r} needs class indices: a batch of soft targets has no single rival")
+    num_classes = z.shape[1]
+    order = z.argsort(dim=1, descending=True, stable=True)
+    z, p = z.gather(1, order), p.gather(1, order)
+    # place[i]: where the classes strictly below the i-th begin; C if there are none.
+    place = torch.arange(1, num_classes + 1, device=z.device).expand_as(z)
+    drops = torch.cat([z[:, 1:] < z[:, :-1], torch.ones_like(z[:, :1], dtype=torch.bool)], 1)
+    place = torch.where(drops, place, num_classes).flip(1).cummin(1).values.flip(1)
+    if rival == "mean_all":
+        sums = torch.cat([p.flip(1).cumsum(1).flip(1), torch.zeros_like(p[:, :1])], 1)
+        count = (z > -torch.inf).sum(1, keepdim=True) - place
+        p_j = sums.gather(1, place) / count.clamp_min(1)
+    else:
+        first, last = _places(rival)
+        padded = torch.cat([p, p.new_zeros(p.shape[0], last)], 1)
+        p_j = sum((padded.gather(1, place + n) for n in range(first, last)), torch.zeros_like(p)) / (last - first)
+    return p_j.gather(1, order.argsort(1))
+
+
+def _places(kind: str) -> tuple[int, int]:
+    """The slice of the classes below, largest first, that is averaged."""
+    if kind.startswith("mean"):
+        return 0, int(kind[4:])
+    place = ("next", "2nd", "3rd").index(kind)
+    return place, place + 1

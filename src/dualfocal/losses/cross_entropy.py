@@ -1,0 +1,59 @@
+"""Cross-entropy: the baseline, with this package's contract (the paper's "weight decay" column)."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from dualfocal.losses._common import Flat, flatten, reduce
+from dualfocal.losses._module import ClassificationLoss
+
+
+def cross_entropy_rows(flat: Flat) -> Tensor:
+    """-log p_k of each row, (M,); of soft targets the weighted sum over classes."""
+    if not flat.soft:
+        return F.cross_entropy(flat.z, flat.target, reduction="none")
+    mass = flat.mass
+    # A masked class (-inf) that counts nothing must not answer inf * 0.
+    return (mass * (-flat.z.log_softmax(1)).masked_fill(mass == 0, 0.0)).sum(1)
+
+
+def cross_entropy_loss(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross-entropy, L = -log p_k.
+
+    ``F.cross_entropy`` but for three corners: half inputs give a float32 loss, the mean of no kept target is 0
+    instead of NaN, and a masked class (logit -inf) whose target probability is 0 contributes 0.
+
+    Args:
+        logits: ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``.
+        target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``, or class probabilities of the shape of
+            ``logits``.
+        weight: one weight a class, ``(C,)``.
+        ignore_index: class index that is left out (class indices only).
+        reduction: ``"mean"`` (divides by the sum of the kept targets' weights, or by the number of rows for class
+            probabilities), ``"sum"`` or ``"none"``.
+
+    Returns:
+        The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices.
+
+    >>> import torch
+    >>> cross_entropy_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]))
+    tensor(0.4076)
+    """
+    flat = flatten(logits, target, weight, ignore_index, reduction)
+    return reduce(cross_entropy_rows(flat), flat, reduction)
+
+
+class CrossEntropyLoss(ClassificationLoss):
+    """Module form of :func:`cross_entropy_loss`."""
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """See :func:`cross_entropy_loss`."""
+        return cross_entropy_loss(
+            logits, target, weight=self.weight, ignore_index=self.ignore_index, reduction=self.reduction
+        )

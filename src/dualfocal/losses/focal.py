@@ -1,0 +1,214 @@
+"""Focal loss, its sample-dependent schedule FLSD-53, and inverse focal loss."""
+
+import torch
+from torch import Tensor
+
+from dualfocal.losses._common import check_gamma, check_number, flatten, reduce
+from dualfocal.losses._modulated import modulated_nll
+from dualfocal.losses._module import ClassificationLoss
+
+
+def focal_loss(
+    logits: Tensor,
+    target: Tensor,
+    gamma: float | Tensor = 3.0,
+    *,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Focal loss, L = -(1 - p_k)^gamma log p_k. Lin et al., ICCV 2017, arXiv:1708.02002.
+
+    Args:
+        logits: as :func:`~dualfocal.losses.dual_focal_loss`.
+        target: likewise; class probabilities y give -sum_i y_i (1 - p_i)^gamma log p_i.
+        gamma: focusing parameter, at least 0: a number or a tensor with one value a target.
+        weight: one weight a class, ``(C,)`` (the "alpha" of other libraries).
+        ignore_index: class index that is left out.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Returns:
+        As :func:`~dualfocal.losses.dual_focal_loss`.
+
+    >>> import torch
+    >>> focal_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]), gamma=2.0)
+    tensor(0.0456)
+    """
+    flat = flatten(logits, target, weight, ignore_index, reduction)
+    return reduce(modulated_nll(flat, check_gamma(gamma, flat.shape)), flat, reduction)
+
+
+def inverse_focal_loss(
+    logits: Tensor,
+    target: Tensor,
+    gamma: float | Tensor = 2.0,
+    *,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Inverse focal loss, L = -(1 + p_k)^gamma log p_k. Wang et al., NeurIPS 2021.
+
+    Args:
+        logits: as :func:`~dualfocal.losses.dual_focal_loss`.
+        target: likewise.
+        gamma: at least 0. The paper tunes it on validation data; published elsewhere: 1 to 3.5.
+        weight: likewise.
+        ignore_index: likewise.
+        reduction: likewise.
+
+    Returns:
+        As :func:`~dualfocal.losses.dual_focal_loss`.
+
+    >>> import torch
+    >>> inverse_focal_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]), gamma=2.0)
+    tensor(1.1312)
+    """
+    flat = flatten(logits, target, weight, ignore_index, reduction)
+    return reduce(modulated_nll(flat, -check_gamma(gamma, flat.shape)), flat, reduction)
+
+
+def flsd_loss(
+    logits: Tensor,
+    target: Tensor,
+    gammas: tuple[float, ...] = (5.0, 3.0),
+    *,
+    thresholds: tuple[float, ...] = (0.2,),
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Focal loss with a sample-dependent gamma; by default FLSD-53. Mukhoti et al., NeurIPS 2020, arXiv:2002.09437.
+
+    L = -(1 - p_k)^gamma(p_k) log p_k, gamma = ``gammas[i]`` for p_k in [``thresholds[i - 1]``, ``thresholds[i]``):
+    5 below 0.2, else 3. gamma itself is not differentiated.
+
+    Args:
+        logits: as :func:`~dualfocal.losses.dual_focal_loss`.
+        target: likewise; with class probabilities each class has the gamma of its own p_i.
+        gammas: one more than thresholds, each at least 0.
+        thresholds: increasing, in [0, 1].
+        weight: likewise.
+        ignore_index: likewise.
+        reduction: likewise.
+
+    Returns:
+        As :func:`~dualfocal.losses.dual_focal_loss`.
+
+    >>> import torch
+    >>> flsd_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0, ]))
+    tensor(0.0153)
+    """
+    _check_schedule(gammas, thresholds)
+    flat = flatten(logits, target, weight, ignore_index, reduction)
+
+    def schedule(p_k: Tensor, p_j: Tensor) -> Tensor:
+        gamma = torch.full_like(p_k, gammas[-1])
+        for value, threshold in zip(gammas[-2::-1], thresholds[::-1], strict=True):
+            gamma = torch.where(p_k < threshold, value, gamma)
+        return gamma
+
+    return reduce(modulated_nll(flat, schedule), flat, reduction)
+
+
+class FocalLoss(ClassificationLoss):
+    """Module form of :func:`focal_loss`."""
+
+    options = ("gamma",)
+
+    def __init__(
+        self,
+        gamma: float = 3.0,
+        *,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
+        check_number("gamma", gamma)
+        self.gamma = gamma
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """See :func:`focal_loss`."""
+        return focal_loss(
+            logits,
+            target,
+            self.gamma,
+            weight=self.weight,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+        )
+
+
+class InverseFocalLoss(ClassificationLoss):
+    """Module form of :func:`inverse_focal_loss`."""
+
+    options = ("gamma",)
+
+    def __init__(
+        self,
+        gamma: float = 2.0,
+        *,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
+        check_number("gamma", gamma)
+        self.gamma = gamma
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """See :func:`inverse_focal_loss`."""
+        return inverse_focal_loss(
+            logits,
+            target,
+            self.gamma,
+            weight=self.weight,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+        )
+
+
+class FLSDLoss(ClassificationLoss):
+    """Module form of :func:`flsd_loss`."""
+
+    options = ("gammas", "thresholds")
+
+    def __init__(
+        self,
+        gammas: tuple[float, ...] = (5.0, 3.0),
+        *,
+        thresholds: tuple[float, ...] = (0.2,),
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
+        _check_schedule(gammas, thresholds)
+        self.gammas = tuple(gammas)
+        self.thresholds = tuple(thresholds)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """See :func:`flsd_loss`."""
+        return flsd_loss(
+            logits,
+            target,
+            self.gammas,
+            thresholds=self.thresholds,
+            weight=self.weight,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+        )
+
+
+def _check_schedule(gammas: tuple[float, ...], thresholds: tuple[float, ...]) -> None:
+    if len(gammas) != len(thresholds) + 1:
+        raise ValueError(
+            f"{len(thresholds)} thresholds divide [0, 1] into {len(thresholds) + 1} parts, got {len(gammas)} gammas"
+        )
+    for gamma in gammas:
+        check_number("gamma", gamma)
+    for threshold in thresholds:
+        check_number("threshold", threshold, 0.0, 1.0)
+    if list(thresholds) != sorted(set(thresholds)):
+        raise ValueError(f"thresholds must increase, got {thresholds}")
