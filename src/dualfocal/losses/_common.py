@@ -7,6 +7,7 @@ Every loss here reads ``flat = flatten(...)``, computes one number a row of ``fl
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -83,7 +84,7 @@ def flatten(logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index:
     num_classes = logits.shape[class_dim]
     if num_classes == 0:
         raise ValueError(f"logits need at least one class, got shape {tuple(logits.shape)}")
-    shape = logits.shape[:class_dim] + logits.shape[class_dim + 1 :]
+    shape = logits.shape[:1] if logits.ndim == 2 else logits.shape[:class_dim] + logits.shape[class_dim + 1 :]
 
     soft = target.is_floating_point()
     if soft and target.shape != logits.shape:
@@ -125,7 +126,7 @@ def reduce(loss: Tensor, flat: Flat, reduction: str, *, weighted: bool = False) 
     divides by the sum of what was kept; with class probabilities the loss has ``weight`` in and the mean divides by
     the number of rows. Unlike there, the mean of nothing (no row, all ignored, all weights 0) is 0 with zero gradient.
     """
-    denominator: Tensor | int = max(loss.numel(), 1)
+    denominator: Tensor | None = None
     if not flat.soft and (flat.keep is not None or flat.weight is not None):
         counts = torch.ones_like(loss) if flat.weight is None else flat.weight[flat.target]
         if flat.keep is not None:
@@ -138,7 +139,9 @@ def reduce(loss: Tensor, flat: Flat, reduction: str, *, weighted: bool = False) 
         denominator = denominator.masked_fill(denominator == 0, 1.0)
     if reduction == "none":
         return loss.reshape(flat.shape)
-    return loss.sum() if reduction == "sum" else loss.sum() / denominator
+    if reduction == "sum" or loss.numel() == 0:
+        return loss.sum()
+    return loss.mean() if denominator is None else loss.sum() / denominator
 
 
 def weight_rows(loss: Tensor, flat: Flat) -> Tensor:
@@ -160,7 +163,8 @@ def check_gamma(gamma: float | Tensor, shape: torch.Size) -> float | Tensor:
         return float(gamma)
     if gamma.ndim > 0 and gamma.shape != shape:
         raise ValueError(
-            f"a gamma tensor must be a scalar or hold one value a target, shape {tuple(shape)}, got {tuple(gamma.shape)}"
+            f"a gamma tensor must be a scalar or hold one value a target, shape {tuple(shape)}, "
+            f"got shape {tuple(gamma.shape)}"
         )
     if may_look(gamma):
         bad = ~(gamma.isfinite() & (gamma >= 0)).reshape(-1)
@@ -196,8 +200,8 @@ def _all_in_range(target: Tensor, num_classes: int, ignore_index: int) -> bool:
         return False
     if target.numel() == 0:
         return True
-    values = target.numpy()
-    return bool(values.min() >= 0 and values.max() < num_classes)
+    # Read as unsigned, a negative index is a huge one: one reduction answers both questions.
+    return bool(np.maximum.reduce(target.numpy().view(np.uint64)) < num_classes)
 
 
 def _check_indices(target: Tensor, num_classes: int, ignore_index: int) -> None:

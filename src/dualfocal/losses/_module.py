@@ -22,8 +22,12 @@ class ClassificationLoss(nn.Module):
     def extra_repr(self) -> str:
         """Arguments as they were given; tensors by shape."""
         shown = {name: getattr(self, name) for name in self.options}
-        defaults = {"weight": None, "ignore_index": -100, "reduction": "mean"}
-        shown |= {name: value for name, default in defaults.items() if (value := getattr(self, name)) is not default}
+        if self.weight is not None:
+            shown["weight"] = self.weight
+        if self.ignore_index != -100:
+            shown["ignore_index"] = self.ignore_index
+        if self.reduction != "mean":
+            shown["reduction"] = self.reduction
         return ", ".join(f"{name}={_show(value)}" for name, value in shown.items())
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from dualfocal.losses._common import check_choice, check_number, flatten, reduce
-from dualfocal.losses._modulated import Schedule, modulated_nll
+from dualfocal.losses._expression import Schedule
+from dualfocal.losses._modulated import modulated_nll
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.dual_focal import warn_of_two_classes
 
@@ -181,7 +182,7 @@ class AdaFocalLoss(ClassificationLoss):
         """
         flat = flatten(val_logits, val_target, None, self.ignore_index, "none")
         p, classes = flat.z.softmax(1).topk(min(2, flat.z.shape[1]), dim=1)
-        confidence = p[:, 0]
+        confidence = p[:, 0].contiguous()
         score = p[:, 0] - p[:, 1] if self.dual and p.shape[1] > 1 else confidence
         correct = flat.one_hot.gather(1, classes[:, :1])[:, 0]
         if flat.keep is not None:
@@ -271,5 +272,6 @@ def _equal_mass_edges(score: Tensor, num_bins: int) -> Tensor:
 def _check_bins(bin_gamma: Tensor, bin_edges: Tensor) -> None:
     if bin_gamma.ndim != 1 or bin_edges.ndim != 1 or len(bin_gamma) != len(bin_edges) + 1:
         raise ValueError(
-            f"B gammas need B - 1 inner edges, both 1-D, got shapes {tuple(bin_gamma.shape)} and {tuple(bin_edges.shape)}"
+            f"B gammas need B - 1 inner edges, both 1-D, got shapes {tuple(bin_gamma.shape)} "
+            f"and {tuple(bin_edges.shape)}"
         )

@@ -28,7 +28,7 @@ def brier_loss(
 
     >>> import torch
     >>> brier_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]))
-    tensor(0.1800)
+    tensor(0.1801)
     """
     flat = flatten(logits, target, weight, ignore_index, reduction)
     per_row = (flat.z.softmax(1) - flat.one_hot).square().sum(1)

@@ -32,7 +32,7 @@ def focal_loss(
 
     >>> import torch
     >>> focal_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]), gamma=2.0)
-    tensor(0.0456)
+    tensor(0.0457)
     """
     flat = flatten(logits, target, weight, ignore_index, reduction)
     return reduce(modulated_nll(flat, check_gamma(gamma, flat.shape)), flat, reduction)
@@ -62,7 +62,7 @@ def inverse_focal_loss(
 
     >>> import torch
     >>> inverse_focal_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]), gamma=2.0)
-    tensor(1.1312)
+    tensor(1.1303)
     """
     flat = flatten(logits, target, weight, ignore_index, reduction)
     return reduce(modulated_nll(flat, -check_gamma(gamma, flat.shape)), flat, reduction)

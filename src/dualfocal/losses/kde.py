@@ -27,8 +27,8 @@ def kde_xe_loss(
 ) -> Tensor:
     """Cross-entropy plus the batch's canonical calibration error, L = -log p_k + strength * ECE_KDE(batch).
 
-    arXiv:2210.07810, Eq. 9. With z_i the predicted distributions, Dirichlet kernels k_ji of parameters z_i / h + 1 evaluated at z_j, and
-    leave-one-out sums over i != j:
+    With z_i the predicted distributions, Dirichlet kernels k_ji of parameters z_i / h + 1 evaluated at z_j, and
+    leave-one-out sums over i != j (arXiv:2210.07810, Eq. 9):
 
         ECE_KDE = mean_j || sum_i k_ji y_i / max(sum_i k_ji, 1e-10) - z_j ||_p^p
 
@@ -53,7 +53,7 @@ def kde_xe_loss(
     >>> import torch
     >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [1.5, 1.0, 0.0]])
     >>> kde_xe_loss(logits, torch.tensor([0, 1, 1]), bandwidth=0.1)
-    tensor(0.8702)
+    tensor(0.8292)
     """
     _check(strength, bandwidth, p)
     flat = flatten(logits, target, weight, ignore_index, reduction)

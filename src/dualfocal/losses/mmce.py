@@ -49,7 +49,7 @@ def mmce_loss(
     >>> import torch
     >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
     >>> mmce_loss(logits, torch.tensor([0, 2]))
-    tensor(2.5107)
+    tensor(2.6489)
     """
     _check(strength, width)
     flat = flatten(logits, target, weight, ignore_index, reduction)

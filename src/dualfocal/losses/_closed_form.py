@@ -1,0 +1,267 @@
+"""The modulated cross-entropy of class indices with its gradient in closed form, for any device.
+
+A sweep over the logits finds the largest logit, the sum of exponentials and the rival of each row; the gradient is
+one number a row times softmax, with two entries overwritten. Eager on the CPU it goes by chunks of rows that stay in
+cache, and never holds a second matrix of the logits' size but the gradient; ``torch.compile`` sees two fused passes.
+
+Row vectors are columns (M, 1), as gather, scatter and broadcasting want them.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dualfocal.losses._common import Flat, compute_dtype
+from dualfocal.losses._expression import Gamma, Schedule, expression, modulating_base, resolve
+
+# Rows are taken together up to this many logits: about 1 MB of scratch, within a core's L2 cache.
+CHUNK = 2**18
+# Up to here calls cost more than arithmetic: numpy's are cheaper than torch's, and the gradient is made at once.
+SMALL = 2**13
+Columns = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
+    """The loss of each row, (M,); ``dual`` says whether there is a rival."""
+    if not torch.compiler.is_compiling() and flat.logits.device.type == "cpu" and flat.logits.numel() <= SMALL:
+        return _small(flat, gamma, dual)
+    z, target = flat.logits.detach(), flat.target[:, None]
+    if isinstance(gamma, Tensor) and gamma.ndim == 1:
+        gamma = gamma[:, None]
+    if torch.compiler.is_compiling():
+        top, rest, z_t, z_j, j = _sweep_traced(z, target, dual)
+    else:
+        top, rest, z_t, z_j, j = _sweep_eager(z, target, dual)
+    if torch.compiler.is_compiling() or z.device.type != "cpu":
+        gamma, loss, *grads = _row_terms(torch, gamma, top, rest, z_t, z_j)
+    else:
+        # One number a row: on columns of a batch's length numpy takes a fraction of torch's time.
+        with np.errstate(all="ignore"):
+            gamma, *terms = _row_terms(np, gamma, top.numpy(), rest.numpy(), z_t.numpy(), z_j.numpy())
+        loss, *grads = map(torch.from_numpy, terms)
+    result: Tensor = _Large.apply(flat.logits, loss, gamma, dual, flat.keep, target, j, top, *grads)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _row_terms(
+    xp: ModuleType, gamma: Gamma | Schedule, top: Any, rest: Any, z_t: Any, z_j: Any
+) -> tuple[Gamma, Any, Any, Any, Any]:
+    """Gamma, the loss, and its gradient as a factor of exp(z - top) and the values at j and at t; columns all.
+
+    With b = 1 - s (p_t - p_j), B = b^|g|, A = g b^(|g| - 1) (-log p_t) and C = A (p_t - p_j) + B:
+
+        dL/dz_k = C p_k                   k not in {t, j}
+        dL/dz_j = C p_j + A p_j
+        dL/dz_t = -(C (1 - p_t) + A p_j)
+
+    A is taken as g B (-log p_t / b): as b -> 0 the last factor tends to q / (q + p_j), between 1/2 and 1, so
+    that gamma < 1 has no singularity. A row with nothing below the target has z_j >= z_t or -inf: p_j = 0.
+    """
+    e_t = xp.exp(z_t - top)
+    total = rest + e_t
+    p_t, q, softmax_j = e_t / total, rest / total, xp.exp(z_j - top) / total
+    p_j = softmax_j * (z_j < z_t)
+    # Equal to log(total) + top - z_t, and exact however close p_t is to 1.
+    nll = xp.log1p(rest + (e_t - 1)) + (top - z_t)
+
+    gamma = resolve(gamma, p_t, p_j)
+    g: Any = gamma.numpy() if isinstance(gamma, Tensor) and xp is np else gamma
+    base = modulating_base(xp, g, p_t, q, p_j)
+    factor = base ** abs(g)
+    # Where p_t = 0 exactly, A p_t and A p_j tend to 0: any finite A gives the gradient, that of cross-entropy.
+    a = g * factor * (xp.clip(nll, None, 1e30) / base)
+    c = a * (p_t - p_j) + factor
+    a_j = a * p_j
+    return gamma, factor * nll, c / total, c * softmax_j + a_j, -(c * q + a_j)
+
+
+def _small(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
+    z, target = flat.z.detach().numpy(), flat.target.numpy()
+    rows = np.arange(len(z))
+    with np.errstate(all="ignore"):
+        z_t = z[rows, target][:, None]
+        top = z[rows, z.argmax(1)][:, None]
+        e = np.exp(z - top)
+        e[rows, target] = 0.0
+        j = np.where(z < z_t, z, -np.inf).argmax(1) if dual else target
+        z_j = z[rows, j][:, None]
+        gamma, loss, scale, at_j, at_t = _row_terms(np, gamma, top, np.add.reduce(e, 1, keepdims=True), z_t, z_j)
+        e *= scale
+        e[rows, j] = at_j[:, 0]
+        e[rows, target] = at_t[:, 0]
+        if flat.keep is not None:
+            e[~flat.keep.numpy()] = 0.0
+    what = (flat.target, gamma, dual, flat.keep)
+    result: Tensor = _Small.apply(flat.logits, torch.from_numpy(loss[:, 0]), torch.from_numpy(e), what)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Small(torch.autograd.Function):
+    """Ties a loss to a gradient that is already there."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, loss: Tensor, grads: Tensor, what: Any) -> Tensor:
+        ctx.save_for_backward(logits, grads)
+        ctx.what = what
+        return loss.view_as(loss)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        logits, grads = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _differentiable_gradient(logits, *ctx.what, grad), None, None, None
+        return (grads * grad[:, None]).to(logits.dtype), None, None, None
+
+
+class _Large(torch.autograd.Function):
+    """Ties a loss to row terms, from which the backward writes the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        loss: Tensor,
+        gamma: Gamma,
+        dual: bool,
+        keep: Tensor | None,
+        target: Tensor,
+        j: Tensor,
+        top: Tensor,
+        scale: Tensor,
+        at_j: Tensor,
+        at_t: Tensor,
+    ) -> Tensor:
+        ctx.dual = dual
+        ctx.gamma = None if isinstance(gamma, Tensor) else gamma
+        gamma_rows = gamma if isinstance(gamma, Tensor) else None
+        ctx.save_for_backward(logits, gamma_rows, keep, target, j, top, scale, at_j, at_t)
+        return loss[:, 0].clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        logits, gamma_rows, keep, target, j, top, *grads = ctx.saved_tensors
+        gamma = ctx.gamma if gamma_rows is None else gamma_rows
+        if torch.compiler.is_compiling():
+            d_logits = _gradient_traced(logits, ctx.dual, keep, target, j, top, *(g * grad[:, None] for g in grads))
+        elif torch.is_grad_enabled():
+            d_logits = _differentiable_gradient(logits, target[:, 0], gamma, ctx.dual, keep, grad)
+        else:
+            d_logits = _gradient_eager(logits, ctx.dual, keep, target, j, top, *(g * grad[:, None] for g in grads))
+        return d_logits, *[None] * 10
+
+
+def _differentiable_gradient(
+    logits: Tensor, target: Tensor, gamma: Gamma, dual: bool, keep: Tensor | None, grad: Tensor
+) -> Tensor:
+    """The same gradient through autograd, so that ``create_graph=True`` can differentiate it again."""
+    gamma = gamma if isinstance(gamma, float) else gamma.squeeze(-1)
+    loss = expression(logits, target, gamma, "next" if dual else None, keep)
+    return torch.autograd.grad(loss, logits, grad, create_graph=True)[0]
+
+
+def _rows_a_chunk(z: Tensor) -> int:
+    return max(1, CHUNK // z.shape[1]) if z.device.type == "cpu" else max(1, z.shape[0])
+
+
+def _sweep_eager(z: Tensor, target: Tensor, dual: bool) -> Columns:
+    """Largest logit, sum of exp(z - largest) over k != t, the target's and the rival's logit, and the rival."""
+    step = _rows_a_chunk(z)
+    if len(z) <= step:
+        return _sweep_chunk(z, target, dual)
+    parts = [_sweep_chunk(z[i : i + step], target[i : i + step], dual) for i in range(0, len(z), step)]
+    top, rest, z_t, z_j, j = map(torch.cat, zip(*parts, strict=True))
+    return top, rest, z_t, z_j, j
+
+
+def _sweep_chunk(z: Tensor, target: Tensor, dual: bool) -> Columns:
+    z = z.to(compute_dtype(z))
+    z_t = z.gather(1, target)
+    top = z.amax(1, keepdim=True)
+    work = torch.sub(z, top).exp_().scatter_(1, target, 0.0)
+    rest = work.sum(1, keepdim=True)
+    if not dual:
+        return top, rest, z_t, torch.full_like(z_t, -torch.inf), target
+    # z where z < z_t, about -huge elsewhere. Arithmetic is vectorised where masks are not, and the sign of a
+    # difference is exact; sign + 1 is 0, 1 or 2.
+    torch.sub(z, z_t, out=work).sign_().add_(1)
+    torch.add(z, work, alpha=-torch.finfo(z.dtype).max, out=work)
+    if z.device.type == "cpu":  # numpy's argmax is vectorised, torch's is not
+        j = torch.from_numpy(work.numpy().argmax(1, keepdims=True))
+    else:
+        j = work.argmax(1, keepdim=True)
+    return top, rest, z_t, z.gather(1, j), j
+
+
+def _gradient_eager(
+    z: Tensor,
+    dual: bool,
+    keep: Tensor | None,
+    target: Tensor,
+    j: Tensor,
+    top: Tensor,
+    scale: Tensor,
+    at_j: Tensor,
+    at_t: Tensor,
+) -> Tensor:
+    step = _rows_a_chunk(z)
+    if len(z) <= step:
+        grad = torch.sub(z, top).exp_().mul_(scale)
+        grad = grad if grad.dtype == z.dtype else grad.to(z.dtype)
+    else:
+        grad = torch.empty(z.shape, dtype=z.dtype, device=z.device)
+        for i in range(0, len(z), step):
+            rows = slice(i, i + step)
+            part = grad[rows] if z.dtype == top.dtype else torch.empty(grad[rows].shape, dtype=top.dtype)
+            torch.sub(z[rows], top[rows], out=part).exp_().mul_(scale[rows])
+            if z.dtype != top.dtype:
+                grad[rows] = part
+    if dual:
+        grad.scatter_(1, j, at_j.to(grad.dtype))
+    grad.scatter_(1, target, at_t.to(grad.dtype))  # last: j may be t where nothing is below
+    return grad if keep is None else grad.masked_fill_(~keep[:, None], 0.0)
+
+
+def _sweep_traced(z: Tensor, target: Tensor, dual: bool) -> Columns:
+    """The same five as ``_sweep_eager``, in two fused passes under ``torch.compile``."""
+    z = z.to(compute_dtype(z))
+    number = _class_numbers(z.shape[1], z)
+    z_t = z.gather(1, target)
+    top = z.amax(1, keepdim=True)
+    rest = torch.where(number == target.to(z.dtype), 0.0, (z - top).exp()).sum(1, keepdim=True)
+    if not dual:
+        return top, rest, z_t, torch.full_like(z_t, -torch.inf), target
+    z_j = torch.where(z < z_t, z, -torch.inf).amax(1, keepdim=True)
+    j = torch.where(z == z_j, number, z.shape[1]).amin(1, keepdim=True)
+    return top, rest, z_t, z_j, j
+
+
+def _gradient_traced(
+    z: Tensor,
+    dual: bool,
+    keep: Tensor | None,
+    target: Tensor,
+    j: Tensor,
+    top: Tensor,
+    scale: Tensor,
+    at_j: Tensor,
+    at_t: Tensor,
+) -> Tensor:
+    number = _class_numbers(z.shape[1], top)
+    grad = (z.to(top.dtype) - top).exp() * scale
+    if dual:
+        grad = torch.where(number == j, at_j, grad)
+    grad = torch.where(number == target.to(top.dtype), at_t, grad)
+    if keep is not None:
+        grad = torch.where(keep[:, None], grad, 0.0)
+    return grad.to(z.dtype)
+
+
+def _class_numbers(num_classes: int, like: Tensor) -> Tensor:
+    """0, 1, ..., C - 1 as floats, through a scan.
+
+    Inductor would rebuild an ``arange`` inside every inner loop; a scan's result is a buffer that it loads.
+    """
+    return torch.arange(num_classes, dtype=like.dtype, device=like.device).clamp(max=1).cumsum(0)

@@ -1,0 +1,73 @@
+"""The modulated cross-entropy as plain differentiable PyTorch, and the numerics it shares with the closed form."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dualfocal.losses._common import Flat, compute_dtype
+from dualfocal.losses._rival import rival_of_each_class, rival_of_target
+
+Gamma = float | Tensor
+Schedule = Callable[[Tensor, Tensor], Tensor]  # (p_k, p_j) -> signed gamma; never differentiated
+
+
+def resolve(gamma: Gamma | Schedule, p_k: Any, p_j: Any) -> Gamma:
+    """Gamma as a number or in the compute dtype; a schedule is asked what it says at these probabilities."""
+    if isinstance(gamma, float):
+        return gamma
+    p_k = torch.as_tensor(p_k)
+    value = gamma if isinstance(gamma, Tensor) else gamma(p_k, torch.as_tensor(p_j))
+    return value.to(p_k.dtype)
+
+
+def _modulate(gamma: Gamma | Schedule, p: Tensor, q: Tensor, p_j: Tensor, nll: Tensor) -> Tensor:
+    """Modulate -log p elementwise; q = 1 - p."""
+    gamma = resolve(gamma, p.detach(), p_j.detach())
+    factor = modulating_base(torch, gamma, p, q, p_j) ** abs(gamma)
+    # p = 0 exactly: the loss is infinite, its gradient that of cross-entropy (the factor's part tends to 0).
+    impossible = nll == torch.inf
+    return torch.where(impossible, nll, factor * nll.masked_fill(impossible, 0.0))
+
+
+def modulating_base(xp: ModuleType, gamma: Any, p: Any, q: Any, p_j: Any) -> Any:
+    """1 - s (p - p_j), plus the smallest normal number: at 0 the factor's gradient would overflow."""
+    if isinstance(gamma, float):
+        base = 1 + p - p_j if gamma < 0 else q + p_j
+    else:
+        base = xp.where(gamma < 0, 1 + p - p_j, q + p_j)
+    return base + float(xp.finfo(base.dtype).tiny)
+
+
+def expression(
+    logits: Tensor, target: Tensor, gamma: Gamma | Schedule, rival: str | float | None, keep: Tensor | None
+) -> Tensor:
+    z = logits.to(compute_dtype(logits))  # (M, C)
+    z_t = z.gather(1, target[:, None])  # (M, 1)
+    top = z.detach().amax(1, keepdim=True)
+    is_target = torch.arange(z.shape[1], device=z.device) == target[:, None]
+    rest = (z - top).exp().masked_fill(is_target, 0.0).sum(1, keepdim=True)
+    e_t = (z_t - top).exp()
+    total = rest + e_t
+    nll = torch.log1p(rest + (e_t - 1)) + (top - z_t)
+    p_j = rival_of_target(z, z_t, top, total, rival, keep)
+    return _modulate(gamma, (e_t / total)[:, 0], (rest / total)[:, 0], p_j, nll[:, 0])
+
+
+def soft_expression(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None) -> Tensor:
+    z = flat.z
+    mass = flat.mass
+    top = z.detach().max(1, keepdim=True)
+    e = (z - top.values).exp()
+    total = e.sum(1, keepdim=True)
+    p = e / total
+    is_top = torch.arange(z.shape[1], device=z.device) == top.indices
+    q = torch.where(is_top, e.masked_fill(is_top, 0.0).sum(1, keepdim=True) / total, 1 - p)
+    # A class that counts nothing must not answer inf * 0, in value or gradient.
+    nll = (-z.log_softmax(1)).masked_fill(mass == 0, 0.0)
+    p_j = rival_of_each_class(z.detach(), p, rival)
+    if isinstance(gamma, Tensor) and gamma.ndim == 1:
+        gamma = gamma[:, None]
+    return (mass * _modulate(gamma, p, q, p_j, nll)).sum(1)
