@@ -21,16 +21,16 @@ from dualfocal.losses._expression import Gamma, Schedule, expression, modulating
 CHUNK = 2**18
 # Up to here calls cost more than arithmetic: numpy's are cheaper than torch's, and the gradient is made at once.
 SMALL = 2**13
-Columns = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+Columns = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]  # the last without a rival: None
 
 
 def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
     """The loss of each row, (M,); ``dual`` says whether there is a rival."""
+    if isinstance(gamma, Tensor) and gamma.ndim == 1:
+        gamma = gamma[:, None]
     if not torch.compiler.is_compiling() and flat.logits.device.type == "cpu" and flat.logits.numel() <= SMALL:
         return _small(flat, gamma, dual)
     z, target = flat.logits.detach(), flat.target[:, None]
-    if isinstance(gamma, Tensor) and gamma.ndim == 1:
-        gamma = gamma[:, None]
     if torch.compiler.is_compiling():
         top, rest, z_t, z_j, j = _sweep_traced(z, target, dual)
     else:
@@ -42,7 +42,7 @@ def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
         with np.errstate(all="ignore"):
             gamma, *terms = _row_terms(np, gamma, top.numpy(), rest.numpy(), z_t.numpy(), z_j.numpy())
         loss, *grads = map(torch.from_numpy, terms)
-    result: Tensor = _Large.apply(flat.logits, loss, gamma, dual, flat.keep, target, j, top, *grads)  # type: ignore[no-untyped-call]
+    result: Tensor = _Large.apply(flat.logits, loss, gamma, flat.keep, target, j, top, *grads)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -112,7 +112,7 @@ class _Small(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         logits, grads = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _differentiable_gradient(logits, *ctx.what, grad), None, None, None
+            return _differentiable_gradient(grad, logits, *ctx.what), None, None, None
         return (grads * grad[:, None]).to(logits.dtype), None, None, None
 
 
@@ -125,16 +125,14 @@ class _Large(torch.autograd.Function):
         logits: Tensor,
         loss: Tensor,
         gamma: Gamma,
-        dual: bool,
         keep: Tensor | None,
         target: Tensor,
-        j: Tensor,
+        j: Tensor | None,
         top: Tensor,
         scale: Tensor,
         at_j: Tensor,
         at_t: Tensor,
     ) -> Tensor:
-        ctx.dual = dual
         ctx.gamma = None if isinstance(gamma, Tensor) else gamma
         gamma_rows = gamma if isinstance(gamma, Tensor) else None
         ctx.save_for_backward(logits, gamma_rows, keep, target, j, top, scale, at_j, at_t)
@@ -145,16 +143,16 @@ class _Large(torch.autograd.Function):
         logits, gamma_rows, keep, target, j, top, *grads = ctx.saved_tensors
         gamma = ctx.gamma if gamma_rows is None else gamma_rows
         if torch.compiler.is_compiling():
-            d_logits = _gradient_traced(logits, ctx.dual, keep, target, j, top, *(g * grad[:, None] for g in grads))
+            d_logits = _gradient_traced(logits, keep, target, j, top, *(g * grad[:, None] for g in grads))
         elif torch.is_grad_enabled():
-            d_logits = _differentiable_gradient(logits, target[:, 0], gamma, ctx.dual, keep, grad)
+            d_logits = _differentiable_gradient(grad, logits, target[:, 0], gamma, j is not None, keep)
         else:
-            d_logits = _gradient_eager(logits, ctx.dual, keep, target, j, top, *(g * grad[:, None] for g in grads))
-        return d_logits, *[None] * 10
+            d_logits = _gradient_eager(logits, keep, target, j, top, *(g * grad[:, None] for g in grads))
+        return d_logits, *[None] * 9
 
 
 def _differentiable_gradient(
-    logits: Tensor, target: Tensor, gamma: Gamma, dual: bool, keep: Tensor | None, grad: Tensor
+    grad: Tensor, logits: Tensor, target: Tensor, gamma: Gamma, dual: bool, keep: Tensor | None
 ) -> Tensor:
     """The same gradient through autograd, so that ``create_graph=True`` can differentiate it again."""
     gamma = gamma if isinstance(gamma, float) else gamma.squeeze(-1)
@@ -172,8 +170,9 @@ def _sweep_eager(z: Tensor, target: Tensor, dual: bool) -> Columns:
     if len(z) <= step:
         return _sweep_chunk(z, target, dual)
     parts = [_sweep_chunk(z[i : i + step], target[i : i + step], dual) for i in range(0, len(z), step)]
-    top, rest, z_t, z_j, j = map(torch.cat, zip(*parts, strict=True))
-    return top, rest, z_t, z_j, j
+    *columns, j = zip(*parts, strict=True)
+    top, rest, z_t, z_j = map(torch.cat, columns)
+    return top, rest, z_t, z_j, torch.cat(j) if dual else None
 
 
 def _sweep_chunk(z: Tensor, target: Tensor, dual: bool) -> Columns:
@@ -183,7 +182,7 @@ def _sweep_chunk(z: Tensor, target: Tensor, dual: bool) -> Columns:
     work = torch.sub(z, top).exp_().scatter_(1, target, 0.0)
     rest = work.sum(1, keepdim=True)
     if not dual:
-        return top, rest, z_t, torch.full_like(z_t, -torch.inf), target
+        return top, rest, z_t, torch.full_like(z_t, -torch.inf), None
     # z where z < z_t, about -huge elsewhere. Arithmetic is vectorised where masks are not, and the sign of a
     # difference is exact; sign + 1 is 0, 1 or 2.
     torch.sub(z, z_t, out=work).sign_().add_(1)
@@ -197,10 +196,9 @@ def _sweep_chunk(z: Tensor, target: Tensor, dual: bool) -> Columns:
 
 def _gradient_eager(
     z: Tensor,
-    dual: bool,
     keep: Tensor | None,
     target: Tensor,
-    j: Tensor,
+    j: Tensor | None,
     top: Tensor,
     scale: Tensor,
     at_j: Tensor,
@@ -218,7 +216,7 @@ def _gradient_eager(
             torch.sub(z[rows], top[rows], out=part).exp_().mul_(scale[rows])
             if z.dtype != top.dtype:
                 grad[rows] = part
-    if dual:
+    if j is not None:
         grad.scatter_(1, j, at_j.to(grad.dtype))
     grad.scatter_(1, target, at_t.to(grad.dtype))  # last: j may be t where nothing is below
     return grad if keep is None else grad.masked_fill_(~keep[:, None], 0.0)
@@ -232,7 +230,7 @@ def _sweep_traced(z: Tensor, target: Tensor, dual: bool) -> Columns:
     top = z.amax(1, keepdim=True)
     rest = torch.where(number == target.to(z.dtype), 0.0, (z - top).exp()).sum(1, keepdim=True)
     if not dual:
-        return top, rest, z_t, torch.full_like(z_t, -torch.inf), target
+        return top, rest, z_t, torch.full_like(z_t, -torch.inf), None
     z_j = torch.where(z < z_t, z, -torch.inf).amax(1, keepdim=True)
     j = torch.where(z == z_j, number, z.shape[1]).amin(1, keepdim=True)
     return top, rest, z_t, z_j, j
@@ -240,10 +238,9 @@ def _sweep_traced(z: Tensor, target: Tensor, dual: bool) -> Columns:
 
 def _gradient_traced(
     z: Tensor,
-    dual: bool,
     keep: Tensor | None,
     target: Tensor,
-    j: Tensor,
+    j: Tensor | None,
     top: Tensor,
     scale: Tensor,
     at_j: Tensor,
@@ -251,7 +248,7 @@ def _gradient_traced(
 ) -> Tensor:
     number = _class_numbers(z.shape[1], top)
     grad = (z.to(top.dtype) - top).exp() * scale
-    if dual:
+    if j is not None:
         grad = torch.where(number == j, at_j, grad)
     grad = torch.where(number == target.to(top.dtype), at_t, grad)
     if keep is not None:

@@ -30,8 +30,8 @@ class Flat(NamedTuple):
 
     @property
     def z(self) -> Tensor:
-        """The logits in the dtype everything is computed in, (M, C)."""
-        return self.logits.to(compute_dtype(self.logits))
+        """The logits as everything is computed with, (M, C); ask once, gradients of several copies add up in half."""
+        return as_computed(self.logits, self.keep)
 
     @property
     def mass(self) -> Tensor:
@@ -51,6 +51,12 @@ class Flat(NamedTuple):
 def compute_dtype(logits: Tensor) -> torch.dtype:
     """float32, or float64 where the logits are: no loss is computed in half precision."""
     return torch.promote_types(logits.dtype, torch.float32)
+
+
+def as_computed(logits: Tensor, keep: Tensor | None) -> Tensor:
+    """Logits in the compute dtype, ignored rows blanked: what stands there reaches no value and no gradient."""
+    z = logits.to(compute_dtype(logits))
+    return z if keep is None else z.masked_fill(~keep[:, None], 0.0)
 
 
 def under_transform() -> bool:
@@ -151,6 +157,8 @@ def weight_rows(loss: Tensor, flat: Flat) -> Tensor:
 
 def check_number(name: str, value: float, low: float = 0.0, high: float = math.inf) -> None:
     """Raise a ValueError that names the value and the rule."""
+    if torch.compiler.is_compiling():  # the number may be symbolic
+        return
     if not (math.isfinite(value) and low <= value <= high):
         rule = f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
         raise ValueError(f"{name} must be finite and {rule}, got {value!r}")

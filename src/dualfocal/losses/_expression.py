@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import Flat, compute_dtype
+from dualfocal.losses._common import Flat, as_computed
 from dualfocal.losses._rival import rival_of_each_class, rival_of_target
 
 Gamma = float | Tensor
@@ -44,7 +44,7 @@ def modulating_base(xp: ModuleType, gamma: Any, p: Any, q: Any, p_j: Any) -> Any
 def expression(
     logits: Tensor, target: Tensor, gamma: Gamma | Schedule, rival: str | float | None, keep: Tensor | None
 ) -> Tensor:
-    z = logits.to(compute_dtype(logits))  # (M, C)
+    z = as_computed(logits, keep)  # (M, C)
     z_t = z.gather(1, target[:, None])  # (M, 1)
     top = z.detach().amax(1, keepdim=True)
     is_target = torch.arange(z.shape[1], device=z.device) == target[:, None]

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import check_choice, check_number, flatten, reduce
+from dualfocal.losses._common import check_choice, check_number, flatten, may_look, reduce
 from dualfocal.losses._expression import Schedule
 from dualfocal.losses._modulated import modulated_nll
 from dualfocal.losses._module import ClassificationLoss
@@ -189,6 +189,11 @@ class AdaFocalLoss(ClassificationLoss):
             confidence, score, correct = confidence[flat.keep], score[flat.keep], correct[flat.keep]
         if confidence.numel() == 0:
             raise ValueError("update needs at least one validation sample that is not ignored, got none")
+        if may_look(score) and not score.isfinite().all():
+            i = int((~score.isfinite()).nonzero()[0])
+            raise ValueError(
+                f"validation logits must be finite (or -inf), row {i} of those kept gives {score[i].item()}"
+            )
         if self.frozen:
             return
         edges = _equal_mass_edges(score, self.num_bins)
@@ -197,7 +202,7 @@ class AdaFocalLoss(ClassificationLoss):
         totals.index_add_(1, place, torch.stack([torch.ones_like(score), confidence, correct]))
         gap = (totals[1] - totals[2]) / totals[0].clamp_min(1)
         gamma = self._moved(gap.to(self.gamma))
-        # A NaN among the validation logits must not enter the state.
+        # Where values may not be looked at, a NaN must still not enter the state.
         sound = score.isfinite().all()
         self.gamma.copy_(torch.where(sound, gamma, self.gamma))
         self.edges.copy_(torch.where(sound, edges, self.edges))

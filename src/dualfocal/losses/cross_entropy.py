@@ -7,13 +7,13 @@ from dualfocal.losses._common import Flat, flatten, reduce
 from dualfocal.losses._module import ClassificationLoss
 
 
-def cross_entropy_rows(flat: Flat) -> Tensor:
-    """-log p_k of each row, (M,); of soft targets the weighted sum over classes."""
+def cross_entropy_rows(flat: Flat, z: Tensor) -> Tensor:
+    """-log p_k of each row, (M,), z being ``flat.z``; of soft targets the weighted sum over classes."""
     if not flat.soft:
-        return F.cross_entropy(flat.z, flat.target, reduction="none")
+        return F.cross_entropy(z, flat.target, reduction="none")
     mass = flat.mass
     # A masked class (-inf) that counts nothing must not answer inf * 0.
-    return (mass * (-flat.z.log_softmax(1)).masked_fill(mass == 0, 0.0)).sum(1)
+    return (mass * (-z.log_softmax(1)).masked_fill(mass == 0, 0.0)).sum(1)
 
 
 def cross_entropy_loss(
@@ -46,7 +46,7 @@ def cross_entropy_loss(
     tensor(0.4076)
     """
     flat = flatten(logits, target, weight, ignore_index, reduction)
-    return reduce(cross_entropy_rows(flat), flat, reduction)
+    return reduce(cross_entropy_rows(flat, flat.z), flat, reduction)
 
 
 class CrossEntropyLoss(ClassificationLoss):

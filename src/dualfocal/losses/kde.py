@@ -1,11 +1,12 @@
 """Cross-entropy with a kernel estimate of the canonical calibration error: Popordanoska et al., NeurIPS 2022."""
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import Flat, check_number, flatten, reduce, weight_rows
+from dualfocal.losses._common import Flat, as_computed, check_number, flatten, reduce, weight_rows
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.cross_entropy import cross_entropy_rows
 
@@ -58,10 +59,12 @@ def kde_xe_loss(
     _check(strength, bandwidth, p)
     flat = flatten(logits, target, weight, ignore_index, reduction)
     # The kernel sums are a matrix product, which autocast would take in half precision.
-    with torch.autocast(flat.logits.device.type, enabled=False):
-        h = kde_bandwidth(flat.logits.detach(), keep=flat.keep) if isinstance(bandwidth, str) else bandwidth
-        penalty = _kde_error(flat, h, p)
-        rows = cross_entropy_rows(flat)
+    device = flat.logits.device.type
+    with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
+        z = flat.z
+        h = kde_bandwidth(z.detach(), keep=flat.keep) if isinstance(bandwidth, str) else bandwidth
+        penalty = _kde_error(flat, z, h, p)
+        rows = cross_entropy_rows(flat, z)
         return reduce(rows + weight_rows((strength * penalty).expand_as(rows), flat), flat, reduction)
 
 
@@ -81,7 +84,7 @@ def kde_bandwidth(logits: Tensor, *, keep: Tensor | None = None, as_published: b
     >>> float(kde_bandwidth(rows))
     0.0517...
     """
-    log_p = _log_probabilities(logits.float() if logits.dtype != torch.float64 else logits)
+    log_p = _log_probabilities(as_computed(logits, keep))
     likelihoods = []
     for bandwidth in BANDWIDTHS:
         # The kernel is evaluated at row j with the parameters of row i.
@@ -93,8 +96,8 @@ def kde_bandwidth(logits: Tensor, *, keep: Tensor | None = None, as_published: b
     return torch.tensor(BANDWIDTHS, dtype=log_p.dtype, device=logits.device)[best]
 
 
-def _kde_error(flat: Flat, bandwidth: float | Tensor, p: float) -> Tensor:
-    log_p = _log_probabilities(flat.z)
+def _kde_error(flat: Flat, z: Tensor, bandwidth: float | Tensor, p: float) -> Tensor:
+    log_p = _log_probabilities(z)
     log_k = _log_kernels(log_p, bandwidth, flat.keep)
     log_sum = log_k.logsumexp(1, keepdim=True).clamp_min(math.log(1e-10))
     expected = (log_k - log_sum).exp() @ flat.one_hot

@@ -53,19 +53,17 @@ def mmce_loss(
     """
     _check(strength, width)
     flat = flatten(logits, target, weight, ignore_index, reduction)
-    penalty = _mmce(flat, weighted, as_published, width)
-    rows = cross_entropy_rows(flat)
+    z = flat.z
+    penalty = _mmce(flat, z, weighted, as_published, width)
+    rows = cross_entropy_rows(flat, z)
     return reduce(rows + weight_rows((strength * penalty).expand_as(rows), flat), flat, reduction)
 
 
-def _mmce(flat: Flat, weighted: bool, as_published: bool, width: float) -> Tensor:
-    z = flat.z
+def _mmce(flat: Flat, z: Tensor, weighted: bool, as_published: bool, width: float) -> Tensor:
     top = z.argmax(1, keepdim=True)
     r = z.softmax(1).gather(1, top)[:, 0]
     correct = flat.one_hot.gather(1, top)[:, 0]
     kept = torch.ones_like(correct) if flat.keep is None else flat.keep.to(correct.dtype)
-    if flat.keep is not None:
-        r = torch.where(flat.keep, r, 0.0)
     kernel = (-(r[:, None] - r).abs() / width).exp()
 
     def pairs(left: Tensor, right: Tensor) -> Tensor:

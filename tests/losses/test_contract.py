@@ -1,0 +1,199 @@
+"""What every loss shares with ``F.cross_entropy``: shapes, weights, ignored targets, reductions, dtypes."""
+
+import oracles
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import PLAIN
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dualfocal import losses as L
+
+ALL = pytest.mark.parametrize("name", PLAIN)
+PER_ROW = pytest.mark.parametrize("name", [name for name in PLAIN if name not in ("mmce", "kde_xe")])
+WEIGHT = torch.tensor([0.5, 2.0, 0.0, 1.5, 1.0])
+
+
+def problem(*shape: int, c: int = 5) -> tuple[Tensor, Tensor]:
+    n, *rest = shape
+    return torch.randn(n, c, *rest, requires_grad=True), torch.randint(c, shape)
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "focal", "inverse_focal", "dual_focal"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+@pytest.mark.parametrize("shape", [(6,), (3, 4), (2, 3, 2)])
+@pytest.mark.parametrize("ignore_index", [-100, 3, 255])
+def test_gamma_0_is_cross_entropy(
+    name: str, reduction: str, weight: Tensor | None, shape: tuple[int, ...], ignore_index: int
+) -> None:
+    logits, target = problem(*shape)
+    target.view(-1)[1] = ignore_index
+    options = {"weight": weight, "ignore_index": ignore_index, "reduction": reduction}
+    true = F.cross_entropy(logits, target, **options)
+    (true_grad,) = torch.autograd.grad(true.sum(), logits)
+    gamma = {} if name == "cross_entropy" else {"gamma": 0.0}
+    loss = PLAIN[name](logits, target, **gamma, **options)
+    (grad,) = torch.autograd.grad(loss.sum(), logits)
+    torch.testing.assert_close(loss, true)
+    torch.testing.assert_close(grad, true_grad)
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "focal", "inverse_focal", "dual_focal"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+def test_gamma_0_is_cross_entropy_of_probabilities(name: str, reduction: str, weight: Tensor | None) -> None:
+    logits, target = torch.randn(3, 5, 2), torch.rand(3, 5, 2).softmax(1)
+    gamma = {} if name == "cross_entropy" else {"gamma": 0.0}
+    loss = PLAIN[name](logits, target, **gamma, weight=weight, reduction=reduction)
+    torch.testing.assert_close(loss, F.cross_entropy(logits, target, weight=weight, reduction=reduction))
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_torch_form_of_label_smoothing(weight: Tensor | None, reduction: str) -> None:
+    logits, target = problem(6)
+    target[2] = -100
+    true = F.cross_entropy(logits, target, weight=weight, reduction=reduction, label_smoothing=0.1)
+    loss = L.label_smoothing_loss(logits, target, 0.1, spread="all", weight=weight, reduction=reduction)
+    torch.testing.assert_close(loss, true)
+
+
+@ALL
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+def test_reductions_agree(name: str, weight: Tensor | None) -> None:
+    logits, target = problem(4, 3)
+    target[0, 1] = target[2, 0] = -100
+    mean, total, rows = (PLAIN[name](logits, target, weight=weight, reduction=r) for r in ("mean", "sum", "none"))
+    assert rows.shape == target.shape
+    kept = target != -100
+    counts = torch.ones(5)[target[kept]] if weight is None else weight[target[kept]]
+    torch.testing.assert_close(total, rows.sum())
+    torch.testing.assert_close(mean, total / counts.sum())
+    assert (rows[~kept] == 0).all()
+
+
+@PER_ROW
+def test_weights_multiply_rows(name: str) -> None:
+    logits, target = problem(8)
+    rows = PLAIN[name](logits, target, reduction="none")
+    for reduction in ("mean", "sum", "none"):
+        weighted = PLAIN[name](logits, target, weight=WEIGHT, reduction=reduction)
+        true = oracles.reduce(rows.double(), target, WEIGHT.double(), reduction=reduction)
+        if name != "label_smoothing":  # there weights act on every class that has mass, as in F.cross_entropy
+            torch.testing.assert_close(weighted.double(), true)
+
+
+@ALL
+def test_dimensions_are_rows(name: str) -> None:
+    logits, target = problem(2, 3, 2)
+    true = PLAIN[name](logits.permute(0, 2, 3, 1).reshape(12, 5), target.reshape(12), reduction="none")
+    torch.testing.assert_close(PLAIN[name](logits, target, reduction="none"), true.reshape(2, 3, 2))
+
+
+@PER_ROW
+def test_unbatched(name: str) -> None:
+    logits, target = problem(1)
+    torch.testing.assert_close(PLAIN[name](logits[0], target[0]), PLAIN[name](logits, target))
+
+
+@ALL
+def test_ignored_rows_count_nothing(name: str) -> None:
+    """Same loss and gradient as without them, whatever stands in the ignored logits."""
+    logits, target = problem(6)
+    kept = torch.tensor([True, False, True, True, False, True])
+    target[~kept] = -100
+    bad = logits.detach().clone()
+    bad[1], bad[4] = torch.nan, torch.inf
+    bad.requires_grad_()
+    without = PLAIN[name](logits[kept], target[kept])
+    (true_grad,) = torch.autograd.grad(without, logits)
+    torch.testing.assert_close(PLAIN[name](logits, target), without)
+    loss = PLAIN[name](bad, target)
+    torch.testing.assert_close(loss, without)
+    (grad,) = torch.autograd.grad(loss, bad)
+    torch.testing.assert_close(grad, true_grad)
+    assert (grad[~kept] == 0).all()
+
+
+@ALL
+@pytest.mark.parametrize("case", ["empty", "all ignored", "no weight"])
+def test_nothing_kept_is_0_with_0_gradient(name: str, case: str) -> None:
+    logits, target = problem(0 if case == "empty" else 4)
+    if case == "all ignored":
+        target[:] = -100
+    weight = torch.zeros(5) if case == "no weight" else None
+    if name == "label_smoothing" and case == "no weight":
+        pytest.skip("smoothing spreads to classes, which F.cross_entropy weighs too")
+    loss = PLAIN[name](logits, target, weight=weight)
+    assert loss.item() == 0
+    (grad,) = torch.autograd.grad(loss, logits)
+    assert (grad == 0).all()
+
+
+@PER_ROW
+@given(rows=st.integers(0, 12), cut=st.integers(0, 12), c=st.integers(1, 6), seed=st.integers(0, 99))
+@pytest.mark.filterwarnings("ignore:dual focal loss with two classes")
+def test_split_batches_add_up(name: str, rows: int, cut: int, c: int, seed: int) -> None:
+    assume(cut <= rows)
+    torch.manual_seed(seed)
+    logits, target = problem(rows, c=c)
+    whole = PLAIN[name](logits, target, reduction="sum")
+    parts = [PLAIN[name](logits[s], target[s], reduction="sum") for s in (slice(0, cut), slice(cut, None))]
+    torch.testing.assert_close(whole, parts[0] + parts[1])
+
+
+@ALL
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("soft", [False, True])
+def test_half_inputs_give_a_float32_loss_and_half_gradients(name: str, dtype: torch.dtype, soft: bool) -> None:
+    logits, target = problem(9)
+    half = logits.detach().to(dtype).requires_grad_()
+    full = half.detach().float().requires_grad_()
+    if soft:
+        target = torch.rand(9, 5).softmax(1)
+    loss, true = PLAIN[name](half, target), PLAIN[name](full, target)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, true)
+    (grad,) = torch.autograd.grad(loss, half)
+    (true_grad,) = torch.autograd.grad(true, full)
+    assert grad.dtype == dtype
+    torch.testing.assert_close(grad, true_grad.to(dtype))
+
+
+@ALL
+def test_integer_targets_of_any_width(name: str) -> None:
+    logits, target = problem(6)
+    for dtype in (torch.int32, torch.uint8, torch.int16):
+        torch.testing.assert_close(PLAIN[name](logits, target.to(dtype)), PLAIN[name](logits, target))
+
+
+@pytest.mark.parametrize("name", L.LOSSES)
+def test_module_without_arguments_is_the_function(name: str) -> None:
+    logits, target = problem(16)
+    module = L.LOSSES[name]()
+    if name.startswith("ada_"):
+        true = getattr(L, f"{name}_loss")(logits, target, module.gamma, module.edges)
+    else:
+        true = getattr(L, f"{name}_loss")(logits, target)
+    torch.testing.assert_close(module(logits, target), true)
+
+
+@pytest.mark.parametrize("name", L.LOSSES)
+def test_module_keeps_the_common_arguments(name: str) -> None:
+    logits, target = problem(16)
+    module = L.LOSSES[name](weight=WEIGHT, ignore_index=1, reduction="none")
+    rows = module(logits, target)
+    assert (rows[target == 1] == 0).all()
+    assert (rows[(target != 1) & (target != 2)] > 0).all()
+    assert "weight" in module.state_dict()
+    assert "ignore_index=1" in repr(module)
+    assert "reduction='none'" in repr(module)
+
+
+def test_repr_round_trips() -> None:
+    for name, cls in L.LOSSES.items():
+        module = cls(reduction="sum")
+        assert repr(eval(repr(module), vars(L))) == repr(module), name

@@ -1,0 +1,116 @@
+"""Value and gradient of every loss against the float64 transcription of its equation."""
+
+import pytest
+import torch
+from cases import BATCH, BATCH_RIVALS, PER_SAMPLE, Case, named
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from dualfocal import losses as L
+from dualfocal.losses import _closed_form, dual_focal
+
+SOFT_TARGETS = PER_SAMPLE + BATCH
+
+
+@pytest.fixture(params=["small", "chunked"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both eager implementations of the closed form, the second in chunks of two or three rows."""
+    if request.param == "chunked":
+        monkeypatch.setattr(_closed_form, "SMALL", 0)
+        monkeypatch.setattr(_closed_form, "CHUNK", 13)
+    return request.param
+
+
+def problem(soft: bool = False, n: int = 7, c: int = 5, scale: float = 2.0) -> tuple[Tensor, Tensor]:
+    logits = torch.randn(n, c, dtype=torch.float64) * scale
+    target = torch.rand(n, c, dtype=torch.float64).softmax(1) if soft else torch.randint(c, (n,))
+    return logits.requires_grad_(), target
+
+
+def value_and_grad(loss: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    weights = torch.linspace(0.5, 1.5, loss.numel(), dtype=loss.dtype)
+    (grad,) = torch.autograd.grad((loss * weights).sum(), logits)
+    return loss.detach(), grad
+
+
+def assert_matches(case: Case, logits: Tensor, target: Tensor) -> None:
+    value, grad = value_and_grad(case.loss(logits, target, reduction="none"), logits)
+    true_value, true_grad = value_and_grad(case.oracle(logits, target), logits)
+    torch.testing.assert_close(value, true_value, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(grad, true_grad, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize(**named(PER_SAMPLE + BATCH + BATCH_RIVALS))
+def test_class_indices(case: Case, path: str) -> None:
+    assert_matches(case, *problem())
+
+
+@pytest.mark.parametrize(**named(SOFT_TARGETS))
+def test_class_probabilities(case: Case) -> None:
+    logits, target = problem(soft=True)
+    target[0] = torch.nn.functional.one_hot(torch.tensor(2), 5)  # an exact 0 among the probabilities
+    assert_matches(case, logits, target)
+
+
+@pytest.mark.parametrize(**named([c for c in SOFT_TARGETS if "mmce" not in c.name and "kde" not in c.name]))
+def test_one_hot_probabilities_equal_class_indices(case: Case) -> None:
+    logits, target = problem()
+    hard = case.loss(logits, target, reduction="none")
+    soft = case.loss(logits, torch.nn.functional.one_hot(target, 5).double(), reduction="none")
+    torch.testing.assert_close(hard, soft)
+
+
+@pytest.mark.parametrize("c", [1, 2, 3])
+@pytest.mark.filterwarnings("ignore:dual focal loss with two classes")
+@pytest.mark.parametrize(**named(PER_SAMPLE))
+def test_few_classes(case: Case, c: int, path: str) -> None:
+    assert_matches(case, *problem(c=c, n=5))
+
+
+@pytest.mark.parametrize(**named([c for c in PER_SAMPLE if c.name.startswith(("dual", "ada_dual", "focal"))]))
+def test_ties(case: Case, path: str) -> None:
+    """Classes equal to the target are no rivals; of tied rivals the lowest index takes the gradient."""
+    rows = [[1, 1, 1, 1, 1], [2, 1, 1, 0, 0], [1, 2, 2, 1, 0], [0, 0, 3, 3, 3], [0, 1, 1, 1, 2], [5, 0, 0, 0, 0]]
+    for target in range(5):
+        logits = torch.tensor(rows, dtype=torch.float64, requires_grad=True)
+        assert_matches(case, logits, torch.full((6,), target))
+        if "batch" not in case.name:
+            assert_matches(case, logits, torch.full((6, 5), 0.2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(**named(PER_SAMPLE + BATCH))
+@pytest.mark.parametrize("soft", [False, True])
+def test_gradcheck(case: Case, soft: bool, path: str) -> None:
+    logits, target = problem(soft, n=4, c=4)
+    assert gradcheck(lambda z: case.loss(z, target, reduction="sum"), logits)
+
+
+@pytest.mark.parametrize(**named([c for c in PER_SAMPLE if "focal" in c.name or "flsd" in c.name]))
+def test_double_backward(case: Case, path: str) -> None:
+    logits, target = problem(n=3, c=4)
+    assert gradgradcheck(lambda z: case.loss(z, target, reduction="none"), logits)
+
+
+def test_gamma_per_sample(path: str) -> None:
+    logits, target = problem()
+    gamma = torch.linspace(0, 6, 7, dtype=torch.float64)
+    together = L.dual_focal_loss(logits, target, gamma, reduction="none")
+    one_by_one = [L.dual_focal_loss(logits[i], target[i], gamma[i].item()) for i in range(7)]
+    torch.testing.assert_close(together, torch.stack(one_by_one))
+
+
+def test_gamma_can_be_learnt() -> None:
+    logits, target = problem()
+    gamma = torch.full((7,), 2.0, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda z, g: L.dual_focal_loss(z, target, g, reduction="sum"), (logits, gamma))
+
+
+def test_jump_of_two_classes_and_its_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss just below and above p_k = 1/2 with gamma = 5: .022 and .684."""
+    monkeypatch.setattr(dual_focal, "_warned_of_two_classes", False)
+    p = torch.tensor([0.499, 0.501], dtype=torch.float64)
+    logits = torch.stack([p.log(), (1 - p).log()], 1)
+    with pytest.warns(UserWarning, match="two classes"):
+        loss = L.dual_focal_loss(logits, torch.tensor([0, 0]), 5.0, reduction="none")
+    torch.testing.assert_close(loss, torch.tensor([0.022, 0.684], dtype=torch.float64), atol=5e-4, rtol=0)
+    L.dual_focal_loss(logits, torch.tensor([0, 0]))  # warnings are errors here: there is no second

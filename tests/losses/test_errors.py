@@ -1,0 +1,87 @@
+"""Bad input: an error that names the value and the rule."""
+
+import re
+
+import pytest
+import torch
+from cases import PLAIN
+
+from dualfocal import losses as L
+
+LOGITS, TARGET = torch.zeros(2, 3), torch.tensor([0, 1])
+INF = float("inf")
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize(
+    ("logits", "target", "options", "error", "words"),
+    [
+        (LOGITS, torch.tensor([0, 3]), {}, IndexError, ["target 3", "[0, 2]", "ignore_index = -100"]),
+        (LOGITS, torch.tensor([-1, 0]), {}, IndexError, ["target -1", "position 0"]),
+        (LOGITS, torch.tensor([0, -100]), {"ignore_index": 2}, IndexError, ["-100", "ignore_index = 2"]),
+        (LOGITS, torch.tensor([0, 1, 2]), {}, ValueError, ["(2, 3)", "(2,)", "(3,)"]),
+        (LOGITS, torch.zeros(2, 3, dtype=torch.long), {}, ValueError, ["(2,)", "(2, 3)", "floating point"]),
+        (LOGITS, torch.zeros(2), {}, ValueError, ["probabilities", "(2, 3)", "(2,)"]),
+        (LOGITS, torch.tensor([True, False]), {}, ValueError, ["torch.bool"]),
+        (LOGITS.long(), TARGET, {}, ValueError, ["torch.int64", "floating point"]),
+        (torch.tensor(1.0), torch.tensor(0), {}, ValueError, ["scalar"]),
+        (torch.zeros(2, 0), TARGET, {}, ValueError, ["at least one class", "(2, 0)"]),
+        (LOGITS, TARGET, {"reduction": "avg"}, ValueError, ["'avg'", "'mean'"]),
+        (LOGITS, TARGET, {"weight": torch.ones(2)}, ValueError, ["(3,)", "(2,)"]),
+        (LOGITS, TARGET, {"weight": torch.tensor([1.0, -2.0, 1.0])}, ValueError, ["-2.0", "class 1", "negative"]),
+        (LOGITS, TARGET, {"weight": torch.tensor([1.0, INF, 1.0])}, ValueError, ["inf", "finite"]),
+        (LOGITS, torch.tensor([[0.5, 0.5, 0.5], [1, 0, 0]]), {}, ValueError, ["sum to 1", "row 0", "1.5"]),
+        (LOGITS, torch.tensor([[1.5, -0.5, 0.0], [1, 0, 0]]), {}, ValueError, ["-0.5", "row 0", "class 1"]),
+        (LOGITS, torch.full((2, 3), float("nan")), {}, ValueError, ["nan"]),
+    ],
+)
+def test_input(name: str, logits, target, options, error, words) -> None:
+    with pytest.raises(error) as caught:
+        PLAIN[name](logits, target, **options)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: L.dual_focal_loss(LOGITS, TARGET, -1.0), ["gamma", "-1.0", "at least 0"]),
+        (lambda: L.dual_focal_loss(LOGITS, TARGET, INF), ["gamma", "inf", "finite"]),
+        (lambda: L.dual_focal_loss(LOGITS, TARGET, torch.tensor([1.0, -3.0])), ["-3.0", "position 1"]),
+        (lambda: L.dual_focal_loss(LOGITS, TARGET, torch.ones(3)), ["(2,)", "(3,)"]),
+        (lambda: L.dual_focal_loss(LOGITS, TARGET, rival="4th"), ["'4th'", "'next'", "'batch_mean2'"]),
+        (lambda: L.dual_focal_loss(LOGITS, TARGET, rival=1.5), ["1.5", "between 0 and 1"]),
+        (lambda: L.dual_focal_loss(LOGITS, TARGET, impl="cuda"), ["'cuda'", "'auto'", "'torch'"]),
+        (lambda: L.dual_focal_loss(LOGITS, LOGITS.softmax(1), rival="batch_mean2"), ["batch_mean2", "class indices"]),
+        (lambda: L.DualFocalLoss(-1.0), ["gamma", "-1.0"]),
+        (lambda: L.DualFocalLoss(rival="first"), ["'first'"]),
+        (lambda: L.DualFocalLoss(reduction="avg"), ["'avg'"]),
+        (lambda: L.FocalLoss(float("nan")), ["gamma", "nan"]),
+        (lambda: L.focal_loss(LOGITS, TARGET, -2.0), ["gamma", "-2.0"]),
+        (lambda: L.inverse_focal_loss(LOGITS, TARGET, -2.0), ["gamma", "-2.0"]),
+        (lambda: L.flsd_loss(LOGITS, TARGET, (5.0, 3.0, 1.0)), ["1 thresholds", "3 gammas"]),
+        (lambda: L.flsd_loss(LOGITS, TARGET, (5.0, 3.0, 1.0), thresholds=(0.5, 0.2)), ["increase", "(0.5, 0.2)"]),
+        (lambda: L.FLSDLoss((5.0, -3.0)), ["gamma", "-3.0"]),
+        (lambda: L.label_smoothing_loss(LOGITS, TARGET, 1.2), ["alpha", "1.2", "between 0 and 1"]),
+        (lambda: L.LabelSmoothingLoss(spread="uniform"), ["'uniform'", "'others'"]),
+        (lambda: L.MMCELoss(-1.0), ["strength", "-1.0"]),
+        (lambda: L.KDEXELoss(bandwidth=0.0), ["bandwidth", "0.0"]),
+        (lambda: L.KDEXELoss(bandwidth="loo"), ["'loo'", "'likelihood'"]),
+        (lambda: L.KDEXELoss(p=0.5), ["p must", "0.5"]),
+        (lambda: L.AdaFocalLoss(num_bins=0), ["num_bins", "0"]),
+        (lambda: L.AdaFocalLoss(variant="old"), ["'old'", "'no_switch'"]),
+        (lambda: L.AdaFocalLoss(gamma=30.0), ["gamma", "30.0", "20"]),
+        (lambda: L.ada_focal_loss(LOGITS, TARGET, torch.ones(3), torch.ones(3)), ["(3,)", "B - 1"]),
+    ],
+)
+def test_arguments(call, words) -> None:
+    with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_half_precision_probabilities_may_miss_1_by_their_rounding() -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        target = torch.randn(50, 200).softmax(1).to(dtype)
+        L.dual_focal_loss(torch.randn(50, 200), target)

@@ -1,0 +1,108 @@
+"""The losses under torch.compile, torch.func, autocast, and on tensors without values."""
+
+import pytest
+import torch
+from cases import PLAIN
+from torch import Tensor
+from torch.func import grad, hessian, vmap
+
+from dualfocal import losses as L
+
+FAMILY = ("focal", "flsd", "inverse_focal", "dual_focal", "ada_focal", "ada_dual_focal")
+
+
+def problem(n: int = 12, c: int = 6, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    logits = (torch.randn(n, c) * 3).to(dtype)
+    logits[0] = logits[0].sort().values  # the target below may be first or last of its row
+    logits[1, :] = 1.0  # all tied
+    logits[2, 2:4] = -torch.inf
+    target = torch.randint(c, (n,))
+    target[0], target[1], target[2], target[5] = c - 1, 2, 1, -100
+    return logits.requires_grad_(), target
+
+
+def both(loss: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    return loss.detach(), torch.autograd.grad(loss, logits)[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", PLAIN)
+def test_compiles_to_one_graph(name: str, dtype: torch.dtype) -> None:
+    """aot_eager traces forward and backward as inductor does, without its minutes of C++."""
+    logits, target = problem(dtype=dtype)
+    if name in ("label_smoothing", "kde_xe", "mmce", "brier"):
+        logits = logits.detach().nan_to_num(neginf=-9.0).requires_grad_()
+    compiled = torch.compile(PLAIN[name], backend="aot_eager", fullgraph=True, dynamic=False)
+    value, gradient = both(compiled(logits, target), logits)
+    true_value, true_gradient = both(PLAIN[name](logits, target), logits)
+    torch.testing.assert_close(value, true_value)
+    torch.testing.assert_close(gradient, true_gradient)
+    torch.compiler.reset()
+
+
+def test_compiles_with_inductor_and_dynamic_shapes() -> None:
+    compiled = torch.compile(L.dual_focal_loss, fullgraph=True, dynamic=True)
+    for n, c in ((12, 6), (33, 17)):
+        logits, target = problem(n, c)
+        value, gradient = both(compiled(logits, target), logits)
+        true_value, true_gradient = both(L.dual_focal_loss(logits, target), logits)
+        torch.testing.assert_close(value, true_value)
+        torch.testing.assert_close(gradient, true_gradient)
+    torch.compiler.reset()
+
+
+def test_compiled_double_backward_raises() -> None:
+    logits, target = problem()
+    loss = torch.compile(L.dual_focal_loss, backend="aot_eager", fullgraph=True)(logits, target)
+    (gradient,) = torch.autograd.grad(loss, logits, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        torch.autograd.grad(gradient.sum(), logits)
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_func_grad(name: str) -> None:
+    logits, target = torch.randn(7, 5), torch.randint(5, (7,))
+    gradient = grad(lambda z: PLAIN[name](z, target))(logits)
+    leaf = logits.clone().requires_grad_()
+    torch.testing.assert_close(gradient, both(PLAIN[name](leaf, target), leaf)[1])
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if name not in ("mmce", "kde_xe")])
+def test_per_sample_gradients_with_vmap(name: str) -> None:
+    logits, target = torch.randn(7, 5), torch.randint(5, (7,))
+    rows = vmap(grad(PLAIN[name]))(logits, target)
+    leaf = logits.clone().requires_grad_()
+    torch.testing.assert_close(rows, both(PLAIN[name](leaf, target, reduction="sum"), leaf)[1])
+
+
+def test_hessian_agrees_with_double_backward() -> None:
+    logits, target = torch.randn(3, 4, dtype=torch.float64), torch.tensor([0, 3, 1])
+    true = torch.autograd.functional.hessian(lambda z: L.dual_focal_loss(z, target), logits)
+    torch.testing.assert_close(hessian(lambda z: L.dual_focal_loss(z, target))(logits), true)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_autocast_does_not_reach_the_arithmetic(name: str) -> None:
+    logits, target = torch.randn(16, 5, requires_grad=True), torch.randint(5, (16,))
+    true_value, true_gradient = both(PLAIN[name](logits, target), logits)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = PLAIN[name](logits, target)
+    value, gradient = both(loss, logits)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value, true_value, rtol=0, atol=0)
+    torch.testing.assert_close(gradient, true_gradient, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_another_device_without_looking_at_values(name: str) -> None:
+    """The meta device has no values: whatever inspects one, or moves to the host, raises here."""
+    logits = torch.randn(8, 5, device="meta", requires_grad=True)
+    target = torch.zeros(8, dtype=torch.long, device="meta")
+    options = {k: v.to("meta") for k, v in getattr(PLAIN[name], "keywords", {}).items() if isinstance(v, Tensor)}
+    for y in (target, torch.rand(8, 5, device="meta")):
+        loss = PLAIN[name](logits, y, weight=torch.ones(5, device="meta"), **options)
+        loss.backward()
+        assert loss.shape == ()
+        assert logits.grad is not None
+        assert logits.grad.shape == logits.shape

@@ -1,0 +1,33 @@
+"""The package as a whole: what importing it loads, and what it says of itself."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import dualfocal
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_import_loads_torch_and_numpy_only() -> None:
+    """Everything else that torch does not load itself must resolve late."""
+    script = (
+        "import sys, numpy, torch\n"
+        "before = {name.partition('.')[0] for name in sys.modules}\n"
+        "import dualfocal\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules} - before))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["dualfocal"]
+
+
+def test_version_is_the_packages() -> None:
+    assert dualfocal.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_public_names_exist() -> None:
+    for name in dualfocal.__all__:
+        assert hasattr(dualfocal, name)
+    for name in dualfocal.losses.__all__:
+        assert hasattr(dualfocal.losses, name)
