@@ -21,51 +21,49 @@ from dualfocal.losses._expression import Gamma, Schedule, expression, modulating
 CHUNK = 2**18
 # Up to here calls cost more than arithmetic: numpy's are cheaper than torch's, and the gradient is made at once.
 SMALL = 2**13
-Columns = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]  # the last without a rival: None
+# Largest logit, the target's distance to it, exp(z - largest) summed over k != t, at t and at j, and the rival j.
+# Without a class below the target j is t and its exponential counts as 0; without a rival j is None.
+Columns = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]
 
 
 def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
     """The loss of each row, (M,); ``dual`` says whether there is a rival."""
+    compiling, on_cpu = torch.compiler.is_compiling(), flat.logits.device.type == "cpu"
     if isinstance(gamma, Tensor) and gamma.ndim == 1:
         gamma = gamma[:, None]
-    if not torch.compiler.is_compiling() and flat.logits.device.type == "cpu" and flat.logits.numel() <= SMALL:
+    if on_cpu and not compiling and flat.logits.numel() <= SMALL:
         return _small(flat, gamma, dual)
     z, target = flat.logits.detach(), flat.target[:, None]
-    if torch.compiler.is_compiling():
-        top, rest, z_t, z_j, j = _sweep_traced(z, target, dual)
-    else:
-        top, rest, z_t, z_j, j = _sweep_eager(z, target, dual)
-    if torch.compiler.is_compiling() or z.device.type != "cpu":
-        gamma, loss, *grads = _row_terms(torch, gamma, top, rest, z_t, z_j)
+    top, *columns, j = (_sweep_traced if compiling else _sweep_eager)(z, target, dual)
+    if compiling or not on_cpu:
+        gamma, loss, *grads = _row_terms(torch, gamma, *columns)
     else:
         # One number a row: on columns of a batch's length numpy takes a fraction of torch's time.
         with np.errstate(all="ignore"):
-            gamma, *terms = _row_terms(np, gamma, top.numpy(), rest.numpy(), z_t.numpy(), z_j.numpy())
+            gamma, *terms = _row_terms(np, gamma, *(column.numpy() for column in columns))
         loss, *grads = map(torch.from_numpy, terms)
     result: Tensor = _Large.apply(flat.logits, loss, gamma, flat.keep, target, j, top, *grads)  # type: ignore[no-untyped-call]
     return result
 
 
 def _row_terms(
-    xp: ModuleType, gamma: Gamma | Schedule, top: Any, rest: Any, z_t: Any, z_j: Any
+    xp: ModuleType, gamma: Gamma | Schedule, distance: Any, rest: Any, e_t: Any, e_j: Any
 ) -> tuple[Gamma, Any, Any, Any, Any]:
     """Gamma, the loss, and its gradient as a factor of exp(z - top) and the values at j and at t; columns all.
 
     With b = 1 - s (p_t - p_j), B = b^|g|, A = g b^(|g| - 1) (-log p_t) and C = A (p_t - p_j) + B:
 
         dL/dz_k = C p_k                   k not in {t, j}
-        dL/dz_j = C p_j + A p_j
+        dL/dz_j = (C + A) p_j
         dL/dz_t = -(C (1 - p_t) + A p_j)
 
     A is taken as g B (-log p_t / b): as b -> 0 the last factor tends to q / (q + p_j), between 1/2 and 1, so
-    that gamma < 1 has no singularity. A row with nothing below the target has z_j >= z_t or -inf: p_j = 0.
+    that gamma < 1 has no singularity.
     """
-    e_t = xp.exp(z_t - top)
     total = rest + e_t
-    p_t, q, softmax_j = e_t / total, rest / total, xp.exp(z_j - top) / total
-    p_j = softmax_j * (z_j < z_t)
+    p_t, q, p_j = e_t / total, rest / total, e_j / total
     # Equal to log(total) + top - z_t, and exact however close p_t is to 1.
-    nll = xp.log1p(rest + (e_t - 1)) + (top - z_t)
+    nll = xp.log1p(rest + (e_t - 1)) + distance
 
     gamma = resolve(gamma, p_t, p_j)
     g: Any = gamma.numpy() if isinstance(gamma, Tensor) and xp is np else gamma
@@ -74,26 +72,30 @@ def _row_terms(
     # Where p_t = 0 exactly, A p_t and A p_j tend to 0: any finite A gives the gradient, that of cross-entropy.
     a = g * factor * (xp.clip(nll, None, 1e30) / base)
     c = a * (p_t - p_j) + factor
-    a_j = a * p_j
-    return gamma, factor * nll, c / total, c * softmax_j + a_j, -(c * q + a_j)
+    return gamma, factor * nll, c / total, (c + a) * p_j, -(c * q + a * p_j)
 
 
 def _small(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
-    z, target = flat.z.detach().numpy(), flat.target.numpy()
-    rows = np.arange(len(z))
+    z, target = np.ascontiguousarray(flat.z.detach().numpy()), flat.target.numpy()
+    starts = np.arange(0, z.size, z.shape[1])
+    at = starts + target  # where the target stands in z.ravel()
     with np.errstate(all="ignore"):
-        z_t = z[rows, target][:, None]
-        top = z[rows, z.argmax(1)][:, None]
-        e = np.exp(z - top)
-        e[rows, target] = 0.0
-        j = np.where(z < z_t, z, -np.inf).argmax(1) if dual else target
-        z_j = z[rows, j][:, None]
-        gamma, loss, scale, at_j, at_t = _row_terms(np, gamma, top, np.add.reduce(e, 1, keepdims=True), z_t, z_j)
+        top = z.ravel()[starts + z.argmax(1)]
+        e = np.exp(z - top[:, None])
+        flat_e = e.ravel()
+        e_t = flat_e[at]
+        flat_e[at] = 0.0
+        at_rival = at
+        if dual:
+            below = np.where(z < z.ravel()[at][:, None], z, -np.inf)
+            below.ravel()[at] = np.finfo(z.dtype).min  # chosen only where nothing is below
+            at_rival = starts + below.argmax(1)
+        columns = (top - z.ravel()[at], np.add.reduce(e, 1), e_t, flat_e[at_rival])
+        gamma, *terms = _row_terms(np, gamma, *(column[:, None] for column in columns))
+        loss, scale, at_j, at_t = terms
         e *= scale
-        e[rows, j] = at_j[:, 0]
-        e[rows, target] = at_t[:, 0]
-        if flat.keep is not None:
-            e[~flat.keep.numpy()] = 0.0
+        flat_e[at_rival] = at_j[:, 0]
+        flat_e[at] = at_t[:, 0]
     what = (flat.target, gamma, dual, flat.keep)
     result: Tensor = _Small.apply(flat.logits, torch.from_numpy(loss[:, 0]), torch.from_numpy(e), what)  # type: ignore[no-untyped-call]
     return result
@@ -165,33 +167,36 @@ def _rows_a_chunk(z: Tensor) -> int:
 
 
 def _sweep_eager(z: Tensor, target: Tensor, dual: bool) -> Columns:
-    """Largest logit, sum of exp(z - largest) over k != t, the target's and the rival's logit, and the rival."""
     step = _rows_a_chunk(z)
     if len(z) <= step:
         return _sweep_chunk(z, target, dual)
     parts = [_sweep_chunk(z[i : i + step], target[i : i + step], dual) for i in range(0, len(z), step)]
     *columns, j = zip(*parts, strict=True)
-    top, rest, z_t, z_j = map(torch.cat, columns)
-    return top, rest, z_t, z_j, torch.cat(j) if dual else None
+    top, distance, rest, e_t, e_j = map(torch.cat, columns)
+    return top, distance, rest, e_t, e_j, torch.cat(j) if dual else None
 
 
 def _sweep_chunk(z: Tensor, target: Tensor, dual: bool) -> Columns:
     z = z.to(compute_dtype(z))
     z_t = z.gather(1, target)
     top = z.amax(1, keepdim=True)
-    work = torch.sub(z, top).exp_().scatter_(1, target, 0.0)
-    rest = work.sum(1, keepdim=True)
-    if not dual:
-        return top, rest, z_t, torch.full_like(z_t, -torch.inf), None
-    # z where z < z_t, about -huge elsewhere. Arithmetic is vectorised where masks are not, and the sign of a
-    # difference is exact; sign + 1 is 0, 1 or 2.
-    torch.sub(z, z_t, out=work).sign_().add_(1)
-    torch.add(z, work, alpha=-torch.finfo(z.dtype).max, out=work)
-    if z.device.type == "cpu":  # numpy's argmax is vectorised, torch's is not
-        j = torch.from_numpy(work.numpy().argmax(1, keepdims=True))
-    else:
-        j = work.argmax(1, keepdim=True)
-    return top, rest, z_t, z.gather(1, j), j
+    work = torch.sub(z, z_t)
+    j = None
+    if dual:
+        # z where z < z_t, about -huge elsewhere. Arithmetic is vectorised where masks are not, and the sign of a
+        # difference is exact; sign + 1 is 0, 1 or 2.
+        huge = torch.finfo(z.dtype).max
+        torch.add(z, work.sign_().add_(1), alpha=-huge, out=work)
+        work.scatter_(1, target, -huge / 2)  # chosen only where nothing is below
+        if z.device.type == "cpu":  # numpy's argmax is vectorised, torch's is not
+            j = torch.from_numpy(work.numpy().argmax(1, keepdims=True))
+        else:
+            j = work.argmax(1, keepdim=True)
+    torch.sub(z, top, out=work).exp_()
+    e_t = work.gather(1, target)
+    rest = work.scatter_(1, target, 0.0).sum(1, keepdim=True)
+    e_j = torch.zeros_like(e_t) if j is None else work.gather(1, j)
+    return top, top - z_t, rest, e_t, e_j, j
 
 
 def _gradient_eager(
@@ -223,17 +228,18 @@ def _gradient_eager(
 
 
 def _sweep_traced(z: Tensor, target: Tensor, dual: bool) -> Columns:
-    """The same five as ``_sweep_eager``, in two fused passes under ``torch.compile``."""
+    """As ``_sweep_eager``, in two fused passes; without a class below the target j is C, which is nowhere."""
     z = z.to(compute_dtype(z))
     number = _class_numbers(z.shape[1], z)
     z_t = z.gather(1, target)
     top = z.amax(1, keepdim=True)
+    e_t = (z_t - top).exp()
     rest = torch.where(number == target.to(z.dtype), 0.0, (z - top).exp()).sum(1, keepdim=True)
     if not dual:
-        return top, rest, z_t, torch.full_like(z_t, -torch.inf), None
+        return top, top - z_t, rest, e_t, torch.zeros_like(e_t), None
     z_j = torch.where(z < z_t, z, -torch.inf).amax(1, keepdim=True)
     j = torch.where(z == z_j, number, z.shape[1]).amin(1, keepdim=True)
-    return top, rest, z_t, z_j, j
+    return top, top - z_t, rest, e_t, (z_j - top).exp(), j
 
 
 def _gradient_traced(
