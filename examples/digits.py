@@ -2,8 +2,8 @@
 
 Mean of seeds 0 to 4: ECE is 8.7 % with cross-entropy, 3.4 % with focal and 2.4 to 2.9 % with dual focal, where
 perfectly calibrated models would show 1.6, 2.7 and 2.4 %; the error is 14 to 16 % with each; 40 s on one CPU core.
-The range is that of rounding (threads, CPU, order of sums): dual focal jumps where the target's probability passes
-a rival's, so rounding can move the ECE of one of its runs by 2 points. On one machine the numbers repeat exactly.
+(The range is that of rounding: another order of sums moved the ECE of a single dual focal run by up to 2 points, of
+the others by .1. On one machine the numbers repeat exactly.)
 
 The images ship with scikit-learn; nothing is downloaded. `make demo` runs this file, and so does
 

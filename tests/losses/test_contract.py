@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dualfocal import losses as L
+from dualfocal.losses import _closed_form
 
 ALL = pytest.mark.parametrize("name", PLAIN)
 PER_ROW = pytest.mark.parametrize("name", [name for name in PLAIN if name not in ("mmce", "kde_xe")])
@@ -100,8 +101,12 @@ def test_unbatched(name: str) -> None:
 
 
 @ALL
-def test_ignored_rows_count_nothing(name: str) -> None:
+@pytest.mark.parametrize("mode", ["small", "chunked", "compiled"])
+def test_ignored_rows_count_nothing(name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Same loss and gradient as without them, whatever stands in the ignored logits."""
+    if mode == "chunked":
+        monkeypatch.setattr(_closed_form, "SMALL", 0)
+        monkeypatch.setattr(_closed_form, "CHUNK", 13)
     logits, target = problem(6)
     kept = torch.tensor([True, False, True, True, False, True])
     target[~kept] = -100
@@ -111,7 +116,9 @@ def test_ignored_rows_count_nothing(name: str) -> None:
     without = PLAIN[name](logits[kept], target[kept])
     (true_grad,) = torch.autograd.grad(without, logits)
     torch.testing.assert_close(PLAIN[name](logits, target), without)
-    loss = PLAIN[name](bad, target)
+    compiled = torch.compile(PLAIN[name], backend="aot_eager", fullgraph=True)
+    loss = (compiled if mode == "compiled" else PLAIN[name])(bad, target)
+    torch.compiler.reset()
     torch.testing.assert_close(loss, without)
     (grad,) = torch.autograd.grad(loss, bad)
     torch.testing.assert_close(grad, true_grad)

@@ -99,6 +99,15 @@ def test_gamma_per_sample(path: str) -> None:
     torch.testing.assert_close(together, torch.stack(one_by_one))
 
 
+def test_gamma_per_pixel(path: str) -> None:
+    logits, target = torch.randn(2, 5, 3, 2), torch.randint(5, (2, 3, 2))
+    gamma = torch.rand(2, 3, 2) * 6
+    dense = L.dual_focal_loss(logits, target, gamma, reduction="none")
+    for n, y, x in torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(2)).tolist():
+        true = L.dual_focal_loss(logits[n, :, y, x], target[n, y, x], gamma[n, y, x].item())
+        torch.testing.assert_close(dense[n, y, x], true)
+
+
 def test_gamma_can_be_learnt() -> None:
     logits, target = problem()
     gamma = torch.full((7,), 2.0, dtype=torch.float64, requires_grad=True)

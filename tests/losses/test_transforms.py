@@ -76,6 +76,18 @@ def test_per_sample_gradients_with_vmap(name: str) -> None:
     torch.testing.assert_close(rows, both(PLAIN[name](leaf, target, reduction="sum"), leaf)[1])
 
 
+@pytest.mark.parametrize("shape", [(6, 5), (300, 200)])
+def test_batched_backward(shape: tuple[int, int]) -> None:
+    """A Jacobian in one call runs the backward under vmap."""
+    logits = torch.randn(shape, requires_grad=True)
+    target = torch.randint(shape[1], shape[:1])
+    rows = L.dual_focal_loss(logits, target, reduction="none")
+    seeds = torch.eye(shape[0])[:3]
+    (jacobian,) = torch.autograd.grad(rows, logits, seeds, is_grads_batched=True, retain_graph=True)
+    for seed, got in zip(seeds, jacobian, strict=True):
+        torch.testing.assert_close(got, torch.autograd.grad(rows, logits, seed, retain_graph=True)[0])
+
+
 def test_hessian_agrees_with_double_backward() -> None:
     logits, target = torch.randn(3, 4, dtype=torch.float64), torch.tensor([0, 3, 1])
     true = torch.autograd.functional.hessian(lambda z: L.dual_focal_loss(z, target), logits)

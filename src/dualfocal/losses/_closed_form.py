@@ -4,7 +4,7 @@ A sweep over the logits finds the largest logit, the sum of exponentials and the
 one number a row times softmax, with two entries overwritten. Eager on the CPU it goes by chunks of rows that stay in
 cache, and never holds a second matrix of the logits' size but the gradient; ``torch.compile`` sees two fused passes.
 
-Row vectors are columns (M, 1), as gather, scatter and broadcasting want them.
+Outside ``_small``, row vectors are columns (M, 1), as gather, scatter and broadcasting want them.
 """
 
 from types import ModuleType
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import Flat, compute_dtype
+from dualfocal.losses._common import Flat, compute_dtype, under_transform
 from dualfocal.losses._expression import Gamma, Schedule, expression, modulating_base, resolve
 
 # Rows are taken together up to this many logits: about 1 MB of scratch, within a core's L2 cache.
@@ -29,10 +29,10 @@ Columns = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]
 def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
     """The loss of each row, (M,); ``dual`` says whether there is a rival."""
     compiling, on_cpu = torch.compiler.is_compiling(), flat.logits.device.type == "cpu"
-    if isinstance(gamma, Tensor) and gamma.ndim == 1:
-        gamma = gamma[:, None]
     if on_cpu and not compiling and flat.logits.numel() <= SMALL:
         return _small(flat, gamma, dual)
+    if isinstance(gamma, Tensor) and gamma.ndim == 1:
+        gamma = gamma[:, None]
     z, target = flat.logits.detach(), flat.target[:, None]
     top, *columns, j = (_sweep_traced if compiling else _sweep_eager)(z, target, dual)
     if compiling or not on_cpu:
@@ -76,28 +76,27 @@ def _row_terms(
 
 
 def _small(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
-    z, target = np.ascontiguousarray(flat.z.detach().numpy()), flat.target.numpy()
+    z = np.ascontiguousarray(flat.z.detach().numpy())
     starts = np.arange(0, z.size, z.shape[1])
-    at = starts + target  # where the target stands in z.ravel()
+    z_flat, at = z.reshape(-1), starts + flat.target.numpy()
     with np.errstate(all="ignore"):
-        top = z.ravel()[starts + z.argmax(1)]
+        z_t, top = z_flat[at], z_flat[starts + z.argmax(1)]
         e = np.exp(z - top[:, None])
-        flat_e = e.ravel()
-        e_t = flat_e[at]
-        flat_e[at] = 0.0
+        e_flat = e.reshape(-1)
+        e_t = e_flat[at]
+        e_flat[at] = 0.0
         at_rival = at
         if dual:
-            below = np.where(z < z.ravel()[at][:, None], z, -np.inf)
-            below.ravel()[at] = np.finfo(z.dtype).min  # chosen only where nothing is below
+            below = np.where(z < z_t[:, None], z, -np.inf)
+            below.reshape(-1)[at] = np.finfo(z.dtype).min  # chosen only where nothing is below
             at_rival = starts + below.argmax(1)
-        columns = (top - z.ravel()[at], np.add.reduce(e, 1), e_t, flat_e[at_rival])
-        gamma, *terms = _row_terms(np, gamma, *(column[:, None] for column in columns))
-        loss, scale, at_j, at_t = terms
-        e *= scale
-        flat_e[at_rival] = at_j[:, 0]
-        flat_e[at] = at_t[:, 0]
+        rest, e_j = np.add.reduce(e, 1), e_flat[at_rival]
+        gamma, loss, scale, at_j, at_t = _row_terms(np, gamma, top - z_t, rest, e_t, e_j)
+        e *= scale[:, None]
+        e_flat[at_rival] = at_j
+        e_flat[at] = at_t
     what = (flat.target, gamma, dual, flat.keep)
-    result: Tensor = _Small.apply(flat.logits, torch.from_numpy(loss[:, 0]), torch.from_numpy(e), what)  # type: ignore[no-untyped-call]
+    result: Tensor = _Small.apply(flat.logits, torch.from_numpy(loss), torch.from_numpy(e), what)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -143,10 +142,10 @@ class _Large(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         logits, gamma_rows, keep, target, j, top, *grads = ctx.saved_tensors
-        gamma = ctx.gamma if gamma_rows is None else gamma_rows
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or under_transform():  # no writing in place
             d_logits = _gradient_traced(logits, keep, target, j, top, *(g * grad[:, None] for g in grads))
         elif torch.is_grad_enabled():
+            gamma = ctx.gamma if gamma_rows is None else gamma_rows.squeeze(-1)
             d_logits = _differentiable_gradient(grad, logits, target[:, 0], gamma, j is not None, keep)
         else:
             d_logits = _gradient_eager(logits, keep, target, j, top, *(g * grad[:, None] for g in grads))
@@ -157,7 +156,6 @@ def _differentiable_gradient(
     grad: Tensor, logits: Tensor, target: Tensor, gamma: Gamma, dual: bool, keep: Tensor | None
 ) -> Tensor:
     """The same gradient through autograd, so that ``create_graph=True`` can differentiate it again."""
-    gamma = gamma if isinstance(gamma, float) else gamma.squeeze(-1)
     loss = expression(logits, target, gamma, "next" if dual else None, keep)
     return torch.autograd.grad(loss, logits, grad, create_graph=True)[0]
 
@@ -168,25 +166,26 @@ def _rows_a_chunk(z: Tensor) -> int:
 
 def _sweep_eager(z: Tensor, target: Tensor, dual: bool) -> Columns:
     step = _rows_a_chunk(z)
+    work = torch.empty((min(step, len(z)), z.shape[1]), dtype=compute_dtype(z), device=z.device)
     if len(z) <= step:
-        return _sweep_chunk(z, target, dual)
-    parts = [_sweep_chunk(z[i : i + step], target[i : i + step], dual) for i in range(0, len(z), step)]
+        return _sweep_chunk(z, target, dual, work)
+    parts = [_sweep_chunk(z[i : i + step], target[i : i + step], dual, work) for i in range(0, len(z), step)]
     *columns, j = zip(*parts, strict=True)
     top, distance, rest, e_t, e_j = map(torch.cat, columns)
     return top, distance, rest, e_t, e_j, torch.cat(j) if dual else None
 
 
-def _sweep_chunk(z: Tensor, target: Tensor, dual: bool) -> Columns:
-    z = z.to(compute_dtype(z))
+def _sweep_chunk(z: Tensor, target: Tensor, dual: bool, work: Tensor) -> Columns:
+    z, work = z.to(work.dtype), work[: len(z)]
     z_t = z.gather(1, target)
     top = z.amax(1, keepdim=True)
-    work = torch.sub(z, z_t)
     j = None
     if dual:
         # z where z < z_t, about -huge elsewhere. Arithmetic is vectorised where masks are not, and the sign of a
         # difference is exact; sign + 1 is 0, 1 or 2.
         huge = torch.finfo(z.dtype).max
-        torch.add(z, work.sign_().add_(1), alpha=-huge, out=work)
+        torch.sub(z, z_t, out=work).sign_().add_(1)
+        torch.add(z, work, alpha=-huge, out=work)
         work.scatter_(1, target, -huge / 2)  # chosen only where nothing is below
         if z.device.type == "cpu":  # numpy's argmax is vectorised, torch's is not
             j = torch.from_numpy(work.numpy().argmax(1, keepdims=True))
@@ -263,8 +262,9 @@ def _gradient_traced(
 
 
 def _class_numbers(num_classes: int, like: Tensor) -> Tensor:
-    """0, 1, ..., C - 1 as floats, through a scan.
+    """0, 1, ..., C - 1 as floats; on the CPU through a scan.
 
-    Inductor would rebuild an ``arange`` inside every inner loop; a scan's result is a buffer that it loads.
+    Inductor's C++ would rebuild an ``arange`` inside every inner loop; a scan's result is a buffer that it loads.
     """
-    return torch.arange(num_classes, dtype=like.dtype, device=like.device).clamp(max=1).cumsum(0)
+    numbers = torch.arange(num_classes, dtype=like.dtype, device=like.device)
+    return numbers.clamp(max=1).cumsum(0) if like.device.type == "cpu" else numbers

@@ -44,6 +44,7 @@ def modulating_base(xp: ModuleType, gamma: Any, p: Any, q: Any, p_j: Any) -> Any
 def expression(
     logits: Tensor, target: Tensor, gamma: Gamma | Schedule, rival: str | float | None, keep: Tensor | None
 ) -> Tensor:
+    """The loss of each row, (M,), for class indices."""
     z = as_computed(logits, keep)  # (M, C)
     z_t = z.gather(1, target[:, None])  # (M, 1)
     top = z.detach().amax(1, keepdim=True)
@@ -57,6 +58,7 @@ def expression(
 
 
 def soft_expression(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None) -> Tensor:
+    """The loss of each row, (M,), for class probabilities: every class in the target's place, by its mass."""
     z = flat.z
     mass = flat.mass
     top = z.detach().max(1, keepdim=True)
