@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import Flat, compute_dtype, under_transform
+from dualfocal.losses._common import Flat, compute_dtype, in_batched_backward
 from dualfocal.losses._expression import Gamma, Schedule, expression, modulating_base, resolve
 
 # Rows are taken together up to this many logits: about 1 MB of scratch, within a core's L2 cache.
@@ -142,7 +142,7 @@ class _Large(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         logits, gamma_rows, keep, target, j, top, *grads = ctx.saved_tensors
-        if torch.compiler.is_compiling() or under_transform():  # no writing in place
+        if torch.compiler.is_compiling() or in_batched_backward(grad):  # neither may write in place
             d_logits = _gradient_traced(logits, keep, target, j, top, *(g * grad[:, None] for g in grads))
         elif torch.is_grad_enabled():
             gamma = ctx.gamma if gamma_rows is None else gamma_rows.squeeze(-1)

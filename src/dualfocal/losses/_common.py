@@ -64,6 +64,11 @@ def under_transform() -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
+def in_batched_backward(grad: Tensor) -> bool:
+    """Whether autograd maps the backward over many incoming gradients (``is_grads_batched``, Jacobians)."""
+    return under_transform() or torch._C._functorch.is_legacy_batchedtensor(grad)
+
+
 def is_concrete(tensor: Tensor) -> bool:
     """Whether this is an ordinary eager tensor: not traced, not transformed, not a subclass."""
     return not torch.compiler.is_compiling() and type(tensor) in (Tensor, nn.Parameter) and not under_transform()
