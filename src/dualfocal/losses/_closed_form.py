@@ -70,34 +70,43 @@ def _row_terms(
     base = modulating_base(xp, g, p_t, q, p_j)
     factor = base ** abs(g)
     # Where p_t = 0 exactly, A p_t and A p_j tend to 0: any finite A gives the gradient, that of cross-entropy.
-    a = g * factor * (xp.clip(nll, None, 1e30) / base)
+    bounded = np.minimum(nll, 1e30) if xp is np else nll.clamp_max(1e30)
+    a = g * factor * (bounded / base)
     c = a * (p_t - p_j) + factor
     return gamma, factor * nll, c / total, (c + a) * p_j, -(c * q + a * p_j)
 
 
 def _small(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
-    z = np.ascontiguousarray(flat.z.detach().numpy())
-    starts = np.arange(0, z.size, z.shape[1])
-    z_flat, at = z.reshape(-1), starts + flat.target.numpy()
-    with np.errstate(all="ignore"):
-        z_t, top = z_flat[at], z_flat[starts + z.argmax(1)]
-        e = np.exp(z - top[:, None])
-        e_flat = e.reshape(-1)
-        e_t = e_flat[at]
-        e_flat[at] = 0.0
-        at_rival = at
-        if dual:
-            below = np.where(z < z_t[:, None], z, -np.inf)
-            below.reshape(-1)[at] = np.finfo(z.dtype).min  # chosen only where nothing is below
-            at_rival = starts + below.argmax(1)
-        rest, e_j = np.add.reduce(e, 1), e_flat[at_rival]
-        gamma, loss, scale, at_j, at_t = _row_terms(np, gamma, top - z_t, rest, e_t, e_j)
-        e *= scale[:, None]
-        e_flat[at_rival] = at_j
-        e_flat[at] = at_t
+    z = flat.z.detach().contiguous().numpy()
+    # Infinite or absurd logits make numpy warn; silence costs time, so it is bought only for them.
+    ordinary = np.abs(z).max(initial=0.0) < 1e30
+    terms = _small_terms if ordinary else np.errstate(all="ignore")(_small_terms)
+    gamma, loss, grads = terms(z, flat.target.numpy(), gamma, dual)
     what = (flat.target, gamma, dual, flat.keep)
-    result: Tensor = _Small.apply(flat.logits, torch.from_numpy(loss), torch.from_numpy(e), what)  # type: ignore[no-untyped-call]
+    result: Tensor = _Small.apply(flat.logits, torch.from_numpy(loss), torch.from_numpy(grads), what)  # type: ignore[no-untyped-call]
     return result
+
+
+def _small_terms(z: np.ndarray, target: np.ndarray, gamma: Gamma | Schedule, dual: bool) -> tuple[Gamma, Any, Any]:
+    """Gamma, the loss of each row (M,) and its gradient (M, C)."""
+    starts = np.arange(0, z.size, z.shape[1])
+    z_flat, at = z.reshape(-1), starts + target
+    z_t, top = z_flat[at], z_flat[starts + z.argmax(1)]
+    e = np.exp(z - top[:, None])
+    e_flat = e.reshape(-1)
+    e_t = e_flat[at]
+    e_flat[at] = 0.0
+    at_rival = at
+    if dual:
+        below = np.where(z < z_t[:, None], z, -np.inf)
+        below.reshape(-1)[at] = np.finfo(z.dtype).min  # chosen only where nothing is below
+        at_rival = starts + below.argmax(1)
+    rest, e_j = np.add.reduce(e, 1), e_flat[at_rival]
+    gamma, loss, scale, at_j, at_t = _row_terms(np, gamma, top - z_t, rest, e_t, e_j)
+    e *= scale[:, None]
+    e_flat[at_rival] = at_j
+    e_flat[at] = at_t
+    return gamma, loss, e
 
 
 class _Small(torch.autograd.Function):

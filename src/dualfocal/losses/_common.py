@@ -50,12 +50,13 @@ class Flat(NamedTuple):
 
 def compute_dtype(logits: Tensor) -> torch.dtype:
     """float32, or float64 where the logits are: no loss is computed in half precision."""
-    return torch.promote_types(logits.dtype, torch.float32)
+    return logits.dtype if logits.dtype == torch.float64 else torch.float32
 
 
 def as_computed(logits: Tensor, keep: Tensor | None) -> Tensor:
     """Logits in the compute dtype, ignored rows blanked: what stands there reaches no value and no gradient."""
-    z = logits.to(compute_dtype(logits))
+    dtype = compute_dtype(logits)
+    z = logits if logits.dtype == dtype else logits.to(dtype)
     return z if keep is None else z.masked_fill(~keep[:, None], 0.0)
 
 
