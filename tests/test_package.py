@@ -26,8 +26,16 @@ def test_version_is_the_packages() -> None:
     assert dualfocal.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
-def test_public_names_exist() -> None:
-    for name in dualfocal.__all__:
-        assert hasattr(dualfocal, name)
-    for name in dualfocal.losses.__all__:
-        assert hasattr(dualfocal.losses, name)
+def test_every_loss_is_a_public_name() -> None:
+    for name, cls in dualfocal.LOSSES.items():
+        assert cls.__name__ in dualfocal.__all__
+        assert cls.__name__ in dualfocal.losses.__all__
+        assert f"{name}_loss" in dualfocal.losses.__all__
+
+
+def test_demo_runs(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "examples" / "digits.py", "--epochs", "1", "--seeds", "0", "--out", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for name in ("cross-entropy", "focal (gamma 3)", "dual focal (gamma 5)", "Lowest ECE"):
+        assert name in done.stdout
+    assert (tmp_path / "reliability.png").read_bytes().startswith(b"\x89PNG")

@@ -36,6 +36,17 @@ def _dual(gamma: float, rival: str | float, impl: str = "auto") -> Case:
     return Case(name, loss, partial(oracles.dual_focal, gamma=gamma, rival_kind=rival))
 
 
+ADA_FOCAL = Case(
+    "ada_focal",
+    partial(L.ada_focal_loss, bin_gamma=BIN_GAMMA, bin_edges=BIN_EDGES),
+    partial(oracles.adaptive, bin_gamma=BIN_GAMMA, inner_edges=BIN_EDGES, dual=False),
+)
+ADA_DUAL_FOCAL = Case(
+    "ada_dual_focal",
+    partial(L.ada_dual_focal_loss, bin_gamma=BIN_GAMMA, bin_edges=BIN_EDGES),
+    partial(oracles.adaptive, bin_gamma=BIN_GAMMA, inner_edges=BIN_EDGES, dual=True),
+)
+
 PER_SAMPLE = [
     Case("cross_entropy", L.cross_entropy_loss, oracles.cross_entropy),
     Case("label_smoothing-others", L.label_smoothing_loss, oracles.label_smoothing),
@@ -55,16 +66,8 @@ PER_SAMPLE = [
     _dual(5.0, "next", "torch"),
     _dual(0.5, "next", "torch"),
     *(_dual(2.0, rival) for rival in ("2nd", "3rd", "mean2", "mean3", "mean_all", 0.1)),
-    Case(
-        "ada_focal",
-        partial(L.ada_focal_loss, bin_gamma=BIN_GAMMA, bin_edges=BIN_EDGES),
-        partial(oracles.adaptive, bin_gamma=BIN_GAMMA, inner_edges=BIN_EDGES, dual=False),
-    ),
-    Case(
-        "ada_dual_focal",
-        partial(L.ada_dual_focal_loss, bin_gamma=BIN_GAMMA, bin_edges=BIN_EDGES),
-        partial(oracles.adaptive, bin_gamma=BIN_GAMMA, inner_edges=BIN_EDGES, dual=True),
-    ),
+    ADA_FOCAL,
+    ADA_DUAL_FOCAL,
 ]
 
 BATCH = [
@@ -73,7 +76,7 @@ BATCH = [
     Case("mmce-as_published", partial(L.mmce_loss, as_published=True), partial(_mmce, as_published=True)),
     Case("kde_xe-0.1", partial(L.kde_xe_loss, bandwidth=0.1), partial(_kde, bandwidth=0.1)),
     Case("kde_xe-default", L.kde_xe_loss, partial(_kde, bandwidth=0.001)),
-    Case("kde_xe-p2", partial(L.kde_xe_loss, bandwidth=0.3, p=2.0), partial(_kde, bandwidth=0.3, p=2)),
+    Case("kde_xe-p2", partial(L.kde_xe_loss, bandwidth=0.3, norm=2.0), partial(_kde, bandwidth=0.3, p=2)),
 ]
 
 BATCH_RIVALS = [_dual(2.0, f"batch_{kind}") for kind in ("next", "2nd", "mean2", "mean3", "mean_all")]
@@ -88,8 +91,8 @@ PLAIN = {
     "flsd": L.flsd_loss,
     "inverse_focal": L.inverse_focal_loss,
     "dual_focal": L.dual_focal_loss,
-    "ada_focal": PER_SAMPLE[-2].loss,
-    "ada_dual_focal": PER_SAMPLE[-1].loss,
+    "ada_focal": ADA_FOCAL.loss,
+    "ada_dual_focal": ADA_DUAL_FOCAL.loss,
     "kde_xe": partial(L.kde_xe_loss, bandwidth=0.1),
 }
 

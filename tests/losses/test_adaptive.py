@@ -58,7 +58,9 @@ def test_frozen_never_moves(cls: type[AdaFocalLoss]) -> None:
     criterion = cls(6.0, frozen=True)
     logits, target = validation()
     plain = DualFocalLoss(6.0) if criterion.dual else FocalLoss(6.0)
+    before = criterion.gamma.clone(), criterion.edges.clone()
     criterion.update(logits, target)
+    torch.testing.assert_close((criterion.gamma, criterion.edges), before, rtol=0, atol=0)
     torch.testing.assert_close(criterion(logits, target), plain(logits, target))
 
 
@@ -93,7 +95,19 @@ def test_ignored_and_dense_validation_targets(cls: type[AdaFocalLoss]) -> None:
     flat, dense = cls(), cls()
     flat.update(logits[target != -100], target[target != -100])
     dense.update(logits.reshape(10, 4, 5).permute(0, 2, 1), target.reshape(10, 4))
-    torch.testing.assert_close(flat.gamma, dense.gamma)
+    torch.testing.assert_close((flat.gamma, flat.edges), (dense.gamma, dense.edges))
+
+
+@BOTH
+def test_validation_targets_may_be_probabilities(cls: type[AdaFocalLoss]) -> None:
+    """Half a sample right counts as half: the same as both outcomes once each."""
+    logits, target = validation(30)
+    other = (target + 1) % 5
+    y = (torch.nn.functional.one_hot(target, 5) + torch.nn.functional.one_hot(other, 5)) / 2
+    soft, twice = cls(num_bins=1), cls(num_bins=1)
+    soft.update(logits, y)
+    twice.update(logits.repeat(2, 1), torch.cat([target, other]))
+    torch.testing.assert_close(soft.gamma, twice.gamma)
 
 
 @BOTH

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dualfocal import losses as L
-from dualfocal.losses import _closed_form
+from dualfocal.losses import _closed_form, _modulated
 
 ALL = pytest.mark.parametrize("name", PLAIN)
 PER_ROW = pytest.mark.parametrize("name", [name for name in PLAIN if name not in ("mmce", "kde_xe")])
@@ -76,15 +76,47 @@ def test_reductions_agree(name: str, weight: Tensor | None) -> None:
     assert (rows[~kept] == 0).all()
 
 
-@PER_ROW
+@pytest.mark.parametrize("name", [name for name in PLAIN if name not in ("mmce", "kde_xe", "label_smoothing")])
 def test_weights_multiply_rows(name: str) -> None:
     logits, target = problem(8)
     rows = PLAIN[name](logits, target, reduction="none")
     for reduction in ("mean", "sum", "none"):
         weighted = PLAIN[name](logits, target, weight=WEIGHT, reduction=reduction)
         true = oracles.reduce(rows.double(), target, WEIGHT.double(), reduction=reduction)
-        if name != "label_smoothing":  # there weights act on every class that has mass, as in F.cross_entropy
-            torch.testing.assert_close(weighted.double(), true)
+        torch.testing.assert_close(weighted.double(), true)
+
+
+def test_weights_of_label_smoothing_act_on_every_class_with_mass() -> None:
+    logits, target = problem(8)
+    nll = -logits.log_softmax(1)
+    rows = []
+    for i, t in enumerate(target.tolist()):
+        mass = [0.9 if c == t else 0.1 / 4 for c in range(5)]
+        rows.append(sum(WEIGHT[c] * mass[c] * nll[i, c] for c in range(5)))
+    loss = L.label_smoothing_loss(logits, target, 0.1, weight=WEIGHT, reduction="sum")
+    kept = WEIGHT[target] > 0  # a target without weight leaves its row out, as everywhere
+    torch.testing.assert_close(loss, torch.stack(rows)[kept].sum())
+
+
+@ALL
+def test_weights_of_soft_targets(name: str) -> None:
+    """Linear in the target, per class; losses without per-class terms take the expected weight of a row."""
+    logits, target = torch.randn(4, 5), torch.rand(4, 5).softmax(1)
+    loss = PLAIN[name](logits, target, weight=WEIGHT, reduction="none")
+    if name in ("brier", "mmce", "kde_xe"):
+        expected_weight = (target * WEIGHT).sum(1)
+        if name == "brier":
+            true = expected_weight * PLAIN[name](logits, target, reduction="none")
+        else:
+            nll = (-logits.log_softmax(1) * target).sum(1)
+            penalty = PLAIN[name](logits, target, reduction="none") - nll
+            true = L.cross_entropy_loss(logits, target, weight=WEIGHT, reduction="none") + expected_weight * penalty
+    else:
+        columns = [PLAIN[name](logits, torch.full((4,), c), reduction="none") for c in range(5)]
+        true = (torch.stack(columns, 1) * target * WEIGHT).sum(1)
+    if name == "label_smoothing":  # smoothing goes before weighing
+        true = (-logits.log_softmax(1) * (0.95 * target + 0.05 / 4 * (1 - target)) * WEIGHT).sum(1)
+    torch.testing.assert_close(loss, true)
 
 
 @ALL
@@ -198,7 +230,56 @@ def test_module_keeps_the_common_arguments(name: str) -> None:
     assert "reduction='none'" in repr(module)
 
 
-def test_repr_round_trips() -> None:
-    for name, cls in L.LOSSES.items():
-        module = cls(reduction="sum")
-        assert repr(eval(repr(module), vars(L))) == repr(module), name
+OPTIONS = [
+    ("label_smoothing", {"alpha": 0.2, "spread": "all"}),
+    ("mmce", {"strength": 0.7, "weighted": False, "width": 0.2}),
+    ("mmce", {"as_published": True}),
+    ("focal", {"gamma": 1.0}),
+    ("inverse_focal", {"gamma": 1.0}),
+    ("flsd", {"gammas": (4.0, 1.0), "thresholds": (0.5,)}),
+    ("dual_focal", {"gamma": 2.0, "rival": "mean2", "impl": "torch"}),
+    ("kde_xe", {"strength": 1.0, "bandwidth": 0.1, "norm": 2.0}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_module_passes_every_option_on(name: str, options: dict[str, object]) -> None:
+    logits, target = problem(16)
+    loss = L.LOSSES[name](**options)(logits, target)
+    torch.testing.assert_close(loss, getattr(L, f"{name}_loss")(logits, target, **options))
+    for left_out in options.keys() - {"impl"}:  # impl changes nothing that can be seen
+        rest = {k: v for k, v in options.items() if k != left_out}
+        if not (name == "flsd" and left_out == "thresholds"):
+            assert loss.item() != pytest.approx(L.LOSSES[name](**rest)(logits, target).item()), left_out
+
+
+def test_impl_torch_takes_the_expression(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_modulated, "closed_form", None)  # calling it would raise
+    logits, target = problem(4)
+    L.DualFocalLoss(impl="torch")(logits, target)
+    with pytest.raises(TypeError):
+        L.DualFocalLoss()(logits, target)
+
+
+@pytest.mark.parametrize("cls", [L.DualFocalLoss, L.FocalLoss, L.InverseFocalLoss])
+def test_module_gamma_may_be_a_tensor_or_a_parameter(cls: type[torch.nn.Module]) -> None:
+    logits, target = problem(4)
+    fixed, learnt = cls(torch.tensor(2.0)), cls(torch.nn.Parameter(torch.tensor(2.0)))
+    assert "gamma" in fixed.state_dict()
+    assert dict(learnt.named_parameters()).keys() == {"gamma"}
+    torch.testing.assert_close(fixed(logits, target), cls(2.0)(logits, target))
+    learnt(logits, target).backward()
+    assert learnt.gamma.grad != 0
+
+
+@pytest.mark.parametrize(("name", "options"), [*OPTIONS, ("ada_focal", {"gamma": 7.0, "num_bins": 3, "frozen": True})])
+def test_repr_round_trips(name: str, options: dict[str, object]) -> None:
+    module = L.LOSSES[name](**options, ignore_index=3, reduction="sum")
+    again = eval(repr(module), vars(L))
+    assert repr(again) == repr(module)
+    logits, target = problem(16)
+    torch.testing.assert_close(again(logits, target), module(logits, target))
+
+
+def test_every_loss_is_under_these_tests() -> None:
+    assert set(PLAIN) == set(L.LOSSES)

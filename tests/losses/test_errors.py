@@ -67,11 +67,15 @@ def test_input(name: str, logits, target, options, error, words) -> None:
         (lambda: L.MMCELoss(-1.0), ["strength", "-1.0"]),
         (lambda: L.KDEXELoss(bandwidth=0.0), ["bandwidth", "0.0"]),
         (lambda: L.KDEXELoss(bandwidth="loo"), ["'loo'", "'likelihood'"]),
-        (lambda: L.KDEXELoss(p=0.5), ["p must", "0.5"]),
+        (lambda: L.KDEXELoss(norm=0.5), ["norm must", "0.5"]),
         (lambda: L.AdaFocalLoss(num_bins=0), ["num_bins", "0"]),
         (lambda: L.AdaFocalLoss(variant="old"), ["'old'", "'no_switch'"]),
         (lambda: L.AdaFocalLoss(gamma=30.0), ["gamma", "30.0", "20"]),
         (lambda: L.ada_focal_loss(LOGITS, TARGET, torch.ones(3), torch.ones(3)), ["(3,)", "B - 1"]),
+        (lambda: L.ada_focal_loss(LOGITS, TARGET, torch.ones(3) / 0, torch.ones(2)), ["bin_gamma", "inf"]),
+        (lambda: L.ada_focal_loss(LOGITS, TARGET, torch.ones(3), torch.tensor([0.8, 0.2])), ["decrease", "0.8"]),
+        (lambda: L.DualFocalLoss(torch.tensor(-3.0)), ["gamma", "-3.0"]),
+        (lambda: L.FocalLoss(torch.tensor([1.0, -3.0])), ["gamma", "-3.0", "position 1"]),
     ],
 )
 def test_arguments(call, words) -> None:
@@ -81,7 +85,10 @@ def test_arguments(call, words) -> None:
         assert word in str(caught.value)
 
 
-def test_half_precision_probabilities_may_miss_1_by_their_rounding() -> None:
-    for dtype in (torch.bfloat16, torch.float16):
-        target = torch.randn(50, 200).softmax(1).to(dtype)
-        L.dual_focal_loss(torch.randn(50, 200), target)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_probabilities_may_miss_1_by_their_rounding_and_no_more(dtype: torch.dtype) -> None:
+    logits, target = torch.randn(50, 200), torch.randn(50, 200).softmax(1)
+    rounded = L.dual_focal_loss(logits, target.to(dtype))
+    torch.testing.assert_close(rounded, L.dual_focal_loss(logits, target), rtol=1e-2, atol=0)
+    with pytest.raises(ValueError, match="sum to 1"):
+        L.dual_focal_loss(logits, (target * (1 + 5 * torch.finfo(dtype).eps)).to(dtype))

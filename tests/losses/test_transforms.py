@@ -8,8 +8,6 @@ from torch.func import grad, hessian, vmap
 
 from dualfocal import losses as L
 
-FAMILY = ("focal", "flsd", "inverse_focal", "dual_focal", "ada_focal", "ada_dual_focal")
-
 
 def problem(n: int = 12, c: int = 6, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     logits = (torch.randn(n, c) * 3).to(dtype)

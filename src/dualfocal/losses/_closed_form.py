@@ -1,8 +1,8 @@
 """The modulated cross-entropy of class indices with its gradient in closed form, for any device.
 
 A sweep over the logits finds the largest logit, the sum of exponentials and the rival of each row; the gradient is
-one number a row times softmax, with two entries overwritten. Eager on the CPU it goes by chunks of rows that stay in
-cache, and never holds a second matrix of the logits' size but the gradient; ``torch.compile`` sees two fused passes.
+one number per row times softmax, with two entries overwritten. Eager on the CPU it goes by chunks of rows that stay in
+cache, and allocates no second (N, C) matrix but the gradient; ``torch.compile`` sees two fused passes.
 
 Outside ``_small``, row vectors are columns (M, 1), as gather, scatter and broadcasting want them.
 """
@@ -38,11 +38,11 @@ def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
     if compiling or not on_cpu:
         gamma, loss, *grads = _row_terms(torch, gamma, *columns)
     else:
-        # One number a row: on columns of a batch's length numpy takes a fraction of torch's time.
+        # One number per row: on columns of a batch's length numpy takes a fraction of torch's time.
         with np.errstate(all="ignore"):
             gamma, *terms = _row_terms(np, gamma, *(column.numpy() for column in columns))
         loss, *grads = map(torch.from_numpy, terms)
-    result: Tensor = _Large.apply(flat.logits, loss, gamma, flat.keep, target, j, top, *grads)  # type: ignore[no-untyped-call]
+    result: Tensor = _GradientFromRows.apply(flat.logits, loss, gamma, flat.keep, target, j, top, *grads)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -78,12 +78,12 @@ def _row_terms(
 
 def _small(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
     z = flat.z.detach().contiguous().numpy()
-    # Infinite or absurd logits make numpy warn; silence costs time, so it is bought only for them.
-    ordinary = np.abs(z).max(initial=0.0) < 1e30
+    # Infinite or absurd input makes numpy warn; silence costs time, so it is bought only for that.
+    ordinary = np.abs(z).max(initial=0.0) < 1e30 and not (isinstance(gamma, float) and abs(gamma) > 20)
     terms = _small_terms if ordinary else np.errstate(all="ignore")(_small_terms)
     gamma, loss, grads = terms(z, flat.target.numpy(), gamma, dual)
-    what = (flat.target, gamma, dual, flat.keep)
-    result: Tensor = _Small.apply(flat.logits, torch.from_numpy(loss), torch.from_numpy(grads), what)  # type: ignore[no-untyped-call]
+    to_repeat = (flat.target, gamma, dual, flat.keep)
+    result: Tensor = _StoredGradient.apply(flat.logits, torch.from_numpy(loss), torch.from_numpy(grads), to_repeat)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -109,24 +109,24 @@ def _small_terms(z: np.ndarray, target: np.ndarray, gamma: Gamma | Schedule, dua
     return gamma, loss, e
 
 
-class _Small(torch.autograd.Function):
+class _StoredGradient(torch.autograd.Function):
     """Ties a loss to a gradient that is already there."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, loss: Tensor, grads: Tensor, what: Any) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, loss: Tensor, grads: Tensor, to_repeat: Any) -> Tensor:
         ctx.save_for_backward(logits, grads)
-        ctx.what = what
+        ctx.to_repeat = to_repeat
         return loss.view_as(loss)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         logits, grads = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _differentiable_gradient(grad, logits, *ctx.what), None, None, None
+            return _differentiable_gradient(grad, logits, *ctx.to_repeat), None, None, None
         return (grads * grad[:, None]).to(logits.dtype), None, None, None
 
 
-class _Large(torch.autograd.Function):
+class _GradientFromRows(torch.autograd.Function):
     """Ties a loss to row terms, from which the backward writes the gradient."""
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Shapes, checks, class weights and reductions, as ``F.cross_entropy`` defines them: the only copy.
 
-Every loss here reads ``flat = flatten(...)``, computes one number a row of ``flat.logits``, and returns
+Every loss here reads ``flat = flatten(...)``, computes one number per row of ``flat.logits``, and returns
 ``reduce(per_row, flat, reduction)``.
 """
 
@@ -30,7 +30,7 @@ class Flat(NamedTuple):
 
     @property
     def z(self) -> Tensor:
-        """The logits as everything is computed with, (M, C); ask once, gradients of several copies add up in half."""
+        """Logits in the compute dtype, ignored rows blanked. Take it once: gradients of two casts add up in half."""
         return as_computed(self.logits, self.keep)
 
     @property
@@ -132,7 +132,7 @@ def flatten(logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index:
 
 
 def reduce(loss: Tensor, flat: Flat, reduction: str, *, weighted: bool = False) -> Tensor:
-    """Reduce one loss a row, as ``F.cross_entropy`` does.
+    """Reduce one loss per row, as ``F.cross_entropy`` does.
 
     With class indices a row counts ``weight[target]`` (``weighted``: the loss has it in already) and the mean
     divides by the sum of what was kept; with class probabilities the loss has ``weight`` in and the mean divides by
@@ -177,7 +177,7 @@ def check_gamma(gamma: float | Tensor, shape: torch.Size) -> float | Tensor:
         return float(gamma)
     if gamma.ndim > 0 and gamma.shape != shape:
         raise ValueError(
-            f"a gamma tensor must be a scalar or hold one value a target, shape {tuple(shape)}, "
+            f"a gamma tensor must be a scalar or hold one value per target, shape {tuple(shape)}, "
             f"got shape {tuple(gamma.shape)}"
         )
     if may_look(gamma):
@@ -197,7 +197,7 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 def _check_weight(weight: Tensor, num_classes: int) -> Tensor:
     if not weight.is_floating_point() or weight.shape != (num_classes,):
         raise ValueError(
-            f"weight must be a floating-point tensor of shape ({num_classes},), one number a class, "
+            f"weight must be a floating-point tensor of shape ({num_classes},), one number per class, "
             f"got {weight.dtype} of shape {tuple(weight.shape)}"
         )
     if may_look(weight):

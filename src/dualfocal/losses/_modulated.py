@@ -3,7 +3,7 @@
 gamma is signed: s = sign(gamma), so a negative gamma is the inverse form. p_j is the probability of the rival,
 0 for focal losses (``rival=None``). Two implementations that agree:
 
-- the *closed form* (``impl="auto"``), about the cost of cross-entropy, eager or under ``torch.compile``;
+- the *closed form* (``impl="auto"``), the fast one (``benchmarks/loss_cpu.py``), eager or under ``torch.compile``;
 - the *expression* (``impl="torch"``): plain differentiable PyTorch. It serves ``torch.func`` transforms, double
   backward, soft targets and the ablation's rivals.
 

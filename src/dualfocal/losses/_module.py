@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from dualfocal.losses._common import REDUCTIONS, check_choice
+from dualfocal.losses._common import REDUCTIONS, check_choice, check_gamma
 
 
 class ClassificationLoss(nn.Module):
@@ -11,6 +11,7 @@ class ClassificationLoss(nn.Module):
 
     options: tuple[str, ...] = ()
     weight: Tensor | None
+    gamma: float | Tensor
 
     def __init__(self, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__()
@@ -18,6 +19,14 @@ class ClassificationLoss(nn.Module):
         self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
         self.reduction = reduction
+
+    def set_gamma(self, gamma: float | Tensor) -> None:
+        """Keep gamma as what it is: a number, a parameter to learn, or a tensor that moves with the module."""
+        if isinstance(gamma, Tensor) and not isinstance(gamma, nn.Parameter):
+            self.register_buffer("gamma", gamma)
+        else:
+            self.gamma = gamma
+        check_gamma(gamma, gamma.shape if isinstance(gamma, Tensor) else torch.Size())
 
     def extra_repr(self) -> str:
         """Arguments as they were given; tensors by shape."""

@@ -35,7 +35,7 @@ def ada_focal_loss(
         logits: as :func:`~dualfocal.losses.dual_focal_loss`.
         target: likewise.
         bin_gamma: ``(B,)``, signed.
-        bin_edges: ``(B - 1,)`` inner edges, increasing; bins are [lo, hi), the first and last open-ended.
+        bin_edges: ``(B - 1,)`` inner edges that do not decrease; bins are [lo, hi), the first and last open-ended.
         weight: likewise.
         ignore_index: likewise.
         reduction: likewise.
@@ -99,7 +99,7 @@ class AdaFocalLoss(ClassificationLoss):
     ``gamma`` and ``edges`` are buffers, changed in place: they are in ``state_dict``, and captured graphs see them.
 
     Args:
-        gamma: what every bin starts from.
+        gamma: what every bin starts from; by default 1, 5 for AdaDualFocal.
         num_bins: bins are of equal width until the first update.
         rate: the lambda of the update.
         gamma_min: lower limit (``"switch"`` only).
@@ -124,10 +124,11 @@ class AdaFocalLoss(ClassificationLoss):
     gamma: Tensor
     edges: Tensor
     dual: ClassVar[bool] = False
+    default_gamma: ClassVar[float] = 1.0
 
     def __init__(
         self,
-        gamma: float = 1.0,
+        gamma: float | None = None,
         *,
         num_bins: int = 15,
         rate: float = 1.0,
@@ -147,7 +148,9 @@ class AdaFocalLoss(ClassificationLoss):
         check_number("switch", switch)
         check_number("gamma_max", gamma_max)
         check_number("gamma_min", gamma_min, -gamma_max, 0.0)
+        gamma = self.default_gamma if gamma is None else gamma
         check_number("gamma", gamma, 0.0, gamma_max)
+        self.initial_gamma = float(gamma)
         check_choice("variant", variant, VARIANTS)
         self.num_bins = num_bins
         self.rate = rate
@@ -156,7 +159,7 @@ class AdaFocalLoss(ClassificationLoss):
         self.switch = switch
         self.variant = variant
         self.frozen = frozen
-        self.register_buffer("gamma", torch.full((num_bins,), float(gamma)))
+        self.register_buffer("gamma", torch.full((num_bins,), self.initial_gamma))
         self.register_buffer("edges", torch.linspace(0, 1, num_bins + 1)[1:-1].contiguous())
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -197,7 +200,7 @@ class AdaFocalLoss(ClassificationLoss):
         if self.frozen:
             return
         edges = _equal_mass_edges(score, self.num_bins)
-        place = torch.bucketize(score, edges)  # bins (lo, hi]: every sample is in one
+        place = torch.bucketize(score, edges)  # (lo, hi] here and [lo, hi) in training, as published
         totals = torch.zeros(3, self.num_bins, dtype=score.dtype, device=score.device)
         totals.index_add_(1, place, torch.stack([torch.ones_like(score), confidence, correct]))
         gap = (totals[1] - totals[2]) / totals[0].clamp_min(1)
@@ -206,6 +209,10 @@ class AdaFocalLoss(ClassificationLoss):
         sound = score.isfinite().all()
         self.gamma.copy_(torch.where(sound, gamma, self.gamma))
         self.edges.copy_(torch.where(sound, edges, self.edges))
+
+    def extra_repr(self) -> str:
+        """As it was constructed; what was learnt since is in the buffers."""
+        return f"gamma={self.initial_gamma}, {super().extra_repr()}"
 
     def _moved(self, gap: Tensor) -> Tensor:
         if self.variant == "no_switch":
@@ -221,45 +228,17 @@ class AdaDualFocalLoss(AdaFocalLoss):
     """Dual focal loss that learns its gammas from validation data; see :class:`AdaFocalLoss`.
 
     Bins are of the margin p_k - p_j in training, and of top-1 minus top-2 on the validation set, with the gap
-    between confidence and accuracy in each. The published start values are 3 to 9.
+    between confidence and accuracy in each. Published start values of gamma: 3 to 9.
     """
 
     dual = True
-
-    def __init__(
-        self,
-        gamma: float = 5.0,
-        *,
-        num_bins: int = 15,
-        rate: float = 1.0,
-        gamma_min: float = -2.0,
-        gamma_max: float = 20.0,
-        switch: float = 0.2,
-        variant: str = "switch",
-        frozen: bool = False,
-        weight: Tensor | None = None,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(
-            gamma,
-            num_bins=num_bins,
-            rate=rate,
-            gamma_min=gamma_min,
-            gamma_max=gamma_max,
-            switch=switch,
-            variant=variant,
-            frozen=frozen,
-            weight=weight,
-            ignore_index=ignore_index,
-            reduction=reduction,
-        )
+    default_gamma = 5.0
 
 
 def _look_up(bin_gamma: Tensor, bin_edges: Tensor, margin: bool = False) -> Schedule:
     def schedule(p_k: Tensor, p_j: Tensor) -> Tensor:
         score = p_k - p_j if margin else p_k
-        return bin_gamma[torch.bucketize(score, bin_edges.to(score.dtype), right=True)]
+        return bin_gamma.detach()[torch.bucketize(score, bin_edges.to(score.dtype), right=True)]
 
     return schedule
 
@@ -280,3 +259,7 @@ def _check_bins(bin_gamma: Tensor, bin_edges: Tensor) -> None:
             f"B gammas need B - 1 inner edges, both 1-D, got shapes {tuple(bin_gamma.shape)} "
             f"and {tuple(bin_edges.shape)}"
         )
+    if may_look(bin_gamma) and not bin_gamma.isfinite().all():
+        raise ValueError(f"bin_gamma must be finite, got {bin_gamma.tolist()}")
+    if may_look(bin_edges) and not (bin_edges.diff() >= 0).all():
+        raise ValueError(f"bin_edges must not decrease, got {bin_edges.tolist()}")

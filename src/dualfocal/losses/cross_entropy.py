@@ -1,4 +1,4 @@
-"""Cross-entropy: the baseline, with this package's contract (the paper's "weight decay" column)."""
+"""Cross-entropy: the baseline, with this package's contract ("weight decay" in the paper's tables)."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -33,7 +33,7 @@ def cross_entropy_loss(
         logits: ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``.
         target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``, or class probabilities of the shape of
             ``logits``.
-        weight: one weight a class, ``(C,)``.
+        weight: one weight per class, ``(C,)``.
         ignore_index: class index that is left out (class indices only).
         reduction: ``"mean"`` (divides by the sum of the kept targets' weights, or by the number of rows for class
             probabilities), ``"sum"`` or ``"none"``.

@@ -5,7 +5,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import check_choice, check_gamma, check_number, flatten, reduce
+from dualfocal.losses._common import check_choice, check_gamma, flatten, reduce
 from dualfocal.losses._modulated import IMPLS, modulated_nll
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses._rival import check_rival
@@ -24,16 +24,16 @@ def dual_focal_loss(
     reduction: str = "mean",
     impl: str = "auto",
 ) -> Tensor:
-    r"""Dual focal loss, L = -(1 - p_k + p_j)^gamma log p_k.
+    """Dual focal loss, L = -(1 - p_k + p_j)^gamma log p_k.
 
     p = softmax(logits), p_k the target's probability, p_j the largest probability strictly below it (0 if there is
     none). Gradients flow through both. Where focal loss sees only p_k, the margin p_k - p_j tells a hard sample
     from an under-confident one.
 
-    Drop-in for ``F.cross_entropy``; gamma = 0 is cross-entropy. Differences to it: half inputs give a float32
-    loss, and the mean of no kept target is 0 with zero gradient instead of NaN. Differences to the authors' code:
+    Drop-in for ``F.cross_entropy``; gamma = 0 is cross-entropy. Differences from it: half inputs give a float32
+    loss, and the mean of no kept target is 0 with zero gradient instead of NaN. Differences from the authors' code:
     the default is the method (theirs is gamma = 0, summed); the rival is chosen on logits, so that rounding makes no
-    ties; value and gradient are finite for every finite input, also for gamma < 1, where theirs is NaN at p_k = 1;
+    ties; value and gradient are finite also for gamma < 1 at p_k = 1, where theirs are NaN;
     of exactly tied rivals the lowest index receives the gradient.
 
     The loss jumps where the target overtakes a rival: compare models and stop early by NLL, not by this value.
@@ -42,17 +42,17 @@ def dual_focal_loss(
         logits: ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
         target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``; or class probabilities y of the shape of
             ``logits``: L = -sum_i y_i (1 - p_i + p_j(i))^gamma log p_i, with j(i) the largest class below i.
-        gamma: focusing parameter, at least 0: a number or a tensor with one value a target. Published: 5 for
+        gamma: focusing parameter, at least 0: a number or a tensor with one value per target. Published: 5 for
             ResNet-50 on CIFAR-10 and CIFAR-100.
         rival: ``"next"`` is the method. The paper's ablation: ``"2nd"``, ``"3rd"`` largest below p_k, ``"mean2"``,
             ``"mean3"``, ``"mean_all"`` of those below, a constant in [0, 1], or any name with ``"batch_"`` before it
-            for one scalar a batch, the form the authors ran.
-        weight: one weight a class, ``(C,)``.
+            for one scalar per batch, the form the authors ran.
+        weight: one weight per class, ``(C,)``.
         ignore_index: class index that is left out (class indices only).
         reduction: ``"mean"`` (divides by the sum of the kept targets' weights, or by the number of rows for class
             probabilities), ``"sum"`` or ``"none"``.
         impl: ``"auto"`` takes the closed-form gradient where it applies; ``"torch"`` is plain autograd throughout.
-            They agree, and both can be differentiated twice.
+            They agree, and both can be differentiated twice (a second backward through ``torch.compile`` raises).
 
     Returns:
         The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices.
@@ -97,13 +97,7 @@ class DualFocalLoss(ClassificationLoss):
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
         check_choice("impl", impl, IMPLS)
         check_rival(rival)
-        if not isinstance(gamma, Tensor):
-            check_number("gamma", gamma)
-        self.gamma: float | Tensor
-        if isinstance(gamma, Tensor) and not isinstance(gamma, torch.nn.Parameter):
-            self.register_buffer("gamma", gamma)
-        else:
-            self.gamma = gamma
+        self.set_gamma(gamma)
         self.rival = rival
         self.impl = impl
 

@@ -1,5 +1,7 @@
 """Focal loss, its sample-dependent schedule FLSD-53, and inverse focal loss."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -22,8 +24,8 @@ def focal_loss(
     Args:
         logits: as :func:`~dualfocal.losses.dual_focal_loss`.
         target: likewise; class probabilities y give -sum_i y_i (1 - p_i)^gamma log p_i.
-        gamma: focusing parameter, at least 0: a number or a tensor with one value a target.
-        weight: one weight a class, ``(C,)`` (the "alpha" of other libraries).
+        gamma: focusing parameter, at least 0: a number or a tensor with one value per target.
+        weight: one weight per class, ``(C,)`` (the "alpha" of other libraries).
         ignore_index: class index that is left out.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
@@ -52,7 +54,7 @@ def inverse_focal_loss(
     Args:
         logits: as :func:`~dualfocal.losses.dual_focal_loss`.
         target: likewise.
-        gamma: at least 0. The paper tunes it on validation data; published elsewhere: 1 to 3.5.
+        gamma: at least 0. The paper tunes it on validation data.
         weight: likewise.
         ignore_index: likewise.
         reduction: likewise.
@@ -71,9 +73,9 @@ def inverse_focal_loss(
 def flsd_loss(
     logits: Tensor,
     target: Tensor,
-    gammas: tuple[float, ...] = (5.0, 3.0),
+    gammas: Sequence[float] = (5.0, 3.0),
     *,
-    thresholds: tuple[float, ...] = (0.2,),
+    thresholds: Sequence[float] = (0.2,),
     weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -96,7 +98,7 @@ def flsd_loss(
         As :func:`~dualfocal.losses.dual_focal_loss`.
 
     >>> import torch
-    >>> flsd_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0, ]))
+    >>> flsd_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]))
     tensor(0.0153)
     """
     _check_schedule(gammas, thresholds)
@@ -118,15 +120,14 @@ class FocalLoss(ClassificationLoss):
 
     def __init__(
         self,
-        gamma: float = 3.0,
+        gamma: float | Tensor = 3.0,
         *,
         weight: Tensor | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
-        check_number("gamma", gamma)
-        self.gamma = gamma
+        self.set_gamma(gamma)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """See :func:`focal_loss`."""
@@ -147,15 +148,14 @@ class InverseFocalLoss(ClassificationLoss):
 
     def __init__(
         self,
-        gamma: float = 2.0,
+        gamma: float | Tensor = 2.0,
         *,
         weight: Tensor | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
-        check_number("gamma", gamma)
-        self.gamma = gamma
+        self.set_gamma(gamma)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """See :func:`inverse_focal_loss`."""
@@ -176,9 +176,9 @@ class FLSDLoss(ClassificationLoss):
 
     def __init__(
         self,
-        gammas: tuple[float, ...] = (5.0, 3.0),
+        gammas: Sequence[float] = (5.0, 3.0),
         *,
-        thresholds: tuple[float, ...] = (0.2,),
+        thresholds: Sequence[float] = (0.2,),
         weight: Tensor | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
@@ -201,7 +201,7 @@ class FLSDLoss(ClassificationLoss):
         )
 
 
-def _check_schedule(gammas: tuple[float, ...], thresholds: tuple[float, ...]) -> None:
+def _check_schedule(gammas: Sequence[float], thresholds: Sequence[float]) -> None:
     if len(gammas) != len(thresholds) + 1:
         raise ValueError(
             f"{len(thresholds)} thresholds divide [0, 1] into {len(thresholds) + 1} parts, got {len(gammas)} gammas"

@@ -21,17 +21,17 @@ def kde_xe_loss(
     strength: float = 0.3,
     *,
     bandwidth: float | str = 0.001,
-    p: float = 1.0,
+    norm: float = 1.0,
     weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
     """Cross-entropy plus the batch's canonical calibration error, L = -log p_k + strength * ECE_KDE(batch).
 
-    With z_i the predicted distributions, Dirichlet kernels k_ji of parameters z_i / h + 1 evaluated at z_j, and
+    With p_i the predicted distributions, Dirichlet kernels k_ji of parameters p_i / h + 1 evaluated at p_j, and
     leave-one-out sums over i != j (arXiv:2210.07810, Eq. 9):
 
-        ECE_KDE = mean_j || sum_i k_ji y_i / max(sum_i k_ji, 1e-10) - z_j ||_p^p
+        ECE_KDE = mean_j || sum_i k_ji y_i / max(sum_i k_ji, 1e-10) - p_j ||_n^n
 
     The penalty belongs to the whole batch: each kept row carries the same one, the losses of split batches do not add
     up, and memory is quadratic in the number of rows. Fewer than two kept rows have none.
@@ -39,11 +39,10 @@ def kde_xe_loss(
     Args:
         logits: as :func:`~dualfocal.losses.cross_entropy_loss`.
         target: likewise.
-        strength: factor of the penalty, at least 0, by cross-validation; later work of that group used 0.3 (CIFAR-10,
-            Tiny-ImageNet) and 0.5 (CIFAR-100).
+        strength: factor of the penalty, at least 0; the authors choose it by cross-validation.
         bandwidth: h > 0, fixed in training; ``"likelihood"`` maximises the leave-one-out likelihood of each batch,
             twenty times the work.
-        p: the norm, at least 1.
+        norm: n, at least 1.
         weight: likewise.
         ignore_index: likewise.
         reduction: likewise.
@@ -56,14 +55,14 @@ def kde_xe_loss(
     >>> kde_xe_loss(logits, torch.tensor([0, 1, 1]), bandwidth=0.1)
     tensor(0.8292)
     """
-    _check(strength, bandwidth, p)
+    _check(strength, bandwidth, norm)
     flat = flatten(logits, target, weight, ignore_index, reduction)
     # The kernel sums are a matrix product, which autocast would take in half precision.
     device = flat.logits.device.type
     with nullcontext() if device == "meta" else torch.autocast(device, enabled=False):
         z = flat.z
         h = kde_bandwidth(z.detach(), keep=flat.keep) if isinstance(bandwidth, str) else bandwidth
-        penalty = _kde_error(flat, z, h, p)
+        penalty = _kde_error(flat, z, h, norm)
         rows = cross_entropy_rows(flat, z)
         return reduce(rows + weight_rows((strength * penalty).expand_as(rows), flat), flat, reduction)
 
@@ -96,12 +95,12 @@ def kde_bandwidth(logits: Tensor, *, keep: Tensor | None = None, as_published: b
     return torch.tensor(BANDWIDTHS, dtype=log_p.dtype, device=logits.device)[best]
 
 
-def _kde_error(flat: Flat, z: Tensor, bandwidth: float | Tensor, p: float) -> Tensor:
+def _kde_error(flat: Flat, z: Tensor, bandwidth: float | Tensor, norm: float) -> Tensor:
     log_p = _log_probabilities(z)
     log_k = _log_kernels(log_p, bandwidth, flat.keep)
     log_sum = log_k.logsumexp(1, keepdim=True).clamp_min(math.log(1e-10))
     expected = (log_k - log_sum).exp() @ flat.one_hot
-    error = (expected - log_p.exp()).abs().pow(p).sum(1)
+    error = (expected - log_p.exp()).abs().pow(norm).sum(1)
     if flat.keep is None:
         return error.mean() if error.numel() > 1 else error.sum() * 0
     kept = flat.keep.sum()
@@ -128,23 +127,23 @@ def _log_kernels(log_p: Tensor, bandwidth: float | Tensor, keep: Tensor | None) 
 class KDEXELoss(ClassificationLoss):
     """Module form of :func:`kde_xe_loss`."""
 
-    options = ("strength", "bandwidth", "p")
+    options = ("strength", "bandwidth", "norm")
 
     def __init__(
         self,
         strength: float = 0.3,
         *,
         bandwidth: float | str = 0.001,
-        p: float = 1.0,
+        norm: float = 1.0,
         weight: Tensor | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
-        _check(strength, bandwidth, p)
+        _check(strength, bandwidth, norm)
         self.strength = strength
         self.bandwidth = bandwidth
-        self.p = p
+        self.norm = norm
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """See :func:`kde_xe_loss`."""
@@ -153,16 +152,16 @@ class KDEXELoss(ClassificationLoss):
             target,
             self.strength,
             bandwidth=self.bandwidth,
-            p=self.p,
+            norm=self.norm,
             weight=self.weight,
             ignore_index=self.ignore_index,
             reduction=self.reduction,
         )
 
 
-def _check(strength: float, bandwidth: float | str, p: float) -> None:
+def _check(strength: float, bandwidth: float | str, norm: float) -> None:
     check_number("strength", strength)
-    check_number("p", p, 1.0)
+    check_number("norm", norm, 1.0)
     if isinstance(bandwidth, str):
         if bandwidth != "likelihood":
             raise ValueError(f"bandwidth must be a number or 'likelihood', got {bandwidth!r}")

@@ -37,7 +37,7 @@ def mmce_loss(
         strength: factor of the penalty, at least 0; 2 in the paper's tables.
         weighted: which of the two forms.
         as_published: multiply the three means once more by 1/m^2, 1/n^2 and 1/(mn), as the public implementations
-            do; the penalty is then nearly off (random batch of 128: 0.37 intended, about 0.02 so).
+            do; on a batch of 128 normal logits the penalty is then about a tenth.
         width: of the Laplacian kernel.
         weight: likewise.
         ignore_index: likewise.
