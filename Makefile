@@ -3,11 +3,15 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test bench clean
-.DEFAULT_GOAL := test
+.PHONY: help demo test bench clean
+.DEFAULT_GOAL := help
+
+help:  ## list what there is to make
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## */  make \1\t/'
 
 # The stamp makes installation happen once, and again when what is asked for changes.
 $(VENV)/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
@@ -24,5 +28,5 @@ test: $(VENV)/installed  ## lint, types, tests and doctests
 bench: $(VENV)/installed  ## every script of benchmarks/; results go to benchmarks/results/
 	$(BIN)/python benchmarks/loss_cpu.py --csv benchmarks/results/loss_cpu.csv
 
-clean:
+clean:  ## remove what was installed and made
 	rm -rf $(VENV) demo build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
