@@ -121,6 +121,17 @@ def test_nan_does_not_enter_the_state(cls: type[AdaFocalLoss]) -> None:
     torch.testing.assert_close((criterion.gamma, criterion.edges), before)
 
 
+def test_large_validation_sets_add_up() -> None:
+    """Millions of pixels: float32 sums would be off by percents."""
+    n = 2_000_000
+    logits = torch.tensor([2.0, 0.0]).expand(n, 2)
+    target = (torch.arange(n) % 4 == 0).long()
+    criterion = AdaFocalLoss(num_bins=1)
+    criterion.update(logits, target)
+    gap = torch.tensor([2.0, 0.0], dtype=torch.float64).softmax(0)[0] - 0.75
+    torch.testing.assert_close(criterion.gamma, gap.exp().float()[None], rtol=1e-5, atol=0)
+
+
 def test_nothing_to_update_from() -> None:
     with pytest.raises(ValueError, match="at least one validation sample"):
         AdaFocalLoss().update(torch.randn(3, 5), torch.full((3,), -100))

@@ -56,7 +56,7 @@ def test_gamma_0_is_cross_entropy_of_probabilities(name: str, reduction: str, we
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_torch_form_of_label_smoothing(weight: Tensor | None, reduction: str) -> None:
     logits, target = problem(6)
-    target[2] = -100
+    target[1], target[2] = 2, -100  # class 2 has no weight of its own
     true = F.cross_entropy(logits, target, weight=weight, reduction=reduction, label_smoothing=0.1)
     loss = L.label_smoothing_loss(logits, target, 0.1, spread="all", weight=weight, reduction=reduction)
     torch.testing.assert_close(loss, true)
@@ -94,8 +94,7 @@ def test_weights_of_label_smoothing_act_on_every_class_with_mass() -> None:
         mass = [0.9 if c == t else 0.1 / 4 for c in range(5)]
         rows.append(sum(WEIGHT[c] * mass[c] * nll[i, c] for c in range(5)))
     loss = L.label_smoothing_loss(logits, target, 0.1, weight=WEIGHT, reduction="sum")
-    kept = WEIGHT[target] > 0  # a target without weight leaves its row out, as everywhere
-    torch.testing.assert_close(loss, torch.stack(rows)[kept].sum())
+    torch.testing.assert_close(loss, torch.stack(rows).sum())
 
 
 @ALL
@@ -198,6 +197,26 @@ def test_half_inputs_give_a_float32_loss_and_half_gradients(name: str, dtype: to
     (true_grad,) = torch.autograd.grad(true, full)
     assert grad.dtype == dtype
     torch.testing.assert_close(grad, true_grad.to(dtype))
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "focal", "dual_focal"])
+def test_gradient_of_soft_targets(name: str) -> None:
+    """As in F.cross_entropy, also where a target is exactly 0."""
+    logits, y = torch.randn(3, 5), F.one_hot(torch.tensor([0, 2, 4]), 5).float().requires_grad_()
+    gamma = {} if name == "cross_entropy" else {"gamma": 0.0}
+    (grad,) = torch.autograd.grad(PLAIN[name](logits, y, **gamma), y)
+    torch.testing.assert_close(grad, torch.autograd.grad(F.cross_entropy(logits, y), y)[0])
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (300, 200)])
+@pytest.mark.parametrize("name", PLAIN)
+def test_unreduced_loss_is_an_ordinary_tensor(name: str, shape: tuple[int, int]) -> None:
+    logits = torch.randn(shape, requires_grad=True)
+    target = torch.randint(min(shape[1], 5), shape[:1])
+    rows = PLAIN[name](logits, target, reduction="none")
+    (true,) = torch.autograd.grad(2 * rows.sum(), logits, retain_graph=True)
+    rows.mul_(2)
+    torch.testing.assert_close(torch.autograd.grad(rows.sum(), logits)[0], true)
 
 
 @ALL

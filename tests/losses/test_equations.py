@@ -114,6 +114,32 @@ def test_gamma_can_be_learnt() -> None:
     assert gradcheck(lambda z, g: L.dual_focal_loss(z, target, g, reduction="sum"), (logits, gamma))
 
 
+@pytest.mark.parametrize("loss", [L.focal_loss, L.inverse_focal_loss, L.dual_focal_loss])
+def test_gamma_that_is_learnt_may_start_at_0(loss) -> None:
+    logits, target = problem()
+    slopes = []
+    for start in (0.0, 1e-6):
+        gamma = torch.tensor(start, dtype=torch.float64, requires_grad=True)
+        slopes.append(torch.autograd.grad(loss(logits, target, gamma), gamma)[0])
+    assert slopes[0].abs() > 1e-3
+    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-4, atol=0)
+
+
+def test_gamma_of_an_integer_dtype() -> None:
+    logits, target = problem()
+    for dtype in (torch.uint8, torch.int64):
+        loss = L.inverse_focal_loss(logits, target, torch.tensor(2, dtype=dtype))
+        torch.testing.assert_close(loss, L.inverse_focal_loss(logits, target, 2.0))
+
+
+def test_changing_what_the_second_backward_needs_is_an_error(path: str) -> None:
+    logits, target = problem()
+    loss = L.dual_focal_loss(logits, target, 2.0)
+    target.add_(1).remainder_(5)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(loss, logits, create_graph=True)
+
+
 def test_jump_of_two_classes_and_its_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss just below and above p_k = 1/2 with gamma = 5: .022 and .684."""
     monkeypatch.setattr(dual_focal, "_warned_of_two_classes", False)
@@ -123,3 +149,10 @@ def test_jump_of_two_classes_and_its_one_warning(monkeypatch: pytest.MonkeyPatch
         loss = L.dual_focal_loss(logits, torch.tensor([0, 0]), 5.0, reduction="none")
     torch.testing.assert_close(loss, torch.tensor([0.022, 0.684], dtype=torch.float64), atol=5e-4, rtol=0)
     L.dual_focal_loss(logits, torch.tensor([0, 0]))  # warnings are errors here: there is no second
+
+
+def test_no_warning_where_there_is_no_rival(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dual_focal, "_warned_of_two_classes", False)
+    logits, target = problem(c=2)
+    L.dual_focal_loss(logits, target, 0.0)
+    L.dual_focal_loss(logits, target, rival=0.1)

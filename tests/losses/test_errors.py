@@ -91,4 +91,23 @@ def test_half_precision_probabilities_may_miss_1_by_their_rounding_and_no_more(d
     rounded = L.dual_focal_loss(logits, target.to(dtype))
     torch.testing.assert_close(rounded, L.dual_focal_loss(logits, target), rtol=1e-2, atol=0)
     with pytest.raises(ValueError, match="sum to 1"):
-        L.dual_focal_loss(logits, (target * (1 + 5 * torch.finfo(dtype).eps)).to(dtype))
+        L.dual_focal_loss(logits, (target * (1 + max(0.012, 5 * torch.finfo(dtype).eps))).to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: L.dual_focal_loss([[0.0, 1.0]], TARGET), ["logits", "list"]),
+        (lambda: L.dual_focal_loss(LOGITS, [0, 1]), ["target", "list"]),
+        (lambda: L.dual_focal_loss(LOGITS, TARGET, weight=[1.0, 1.0, 1.0]), ["weight", "[1.0, 1.0, 1.0]"]),
+        (lambda: L.dual_focal_loss(LOGITS, TARGET, ignore_index=None), ["ignore_index", "None"]),
+        (lambda: L.dual_focal_loss(LOGITS, TARGET, "5"), ["gamma", "'5'"]),
+        (lambda: L.dual_focal_loss(LOGITS, TARGET, [5.0, 5.0]), ["gamma", "[5.0, 5.0]"]),
+        (lambda: L.dual_focal_loss(LOGITS, TARGET, rival=None), ["rival", "None"]),
+        (lambda: L.flsd_loss(LOGITS, TARGET, 5.0), ["gammas", "5.0"]),
+    ],
+)
+def test_types(call, words) -> None:
+    with pytest.raises(TypeError, match=words[0]) as caught:
+        call()
+    assert words[1] in str(caught.value)

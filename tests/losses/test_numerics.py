@@ -1,5 +1,6 @@
 """Finite and right in the corners: saturation, half precision, masked classes, gamma below 1."""
 
+import numpy as np
 import oracles
 import pytest
 import torch
@@ -101,6 +102,27 @@ def test_rival_is_chosen_on_logits_where_probabilities_round_to_a_tie() -> None:
     assert p[0, 1] == p[0, 2]
     (grad,) = torch.autograd.grad(L.dual_focal_loss(logits, torch.tensor([0]), 5.0), logits)
     assert grad[0, 2] > 1.5 * grad[0, 1]
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.3, 0.5, 1.0, 1.5, 5.0])
+def test_second_derivative_is_finite_at_saturation(gamma: float) -> None:
+    for logits in SATURATED.unsqueeze(1):
+        hessian = torch.autograd.functional.hessian(lambda z: L.dual_focal_loss(z, torch.tensor([0]), gamma), logits)
+        assert hessian.isfinite().all()
+
+
+def test_soft_targets_are_as_exact_as_class_indices() -> None:
+    logits, target = torch.tensor([[20.0, 0.0, 0.0], [60.0, 0.0, 1.0]]), torch.tensor([0, 0])
+    for gamma in (0.0, 0.5, 2.0):
+        hard = L.dual_focal_loss(logits, target, gamma, reduction="none")
+        soft = L.dual_focal_loss(logits, F.one_hot(target, 3).float(), gamma, reduction="none")
+        torch.testing.assert_close(soft, hard, rtol=1e-5, atol=1e-30)
+
+
+def test_numpy_error_settings_of_the_user_do_not_matter() -> None:
+    with np.errstate(all="raise"):
+        for logits in (SATURATED, torch.tensor([[0.0, -torch.inf, torch.nan]]), torch.randn(300, 200)):
+            L.dual_focal_loss(logits, torch.zeros(len(logits), dtype=torch.long))
 
 
 @pytest.mark.parametrize("small", [True, False])

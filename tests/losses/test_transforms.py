@@ -4,7 +4,9 @@ import pytest
 import torch
 from cases import PLAIN
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.func import grad, hessian, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from dualfocal import losses as L
 
@@ -58,6 +60,59 @@ def test_compiled_double_backward_raises() -> None:
     torch.compiler.reset()
 
 
+@pytest.mark.parametrize("name", ["flsd", "inverse_focal", "dual_focal", "ada_dual_focal"])
+def test_func_transforms_inside_a_compiled_function(name: str) -> None:
+    logits, target = torch.randn(7, 5), torch.randint(5, (7,))
+
+    def rows(z: Tensor) -> Tensor:
+        return vmap(grad(PLAIN[name]))(z, target)
+
+    def whole(z: Tensor) -> Tensor:
+        return grad(lambda a: PLAIN[name](a, target))(z)
+
+    for f in (rows, whole):
+        compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(logits), f(logits))
+        assert compiled(logits).abs().max() > 1e-3
+        torch.compiler.reset()
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_forward_mode(name: str) -> None:
+    logits, target, direction = torch.randn(7, 5, requires_grad=True), torch.randint(5, (7,)), torch.randn(7, 5)
+    (gradient,) = torch.autograd.grad(PLAIN[name](logits, target), logits)
+    with forward_ad.dual_level():
+        loss = PLAIN[name](forward_ad.make_dual(logits.detach(), direction), target)
+        tangent = forward_ad.unpack_dual(loss).tangent
+    torch.testing.assert_close(tangent, (gradient * direction).sum())
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_traced_graphs_keep_the_loss(name: str) -> None:
+    logits, target = torch.randn(7, 5), torch.randint(5, (7,))
+    for z in (logits, 3 * logits):
+        graph = make_fx(lambda a: PLAIN[name](a, target))(logits)
+        torch.testing.assert_close(graph(z), PLAIN[name](z, target))
+
+
+@pytest.mark.parametrize("name", L.LOSSES)
+def test_export_with_a_dynamic_batch(name: str) -> None:
+    batch = torch.export.Dim("batch", min=2, max=512)
+    example = torch.randn(8, 5), torch.randint(5, (8,))
+    module = L.LOSSES[name]()
+    program = torch.export.export(module, example, dynamic_shapes=({0: batch}, {0: batch}))
+    logits, target = torch.randn(33, 5), torch.randint(5, (33,))
+    torch.testing.assert_close(program.module()(logits, target), module(logits, target))
+
+
+def test_default_device_does_not_reach_cpu_inputs() -> None:
+    logits, target = torch.randn(7, 5), torch.randint(5, (7,))
+    true = {name: loss(logits, target) for name, loss in PLAIN.items()}
+    with torch.device("meta"):
+        for name, loss in PLAIN.items():
+            torch.testing.assert_close(loss(logits, target), true[name])
+
+
 @pytest.mark.parametrize("name", PLAIN)
 def test_func_grad(name: str) -> None:
     logits, target = torch.randn(7, 5), torch.randint(5, (7,))
@@ -84,6 +139,17 @@ def test_batched_backward(shape: tuple[int, int]) -> None:
     (jacobian,) = torch.autograd.grad(rows, logits, seeds, is_grads_batched=True, retain_graph=True)
     for seed, got in zip(seeds, jacobian, strict=True):
         torch.testing.assert_close(got, torch.autograd.grad(rows, logits, seed, retain_graph=True)[0])
+    first = {"grad_outputs": seeds[:1], "is_grads_batched": True, "create_graph": True}
+    curvature = [
+        torch.autograd.grad(
+            torch.autograd.grad(L.dual_focal_loss(logits, target, reduction="none", impl=impl), logits, **first)[0]
+            .square()
+            .sum(),
+            logits,
+        )[0]
+        for impl in ("auto", "torch")
+    ]
+    torch.testing.assert_close(*curvature)
 
 
 def test_hessian_agrees_with_double_backward() -> None:

@@ -67,7 +67,7 @@ def _row_terms(
 
     gamma = resolve(gamma, p_t, p_j)
     g: Any = gamma.numpy() if isinstance(gamma, Tensor) and xp is np else gamma
-    base = modulating_base(xp, g, p_t, q, p_j)
+    base = modulating_base(xp, g, p_t, q, p_j) + float(xp.finfo(p_t.dtype).tiny)  # never 0, to divide by
     factor = base ** abs(g)
     # Where p_t = 0 exactly, A p_t and A p_j tend to 0: any finite A gives the gradient, that of cross-entropy.
     bounded = np.minimum(nll, 1e30) if xp is np else nll.clamp_max(1e30)
@@ -80,10 +80,11 @@ def _small(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
     z = flat.z.detach().contiguous().numpy()
     # Infinite or absurd input makes numpy warn; silence costs time, so it is bought only for that.
     ordinary = np.abs(z).max(initial=0.0) < 1e30 and not (isinstance(gamma, float) and abs(gamma) > 20)
+    ordinary = ordinary and np.geterr()["under"] == "ignore"
     terms = _small_terms if ordinary else np.errstate(all="ignore")(_small_terms)
     gamma, loss, grads = terms(z, flat.target.numpy(), gamma, dual)
-    to_repeat = (flat.target, gamma, dual, flat.keep)
-    result: Tensor = _StoredGradient.apply(flat.logits, torch.from_numpy(loss), torch.from_numpy(grads), to_repeat)  # type: ignore[no-untyped-call]
+    loss, grads = torch.from_numpy(loss), torch.from_numpy(grads)
+    result: Tensor = _StoredGradient.apply(flat.logits, loss, grads, flat.target, gamma, dual, flat.keep)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -113,17 +114,30 @@ class _StoredGradient(torch.autograd.Function):
     """Ties a loss to a gradient that is already there."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, loss: Tensor, grads: Tensor, to_repeat: Any) -> Tensor:
-        ctx.save_for_backward(logits, grads)
-        ctx.to_repeat = to_repeat
-        return loss.view_as(loss)
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        loss: Tensor,
+        grads: Tensor,
+        target: Tensor,
+        gamma: Gamma,
+        dual: bool,
+        keep: Tensor | None,
+    ) -> Tensor:
+        ctx.dual = dual
+        ctx.gamma = None if isinstance(gamma, Tensor) else gamma
+        ctx.save_for_backward(logits, grads, target, gamma if isinstance(gamma, Tensor) else None, keep)
+        return loss.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        logits, grads = ctx.saved_tensors
+        logits, grads, target, gamma_rows, keep = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _differentiable_gradient(grad, logits, *ctx.to_repeat), None, None, None
-        return (grads * grad[:, None]).to(logits.dtype), None, None, None
+            gamma = ctx.gamma if gamma_rows is None else gamma_rows
+            d_logits = _differentiable_gradient(grad, logits, target, gamma, ctx.dual, keep)
+        else:
+            d_logits = (grads * grad[:, None]).to(logits.dtype)
+        return d_logits, *[None] * 6
 
 
 class _GradientFromRows(torch.autograd.Function):
@@ -151,13 +165,13 @@ class _GradientFromRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         logits, gamma_rows, keep, target, j, top, *grads = ctx.saved_tensors
-        if torch.compiler.is_compiling() or in_batched_backward(grad):  # neither may write in place
-            d_logits = _gradient_traced(logits, keep, target, j, top, *(g * grad[:, None] for g in grads))
-        elif torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             gamma = ctx.gamma if gamma_rows is None else gamma_rows.squeeze(-1)
             d_logits = _differentiable_gradient(grad, logits, target[:, 0], gamma, j is not None, keep)
         else:
-            d_logits = _gradient_eager(logits, keep, target, j, top, *(g * grad[:, None] for g in grads))
+            in_place = not (torch.compiler.is_compiling() or in_batched_backward(grad))
+            write = _gradient_eager if in_place else _gradient_traced
+            d_logits = write(logits, keep, target, j, top, *(g * grad[:, None] for g in grads))
         return d_logits, *[None] * 9
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,27 +19,30 @@ def resolve(gamma: Gamma | Schedule, p_k: Any, p_j: Any) -> Gamma:
     """Gamma as a number or in the compute dtype; a schedule is asked what it says at these probabilities."""
     if isinstance(gamma, float):
         return gamma
-    p_k = torch.as_tensor(p_k)
-    value = gamma if isinstance(gamma, Tensor) else gamma(p_k, torch.as_tensor(p_j))
+    if isinstance(p_k, np.ndarray):
+        p_k, p_j = torch.from_numpy(p_k), torch.from_numpy(p_j)
+    value = gamma if isinstance(gamma, Tensor) else gamma(p_k, p_j)
     return value.to(p_k.dtype)
 
 
 def _modulate(gamma: Gamma | Schedule, p: Tensor, q: Tensor, p_j: Tensor, nll: Tensor) -> Tensor:
     """Modulate -log p elementwise; q = 1 - p."""
     gamma = resolve(gamma, p.detach(), p_j.detach())
-    factor = modulating_base(torch, gamma, p, q, p_j) ** abs(gamma)
+    # abs() has no derivative at 0, where a gamma that is learnt may start.
+    exponent = torch.where(gamma.signbit(), -gamma, gamma) if isinstance(gamma, Tensor) else abs(gamma)
+    base = modulating_base(torch, gamma, p, q, p_j)
+    # The floor keeps the second derivative from overflowing; what is below it is below 1e-19, and so is the loss.
+    factor = base.clamp_min(torch.finfo(base.dtype).tiny ** 0.5) ** exponent
     # p = 0 exactly: the loss is infinite, its gradient that of cross-entropy (the factor's part tends to 0).
     impossible = nll == torch.inf
     return torch.where(impossible, nll, factor * nll.masked_fill(impossible, 0.0))
 
 
 def modulating_base(xp: ModuleType, gamma: Any, p: Any, q: Any, p_j: Any) -> Any:
-    """1 - s (p - p_j), plus the smallest normal number: at 0 the factor's gradient would overflow."""
+    """1 - s (p - p_j), s = -1 for a negative gamma and for -0.0."""
     if isinstance(gamma, float):
-        base = 1 + p - p_j if gamma < 0 else q + p_j
-    else:
-        base = xp.where(gamma < 0, 1 + p - p_j, q + p_j)
-    return base + float(xp.finfo(base.dtype).tiny)
+        return 1 + p - p_j if gamma < 0 else q + p_j
+    return xp.where(xp.signbit(gamma), 1 + p - p_j, q + p_j)
 
 
 def expression(
@@ -66,9 +70,10 @@ def soft_expression(flat: Flat, gamma: Gamma | Schedule, rival: str | float | No
     total = e.sum(1, keepdim=True)
     p = e / total
     is_top = torch.arange(z.shape[1], device=z.device) == top.indices
-    q = torch.where(is_top, e.masked_fill(is_top, 0.0).sum(1, keepdim=True) / total, 1 - p)
-    # A class that counts nothing must not answer inf * 0, in value or gradient.
-    nll = (-z.log_softmax(1)).masked_fill(mass == 0, 0.0)
+    rest = e.masked_fill(is_top, 0.0).sum(1, keepdim=True)
+    q = torch.where(is_top, rest / total, 1 - p)
+    nll = torch.log1p(rest + (e.gather(1, top.indices) - 1)) + (top.values - z)
+    nll = nll.masked_fill((mass == 0) & (nll == torch.inf), 0.0)  # inf * 0 is 0 here
     p_j = rival_of_each_class(z.detach(), p, rival)
     if isinstance(gamma, Tensor) and gamma.ndim == 1:
         gamma = gamma[:, None]

@@ -7,7 +7,7 @@ gamma is signed: s = sign(gamma), so a negative gamma is the inverse form. p_j i
 - the *expression* (``impl="torch"``): plain differentiable PyTorch. It serves ``torch.func`` transforms, double
   backward, soft targets and the ablation's rivals.
 
-What keeps both finite: 1 - p_k is the sum over the other classes, never a difference; -log p_k is a log1p; the
+What keeps both finite: 1 - p_k is the sum over the other classes where p_k is large; -log p_k is a log1p; the
 rival is chosen on logits; and the modulating base is never 0.
 """
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dualfocal.losses._closed_form import closed_form
-from dualfocal.losses._common import Flat, is_concrete
+from dualfocal.losses._common import Flat, is_concrete, under_transform
 from dualfocal.losses._expression import Gamma, Schedule, expression, soft_expression
 
 IMPLS = ("auto", "torch")
@@ -29,8 +29,11 @@ def modulated_nll(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None
         gamma = gamma.reshape(-1)
     learns_gamma = isinstance(gamma, Tensor) and gamma.requires_grad
     applies = impl == "auto" and rival in (None, "next") and not flat.soft and not learns_gamma
-    traced = torch.compiler.is_compiling() and flat.logits.shape[1] <= MAX_TRACED_CLASSES
-    if applies and (traced or is_concrete(flat.logits)):
+    if torch.compiler.is_compiling():
+        applies = applies and not under_transform() and flat.logits.shape[1] <= MAX_TRACED_CLASSES
+    else:
+        applies = applies and is_concrete(flat.logits)
+    if applies:
         return closed_form(flat, gamma, rival is not None)
     if flat.soft:
         return soft_expression(flat, gamma, rival)

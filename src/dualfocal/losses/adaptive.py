@@ -84,7 +84,7 @@ def ada_dual_focal_loss(
     """
     _check_bins(bin_gamma, bin_edges)
     flat = flatten(logits, target, weight, ignore_index, reduction)
-    warn_of_two_classes(flat.logits.shape[1])
+    warn_of_two_classes(flat)
     return reduce(modulated_nll(flat, _look_up(bin_gamma, bin_edges, margin=True), "next"), flat, reduction)
 
 
@@ -142,8 +142,8 @@ class AdaFocalLoss(ClassificationLoss):
         reduction: str = "mean",
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
-        if num_bins < 1:
-            raise ValueError(f"num_bins must be at least 1, got {num_bins}")
+        if not isinstance(num_bins, int) or num_bins < 1:
+            raise ValueError(f"num_bins must be an integer of at least 1, got {num_bins!r}")
         check_number("rate", rate)
         check_number("switch", switch)
         check_number("gamma_max", gamma_max)
@@ -201,8 +201,8 @@ class AdaFocalLoss(ClassificationLoss):
             return
         edges = _equal_mass_edges(score, self.num_bins)
         place = torch.bucketize(score, edges)  # (lo, hi] here and [lo, hi) in training, as published
-        totals = torch.zeros(3, self.num_bins, dtype=score.dtype, device=score.device)
-        totals.index_add_(1, place, torch.stack([torch.ones_like(score), confidence, correct]))
+        totals = torch.zeros(3, self.num_bins, dtype=_wide(score), device=score.device)
+        totals.index_add_(1, place, torch.stack([torch.ones_like(score), confidence, correct]).to(totals.dtype))
         gap = (totals[1] - totals[2]) / totals[0].clamp_min(1)
         gamma = self._moved(gap.to(self.gamma))
         # Where values may not be looked at, a NaN must still not enter the state.
@@ -236,9 +236,11 @@ class AdaDualFocalLoss(AdaFocalLoss):
 
 
 def _look_up(bin_gamma: Tensor, bin_edges: Tensor, margin: bool = False) -> Schedule:
+    edges = bin_edges.contiguous()
+
     def schedule(p_k: Tensor, p_j: Tensor) -> Tensor:
         score = p_k - p_j if margin else p_k
-        return bin_gamma.detach()[torch.bucketize(score, bin_edges.to(score.dtype), right=True)]
+        return bin_gamma.detach()[torch.bucketize(score.contiguous(), edges.to(score.dtype), right=True)]
 
     return schedule
 
@@ -247,10 +249,15 @@ def _equal_mass_edges(score: Tensor, num_bins: int) -> Tensor:
     """Inner edges that cut the sorted scores into parts of equal size, interpolating between neighbours."""
     ordered = score.sort().values
     last = len(ordered) - 1
-    at = torch.linspace(0, last + 1, num_bins + 1, dtype=score.dtype, device=score.device)[1:-1].clamp_max(last)
+    at = torch.linspace(0, last + 1, num_bins + 1, dtype=_wide(score), device=score.device)[1:-1].clamp_max(last)
     low = at.floor().long()
     high = (low + 1).clamp_max(last)
-    return torch.lerp(ordered[low], ordered[high], at - low)
+    return torch.lerp(ordered[low], ordered[high], (at - low).to(score.dtype))
+
+
+def _wide(score: Tensor) -> torch.dtype:
+    """float64, so that the pixels of a whole validation set add up; float32 on the one device without it."""
+    return torch.float32 if score.device.type == "mps" else torch.float64
 
 
 def _check_bins(bin_gamma: Tensor, bin_edges: Tensor) -> None:

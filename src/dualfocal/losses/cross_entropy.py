@@ -1,5 +1,6 @@
 """Cross-entropy: the baseline, with this package's contract ("weight decay" in the paper's tables)."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -11,9 +12,13 @@ def cross_entropy_rows(flat: Flat, z: Tensor) -> Tensor:
     """-log p_k of each row, (M,), z being ``flat.z``; of soft targets the weighted sum over classes."""
     if not flat.soft:
         return F.cross_entropy(z, flat.target, reduction="none")
-    mass = flat.mass
-    # A masked class (-inf) that counts nothing must not answer inf * 0.
-    return (mass * (-z.log_softmax(1)).masked_fill(mass == 0, 0.0)).sum(1)
+    return soft_nll(flat.mass, z).sum(1)
+
+
+def soft_nll(mass: Tensor, z: Tensor) -> Tensor:
+    """Mass times -log p of each class, (M, C); a masked class (logit -inf) that counts nothing contributes 0."""
+    nll = -z.log_softmax(1)
+    return mass * nll.masked_fill((mass == 0) & (nll == torch.inf), 0.0)
 
 
 def cross_entropy_loss(

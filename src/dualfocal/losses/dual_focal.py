@@ -5,7 +5,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import check_choice, check_gamma, flatten, reduce
+from dualfocal.losses._common import Flat, check_choice, check_gamma, flatten, reduce
 from dualfocal.losses._modulated import IMPLS, modulated_nll
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses._rival import check_rival
@@ -71,7 +71,8 @@ def dual_focal_loss(
     check_rival(rival)
     flat = flatten(logits, target, weight, ignore_index, reduction)
     gamma = check_gamma(gamma, flat.shape)
-    warn_of_two_classes(flat.logits.shape[1])
+    if isinstance(rival, str) and not (isinstance(gamma, float) and gamma == 0):
+        warn_of_two_classes(flat)
     return reduce(modulated_nll(flat, gamma, rival, impl), flat, reduction)
 
 
@@ -115,10 +116,10 @@ class DualFocalLoss(ClassificationLoss):
         )
 
 
-def warn_of_two_classes(num_classes: int) -> None:
+def warn_of_two_classes(flat: Flat) -> None:
     """Say once why a dual focal loss makes little sense for two classes."""
     global _warned_of_two_classes
-    if num_classes != 2 or _warned_of_two_classes or torch.compiler.is_compiling():
+    if flat.logits.shape[1] != 2 or _warned_of_two_classes or torch.compiler.is_compiling():
         return
     _warned_of_two_classes = True
     warnings.warn(

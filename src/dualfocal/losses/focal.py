@@ -202,6 +202,8 @@ class FLSDLoss(ClassificationLoss):
 
 
 def _check_schedule(gammas: Sequence[float], thresholds: Sequence[float]) -> None:
+    if not (isinstance(gammas, Sequence) and isinstance(thresholds, Sequence)):
+        raise TypeError(f"gammas and thresholds must be sequences of numbers, got {gammas!r} and {thresholds!r}")
     if len(gammas) != len(thresholds) + 1:
         raise ValueError(
             f"{len(thresholds)} thresholds divide [0, 1] into {len(thresholds) + 1} parts, got {len(gammas)} gammas"

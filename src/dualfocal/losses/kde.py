@@ -118,7 +118,7 @@ def _log_kernels(log_p: Tensor, bandwidth: float | Tensor, keep: Tensor | None) 
     scaled = log_p.exp() / bandwidth  # alpha - 1
     log_beta = (scaled + 1).lgamma().sum(1) - (scaled + 1).sum(1).lgamma()
     log_k = log_p @ scaled.T - log_beta
-    nowhere = torch.eye(len(log_p), dtype=torch.bool, device=log_p.device)
+    nowhere = torch.eye(log_p.shape[0], dtype=torch.bool, device=log_p.device)
     if keep is not None:
         nowhere = nowhere | ~keep
     return log_k.masked_fill(nowhere, _NEVER)

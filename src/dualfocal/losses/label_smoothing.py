@@ -4,6 +4,7 @@ from torch import Tensor
 
 from dualfocal.losses._common import check_choice, check_number, flatten, reduce
 from dualfocal.losses._module import ClassificationLoss
+from dualfocal.losses.cross_entropy import soft_nll
 
 SPREADS = ("others", "all")
 
@@ -43,18 +44,14 @@ def label_smoothing_loss(
     """
     _check(alpha, spread)
     flat = flatten(logits, target, weight, ignore_index, reduction)
-    nll = -flat.z.log_softmax(1)  # (M, C)
     one_hot = flat.one_hot
-    num_classes = nll.shape[1]
+    num_classes = one_hot.shape[1]
     if spread == "all" or num_classes == 1:
         smoothed = one_hot * (1 - alpha) + alpha / num_classes
     else:
         smoothed = one_hot * (1 - alpha) + (1 - one_hot) * (alpha / (num_classes - 1))
-    # alpha = 0: a class without mass must not answer inf * 0.
-    terms = smoothed * nll.masked_fill(smoothed == 0, 0.0)
-    if flat.weight is not None:
-        terms = terms * flat.weight
-    return reduce(terms.sum(1), flat, reduction, weighted=True)
+    mass = smoothed if flat.weight is None else smoothed * flat.weight
+    return reduce(soft_nll(mass, flat.z).sum(1), flat, reduction, weighted=True)
 
 
 class LabelSmoothingLoss(ClassificationLoss):
