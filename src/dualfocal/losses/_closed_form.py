@@ -77,12 +77,14 @@ def _row_terms(
 
 
 def _small(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
-    z = flat.z.detach().contiguous().numpy()
+    z, target = flat.z.detach().contiguous().numpy(), flat.target.numpy()
     # Infinite or absurd input makes numpy warn; silence costs time, so it is bought only for that.
     ordinary = np.abs(z).max(initial=0.0) < 1e30 and not (isinstance(gamma, float) and abs(gamma) > 20)
-    ordinary = ordinary and np.geterr()["under"] == "ignore"
-    terms = _small_terms if ordinary else np.errstate(all="ignore")(_small_terms)
-    gamma, loss, grads = terms(z, flat.target.numpy(), gamma, dual)
+    try:
+        terms = _small_terms if ordinary else np.errstate(all="ignore")(_small_terms)
+        gamma, loss, grads = terms(z, target, gamma, dual)
+    except FloatingPointError:  # np.seterr(under="raise") somewhere in the program
+        gamma, loss, grads = np.errstate(all="ignore")(_small_terms)(z, target, gamma, dual)
     loss, grads = torch.from_numpy(loss), torch.from_numpy(grads)
     result: Tensor = _StoredGradient.apply(flat.logits, loss, grads, flat.target, gamma, dual, flat.keep)  # type: ignore[no-untyped-call]
     return result

@@ -24,6 +24,7 @@ class Flat(NamedTuple):
     keep: Tensor | None  # (M,) bool, False for ignored rows; None: every row is kept
     weight: Tensor | None  # (C,) in the compute dtype
     shape: torch.Size  # of the unreduced loss
+    eager: bool  # whether all this is ordinary tensors, see is_concrete
 
     @property
     def soft(self) -> bool:
@@ -86,7 +87,7 @@ def is_concrete(tensor: Tensor) -> bool:
 
 def may_look(tensor: Tensor) -> bool:
     """Whether values may be inspected: only where that costs no device sync and breaks no trace."""
-    return tensor.device.type == "cpu" and is_concrete(tensor)
+    return tensor.is_cpu and is_concrete(tensor)
 
 
 def flatten(logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str) -> Flat:
@@ -128,20 +129,22 @@ def flatten(logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index:
         weight = _check_weight(weight, num_classes).to(compute_dtype(logits))
 
     keep = None
+    eager = is_concrete(logits)
+    look = eager and target.is_cpu and type(target) is Tensor
     if logits.ndim != 2:
         logits = logits.movedim(class_dim, -1).reshape(-1, num_classes)
     if soft:
         target = target if target.ndim == 2 else target.movedim(class_dim, -1).reshape(-1, num_classes)
-        if may_look(target):
+        if look:
             _check_probabilities(target)
     else:
-        target = target.reshape(-1).long()
-        if not (may_look(target) and _all_in_range(target, num_classes, ignore_index)):
+        target = (target if target.ndim == 1 else target.reshape(-1)).long()
+        if not (look and _all_in_range(target, num_classes, ignore_index)):
             keep = target != ignore_index
             target = target.masked_fill(~keep, 0)
-            if may_look(target):
+            if look:
                 _check_indices(target, num_classes, ignore_index)
-    return Flat(logits, target, keep, weight, shape)
+    return Flat(logits, target, keep, weight, shape, eager)
 
 
 def reduce(loss: Tensor, flat: Flat, reduction: str, *, weighted: bool = False) -> Tensor:
@@ -182,7 +185,7 @@ def check_number(name: str, value: float, low: float = 0.0, high: float = math.i
     """Raise a ValueError that names the value and the rule."""
     if torch.compiler.is_compiling():  # the number may be symbolic
         return
-    if not isinstance(value, Real):
+    if not isinstance(value, float | Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not (math.isfinite(value) and low <= value <= high):
         rule = f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dualfocal.losses._closed_form import closed_form
-from dualfocal.losses._common import Flat, is_concrete, under_transform
+from dualfocal.losses._common import Flat, under_transform
 from dualfocal.losses._expression import Gamma, Schedule, expression, soft_expression
 
 IMPLS = ("auto", "torch")
@@ -32,7 +32,7 @@ def modulated_nll(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None
     if torch.compiler.is_compiling():
         applies = applies and not under_transform() and flat.logits.shape[1] <= MAX_TRACED_CLASSES
     else:
-        applies = applies and is_concrete(flat.logits)
+        applies = applies and flat.eager
     if applies:
         return closed_form(flat, gamma, rival is not None)
     if flat.soft:
