@@ -42,7 +42,12 @@ def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
         with np.errstate(all="ignore"):
             gamma, *terms = _row_terms(np, gamma, *(column.numpy() for column in columns))
         loss, *grads = map(torch.from_numpy, terms)
-    result: Tensor = _GradientFromRows.apply(flat.logits, loss, gamma, flat.keep, target, j, top, *grads)  # type: ignore[no-untyped-call]
+    keep = flat.keep
+    if keep is not None:  # nothing of an ignored row may reach the gradient, not even NaN
+        grads = [grad.masked_fill(~keep[:, None], 0.0) for grad in grads]
+    if compiling:  # zeros say it all, and a mask less to carry makes inductor's loops faster
+        keep = None
+    result: Tensor = _GradientFromRows.apply(flat.logits, loss, gamma, keep, target, j, top, *grads)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -172,8 +177,8 @@ class _GradientFromRows(torch.autograd.Function):
             d_logits = _differentiable_gradient(grad, logits, target[:, 0], gamma, j is not None, keep)
         else:
             in_place = not (torch.compiler.is_compiling() or in_batched_backward(grad))
-            write = _gradient_eager if in_place else _gradient_traced
-            d_logits = write(logits, keep, target, j, top, *(g * grad[:, None] for g in grads))
+            rows = (target, j, top, *(g * grad[:, None] for g in grads))
+            d_logits = _gradient_eager(logits, keep, *rows) if in_place else _gradient_traced(logits, *rows)
         return d_logits, *[None] * 9
 
 
@@ -268,7 +273,6 @@ def _sweep_traced(z: Tensor, target: Tensor, dual: bool) -> Columns:
 
 def _gradient_traced(
     z: Tensor,
-    keep: Tensor | None,
     target: Tensor,
     j: Tensor | None,
     top: Tensor,
@@ -277,12 +281,10 @@ def _gradient_traced(
     at_t: Tensor,
 ) -> Tensor:
     number = _class_numbers(z.shape[1], top)
-    grad = (z.to(top.dtype) - top).exp() * scale
+    grad = torch.where(scale == 0, 0.0, (z.to(top.dtype) - top).exp() * scale)
     if j is not None:
         grad = torch.where(number == j, at_j, grad)
     grad = torch.where(number == target.to(top.dtype), at_t, grad)
-    if keep is not None:
-        grad = torch.where(keep[:, None], grad, 0.0)
     return grad.to(z.dtype)
 
 
