@@ -102,19 +102,18 @@ def test_weights_of_soft_targets(name: str) -> None:
     """Linear in the target, per class; losses without per-class terms take the expected weight of a row."""
     logits, target = torch.randn(4, 5), torch.rand(4, 5).softmax(1)
     loss = PLAIN[name](logits, target, weight=WEIGHT, reduction="none")
-    if name in ("brier", "mmce", "kde_xe"):
-        expected_weight = (target * WEIGHT).sum(1)
-        if name == "brier":
-            true = expected_weight * PLAIN[name](logits, target, reduction="none")
-        else:
-            nll = (-logits.log_softmax(1) * target).sum(1)
-            penalty = PLAIN[name](logits, target, reduction="none") - nll
-            true = L.cross_entropy_loss(logits, target, weight=WEIGHT, reduction="none") + expected_weight * penalty
+    nll = -logits.log_softmax(1)
+    expected_weight = (target * WEIGHT).sum(1)
+    if name == "brier":
+        true = expected_weight * L.brier_loss(logits, target, reduction="none")
+    elif name in ("mmce", "kde_xe"):
+        penalty = PLAIN[name](logits, target, reduction="none") - (nll * target).sum(1)
+        true = (nll * target * WEIGHT).sum(1) + expected_weight * penalty
+    elif name == "label_smoothing":  # smoothing goes before weighing
+        true = (nll * (0.95 * target + 0.05 / 4 * (1 - target)) * WEIGHT).sum(1)
     else:
         columns = [PLAIN[name](logits, torch.full((4,), c), reduction="none") for c in range(5)]
         true = (torch.stack(columns, 1) * target * WEIGHT).sum(1)
-    if name == "label_smoothing":  # smoothing goes before weighing
-        true = (-logits.log_softmax(1) * (0.95 * target + 0.05 / 4 * (1 - target)) * WEIGHT).sum(1)
     torch.testing.assert_close(loss, true)
 
 

@@ -33,10 +33,17 @@ def test_equals_the_cpu(name: str, dtype: torch.dtype, soft: bool) -> None:
     gpu.requires_grad_()
     value = loss(gpu, y, weight=w)
     value.backward()
-    tolerance = {"rtol": 1e-3, "atol": 1e-4} if name == "kde_xe" else {"rtol": 1e-4, "atol": 1e-6}
-    torch.testing.assert_close(value.cpu(), true, **tolerance)
+    torch.testing.assert_close(value.cpu(), true, rtol=1e-4, atol=1e-6)
     if dtype == torch.float32:
-        torch.testing.assert_close(gpu.grad.cpu(), cpu.grad, **tolerance)
+        torch.testing.assert_close(gpu.grad.cpu(), cpu.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_tf32_does_not_reach_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    logits, target = torch.randn(64, 11), torch.randint(11, (64,))
+    true = losses.kde_xe_loss(logits.double(), target, strength=1.0)
+    loss = losses.kde_xe_loss(logits.cuda(), target.cuda(), strength=1.0)
+    torch.testing.assert_close(loss.cpu().double(), true, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -51,6 +58,8 @@ def test_never_waits(name: str) -> None:
     try:
         for y in (target, soft):
             loss(logits, y, weight=weight).backward()
+        if name == "kde_xe":
+            losses.kde_xe_loss(logits, target, bandwidth="likelihood").backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -18,6 +18,13 @@ def test_bandwidth_maximises_the_leave_one_out_likelihood() -> None:
         assert float(L.kde_bandwidth(logits, as_published=True)) == max(published, key=published.__getitem__)
 
 
+def test_float32_logits_give_a_float32_exact_error() -> None:
+    """At h = .001 log kernels are in the thousands: in float32 arithmetic their ratios would be off by a thousandth."""
+    logits, target = torch.randn(40, 4) / 20, torch.randint(4, (40,))
+    true = L.kde_xe_loss(logits.double(), target, strength=1.0)
+    torch.testing.assert_close(L.kde_xe_loss(logits, target, strength=1.0).double(), true, rtol=1e-6, atol=0)
+
+
 def test_likelihood_bandwidth_in_the_loss_ignores_ignored_rows() -> None:
     logits, target = torch.randn(14, 3), torch.randint(3, (14,))
     target[::5] = -100

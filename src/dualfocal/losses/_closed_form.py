@@ -2,13 +2,13 @@
 
 A sweep over the logits finds the largest logit, the sum of exponentials and the rival of each row; the gradient is
 one number per row times softmax, with two entries overwritten. Eager on the CPU it goes by chunks of rows that stay in
-cache, and allocates no second (N, C) matrix but the gradient; ``torch.compile`` sees two fused passes.
+cache, and allocates no second (N, C) matrix but the gradient; ``torch.compile`` fuses it into a few loops.
 
 Outside ``_small``, row vectors are columns (M, 1), as gather, scatter and broadcasting want them.
 """
 
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,17 @@ SMALL = 2**13
 # Largest logit, the target's distance to it, exp(z - largest) summed over k != t, at t and at j, and the rival j.
 # Without a class below the target j is t and its exponential counts as 0; without a rival j is None.
 Columns = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]
+
+
+class Rows(NamedTuple):
+    """What makes the gradient of each row: scale * exp(z - top), but at_j at the rival and at_t at the target."""
+
+    target: Tensor
+    j: Tensor | None
+    top: Tensor
+    scale: Tensor
+    at_j: Tensor
+    at_t: Tensor
 
 
 def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
@@ -47,7 +58,8 @@ def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
         grads = [grad.masked_fill(~keep[:, None], 0.0) for grad in grads]
     if compiling:  # zeros say it all, and a mask less to carry makes inductor's loops faster
         keep = None
-    result: Tensor = _GradientFromRows.apply(flat.logits, loss, gamma, keep, target, j, top, *grads)  # type: ignore[no-untyped-call]
+    rows = Rows(target, j, top, *grads)
+    result: Tensor = _GradientFromRows.apply(flat.logits, loss, gamma, keep, *rows)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -157,28 +169,23 @@ class _GradientFromRows(torch.autograd.Function):
         loss: Tensor,
         gamma: Gamma,
         keep: Tensor | None,
-        target: Tensor,
-        j: Tensor | None,
-        top: Tensor,
-        scale: Tensor,
-        at_j: Tensor,
-        at_t: Tensor,
+        *rows: Tensor | None,
     ) -> Tensor:
         ctx.gamma = None if isinstance(gamma, Tensor) else gamma
         gamma_rows = gamma if isinstance(gamma, Tensor) else None
-        ctx.save_for_backward(logits, gamma_rows, keep, target, j, top, scale, at_j, at_t)
+        ctx.save_for_backward(logits, gamma_rows, keep, *rows)
         return loss[:, 0].clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        logits, gamma_rows, keep, target, j, top, *grads = ctx.saved_tensors
+        logits, gamma_rows, keep, target, j, top, *terms = ctx.saved_tensors
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             gamma = ctx.gamma if gamma_rows is None else gamma_rows.squeeze(-1)
             d_logits = _differentiable_gradient(grad, logits, target[:, 0], gamma, j is not None, keep)
         else:
             in_place = not (torch.compiler.is_compiling() or in_batched_backward(grad))
-            rows = (target, j, top, *(g * grad[:, None] for g in grads))
-            d_logits = _gradient_eager(logits, keep, *rows) if in_place else _gradient_traced(logits, *rows)
+            rows = Rows(target, j, top, *(term * grad[:, None] for term in terms))
+            d_logits = _gradient_eager(logits, rows, keep) if in_place else _gradient_traced(logits, rows)
         return d_logits, *[None] * 9
 
 
@@ -228,16 +235,8 @@ def _sweep_chunk(z: Tensor, target: Tensor, dual: bool, work: Tensor) -> Columns
     return top, top - z_t, rest, e_t, e_j, j
 
 
-def _gradient_eager(
-    z: Tensor,
-    keep: Tensor | None,
-    target: Tensor,
-    j: Tensor | None,
-    top: Tensor,
-    scale: Tensor,
-    at_j: Tensor,
-    at_t: Tensor,
-) -> Tensor:
+def _gradient_eager(z: Tensor, rows: Rows, keep: Tensor | None) -> Tensor:
+    target, j, top, scale, at_j, at_t = rows
     step = _rows_a_chunk(z)
     if len(z) <= step:
         grad = torch.sub(z, top).exp_().mul_(scale)
@@ -245,11 +244,11 @@ def _gradient_eager(
     else:
         grad = torch.empty(z.shape, dtype=z.dtype, device=z.device)
         for i in range(0, len(z), step):
-            rows = slice(i, i + step)
-            part = grad[rows] if z.dtype == top.dtype else torch.empty(grad[rows].shape, dtype=top.dtype)
-            torch.sub(z[rows], top[rows], out=part).exp_().mul_(scale[rows])
+            chunk = slice(i, i + step)
+            part = grad[chunk] if z.dtype == top.dtype else torch.empty(grad[chunk].shape, dtype=top.dtype)
+            torch.sub(z[chunk], top[chunk], out=part).exp_().mul_(scale[chunk])
             if z.dtype != top.dtype:
-                grad[rows] = part
+                grad[chunk] = part
     if j is not None:
         grad.scatter_(1, j, at_j.to(grad.dtype))
     grad.scatter_(1, target, at_t.to(grad.dtype))  # last: j may be t where nothing is below
@@ -257,7 +256,7 @@ def _gradient_eager(
 
 
 def _sweep_traced(z: Tensor, target: Tensor, dual: bool) -> Columns:
-    """As ``_sweep_eager``, in two fused passes; without a class below the target j is C, which is nowhere."""
+    """As ``_sweep_eager``, in a form that inductor fuses; without a class below the target j is C, which is nowhere."""
     z = z.to(compute_dtype(z))
     number = _class_numbers(z.shape[1], z)
     z_t = z.gather(1, target)
@@ -271,15 +270,8 @@ def _sweep_traced(z: Tensor, target: Tensor, dual: bool) -> Columns:
     return top, top - z_t, rest, e_t, (z_j - top).exp(), j
 
 
-def _gradient_traced(
-    z: Tensor,
-    target: Tensor,
-    j: Tensor | None,
-    top: Tensor,
-    scale: Tensor,
-    at_j: Tensor,
-    at_t: Tensor,
-) -> Tensor:
+def _gradient_traced(z: Tensor, rows: Rows) -> Tensor:
+    target, j, top, scale, at_j, at_t = rows
     number = _class_numbers(z.shape[1], top)
     grad = torch.where(scale == 0, 0.0, (z.to(top.dtype) - top).exp() * scale)
     if j is not None:

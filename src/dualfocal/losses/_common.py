@@ -56,6 +56,11 @@ def compute_dtype(logits: Tensor) -> torch.dtype:
     return logits.dtype if logits.dtype == torch.float64 else torch.float32
 
 
+def wide_dtype(tensor: Tensor) -> torch.dtype:
+    """float64, for sums that float32 cannot carry; float32 on the one device without it."""
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
+
+
 def as_computed(logits: Tensor, keep: Tensor | None) -> Tensor:
     """Logits in the compute dtype, ignored rows blanked: what stands there reaches no value and no gradient."""
     dtype = compute_dtype(logits)
@@ -159,11 +164,9 @@ def reduce(loss: Tensor, flat: Flat, reduction: str, *, weighted: bool = False) 
         counts = torch.ones_like(loss) if flat.weight is None else flat.weight[flat.target]
         if flat.keep is not None:
             counts = counts * flat.keep
-        if flat.weight is not None and not weighted:
-            loss = loss * counts
         # A row that is ignored or has no weight counts nothing, even where its loss is infinite.
         if not weighted:
-            loss = torch.where(counts == 0, 0.0, loss)
+            loss = torch.where(counts == 0, 0.0, loss if flat.weight is None else loss * counts)
         elif flat.keep is not None:
             loss = torch.where(flat.keep, loss, 0.0)
         denominator = counts.sum()

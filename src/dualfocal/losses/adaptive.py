@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import check_choice, check_number, flatten, may_look, reduce
+from dualfocal.losses._common import check_choice, check_number, flatten, may_look, reduce, wide_dtype
 from dualfocal.losses._expression import Schedule
 from dualfocal.losses._modulated import modulated_nll
 from dualfocal.losses._module import ClassificationLoss
@@ -201,7 +201,7 @@ class AdaFocalLoss(ClassificationLoss):
             return
         edges = _equal_mass_edges(score, self.num_bins)
         place = torch.bucketize(score, edges)  # (lo, hi] here and [lo, hi) in training, as published
-        totals = torch.zeros(3, self.num_bins, dtype=_wide(score), device=score.device)
+        totals = torch.zeros(3, self.num_bins, dtype=wide_dtype(score), device=score.device)
         totals.index_add_(1, place, torch.stack([torch.ones_like(score), confidence, correct]).to(totals.dtype))
         gap = (totals[1] - totals[2]) / totals[0].clamp_min(1)
         gamma = self._moved(gap.to(self.gamma))
@@ -249,15 +249,10 @@ def _equal_mass_edges(score: Tensor, num_bins: int) -> Tensor:
     """Inner edges that cut the sorted scores into parts of equal size, interpolating between neighbours."""
     ordered = score.sort().values
     last = len(ordered) - 1
-    at = torch.linspace(0, last + 1, num_bins + 1, dtype=_wide(score), device=score.device)[1:-1].clamp_max(last)
+    at = torch.linspace(0, last + 1, num_bins + 1, dtype=wide_dtype(score), device=score.device)[1:-1].clamp_max(last)
     low = at.floor().long()
     high = (low + 1).clamp_max(last)
     return torch.lerp(ordered[low], ordered[high], (at - low).to(score.dtype))
-
-
-def _wide(score: Tensor) -> torch.dtype:
-    """float64, so that the pixels of a whole validation set add up; float32 on the one device without it."""
-    return torch.float32 if score.device.type == "mps" else torch.float64
 
 
 def _check_bins(bin_gamma: Tensor, bin_edges: Tensor) -> None:

@@ -1,12 +1,11 @@
 """Cross-entropy with a kernel estimate of the canonical calibration error: Popordanoska et al., NeurIPS 2022."""
 
 import math
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import Flat, as_computed, check_number, flatten, reduce, weight_rows
+from dualfocal.losses._common import Flat, as_computed, check_number, flatten, reduce, weight_rows, wide_dtype
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.cross_entropy import cross_entropy_rows
 
@@ -57,14 +56,11 @@ def kde_xe_loss(
     """
     _check(strength, bandwidth, norm)
     flat = flatten(logits, target, weight, ignore_index, reduction)
-    # The kernel sums are a matrix product, which autocast would take in half precision.
-    device = flat.logits.device.type
-    with nullcontext() if device == "meta" else torch.autocast(device, enabled=False):
-        z = flat.z
-        h = kde_bandwidth(z.detach(), keep=flat.keep) if isinstance(bandwidth, str) else bandwidth
-        penalty = _kde_error(flat, z, h, norm)
-        rows = cross_entropy_rows(flat, z)
-        return reduce(rows + weight_rows((strength * penalty).expand_as(rows), flat), flat, reduction)
+    z = flat.z
+    h = kde_bandwidth(z.detach(), keep=flat.keep) if isinstance(bandwidth, str) else bandwidth
+    penalty = _kde_error(flat, z, h, norm)
+    rows = cross_entropy_rows(flat, z)
+    return reduce(rows + weight_rows((strength * penalty).expand_as(rows), flat), flat, reduction)
 
 
 def kde_bandwidth(logits: Tensor, *, keep: Tensor | None = None, as_published: bool = False) -> Tensor:
@@ -84,23 +80,24 @@ def kde_bandwidth(logits: Tensor, *, keep: Tensor | None = None, as_published: b
     0.0517...
     """
     log_p = _log_probabilities(as_computed(logits, keep))
-    likelihoods = []
+    best = log_p.new_full((), BANDWIDTHS[0])
+    most = torch.full_like(best, -torch.inf)
     for bandwidth in BANDWIDTHS:
-        # The kernel is evaluated at row j with the parameters of row i.
         rows = _log_kernels(log_p, bandwidth, keep).logsumexp(1)
         if as_published:
             rows = rows - math.log(bandwidth)
-        likelihoods.append((rows if keep is None else torch.where(keep, rows, 0.0)).sum())
-    best = torch.stack(likelihoods).argmax()
-    return torch.tensor(BANDWIDTHS, dtype=log_p.dtype, device=logits.device)[best]
+        likelihood = (rows if keep is None else torch.where(keep, rows, 0.0)).sum()
+        best = torch.where(likelihood > most, bandwidth, best)
+        most = torch.maximum(likelihood, most)
+    return best
 
 
 def _kde_error(flat: Flat, z: Tensor, bandwidth: float | Tensor, norm: float) -> Tensor:
     log_p = _log_probabilities(z)
     log_k = _log_kernels(log_p, bandwidth, flat.keep)
     log_sum = log_k.logsumexp(1, keepdim=True).clamp_min(math.log(1e-10))
-    expected = (log_k - log_sum).exp() @ flat.one_hot
-    error = (expected - log_p.exp()).abs().pow(norm).sum(1)
+    expected = (log_k - log_sum).exp() @ flat.one_hot.to(log_k.dtype)
+    error = (expected - log_p.exp()).abs().pow(norm).sum(1).to(z.dtype)
     if flat.keep is None:
         return error.mean() if error.numel() > 1 else error.sum() * 0
     kept = flat.keep.sum()
@@ -109,8 +106,12 @@ def _kde_error(flat: Flat, z: Tensor, bandwidth: float | Tensor, norm: float) ->
 
 
 def _log_probabilities(z: Tensor) -> Tensor:
-    """Log softmax, cut off where a probability would no longer be a normal float32."""
-    return z.log_softmax(1).clamp_min(math.log(torch.finfo(torch.float32).tiny))
+    """Log softmax, cut off where a probability would no longer be a normal float32.
+
+    Wide, because log kernels are differences of numbers in the thousands, and sums that autocast or TF32 would
+    otherwise take in ten bits.
+    """
+    return z.to(wide_dtype(z)).log_softmax(1).clamp_min(math.log(torch.finfo(torch.float32).tiny))
 
 
 def _log_kernels(log_p: Tensor, bandwidth: float | Tensor, keep: Tensor | None) -> Tensor:
