@@ -38,11 +38,15 @@ def test_equals_the_cpu(name: str, dtype: torch.dtype, soft: bool) -> None:
         torch.testing.assert_close(gpu.grad.cpu(), cpu.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_tf32_does_not_reach_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+def test_tf32_does_not_reach_the_kernels() -> None:
     logits, target = torch.randn(64, 11), torch.randint(11, (64,))
     true = losses.kde_xe_loss(logits.double(), target, strength=1.0)
-    loss = losses.kde_xe_loss(logits.cuda(), target.cuda(), strength=1.0)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        loss = losses.kde_xe_loss(logits.cuda(), target.cuda(), strength=1.0)
+    finally:
+        torch.set_float32_matmul_precision(before)
     torch.testing.assert_close(loss.cpu().double(), true, rtol=1e-5, atol=0)
 
 
