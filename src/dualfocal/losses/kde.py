@@ -83,7 +83,7 @@ def kde_bandwidth(logits: Tensor, *, keep: Tensor | None = None, as_published: b
     best = log_p.new_full((), BANDWIDTHS[0])
     most = torch.full_like(best, -torch.inf)
     for bandwidth in BANDWIDTHS:
-        rows = _log_kernels(log_p, bandwidth, keep).logsumexp(1)
+        rows = log_dirichlet_kernels(log_p, bandwidth, keep=keep).logsumexp(1)
         if as_published:
             rows = rows - math.log(bandwidth)
         likelihood = (rows if keep is None else torch.where(keep, rows, 0.0)).sum()
@@ -94,10 +94,7 @@ def kde_bandwidth(logits: Tensor, *, keep: Tensor | None = None, as_published: b
 
 def _kde_error(flat: Flat, z: Tensor, bandwidth: float | Tensor, norm: float) -> Tensor:
     log_p = _log_probabilities(z)
-    log_k = _log_kernels(log_p, bandwidth, flat.keep)
-    log_sum = log_k.logsumexp(1, keepdim=True).clamp_min(math.log(1e-10))
-    expected = (log_k - log_sum).exp() @ flat.one_hot.to(log_k.dtype)
-    error = (expected - log_p.exp()).abs().pow(norm).sum(1).to(z.dtype)
+    error = kde_rows(log_p, flat.one_hot.to(log_p.dtype), bandwidth, norm, keep=flat.keep).to(z.dtype)
     if flat.keep is None:
         return error.mean() if error.numel() > 1 else error.sum() * 0
     kept = flat.keep.sum()
@@ -106,20 +103,42 @@ def _kde_error(flat: Flat, z: Tensor, bandwidth: float | Tensor, norm: float) ->
 
 
 def _log_probabilities(z: Tensor) -> Tensor:
-    """Log softmax, cut off where a probability would no longer be a normal float32.
-
-    Wide, because log kernels are differences of numbers in the thousands, and sums that autocast or TF32 would
-    otherwise take in ten bits.
+    """Log softmax, wide: log kernels are differences of numbers in the thousands, which autocast or TF32 would take in
+    ten bits.
     """
-    return z.to(wide_dtype(z)).log_softmax(1).clamp_min(math.log(torch.finfo(torch.float32).tiny))
+    return log_floor(z.to(wide_dtype(z)).log_softmax(1))
 
 
-def _log_kernels(log_p: Tensor, bandwidth: float | Tensor, keep: Tensor | None) -> Tensor:
-    """Log k_ji, (M, M): row j under the Dirichlet kernel of row i, no row under its own."""
+def log_floor(log_p: Tensor) -> Tensor:
+    """Cut off where a probability would no longer be a normal float32."""
+    return log_p.clamp_min(math.log(torch.finfo(torch.float32).tiny))
+
+
+def kde_rows(
+    log_p: Tensor,
+    one_hot: Tensor,
+    bandwidth: float | Tensor,
+    norm: float,
+    *,
+    keep: Tensor | None = None,
+    rows: slice = slice(None),
+) -> Tensor:
+    """The error || sum_i k_ji y_i / sum_i k_ji - p_j ||_n^n of each of the ``rows`` j."""
+    log_k = log_dirichlet_kernels(log_p, bandwidth, keep=keep, rows=rows)
+    log_sum = log_k.logsumexp(1, keepdim=True).clamp_min(math.log(1e-10))
+    expected = (log_k - log_sum).exp() @ one_hot
+    return (expected - log_p[rows].exp()).abs().pow(norm).sum(1)
+
+
+def log_dirichlet_kernels(
+    log_p: Tensor, bandwidth: float | Tensor, *, keep: Tensor | None = None, rows: slice = slice(None)
+) -> Tensor:
+    """Log k_ji, (rows, M): row j under the Dirichlet kernel of row i, no row under its own."""
     scaled = log_p.exp() / bandwidth  # alpha - 1
     log_beta = (scaled + 1).lgamma().sum(1) - (scaled + 1).sum(1).lgamma()
-    log_k = log_p @ scaled.T - log_beta
-    nowhere = torch.eye(log_p.shape[0], dtype=torch.bool, device=log_p.device)
+    log_k = log_p[rows] @ scaled.T - log_beta
+    everyone = torch.arange(log_p.shape[0], device=log_p.device)
+    nowhere = everyone[rows, None] == everyone
     if keep is not None:
         nowhere = nowhere | ~keep
     return log_k.masked_fill(nowhere, _NEVER)
@@ -162,6 +181,11 @@ class KDEXELoss(ClassificationLoss):
 
 def _check(strength: float, bandwidth: float | str, norm: float) -> None:
     check_number("strength", strength)
+    check_kernel(bandwidth, norm)
+
+
+def check_kernel(bandwidth: float | str, norm: float) -> None:
+    """Raise a ValueError that names the value and the rule."""
     check_number("norm", norm, 1.0)
     if isinstance(bandwidth, str):
         if bandwidth != "likelihood":

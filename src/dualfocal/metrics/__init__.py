@@ -1,0 +1,68 @@
+"""Metrics of predictions, exact at any size: functions here, torchmetrics classes for loops and many processes."""
+
+from typing import Any
+
+from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, mce
+from dualfocal.metrics.comparison import Comparison, compare
+from dualfocal.metrics.evaluation import Evaluation, evaluate
+from dualfocal.metrics.inference import Floor, Inference
+from dualfocal.metrics.kde import kde_ece
+from dualfocal.metrics.ood import ood_auroc
+from dualfocal.metrics.scores import (
+    BrierDecomposition,
+    aurc,
+    brier_decomposition,
+    brier_score,
+    error_rate,
+    nll,
+)
+
+# torchmetrics is imported when one of these is first asked for.
+_STREAMING = (
+    "AdaptiveCalibrationError",
+    "BrierScore",
+    "ClasswiseCalibrationError",
+    "ExpectedCalibrationError",
+    "MaximumCalibrationError",
+)
+
+__all__ = [
+    "AdaptiveCalibrationError",
+    "BinStats",
+    "BrierDecomposition",
+    "BrierScore",
+    "ClasswiseCalibrationError",
+    "Comparison",
+    "Evaluation",
+    "ExpectedCalibrationError",
+    "Floor",
+    "Inference",
+    "MaximumCalibrationError",
+    "adaptive_ece",
+    "aurc",
+    "brier_decomposition",
+    "brier_score",
+    "classwise_ece",
+    "compare",
+    "debiased_ece",
+    "ece",
+    "error_rate",
+    "evaluate",
+    "kde_ece",
+    "mce",
+    "nll",
+    "ood_auroc",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _STREAMING:
+        from dualfocal.metrics import streaming
+
+        return getattr(streaming, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

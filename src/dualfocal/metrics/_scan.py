@@ -1,0 +1,201 @@
+"""One pass over the rows, in tiles that stay in cache, in float64: everything the metrics need of them.
+
+torch.softmax of float32 rows would cost several times as much for few classes, and round each confidence to 24 bits.
+Here a tile is widened to float64 once, classes along the axis that vectorises, and read while it is hot.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dualfocal.losses._common import wide_dtype
+from dualfocal.metrics._rows import Rows
+from dualfocal.metrics.bins import ONE, Binner, BinStats, equal_edges, scatter_sum, to_units
+
+TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements widened at a time
+FEW_CLASSES = 64  # below it a row is too short to vectorise along, and tiles are turned class by class
+SUM_TOLERANCE = 1e-2  # of a row of probabilities: those of half precision, or of a csv of three decimals, pass
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What one pass leaves of each row, (N,) each, and of each class."""
+
+    confidence: Tensor  # int64 units of 2^-32: of the predicted class, or of class 1 where the rows say "positive"
+    correct: Tensor  # bool, whether that class is the true one
+    top: Tensor  # int64 units: of the predicted class, always
+    right: Tensor  # bool: whether the predicted class is the true one, always; ties go to the first class
+    nll: Tensor | None  # float64, -log p of the true class
+    brier: Tensor | None  # float64, sum_c (p_c - y_c)^2; (p_1 - y)^2 where the rows say "positive"
+    classes: BinStats | None  # (C, B): every row in the bins of every class
+
+
+def scan(
+    rows: Rows, *, num_bins: int = 15, scores: bool = False, classwise: bool = False, as_given: bool = False
+) -> Scan:
+    """Read the rows once.
+
+    Args:
+        rows: the input.
+        num_bins: of the classwise bins.
+        scores: whether NLL and Brier score are wanted.
+        classwise: whether the classwise bins are.
+        as_given: round confidences to the dtype of the values, as code that computes in it does.
+
+    Raises:
+        ValueError: a row holds NaN, an infinite maximum, or what is no probability.
+    """
+    n, num_classes, device = len(rows), rows.num_classes, rows.values.device
+    by_class = device.type == "cpu" and num_classes < FEW_CLASSES
+    dim = 0 if by_class else 1
+    wide = wide_dtype(rows.values)
+    step = max(1, (TILE_CPU if device.type == "cpu" else TILE_DEVICE) // num_classes)
+    buffer = torch.empty(min(step, n) * num_classes, dtype=wide, device=device)
+    scratch = torch.empty_like(buffer) if scores else buffer
+
+    top, right = torch.empty(n, dtype=torch.int64, device=device), torch.empty(n, dtype=torch.bool, device=device)
+    confidence, correct = (torch.empty_like(top), torch.empty_like(right)) if rows.positive else (top, right)
+    nll, brier = (torch.empty(n, dtype=wide, device=device) for _ in range(2)) if scores else (None, None)
+    bins = _ClassBins(rows, num_bins, dim) if classwise else None
+
+    for start in range(0, n, step):
+        part = slice(start, min(start + step, n))
+        values, target = rows.values[part], rows.target[part]
+        at = target.unsqueeze(dim)
+        tile = buffer[: values.numel()].view((num_classes, -1) if by_class else values.shape)  # one copy, no more
+        tile.copy_(values.T if by_class else values)
+        peak = tile.amax(dim)
+        _check_tile(tile, peak, dim, start, rows.input)
+        right[part] = _is_predicted(values, tile, peak, target, dim)
+        # From here on the tile holds p times `total`: with logits, exp(z - max), whose largest entry is 1.
+        if rows.input == "logits":
+            of_target = tile.gather(dim, at).squeeze(dim) - peak
+            tile.sub_(peak.unsqueeze(dim)).exp_()
+            total, highest = tile.sum(dim), torch.ones_like(peak)
+            if nll is not None:
+                nll[part] = total.log() - of_target
+            of_target = of_target.exp_()
+        else:
+            of_target = tile.gather(dim, at).squeeze(dim)
+            total, highest = torch.ones_like(peak), peak.clamp_max(1.0)
+            if nll is not None:
+                nll[part] = -of_target.log()
+        top[part] = _units(highest, total, values.dtype if as_given else None)
+        if rows.positive:
+            confidence[part] = _units(tile.select(dim, 1), total, values.dtype if as_given else None)
+            correct[part] = target == 1
+        if brier is not None:
+            if rows.positive:
+                brier[part] = (tile.select(dim, 1) / total - target).square_()
+            else:
+                squares = torch.mul(tile, tile, out=scratch[: tile.numel()].view_as(tile)).sum(dim)
+                brier[part] = squares.div_(total * total).sub_(of_target / total, alpha=2).add_(1).clamp_min_(0)
+        if bins is not None:
+            bins.add(tile.mul_((ONE / total).unsqueeze(dim)).round_(), part)
+    return Scan(confidence, correct, top, right, nll, brier, None if bins is None else bins.stats())
+
+
+class _ClassBins:
+    """Every row in the bins of every class: sums of all rows, less what does not lie in the first bin.
+
+    Fewer than ``num_bins`` classes of a row can have a probability above 1 / num_bins, so that with many classes
+    hardly anything needs to be looked up.
+    """
+
+    def __init__(self, rows: Rows, num_bins: int, dim: int) -> None:
+        self.rows, self.dim, self.num_bins = rows, dim, num_bins
+        self.binner = Binner(equal_edges(num_bins, rows.dtype, rows.values.device))
+        self.first = float(self.binner.bounds[1])
+        dtype = torch.int64 if rows.weight is None else torch.float64
+        self.count = torch.zeros(rows.num_classes * num_bins, dtype=dtype, device=rows.values.device)
+        self.confidence = torch.zeros_like(self.count)
+        self.everywhere = self.count.new_zeros(rows.num_classes)  # confidence of all rows, by class
+        self.of_target = torch.empty(len(rows), dtype=torch.int64, device=rows.values.device)
+
+    def add(self, units: Tensor, part: slice) -> None:
+        """Add a tile of ``p * 2^32``, whole numbers in float64."""
+        rows, dim = self.rows, self.dim
+        self.of_target[part] = units.gather(dim, rows.target[part].unsqueeze(dim)).squeeze(dim)
+        weighted = units if rows.weight is None else units * rows.weight[part].unsqueeze(dim)
+        self.everywhere += weighted.sum(1 - dim).to(self.everywhere.dtype)  # exact, being whole numbers
+        of_class, row, some = _above(units, self.first, dim)
+        index = of_class.mul_(self.num_bins).add_(self.binner(some))
+        once = torch.ones_like(index) if rows.weight is None else rows.weight[part][row]
+        self.count.index_add_(0, index, once)
+        self.confidence.index_add_(0, index, some.long() if rows.weight is None else some * once)
+
+    def stats(self) -> BinStats:
+        """What has been added."""
+        rows, shape = self.rows, (self.rows.num_classes, self.num_bins)
+        hits = rows.target * self.num_bins + self.binner(self.of_target)
+        once = torch.ones_like(hits) if rows.weight is None else rows.weight
+        correct = scatter_sum(hits, once, len(self.count)).view(shape)
+        count, confidence = self.count.view(shape), self.confidence.view(shape)
+        count[:, 0] = once.sum() - count.sum(1)
+        confidence[:, 0] = self.everywhere - confidence.sum(1)
+        return BinStats(count, confidence if rows.weight is None else confidence / ONE, correct, self.binner.edges)
+
+
+def _units(part: Tensor, total: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Part / total in units of 2^-32, rounded to ``dtype`` first where one is given."""
+    return (part / total * ONE).round_() if dtype is None else to_units((part / total).to(dtype))
+
+
+def _above(units: Tensor, first: float, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Class, row and value of every entry above ``first``."""
+    if not units.is_cpu:
+        major, minor = (units > first).nonzero(as_tuple=True)
+        some = units[major, minor]
+    else:  # numpy finds them five times as fast
+        place = np.flatnonzero(units.numpy() > first)
+        width = units.shape[1]
+        # An integer division is slow; this one is exact, the half keeps it clear of whole numbers.
+        major = torch.from_numpy(((place + 0.5) * (1 / width)).astype(np.int64))
+        some = torch.from_numpy(units.view(-1).numpy()[place])
+        minor = torch.from_numpy(place).sub_(major, alpha=width)
+    return (major, minor, some) if dim == 0 else (minor, major, some)
+
+
+def _is_predicted(values: Tensor, tile: Tensor, peak: Tensor, target: Tensor, dim: int) -> Tensor:
+    """Whether the target is the first class with the largest value."""
+    if not tile.is_cpu:
+        return tile.argmax(dim) == target
+    if dim == 1:
+        # A look at the caller's narrow numbers where numpy knows them: argmax vectorises there.
+        native = values if values.dtype in (torch.float32, torch.float64) else tile
+        return torch.from_numpy(native.numpy().argmax(1)) == target
+    if np.count_nonzero(np.equal(tile.numpy(), peak.numpy())) == len(target):  # no ties in this tile
+        return tile.gather(0, target.unsqueeze(0)).squeeze(0) == peak
+    return torch.from_numpy(tile.numpy().argmax(0)) == target
+
+
+def _check_tile(tile: Tensor, peak: Tensor, dim: int, start: int, input: str) -> None:
+    """Raise for the first row that holds no logits or no probabilities. One answer crosses from a device."""
+    if input == "logits":
+        good = peak.isfinite()  # of a row with NaN the maximum is NaN; -inf is a class ruled out
+        if bool(good.all()):
+            return
+        row = int((~good).nonzero()[0])
+        found = "NaN" if bool(peak[row].isnan()) else "no finite value" if peak[row] < 0 else "+inf"
+        raise ValueError(
+            f"logits must not be NaN or +inf and a row needs a finite one: row {start + row} holds {found}"
+        )
+    lowest, total = tile.amin(dim), tile.sum(dim)
+    good = (lowest >= 0) & (peak <= 1 + 1e-6) & ((total - 1).abs() <= SUM_TOLERANCE)
+    if bool(good.all()):
+        return
+    row = int((~good).nonzero()[0])
+    low, high, mass = (float(of[row]) for of in (lowest, peak, total))
+    if mass != mass:
+        raise ValueError(f"probabilities must not be NaN: row {start + row} holds NaN")
+    if low < 0 or high > 1 + 1e-6:
+        raise ValueError(
+            f"probabilities must lie in [0, 1]: row {start + row} holds {low if low < 0 else high:.6g}; "
+            "logits are given with input='logits'"
+        )
+    raise ValueError(
+        f"probabilities must sum to 1 (within {SUM_TOLERANCE:g}): row {start + row} sums to {mass:.6g}; "
+        "logits are given with input='logits'"
+    )

@@ -1,0 +1,163 @@
+"""Two models on the same samples: paired differences of every metric, with intervals."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dualfocal.metrics._rows import Array, as_rows, check_count
+from dualfocal.metrics._scan import scan
+from dualfocal.metrics.evaluation import READ, Evaluation, evaluate_rows, text_table
+from dualfocal.metrics.resampling import Progress, resample
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A metric of two models, and b - a with its interval; below 0, b is better."""
+
+    a: float
+    b: float
+    low: float
+    high: float
+
+    @property
+    def difference(self) -> float:
+        """b - a."""
+        return self.b - self.a
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two models on the same samples; ``print`` it, or see :meth:`to_dict`."""
+
+    a: Evaluation
+    b: Evaluation
+    differences: dict[str, Difference]
+    level: float
+    seed: int
+
+    def verdict(self) -> str:
+        """What can be said of likelihood, error and calibration, in one sentence."""
+        said = [_sentence(name, self.differences[name]) for name in ("nll", "error", "debiased_ece")]
+        return f"{'; '.join(said)} ({self.level:.0%} intervals, N = {self.a.num_samples:,})."
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain numbers: fractions, NLL in nats."""
+        return {
+            "schema": 1,
+            "num_samples": self.a.num_samples,
+            "level": self.level,
+            "seed": self.seed,
+            "differences": {
+                name: {"a": d.a, "b": d.b, "difference": d.difference, "interval": [d.low, d.high]}
+                for name, d in self.differences.items()
+            },
+        }
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headings and rows of text."""
+        rows = []
+        for name, label, factor, unit in READ:
+            d = self.differences[name]
+            f = f".{4 if unit != '%' else 3 if name == 'classwise_ece' else 2}f"
+            values = [f"{factor * d.a:{f}}", f"{factor * d.b:{f}}", f"{factor * d.difference:+{f}}"]
+            ends = f"{factor * d.low:+{f}} to {factor * d.high:+{f}}"
+            better = ("B" if d.high < 0 else "A") if d.told_apart else ""
+            rows.append([f"{label} [{unit}]" if unit else label, *values, ends, better])
+        return ["", "A", "B", "B - A", f"{self.level:.0%} interval", "better"], rows
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.a.num_samples:,} samples", *text_table(*self.table()), self.verdict()])
+
+
+def compare(
+    a: Array,
+    b: Array,
+    target: Array,
+    *,
+    input: str | tuple[str, str] = "logits",
+    num_bins: int = 15,
+    ignore_index: int = -100,
+    binary: str | None = None,
+    level: float = 0.9,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare two models on the same samples, metric by metric.
+
+    Samples are resampled with the same weights for both models, so that what both find hard cancels. An interval is
+    that of the expected difference at this N. For ECE, adaptive and classwise ECE and MCE that includes the floor,
+    which two calibrated models need not share: whether one is better *calibrated*, the debiased error says.
+
+    Args:
+        a: predictions of one model, as :func:`~dualfocal.metrics.ece`.
+        b: predictions of the other, for the same samples.
+        target: class indices.
+        input: what ``a`` and ``b`` hold, ``"logits"`` or ``"probs"``; a pair where they differ.
+        num_bins: as :func:`~dualfocal.metrics.ece`.
+        ignore_index: likewise.
+        binary: likewise.
+        level: nominal coverage of the intervals.
+        seed: of the resampling.
+        progress: called with the share of the work done.
+
+    Returns:
+        The differences b - a: for all metrics less is better.
+
+    >>> import torch
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> logits = 2 * torch.randn(2000, 10, generator=generator)
+    >>> target = torch.multinomial(logits.div(2).softmax(1), 1, generator=generator)[:, 0]
+    >>> compare(logits, logits / 2, target).differences["nll"].told_apart
+    True
+    """
+    check_count("num_bins", num_bins)
+    if not 0.5 <= level < 1:
+        raise ValueError(f"level must be at least 0.5 and below 1, got {level!r}")
+    inputs = (input, input) if isinstance(input, str) else tuple(input)
+    models = []
+    for values, kind in zip((a, b), inputs, strict=True):
+        rows = as_rows(values, target, input=kind, ignore_index=ignore_index, binary=binary)
+        models.append((rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)))
+    evaluations = [evaluate_rows(rows, seen, num_bins) for rows, seen in models]
+    drawn = resample(models, num_bins, seed=seed, progress=progress)
+    squared = drawn.pop("squared_error")
+    # A resample has the noise of the sample and its own: taken out, so that the draws centre on the estimate.
+    shift = squared.mean(0) - torch.tensor([float(e.bins.squared_error()) for e in evaluations])
+    drawn["debiased_ece"] = (squared - shift).clamp_min(0).sqrt()
+    differences = {}
+    for name, *_ in READ:
+        first, second = (float(getattr(e, name)) for e in evaluations)
+        low, high = _interval(second - first, drawn[name], level)
+        differences[name] = Difference(first, second, low, high)
+    return Comparison(evaluations[0], evaluations[1], differences, level, seed)
+
+
+def _interval(difference: float, drawn: Tensor, level: float) -> tuple[float, float]:
+    """The estimate, less the deviations of the draws from their mean."""
+    draws = drawn[:, 1] - drawn[:, 0]
+    draws = draws[~draws.isnan()]
+    if not bool(draws.isfinite().all()):  # a target of probability 0 makes every NLL infinite
+        return -torch.inf, torch.inf
+    ends = (draws - draws.mean()).quantile(torch.tensor([(1 + level) / 2, (1 - level) / 2], dtype=draws.dtype))
+    return difference - float(ends[0]), difference - float(ends[1])
+
+
+def _sentence(name: str, d: Difference) -> str:
+    label, factor, unit = {
+        "nll": ("NLL", 1.0, " nats"),
+        "error": ("error", 100.0, " points"),
+        "debiased_ece": ("calibration error", 100.0, " points"),
+    }[name]
+    decimals = 4 if name == "nll" else 2
+    if not d.told_apart:
+        return f"{label} not told apart"
+    model, sign = ("B", -1.0) if d.high < 0 else ("A", 1.0)
+    size, ends = sign * d.difference, sorted((sign * d.low, sign * d.high))
+    low, high = (f"{factor * end:.{decimals}f}" for end in ends)
+    return f"{model} has the lower {label}, by {factor * size:.{decimals}f}{unit} ({low} to {high})"

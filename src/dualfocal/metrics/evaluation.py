@@ -1,0 +1,259 @@
+"""All metrics of one set of predictions, from one pass over it."""
+
+import html
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dualfocal.metrics._ranked import Ranked
+from dualfocal.metrics._rows import Array, Rows, as_rows, check_count
+from dualfocal.metrics._scan import Scan, scan
+from dualfocal.metrics.bins import ONE, BinStats, check_convention
+from dualfocal.metrics.calibration import adaptive_error, top_bins
+from dualfocal.metrics.inference import Inference, classwise_floor, infer
+from dualfocal.metrics.resampling import resample
+from dualfocal.metrics.scores import decompose, mean
+
+# How people read them: attribute, name, factor, unit.
+READ = (
+    ("error", "error", 100, "%"),
+    ("nll", "NLL", 1, "nats"),
+    ("brier", "Brier score", 1, ""),
+    ("aurc", "AURC", 100, "%"),
+    ("ece", "ECE", 100, "%"),
+    ("adaptive_ece", "adaptive ECE", 100, "%"),
+    ("classwise_ece", "classwise ECE", 100, "%"),
+    ("mce", "MCE", 100, "%"),
+    ("debiased_ece", "debiased RMS error", 100, "%"),
+)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Every metric of a set of predictions, as fractions; ``print`` it, or see :meth:`to_dict`."""
+
+    num_samples: int
+    num_classes: int
+    num_bins: int
+    error: float
+    nll: float
+    brier: float
+    brier_calibration: float
+    brier_refinement: float
+    aurc: float
+    ece: float
+    adaptive_ece: float
+    classwise_ece: float
+    mce: float
+    debiased_ece: float
+    confidence: float  # mean, of the predicted class (of class 1 with binary="positive")
+    accuracy: float  # share of samples where that class is the true one
+    bins: BinStats  # of the ECE
+    inference: Inference | None = None
+    convention: str | None = None
+
+    @property
+    def rbs(self) -> float:
+        """Root of the Brier score (Gruber and Buettner, 2022)."""
+        return math.sqrt(self.brier)
+
+    @property
+    def overconfidence(self) -> float:
+        """Mean confidence minus accuracy: above 0 the model claims too much, below 0 too little."""
+        return self.confidence - self.accuracy
+
+    def verdict(self) -> str:
+        """The finding in one sentence; needs ``inference=True``."""
+        if self.inference is None:
+            raise ValueError("a verdict needs evaluate(..., inference=True)")
+        found = self.inference
+        ece, floor = 100 * self.ece, 100 * found.floors["ece"].mean
+        if found.p_value > 0.05:
+            limit = 100 * found.detectable
+            would = f"{limit:.1f} points would be" if math.isfinite(limit) else "none could be"
+            return (
+                f"No miscalibration detectable at N = {self.num_samples:,}; {would}. "
+                f"(ECE is {ece:.1f} points, a calibrated model of this size would show {floor:.1f}; "
+                f"{_p(found.p_value)})"
+            )
+        share = self.overconfidence / self.ece
+        kind = "Over-confident" if share > 0.5 else "Under-confident" if share < -0.5 else "Miscalibrated both ways"
+        return (
+            f"{kind}: ECE is {ece:.1f} points; a calibrated model of this size would show {floor:.1f} "
+            f"({_p(found.p_value)})."
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain numbers under stable names: fractions, NLL in nats; what is not finite is None."""
+        names = [name for name, *_ in READ]
+        names[3:3] = ["rbs", "brier_calibration", "brier_refinement"]
+        scores = {name: getattr(self, name) for name in (*names, "confidence", "accuracy", "overconfidence")}
+        bins = self.bins.to("cpu")
+        return {
+            "schema": 1,
+            "num_samples": self.num_samples,
+            "num_classes": self.num_classes,
+            "num_bins": self.num_bins,
+            "convention": self.convention,
+            **{name: value if math.isfinite(value) else None for name, value in scores.items()},
+            "bins": {
+                "edges": bins.edges.tolist(),
+                "count": bins.count.tolist(),
+                "confidence": [_or_none(value) for value in bins.mean_confidence.tolist()],
+                "accuracy": [_or_none(value) for value in bins.accuracy.tolist()],
+            },
+            "inference": None if self.inference is None else self.inference.to_dict(),
+        }
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headings and rows of text: the metrics, with their floors where there is inference."""
+        headings = ["", "value"]
+        if self.inference is not None:
+            headings += ["a calibrated model: mean", "95 %"]
+        rows = []
+        for attribute, name, factor, unit in READ:
+            decimals = 4 if unit != "%" else 3 if attribute == "classwise_ece" else 2
+            row = [f"{name} [{unit}]" if unit else name, f"{factor * getattr(self, attribute):.{decimals}f}"]
+            if self.inference is not None:
+                floor = self.inference.floors.get(attribute)
+                row += ["", ""] if floor is None else [f"{factor * x:.{decimals}f}" for x in (floor.mean, floor.q95)]
+            rows.append(row)
+        if self.inference is not None:
+            low, high = (100 * end for end in self.inference.debiased_ece)
+            rows.append([f"  its {self.inference.level:.0%} interval [%]", f"{low:.2f} to {high:.2f}", "", ""])
+        return headings, rows
+
+    def __str__(self) -> str:
+        lines = [self._caption(), *text_table(*self.table())]
+        return "\n".join(lines if self.inference is None else [*lines, self.verdict()])
+
+    def _repr_html_(self) -> str:
+        headings, rows = self.table()
+        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in headings)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        verdict = "" if self.inference is None else f"<p><b>{html.escape(self.verdict())}</b></p>"
+        table = (
+            f"<table><caption>{self._caption()}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
+        return table + verdict
+
+    def _caption(self) -> str:
+        return f"{self.num_samples:,} samples, {self.num_classes} classes, {self.num_bins} bins"
+
+
+def evaluate(
+    logits: Array,
+    target: Array,
+    *,
+    input: str = "logits",
+    num_bins: int = 15,
+    inference: bool = False,
+    seed: int = 0,
+    ignore_index: int = -100,
+    binary: str | None = None,
+    convention: str | None = None,
+    level: float = 0.9,
+) -> Evaluation:
+    """Every metric from one pass: error, NLL, Brier score, AURC, and the calibration errors.
+
+    Args:
+        logits: as :func:`~dualfocal.metrics.ece`.
+        target: likewise.
+        input: likewise.
+        num_bins: likewise.
+        inference: also say what the numbers can bear: for each calibration error the floor that a perfectly calibrated
+            model of this size would show, the p-value of "calibrated", an interval for the debiased error, and the
+            smallest error that could be detected; see :mod:`dualfocal.metrics.inference`.
+        seed: of the draws for ``inference``.
+        ignore_index: likewise.
+        binary: likewise.
+        convention: likewise, for ECE, MCE and adaptive ECE where that convention has them. ``"published"`` with
+            ``inference`` adds the published pivotal bootstrap (1000 resamples), which covers badly near zero.
+        level: nominal coverage of the interval.
+
+    Returns:
+        The metrics, as fractions.
+
+    >>> import torch
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> logits = 2 * torch.randn(2000, 10, generator=generator)
+    >>> target = torch.multinomial(logits.div(2).softmax(1), 1, generator=generator)[:, 0]  # twice too sharp
+    >>> evaluate(logits, target, inference=True).verdict()
+    'Over-confident: ECE is 23.1 points; a calibrated model of this size would show 2.7 (p ≤ 0.001).'
+    """
+    check_count("num_bins", num_bins)
+    check_convention(convention, of="such evaluation")
+    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary)
+    seen = scan(rows, num_bins=num_bins, scores=True, classwise=True)
+    rounded = seen if convention is None else scan(rows, as_given=True)
+    result, ranked, adaptive = _evaluate(rows, seen, rounded, num_bins, convention)
+    if not inference:
+        return result
+    found = infer(ranked, result.bins, adaptive, level=level, seed=seed)
+    found.floors["classwise_ece"] = classwise_floor(rows, num_bins, seed)
+    if convention == "published":
+        drawn = resample([(rows, seen)], num_bins, seed=seed)
+        for name in ("ece", "adaptive_ece", "classwise_ece", "mce"):
+            found.published[name] = pivotal_interval(getattr(result, name), drawn[name][:, 0], level)
+    return replace(result, inference=found)
+
+
+def evaluate_rows(rows: Rows, seen: Scan, num_bins: int) -> Evaluation:
+    """The metrics of rows that have been scanned for scores and classwise bins."""
+    return _evaluate(rows, seen, seen, num_bins, None)[0]
+
+
+def _evaluate(
+    rows: Rows, seen: Scan, rounded: Scan, num_bins: int, convention: str | None
+) -> tuple[Evaluation, Ranked, BinStats]:
+    assert seen.nll is not None
+    assert seen.brier is not None
+    assert seen.classes is not None
+    bins = top_bins(rounded, rows, num_bins, convention)
+    ranked = Ranked.of(rounded.confidence, rounded.correct)
+    adaptive, adaptive_bins = adaptive_error(ranked, num_bins, convention)
+    brier = decompose(mean(seen.brier, None), seen.classes)
+    result = Evaluation(
+        num_samples=len(rows),
+        num_classes=rows.num_classes,
+        num_bins=num_bins,
+        error=mean((~seen.right).double(), None),
+        nll=mean(seen.nll, None),
+        brier=brier.score,
+        brier_calibration=brier.calibration,
+        brier_refinement=brier.refinement,
+        aurc=(Ranked.of(seen.top, seen.right) if rows.positive else ranked).aurc(),
+        ece=float(bins.ece()),
+        adaptive_ece=adaptive,
+        classwise_ece=float(seen.classes.ece().mean()),
+        mce=float(bins.mce()),
+        debiased_ece=float(bins.squared_error().clamp_min(0).sqrt()),
+        confidence=float(bins.confidence.sum()) / ONE / len(rows),
+        accuracy=float(bins.correct.sum()) / len(rows),
+        bins=bins,
+        convention=convention,
+    )
+    return result, ranked, adaptive_bins
+
+
+def pivotal_interval(estimate: float, drawn: Tensor, level: float) -> tuple[float, float]:
+    """The published interval: twice the estimate less the quantiles of the resampled metric."""
+    drawn = drawn[~drawn.isnan()]
+    ends = drawn.quantile(torch.tensor([(1 + level) / 2, (1 - level) / 2], dtype=drawn.dtype))
+    return 2 * estimate - float(ends[0]), 2 * estimate - float(ends[1])
+
+
+def text_table(headings: list[str], rows: list[list[str]]) -> list[str]:
+    """Lines of aligned columns."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in [headings, *rows]]
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _p(value: float) -> str:
+    return "p ≤ 0.001" if value < 0.0015 else f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"

@@ -1,0 +1,214 @@
+"""What a calibration error can bear: its floor, a test, an interval that keeps its promise, and what could be seen.
+
+Everything rests on one statistic, the debiased squared error T of :meth:`BinStats.squared_error` over the bins of the
+ECE, and on drawing outcomes anew, confidences held fixed:
+
+- the *floor*: outcomes drawn with the model's own confidences (consistency resampling, Broecker and Smith 2007) give
+  the errors that a perfectly calibrated model of this size shows by chance;
+- the *p-value* of "calibrated": how often such a T is as large as the one seen;
+- the *interval* of the root of the true squared error: all values theta that a test at 1 - level does not reject,
+  outcomes being drawn with a miscalibration of size theta and of the shape seen. Near zero the test is one-sided, far
+  from it two-sided, and in between a mixture, after the unified intervals of Feldman and Cousins (1998): it covers a
+  true 0 as often as it should, and is never empty or negative (compare Sun et al., arXiv:2408.08998);
+- the *smallest detectable* error: the uniform gap that the test at 5 % would find in 80 % of samples like this one.
+
+``benchmarks/inference_coverage.py`` shows by simulation that interval and test keep what they promise.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dualfocal.metrics._ranked import Ranked
+from dualfocal.metrics._rows import Rows
+from dualfocal.metrics.bins import ONE, Binner, BinStats, count_index, debiased_square, equal_edges
+
+DRAWS = 1000  # of outcomes, for floor and p-value
+CELLS = 512  # groups of neighbours in confidence that are drawn together: far finer than a bin
+GRID, GRID_DRAWS = 25, 800  # sizes of miscalibration tried for the interval, and draws at each
+CLASS_DRAWS, CLASS_ROWS = 200, 20_000  # label draws for the classwise floor, and the rows they are made for
+SIGNIFICANCE, POWER = 0.05, 0.8
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What a perfectly calibrated model with the same confidences would score by chance."""
+
+    mean: float
+    q95: float  # the 95 % quantile
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What the numbers can bear, see :mod:`dualfocal.metrics.inference`."""
+
+    floors: dict[str, Floor]
+    p_value: float  # of "the model is calibrated"
+    debiased_ece: tuple[float, float]  # interval
+    level: float  # its nominal coverage
+    detectable: float  # smallest uniform gap found with 80 % power at 5 %; infinite if there is none at this N
+    draws: int
+    seed: int
+    published: dict[str, tuple[float, float]] = field(default_factory=dict)  # pivotal bootstrap intervals, on request
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain numbers, fractions; what is not finite is None."""
+        result: dict[str, object] = {
+            "floors": {name: {"mean": floor.mean, "q95": floor.q95} for name, floor in self.floors.items()},
+            "p_value": self.p_value,
+            "debiased_ece": {"interval": list(self.debiased_ece), "level": self.level},
+            "detectable": self.detectable if math.isfinite(self.detectable) else None,
+            "draws": self.draws,
+            "seed": self.seed,
+        }
+        if self.published:
+            result["published_intervals"] = {name: list(ends) for name, ends in self.published.items()}
+        return result
+
+
+def infer(ranked: Ranked, bins: BinStats, adaptive: BinStats, *, level: float = 0.9, seed: int = 0) -> Inference:
+    """Floors, p-value, interval and smallest detectable error of top-label (or positive-class) confidences."""
+    if not 0.5 <= level < 1:
+        raise ValueError(f"level must be at least 0.5 and below 1, got {level!r}")
+    rng = np.random.default_rng(seed)
+    host = bins.to("cpu")
+    drawn, drawn_adaptive = _calibrated_outcomes(ranked, host, adaptive.to("cpu"), rng)  # (R, B) counts of correct
+    null = _statistic(host, drawn)
+    seen = float(host.squared_error())
+    gaps = {"ece": _gaps(host, drawn), "adaptive_ece": _gaps(adaptive.to("cpu"), drawn_adaptive)}
+    errors = {name: gap.abs().sum(1) / len(ranked) for name, gap in gaps.items()}
+    errors["mce"] = (gaps["ece"].abs() / host.count).nan_to_num(0.0).amax(1)
+    return Inference(
+        floors={name: _floor(values) for name, values in errors.items()},
+        p_value=(1 + int((null >= seen).sum())) / (1 + len(null)),
+        debiased_ece=_interval(host, seen, null, 1 - level, rng),
+        level=level,
+        detectable=_detectable(host, null, rng),
+        draws=DRAWS,
+        seed=seed,
+    )
+
+
+def classwise_floor(rows: Rows, num_bins: int, seed: int = 0) -> Floor:
+    """The floor of the classwise ECE: labels drawn from the model's own distributions.
+
+    Of more than ``CLASS_ROWS`` rows a random part is drawn for, and the result scaled by the square root of its share,
+    as sampling noise scales.
+    """
+    n, num_classes, device = len(rows), rows.num_classes, rows.values.device
+    generator = torch.Generator(device).manual_seed(seed)
+    values = rows.values
+    if n > CLASS_ROWS:
+        values = values[torch.randperm(n, generator=generator, device=device)[:CLASS_ROWS]]
+    part = len(values)
+    binner = Binner(equal_edges(num_bins, device=device))
+    cells = num_classes * num_bins
+    expected = torch.zeros(cells, dtype=torch.float64, device=device)
+    counts = torch.zeros(CLASS_DRAWS * cells, dtype=torch.int64, device=device)
+    offset = num_bins * torch.arange(num_classes, device=device)
+    draw = cells * torch.arange(CLASS_DRAWS, device=device)
+    for start in range(0, part, step := max(1, (1 << 20) // num_classes)):
+        p = values[start : start + step].double()
+        p = p.softmax(1) if rows.input == "logits" else p / p.sum(1, keepdim=True)
+        index = offset + binner((p * ONE).round_().reshape(-1)).view_as(p)  # (rows, C): the bin of every class
+        expected.index_add_(0, index.reshape(-1), p.reshape(-1))
+        uniform = torch.rand(len(p), CLASS_DRAWS, generator=generator, dtype=torch.float64, device=device)
+        label = torch.searchsorted(p.cumsum(1), uniform).clamp_max_(num_classes - 1)
+        counts += count_index((index.gather(1, label) + draw).reshape(-1), len(counts))
+    errors = (expected - counts.view(CLASS_DRAWS, cells)).abs_().sum(1) / (part * num_classes)
+    return _floor(errors * math.sqrt(part / n))
+
+
+def _calibrated_outcomes(
+    ranked: Ranked, bins: BinStats, adaptive: BinStats, rng: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """How many would be right in each bin, were the model calibrated: (R, B) for both kinds of bins.
+
+    Neighbours in confidence are drawn together, by one binomial number of their mean: what that adds to the variance
+    is their spread within 1/512 of the samples, squared.
+    """
+    n = len(ranked)
+    ends = [torch.cat([torch.zeros(1, dtype=torch.int64), of.count.cumsum(0)]) for of in (bins, adaptive)]
+    ends[1] += n - int(ends[1][-1])  # published adaptive bins leave out the lowest
+    cuts = torch.arange(n + 1) if n <= 2 * CELLS else torch.linspace(0, n, CELLS + 1, dtype=torch.float64).long()
+    cuts = torch.from_numpy(np.unique(torch.cat([cuts, *ends]).numpy()))
+    count, units, _ = (of.cpu().numpy() for of in ranked.between(cuts.to(ranked.units.device)))
+    correct = rng.binomial(count, np.minimum(units / (ONE * count), 1.0), size=(DRAWS, len(count)))
+    total = torch.from_numpy(np.pad(correct.cumsum(1), ((0, 0), (1, 0))))
+    first, second = (total[:, torch.searchsorted(cuts, end)].diff(dim=1) for end in ends)
+    return first, second
+
+
+def _gaps(bins: BinStats, correct: Tensor) -> Tensor:
+    """Summed confidence minus ``correct``, (R, B)."""
+    return bins.confidence.double() / ONE - correct
+
+
+def _statistic(bins: BinStats, correct: Tensor) -> Tensor:
+    """T for each row of drawn numbers of correct samples."""
+    return debiased_square(bins.count, _gaps(bins, correct), correct.double() / bins.count)
+
+
+def _floor(errors: Tensor) -> Floor:
+    return Floor(float(errors.mean()), float(errors.quantile(0.95)))
+
+
+def _shifted(bins: BinStats, shift: np.ndarray, draws: int, rng: np.random.Generator) -> tuple[Tensor, np.ndarray]:
+    """T of outcomes whose accuracy lies below the confidence by ``shift``, (G, B): (G, draws); and theta, (G,)."""
+    count = bins.count.numpy()
+    confidence = bins.confidence.numpy() / (ONE * np.maximum(count, 1))
+    accuracy = np.clip(confidence - shift, 0.0, 1.0)
+    theta = np.sqrt((count * (confidence - accuracy) ** 2).sum(1) / count.sum())
+    correct = rng.binomial(count, accuracy[:, None, :], size=(len(shift), draws, len(count)))
+    return _statistic(bins, torch.from_numpy(correct)), theta
+
+
+def _interval(bins: BinStats, seen: float, null: Tensor, alpha: float, rng: np.random.Generator) -> tuple[float, float]:
+    """The values of theta that are not rejected, T = ``seen`` being observed."""
+    count, gap = bins.count.numpy(), bins.gap.numpy()
+    n, accuracy = count.sum(), bins.accuracy.nan_to_num(0.0).numpy()
+    mean_gap = np.where(count > 1, gap / np.maximum(count, 1), 0.0)
+    size = math.sqrt((count * mean_gap**2).sum() / n)
+    shape = mean_gap / size if size > 0 else np.ones_like(mean_gap)
+    spread = float(null.std())
+    if not spread > 0:  # no bin of two uncertain samples: nothing can be said
+        return 0.0, 1.0
+    linear = 4 * (count * mean_gap**2 * accuracy * (1 - accuracy)).sum() / n**2
+    widest = math.sqrt(max(seen, 0.0) + 6 * math.sqrt(spread**2 + linear))
+    statistic, theta = _shifted(bins, np.linspace(0, widest, GRID)[:, None] * shape, GRID_DRAWS, rng)
+    as_high, as_low = ((statistic >= seen).double().mean(1).numpy(), (statistic <= seen).double().mean(1).numpy())
+    as_high[0] = float((null >= seen).double().mean())  # at 0 the outcomes are known better than by bins
+    below = alpha / 2 * (1 - np.exp(-(theta**2) / spread))  # share of the test's level at its lower side
+    low = _crossing(theta, as_high - (alpha - below))
+    high = _crossing(theta[::-1], (as_low - below)[::-1])
+    return low, max(low, high)
+
+
+def _crossing(theta: np.ndarray, excess: np.ndarray) -> float:
+    """The first theta at which the excess over the level is positive, interpolated; the last one if there is none."""
+    accepted = np.flatnonzero(excess > 0)
+    i = int(accepted[0]) if len(accepted) else len(theta) - 1
+    if i == 0 or not len(accepted):
+        return float(theta[i])
+    return float(np.interp(0.0, excess[i - 1 : i + 1], theta[i - 1 : i + 1]))
+
+
+def _detectable(bins: BinStats, null: Tensor, rng: np.random.Generator) -> float:
+    """The uniform gap at which T exceeds the 95 % quantile of its null distribution in 80 % of the draws."""
+    critical = float(null.quantile(1 - SIGNIFICANCE))
+    spread = float(null.std())
+    if not spread > 0:
+        return math.inf
+    # Over-confidence, or under-confidence where the confidences are too low for that.
+    confidence = float(bins.confidence.sum()) / ONE / int(bins.count.sum())
+    sign = 1.0 if confidence >= 0.5 else -1.0
+    widest = min(1.0, 3 * math.sqrt(critical + 2 * spread))
+    sizes = sign * np.linspace(0, widest, GRID)[:, None] * np.ones(bins.num_bins)
+    statistic, theta = _shifted(bins, sizes, GRID_DRAWS // 2, rng)
+    power = (statistic > critical).double().mean(1).numpy()
+    if power.max() < POWER:
+        return math.inf
+    return _crossing(theta, power - POWER)

@@ -1,0 +1,145 @@
+"""Metrics of resampled data, for several models at once: the same weights for all, so that pairs stay pairs."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dualfocal.metrics._rows import Rows
+from dualfocal.metrics._scan import Scan
+from dualfocal.metrics.bins import ONE, Binner, debiased_square, equal_edges, from_units, scatter_sum
+
+DRAWS = 1000
+BLOCKS = 4096  # samples are drawn singly up to here; beyond, in random blocks, which vary as single ones do
+LEAST_DRAWS, LOOP_SAMPLES = 200, 100_000_000  # of the metrics that need a loop over draws: draws times samples
+CLASS_COLUMNS = 1024  # classwise bins resampled at a time
+
+Models = Sequence[tuple[Rows, Scan]]
+Progress = Callable[[float], None]
+
+
+def resample(
+    models: Models, num_bins: int, *, draws: int = DRAWS, seed: int = 0, progress: Progress | None = None
+) -> dict[str, Tensor]:
+    """Draw samples with replacement, and compute every metric of every model on the same draws.
+
+    Returns:
+        For each metric a float64 tensor (draws, models); ``"squared_error"`` stands for the debiased error. Adaptive
+        ECE and AURC, which need a sorted pass for each draw, have fewer draws for very many samples.
+    """
+    n, device = len(models[0][0]), models[0][0].values.device
+    rng = np.random.default_rng(seed)
+    num_blocks = min(n, BLOCKS)
+    block = torch.arange(n) if n <= BLOCKS else torch.from_numpy(rng.permutation(n) % num_blocks)
+    picks = rng.integers(num_blocks, size=(draws, num_blocks)) + num_blocks * np.arange(draws)[:, None]
+    weight = torch.from_numpy(np.bincount(picks.ravel(), minlength=draws * num_blocks)).view(draws, num_blocks).double()
+    block, weight = block.to(device), weight.to(device)
+
+    columns: list[dict[str, Tensor]] = []
+    for rows, seen in models:
+
+        def tell(share: float, done: int = len(columns)) -> None:
+            if progress is not None:
+                progress((done + share) / len(models))
+
+        result = _sums(rows, seen, block, weight, num_bins)
+        result["classwise_ece"] = _classwise(rows, block, weight, num_bins)
+        tell(0.5)
+        result |= _sorted_metrics(seen, block, weight, num_bins, tell)
+        columns.append(result)
+    return {name: torch.stack([column[name] for column in columns], dim=1).cpu() for name in columns[0]}
+
+
+def _by_block(block: Tensor, values: Tensor, num_blocks: int, index: Tensor | int = 0, width: int = 1) -> Tensor:
+    """Sums of values by block, and by index within it: (blocks, width)."""
+    return scatter_sum(block * width + index, values.double(), num_blocks * width).view(num_blocks, width)
+
+
+def _sums(rows: Rows, seen: Scan, block: Tensor, weight: Tensor, num_bins: int) -> dict[str, Tensor]:
+    """The metrics that are functions of sums: draws are one product of weights and sums by block."""
+    assert seen.nll is not None
+    assert seen.brier is not None
+    blocks = weight.shape[1]
+    size = weight @ _by_block(block, torch.ones_like(block), blocks)  # (draws, 1)
+    means = {
+        name: (weight @ _by_block(block, values, blocks) / size)[:, 0]
+        for name, values in (("error", ~seen.right), ("nll", seen.nll), ("brier", seen.brier))
+    }
+    index = Binner(equal_edges(num_bins, rows.dtype, block.device))(seen.confidence)
+    gap = from_units(seen.confidence) - seen.correct.double()
+    count, gaps, correct = (
+        weight @ _by_block(block, values, blocks, index, num_bins)
+        for values in (torch.ones_like(index), gap, seen.correct)
+    )
+    return means | {
+        "ece": gaps.abs().sum(1) / size[:, 0],
+        "mce": (gaps.abs() / count).nan_to_num(0.0).amax(1),
+        "squared_error": debiased_square(count, gaps, correct / count),
+    }
+
+
+def _classwise(rows: Rows, block: Tensor, weight: Tensor, num_bins: int) -> Tensor:
+    blocks = weight.shape[1]
+    binner = Binner(equal_edges(num_bins, rows.dtype, block.device))
+    values = rows.values
+    log_total = values.double().logsumexp(1) if rows.input == "logits" else None
+    step = max(1, CLASS_COLUMNS // num_bins)
+    total = weight.new_zeros(len(weight))
+    for start in range(0, rows.num_classes, step):
+        p = values[:, start : start + step].double()
+        if log_total is not None:
+            p = p.sub_(log_total[:, None]).exp_()
+        width = p.shape[1] * num_bins
+        index = binner((p * ONE).round_().reshape(-1)).view_as(p) + num_bins * torch.arange(p.shape[1], device=p.device)
+        hit = rows.target[:, None] == torch.arange(start, start + p.shape[1], device=p.device)
+        where = (block[:, None] * width + index).reshape(-1)
+        sums = scatter_sum(where, (p - hit.double()).reshape(-1), blocks * width).view(blocks, width)
+        total += (weight @ sums).abs().sum(1)
+    return total / (weight @ _by_block(block, torch.ones_like(block), blocks))[:, 0] / rows.num_classes
+
+
+def _sorted_metrics(seen: Scan, block: Tensor, weight: Tensor, num_bins: int, tell: Progress) -> dict[str, Tensor]:
+    n = len(block)
+    draws = min(len(weight), max(LEAST_DRAWS, LOOP_SAMPLES // n))
+    adaptive = _Order(seen.confidence, seen.correct, block)
+    top = adaptive if seen.top is seen.confidence else _Order(seen.top, seen.right, block)
+    results = weight.new_empty(2, draws)
+    for r in range(draws):
+        results[0, r] = adaptive.error(weight[r], num_bins)
+        results[1, r] = top.aurc(weight[r])
+        if r % 10 == 9:
+            tell(0.5 + (r + 1) / draws / 2)
+    # Every metric has the same number of rows: what was not drawn is missing.
+    missing = weight.new_full((len(weight) - draws,), torch.nan)
+    return {name: torch.cat([row, missing]) for name, row in zip(("adaptive_ece", "aurc"), results, strict=True)}
+
+
+class _Order:
+    """Samples in ascending confidence; equal ones in the random order in which they came."""
+
+    def __init__(self, units: Tensor, correct: Tensor, block: Tensor) -> None:
+        generator = torch.Generator(units.device).manual_seed(0)
+        shuffle = torch.randperm(len(units), generator=generator, device=units.device)
+        units, order = units[shuffle].sort(stable=True)
+        order = shuffle[order]
+        self.gap = from_units(units) - correct[order].double()
+        self.wrong = (~correct[order]).double()
+        self.block = block[order]
+        last = torch.cat([units[1:] != units[:-1], units.new_ones(1, dtype=torch.bool)]).nonzero()[:, 0]
+        run = torch.cat([units.new_zeros(1), (units[1:] != units[:-1]).long()]).cumsum(0)
+        self.run_end = last[run]  # the last sample of equal confidence
+
+    def error(self, weight: Tensor, num_bins: int) -> Tensor:
+        """Adaptive ECE: the edges move with the draw, equal confidences share a bin."""
+        w = weight[self.block]
+        mass, gap = w.cumsum(0), (w * self.gap).cumsum(0)
+        wanted = mass[-1] * torch.arange(1, num_bins + 1, dtype=mass.dtype, device=mass.device) / num_bins
+        ends = self.run_end[torch.searchsorted(mass, wanted).clamp_max_(len(mass) - 1)]
+        return torch.cat([gap.new_zeros(1), gap[ends]]).diff().abs().sum() / mass[-1]
+
+    def aurc(self, weight: Tensor) -> Tensor:
+        """Mean over the samples drawn of the error among those at least as confident."""
+        w = weight[self.block].flip(0)
+        mass, wrong = w.cumsum(0), (w * self.wrong.flip(0)).cumsum(0)
+        return (w * wrong / mass.clamp_min(1)).sum() / mass[-1]

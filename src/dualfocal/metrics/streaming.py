@@ -1,0 +1,239 @@
+"""The metrics as torchmetrics classes: for loops, ``MetricCollection``, Lightning and many processes.
+
+States are integers that are summed, so any split of the samples over batches and processes gives the same bits, and
+they have the size of the bins, not of the data (adaptive bins excepted: their edges are known only at the end).
+"""
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from dualfocal.losses._common import check_choice
+from dualfocal.metrics._ranked import Ranked
+from dualfocal.metrics._rows import BINARY, INPUTS, Rows, as_rows, check_count
+from dualfocal.metrics._scan import scan
+from dualfocal.metrics.bins import ONE, BinStats, equal_edges, to_units
+
+
+class _Streaming(Metric):
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+    plot_lower_bound = 0.0
+
+    def __init__(
+        self,
+        *,
+        input: str = "logits",
+        ignore_index: int = -100,
+        binary: str | None = None,
+        **kwargs: Any,  # of torchmetrics.Metric: process_group, sync_on_compute, ...
+    ) -> None:
+        super().__init__(**kwargs)
+        check_choice("input", input, INPUTS)
+        if binary is not None:
+            check_choice("binary", binary, BINARY)
+        self.input, self.ignore_index, self.binary = input, ignore_index, binary
+
+    def _rows(self, logits: Tensor, target: Tensor) -> Rows | None:
+        """The samples of a batch; None if all of them are ignored."""
+        if bool((target == self.ignore_index).all()):
+            return None
+        return as_rows(logits, target, input=self.input, ignore_index=self.ignore_index, binary=self.binary)
+
+    def set_dtype(self, dst_type: str | torch.dtype) -> Self:
+        """Do nothing: states are exact integers and stay so."""
+        return self
+
+
+class _Binned(_Streaming):
+    plot_upper_bound = 1.0
+    count: Tensor
+    confidence: Tensor
+    correct: Tensor
+
+    def __init__(self, *shape: int, num_bins: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_count("num_bins", num_bins)
+        self.num_bins = num_bins
+        for name in ("count", "confidence", "correct"):
+            self.add_state(name, torch.zeros(*shape, num_bins, dtype=torch.int64), dist_reduce_fx="sum")
+
+    @property
+    def bins(self) -> BinStats:
+        """The bins of what this process has seen since the last reset."""
+        edges = equal_edges(self.num_bins, device=self.count.device)
+        return BinStats(self.count, self.confidence, self.correct, edges)
+
+    def _add(self, bins: BinStats) -> None:
+        self.count = self.count + bins.count
+        self.confidence = self.confidence + bins.confidence
+        self.correct = self.correct + bins.correct
+
+
+class ExpectedCalibrationError(_Binned):
+    """:func:`~dualfocal.metrics.ece` of a stream; the state is three vectors of ``num_bins`` integers.
+
+    Args:
+        num_bins: number of bins.
+        input: what ``update`` is given, ``"logits"`` or ``"probs"``.
+        ignore_index: samples of this target are left out.
+        binary: see :func:`~dualfocal.metrics.ece`.
+        kwargs: see ``torchmetrics.Metric``.
+
+    >>> import torch
+    >>> metric = ExpectedCalibrationError(input="probs")
+    >>> metric.update(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0]))
+    >>> metric.update(torch.tensor([[0.6, 0.4]]), torch.tensor([0]))
+    >>> metric.compute()
+    tensor(0.4333, dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        num_bins: int = 15,
+        *,
+        input: str = "logits",
+        ignore_index: int = -100,
+        binary: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_bins=num_bins, input=input, ignore_index=ignore_index, binary=binary, **kwargs)
+
+    def update(self, logits: Tensor, target: Tensor) -> None:
+        """Add a batch."""
+        rows = self._rows(logits, target)
+        if rows is not None:
+            seen = scan(rows)
+            edges = equal_edges(self.num_bins, rows.dtype, rows.values.device)
+            self._add(BinStats.from_units(seen.confidence, seen.correct, edges))
+
+    def compute(self) -> Tensor:
+        """The error of all batches so far, of all processes; NaN of none."""
+        return self.bins.ece()
+
+
+class MaximumCalibrationError(ExpectedCalibrationError):
+    """:func:`~dualfocal.metrics.mce` of a stream; arguments and state as :class:`ExpectedCalibrationError`."""
+
+    def compute(self) -> Tensor:
+        """The error of all batches so far, of all processes."""
+        return self.bins.mce()
+
+
+class ClasswiseCalibrationError(_Binned):
+    """:func:`~dualfocal.metrics.classwise_ece` of a stream; the state is three ``(num_classes, num_bins)`` matrices.
+
+    Args:
+        num_classes: number of classes.
+        num_bins: number of bins of each.
+        input: as :class:`ExpectedCalibrationError`.
+        ignore_index: likewise.
+        kwargs: likewise.
+    """
+
+    def __init__(
+        self, num_classes: int, num_bins: int = 15, *, input: str = "logits", ignore_index: int = -100, **kwargs: Any
+    ) -> None:
+        check_count("num_classes", num_classes, 2)
+        super().__init__(num_classes, num_bins=num_bins, input=input, ignore_index=ignore_index, **kwargs)
+        self.num_classes = num_classes
+
+    def update(self, logits: Tensor, target: Tensor) -> None:
+        """Add a batch."""
+        rows = self._rows(logits, target)
+        if rows is None:
+            return
+        if rows.num_classes != self.num_classes:
+            raise ValueError(f"num_classes is {self.num_classes}, a batch has {rows.num_classes} classes")
+        bins = scan(rows, num_bins=self.num_bins, classwise=True).classes
+        assert bins is not None
+        self._add(bins)
+
+    def compute(self) -> Tensor:
+        """The error of all batches so far, of all processes; NaN of none."""
+        return self.bins.ece().mean()
+
+
+class AdaptiveCalibrationError(_Streaming):
+    """:func:`~dualfocal.metrics.adaptive_ece` of a stream.
+
+    The edges depend on every confidence, so the state keeps all of them: 8 bytes a sample, gathered from all
+    processes. Arguments as :class:`ExpectedCalibrationError`.
+    """
+
+    plot_upper_bound = 1.0
+    keys: list[Tensor]
+
+    def __init__(
+        self,
+        num_bins: int = 15,
+        *,
+        input: str = "logits",
+        ignore_index: int = -100,
+        binary: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(input=input, ignore_index=ignore_index, binary=binary, **kwargs)
+        check_count("num_bins", num_bins)
+        self.num_bins = num_bins
+        self.add_state("keys", [], dist_reduce_fx="cat")  # twice the confidence in units, plus 1 if right
+
+    def update(self, logits: Tensor, target: Tensor) -> None:
+        """Add a batch."""
+        rows = self._rows(logits, target)
+        if rows is not None:
+            seen = scan(rows)
+            self.keys.append(2 * seen.confidence + seen.correct)
+
+    def compute(self) -> Tensor:
+        """The error of all batches so far, of all processes."""
+        keys = dim_zero_cat(self.keys)
+        return Ranked.of(keys >> 1, keys & 1).adaptive_bins(self.num_bins).ece()
+
+
+class BrierScore(_Streaming):
+    """:func:`~dualfocal.metrics.brier_score` of a stream; the state is two integers.
+
+    Args:
+        root: whether to give the square root, Gruber's RBS.
+        input: as :class:`ExpectedCalibrationError`.
+        ignore_index: likewise.
+        binary: likewise.
+        kwargs: likewise.
+    """
+
+    plot_upper_bound = 2.0
+    total: Tensor
+    count: Tensor
+
+    def __init__(
+        self,
+        *,
+        root: bool = False,
+        input: str = "logits",
+        ignore_index: int = -100,
+        binary: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(input=input, ignore_index=ignore_index, binary=binary, **kwargs)
+        self.root = root
+        self.add_state("total", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")  # in units of 2^-32
+        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, target: Tensor) -> None:
+        """Add a batch."""
+        rows = self._rows(logits, target)
+        if rows is not None:
+            scores = scan(rows, scores=True).brier
+            assert scores is not None
+            self.total = self.total + to_units(scores).sum()
+            self.count = self.count + len(rows)
+
+    def compute(self) -> Tensor:
+        """The score of all batches so far, of all processes; NaN of none."""
+        score = self.total.double() / ONE / self.count
+        return score.sqrt() if self.root else score

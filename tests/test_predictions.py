@@ -1,0 +1,471 @@
+"""Reading predictions: every format gives the same tensors, and every unclear or damaged file a one-line error."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from dualfocal.predictions import Predictions, PredictionsError, load_predictions
+
+LOGITS = np.array([[0.5, -1.25, 3.0], [1e-3, 2.0, -7.5], [0.1, 0.2, 0.3], [9.0, 8.0, 7.0]])
+TARGET = np.array([2, 1, 0, 0])
+GROUPS = np.array(["a", "b", "b", "a"])
+
+
+def npz(tmp_path: Path, **arrays: np.ndarray) -> Path:
+    np.savez(tmp_path / "file.npz", **arrays)
+    return tmp_path / "file.npz"
+
+
+def text(tmp_path: Path, content: str, encoding: str = "utf-8") -> Path:
+    (tmp_path / "file.csv").write_bytes(content.encode(encoding))
+    return tmp_path / "file.csv"
+
+
+def parquet(tmp_path: Path, **columns: object) -> Path:
+    pq.write_table(pa.table(columns), tmp_path / "file.parquet")
+    return tmp_path / "file.parquet"
+
+
+def refused(path: Path, **options: str) -> str:
+    """The message of the error, less the file, which it has to name first, in one line."""
+    with pytest.raises(PredictionsError) as caught:
+        load_predictions(path, **options)
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    assert message.startswith(f"{path}: ")
+    return message.removeprefix(f"{path}: ")
+
+
+def assert_same(got: Predictions, values: object, target: object, kind: str = "logits") -> None:
+    torch.testing.assert_close(got.values, torch.as_tensor(values), rtol=0, atol=0)  # checks the dtype too
+    torch.testing.assert_close(got.target, torch.as_tensor(target, dtype=torch.int64), rtol=0, atol=0)
+    assert got.input == kind
+
+
+# Formats
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_npz(tmp_path, dtype):
+    got = load_predictions(npz(tmp_path, logits=LOGITS.astype(dtype), target=TARGET, site=GROUPS), group="site")
+    assert_same(got, LOGITS.astype(dtype), TARGET)
+    assert got.groups.tolist() == GROUPS.tolist()
+    name = np.dtype(dtype).name
+    assert got.taken == f"logits from 'logits' (4 x 3, {name}), labels from 'target', groups from 'site'"
+    assert got.class_names is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_safetensors(tmp_path, dtype):
+    values = torch.tensor(LOGITS).to(dtype)
+    group = torch.tensor([True, False, False, True])
+    save_file({"probs": values, "y": torch.tensor(TARGET), "old": group}, tmp_path / "file.safetensors")
+    got = load_predictions(tmp_path / "file.safetensors", group="old")
+    assert_same(got, values, TARGET, "probs")
+    assert got.groups.dtype == bool
+    assert got.groups.tolist() == [True, False, False, True]
+
+
+def test_run_folder(tmp_path):
+    save_file({"logits": torch.tensor(LOGITS), "target": torch.tensor(TARGET)}, tmp_path / "predictions.safetensors")
+    assert_same(load_predictions(str(tmp_path)), LOGITS, TARGET)
+
+
+def test_run_folder_without_predictions_names_the_missing_file(tmp_path):
+    with pytest.raises(PredictionsError, match=r"predictions\.safetensors: there is no such file"):
+        load_predictions(tmp_path)
+
+
+@pytest.mark.parametrize(("mark", "start", "end"), [(",", "", "\n"), (";", "\ufeff", "\r\n"), ("\t", "", "\n")])
+def test_csv(tmp_path, mark, start, end):
+    rows = [["y", "logit_2", "site", "logit_0", "logit_1"]]  # in any order
+    for i, (a, b, c) in enumerate(LOGITS.tolist()):
+        rows.append([str(TARGET[i]), repr(c), GROUPS[i], repr(a), repr(b)])
+    path = text(tmp_path, start + "".join(mark.join(row) + end for row in rows))
+    got = load_predictions(path, group="site")
+    assert_same(got, LOGITS, TARGET)
+    assert got.groups.tolist() == GROUPS.tolist()
+    assert got.class_names is None
+    assert got.taken == (
+        "logits from 3 columns 'logit_0' to 'logit_2' (4 x 3, float64), labels from 'y', groups from 'site'"
+    )
+
+
+def test_csv_quotes_blank_lines_spaces_and_no_last_newline(tmp_path):
+    path = text(tmp_path, '"y", p0 ,p1,note\n0,1,0,"a, ""b"""\n\n1, 0.25 ,0.75,#\n"1",0,1,"x\ny"\n 1 ,"0.5",0.5,z')
+    got = load_predictions(path)
+    assert_same(got, np.array([[1, 0], [0.25, 0.75], [0, 1], [0.5, 0.5]]), [0, 1, 1, 1], "probs")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_parquet_columns(tmp_path, dtype):
+    x = LOGITS.astype(dtype)
+    path = parquet(tmp_path, **{"logit.1": x[:, 1], "logit.0": x[:, 0], "logit.2": x[:, 2]}, y=TARGET, site=GROUPS)
+    got = load_predictions(path, group="site")
+    assert_same(got, x, TARGET)
+    assert got.groups.tolist() == GROUPS.tolist()
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_(pa.float32(), 3)])
+def test_parquet_lists(tmp_path, kind):
+    x = LOGITS.astype(np.float32)
+    parts = [pa.array(part.tolist(), kind) for part in (x[:1], x[1:])]
+    path = parquet(tmp_path, logits=pa.chunked_array(parts), y=TARGET)
+    assert_same(load_predictions(path), x, TARGET)
+
+
+def test_arrays_with_more_dimensions_and_one_score_per_sample(tmp_path):
+    values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    target = np.arange(8).reshape(2, 4) % 3
+    assert_same(load_predictions(npz(tmp_path, logits=values, labels=target)), values, target)
+    path = npz(tmp_path, y_prob=values[0, 0], y_true=target[1])
+    assert_same(load_predictions(path), values[0, 0], target[1], "probs")
+    assert_same(load_predictions(text(tmp_path, "prob,y\n0.5,1\n0.25,0\n")), np.array([0.5, 0.25]), [1, 0], "probs")
+    assert_same(load_predictions(parquet(tmp_path, logit=[0.5, -1.0], y=[1, 0])), np.array([0.5, -1.0]), [1, 0])
+
+
+def test_foreign_byte_order_and_fortran_order(tmp_path):
+    path = npz(tmp_path, logits=np.asfortranarray(LOGITS.astype(">f4")), target=TARGET.astype(">i2"))
+    assert_same(load_predictions(path), LOGITS.astype(np.float32), TARGET)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint8, np.uint16, np.uint32, np.uint64])
+def test_labels_of_any_integer_type(tmp_path, dtype):
+    target = (TARGET > 0).astype(dtype)
+    assert_same(load_predictions(npz(tmp_path, logits=LOGITS, target=target)), LOGITS, target)
+    save_file({"logits": torch.tensor(LOGITS), "y": torch.tensor(target)}, tmp_path / "file.safetensors")
+    assert_same(load_predictions(tmp_path / "file.safetensors"), LOGITS, target)
+
+
+# Finding
+
+
+@pytest.mark.parametrize("label", ["target", "Targets", "label", "LABELS", "y", "y_true"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("logits", "logits"), ("Logit", "logits")]
+    + [(name, "probs") for name in ("probs", "prob", "probabilities", "probability", "proba", "SoftMax")]
+    + [(name, "probs") for name in ("y_prob", "y_proba")],
+)
+def test_usual_names(tmp_path, name, kind, label):
+    got = load_predictions(npz(tmp_path, **{name: LOGITS, label: TARGET, "other": TARGET}))
+    assert_same(got, LOGITS, TARGET, kind)
+    assert f"from '{name}'" in got.taken
+    assert f"labels from '{label}'" in got.taken
+
+
+@pytest.mark.parametrize("name", ["scores", "predictions", "outputs", "preds", "x", "arr_0", "p"])
+def test_unclear_names_are_never_guessed(tmp_path, name):
+    probs = np.array([[0.5, 0.5], [0.25, 0.75]], np.float32)
+    assert refused(npz(tmp_path, **{name: probs, "target": np.array([0, 1])})) == (
+        "holds no array of a usual name; say which holds logits or probabilities: --logits NAME or --probs NAME "
+        f"(it holds: '{name}' (2 x 2, float32), 'target' (2, int64))"
+    )
+    path = npz(tmp_path, **{name: probs, "target": np.array([0, 1])})
+    assert_same(load_predictions(path, probs=name), probs, [0, 1], "probs")
+    assert_same(load_predictions(path, logits=name), probs, [0, 1], "logits")
+
+
+def test_a_table_column_p_is_unclear_but_p0_and_p1_are_not(tmp_path):
+    message = refused(parquet(tmp_path, p=[0.5, 0.25], y=[0, 1]))
+    assert message.startswith("holds no column of a usual name; say which")
+    assert message.endswith("(it holds: 'p' (double), 'y' (int64))")
+    assert_same(load_predictions(text(tmp_path, "P0,P1,y\n0.5,0.25,1\n")), np.array([[0.5, 0.25]]), [1], "probs")
+
+
+def test_long_lists_of_columns_are_cut(tmp_path):
+    header = ",".join(f"x{i}" for i in range(40))
+    assert refused(text(tmp_path, header + "\n")).endswith("'x10', 'x11' and 28 more)")
+
+
+def test_both_or_several_values(tmp_path):
+    path = npz(tmp_path, logits=LOGITS, probs=-LOGITS, target=TARGET)
+    assert refused(path) == "holds both 'logits' and 'probs': say which with --logits or --probs"
+    assert_same(load_predictions(path, probs="probs"), -LOGITS, TARGET, "probs")
+    assert_same(load_predictions(path, logits="logits"), LOGITS, TARGET)
+    assert refused(path, probs="probs", logits="logits").startswith("give --logits or --probs, not both")
+    path = npz(tmp_path, softmax=LOGITS, probs=LOGITS, target=TARGET)
+    assert refused(path) == "holds both 'softmax' and 'probs': say which with --logits or --probs"
+    path = text(tmp_path, "prob,prob_0,prob_1,y\n0.5,0.25,0.75,1\n")
+    assert refused(path) == "holds both 'prob' and 'prob_0': say which with --logits or --probs"
+    assert_same(load_predictions(path, probs="prob"), np.array([0.5]), [1], "probs")
+    assert_same(load_predictions(path, probs="prob_"), np.array([[0.25, 0.75]]), [1], "probs")
+
+
+def test_labels_missing_several_or_named(tmp_path):
+    path = npz(tmp_path, logits=LOGITS, y=TARGET, label=2 - TARGET)
+    assert refused(path) == "holds several labels ('y', 'label'): say which with --target"
+    assert_same(load_predictions(path, target="label"), LOGITS, 2 - TARGET)
+    message = "holds no labels of a usual name; say which with --target NAME (it holds: 'logits' (4 x 3, float64))"
+    assert refused(npz(tmp_path, logits=LOGITS)) == message
+
+
+def test_given_names_that_are_not_there(tmp_path):
+    path = npz(tmp_path, logits=LOGITS, target=TARGET)
+    holds = "(it holds: 'logits' (4 x 3, float64), 'target' (4, int64))"
+    for option in ("logits", "probs", "target", "group"):
+        assert refused(path, **{option: "nope"}) == f"has no array 'nope' {holds}"
+    path = text(tmp_path, "logit_0,logit_1,y\n1,2,0\n")
+    for option in ("logits", "probs", "target", "group"):
+        assert refused(path, **{option: "no"}) == "has no column 'no' (it holds: 'logit_0', 'logit_1', 'y')"
+
+
+def test_one_array_is_not_two_things(tmp_path):
+    path = npz(tmp_path, scores=LOGITS[:, 0], target=TARGET)
+    assert refused(path, logits="scores", group="scores") == "'scores' cannot hold logits and labels or groups too"
+    path = text(tmp_path, "y,z\n0.5,1\n")
+    assert refused(path, probs="y").startswith("holds no labels of a usual name")
+    assert refused(path, probs="y", target="y") == "'y' cannot hold probs and labels or groups too"
+
+
+# Splits
+
+
+@pytest.fixture
+def two_splits(tmp_path):
+    arrays = {"val_logits": LOGITS[:1], "val_target": TARGET[:1], "test_logits": LOGITS, "test_target": TARGET}
+    arrays |= {"val_site": GROUPS[:1], "test_site": GROUPS, "val_x": -LOGITS[:1], "test_x": -LOGITS}
+    return npz(tmp_path, **arrays)
+
+
+def test_splits(two_splits):
+    assert refused(two_splits) == "holds several splits (test, val): say which with --split"
+    assert_same(load_predictions(two_splits, split="val"), LOGITS[:1], TARGET[:1])
+    got = load_predictions(two_splits, split="test", group="site")
+    assert_same(got, LOGITS, TARGET)
+    assert got.groups.tolist() == GROUPS.tolist()
+    assert "from 'test_logits'" in got.taken
+    assert refused(two_splits, split="train") == "has no split 'train' (it holds the splits test, val)"
+
+
+def test_splits_with_given_names(two_splits):
+    assert_same(load_predictions(two_splits, split="val", probs="x"), -LOGITS[:1], TARGET[:1], "probs")
+    assert_same(load_predictions(two_splits, logits="test_x", target="test_target"), -LOGITS, TARGET)
+    assert refused(two_splits, logits="test_x") == "holds several splits (test, val): say which with --split"
+
+
+def test_only_split_and_unprefixed_names(tmp_path):
+    assert_same(load_predictions(npz(tmp_path, ood_y_prob=LOGITS, ood_y_true=TARGET)), LOGITS, TARGET, "probs")
+    path = npz(tmp_path, logits=LOGITS, target=TARGET, val_logits=LOGITS[:1], test_logits=LOGITS[:1])
+    assert_same(load_predictions(path), LOGITS, TARGET)
+    path = npz(tmp_path, y_prob=LOGITS, y_true=TARGET)  # "y" is no split
+    holds = "(it holds: 'y_prob' (4 x 3, float64), 'y_true' (4, int64))"
+    assert refused(path, split="test") == f"has no split 'test' {holds}"
+    path = text(tmp_path, "logit_0,logit_1,y\n1,2,0\n")
+    assert refused(path, split="test") == "a table has no splits, got --split test"
+
+
+# Tables: classes
+
+
+@pytest.mark.parametrize("mark", ["_", ".", "-", " ", ""])
+@pytest.mark.parametrize("prefix", ["logit", "Probs", "proba", "p"])
+def test_numbered_class_columns_are_sorted_as_numbers(tmp_path, prefix, mark):
+    order = [10, 2, 0, 1, 9, 8, 7, 6, 5, 4, 3]
+    header = ",".join(f"{prefix}{mark}{k}" for k in order)
+    path = text(tmp_path, f"{header},y\n{','.join(str(k / 8) for k in order)},3\n")
+    assert_same(load_predictions(path), np.arange(11)[None] / 8, [3], "logits" if prefix == "logit" else "probs")
+
+
+def test_given_prefix(tmp_path):
+    path = text(tmp_path, "score_1,score_0,score_x,y\n0.75,0.25,b,1\n")
+    got = load_predictions(path, probs="score", group="score_x")  # which is then no class
+    assert_same(got, np.array([[0.25, 0.75]]), [1], "probs")
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("p0,p2", "classes must be numbered 0 to 1, one column each: class 1 has 0 columns ('p0' to 'p2')"),
+        ("p1,p2", "classes must be numbered 0 to 1, one column each: class 0 has 0 columns ('p1' to 'p2')"),
+        ("p_0,p_1,p_01", "classes must be numbered 0 to 2, one column each: class 1 has 2 columns ('p_0' to 'p_01')"),
+        ("p_0,p_1,p_max", "classes must all be numbered or all have names of their own: 'p_0' does not fit"),
+        ("p_-1,p_1", "classes must all be numbered or all have names of their own: 'p_-1' does not fit"),
+        ("p_cat,p__cat", "holds both 'p_cat' and 'p__cat': say which with --logits or --probs"),
+        ("prob_1", "has one class column only; if it is one score per sample, say --probs 'prob_1'"),
+        ("p_cat,p_cat", "has more than one column 'p_cat'"),
+    ],
+)
+def test_class_columns_that_do_not_fit(tmp_path, header, message):
+    columns = header.count(",") + 1
+    assert refused(text(tmp_path, f"{header},y\n{'0.5,' * columns}0\n")) == message
+
+
+def test_class_named_twice(tmp_path):
+    path = text(tmp_path, "p_cat,p.cat,y\n0.5,0.5,cat\n")
+    message = "classes must all be numbered or all have names of their own: 'p_cat' does not fit"
+    assert refused(path, probs="p") == message
+
+
+def test_class_names(tmp_path):
+    got = load_predictions(text(tmp_path, "prob_dog,prob_black cat,y\n0.25,0.75,black cat\n1,0,dog\n"))
+    assert_same(got, np.array([[0.25, 0.75], [1, 0]]), [1, 0], "probs")
+    assert got.class_names == ("dog", "black cat")  # as in the file, not sorted
+    labels = pa.array(["cat", "dog"]).dictionary_encode()
+    got = load_predictions(parquet(tmp_path, prob_dog=[0.25, 1.0], prob_cat=[0.75, 0.0], label=labels))
+    assert_same(got, np.array([[0.25, 0.75], [1, 0]]), [1, 0], "probs")
+    assert got.class_names == ("dog", "cat")
+    got = load_predictions(text(tmp_path, "prob_dog,prob_cat,y\n0.25,0.75,1\n"))  # or by index
+    assert_same(got, np.array([[0.25, 0.75]]), [1], "probs")
+
+
+def test_label_that_is_no_class(tmp_path):
+    path = text(tmp_path, "p_dog,p_cat,y\n0,1,cat\n\n1,0,bird\n")
+    assert refused(path) == "label 'bird' in line 4 is none of the classes (dog, cat)"
+    path = text(tmp_path, "p_dog,p_cat,y\n0,1,Cat\n")
+    assert refused(path) == "label 'Cat' in line 2 is none of the classes (dog, cat)"
+    path = parquet(tmp_path, p_dog=[0.0, 1.0], p_cat=[1.0, 0.0], y=["cat", "1"])
+    assert refused(path) == "label '1' in row 1 is none of the classes (dog, cat)"
+    assert refused(text(tmp_path, "p0,p1,y\n0,1,cat\n")) == "label 'cat' in line 2 is not a class index"
+
+
+def test_numbers_for_classes_whose_names_are_numbered_otherwise(tmp_path):
+    path = text(tmp_path, "p_grade1,p_grade2,y\n0.5,0.5,1\n")
+    assert refused(path) == "labels in 'y' are numbers but classes are grade1, grade2: use these names"
+    assert load_predictions(text(tmp_path, "p_grade1,p_grade2,y\n0.5,0.5,grade1\n")).target.tolist() == [0]
+    assert load_predictions(text(tmp_path, "p_class0,p_class1,y\n0.5,0.5,1\n")).target.tolist() == [1]
+
+
+# Tables: labels, groups, fields
+
+
+def test_labels_as_whole_floats_and_strings(tmp_path):
+    assert load_predictions(text(tmp_path, "p0,p1,y\n0,1,1.0\n1,0,-100\n")).target.tolist() == [1, -100]
+    message = "label 0.5 in line 3 is not a whole number"
+    assert refused(text(tmp_path, "p0,p1,y\n0,1,1\n1,0,0.5\n")) == message
+    assert load_predictions(parquet(tmp_path, logit=[0.5, 1.0], y=[1.0, 0.0])).target.tolist() == [1, 0]
+    assert load_predictions(parquet(tmp_path, logit=[0.5, 1.0], y=["1", "0"])).target.tolist() == [1, 0]
+    for bad in (0.5, float("nan"), float("inf")):
+        message = f"label {bad} in row 1 is not a whole number"
+        assert refused(parquet(tmp_path, logit=[0.5, 1.0], y=[1.0, bad])) == message
+
+
+def test_groups_of_tables(tmp_path):
+    groups = load_predictions(text(tmp_path, "p0,p1,y,g\n0,1,1,10\n1,0,0,-3\n"), group="g").groups
+    assert groups.dtype == np.int64
+    assert groups.tolist() == [10, -3]
+    groups = load_predictions(text(tmp_path, "p0,p1,y,g\n0,1,1,007\n1,0,0,7\n"), group="g").groups
+    assert groups.tolist() == ["007", "7"]
+    groups = load_predictions(parquet(tmp_path, logit=[0.5, 1.0], y=[1, 0], g=[True, False]), group="g").groups
+    assert groups.dtype == bool
+    assert groups.tolist() == [True, False]
+    got = load_predictions(parquet(tmp_path, logit=[0.5, 1.0], y=[1, 0]), group="y")  # groups may be the labels
+    assert got.groups.tolist() == got.target.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("0.5,0.5,1\n0.25,0.75,0\n", "needs a header line with column names, got '0.5,0.5,1'"),
+        ("\np0,p1,y\n0,1,1\n", "needs a header line with column names, got ''"),
+        ("p0,p1,y\n", "holds no predictions: 2 columns 'p0' to 'p1' (0 x 2, float64) is empty"),
+        ("p0,p1,y\n0,1,1\n\n0,x1,1\n", "column 'p1' must hold numbers, got 'x1' in line 4"),
+        ("p0;p1;y\n0,5;0,5;1\n", "column 'p0' must hold numbers, got '0,5' in line 2"),
+        ("p0,p1,y\n0,1,1\n,1,1\n", "column 'p0' is empty in line 3"),
+        ("p0,p1,y\n0,1,1\n0,1, \n", "column 'y' is empty in line 3"),
+        ("p0,p1,y\n0,1,1\n0,1\n", "line 3 has 2 fields, the header 3"),
+        ("name,p0,p1,y\nA,0,1,1\nB, C,0,1,1\n", "line 3 has 5 fields, the header 4"),
+        ("p0,p1,y,y\n0,1,1,1\n", "has more than one column 'y'"),
+    ],
+)
+def test_malformed_csv(tmp_path, content, message):
+    assert refused(text(tmp_path, content)) == message
+
+
+def test_csv_in_another_encoding(tmp_path):
+    path = text(tmp_path, "p_café,p_thé,y\n0,1,thé\n", "latin-1")
+    assert refused(path).startswith("cannot be read: 'utf-8' codec can't decode byte 0xe9")
+
+
+def test_parquet_fields_that_cannot_be_used(tmp_path):
+    assert refused(parquet(tmp_path, p0=[0.5, None], p1=[0.5, 1.0], y=[0, 1])) == "column 'p0' is empty in row 1"
+    assert refused(parquet(tmp_path, logit=[0.5, 1.0], y=[None, 1])) == "column 'y' is empty in row 0"
+    assert refused(parquet(tmp_path, logits=[[0.5, 1.0], None], y=[0, 1])) == "column 'logits' is empty in row 1"
+    lists = [[0.5, 1.0], [1.0, 2.0], [0.5, None]]
+    assert refused(parquet(tmp_path, logits=lists, y=[0, 1, 1])) == "column 'logits' is empty in row 2"
+    message = "the lists of column 'logits' must have one length, got 2 in row 0 and 1 in row 1"
+    assert refused(parquet(tmp_path, logits=[[0.5, 1.0], [2.0]], y=[0, 1])) == message
+    message = "logits must be float16, bfloat16, float32, float64, but 'logit' is int64"
+    assert refused(parquet(tmp_path, logit=[1, 2], y=[0, 1])) == message
+
+
+# Files and arrays that cannot be used
+
+
+def test_missing_files_and_other_formats(tmp_path):
+    assert refused(tmp_path / "none.npz") == "there is no such file"
+    (tmp_path / "file.pkl").write_bytes(b"x")
+    message = "must be .npz, .safetensors, .csv, .parquet or a run folder, got '.pkl'"
+    assert refused(tmp_path / "file.pkl") == message
+
+
+class Trap:
+    """Unpickling it would raise something that no reader expects."""
+
+    def __reduce__(self):
+        return (sys.exit, ("unpickled",))
+
+
+def test_pickles_are_never_loaded(tmp_path):
+    path = npz(tmp_path, logits=np.array([Trap(), Trap()], dtype=object), target=np.array([0, 1]))
+    assert refused(path).startswith("array 'logits' cannot be read: Object arrays cannot be loaded")
+    assert "'logits' (unreadable), 'target' (2, int64)" in refused(path, group="nope")
+    np.save(tmp_path / "file.npy", np.array([Trap()], dtype=object), allow_pickle=True)
+    (tmp_path / "file.npy").rename(tmp_path / "file.npz")
+    assert refused(tmp_path / "file.npz") == "is not a .npz archive, or a damaged one"
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet"])
+@pytest.mark.parametrize("damage", ["empty", "noise", "truncated", "flipped"])
+def test_damaged_files(tmp_path, suffix, damage):
+    path = tmp_path / f"file{suffix}"
+    if suffix == ".npz":
+        npz(tmp_path, logits=LOGITS, target=TARGET)
+    elif suffix == ".parquet":
+        parquet(tmp_path, logit=LOGITS[:, 0], y=TARGET)
+    else:
+        save_file({"logits": torch.tensor(LOGITS), "target": torch.tensor(TARGET)}, path)
+    good = path.read_bytes()
+    start = 150 if suffix == ".npz" else 0  # an npz keeps its directory at the end: here an array is hit
+    flipped = good[:start] + bytes(255 - byte for byte in good[start : start + 20]) + good[start + 20 :]
+    bad = {"empty": b"", "noise": b"noise\n" * 100, "truncated": good[: len(good) // 2], "flipped": flipped}
+    path.write_bytes(bad[damage])
+    assert "cannot be read: " in (message := refused(path)) or message == "is not a .npz archive, or a damaged one"
+
+
+def test_parquet_without_pyarrow(tmp_path, monkeypatch):
+    path = parquet(tmp_path, logit=[0.5], y=[1])
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    assert refused(path) == 'needs pyarrow: pip install "dualfocal[parquet]"'
+
+
+def test_types(tmp_path):
+    rule = "must be float16, bfloat16, float32, float64, but"
+    assert refused(npz(tmp_path, logits=TARGET[:, None], y=TARGET)) == f"logits {rule} 'logits' is int64"
+    assert refused(npz(tmp_path, probs=TARGET > 0, y=TARGET)) == f"probs {rule} 'probs' is bool"
+    message = "labels must be integers, but 'y' is float32"
+    assert refused(npz(tmp_path, logits=LOGITS, y=TARGET.astype(np.float32))) == message
+    save_file({"logits": torch.tensor(LOGITS), "y": torch.tensor(TARGET).bfloat16()}, tmp_path / "file.safetensors")
+    assert refused(tmp_path / "file.safetensors") == "labels must be integers, but 'y' is bfloat16"
+    message = "groups must be strings, integers or booleans, but 'g' is float64"
+    assert refused(npz(tmp_path, logits=LOGITS, y=TARGET, g=LOGITS[:, 0]), group="g") == message
+
+
+def test_shapes(tmp_path):
+    message = "rows must have one label each, got 'logits' (4 x 3, float64) and 'y' (3, int64)"
+    assert refused(npz(tmp_path, logits=LOGITS, y=TARGET[:3])) == message
+    message = "rows must have one label each, got 'logits' (scalar, float64) and 'y' (4, int64)"
+    assert refused(npz(tmp_path, logits=np.array(0.5), y=TARGET)) == message
+    for group in (TARGET[:3], TARGET[:, None]):
+        shape = " x ".join(map(str, group.shape))
+        message = f"rows must have one group each, got 'logits' (4 x 3, float64) and 'g' ({shape}, int64)"
+        assert refused(npz(tmp_path, logits=LOGITS, y=TARGET, g=group), group="g") == message
+    message = "holds no predictions: 'logits' (0 x 3, float64) is empty"
+    assert refused(npz(tmp_path, logits=LOGITS[:0], y=TARGET[:0])) == message
