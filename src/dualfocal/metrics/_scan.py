@@ -191,11 +191,6 @@ def _check_tile(tile: Tensor, peak: Tensor, dim: int, start: int, input: str) ->
     if mass != mass:
         raise ValueError(f"probabilities must not be NaN: row {start + row} holds NaN")
     if low < 0 or high > 1 + 1e-6:
-        raise ValueError(
-            f"probabilities must lie in [0, 1]: row {start + row} holds {low if low < 0 else high:.6g}; "
-            "logits are given with input='logits'"
-        )
-    raise ValueError(
-        f"probabilities must sum to 1 (within {SUM_TOLERANCE:g}): row {start + row} sums to {mass:.6g}; "
-        "logits are given with input='logits'"
-    )
+        found = f"{low if low < 0 else high:.6g}"
+        raise ValueError(f"probabilities must lie in [0, 1]: row {start + row} holds {found}; are these logits?")
+    raise ValueError(f"probabilities must sum to 1 (within {SUM_TOLERANCE:g}): row {start + row} sums to {mass:.6g}")

@@ -111,7 +111,7 @@ class Evaluation:
         """Headings and rows of text: the metrics, with their floors where there is inference."""
         headings = ["", "value"]
         if self.inference is not None:
-            headings += ["a calibrated model: mean", "95 %"]
+            headings += ["floor", "its 95 % quantile"]
         rows = []
         for attribute, name, factor, unit in READ:
             decimals = 4 if unit != "%" else 3 if attribute == "classwise_ece" else 2
@@ -155,6 +155,7 @@ def evaluate(
     binary: str | None = None,
     convention: str | None = None,
     level: float = 0.9,
+    draws: int = 1000,
 ) -> Evaluation:
     """Every metric from one pass: error, NLL, Brier score, AURC, and the calibration errors.
 
@@ -172,6 +173,7 @@ def evaluate(
         convention: likewise, for ECE, MCE and adaptive ECE where that convention has them. ``"published"`` with
             ``inference`` adds the published pivotal bootstrap (1000 resamples), which covers badly near zero.
         level: nominal coverage of the interval.
+        draws: of a calibrated model's outcomes, for floors and p-value; the p-value is at least 1 / (draws + 1).
 
     Returns:
         The metrics, as fractions.
@@ -184,6 +186,7 @@ def evaluate(
     'Over-confident: ECE is 23.1 points; a calibrated model of this size would show 2.7 (p ≤ 0.001).'
     """
     check_count("num_bins", num_bins)
+    check_count("draws", draws)
     check_convention(convention, of="such evaluation")
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary)
     seen = scan(rows, num_bins=num_bins, scores=True, classwise=True)
@@ -191,7 +194,7 @@ def evaluate(
     result, ranked, adaptive = _evaluate(rows, seen, rounded, num_bins, convention)
     if not inference:
         return result
-    found = infer(ranked, result.bins, adaptive, level=level, seed=seed)
+    found = infer(ranked, result.bins, adaptive, level=level, draws=draws, seed=seed)
     found.floors["classwise_ece"] = classwise_floor(rows, num_bins, seed)
     if convention == "published":
         drawn = resample([(rows, seen)], num_bins, seed=seed)
@@ -256,4 +259,4 @@ def _or_none(value: float) -> float | None:
 
 
 def _p(value: float) -> str:
-    return "p ≤ 0.001" if value < 0.0015 else f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"
+    return "p ≤ 0.001" if value <= 0.001 else f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"

@@ -27,7 +27,7 @@ from dualfocal.metrics._rows import Rows
 from dualfocal.metrics.bins import ONE, Binner, BinStats, count_index, debiased_square, equal_edges
 
 DRAWS = 1000  # of outcomes, for floor and p-value
-CELLS = 512  # groups of neighbours in confidence that are drawn together: far finer than a bin
+CELLS = 256  # groups of neighbours in confidence that are drawn together: far finer than a bin
 GRID, GRID_DRAWS = 25, 800  # sizes of miscalibration tried for the interval, and draws at each
 CLASS_DRAWS, CLASS_ROWS = 200, 20_000  # label draws for the classwise floor, and the rows they are made for
 SIGNIFICANCE, POWER = 0.05, 0.8
@@ -69,13 +69,17 @@ class Inference:
         return result
 
 
-def infer(ranked: Ranked, bins: BinStats, adaptive: BinStats, *, level: float = 0.9, seed: int = 0) -> Inference:
+def infer(
+    ranked: Ranked, bins: BinStats, adaptive: BinStats, *, level: float = 0.9, draws: int = DRAWS, seed: int = 0
+) -> Inference:
     """Floors, p-value, interval and smallest detectable error of top-label (or positive-class) confidences."""
     if not 0.5 <= level < 1:
         raise ValueError(f"level must be at least 0.5 and below 1, got {level!r}")
     rng = np.random.default_rng(seed)
     host = bins.to("cpu")
-    drawn, drawn_adaptive = _calibrated_outcomes(ranked, host, adaptive.to("cpu"), rng)  # (R, B) counts of correct
+    drawn, drawn_adaptive = _calibrated_outcomes(
+        ranked, host, adaptive.to("cpu"), draws, rng
+    )  # (R, B) counts of correct
     null = _statistic(host, drawn)
     seen = float(host.squared_error())
     gaps = {"ece": _gaps(host, drawn), "adaptive_ece": _gaps(adaptive.to("cpu"), drawn_adaptive)}
@@ -87,7 +91,7 @@ def infer(ranked: Ranked, bins: BinStats, adaptive: BinStats, *, level: float = 
         debiased_ece=_interval(host, seen, null, 1 - level, rng),
         level=level,
         detectable=_detectable(host, null, rng),
-        draws=DRAWS,
+        draws=draws,
         seed=seed,
     )
 
@@ -123,12 +127,12 @@ def classwise_floor(rows: Rows, num_bins: int, seed: int = 0) -> Floor:
 
 
 def _calibrated_outcomes(
-    ranked: Ranked, bins: BinStats, adaptive: BinStats, rng: np.random.Generator
+    ranked: Ranked, bins: BinStats, adaptive: BinStats, draws: int, rng: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
     """How many would be right in each bin, were the model calibrated: (R, B) for both kinds of bins.
 
     Neighbours in confidence are drawn together, by one binomial number of their mean: what that adds to the variance
-    is their spread within 1/512 of the samples, squared.
+    is their spread within 1/256 of the samples, squared.
     """
     n = len(ranked)
     ends = [torch.cat([torch.zeros(1, dtype=torch.int64), of.count.cumsum(0)]) for of in (bins, adaptive)]
@@ -136,10 +140,15 @@ def _calibrated_outcomes(
     cuts = torch.arange(n + 1) if n <= 2 * CELLS else torch.linspace(0, n, CELLS + 1, dtype=torch.float64).long()
     cuts = torch.from_numpy(np.unique(torch.cat([cuts, *ends]).numpy()))
     count, units, _ = (of.cpu().numpy() for of in ranked.between(cuts.to(ranked.units.device)))
-    correct = rng.binomial(count, np.minimum(units / (ONE * count), 1.0), size=(DRAWS, len(count)))
-    total = torch.from_numpy(np.pad(correct.cumsum(1), ((0, 0), (1, 0))))
-    first, second = (total[:, torch.searchsorted(cuts, end)].diff(dim=1) for end in ends)
+    correct = _binomial(count, np.minimum(units / (ONE * count), 1.0), draws, rng)
+    total = torch.from_numpy(np.pad(correct.cumsum(0), ((1, 0), (0, 0))))
+    first, second = (total[torch.searchsorted(cuts, end)].diff(dim=0).T for end in ends)
     return first, second
+
+
+def _binomial(count: np.ndarray, p: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Draws along a last axis of their own: numpy then prepares each distribution once."""
+    return rng.binomial(count[..., None], p[..., None], size=(*count.shape, draws))
 
 
 def _gaps(bins: BinStats, correct: Tensor) -> Tensor:
@@ -162,8 +171,8 @@ def _shifted(bins: BinStats, shift: np.ndarray, draws: int, rng: np.random.Gener
     confidence = bins.confidence.numpy() / (ONE * np.maximum(count, 1))
     accuracy = np.clip(confidence - shift, 0.0, 1.0)
     theta = np.sqrt((count * (confidence - accuracy) ** 2).sum(1) / count.sum())
-    correct = rng.binomial(count, accuracy[:, None, :], size=(len(shift), draws, len(count)))
-    return _statistic(bins, torch.from_numpy(correct)), theta
+    correct = _binomial(np.broadcast_to(count, accuracy.shape), accuracy, draws, rng)
+    return _statistic(bins, torch.from_numpy(correct).transpose(1, 2)), theta
 
 
 def _interval(bins: BinStats, seen: float, null: Tensor, alpha: float, rng: np.random.Generator) -> tuple[float, float]:

@@ -1,0 +1,5 @@
+"""`python -m dualfocal`."""
+
+from dualfocal.cli import main
+
+main()

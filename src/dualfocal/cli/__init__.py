@@ -1,0 +1,45 @@
+"""The command line: `dualfocal ...` or `python -m dualfocal ...`. Thin: parses, calls, prints."""
+
+import sys
+
+import typer
+
+from dualfocal import __version__
+from dualfocal.cli.evaluate import compare, evaluate
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(evaluate)
+app.command()(compare)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"dualfocal {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _dualfocal(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Is my classifier's confidence right, and what can the numbers bear?"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; bad input ends with one line on stderr and exit code 2."""
+    try:
+        code = app(arguments, standalone_mode=False)
+    except Exception as error:
+        # Usage errors of typer, of any version, can say what is wrong; what cannot is a defect and keeps its traceback.
+        if not hasattr(error, "format_message"):
+            raise
+        print(f"dualfocal: {' '.join(error.format_message().split())}", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code if isinstance(code, int) else 0)
