@@ -54,7 +54,7 @@ FILES = "Files: .npz, .safetensors, .csv, .parquet, or a run folder. "
 
 
 def evaluate(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help=f"{FILES}Each is evaluated on its own.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help=f"{FILES}Each is evaluated on its own.")],
     logits: Logits = None,
     probs: Probs = None,
     target: Target = None,

@@ -1,0 +1,68 @@
+"""On a GPU: the same numbers, and no predictions cross to the host."""
+
+import pytest
+import torch
+
+from dualfocal import metrics as M
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def sample(n: int = 3000, num_classes: int = 10):
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(n, num_classes, generator=generator)
+    return logits, torch.multinomial((logits / 1.3).softmax(1), 1, generator=generator)[:, 0]
+
+
+NAMES = ["ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "nll", "brier_score", "error_rate", "aurc"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_classes", [3, 70])
+@pytest.mark.parametrize("name", [*NAMES, "kde_ece"])
+def test_equals_the_cpu(name, num_classes, dtype) -> None:
+    logits, target = sample(num_classes=num_classes)
+    logits = logits.to(dtype)
+    metric = getattr(M, name)
+    assert metric(logits.cuda(), target.cuda()) == pytest.approx(metric(logits, target), abs=1e-8)
+
+
+def test_evaluate_compare_and_ood() -> None:
+    logits, target = sample()
+    here, there = M.evaluate(logits, target, inference=True), M.evaluate(logits.cuda(), target.cuda(), inference=True)
+    for name in ("ece", "nll", "brier", "aurc", "classwise_ece", "adaptive_ece"):
+        assert getattr(there, name) == pytest.approx(getattr(here, name), abs=1e-8)
+    assert there.inference.p_value == pytest.approx(here.inference.p_value, abs=1e-3)
+    assert there.inference.floors["classwise_ece"].mean == pytest.approx(
+        here.inference.floors["classwise_ece"].mean, rel=0.05
+    )
+    a, b = M.compare(logits, logits / 1.3, target), M.compare(logits.cuda(), logits.cuda() / 1.3, target.cuda())
+    for name, d in a.differences.items():
+        assert b.differences[name].low == pytest.approx(d.low, abs=1e-6), name
+    assert M.ood_auroc(logits.cuda(), logits.cuda() / 2) == pytest.approx(M.ood_auroc(logits, logits / 2), abs=1e-9)
+
+
+def test_what_crosses_is_small() -> None:
+    logits, target = (x.cuda() for x in sample(200_000))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+        M.evaluate(logits, target, inference=True)
+    copies = [event for event in profile.events() if "DtoH" in event.name]
+    assert copies
+    sizes = [event.device_time for event in copies]  # microseconds; 200,000 confidences would take more than 50
+    assert max(sizes) < 30
+
+
+def test_streaming() -> None:
+    logits, target = sample()
+    for make in (
+        M.ExpectedCalibrationError,
+        lambda: M.ClasswiseCalibrationError(10),
+        M.AdaptiveCalibrationError,
+        M.BrierScore,
+    ):
+        here, there = make(), make().cuda()
+        for part in (slice(0, 1000), slice(1000, 3000)):
+            here.update(logits[part], target[part])
+            there.update(logits[part].cuda(), target[part].cuda())
+        assert there.compute().item() == pytest.approx(here.compute().item(), abs=1e-8)
+        assert there.compute().is_cuda

@@ -1,0 +1,103 @@
+"""Bad input: an error that names the value and the rule, from every metric."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dualfocal import metrics as M
+
+METRICS = (
+    "ece",
+    "mce",
+    "adaptive_ece",
+    "classwise_ece",
+    "debiased_ece",
+    "nll",
+    "brier_score",
+    "error_rate",
+    "aurc",
+    "kde_ece",
+    "evaluate",
+    "brier_decomposition",
+)
+LOGITS = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.5]])
+TARGET = torch.tensor([0, 1])
+
+
+def changed(row: int, column: int, value: float, base: torch.Tensor = LOGITS) -> torch.Tensor:
+    result = base.clone()
+    result[row, column] = value
+    return result
+
+
+BAD = {
+    "nan": (changed(1, 2, math.nan), TARGET, {}, ValueError, "row 1 holds NaN"),
+    "plus infinity": (changed(1, 0, math.inf), TARGET, {}, ValueError, r"row 1 holds \+inf"),
+    "nothing finite": (torch.full((1, 3), -math.inf), TARGET[:1], {}, ValueError, "row 0 holds no finite"),
+    "empty": (LOGITS[:0], TARGET[:0], {}, ValueError, "no samples"),
+    "all ignored": (LOGITS, torch.tensor([-100, -100]), {}, ValueError, "no samples.*ignore_index = -100"),
+    "too many labels": (LOGITS, torch.tensor([0, 1, 2]), {}, ValueError, r"must have shape \(2,\), got \(3,\)"),
+    "label too large": (LOGITS, torch.tensor([0, 3]), {}, IndexError, r"target 3 .*\[0, 2\]"),
+    "label negative": (LOGITS, torch.tensor([0, -1]), {}, IndexError, "target -1"),
+    "float labels": (LOGITS, torch.tensor([0.0, 1.0]), {}, ValueError, "integer class indices, got torch.float32"),
+    "multilabel": (LOGITS, torch.tensor([[0, 1, 1], [1, 0, 0]]), {}, ValueError, "multilabel"),
+    "integer logits": (LOGITS.long(), TARGET, {}, ValueError, "floating point, got torch.int64"),
+    "one class": (LOGITS[:, :1], TARGET * 0, {}, ValueError, r"at least two classes, got \(2, 1\)"),
+    "one score": (LOGITS[:, 0], TARGET, {}, ValueError, "binary="),
+    "a list": (LOGITS.tolist(), TARGET, {}, TypeError, "got list"),
+    "objects": (np.array([["a", "b"]]), TARGET[:1], {}, ValueError, "plain numbers"),
+    "input": (LOGITS, TARGET, {"input": "softmax"}, ValueError, "'logits', 'probs', got 'softmax'"),
+    "logits as probs": (LOGITS, TARGET, {"input": "probs"}, ValueError, "row 1 holds 2; are these logits"),
+    "negative": (torch.tensor([[1.2, -0.2]]), TARGET[:1], {"input": "probs"}, ValueError, "row 0 holds -0.2"),
+    "sum": (torch.tensor([[0.5, 0.2]]), TARGET[:1], {"input": "probs"}, ValueError, "row 0 sums to 0.7"),
+    "nan probability": (torch.tensor([[math.nan, 1.0]]), TARGET[:1], {"input": "probs"}, ValueError, "NaN"),
+    "ignore_index": (LOGITS, TARGET, {"ignore_index": 0.5}, TypeError, "ignore_index must be an integer, got 0.5"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("name", METRICS)
+def test_bad_input(name, case) -> None:
+    logits, target, options, error, message = BAD[case]
+    with pytest.raises(error, match=message):
+        getattr(M, name)(logits, target, **options)
+
+
+@pytest.mark.parametrize("name", ["ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "evaluate"])
+def test_bad_bins(name) -> None:
+    metric = getattr(M, name)
+    with pytest.raises(ValueError, match="num_bins must be at least 1, got 0"):
+        metric(LOGITS, TARGET, num_bins=0)
+    with pytest.raises(TypeError, match=r"num_bins must be an integer, got 1\.5"):
+        metric(LOGITS, TARGET, num_bins=1.5)
+
+
+def test_row_numbers_count_all_rows(monkeypatch) -> None:
+    monkeypatch.setattr("dualfocal.metrics._scan.TILE_CPU", 6)
+    logits = torch.zeros(100, 3)
+    logits[77, 1] = math.nan
+    with pytest.raises(ValueError, match="row 77"):
+        M.ece(logits, torch.zeros(100, dtype=torch.int64))
+
+
+def test_other_options() -> None:
+    with pytest.raises(ValueError, match="binary='positive' is for two classes, the logits have 3"):
+        M.ece(LOGITS, TARGET, binary="positive")
+    with pytest.raises(ValueError, match="'top_label', 'positive', got 'both'"):
+        M.ece(LOGITS, TARGET, binary="both")
+    with pytest.raises(ValueError, match="not negative"):
+        M.ece(LOGITS, TARGET, sample_weight=torch.tensor([1.0, -1.0]))
+    with pytest.raises(ValueError, match=r"shape \(2,\)"):
+        M.ece(LOGITS, TARGET, sample_weight=torch.ones(3))
+    with pytest.raises(ValueError, match="level must be"):
+        M.evaluate(LOGITS, TARGET, inference=True, level=1.0)
+    with pytest.raises(ValueError, match="level must be"):
+        M.compare(LOGITS, LOGITS, TARGET, level=0.2)
+    with pytest.raises(ValueError, match="'entropy', 'max_prob', got 'energy'"):
+        M.ood_auroc(LOGITS, LOGITS, score="energy")
+    with pytest.raises(ValueError, match="at least two samples"):
+        M.kde_ece(LOGITS[:1], TARGET[:1])
+    with pytest.raises(ValueError, match=r"inference=True"):
+        M.evaluate(LOGITS, TARGET).verdict()

@@ -1,0 +1,234 @@
+"""Floors, test, interval and comparison against brute force; coverage at length is benchmarks/inference_coverage.py."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dualfocal import metrics as M
+from dualfocal.metrics._rows import as_rows
+from dualfocal.metrics.inference import CLASS_ROWS, classwise_floor
+
+
+def sample(n: int, num_classes: int, tau: float = 1.0, scale: float = 2.0, seed: int = 0):
+    """Over-confident by a factor tau in the logits."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(n, num_classes, generator=generator)
+    return logits, torch.multinomial((logits / tau).softmax(1), 1, generator=generator)[:, 0]
+
+
+@pytest.mark.parametrize("n", [300, 5000])  # each sample drawn alone, and neighbours together
+def test_floors_by_brute_force(n) -> None:
+    logits, target = sample(n, 4, tau=1.5)
+    result = M.evaluate(logits, target, inference=True)
+    generator = torch.Generator().manual_seed(1)
+    probs = logits.double().softmax(1)
+    drawn = []
+    for labels in torch.multinomial(probs, 300, replacement=True, generator=generator).T:
+        redrawn = M.evaluate(logits, labels)
+        drawn.append([redrawn.ece, redrawn.adaptive_ece, redrawn.mce, redrawn.classwise_ece])
+    columns = dict(zip(("ece", "adaptive_ece", "mce", "classwise_ece"), np.array(drawn).T, strict=True))
+    for name, values in columns.items():
+        floor = result.inference.floors[name]
+        error = values.std() / math.sqrt(300)
+        assert floor.mean == pytest.approx(values.mean(), abs=5 * error), name
+        assert floor.q95 == pytest.approx(np.quantile(values, 0.95), abs=7 * error), name
+
+
+def test_classwise_floor_of_many_rows_is_scaled() -> None:
+    logits, target = sample(4 * CLASS_ROWS, 3)
+    rows = as_rows(logits, target, input="logits")
+    floor = classwise_floor(rows, 15)
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.multinomial(logits.softmax(1), 40, replacement=True, generator=generator).T
+    drawn = np.array([M.classwise_ece(logits, y) for y in labels])
+    assert floor.mean == pytest.approx(drawn.mean(), rel=0.05)
+
+
+def test_floor_of_the_positive_class() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(2000, generator=generator)
+    p = scores.double().sigmoid()
+    target = torch.bernoulli(p, generator=generator).long()
+    floor = M.evaluate(scores, target, binary="positive", inference=True).inference.floors["ece"]
+    drawn = [M.ece(scores, torch.bernoulli(p, generator=generator).long(), binary="positive") for _ in range(200)]
+    assert floor.mean == pytest.approx(np.mean(drawn), abs=5 * np.std(drawn) / math.sqrt(200))
+
+
+def test_p_values_of_calibrated_models_are_uniform() -> None:
+    values = [
+        M.evaluate(*sample(400, 3, seed=seed), inference=True, seed=seed).inference.p_value for seed in range(120)
+    ]
+    ordered = np.sort(values)
+    distance = np.abs(ordered - np.arange(1, 121) / 121).max()
+    assert distance < 1.63 / math.sqrt(120)  # Kolmogorov and Smirnov, 1 %
+
+
+@pytest.mark.parametrize("tau", [1.0, 1.15, 1.6])
+def test_interval_covers(tau) -> None:
+    """A coarse guard, 60 samples: nominal 90 % may show 47 to 60."""
+    logits, _ = sample(400_000, 3, scale=2.5, seed=99)
+    truth, model = (logits.double() / tau).softmax(1), logits.double().softmax(1)
+    confidence, guess = model.max(1)
+    gap = confidence - truth.gather(1, guess[:, None])[:, 0]
+    index = (confidence * 15).ceil().long() - 1
+    count, total = torch.bincount(index, minlength=15), torch.zeros(15, dtype=torch.float64).index_add_(0, index, gap)
+    rms = math.sqrt(float((total**2 / count).nan_to_num(0).sum()) / len(logits))
+    hits = 0
+    for seed in range(60):
+        found = M.evaluate(*sample(1000, 3, tau, scale=2.5, seed=seed), inference=True, seed=seed).inference
+        low, high = found.debiased_ece
+        assert 0 <= low <= high
+        hits += low <= rms <= high
+    assert hits >= 47
+
+
+def test_a_wider_level_contains_a_narrower() -> None:
+    logits, target = sample(2000, 5, tau=1.3)
+    low, high = M.evaluate(logits, target, inference=True, level=0.95).inference.debiased_ece
+    inner_low, inner_high = M.evaluate(logits, target, inference=True, level=0.6).inference.debiased_ece
+    assert low < inner_low < M.debiased_ece(logits, target) < inner_high < high
+
+
+def test_detectable_is_found_four_times_in_five() -> None:
+    generator = torch.Generator().manual_seed(0)
+    confidence = 0.5 + 0.5 * torch.rand(2000, generator=generator, dtype=torch.float64)
+    probs = torch.stack([confidence, 1 - confidence], 1)
+    calibrated = (torch.rand(2000, generator=generator) > confidence).long()
+    size = M.evaluate(probs, calibrated, input="probs", inference=True).inference.detectable
+    assert 0.01 < size < 0.1
+    for gap, low, high in ((size, 28, 40), (size / 3, 0, 16)):
+        found = 0
+        for seed in range(40):
+            target = (torch.rand(2000, generator=generator) > confidence - gap).long()
+            result = M.evaluate(probs, target, input="probs", inference=True, seed=seed)
+            found += result.inference.p_value <= 0.05
+        assert low - 4 <= found <= high
+
+
+def test_more_samples_show_smaller_errors() -> None:
+    sizes = [M.evaluate(*sample(n, 5), inference=True).inference.detectable for n in (200, 2000, 20_000)]
+    assert sizes[0] > 2 * sizes[1] > 4 * sizes[2]
+
+
+def test_nothing_can_be_said_of_one_sample() -> None:
+    result = M.evaluate(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), inference=True)
+    assert result.inference.p_value == 1.0
+    assert result.inference.debiased_ece == (0.0, 1.0)
+    assert "N = 1; none could be" in result.verdict()
+    assert result.to_dict()["inference"]["detectable"] is None
+
+
+@pytest.mark.parametrize(("correct", "said"), [(True, "No miscalibration"), (False, "Over-confident")])
+def test_certain_models(correct, said) -> None:
+    """Confidence 1 everywhere: no noise is possible, a single error refutes it."""
+    probs = torch.tensor([[1.0, 0.0]]).expand(50, 2)
+    result = M.evaluate(probs, torch.zeros(50, dtype=torch.int64) + (not correct), input="probs", inference=True)
+    assert result.verdict().startswith(said)
+    assert result.inference.floors["ece"].mean == 0.0
+    low, high = result.inference.debiased_ece
+    assert low <= (0.0 if correct else 1.0) <= high
+
+
+def test_seeds_repeat() -> None:
+    logits, target = sample(500, 4)
+    first, again, other = (M.evaluate(logits, target, inference=True, seed=s).to_dict() for s in (3, 3, 4))
+    assert first == again
+    assert first["inference"]["floors"] != other["inference"]["floors"]
+    assert {k: v for k, v in first.items() if k != "inference"} == {k: v for k, v in other.items() if k != "inference"}
+
+
+def test_published_bootstrap() -> None:
+    """The pivotal interval, against resampling written out."""
+    logits, target = sample(300, 3, tau=1.4)
+    result = M.evaluate(logits, target, inference=True, convention="published")
+    rng = np.random.default_rng(0)
+    picks = [torch.from_numpy(rng.integers(300, size=300)) for _ in range(1000)]
+    for name, metric in (("ece", M.ece), ("adaptive_ece", M.adaptive_ece), ("classwise_ece", M.classwise_ece)):
+        drawn = np.array([metric(logits[pick], target[pick]) for pick in picks])
+        low, high = result.inference.published[name]
+        estimate = getattr(result, name)
+        expected = 2 * estimate - np.quantile(drawn, [0.95, 0.05])
+        assert (low, high) == pytest.approx(tuple(expected), abs=0.15 * drawn.std() + 0.002), name
+
+
+def test_comparison_against_resampling_written_out() -> None:
+    a, target = sample(400, 4, tau=1.3)
+    b = a / 1.3 + 0.3 * torch.randn(a.shape, generator=torch.Generator().manual_seed(5))
+    result = M.compare(a, b, target)
+    rng = np.random.default_rng(1)
+    functions = {"error": M.error_rate, "nll": M.nll, "brier": M.brier_score, "ece": M.ece, "mce": M.mce,
+                 "classwise_ece": M.classwise_ece, "adaptive_ece": M.adaptive_ece, "aurc": M.aurc}  # fmt: skip
+    drawn = {name: [] for name in functions}
+    for _ in range(600):
+        pick = torch.from_numpy(rng.integers(400, size=400))
+        for name, metric in functions.items():
+            drawn[name].append(metric(b[pick], target[pick]) - metric(a[pick], target[pick]))
+    for name, metric in functions.items():
+        d = result.differences[name]
+        assert (d.a, d.b) == (metric(a, target), metric(b, target))
+        # The quantiles of an MCE, which is that of one small bin or another, jump.
+        spread = np.std(drawn[name]) * (3 if name == "mce" else 1)
+        deviations = np.array(drawn[name]) - np.mean(drawn[name])
+        assert d.low == pytest.approx(d.difference - np.quantile(deviations, 0.95), abs=0.3 * spread), name
+        assert d.high == pytest.approx(d.difference - np.quantile(deviations, 0.05), abs=0.3 * spread), name
+
+
+def test_blocks_vary_as_single_samples_do(monkeypatch) -> None:
+    a, target = sample(3000, 4, tau=1.3)
+    b = a / 1.3 + 0.3 * torch.randn(a.shape, generator=torch.Generator().manual_seed(5))
+    single = M.compare(a, b, target).differences
+    monkeypatch.setattr("dualfocal.metrics.resampling.BLOCKS", 500)
+    monkeypatch.setattr("dualfocal.metrics.resampling.LOOP_SAMPLES", 3000 * 250)
+    blocks = M.compare(a, b, target).differences
+    for name, d in single.items():
+        width = d.high - d.low
+        assert blocks[name].low == pytest.approx(d.low, abs=0.2 * width), name
+        assert blocks[name].high == pytest.approx(d.high, abs=0.2 * width), name
+
+
+def test_comparison_finds_the_better_model() -> None:
+    a, target = sample(3000, 5, tau=1.5)
+    result = M.compare(a, (a / 1.5).softmax(1), target, input=("logits", "probs"))
+    for name in ("nll", "brier", "ece", "adaptive_ece", "classwise_ece", "debiased_ece"):
+        assert result.differences[name].high < 0, name
+    assert not result.differences["error"].told_apart
+    assert "B has the lower NLL" in result.verdict()
+    assert "B has the lower calibration error" in result.verdict()
+    assert "error not told apart" in result.verdict()
+    swapped = M.compare((a / 1.5).softmax(1), a, target, input=("probs", "logits"))
+    assert "A has the lower NLL" in swapped.verdict()
+    assert json.loads(json.dumps(result.to_dict()))["differences"]["nll"]["difference"] < 0
+    assert str(result).splitlines()[-1] == result.verdict()
+
+
+def test_a_model_is_not_told_apart_from_itself() -> None:
+    a, target = sample(300, 3)
+    result = M.compare(a, a, target)
+    assert all(d.difference == d.low == d.high == 0 for d in result.differences.values())
+    assert "NLL not told apart; error not told apart; calibration error not told apart" in result.verdict()
+
+
+def test_progress_is_told() -> None:
+    told = []
+    M.compare(*[sample(300, 3)[0]] * 2, sample(300, 3)[1], progress=told.append)
+    assert told == sorted(told)
+    assert told[-1] == pytest.approx(1.0)
+
+
+def test_texts() -> None:
+    logits, target = sample(2000, 5, tau=2.0)
+    result = M.evaluate(logits, target, inference=True)
+    text = str(result)
+    assert f"ECE [%]                 {100 * result.ece:.2f}" in text
+    assert text.splitlines()[-1] == result.verdict()
+    assert result.verdict().startswith(f"Over-confident: ECE is {100 * result.ece:.1f} points; a calibrated model")
+    assert f"<td>{100 * result.ece:.2f}</td>" in result._repr_html_()
+    under = M.evaluate(logits / 4, target, inference=True).verdict()
+    assert under.startswith("Under-confident")
+    json.dumps(result.to_dict(), allow_nan=False)
+    zero = M.evaluate(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), input="probs", inference=True)
+    assert zero.nll == math.inf
+    assert json.loads(json.dumps(zero.to_dict(), allow_nan=False))["nll"] is None

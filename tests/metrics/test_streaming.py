@@ -1,0 +1,175 @@
+"""The torchmetrics classes: a stream, in any batches and processes, equals the function on all of it, bit for bit."""
+
+import pickle
+import socket
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torchmetrics import MetricCollection
+
+from dualfocal import metrics as M
+
+PAIRS = {
+    "ExpectedCalibrationError": (lambda **k: M.ExpectedCalibrationError(**k), M.ece),
+    "MaximumCalibrationError": (lambda **k: M.MaximumCalibrationError(**k), M.mce),
+    "ClasswiseCalibrationError": (lambda **k: M.ClasswiseCalibrationError(5, **k), M.classwise_ece),
+    "AdaptiveCalibrationError": (lambda **k: M.AdaptiveCalibrationError(**k), M.adaptive_ece),
+    "BrierScore": (lambda **k: M.BrierScore(**k), M.brier_score),
+}
+
+
+def batches(n: int = 500, num_classes: int = 5):
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(n, num_classes, generator=generator)
+    target = torch.randint(num_classes, (n,), generator=generator)
+    cuts = [0, 1, 3, 128, 129, 400, n]
+    return logits, target, [slice(a, b) for a, b in pairwise(cuts)]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_streamed_equals_batch(name) -> None:
+    make, function = PAIRS[name]
+    logits, target, parts = batches()
+    metric, backwards, once = make(), make(), make()
+    for part in parts:
+        metric.update(logits[part], target[part])
+    for part in reversed(parts):
+        backwards.update(logits[part], target[part])
+    once.update(logits, target)
+    assert metric.compute().dtype == torch.float64
+    assert metric.compute().item() == once.compute().item() == backwards.compute().item()
+    assert metric.compute().item() == pytest.approx(function(logits, target), abs=1e-9)
+    metric.reset()
+    metric.update(logits[:50], target[:50])
+    assert metric.compute().item() == pytest.approx(function(logits[:50], target[:50]), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_forward_gives_the_batch_and_keeps_the_stream(name) -> None:
+    make, function = PAIRS[name]
+    logits, target, parts = batches()
+    metric = make()
+    for part in parts:
+        assert metric(logits[part], target[part]).item() == pytest.approx(
+            function(logits[part], target[part]), abs=1e-9
+        )
+    assert metric.compute().item() == pytest.approx(function(logits, target), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_options(name) -> None:
+    make, function = PAIRS[name]
+    logits, target, _ = batches()
+    probs = logits.softmax(1)
+    target[::7] = 3
+    metric = make(input="probs", ignore_index=3)
+    metric.update(probs, target)
+    metric.update(probs[::7], target[::7])  # all ignored: nothing happens
+    assert metric.compute().item() == pytest.approx(function(probs, target, input="probs", ignore_index=3), abs=1e-9)
+    with pytest.raises(ValueError, match="'logits', 'probs', got 'scores'"):
+        make(input="scores")
+
+
+def test_binary_semantics() -> None:
+    logits, target, _ = batches()
+    scores, target = logits[:, 0], target % 2
+    for binary in ("top_label", "positive"):
+        metric = M.ExpectedCalibrationError(binary=binary)
+        metric.update(scores, target)
+        assert metric.compute().item() == M.ece(scores, target, binary=binary)
+
+
+def test_collection_shares_bins() -> None:
+    logits, target, parts = batches()
+    collection = MetricCollection(
+        {"ece": M.ExpectedCalibrationError(), "mce": M.MaximumCalibrationError(), "rbs": M.BrierScore(root=True)}
+    )
+    for part in parts:
+        collection.update(logits[part], target[part])
+    expected = {
+        "ece": M.ece(logits, target),
+        "mce": M.mce(logits, target),
+        "rbs": M.brier_score(logits, target, root=True),
+    }
+    assert {name: value.item() for name, value in collection.compute().items()} == pytest.approx(expected, abs=1e-9)
+    assert sorted(sorted(group) for group in collection.compute_groups.values()) == [["ece", "mce"], ["rbs"]]
+
+
+def test_state_has_the_size_of_the_bins() -> None:
+    logits, target, _ = batches()
+    metrics = [
+        M.ExpectedCalibrationError(),
+        M.MaximumCalibrationError(),
+        M.ClasswiseCalibrationError(5),
+        M.BrierScore(),
+    ]
+    for metric in metrics:
+        metric.update(logits, target)
+        before = len(pickle.dumps(metric.metric_state))
+        for _ in range(20):
+            metric.update(logits, target)
+        assert len(pickle.dumps(metric.metric_state)) == before
+        assert all(state.dtype == torch.int64 for state in metric.metric_state.values())
+
+
+def test_casts_leave_the_integers_alone() -> None:
+    logits, target, _ = batches()
+    metric = M.ExpectedCalibrationError().half().set_dtype(torch.float16)
+    metric.update(logits, target)
+    assert metric.count.dtype == torch.int64
+    assert metric.compute().item() == M.ece(logits, target)
+    copy = pickle.loads(pickle.dumps(metric))
+    assert copy.compute().item() == metric.compute().item()
+
+
+def test_bins_of_the_stream() -> None:
+    logits, target, _ = batches()
+    metric = M.ExpectedCalibrationError(num_bins=10)
+    metric.update(logits, target)
+    assert metric.bins == M.evaluate(logits, target, num_bins=10).bins
+
+
+def test_wrong_number_of_classes() -> None:
+    with pytest.raises(ValueError, match="num_classes is 4, a batch has 5"):
+        M.ClasswiseCalibrationError(4).update(*batches()[:2])
+    with pytest.raises(ValueError, match="num_classes must be at least 2, got 1"):
+        M.ClasswiseCalibrationError(1)
+
+
+WORKER = """
+import sys, torch, torch.distributed as dist
+from dualfocal import metrics as M
+rank, world, port, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+if world > 1:
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+generator = torch.Generator().manual_seed(0)
+logits = 2 * torch.randn(1001, 5, generator=generator)
+target = torch.randint(5, (1001,), generator=generator)
+metrics = [M.ExpectedCalibrationError(), M.MaximumCalibrationError(), M.ClasswiseCalibrationError(5),
+           M.AdaptiveCalibrationError(), M.BrierScore()]
+# Unequal shares, and unequal numbers of batches.
+mine = slice(0, 1001) if world == 1 else slice(0, 300) if rank == 0 else slice(300, 1001)
+for start in range(mine.start, mine.stop, 64):
+    part = slice(start, min(start + 64, mine.stop))
+    for metric in metrics:
+        metric.update(logits[part], target[part])
+torch.save([metric.compute() for metric in metrics], f"{folder}/{world}-{rank}.pt")
+"""
+
+
+def test_two_processes_equal_one_bit_for_bit(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    runs = [("0", "1"), ("0", "2"), ("1", "2")]
+    processes = [subprocess.Popen([sys.executable, script, *run, port, tmp_path]) for run in runs]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
+    one, first, second = (torch.load(tmp_path / f"{world}-{rank}.pt") for rank, world in runs)
+    assert [v.item() for v in first] == [v.item() for v in one]
+    assert [v.item() for v in second] == [v.item() for v in one]
