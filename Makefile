@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PEERS  := .venv-peers
 
 .PHONY: help demo test bench clean
 .DEFAULT_GOAL := help
@@ -16,8 +17,10 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
-demo: $(VENV)/installed  ## train three losses on scikit-learn's digits, print the table, draw demo/reliability.png
+demo: $(VENV)/installed  ## train three losses on scikit-learn's digits, compare them, draw demo/reliability.png
 	$(BIN)/python examples/digits.py --out demo
+	$(BIN)/dualfocal compare demo/cross_entropy.npz demo/dual_focal.npz
+	@echo "Next: $(BIN)/dualfocal evaluate demo/dual_focal.npz --plot demo/dual_focal.png"
 
 test: $(VENV)/installed  ## lint, types, tests and doctests
 	$(BIN)/ruff check .
@@ -25,8 +28,18 @@ test: $(VENV)/installed  ## lint, types, tests and doctests
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto --dist worksteal --durations=15
 
-bench: $(VENV)/installed  ## every script of benchmarks/; results go to benchmarks/results/
+bench: $(VENV)/installed $(PEERS)/installed  ## every script of benchmarks/; results go to benchmarks/results/ (an hour)
 	$(BIN)/python benchmarks/loss_cpu.py --csv benchmarks/results/loss_cpu.csv
+	$(BIN)/python benchmarks/inference_coverage.py --csv benchmarks/results/inference_coverage.csv
+	$(PEERS)/bin/python benchmarks/metrics_cpu.py --csv benchmarks/results/metrics_cpu.csv
+	$(PEERS)/bin/python benchmarks/metrics_cpu.py --stream --csv benchmarks/results/metrics_stream.csv
+	$(PEERS)/bin/python benchmarks/metrics_cpu.py --cli --csv benchmarks/results/metrics_cli.csv
+
+# The peers of the metrics bring dependencies of their own.
+$(PEERS)/installed: pyproject.toml constraints.txt benchmarks/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/peers.txt -e .
+	touch $@
 
 clean:  ## remove what was installed and made
-	rm -rf $(VENV) demo build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) demo build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,8 +15,8 @@ The recipe was chosen on seeds 100 to 104; seeds 0 to 4 only report.
 import argparse
 from pathlib import Path
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
@@ -25,6 +25,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from dualfocal import CrossEntropyLoss, DualFocalLoss, FocalLoss
+from dualfocal.metrics import BinStats, Evaluation, evaluate
 
 LOSSES: dict[str, nn.Module] = {
     "cross-entropy": CrossEntropyLoss(),
@@ -33,8 +34,7 @@ LOSSES: dict[str, nn.Module] = {
 }
 NUM_TRAIN, NOISE_STD = 800, 0.3
 BATCH_SIZE, LR, MOMENTUM, WEIGHT_DECAY = 100, 0.05, 0.9, 5e-4
-NUM_BINS, FLOOR_DRAWS, MIN_DRAWN = 15, 200, 10
-EDGES = torch.linspace(0, 1, NUM_BINS + 1)
+NUM_BINS, MIN_DRAWN = 15, 10
 
 
 # ---- data: 1797 images of 8x8 pixels, each with noise that is drawn once and kept --------------------------
@@ -78,33 +78,15 @@ def train(criterion: nn.Module, seed: int, epochs: int) -> tuple[Tensor, Tensor]
 
 
 # ---- evaluation --------------------------------------------------------------------------------------------
-def bin_sums(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For each bin (lo, hi] of confidence: number of samples, sum of confidence, number correct."""
-    bins = torch.bucketize(confidence, EDGES[1:-1])  # (N,)
-    samples = torch.stack([torch.ones_like(confidence), confidence, correct]).double()  # (3, N)
-    count, confidence_sum, hits = torch.zeros(3, NUM_BINS).double().index_add(1, bins, samples)
-    return count, confidence_sum, hits
+def scores_of(evaluation: Evaluation) -> Tensor:
+    """(error %, ECE %, floor %, NLL)."""
+    percent = [evaluation.error, evaluation.ece, evaluation.inference.floors["ece"].mean]
+    return torch.tensor([*(100 * x for x in percent), evaluation.nll])
 
 
-def ece(confidence: Tensor, correct: Tensor) -> float:
-    """Expected calibration error: |accuracy - mean confidence| of each bin, weighted by its share of samples."""
-    _, confidence_sum, hits = bin_sums(confidence, correct)
-    return (hits - confidence_sum).abs().sum().item() / len(confidence)
-
-
-def ece_floor(confidence: Tensor, seed: int) -> float:
-    """ECE of a perfectly calibrated model: one that is right with probability `confidence`, mean of many draws."""
-    rng = torch.Generator().manual_seed(seed)
-    draws = [ece(confidence, torch.bernoulli(confidence, generator=rng)) for _ in range(FLOOR_DRAWS)]
-    return sum(draws) / FLOOR_DRAWS
-
-
-def evaluate(logits: Tensor, target: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Return (error %, ECE %, floor %, NLL) and, per sample, the top-1 confidence and whether it is right (2, N)."""
-    confidence, guess = logits.softmax(dim=1).max(dim=1)
-    correct = (guess == target).float()
-    percent = [100 * (1 - correct.mean().item()), 100 * ece(confidence, correct), 100 * ece_floor(confidence, seed)]
-    return torch.tensor([*percent, F.cross_entropy(logits, target).item()]), torch.stack([confidence, correct])
+def file_of(name: str) -> str:
+    """Where the test logits of a loss go."""
+    return f"{name.partition(' (')[0].replace(' ', '_').replace('-', '_')}.npz"
 
 
 # ---- table -------------------------------------------------------------------------------------------------
@@ -125,8 +107,8 @@ def print_table(console: Console, scores: dict[str, Tensor], title: str) -> None
     floors = {name: rows[:, 2].mean().item() for name, rows in scores.items()}
     console.print(
         f"ECE floor: by sampling noise alone, a perfectly calibrated model of this size would show ECE of about "
-        f"{min(floors.values()):.1f} to {max(floors.values()):.1f} % (labels drawn {FLOOR_DRAWS} times from the "
-        f"model's own probabilities)."
+        f"{min(floors.values()):.1f} to {max(floors.values()):.1f} % (outcomes drawn 1000 times with the "
+        f"model's own confidences)."
     )
     best, *others = sorted(eces, key=lambda name: eces[name])
     sentence = f"Lowest ECE: {best}, {eces[best]:.1f} % with a floor of {floors[best]:.1f} %"
@@ -139,16 +121,16 @@ def print_table(console: Console, scores: dict[str, Tensor], title: str) -> None
 
 
 # ---- picture -----------------------------------------------------------------------------------------------
-def draw(path: Path, scores: dict[str, Tensor], top1: dict[str, Tensor], title: str) -> None:
-    """Draw a reliability diagram per loss from (confidence, correct), and the share of samples in each bin."""
+def draw(path: Path, scores: dict[str, Tensor], bins: dict[str, BinStats], title: str) -> None:
+    """Draw a reliability diagram per loss, and the share of samples in each bin."""
     sky, vermilion, grey = "#56B4E9", "#D55E00", "#777777"  # Okabe-Ito: told apart with any colour vision
     figure = Figure(figsize=(12, 6.2), layout="constrained")
-    axes = figure.subplots(2, len(top1), sharex=True, sharey="row", height_ratios=(4, 1))
+    axes = figure.subplots(2, len(bins), sharex=True, sharey="row", height_ratios=(4, 1))
     box = {"width": 1 / NUM_BINS, "align": "edge"}
-    for (name, (confidence, correct)), (top, strip) in zip(top1.items(), axes.T, strict=True):
-        count, confidence_sum, hits = bin_sums(confidence, correct)
-        lo, drawn = EDGES[:-1], count >= MIN_DRAWN
-        accuracy, gap = (hits / count)[drawn], ((confidence_sum - hits) / count)[drawn]
+    for (name, of_loss), (top, strip) in zip(bins.items(), axes.T, strict=True):
+        count, lo = of_loss.count, of_loss.edges[:-1]
+        drawn = count >= MIN_DRAWN
+        accuracy, gap = of_loss.accuracy[drawn], (of_loss.gap / count)[drawn]
         top.bar(lo[drawn], accuracy, color=sky, edgecolor="white", label="accuracy", **box)
         hatched = {"color": "none", "edgecolor": vermilion, "hatch": "////", "label": "gap to mean confidence"}
         top.bar(lo[drawn], gap, bottom=accuracy, **hatched, **box)
@@ -208,7 +190,7 @@ def main() -> None:
         f"{MOMENTUM}, weight decay {WEIGHT_DECAY}. A seed sets noise, split, weights and batches, for all losses alike."
     )
     scores: dict[str, Tensor] = {}
-    top1: dict[str, Tensor] = {}
+    bins: dict[str, BinStats] = {}
     with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console) as progress:
         bar = progress.add_task("", total=len(LOSSES) * len(args.seeds))
         for name, criterion in LOSSES.items():
@@ -216,18 +198,22 @@ def main() -> None:
             for seed in args.seeds:
                 progress.update(bar, description=f"{name}, seed {seed}")
                 logits, target = train(criterion, seed, args.epochs)
-                runs.append(evaluate(logits, target, seed))
+                runs.append(evaluate(logits, target, num_bins=NUM_BINS, inference=True, seed=seed))
+                if seed == args.seeds[0]:
+                    np.savez(args.out / file_of(name), logits=logits, target=target)
                 progress.advance(bar)
-            scores[name] = torch.stack([score for score, _ in runs])  # (seeds, 4)
-            top1[name] = torch.cat([pair for _, pair in runs], dim=1)  # (2, seeds * N)
+            scores[name] = torch.stack([scores_of(run) for run in runs])  # (seeds, 4)
+            bins[name] = sum((run.bins for run in runs[1:]), runs[0].bins)  # merged exactly
 
     several, num_test = len(args.seeds) > 1, len(target)
     over = f"mean ± std over {len(args.seeds)} seeds" if several else f"seed {args.seeds[0]}"
     print_table(console, scores, f"{num_test} test images, {over}")
     pooled = f"bars pool {len(args.seeds)} seeds, ECE is their mean" if several else over
     path = args.out / "reliability.png"
-    draw(path, scores, top1, f"{num_test} noisy digits; {pooled}; bins of fewer than {MIN_DRAWN} images have no bar")
+    draw(path, scores, bins, f"{num_test} noisy digits; {pooled}; bins of fewer than {MIN_DRAWN} images have no bar")
     console.print(f"Reliability diagram: {path}", soft_wrap=True)
+    files = ", ".join(str(args.out / file_of(name)) for name in LOSSES)
+    console.print(f"Test logits of seed {args.seeds[0]}: {files}", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,25 @@ ROOT = Path(__file__).parents[1]
 def test_import_loads_torch_and_numpy_only() -> None:
     """Everything else that torch does not load itself must resolve late."""
     script = (
-        "import sys, numpy, torch\n"
+        "import sys, numpy.random, torch\n"
         "before = {name.partition('.')[0] for name in sys.modules}\n"
         "import dualfocal\n"
-        "print(*sorted({name.partition('.')[0] for name in sys.modules} - before))\n"
+        "after = {name.partition('.')[0] for name in sys.modules}\n"
+        "print(*sorted(after - before - sys.stdlib_module_names))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["dualfocal"]
+
+
+def test_torchmetrics_classes_resolve_late() -> None:
+    script = (
+        "import sys, dualfocal\n"
+        "assert 'torchmetrics' not in sys.modules\n"
+        "from dualfocal.metrics import *\n"
+        "assert ExpectedCalibrationError.__module__ == 'dualfocal.metrics.streaming'\n"
+        "assert 'ece' in dir(dualfocal.metrics)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_version_is_the_packages() -> None:

@@ -1,4 +1,4 @@
-"""Classifiers whose confidence can be trusted: dual focal loss and the losses it is compared with, for PyTorch."""
+"""Classifiers whose confidence can be trusted: dual focal loss, the losses it is compared with, and their metrics."""
 
 from dualfocal.losses import (
     LOSSES,
@@ -15,6 +15,7 @@ from dualfocal.losses import (
     MMCELoss,
     dual_focal_loss,
 )
+from dualfocal.metrics import Evaluation, compare, evaluate
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ __all__ = [
     "BrierLoss",
     "CrossEntropyLoss",
     "DualFocalLoss",
+    "Evaluation",
     "FLSDLoss",
     "FocalLoss",
     "InverseFocalLoss",
@@ -32,5 +34,7 @@ __all__ = [
     "LabelSmoothingLoss",
     "MMCELoss",
     "__version__",
+    "compare",
     "dual_focal_loss",
+    "evaluate",
 ]

@@ -1,0 +1,242 @@
+"""`dualfocal compare`: which model is better is said where one is so by construction, and only there."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dualfocal import metrics
+from dualfocal.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command; gives what it printed to stdout and to stderr, and checks the exit code."""
+
+    def run(*arguments: object, code: int = 0) -> tuple[str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["compare", *map(str, arguments)])
+        assert ended.value.code == code
+        captured = capsys.readouterr()
+        return captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def record(run):
+    """What `--json` says: stdout must be JSON, whole and strict."""
+
+    def record(*arguments: object) -> dict[str, Any]:
+        return json.loads(run(*arguments, "--json")[0], parse_constant=pytest.fail)
+
+    return record
+
+
+def refused(run, *arguments: object) -> str:
+    out, err = run(*arguments, code=2)
+    assert out == ""
+    [line] = [line for line in err.splitlines() if line.startswith("dualfocal: ")]
+    assert err.endswith(f"{line}\n")
+    return line.removeprefix("dualfocal: ")
+
+
+def save(name: str, target: np.ndarray, **values: torch.Tensor) -> str:
+    np.savez(name, target=target, **{kind: of.numpy() for kind, of in values.items()})
+    return name
+
+
+def drawn(n: int, seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:
+    """Calibrated logits of 4 classes, and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(n, 4, generator=generator)
+    return logits, torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0].numpy()
+
+
+def better(out: str) -> dict[str, str]:
+    """The last cell of each row of the table, by the first."""
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
+    return {row[0]: row[-1] for row in rows}
+
+
+def test_a_sharpened_model_is_worse_but_makes_the_same_errors(run):
+    logits, target = drawn(500)
+    save("sharp.npz", target, logits=2.5 * logits)
+    save("true.npz", target, logits=logits)
+    out, err = run("sharp.npz", "true.npz")
+    assert [line.split(":")[0] for line in err.splitlines() if line] == ["sharp.npz", "true.npz"]
+    assert out.startswith("A = sharp.npz, B = true.npz, 500 samples")
+    verdict = out.splitlines()[-1]
+    assert re.fullmatch(
+        r"B has the lower NLL, by [\d.]+ nats \([\d.]+ to [\d.]+\); error not told apart; "
+        r"B has the lower calibration error, by [\d.]+ points \([\d.]+ to [\d.]+\) \(90% intervals, N = 500\)\.",
+        verdict,
+    )
+    size, low, high = map(float, re.findall(r"\d+\.\d{4}", verdict))
+    probs = [(sharpness * logits).double().softmax(1).numpy()[np.arange(500), target] for sharpness in (2.5, 1)]
+    assert size == pytest.approx(np.log(probs[1]).mean() - np.log(probs[0]).mean(), abs=5e-5)
+    assert low < size < high
+    assert better(out)["NLL [nats]"] == better(out)["ECE [%]"] == "B"
+    assert better(out)["error [%]"] == ""
+
+    out, _ = run("true.npz", "sharp.npz")
+    assert out.splitlines()[-1].startswith(f"A has the lower NLL, by {size:.4f} nats (")
+    assert better(out)["NLL [nats]"] == better(out)["ECE [%]"] == "A"
+
+
+def test_fewer_errors_are_seen(run):
+    logits, target = drawn(400)
+    save("guess.npz", target, logits=logits.roll(1, dims=1))
+    save("know.npz", target, logits=logits)
+    wrong = [int((of.argmax(1).numpy() != target).sum()) for of in (logits.roll(1, dims=1), logits)]
+    out, _ = run("guess.npz", "know.npz")
+    assert f"B has the lower error, by {(wrong[0] - wrong[1]) / 4:.2f} points (" in out
+
+
+def test_json_is_the_library_s_numbers(record):
+    logits, target = drawn(300)
+    save("a.npz", target, logits=2 * logits)
+    save("b.npz", target, logits=logits)
+    got = record("a.npz", "b.npz", "--num-bins", 10, "--level", 0.8, "--seed", 5)
+    expected = metrics.compare((2 * logits), logits, torch.from_numpy(target), num_bins=10, level=0.8, seed=5)
+    assert (got.pop("a"), got.pop("b")) == ("a.npz", "b.npz")
+    assert got.pop("verdict") == expected.verdict()
+    assert got == json.loads(json.dumps(expected.to_dict()))
+    alone = [metrics.evaluate(values, torch.from_numpy(target), num_bins=10) for values in (2 * logits, logits)]
+    for name, of in got["differences"].items():
+        assert [of["a"], of["b"]] == [getattr(evaluation, name) for evaluation in alone]
+        assert of["difference"] == of["b"] - of["a"]
+
+
+def test_a_seed_repeats_exactly_and_another_moves_the_intervals_alone(record):
+    logits, target = drawn(200)
+    save("a.npz", target, logits=2 * logits)
+    save("b.npz", target, logits=logits)
+    first, again, other = (record("a.npz", "b.npz", "--seed", seed) for seed in (1, 1, 2))
+    assert first == again
+    for name, of in first["differences"].items():
+        assert of["difference"] == other["differences"][name]["difference"]
+    assert first["differences"]["nll"]["interval"] != other["differences"]["nll"]["interval"]
+
+
+@pytest.mark.parametrize("n", [1, 300])
+def test_a_model_is_not_told_apart_from_itself(run, record, n):
+    logits, target = drawn(n)
+    save("a.npz", target, logits=logits)
+    out, _ = run("a.npz", "a.npz")
+    assert out.splitlines()[-1] == (
+        f"NLL not told apart; error not told apart; calibration error not told apart (90% intervals, N = {n})."
+    )
+    assert set(better(out).values()) == {""}
+    for of in record("a.npz", "a.npz")["differences"].values():
+        assert of["difference"] == 0
+        assert of["interval"] == pytest.approx([0, 0], abs=1e-12)
+
+
+def test_logits_against_probabilities(record):
+    logits, target = drawn(300)
+    save("a.npz", target, logits=2 * logits)
+    save("b.npz", target, probs=logits.double().softmax(1))
+    save("c.npz", target, logits=logits)
+    mixed, plain = record("a.npz", "b.npz")["differences"], record("a.npz", "c.npz")["differences"]
+    for name in mixed:
+        assert mixed[name]["b"] == pytest.approx(plain[name]["b"], abs=1e-6), name
+        assert mixed[name]["interval"] == pytest.approx(plain[name]["interval"], abs=1e-5), name
+
+
+def test_binary_scores_by_hand(record):
+    target = np.array([0, 0, 1, 1])
+    save("a.npz", target, probs=torch.tensor([0.4, 0.4, 0.4, 0.4], dtype=torch.float64))
+    save("b.npz", target, probs=torch.tensor([0.1, 0.1, 0.9, 0.9], dtype=torch.float64))
+    got = record("a.npz", "b.npz", "--binary", "positive", "--num-bins", 2)["differences"]
+    assert [got["ece"]["a"], got["ece"]["b"]] == pytest.approx([0.1, 0.1], abs=1e-9)
+    assert [got["error"]["a"], got["error"]["b"]] == [0.5, 0.0]
+    assert got["nll"]["difference"] == pytest.approx(-np.log(0.9) + (np.log(0.6) + np.log(0.4)) / 2, abs=1e-9)
+
+
+def test_ignored_labels_count_nothing(record):
+    logits, target = drawn(200)
+    for name, sharpness in (("a", 2.0), ("b", 1.0)):
+        save(f"{name}.npz", target, logits=sharpness * logits)
+        padding = torch.full((50, 4), sharpness)
+        save(f"{name}_padded.npz", np.append(target, np.full(50, 9)), logits=torch.cat([sharpness * logits, padding]))
+    plain, padded = record("a.npz", "b.npz"), record("a_padded.npz", "b_padded.npz", "--ignore-index", 9)
+    assert padded["num_samples"] == 200
+    assert padded["differences"] == plain["differences"]
+
+
+def test_markup_in_names_is_printed_as_it_is(run):
+    logits, target = drawn(50)
+    name = save("[bold]x.npz", target, logits=logits)
+    out, err = run(name, name)
+    assert out.startswith(f"A = {name}, B = {name}, 50 samples")
+    assert err.startswith(f"{name}: logits")
+
+
+# Refusals
+
+
+def test_other_labels_are_refused(run):
+    logits, target = drawn(100)
+    save("a.npz", target, logits=logits)
+    other = target.copy()
+    other[[7, 30, 99]] = (target[[7, 30, 99]] + 1) % 4
+    save("b.npz", other, logits=logits)
+    line = refused(run, "a.npz", "b.npz")
+    labels = f"{target[7]} and {other[7]}"
+    assert line == f"both files must hold the same labels: 3 differ, the first at 7: {labels}"
+    save("b.npz", target[:60], logits=logits[:60])
+    assert refused(run, "a.npz", "b.npz") == "both files must hold the same labels, got shapes (100,) and (60,)"
+
+
+def test_bad_input_is_one_line_and_exit_code_2(run):
+    logits, target = drawn(50)
+    save("a.npz", target, logits=logits)
+    damaged = logits.clone()
+    damaged[7, 1] = torch.nan
+    save("nan.npz", target, logits=damaged)
+    assert "row 7 holds NaN" in refused(run, "a.npz", "nan.npz")
+    assert "row 7 holds NaN" in refused(run, "nan.npz", "a.npz", "--json")
+    assert refused(run, "a.npz", "b.npz") == "b.npz: there is no such file"
+    assert refused(run, "a.npz").startswith("Missing argument 'B'")
+    assert "--num-bins" in refused(run, "a.npz", "a.npz", "--num-bins", "0")
+    assert "--merge" in refused(run, "a.npz", "a.npz", "--merge")
+    Path("c.csv").write_text("one,two,y\n0.5,0.5,1\n")
+    assert "--logits NAME or --probs NAME" in refused(run, "a.npz", "c.csv")
+
+
+@pytest.mark.xfail(strict=True, reason="the line does not name the file", raises=AssertionError)
+def test_bad_values_are_traced_to_their_file(run):
+    logits, target = drawn(50)
+    save("a.npz", target, logits=logits)
+    save("b.npz", target, logits=logits / 0)
+    assert "b.npz" in refused(run, "a.npz", "b.npz")
+
+
+@pytest.mark.xfail(
+    strict=True, reason="0 * inf in the resampled NLL is NaN: quantile() of nothing", raises=RuntimeError
+)
+@pytest.mark.parametrize("other", ["sure.npz", "unsure.npz"])
+def test_infinite_nll(run, record, other):
+    probs = torch.tensor([[1.0, 0.0], [0.25, 0.75]], dtype=torch.float64).repeat(30, 1)
+    target = np.tile([1, 1], 30)
+    save("sure.npz", target, probs=probs)
+    save("unsure.npz", target, probs=probs.clamp(0.1, 0.9))
+    got = record("sure.npz", other)["differences"]
+    assert got["nll"]["a"] is None
+    assert got["nll"]["difference"] is None
+    assert got["nll"]["interval"] == [None, None]
+    assert got["error"]["a"] == 0.5
+    assert "NLL not told apart" in run("sure.npz", other)[0]
