@@ -130,6 +130,8 @@ def test_certain_models(correct, said) -> None:
     assert result.inference.floors["ece"].mean == 0.0
     low, high = result.inference.debiased_ece
     assert low <= (0.0 if correct else 1.0) <= high
+    assert high - low < 0.15
+    assert 0.03 < result.inference.detectable < 0.12  # two wrong of 50
 
 
 def test_seeds_repeat() -> None:
@@ -222,7 +224,7 @@ def test_texts() -> None:
     logits, target = sample(2000, 5, tau=2.0)
     result = M.evaluate(logits, target, inference=True)
     text = str(result)
-    assert f"ECE [%]                 {100 * result.ece:.2f}" in text
+    assert f"\nECE [%] {100 * result.ece:.2f} " in "\n".join(" ".join(line.split()) for line in text.splitlines())
     assert text.splitlines()[-1] == result.verdict()
     assert result.verdict().startswith(f"Over-confident: ECE is {100 * result.ece:.1f} points; a calibrated model")
     assert f"<td>{100 * result.ece:.2f}</td>" in result._repr_html_()
@@ -232,3 +234,10 @@ def test_texts() -> None:
     zero = M.evaluate(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), input="probs", inference=True)
     assert zero.nll == math.inf
     assert json.loads(json.dumps(zero.to_dict(), allow_nan=False))["nll"] is None
+
+
+def test_a_target_of_probability_0_is_not_told_apart() -> None:
+    probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.7, 0.3]])
+    result = M.compare(probs, probs.flip(1), torch.tensor([1, 0, 0]), input="probs")
+    assert "NLL not told apart" in result.verdict()
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["differences"]["nll"]["a"] is None

@@ -1,5 +1,6 @@
 """The command line: `dualfocal ...` or `python -m dualfocal ...`. Thin: parses, calls, prints."""
 
+import io
 import sys
 
 import typer
@@ -32,13 +33,17 @@ def _dualfocal(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; bad input ends with one line on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a narrow terminal encoding shall not lose the result
     try:
         code = app(arguments, standalone_mode=False)
     except Exception as error:
         # Usage errors of typer, of any version, can say what is wrong; what cannot is a defect and keeps its traceback.
         if not hasattr(error, "format_message"):
             raise
-        print(f"dualfocal: {' '.join(error.format_message().split())}", file=sys.stderr)
+        if message := " ".join(error.format_message().split()):
+            print(f"dualfocal: {message}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         code = 130

@@ -46,7 +46,7 @@ BinaryOption = Annotated[
     typer.Option(help="Two classes: confidence of the predicted class, or of class 1. Needed for one score a sample."),
 ]
 Level = Annotated[float, typer.Option(min=0.5, max=0.999, help="Nominal coverage of intervals.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of the draws behind floors, p-values and intervals.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the draws behind floors, p-values and intervals.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (fractions, not percent) and nothing else.")]
 
 FLOOR = "floor: what a perfectly calibrated model with these confidences scores by chance"
@@ -93,6 +93,8 @@ def evaluate(
         if group_by is not None and not inference:
             raise ValueError("--group-by needs inference, to tell groups from noise")
         _check_plot(plot)
+        if len(set(files)) < len(files):
+            raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
         loaded = {
             str(path): load_predictions(path, logits=logits, probs=probs, target=target, group=group_by, split=split)
             for path in files
@@ -139,7 +141,7 @@ def evaluate(
         from dualfocal.report.plots import reliability_figure
 
         with _bad_input_ends():
-            reliability_figure({Path(name).name: result for name, result in results.items()}).savefig(plot, dpi=150)
+            reliability_figure(dict(zip(_short(list(results)), results.values(), strict=True))).savefig(plot, dpi=150)
         err.print(f"Reliability diagram: {plot}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -168,23 +170,28 @@ def compare(
         first, second = (
             load_predictions(path, logits=logits, probs=probs, target=target, split=split) for path in (a, b)
         )
-        for name, data in ((a, first), (b, second)):
-            err.print(f"{name}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
         _check_same_labels(first, second)
-        with Progress(console=err, transient=True) as progress:
-            bar = progress.add_task("resampling", total=1.0)
-            result = metrics.compare(
-                first.values,
-                second.values,
-                first.target,
-                input=(first.input, second.input),
-                binary=None if binary is None else binary.value,
-                num_bins=num_bins,
-                ignore_index=ignore_index,
-                level=level,
-                seed=seed,
-                progress=lambda share: progress.update(bar, completed=share),
+    two_classes = None if binary is None else binary.value
+    for name, data in ((a, first), (b, second)):
+        err.print(f"{name}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
+        with _bad_input_ends(str(name)):  # so that the message says which file
+            metrics.error_rate(
+                data.values, data.target, input=data.input, ignore_index=ignore_index, binary=two_classes
             )
+    with _bad_input_ends(), Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        bar = progress.add_task("resampling", total=1.0)
+        result = metrics.compare(
+            first.values,
+            second.values,
+            first.target,
+            input=(first.input, second.input),
+            binary=two_classes,
+            num_bins=num_bins,
+            ignore_index=ignore_index,
+            level=level,
+            seed=seed,
+            progress=lambda share: progress.update(bar, completed=share),
+        )
     if as_json:
         record = {"a": str(a), "b": str(b), **result.to_dict(), "verdict": result.verdict()}
         print(json.dumps(record, indent=2, allow_nan=False))
@@ -196,7 +203,7 @@ def compare(
 
 def _consoles(as_json: bool) -> tuple[Console, Console]:
     """For results, silent if they go out as JSON; and for remarks."""
-    return Console(quiet=as_json), Console(stderr=True)
+    return Console(quiet=as_json, emoji=False), Console(stderr=True, emoji=False)
 
 
 @contextmanager
@@ -215,8 +222,16 @@ def _check_plot(plot: Path | None) -> None:
         return
     if plot.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ValueError(f"--plot must end in .png, .pdf or .svg, got {str(plot)!r}")
+    if plot.is_dir():
+        raise ValueError(f"--plot: {str(plot)!r} is a folder")
     if not plot.parent.is_dir():
         raise ValueError(f"--plot: there is no folder {str(plot.parent)!r}")
+
+
+def _short(names: list[str]) -> list[str]:
+    """Names without their folders, where that leaves them different."""
+    short = [" + ".join(Path(part).name for part in name.split(" + ")) for name in names]
+    return short if len(set(short)) == len(names) else names
 
 
 def _merged(parts: dict[str, Predictions]) -> Predictions:
@@ -224,6 +239,8 @@ def _merged(parts: dict[str, Predictions]) -> Predictions:
     for name, part in others:
         if part.input != first.input or part.values.shape[1:] != first.values.shape[1:]:
             raise ValueError(f"--merge: {first_name} has {first.taken}, but {name} has {part.taken}")
+        if part.class_names != first.class_names:
+            raise ValueError(f"--merge: the classes of {name} are not those of {first_name}, in the same order")
     every = list(parts.values())
     return Predictions(
         values=torch.cat([part.values for part in every]),
@@ -236,6 +253,8 @@ def _merged(parts: dict[str, Predictions]) -> Predictions:
 
 
 def _check_same_labels(a: Predictions, b: Predictions) -> None:
+    if a.class_names and b.class_names and a.class_names != b.class_names:
+        raise ValueError("both files must have the same classes in the same order")
     if a.target.shape != b.target.shape:
         shapes = f"{tuple(a.target.shape)} and {tuple(b.target.shape)}"
         raise ValueError(f"both files must hold the same labels, got shapes {shapes}")
@@ -258,7 +277,7 @@ def _by_group(
     # Adjusting multiplies p-values by up to the number of groups: they must be able to get small enough.
     draws = min(max(1000, 50 * len(names)), 20_000)
     found = {}
-    for name in track(names, "groups", console=err, transient=True, disable=len(names) < 5):
+    for name in track(names, "groups", console=err, transient=True, disable=len(names) < 5 or not err.is_terminal):
         mask = torch.from_numpy(data.groups == name)
         values, target = data.values[mask], data.target[mask]
         if bool(target.ne(ignore_index).any()):
@@ -306,7 +325,7 @@ def _print_groups(out: Console, column: str, groups: dict[str, tuple[Evaluation,
         percent = [f"{100 * result.error:.1f}", f"{100 * result.overconfidence:+.1f}", f"{100 * result.ece:.1f}"]
         floor = f"{100 * result.inference.floors['ece'].mean:.1f}"
         rows.append([name, f"{result.num_samples:,}", *percent, floor, f"{low:.1f} - {high:.1f}", f"{p:.3f}"])
-    headings = [column, "N", "error", "conf - acc", "ECE", "floor", f"debiased, {level:.0%}", "adjusted p"]
+    headings = [column, "N", "error", "conf - acc", "ECE", "floor", f"debiased, {100 * level:.4g} %", "adjusted p"]
     _print_table(out, f"by {column}, worst first; percent", headings, rows)
     found = sum(p <= 0.05 for _, p in groups.values())
     text = (
@@ -325,7 +344,8 @@ def _print_summary(out: Console, results: dict[str, Evaluation]) -> None:
 
 
 def _print_table(out: Console, title: str, headings: list[str], rows: list[list[str]]) -> None:
-    table = Table(title=Text(title), title_justify="left")
+    out.print(Text(title, style="italic"))
+    table = Table()
     for i, heading in enumerate(headings):
         table.add_column(Text(heading), justify="right" if i else "left")
     for row in rows:

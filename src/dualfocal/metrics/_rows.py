@@ -93,7 +93,12 @@ def as_rows(
     target = target.reshape(-1).long()
     values, target, weight = _drop_ignored(values, target, weight, ignore_index)
     if target.numel() == 0:
-        raise ValueError(f"no samples: {name} of shape {tuple(shape)} after ignore_index = {ignore_index}")
+        why = (
+            f": every target is ignore_index = {ignore_index}"
+            if shape.numel()
+            else f", target has shape {tuple(shape)}"
+        )
+        raise ValueError(f"no samples{why}")
     _check_labels(target, num_classes, ignore_index)
     return Rows(values, target, weight, input, binary == "positive", dtype if input == "probs" else torch.float64)
 
@@ -131,8 +136,8 @@ def _is_one_score(values: Tensor, target: Tensor, name: str, binary: str | None)
         )
     if binary is None:
         raise ValueError(
-            f"{name} of shape {tuple(values.shape)} are one score per sample, a binary problem; say which confidence "
-            "is meant: binary='top_label' (of the predicted class) or binary='positive' (of class 1)"
+            f"{name} of shape {tuple(values.shape)} are one score per sample, a binary problem; say by the "
+            "option binary which confidence is meant: 'top_label' (of the predicted class) or 'positive' (of class 1)"
         )
     return True
 

@@ -1,5 +1,6 @@
 """Two models on the same samples: paired differences of every metric, with intervals."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from dualfocal.metrics._rows import Array, as_rows, check_count
 from dualfocal.metrics._scan import scan
-from dualfocal.metrics.evaluation import READ, Evaluation, evaluate_rows, text_table
+from dualfocal.metrics.evaluation import READ, Evaluation, evaluate_rows, finite, text_table
 from dualfocal.metrics.resampling import Progress, resample
 
 
@@ -44,17 +45,22 @@ class Comparison:
     def verdict(self) -> str:
         """What can be said of likelihood, error and calibration, in one sentence."""
         said = [_sentence(name, self.differences[name]) for name in ("nll", "error", "debiased_ece")]
-        return f"{'; '.join(said)} ({self.level:.0%} intervals, N = {self.a.num_samples:,})."
+        return f"{'; '.join(said)} ({100 * self.level:.4g} % intervals, N = {self.a.num_samples:,})."
 
     def to_dict(self) -> dict[str, object]:
-        """Plain numbers: fractions, NLL in nats."""
+        """Plain numbers: fractions, NLL in nats; what is not finite is None."""
         return {
             "schema": 1,
             "num_samples": self.a.num_samples,
             "level": self.level,
             "seed": self.seed,
             "differences": {
-                name: {"a": d.a, "b": d.b, "difference": d.difference, "interval": [d.low, d.high]}
+                name: {
+                    "a": finite(d.a),
+                    "b": finite(d.b),
+                    "difference": finite(d.difference),
+                    "interval": [finite(d.low), finite(d.high)],
+                }
                 for name, d in self.differences.items()
             },
         }
@@ -69,7 +75,7 @@ class Comparison:
             ends = f"{factor * d.low:+{f}} to {factor * d.high:+{f}}"
             better = ("B" if d.high < 0 else "A") if d.told_apart else ""
             rows.append([f"{label} [{unit}]" if unit else label, *values, ends, better])
-        return ["", "A", "B", "B - A", f"{self.level:.0%} interval", "better"], rows
+        return ["", "A", "B", "B - A", f"{100 * self.level:.4g} % interval", "better"], rows
 
     def __str__(self) -> str:
         return "\n".join([f"{self.a.num_samples:,} samples", *text_table(*self.table()), self.verdict()])
@@ -140,10 +146,10 @@ def compare(
 
 def _interval(difference: float, drawn: Tensor, level: float) -> tuple[float, float]:
     """The estimate, less the deviations of the draws from their mean."""
+    if not math.isfinite(difference):  # a target of probability 0 makes an NLL infinite
+        return -math.inf, math.inf
     draws = drawn[:, 1] - drawn[:, 0]
     draws = draws[~draws.isnan()]
-    if not bool(draws.isfinite().all()):  # a target of probability 0 makes every NLL infinite
-        return -torch.inf, torch.inf
     ends = (draws - draws.mean()).quantile(torch.tensor([(1 + level) / 2, (1 - level) / 2], dtype=draws.dtype))
     return difference - float(ends[0]), difference - float(ends[1])
 

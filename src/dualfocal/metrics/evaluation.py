@@ -97,12 +97,12 @@ class Evaluation:
             "num_classes": self.num_classes,
             "num_bins": self.num_bins,
             "convention": self.convention,
-            **{name: value if math.isfinite(value) else None for name, value in scores.items()},
+            **{name: finite(value) for name, value in scores.items()},
             "bins": {
                 "edges": bins.edges.tolist(),
                 "count": bins.count.tolist(),
-                "confidence": [_or_none(value) for value in bins.mean_confidence.tolist()],
-                "accuracy": [_or_none(value) for value in bins.accuracy.tolist()],
+                "confidence": [finite(value) for value in bins.mean_confidence.tolist()],
+                "accuracy": [finite(value) for value in bins.accuracy.tolist()],
             },
             "inference": None if self.inference is None else self.inference.to_dict(),
         }
@@ -122,7 +122,7 @@ class Evaluation:
             rows.append(row)
         if self.inference is not None:
             low, high = (100 * end for end in self.inference.debiased_ece)
-            rows.append([f"  its {self.inference.level:.0%} interval [%]", f"{low:.2f} to {high:.2f}", "", ""])
+            rows.append([f"  its {100 * self.inference.level:.4g} % interval [%]", f"{low:.2f} to {high:.2f}", "", ""])
         return headings, rows
 
     def __str__(self) -> str:
@@ -183,7 +183,7 @@ def evaluate(
     >>> logits = 2 * torch.randn(2000, 10, generator=generator)
     >>> target = torch.multinomial(logits.div(2).softmax(1), 1, generator=generator)[:, 0]  # twice too sharp
     >>> evaluate(logits, target, inference=True).verdict()
-    'Over-confident: ECE is 23.1 points; a calibrated model of this size would show 2.7 (p ≤ 0.001).'
+    'Over-confident: ECE is 23.1 points; a calibrated model of this size would show 2.7 (p < 0.001).'
     """
     check_count("num_bins", num_bins)
     check_count("draws", draws)
@@ -254,9 +254,10 @@ def text_table(headings: list[str], rows: list[list[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in [headings, *rows]]
 
 
-def _or_none(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The value, or None where JSON has no word for it."""
     return value if math.isfinite(value) else None
 
 
 def _p(value: float) -> str:
-    return "p ≤ 0.001" if value <= 0.001 else f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"

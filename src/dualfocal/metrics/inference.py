@@ -178,19 +178,19 @@ def _shifted(bins: BinStats, shift: np.ndarray, draws: int, rng: np.random.Gener
 def _interval(bins: BinStats, seen: float, null: Tensor, alpha: float, rng: np.random.Generator) -> tuple[float, float]:
     """The values of theta that are not rejected, T = ``seen`` being observed."""
     count, gap = bins.count.numpy(), bins.gap.numpy()
+    if not (count > 1).any():
+        return 0.0, 1.0  # nothing can be said
     n, accuracy = count.sum(), bins.accuracy.nan_to_num(0.0).numpy()
     mean_gap = np.where(count > 1, gap / np.maximum(count, 1), 0.0)
     size = math.sqrt((count * mean_gap**2).sum() / n)
     shape = mean_gap / size if size > 0 else np.ones_like(mean_gap)
-    spread = float(null.std())
-    if not spread > 0:  # no bin of two uncertain samples: nothing can be said
-        return 0.0, 1.0
+    spread = float(null.std())  # 0 of a model that is always certain
     linear = 4 * (count * mean_gap**2 * accuracy * (1 - accuracy)).sum() / n**2
-    widest = math.sqrt(max(seen, 0.0) + 6 * math.sqrt(spread**2 + linear))
+    widest = math.sqrt(max(seen, 0.0) + 6 * math.sqrt(spread**2 + linear)) + 10 / n
     statistic, theta = _shifted(bins, np.linspace(0, widest, GRID)[:, None] * shape, GRID_DRAWS, rng)
     as_high, as_low = ((statistic >= seen).double().mean(1).numpy(), (statistic <= seen).double().mean(1).numpy())
     as_high[0] = float((null >= seen).double().mean())  # at 0 the outcomes are known better than by bins
-    below = alpha / 2 * (1 - np.exp(-(theta**2) / spread))  # share of the test's level at its lower side
+    below = alpha / 2 * (1 - np.exp(-(theta**2) / max(spread, 1e-300)))  # share of the level at the lower side
     low = _crossing(theta, as_high - (alpha - below))
     high = _crossing(theta[::-1], (as_low - below)[::-1])
     return low, max(low, high)
@@ -207,14 +207,11 @@ def _crossing(theta: np.ndarray, excess: np.ndarray) -> float:
 
 def _detectable(bins: BinStats, null: Tensor, rng: np.random.Generator) -> float:
     """The uniform gap at which T exceeds the 95 % quantile of its null distribution in 80 % of the draws."""
-    critical = float(null.quantile(1 - SIGNIFICANCE))
-    spread = float(null.std())
-    if not spread > 0:
-        return math.inf
+    critical = max(float(null.quantile(1 - SIGNIFICANCE)), 0.0)
     # Over-confidence, or under-confidence where the confidences are too low for that.
     confidence = float(bins.confidence.sum()) / ONE / int(bins.count.sum())
     sign = 1.0 if confidence >= 0.5 else -1.0
-    widest = min(1.0, 3 * math.sqrt(critical + 2 * spread))
+    widest = min(1.0, 3 * math.sqrt(critical + 2 * float(null.std())) + 10 / int(bins.count.sum()))
     sizes = sign * np.linspace(0, widest, GRID)[:, None] * np.ones(bins.num_bins)
     statistic, theta = _shifted(bins, sizes, GRID_DRAWS // 2, rng)
     power = (statistic > critical).double().mean(1).numpy()

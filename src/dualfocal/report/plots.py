@@ -18,11 +18,13 @@ def reliability_figure(evaluations: Mapping[str, Evaluation]) -> Figure:
     A dot is a bin: its accuracy over its mean confidence. The grey bar is where 90 % of the dots of a calibrated model
     with as many samples would lie; a dot outside is orange. Below, the share of samples in each bin.
     """
+    if not evaluations:
+        raise ValueError("reliability_figure needs at least one evaluation")
     columns = min(len(evaluations), 4)
     lines = -(-len(evaluations) // columns)
     figure = Figure(figsize=(4.4 * columns + 0.9, 5.4 * lines + 0.4), layout="constrained")
     ratios = [4, 1] * lines
-    axes = figure.subplots(2 * lines, columns, sharex=True, squeeze=False, height_ratios=ratios)
+    axes = figure.subplots(2 * lines, columns, squeeze=False, height_ratios=ratios)
     for axis in axes.flat:
         axis.set_visible(False)
     for i, (name, evaluation) in enumerate(evaluations.items()):
@@ -52,7 +54,9 @@ def _diagram(top: Axes, strip: Axes, name: str, evaluation: Evaluation, *, first
     label = f"{LEVEL:.0%} range of a calibrated model"
     top.bar(confidence, high - low, width, bottom=low, color=GREY, alpha=0.7, label=label)
     for mask, colour, text in ((~off, BLUE, "bin, within it"), (off, VERMILION, "bin, outside")):
-        top.plot(confidence[mask], accuracy[mask], "o", color=colour, markersize=6, label=text, clip_on=False, zorder=3)
+        (dots,) = top.plot(confidence[mask], accuracy[mask], "o", color=colour, label=text, clip_on=False, zorder=3)
+        # An empty plot that is not clipped has a place all the same, far away, and the layout would make room for it.
+        dots.set_in_layout(bool(mask.any()))
     strip.bar(edges[:-1], 100 * count / count.sum(), np.diff(edges), align="edge", color=GREY, edgecolor="white")
 
     text = f"ECE {100 * evaluation.ece:.1f} %"
@@ -60,7 +64,9 @@ def _diagram(top: Axes, strip: Axes, name: str, evaluation: Evaluation, *, first
         text += f"\na calibrated model: {100 * evaluation.inference.floors['ece'].mean:.1f} %"
     top.text(0.04, 0.96, text, va="top", fontsize=11, linespacing=1.4)
     top.set(title=f"{name}, N = {evaluation.num_samples:,}", xlim=(0, 1), ylim=(0, 1.02), xticks=(0, 0.5, 1))
-    strip.set_xlabel("confidence")
+    top.title.set_parse_math(False)  # a name is a name, with $ too
+    top.tick_params(labelbottom=False)
+    strip.set(xlim=(0, 1), xticks=(0, 0.5, 1), xlabel="confidence")
     if first:
         top.set_ylabel("accuracy")
         strip.set_ylabel("% of samples")
