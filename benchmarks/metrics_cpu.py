@@ -17,8 +17,6 @@ value     the contender's result, beside the truth: float64 softmax and float64 
 "calibrated" and "confident" (size 5000000x2) are the ECE of perfectly calibrated binary predictions: confidence c
 uniform on (0.5, 1) and on (0.94, 1), right with probability c. The second puts 5M samples into one bin, where a sum in
 float32 ends up moving in steps of 0.5.
-
-The --csv of the first form is overwritten; those of --cli and --stream grow by a run.
 """
 
 import os
@@ -434,11 +432,9 @@ def main() -> None:
     Console(width=180).print(table)
     if args.csv:
         args.csv.parent.mkdir(parents=True, exist_ok=True)
-        grow = (args.cli or args.stream) and args.csv.exists()
-        with args.csv.open("a" if grow else "w", newline="") as file:
+        with args.csv.open("w", newline="") as file:
             writer = csv.DictWriter(file, list(records[0]))
-            if not grow:
-                writer.writeheader()
+            writer.writeheader()
             writer.writerows(records)
         print(f"written: {args.csv}")
 

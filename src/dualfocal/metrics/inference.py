@@ -186,8 +186,10 @@ def _interval(bins: BinStats, seen: float, null: Tensor, alpha: float, rng: np.r
     shape = mean_gap / size if size > 0 else np.ones_like(mean_gap)
     spread = float(null.std())  # 0 of a model that is always certain
     linear = 4 * (count * mean_gap**2 * accuracy * (1 - accuracy)).sum() / n**2
-    widest = math.sqrt(max(seen, 0.0) + 6 * math.sqrt(spread**2 + linear)) + 10 / n
-    statistic, theta = _shifted(bins, np.linspace(0, widest, GRID)[:, None] * shape, GRID_DRAWS, rng)
+    noise = 6 * math.sqrt(spread**2 + linear)
+    low, high = math.sqrt(max(seen - noise, 0.0)) - 10 / n, math.sqrt(max(seen, 0.0) + noise) + 10 / n
+    sizes = np.concatenate([[0.0], np.linspace(max(low, 0.0), high, GRID - 1)])
+    statistic, theta = _shifted(bins, sizes[:, None] * shape, GRID_DRAWS, rng)
     as_high, as_low = ((statistic >= seen).double().mean(1).numpy(), (statistic <= seen).double().mean(1).numpy())
     as_high[0] = float((null >= seen).double().mean())  # at 0 the outcomes are known better than by bins
     below = alpha / 2 * (1 - np.exp(-(theta**2) / max(spread, 1e-300)))  # share of the level at the lower side
