@@ -180,3 +180,25 @@ def test_units_are_the_nearest() -> None:
         1,
         2,
     ]
+
+
+@pytest.mark.parametrize("num_classes", [10, 63, 64, 5000])
+def test_a_row_has_the_same_bits_in_any_tile(num_classes) -> None:
+    """Sums over classes must not depend on how many rows stand beside, nor on threads."""
+    generator = torch.Generator().manual_seed(1)
+    logits = 2 * torch.randn(200_000 // num_classes, num_classes, generator=generator, dtype=torch.float64)
+    target = torch.zeros(len(logits), dtype=torch.int64)
+
+    def read(*parts: slice) -> torch.Tensor:
+        scans = [scan(as_rows(logits[part], target[part], input="logits"), scores=True) for part in parts]
+        return torch.cat([torch.stack([one.uncertainty, one.nll, one.brier], 1) for one in scans])
+
+    whole = read(slice(None))
+    for cuts in ([0, 1, 4, 9, 20, len(logits)], [0, len(logits) - 3, len(logits)]):
+        assert torch.equal(read(*itertools.starmap(slice, itertools.pairwise(cuts))), whole)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert torch.equal(read(slice(None)), whole)
+    finally:
+        torch.set_num_threads(threads)

@@ -99,3 +99,31 @@ def test_unknown_conventions() -> None:
         M.adaptive_ece(logits, target, convention="torchmetrics")
     with pytest.raises(ValueError, match="'published', 'torchmetrics', got 'netcal'"):
         M.ece(logits, target, convention="netcal")
+
+
+@pytest.mark.parametrize("num_bins", [10, 15])
+def test_rounded_probabilities_on_their_edges(num_bins) -> None:
+    """linspace in float32 is an ulp off some k/B: two decimals, as in a csv, tell."""
+    confidence = torch.arange(50, 101) / 100
+    probs = torch.stack([confidence, 1 - confidence], 1)
+    target = (torch.rand(51, generator=torch.Generator().manual_seed(0)) > 0.6).long()
+    edges = torch.linspace(0, 1, num_bins + 1)
+    errors = []
+    for lo, hi in pairwise(edges):
+        inside = (confidence > lo) & (confidence <= hi)
+        errors.append(abs(float(confidence[inside].double().sum() - (target[inside] == 0).sum())))
+    options = {"input": "probs", "num_bins": num_bins}
+    assert M.ece(probs, target, convention="published", **options) == pytest.approx(sum(errors) / 51, abs=1e-6)
+    theirs = float(multiclass_calibration_error(probs, target, 2, n_bins=num_bins))
+    assert M.ece(probs, target, convention="torchmetrics", **options) == pytest.approx(theirs, abs=1e-6)
+
+
+def test_a_convention_changes_nothing_else() -> None:
+    logits, target = confident(500, 5, 20.0)
+    logits = logits.bfloat16()
+    ours = M.evaluate(logits, target)
+    for convention in ("published", "torchmetrics"):
+        theirs = M.evaluate(logits, target, convention=convention)
+        for name in ("aurc", "debiased_ece", "classwise_ece", "brier", "confidence"):
+            assert getattr(theirs, name) == getattr(ours, name), name
+    assert theirs.adaptive_ece == ours.adaptive_ece  # torchmetrics has none

@@ -98,7 +98,7 @@ def test_ties_go_to_the_first_class(num_classes) -> None:
 )
 def test_probabilities_on_edges_and_ties(rows, num_bins) -> None:
     """Thirds, tenths and fifteenths: values that lie on edges, and equal one another."""
-    probs = [[a / 60, b / 60, 1 - a / 60 - b / 60] for a, b, _ in rows]
+    probs = [[a / 60, b / 60, (60 - a - b) / 60] for a, b, _ in rows]
     target = [y for *_, y in rows]
     got = all_metrics(torch.tensor(probs, dtype=torch.float64), torch.tensor(target), num_bins, input="probs")
     edges = [round(edge * 2**32) / 2**32 for edge in oracle.equal_width(num_bins)]
@@ -107,7 +107,7 @@ def test_probabilities_on_edges_and_ties(rows, num_bins) -> None:
     confidence = [round(c * 2**32) / 2**32 for c in confidence]
     assert got["ece"] == pytest.approx(oracle.ece(confidence, correct, edges), abs=1e-9)
     assert got["mce"] == pytest.approx(oracle.mce(confidence, correct, edges), abs=1e-9)
-    assert got["aurc"] == pytest.approx(oracle.aurc(confidence, correct), abs=1e-9)
+    assert got["aurc"] == pytest.approx(oracle.aurc(*oracle.top_label(probs, target)), abs=1e-9)
     of_class = [oracle.ece([p[c] for p in fixed], [int(y == c) for y in target], edges) for c in range(3)]
     assert got["classwise_ece"] == pytest.approx(sum(of_class) / 3, abs=1e-9)
 
@@ -282,3 +282,33 @@ def test_read_only_and_foreign_arrays() -> None:
     assert M.ece(array.astype(">f4"), target.numpy().astype(">i2")) == expected
     assert M.ece(np.ascontiguousarray(array[::-1])[::-1], target.numpy()) == expected
     assert M.ece(logits.T.contiguous().T.requires_grad_(), target) == expected
+
+
+def test_the_surest_are_ranked_too() -> None:
+    """Margins of 24 to 36 are confidences within 2^-32 of 1, and still differ."""
+    margin = torch.linspace(24, 36, 100, dtype=torch.float64)
+    logits = torch.stack([margin, torch.zeros(100, dtype=torch.float64)], 1)
+    target = (margin < 25).long()  # the least confident are wrong
+    wrong = int(target.sum())
+    expected = sum((k - (100 - wrong)) / k for k in range(101 - wrong, 101)) / 100
+    assert M.aurc(logits, target) == pytest.approx(expected)
+    assert M.ood_auroc(logits[50:], logits[:50], score="max_prob") == 1.0
+
+
+def test_a_default_device_does_not_matter() -> None:
+    logits, target = sample(60, 3)
+    expected = M.evaluate(logits, target, inference=True).to_dict(), M.compare(logits, logits / 2, target).to_dict()
+    metric = M.ExpectedCalibrationError()
+    with torch.device("meta"):
+        assert M.ece(logits, target) == expected[0]["ece"]
+        assert M.evaluate(logits, target, inference=True).to_dict() == expected[0]
+        assert M.compare(logits, logits / 2, target).to_dict() == expected[1]
+        assert M.kde_ece(logits, target) > 0
+        assert M.ood_auroc(logits, logits) == 0.5
+        metric.update(logits, target)
+        assert metric.compute().item() == expected[0]["ece"]
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    logits, target = sample(60, 3)
+    assert M.ece(logits, target, num_bins=np.int64(7), ignore_index=np.int64(-100)) == M.ece(logits, target, num_bins=7)

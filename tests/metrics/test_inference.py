@@ -9,7 +9,9 @@ import torch
 
 from dualfocal import metrics as M
 from dualfocal.metrics._rows import as_rows
+from dualfocal.metrics._scan import scan
 from dualfocal.metrics.inference import CLASS_ROWS, classwise_floor
+from dualfocal.metrics.resampling import resample
 
 
 def sample(n: int, num_classes: int, tau: float = 1.0, scale: float = 2.0, seed: int = 0):
@@ -238,6 +240,75 @@ def test_texts() -> None:
 
 def test_a_target_of_probability_0_is_not_told_apart() -> None:
     probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.7, 0.3]])
-    result = M.compare(probs, probs.flip(1), torch.tensor([1, 0, 0]), input="probs")
+    probs, target = probs.repeat(4, 1), torch.tensor([1, 0, 0]).repeat(4)
+    result = M.compare(probs, probs.flip(1), target, input="probs")
     assert "NLL not told apart" in result.verdict()
     assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["differences"]["nll"]["a"] is None
+
+
+def test_interval_of_a_sure_and_right_model_has_room_for_errors() -> None:
+    """50 right answers at confidence .9999 do not show an error below .0001: one in 20 could be wrong all the same."""
+    for confidence in (0.9999, 1.0):
+        probs = torch.tensor([[confidence, 1 - confidence]], dtype=torch.float64).expand(50, 2)
+        low, high = M.evaluate(
+            probs, torch.zeros(50, dtype=torch.int64), input="probs", inference=True
+        ).inference.debiased_ece
+        assert low == 0
+        assert 0.04 < high < 0.2
+
+
+def test_interval_covers_for_confident_models() -> None:
+    """Confidence .99, accuracy .97, N = 100: 60 samples, nominal 90 %."""
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.tensor([[0.99, 0.01]], dtype=torch.float64).expand(100, 2)
+    hits = 0
+    for seed in range(60):
+        target = (torch.rand(100, generator=generator) > 0.97).long()
+        low, high = M.evaluate(probs, target, input="probs", inference=True, seed=seed).inference.debiased_ece
+        hits += low <= 0.02 <= high
+    assert hits >= 47
+
+
+def test_ties_of_the_statistic_are_ties() -> None:
+    """Few confidences, few samples: draws often repeat the outcome seen, which must count as "as large"."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        confidence = rng.choice([0.6, 0.7, 0.8, 0.9, 0.95], size=14)
+        probs = torch.from_numpy(np.stack([confidence, 1 - confidence], 1))
+        target = torch.from_numpy((rng.random(14) > confidence).astype(np.int64))
+        result = M.evaluate(probs, target, input="probs", inference=True)
+        seen = float(result.bins.squared_error())
+        drawn = [
+            float(
+                M.BinStats.from_confidence(probs[:, 0], torch.from_numpy(rng.random(14) < confidence)).squared_error()
+            )
+            for _ in range(1000)
+        ]
+        assert result.inference.p_value == pytest.approx(np.mean(np.array(drawn) >= seen - 1e-12), abs=0.07)
+
+
+def test_many_classes_and_many_bins_stay_small(monkeypatch) -> None:
+    logits, target = sample(300, 40)
+    whole = classwise_floor(as_rows(logits, target, input="logits"), 15)
+    monkeypatch.setattr("dualfocal.metrics.inference.MOST_COUNTS", 40 * 15 * 30)
+    parts = classwise_floor(as_rows(logits, target, input="logits"), 15)
+    assert parts.mean == pytest.approx(whole.mean, rel=0.02)
+    result = M.evaluate(logits, target, num_bins=5000, inference=True)
+    assert result.inference.floors["ece"].mean == pytest.approx(result.ece, rel=0.1)  # calibrated
+
+
+def test_comparison_of_few_samples_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 10 samples, got 9"):
+        M.compare(torch.zeros(9, 2), torch.ones(9, 2), torch.zeros(9, dtype=torch.int64))
+    with pytest.raises(ValueError, match="a pair for a and b"):
+        M.compare(*[torch.zeros(10, 2)] * 2, torch.zeros(10, dtype=torch.int64), input=("logits",) * 3)
+
+
+def test_resampled_aurc_of_ties() -> None:
+    """All equally confident: the AURC of a draw is its error, whatever the order."""
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.tensor([[0.8, 0.2]]).expand(500, 2)
+    target = torch.bernoulli(torch.full((500,), 0.2), generator=generator).long()
+    rows = as_rows(probs, target, input="probs")
+    drawn = resample([(rows, scan(rows, scores=True))], 15)
+    torch.testing.assert_close(drawn["aurc"], drawn["error"])

@@ -153,6 +153,8 @@ metrics = [M.ExpectedCalibrationError(), M.MaximumCalibrationError(), M.Classwis
            M.AdaptiveCalibrationError(), M.BrierScore()]
 # Unequal shares, and unequal numbers of batches.
 mine = slice(0, 1001) if world == 1 else slice(0, 300) if rank == 0 else slice(300, 1001)
+if sys.argv[5] == "empty" and world > 1:
+    mine = slice(0, 1001) if rank == 0 else slice(0, 0)
 for start in range(mine.start, mine.stop, 64):
     part = slice(start, min(start + 64, mine.stop))
     for metric in metrics:
@@ -161,15 +163,34 @@ torch.save([metric.compute() for metric in metrics], f"{folder}/{world}-{rank}.p
 """
 
 
-def test_two_processes_equal_one_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", ["uneven", "empty"])
+def test_two_processes_equal_one_bit_for_bit(tmp_path: Path, share: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     runs = [("0", "1"), ("0", "2"), ("1", "2")]
-    processes = [subprocess.Popen([sys.executable, script, *run, port, tmp_path]) for run in runs]
+    command = [sys.executable, "-W", "ignore", script]  # compute before update, of the empty one
+    processes = [subprocess.Popen([*command, *run, port, tmp_path, share]) for run in runs]
     assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
     one, first, second = (torch.load(tmp_path / f"{world}-{rank}.pt") for rank, world in runs)
     assert [v.item() for v in first] == [v.item() for v in one]
     assert [v.item() for v in second] == [v.item() for v in one]
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+@pytest.mark.parametrize("name", PAIRS)
+def test_nothing_seen_is_nan(name) -> None:
+    metric = PAIRS[name][0]()
+    assert metric.compute().isnan()
+    metric.update(torch.zeros(3, 5), torch.full((3,), -100))
+    assert metric.compute().isnan()
+
+
+def test_small_integers_do_not_wrap() -> None:
+    """-100 is 156 as a uint8."""
+    logits = torch.randn(4, 200, generator=torch.Generator().manual_seed(0))
+    metric = M.ExpectedCalibrationError()
+    metric.update(logits, torch.full((4,), 156, dtype=torch.uint8))
+    assert int(metric.count.sum()) == 4

@@ -1,6 +1,7 @@
 """The command line: `dualfocal ...` or `python -m dualfocal ...`. Thin: parses, calls, prints."""
 
 import io
+import os
 import sys
 
 import typer
@@ -38,6 +39,9 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # a narrow terminal encoding shall not lose the result
     try:
         code = app(arguments, standalone_mode=False)
+    except BrokenPipeError:  # whoever reads the output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
     except Exception as error:
         # Usage errors of typer, of any version, can say what is wrong; what cannot is a defect and keeps its traceback.
         if not hasattr(error, "format_message"):

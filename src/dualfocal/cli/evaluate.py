@@ -49,6 +49,7 @@ Level = Annotated[float, typer.Option(min=0.5, max=0.999, help="Nominal coverage
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the draws behind floors, p-values and intervals.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (fractions, not percent) and nothing else.")]
 
+MOST_GROUPS = 1000
 FLOOR = "floor: what a perfectly calibrated model with these confidences scores by chance"
 FILES = "Files: .npz, .safetensors, .csv, .parquet, or a run folder. "
 
@@ -211,6 +212,8 @@ def _bad_input_ends(name: str | None = None) -> Iterator[None]:
     """What is wrong with the input becomes one line and exit code 2."""
     try:
         yield
+    except BrokenPipeError:
+        raise
     except (ValueError, TypeError, IndexError, OSError) as error:
         text = " ".join(str(error).split())
         typer.echo(f"dualfocal: {f'{name}: ' if name else ''}{text}", err=True)
@@ -274,6 +277,8 @@ def _by_group(
     """
     assert data.groups is not None
     names = np.unique(data.groups).tolist()
+    if len(names) > MOST_GROUPS:
+        raise ValueError(f"--group-by: at most {MOST_GROUPS} groups can be told apart, there are {len(names)}")
     # Adjusting multiplies p-values by up to the number of groups: they must be able to get small enough.
     draws = min(max(1000, 50 * len(names)), 20_000)
     found = {}

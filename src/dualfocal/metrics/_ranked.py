@@ -23,6 +23,12 @@ class Ranked:
         key = torch.from_numpy(np.sort(key.numpy())) if key.is_cpu else key.sort().values  # np.sort is vectorised
         return cls(key >> 1, key & 1)
 
+    @classmethod
+    def by_certainty(cls, uncertainty: Tensor, correct: Tensor) -> "Ranked":
+        """Rank by ``1 / confidence`` to the last bit but one; units are ranks only, then."""
+        bits = uncertainty.view(torch.int64 if uncertainty.dtype == torch.float64 else torch.int32).long()
+        return cls.of(-(bits >> 1), correct)  # positive floats are ordered as their bits are
+
     def __len__(self) -> int:
         return len(self.units)
 

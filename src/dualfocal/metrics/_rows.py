@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -54,7 +55,7 @@ def as_rows(
     check_choice("input", input, INPUTS)
     if binary is not None:
         check_choice("binary", binary, BINARY)
-    if not isinstance(ignore_index, int):
+    if not isinstance(ignore_index, Integral):
         raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
     name = "logits" if input == "logits" else "probabilities"
     values, target = as_tensor(name, values), as_tensor("target", target)
@@ -121,10 +122,16 @@ def as_tensor(name: str, array: Array) -> Tensor:
 
 def check_count(name: str, value: int, low: int = 1) -> None:
     """Raise an error that names the value and the rule."""
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < low:
         raise ValueError(f"{name} must be at least {low}, got {value}")
+
+
+def check_level(level: float) -> None:
+    """Raise a ValueError that names the value and the rule."""
+    if not 0.5 <= level < 1:
+        raise ValueError(f"level must be at least 0.5 and below 1, got {level!r}")
 
 
 def _is_one_score(values: Tensor, target: Tensor, name: str, binary: str | None) -> bool:

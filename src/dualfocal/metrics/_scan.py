@@ -25,7 +25,7 @@ class Scan:
 
     confidence: Tensor  # int64 units of 2^-32: of the predicted class, or of class 1 where the rows say "positive"
     correct: Tensor  # bool, whether that class is the true one
-    top: Tensor  # int64 units: of the predicted class, always
+    uncertainty: Tensor  # float64, 1 / confidence of the predicted class: ranks what units would round to one
     right: Tensor  # bool: whether the predicted class is the true one, always; ties go to the first class
     nll: Tensor | None  # float64, -log p of the true class
     brier: Tensor | None  # float64, sum_c (p_c - y_c)^2; (p_1 - y)^2 where the rows say "positive"
@@ -55,8 +55,10 @@ def scan(
     buffer = torch.empty(min(step, n) * num_classes, dtype=wide, device=device)
     scratch = torch.empty_like(buffer) if scores else buffer
 
-    top, right = torch.empty(n, dtype=torch.int64, device=device), torch.empty(n, dtype=torch.bool, device=device)
-    confidence, correct = (torch.empty_like(top), torch.empty_like(right)) if rows.positive else (top, right)
+    confidence = torch.empty(n, dtype=torch.int64, device=device)
+    right = torch.empty(n, dtype=torch.bool, device=device)
+    correct = torch.empty_like(right) if rows.positive else right
+    uncertainty = torch.empty(n, dtype=wide, device=device)
     nll, brier = (torch.empty(n, dtype=wide, device=device) for _ in range(2)) if scores else (None, None)
     bins = _ClassBins(rows, num_bins, dim) if classwise else None
 
@@ -73,7 +75,7 @@ def scan(
         if rows.input == "logits":
             of_target = tile.gather(dim, at).squeeze(dim) - peak
             tile.sub_(peak.unsqueeze(dim)).exp_()
-            total, highest = tile.sum(dim), torch.ones_like(peak)
+            total, highest = _sum(tile, dim), torch.ones_like(peak)
             if nll is not None:
                 nll[part] = total.log() - of_target
             of_target = of_target.exp_()
@@ -82,19 +84,20 @@ def scan(
             total, highest = torch.ones_like(peak), peak.clamp_max(1.0)
             if nll is not None:
                 nll[part] = -of_target.log()
-        top[part] = _units(highest, total, values.dtype if as_given else None)
+        uncertainty[part] = total / highest
+        asked = tile.select(dim, 1) if rows.positive else highest
+        confidence[part] = _units(asked, total, values.dtype if as_given else None)
         if rows.positive:
-            confidence[part] = _units(tile.select(dim, 1), total, values.dtype if as_given else None)
             correct[part] = target == 1
         if brier is not None:
             if rows.positive:
                 brier[part] = (tile.select(dim, 1) / total - target).square_()
             else:
-                squares = torch.mul(tile, tile, out=scratch[: tile.numel()].view_as(tile)).sum(dim)
+                squares = _sum(torch.mul(tile, tile, out=scratch[: tile.numel()].view_as(tile)), dim)
                 brier[part] = squares.div_(total * total).sub_(of_target / total, alpha=2).add_(1).clamp_min_(0)
         if bins is not None:
             bins.add(tile.mul_((ONE / total).unsqueeze(dim)).round_(), part)
-    return Scan(confidence, correct, top, right, nll, brier, None if bins is None else bins.stats())
+    return Scan(confidence, correct, uncertainty, right, nll, brier, None if bins is None else bins.stats())
 
 
 class _ClassBins:
@@ -136,6 +139,18 @@ class _ClassBins:
         count[:, 0] = once.sum() - count.sum(1)
         confidence[:, 0] = self.everywhere - confidence.sum(1)
         return BinStats(count, confidence if rows.weight is None else confidence / ONE, correct, self.binner.edges)
+
+
+def _sum(tile: Tensor, dim: int) -> Tensor:
+    """Sum over classes, in an order that depends on their number alone: a row's sum has the same bits in any tile."""
+    if not tile.is_cpu:
+        return tile.sum(dim)
+    if dim == 1:
+        return torch.from_numpy(np.add.reduce(tile.numpy(), axis=1))  # torch may split a long row over threads
+    total = tile[0].clone()
+    for of_class in tile[1:]:
+        total += of_class
+    return total
 
 
 def _units(part: Tensor, total: Tensor, dtype: torch.dtype | None) -> Tensor:

@@ -174,7 +174,8 @@ class BinStats:
 
     def mce(self) -> Tensor:
         """Largest |mean confidence - accuracy| of any bin that is not empty."""
-        return (self.gap.abs() / self.count).nan_to_num(0.0).amax(-1)
+        largest = (self.gap.abs() / self.count).nan_to_num(0.0).amax(-1)
+        return torch.where(self.count.sum(-1) > 0, largest, torch.nan)
 
     def squared_error(self) -> Tensor:
         """The debiased estimate of sum_b |B|/N (mean confidence - accuracy)^2; may be negative.
@@ -208,7 +209,7 @@ def debiased_square(count: Tensor, gap: Tensor, accuracy: Tensor) -> Tensor:
 def equal_edges(num_bins: int, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Tensor:
     """Edges k/B rounded to ``dtype``, held as float64."""
     check_count("num_bins", num_bins)
-    edges = torch.arange(num_bins + 1, dtype=torch.float64) / num_bins
+    edges = torch.arange(num_bins + 1, dtype=torch.float64, device="cpu") / num_bins
     edges = edges.to(dtype)
     return edges.to(torch.float32 if torch.device(device).type == "mps" else torch.float64).to(device)
 
@@ -227,7 +228,7 @@ class Binner:
         self.bounds = to_units(edges)
         self.of_equal_width = self.to_the_unit = False
         if edges.is_cpu and self.num_bins < 1 << 20:  # a GPU searches as fast as it counts
-            exact = torch.arange(self.num_bins + 1, dtype=torch.float64) * (ONE / self.num_bins)
+            exact = torch.arange(self.num_bins + 1, dtype=torch.float64, device="cpu") * (ONE / self.num_bins)
             rounding = float((self.bounds - exact).abs().max())
             self.of_equal_width, self.to_the_unit = rounding * self.num_bins < 1e-3 * ONE, rounding <= 0.5
 

@@ -165,8 +165,10 @@ def adaptive_error(ranked: Ranked, num_bins: int, convention: str | None) -> tup
 
 def top_bins(seen: Scan, rows: Rows, num_bins: int, convention: str | None) -> BinStats:
     """The bins of equal width, as the convention has them."""
-    dtype = rows.dtype if convention is None else rows.values.dtype
-    edges = equal_edges(num_bins, dtype, rows.values.device)
+    edges = equal_edges(num_bins, rows.dtype, rows.values.device)
+    if convention is not None:  # both have the edges of linspace, some of which are an ulp off
+        theirs = torch.linspace(0, 1, num_bins + 1, dtype=rows.values.dtype, device=rows.values.device)
+        edges = theirs.to(edges.dtype)
     if convention == "torchmetrics":
         return _left_closed(seen, rows, edges)
     return BinStats.from_units(seen.confidence, seen.correct, edges, rows.weight)

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dualfocal.metrics._rows import Array, as_rows, check_count
+from dualfocal.metrics._rows import Array, as_rows, check_count, check_level
 from dualfocal.metrics._scan import scan
 from dualfocal.metrics.evaluation import READ, Evaluation, evaluate_rows, finite, text_table
 from dualfocal.metrics.resampling import Progress, resample
+
+LEAST = 10  # samples to resample from
 
 
 @dataclass(frozen=True)
@@ -123,18 +125,21 @@ def compare(
     True
     """
     check_count("num_bins", num_bins)
-    if not 0.5 <= level < 1:
-        raise ValueError(f"level must be at least 0.5 and below 1, got {level!r}")
+    check_level(level)
     inputs = (input, input) if isinstance(input, str) else tuple(input)
+    if len(inputs) != 2:
+        raise ValueError(f"input must be one word, or a pair for a and b, got {input!r}")
     models = []
     for values, kind in zip((a, b), inputs, strict=True):
         rows = as_rows(values, target, input=kind, ignore_index=ignore_index, binary=binary)
         models.append((rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)))
+    if len(models[0][0]) < LEAST:
+        raise ValueError(f"a comparison needs at least {LEAST} samples, got {len(models[0][0])}")
     evaluations = [evaluate_rows(rows, seen, num_bins) for rows, seen in models]
     drawn = resample(models, num_bins, seed=seed, progress=progress)
     squared = drawn.pop("squared_error")
     # A resample has the noise of the sample and its own: taken out, so that the draws centre on the estimate.
-    shift = squared.mean(0) - torch.tensor([float(e.bins.squared_error()) for e in evaluations])
+    shift = squared.mean(0) - torch.tensor([float(e.bins.squared_error()) for e in evaluations], device="cpu")
     drawn["debiased_ece"] = (squared - shift).clamp_min(0).sqrt()
     differences = {}
     for name, *_ in READ:
@@ -151,7 +156,7 @@ def _interval(drawn: Tensor, centre: float | None, level: float) -> tuple[float,
         return -math.inf, math.inf
     draws = drawn[:, 1] - drawn[:, 0]
     draws = draws[~draws.isnan()]
-    low, high = draws.quantile(torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=draws.dtype)).tolist()
+    low, high = (float(draws.quantile(share)) for share in ((1 - level) / 2, (1 + level) / 2))
     if centre is None:
         return low, high
     both = centre + float(draws.mean())

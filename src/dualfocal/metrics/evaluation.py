@@ -4,11 +4,10 @@ import html
 import math
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from dualfocal.metrics._ranked import Ranked
-from dualfocal.metrics._rows import Array, Rows, as_rows, check_count
+from dualfocal.metrics._rows import Array, Rows, as_rows, check_count, check_level
 from dualfocal.metrics._scan import Scan, scan
 from dualfocal.metrics.bins import ONE, BinStats, check_convention
 from dualfocal.metrics.calibration import adaptive_error, top_bins
@@ -170,8 +169,9 @@ def evaluate(
         seed: of the draws for ``inference``.
         ignore_index: likewise.
         binary: likewise.
-        convention: likewise, for ECE, MCE and adaptive ECE where that convention has them. ``"published"`` with
-            ``inference`` adds the published pivotal bootstrap (1000 resamples), which covers badly near zero.
+        convention: likewise, for ECE, MCE and adaptive ECE where that convention has them; bins and inference are
+            ours. ``"published"`` with ``inference`` adds pivotal bootstrap intervals of the four errors (1000
+            resamples) as they were published, which cover badly near zero.
         level: nominal coverage of the interval.
         draws: of a calibrated model's outcomes, for floors and p-value; the p-value is at least 1 / (draws + 1).
 
@@ -186,37 +186,44 @@ def evaluate(
     'Over-confident: ECE is 23.1 points; a calibrated model of this size would show 2.7 (p < 0.001).'
     """
     check_count("num_bins", num_bins)
-    check_count("draws", draws)
+    check_count("draws", draws, 100)
     check_convention(convention, of="such evaluation")
+    check_level(level)
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary)
     seen = scan(rows, num_bins=num_bins, scores=True, classwise=True)
-    rounded = seen if convention is None else scan(rows, as_given=True)
-    result, ranked, adaptive = _evaluate(rows, seen, rounded, num_bins, convention)
-    if not inference:
+    result, ranked, adaptive = _evaluate(rows, seen, num_bins)
+    found = None
+    if inference:
+        found = infer(ranked, result.bins, adaptive, level=level, draws=draws, seed=seed)
+        found.floors["classwise_ece"] = classwise_floor(rows, num_bins, seed)
+        if convention == "published":
+            drawn = resample([(rows, seen)], num_bins, seed=seed)
+            for name in ("ece", "adaptive_ece", "classwise_ece", "mce"):
+                found.published[name] = pivotal_interval(getattr(result, name), drawn[name][:, 0], level)
+    result = replace(result, inference=found, convention=convention)
+    if convention is None:
         return result
-    found = infer(ranked, result.bins, adaptive, level=level, draws=draws, seed=seed)
-    found.floors["classwise_ece"] = classwise_floor(rows, num_bins, seed)
-    if convention == "published":
-        drawn = resample([(rows, seen)], num_bins, seed=seed)
-        for name in ("ece", "adaptive_ece", "classwise_ece", "mce"):
-            found.published[name] = pivotal_interval(getattr(result, name), drawn[name][:, 0], level)
-    return replace(result, inference=found)
+    rounded = scan(rows, as_given=True)
+    theirs = top_bins(rounded, rows, num_bins, convention)
+    result = replace(result, ece=float(theirs.ece()), mce=float(theirs.mce()))
+    if convention == "torchmetrics":
+        return result
+    ranked = Ranked.of(rounded.confidence, rounded.correct)
+    return replace(result, adaptive_ece=adaptive_error(ranked, num_bins, convention)[0])
 
 
 def evaluate_rows(rows: Rows, seen: Scan, num_bins: int) -> Evaluation:
     """The metrics of rows that have been scanned for scores and classwise bins."""
-    return _evaluate(rows, seen, seen, num_bins, None)[0]
+    return _evaluate(rows, seen, num_bins)[0]
 
 
-def _evaluate(
-    rows: Rows, seen: Scan, rounded: Scan, num_bins: int, convention: str | None
-) -> tuple[Evaluation, Ranked, BinStats]:
+def _evaluate(rows: Rows, seen: Scan, num_bins: int) -> tuple[Evaluation, Ranked, BinStats]:
     assert seen.nll is not None
     assert seen.brier is not None
     assert seen.classes is not None
-    bins = top_bins(rounded, rows, num_bins, convention)
-    ranked = Ranked.of(rounded.confidence, rounded.correct)
-    adaptive, adaptive_bins = adaptive_error(ranked, num_bins, convention)
+    bins = top_bins(seen, rows, num_bins, None)
+    ranked = Ranked.of(seen.confidence, seen.correct)
+    adaptive, adaptive_bins = adaptive_error(ranked, num_bins, None)
     brier = decompose(mean(seen.brier, None), seen.classes)
     result = Evaluation(
         num_samples=len(rows),
@@ -227,7 +234,7 @@ def _evaluate(
         brier=brier.score,
         brier_calibration=brier.calibration,
         brier_refinement=brier.refinement,
-        aurc=(Ranked.of(seen.top, seen.right) if rows.positive else ranked).aurc(),
+        aurc=Ranked.by_certainty(seen.uncertainty, seen.right).aurc(),
         ece=float(bins.ece()),
         adaptive_ece=adaptive,
         classwise_ece=float(seen.classes.ece().mean()),
@@ -236,7 +243,6 @@ def _evaluate(
         confidence=float(bins.confidence.sum()) / ONE / len(rows),
         accuracy=float(bins.correct.sum()) / len(rows),
         bins=bins,
-        convention=convention,
     )
     return result, ranked, adaptive_bins
 
@@ -244,8 +250,8 @@ def _evaluate(
 def pivotal_interval(estimate: float, drawn: Tensor, level: float) -> tuple[float, float]:
     """The published interval: twice the estimate less the quantiles of the resampled metric."""
     drawn = drawn[~drawn.isnan()]
-    ends = drawn.quantile(torch.tensor([(1 + level) / 2, (1 - level) / 2], dtype=drawn.dtype))
-    return 2 * estimate - float(ends[0]), 2 * estimate - float(ends[1])
+    low, high = (float(drawn.quantile(share)) for share in ((1 - level) / 2, (1 + level) / 2))
+    return 2 * estimate - high, 2 * estimate - low
 
 
 def text_table(headings: list[str], rows: list[list[str]]) -> list[str]:

@@ -49,9 +49,9 @@ def _uncertainty(values: Array, input: str, score: str) -> Tensor:
         raise ValueError(f"logits must have shape (N, C) or (N, C, d1, ...), got {tuple(tensor.shape)}")
     labels = torch.zeros(tensor.shape[:1] + tensor.shape[2:], dtype=torch.int64, device=tensor.device)
     rows = as_rows(tensor, labels, input=input)
-    top = scan(rows).top  # with its checks
+    uncertainty = scan(rows).uncertainty  # with its checks
     if score == "max_prob":
-        return -top
+        return uncertainty
     parts = []
     for start in range(0, len(rows), step := max(1, (1 << 20) // rows.num_classes)):
         part = rows.values[start : start + step].double()

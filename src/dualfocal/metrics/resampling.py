@@ -31,7 +31,7 @@ def resample(
     n, device = len(models[0][0]), models[0][0].values.device
     rng = np.random.default_rng(seed)
     num_blocks = min(n, BLOCKS)
-    block = torch.arange(n) if n <= BLOCKS else torch.from_numpy(rng.permutation(n) % num_blocks)
+    block = torch.from_numpy(np.arange(n) if n <= BLOCKS else rng.permutation(n) % num_blocks)
     picks = rng.integers(num_blocks, size=(draws, num_blocks)) + num_blocks * np.arange(draws)[:, None]
     weight = torch.from_numpy(np.bincount(picks.ravel(), minlength=draws * num_blocks)).view(draws, num_blocks).double()
     block, weight = block.to(device), weight.to(device)
@@ -102,12 +102,12 @@ def _classwise(rows: Rows, block: Tensor, weight: Tensor, num_bins: int) -> Tens
 def _sorted_metrics(seen: Scan, block: Tensor, weight: Tensor, num_bins: int, tell: Progress) -> dict[str, Tensor]:
     n = len(block)
     draws = min(len(weight), max(LEAST_DRAWS, LOOP_SAMPLES // n))
-    adaptive = _Order(seen.confidence, seen.correct, block)
-    top = adaptive if seen.top is seen.confidence else _Order(seen.top, seen.right, block)
+    adaptive = _AdaptiveOrder(seen, block)
+    certain = _CertaintyOrder(seen, block)
     results = weight.new_empty(2, draws)
     for r in range(draws):
         results[0, r] = adaptive.error(weight[r], num_bins)
-        results[1, r] = top.aurc(weight[r])
+        results[1, r] = certain.aurc(weight[r])
         if r % 10 == 9:
             tell(0.5 + (r + 1) / draws / 2)
     # Every metric has the same number of rows: what was not drawn is missing.
@@ -115,31 +115,49 @@ def _sorted_metrics(seen: Scan, block: Tensor, weight: Tensor, num_bins: int, te
     return {name: torch.cat([row, missing]) for name, row in zip(("adaptive_ece", "aurc"), results, strict=True)}
 
 
-class _Order:
-    """Samples in ascending confidence; equal ones in the random order in which they came."""
+class _AdaptiveOrder:
+    """Samples in ascending confidence."""
 
-    def __init__(self, units: Tensor, correct: Tensor, block: Tensor) -> None:
-        generator = torch.Generator(units.device).manual_seed(0)
-        shuffle = torch.randperm(len(units), generator=generator, device=units.device)
-        units, order = units[shuffle].sort(stable=True)
-        order = shuffle[order]
-        self.gap = from_units(units) - correct[order].double()
-        self.wrong = (~correct[order]).double()
+    def __init__(self, seen: Scan, block: Tensor) -> None:
+        units, order = seen.confidence.sort()
+        self.gap = from_units(units) - seen.correct[order].double()
         self.block = block[order]
-        last = torch.cat([units[1:] != units[:-1], units.new_ones(1, dtype=torch.bool)]).nonzero()[:, 0]
-        run = torch.cat([units.new_zeros(1), (units[1:] != units[:-1]).long()]).cumsum(0)
-        self.run_end = last[run]  # the last sample of equal confidence
+        self.last = _runs(units)[1]
 
     def error(self, weight: Tensor, num_bins: int) -> Tensor:
         """Adaptive ECE: the edges move with the draw, equal confidences share a bin."""
         w = weight[self.block]
         mass, gap = w.cumsum(0), (w * self.gap).cumsum(0)
         wanted = mass[-1] * torch.arange(1, num_bins + 1, dtype=mass.dtype, device=mass.device) / num_bins
-        ends = self.run_end[torch.searchsorted(mass, wanted).clamp_max_(len(mass) - 1)]
+        ends = self.last[torch.searchsorted(mass, wanted).clamp_max_(len(mass) - 1)]
         return torch.cat([gap.new_zeros(1), gap[ends]]).diff().abs().sum() / mass[-1]
+
+
+class _CertaintyOrder:
+    """Samples in descending confidence of the predicted class."""
+
+    def __init__(self, seen: Scan, block: Tensor) -> None:
+        uncertainty, order = seen.uncertainty.sort()
+        self.wrong = (~seen.right[order]).double()
+        self.block = block[order]
+        self.first, self.last = _runs(uncertainty)
+        self.tied = bool((self.first != self.last).any())
 
     def aurc(self, weight: Tensor) -> Tensor:
         """Mean over the samples drawn of the error among those at least as confident."""
-        w = weight[self.block].flip(0)
-        mass, wrong = w.cumsum(0), (w * self.wrong.flip(0)).cumsum(0)
+        w = weight[self.block]
+        mass, wrong = w.cumsum(0), (w * self.wrong).cumsum(0)
+        if self.tied:  # equal confidences in random order: errors grow evenly through a run
+            start, end = (torch.cat([of.new_zeros(1), of]) for of in (mass, wrong))
+            mass_before, wrong_before = start[self.first], end[self.first]
+            rate = (wrong[self.last] - wrong_before) / (mass[self.last] - mass_before).clamp_min(1)
+            wrong = wrong_before + rate * (mass - mass_before)
         return (w * wrong / mass.clamp_min(1)).sum() / mass[-1]
+
+
+def _runs(ordered: Tensor) -> tuple[Tensor, Tensor]:
+    """The first and the last place of the run of equal values that each belongs to."""
+    new = ordered[1:] != ordered[:-1]
+    run = torch.cat([new.new_zeros(1), new]).cumsum(0)
+    bounds = torch.cat([run.new_zeros(1), new.nonzero()[:, 0] + 1, run.new_full((1,), len(ordered))])
+    return bounds[run], bounds[run + 1] - 1

@@ -116,7 +116,7 @@ def aurc(
     """
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary)
     seen = scan(rows)
-    return Ranked.of(seen.top, seen.right).aurc()
+    return Ranked.by_certainty(seen.uncertainty, seen.right).aurc()
 
 
 def mean(values: Tensor, weight: Tensor | None) -> float:

@@ -2,6 +2,9 @@
 
 States are integers that are summed, so any split of the samples over batches and processes gives the same bits, and
 they have the size of the bins, not of the data (adaptive bins excepted: their edges are known only at the end).
+
+Several of them with different options, in one ``MetricCollection``, need its ``compute_groups=False``: torchmetrics
+takes metrics that agree on the first batch for one.
 """
 
 from typing import Any, Self
@@ -40,7 +43,7 @@ class _Streaming(Metric):
 
     def _rows(self, logits: Tensor, target: Tensor) -> Rows | None:
         """The samples of a batch; None if all of them are ignored."""
-        if bool((target == self.ignore_index).all()):
+        if bool((target.long() == self.ignore_index).all()):  # long: a uint8 would wrap the -100 around
             return None
         return as_rows(logits, target, input=self.input, ignore_index=self.ignore_index, binary=self.binary)
 
@@ -120,7 +123,7 @@ class MaximumCalibrationError(ExpectedCalibrationError):
     """:func:`~dualfocal.metrics.mce` of a stream; arguments and state as :class:`ExpectedCalibrationError`."""
 
     def compute(self) -> Tensor:
-        """The error of all batches so far, of all processes."""
+        """The error of all batches so far, of all processes; NaN of none."""
         return self.bins.mce()
 
 
@@ -189,9 +192,16 @@ class AdaptiveCalibrationError(_Streaming):
             seen = scan(rows)
             self.keys.append(2 * seen.confidence + seen.correct)
 
+    def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
+        # torchmetrics would gather an empty list as float32, which the integers of other processes do not fit.
+        if not self.keys:
+            self.keys = [torch.empty(0, dtype=torch.int64, device=self.device)]
+        super()._sync_dist(*args, **kwargs)
+
     def compute(self) -> Tensor:
-        """The error of all batches so far, of all processes."""
-        keys = dim_zero_cat(self.keys)
+        """The error of all batches so far, of all processes; NaN of none."""
+        if not len(self.keys) or not len(keys := dim_zero_cat(self.keys)):
+            return torch.tensor(torch.nan, dtype=torch.float64, device=self.device)
         return Ranked.of(keys >> 1, keys & 1).adaptive_bins(self.num_bins).ece()
 
 
