@@ -15,6 +15,7 @@ from dualfocal.metrics._rows import Rows
 from dualfocal.metrics.bins import ONE, Binner, BinStats, equal_edges, scatter_sum, to_units
 
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements widened at a time
+BLOCK = 1 << 14  # rows at least whose single numbers are worked on together
 FEW_CLASSES = 64  # below it a row is too short to vectorise along, and tiles are turned class by class
 SUM_TOLERANCE = 1e-2  # of a row of probabilities: those of half precision, or of a csv of three decimals, pass
 
@@ -48,12 +49,14 @@ def scan(
         ValueError: a row holds NaN, an infinite maximum, or what is no probability.
     """
     n, num_classes, device = len(rows), rows.num_classes, rows.values.device
-    by_class = device.type == "cpu" and num_classes < FEW_CLASSES
-    dim = 0 if by_class else 1
+    on_cpu, dim = device.type == "cpu", 1
+    if on_cpu and num_classes < FEW_CLASSES:
+        dim = 0
     wide = wide_dtype(rows.values)
-    step = max(1, (TILE_CPU if device.type == "cpu" else TILE_DEVICE) // num_classes)
+    step = max(1, (TILE_CPU if on_cpu else TILE_DEVICE) // num_classes)
+    block = step * max(1, BLOCK // step)
     buffer = torch.empty(min(step, n) * num_classes, dtype=wide, device=device)
-    scratch = torch.empty_like(buffer) if scores else buffer
+    scratch = torch.empty_like(buffer) if scores and not rows.positive else buffer
 
     confidence = torch.empty(n, dtype=torch.int64, device=device)
     right = torch.empty(n, dtype=torch.bool, device=device)
@@ -62,41 +65,55 @@ def scan(
     nll, brier = (torch.empty(n, dtype=wide, device=device) for _ in range(2)) if scores else (None, None)
     bins = _ClassBins(rows, num_bins, dim) if classwise else None
 
-    for start in range(0, n, step):
-        part = slice(start, min(start + step, n))
-        values, target = rows.values[part], rows.target[part]
-        at = target.unsqueeze(dim)
-        tile = buffer[: values.numel()].view((num_classes, -1) if by_class else values.shape)  # one copy, no more
-        tile.copy_(values.T if by_class else values)
-        peak = tile.amax(dim)
-        _check_tile(tile, peak, dim, start, rows.input)
-        right[part] = _is_predicted(values, tile, peak, target, dim)
-        # From here on the tile holds p times `total`: with logits, exp(z - max), whose largest entry is 1.
+    for start in range(0, n, block):
+        part = slice(start, min(start + block, n))
+        # By row, of this block: the largest value, that of the target, of class 1, the sum, the sum of squares. One
+        # number a row is cheap, but a call for each tile's few is not: they are worked on by block.
+        peak, of_target, of_one, total, squares = torch.empty(5, part.stop - start, dtype=wide, device=device)
+        for first in range(start, part.stop, step):
+            here = slice(first, min(first + step, part.stop))
+            local = slice(here.start - start, here.stop - start)
+            values, target = rows.values[here], rows.target[here]
+            tile = buffer[: values.numel()].view((num_classes, -1) if dim == 0 else values.shape)
+            tile.copy_(values.T if dim == 0 else values)
+            torch.amax(tile, dim, out=peak[local])
+            torch.gather(tile, dim, target.unsqueeze(dim), out=of_target[local].unsqueeze(dim))
+            right[here] = _is_predicted(values, tile, peak[local], of_target[local], target, dim)
+            # From here on the tile holds p times its total: with logits exp(z - max), whose largest entry is 1.
+            if rows.input == "logits":
+                tile.sub_(peak[local].unsqueeze(dim)).exp_()
+            _sum(tile, dim, out=total[local])
+            if rows.positive:
+                of_one[local] = tile.select(dim, 1)
+            elif scores:
+                _sum(torch.mul(tile, tile, out=scratch[: tile.numel()].view_as(tile)), dim, out=squares[local])
+            if rows.input == "probs":
+                _check_probabilities(tile, peak[local], total[local], dim, first)
+            if bins is not None:
+                scale = ONE / total[local].unsqueeze(dim) if rows.input == "logits" else ONE
+                bins.add(tile.mul_(scale).round_(), here)
         if rows.input == "logits":
-            of_target = tile.gather(dim, at).squeeze(dim) - peak
-            tile.sub_(peak.unsqueeze(dim)).exp_()
-            total, highest = _sum(tile, dim), torch.ones_like(peak)
+            _check_logits(peak, start)
+            of_target -= peak
             if nll is not None:
                 nll[part] = total.log() - of_target
-            of_target = of_target.exp_()
+            of_target.exp_()
+            peak.fill_(1.0)
         else:
-            of_target = tile.gather(dim, at).squeeze(dim)
-            total, highest = torch.ones_like(peak), peak.clamp_max(1.0)
             if nll is not None:
                 nll[part] = -of_target.log()
-        uncertainty[part] = total / highest
-        asked = tile.select(dim, 1) if rows.positive else highest
-        confidence[part] = _units(asked, total, values.dtype if as_given else None)
+            peak.clamp_max_(1.0)
+            total.fill_(1.0)
+        uncertainty[part] = total / peak
+        confidence[part] = _units(of_one if rows.positive else peak, total, rows.values.dtype if as_given else None)
         if rows.positive:
-            correct[part] = target == 1
-        if brier is not None:
-            if rows.positive:
-                brier[part] = (tile.select(dim, 1) / total - target).square_()
-            else:
-                squares = _sum(torch.mul(tile, tile, out=scratch[: tile.numel()].view_as(tile)), dim)
-                brier[part] = squares.div_(total * total).sub_(of_target / total, alpha=2).add_(1).clamp_min_(0)
+            correct[part] = rows.target[part] == 1
+        if brier is not None and rows.positive:
+            brier[part] = (of_one / total - rows.target[part]).square_()
+        elif brier is not None:
+            brier[part] = squares.div_(total * total).sub_(of_target / total, alpha=2).add_(1).clamp_min_(0)
         if bins is not None:
-            bins.add(tile.mul_((ONE / total).unsqueeze(dim)).round_(), part)
+            bins.flush()
     return Scan(confidence, correct, uncertainty, right, nll, brier, None if bins is None else bins.stats())
 
 
@@ -116,18 +133,27 @@ class _ClassBins:
         self.confidence = torch.zeros_like(self.count)
         self.everywhere = self.count.new_zeros(rows.num_classes)  # confidence of all rows, by class
         self.of_target = torch.empty(len(rows), dtype=torch.int64, device=rows.values.device)
+        self.waiting: list[tuple[Tensor, Tensor, Tensor]] = []  # (class, row, units) above the first bin
+        self.sums: list[Tensor] = []  # of all rows by class, of each tile
 
     def add(self, units: Tensor, part: slice) -> None:
         """Add a tile of ``p * 2^32``, whole numbers in float64."""
         rows, dim = self.rows, self.dim
         self.of_target[part] = units.gather(dim, rows.target[part].unsqueeze(dim)).squeeze(dim)
         weighted = units if rows.weight is None else units * rows.weight[part].unsqueeze(dim)
-        self.everywhere += weighted.sum(1 - dim).to(self.everywhere.dtype)  # exact, being whole numbers
+        self.sums.append(weighted.sum(1 - dim))  # exact, being whole numbers
         of_class, row, some = _above(units, self.first, dim)
+        self.waiting.append((of_class, row if rows.weight is None else row + part.start, some))
+
+    def flush(self) -> None:
+        """Look up the bins of what has been added."""
+        of_class, row, some = (torch.cat(parts) for parts in zip(*self.waiting, strict=True))
         index = of_class.mul_(self.num_bins).add_(self.binner(some))
-        once = torch.ones_like(index) if rows.weight is None else rows.weight[part][row]
+        once = torch.ones_like(index) if self.rows.weight is None else self.rows.weight[row]
         self.count.index_add_(0, index, once)
-        self.confidence.index_add_(0, index, some.long() if rows.weight is None else some * once)
+        self.confidence.index_add_(0, index, some.long() if self.rows.weight is None else some * once)
+        self.everywhere += torch.stack(self.sums).sum(0).to(self.everywhere.dtype)
+        self.waiting, self.sums = [], []
 
     def stats(self) -> BinStats:
         """What has been added."""
@@ -141,16 +167,16 @@ class _ClassBins:
         return BinStats(count, confidence if rows.weight is None else confidence / ONE, correct, self.binner.edges)
 
 
-def _sum(tile: Tensor, dim: int) -> Tensor:
+def _sum(tile: Tensor, dim: int, out: Tensor) -> None:
     """Sum over classes, in an order that depends on their number alone: a row's sum has the same bits in any tile."""
     if not tile.is_cpu:
-        return tile.sum(dim)
-    if dim == 1:
-        return torch.from_numpy(np.add.reduce(tile.numpy(), axis=1))  # torch may split a long row over threads
-    total = tile[0].clone()
-    for of_class in tile[1:]:
-        total += of_class
-    return total
+        torch.sum(tile, dim, out=out)
+    elif dim == 1:
+        np.add.reduce(tile.numpy(), axis=1, out=out.numpy())  # torch may split a long row over threads
+    else:
+        torch.add(tile[0], tile[1], out=out)
+        for of_class in tile[2:]:
+            out += of_class
 
 
 def _units(part: Tensor, total: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -173,31 +199,32 @@ def _above(units: Tensor, first: float, dim: int) -> tuple[Tensor, Tensor, Tenso
     return (major, minor, some) if dim == 0 else (minor, major, some)
 
 
-def _is_predicted(values: Tensor, tile: Tensor, peak: Tensor, target: Tensor, dim: int) -> Tensor:
+def _is_predicted(values: Tensor, tile: Tensor, peak: Tensor, of_target: Tensor, target: Tensor, dim: int) -> Tensor:
     """Whether the target is the first class with the largest value."""
     if not tile.is_cpu:
         return tile.argmax(dim) == target
     if dim == 1:
         # A look at the caller's narrow numbers where numpy knows them: argmax vectorises there.
         native = values if values.dtype in (torch.float32, torch.float64) else tile
-        return torch.from_numpy(native.numpy().argmax(1)) == target
+        return torch.from_numpy(native.numpy().argmax(1) == target.numpy())
     if np.count_nonzero(np.equal(tile.numpy(), peak.numpy())) == len(target):  # no ties in this tile
-        return tile.gather(0, target.unsqueeze(0)).squeeze(0) == peak
-    return torch.from_numpy(tile.numpy().argmax(0)) == target
+        return of_target == peak
+    return torch.from_numpy(tile.numpy().argmax(0) == target.numpy())
 
 
-def _check_tile(tile: Tensor, peak: Tensor, dim: int, start: int, input: str) -> None:
-    """Raise for the first row that holds no logits or no probabilities. One answer crosses from a device."""
-    if input == "logits":
-        good = peak.isfinite()  # of a row with NaN the maximum is NaN; -inf is a class ruled out
-        if bool(good.all()):
-            return
-        row = int((~good).nonzero()[0])
-        found = "NaN" if bool(peak[row].isnan()) else "no finite value" if peak[row] < 0 else "+inf"
-        raise ValueError(
-            f"logits must not be NaN or +inf and a row needs a finite one: row {start + row} holds {found}"
-        )
-    lowest, total = tile.amin(dim), tile.sum(dim)
+def _check_logits(peak: Tensor, start: int) -> None:
+    """Raise for the first row that holds no logits: of one with NaN the maximum is NaN; -inf is a class ruled out."""
+    good = peak.isfinite()
+    if bool(good.all()):
+        return
+    row = int((~good).nonzero()[0])
+    found = "NaN" if bool(peak[row].isnan()) else "no finite value" if peak[row] < 0 else "+inf"
+    raise ValueError(f"logits must not be NaN or +inf and a row needs a finite one: row {start + row} holds {found}")
+
+
+def _check_probabilities(tile: Tensor, peak: Tensor, total: Tensor, dim: int, start: int) -> None:
+    """Raise for the first row that holds no probabilities. One answer crosses from a device."""
+    lowest = tile.amin(dim)
     good = (lowest >= 0) & (peak <= 1 + 1e-6) & ((total - 1).abs() <= SUM_TOLERANCE)
     if bool(good.all()):
         return
