@@ -16,6 +16,7 @@ from dualfocal.metrics.bins import ONE, Binner, BinStats, equal_edges, scatter_s
 
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements widened at a time
 BLOCK = 1 << 14  # rows at least whose single numbers are worked on together
+LONG_ROW = 1 << 14
 FEW_CLASSES = 64  # below it a row is too short to vectorise along, and tiles are turned class by class
 SUM_TOLERANCE = 1e-2  # of a row of probabilities: those of half precision, or of a csv of three decimals, pass
 
@@ -76,9 +77,8 @@ def scan(
             values, target = rows.values[here], rows.target[here]
             tile = buffer[: values.numel()].view((num_classes, -1) if dim == 0 else values.shape)
             tile.copy_(values.T if dim == 0 else values)
-            torch.amax(tile, dim, out=peak[local])
             torch.gather(tile, dim, target.unsqueeze(dim), out=of_target[local].unsqueeze(dim))
-            right[here] = _is_predicted(values, tile, peak[local], of_target[local], target, dim)
+            right[here] = _predict(values, tile, of_target[local], target, dim, peak=peak[local])
             # From here on the tile holds p times its total: with logits exp(z - max), whose largest entry is 1.
             if rows.input == "logits":
                 tile.sub_(peak[local].unsqueeze(dim)).exp_()
@@ -171,8 +171,10 @@ def _sum(tile: Tensor, dim: int, out: Tensor) -> None:
     """Sum over classes, in an order that depends on their number alone: a row's sum has the same bits in any tile."""
     if not tile.is_cpu:
         torch.sum(tile, dim, out=out)
+    elif dim == 1 and tile.shape[1] > LONG_ROW:
+        np.add.reduce(tile.numpy(), axis=1, out=out.numpy())  # torch would split a long row over threads
     elif dim == 1:
-        np.add.reduce(tile.numpy(), axis=1, out=out.numpy())  # torch may split a long row over threads
+        torch.sum(tile, 1, out=out)
     else:
         torch.add(tile[0], tile[1], out=out)
         for of_class in tile[2:]:
@@ -199,14 +201,18 @@ def _above(units: Tensor, first: float, dim: int) -> tuple[Tensor, Tensor, Tenso
     return (major, minor, some) if dim == 0 else (minor, major, some)
 
 
-def _is_predicted(values: Tensor, tile: Tensor, peak: Tensor, of_target: Tensor, target: Tensor, dim: int) -> Tensor:
-    """Whether the target is the first class with the largest value."""
-    if not tile.is_cpu:
-        return tile.argmax(dim) == target
+def _predict(values: Tensor, tile: Tensor, of_target: Tensor, target: Tensor, dim: int, *, peak: Tensor) -> Tensor:
+    """Write the largest value of each row to ``peak``; whether the target is the first class that has it."""
     if dim == 1:
-        # A look at the caller's narrow numbers where numpy knows them: argmax vectorises there.
-        native = values if values.dtype in (torch.float32, torch.float64) else tile
-        return torch.from_numpy(native.numpy().argmax(1) == target.numpy())
+        if tile.is_cpu:
+            # A look at the caller's narrow numbers where numpy knows them: its argmax vectorises, and finds NaN.
+            native = values if values.dtype in (torch.float32, torch.float64) else tile
+            predicted = torch.from_numpy(native.numpy().argmax(1))
+        else:
+            predicted = tile.argmax(1)
+        torch.gather(tile, 1, predicted.unsqueeze(1), out=peak.unsqueeze(1))
+        return predicted == target
+    torch.amax(tile, 0, out=peak)
     if np.count_nonzero(np.equal(tile.numpy(), peak.numpy())) == len(target):  # no ties in this tile
         return of_target == peak
     return torch.from_numpy(tile.numpy().argmax(0) == target.numpy())
