@@ -94,10 +94,10 @@ def scan(
                 bins.add(tile.mul_(scale).round_(), here)
         if rows.input == "logits":
             _check_logits(peak, start)
-            of_target -= peak
             if nll is not None:
+                of_target -= peak
                 nll[part] = total.log() - of_target
-            of_target.exp_()
+                of_target.exp_()
             peak.fill_(1.0)
         else:
             if nll is not None:

@@ -104,7 +104,8 @@ class BinStats:
         for start in range(0, len(units), block):
             part = units[start : start + block]
             index = binner(part)
-            counts = count_index(2 * index + correct[start : start + block], 2 * num_bins).view(num_bins, 2)
+            counts = count_index((index << 1).bitwise_or_(correct[start : start + block]), 2 * num_bins)
+            counts = counts.view(num_bins, 2)
             stats.count.add_(counts.sum(1))
             stats.correct.add_(counts[:, 1])
             stats.confidence.add_(scatter_sum(index, part, num_bins))
@@ -242,7 +243,7 @@ class Binner:
         place *= self.num_bins / ONE
         index = np.ceil(place, out=place).astype(np.int64)
         index -= 1
-        np.clip(index, 0, self.num_bins - 1, out=index)
+        np.maximum(index, 0, out=index)
         if not self.to_the_unit:  # edges rounded to a narrow dtype: mend by comparing with them
             low, high = self.bounds.numpy().copy(), self.bounds.numpy()[1:].copy()
             low[0], high[-1] = -1, 2 * ONE
