@@ -7,7 +7,8 @@ import sys
 import typer
 
 from dualfocal import __version__
-from dualfocal.cli.evaluate import compare, evaluate
+from dualfocal.cli.compare import compare
+from dualfocal.cli.evaluate import evaluate
 
 app = typer.Typer(
     no_args_is_help=True,

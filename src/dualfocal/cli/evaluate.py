@@ -1,8 +1,7 @@
-"""`dualfocal evaluate` and `dualfocal compare`: predictions on disk in, a table and a verdict out."""
+"""`dualfocal evaluate`: predictions on disk in, a table and a verdict out."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,21 +10,31 @@ import numpy as np
 import torch
 import typer
 from rich.console import Console
-from rich.progress import Progress, track
-from rich.table import Table
-from rich.text import Text
+from rich.progress import track
 from torch import Tensor
 
 from dualfocal import metrics
+from dualfocal.cli._common import (
+    FILES,
+    AsJson,
+    BinaryOption,
+    IgnoreIndex,
+    Level,
+    Logits,
+    NumBins,
+    Probs,
+    Seed,
+    Split,
+    Target,
+    bad_input_ends,
+    consoles,
+    print_table,
+)
 from dualfocal.metrics import Evaluation
 from dualfocal.predictions import Predictions, load_predictions
 
-
-class Binary(StrEnum):
-    """Which confidence a two-class problem is about."""
-
-    top_label = "top_label"
-    positive = "positive"
+MOST_GROUPS = 1000
+FLOOR = "floor: what a perfectly calibrated model with these confidences scores by chance"
 
 
 class Convention(StrEnum):
@@ -33,25 +42,6 @@ class Convention(StrEnum):
 
     published = "published"
     torchmetrics = "torchmetrics"
-
-
-Logits = Annotated[str | None, typer.Option(metavar="NAME", help="Array, column or column prefix that holds logits.")]
-Probs = Annotated[str | None, typer.Option(metavar="NAME", help="The same for probabilities.")]
-Target = Annotated[str | None, typer.Option(metavar="NAME", help="Array or column of labels.")]
-Split = Annotated[str | None, typer.Option(metavar="NAME", help="Of a file with `val_logits`, `test_logits`: which.")]
-NumBins = Annotated[int, typer.Option(min=1, help="Number of bins of each calibration error.")]
-IgnoreIndex = Annotated[int, typer.Option(help="Leave out samples with this label.")]
-BinaryOption = Annotated[
-    Binary | None,
-    typer.Option(help="Two classes: confidence of the predicted class, or of class 1. Needed for one score a sample."),
-]
-Level = Annotated[float, typer.Option(min=0.5, max=0.999, help="Nominal coverage of intervals.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the draws behind floors, p-values and intervals.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (fractions, not percent) and nothing else.")]
-
-MOST_GROUPS = 1000
-FLOOR = "floor: what a perfectly calibrated model with these confidences scores by chance"
-FILES = "Files: .npz, .safetensors, .csv, .parquet, or a run folder. "
 
 
 def evaluate(
@@ -89,8 +79,8 @@ def evaluate(
 
         dualfocal evaluate predictions.csv --probs score --target outcome --group-by hospital
     """
-    out, err = _consoles(as_json)
-    with _bad_input_ends():
+    out, err = consoles(as_json)
+    with bad_input_ends():
         if group_by is not None and not inference:
             raise ValueError("--group-by needs inference, to tell groups from noise")
         _check_plot(plot)
@@ -121,7 +111,7 @@ def evaluate(
     records, results = [], {}
     for name, data in loaded.items():
         err.print(f"{name}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
-        with _bad_input_ends(name):
+        with bad_input_ends(name):
             results[name] = result = run(data.values, data.target, data.input)
             groups = {} if group_by is None else _by_group(data, ignore_index, run, err)
         records.append({"file": name, "taken": data.taken, **result.to_dict()})
@@ -141,83 +131,9 @@ def evaluate(
     if plot is not None:
         from dualfocal.report.plots import reliability_figure
 
-        with _bad_input_ends():
+        with bad_input_ends():
             reliability_figure(dict(zip(_short(list(results)), results.values(), strict=True))).savefig(plot, dpi=150)
         err.print(f"Reliability diagram: {plot}", markup=False, highlight=False, soft_wrap=True)
-
-
-def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help=f"One model's predictions. {FILES}")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The other's, for the same samples in the same order.")],
-    logits: Logits = None,
-    probs: Probs = None,
-    target: Target = None,
-    split: Split = None,
-    binary: BinaryOption = None,
-    num_bins: NumBins = 15,
-    ignore_index: IgnoreIndex = -100,
-    level: Level = 0.9,
-    seed: Seed = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Which of two models is better, on the same samples? Paired differences, B - A, with intervals and a verdict.
-
-    Both files must hold the same labels. Names are found as by `dualfocal evaluate`, in each file.
-
-        dualfocal compare cross_entropy.npz dual_focal.npz
-    """
-    out, err = _consoles(as_json)
-    with _bad_input_ends():
-        first, second = (
-            load_predictions(path, logits=logits, probs=probs, target=target, split=split) for path in (a, b)
-        )
-        _check_same_labels(first, second)
-    two_classes = None if binary is None else binary.value
-    for name, data in ((a, first), (b, second)):
-        err.print(f"{name}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
-        with _bad_input_ends(str(name)):  # so that the message says which file
-            metrics.error_rate(
-                data.values, data.target, input=data.input, ignore_index=ignore_index, binary=two_classes
-            )
-    with _bad_input_ends(), Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task("resampling", total=1.0)
-        result = metrics.compare(
-            first.values,
-            second.values,
-            first.target,
-            input=(first.input, second.input),
-            binary=two_classes,
-            num_bins=num_bins,
-            ignore_index=ignore_index,
-            level=level,
-            seed=seed,
-            progress=lambda share: progress.update(bar, completed=share),
-        )
-    if as_json:
-        record = {"a": str(a), "b": str(b), **result.to_dict(), "verdict": result.verdict()}
-        print(json.dumps(record, indent=2, allow_nan=False))
-        return
-    headings, rows = result.table()
-    _print_table(out, f"A = {a}, B = {b}, {result.a.num_samples:,} samples", headings, rows)
-    out.print(result.verdict(), style="bold", markup=False, highlight=False, soft_wrap=True)
-
-
-def _consoles(as_json: bool) -> tuple[Console, Console]:
-    """For results, silent if they go out as JSON; and for remarks."""
-    return Console(quiet=as_json, emoji=False), Console(stderr=True, emoji=False)
-
-
-@contextmanager
-def _bad_input_ends(name: str | None = None) -> Iterator[None]:
-    """What is wrong with the input becomes one line and exit code 2."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except (ValueError, TypeError, IndexError, OSError) as error:
-        text = " ".join(str(error).split())
-        typer.echo(f"dualfocal: {f'{name}: ' if name else ''}{text}", err=True)
-        raise typer.Exit(2) from error
 
 
 def _check_plot(plot: Path | None) -> None:
@@ -253,19 +169,6 @@ def _merged(parts: dict[str, Predictions]) -> Predictions:
         class_names=first.class_names,
         taken=f"{len(parts)} files; of the first, {first.taken}",
     )
-
-
-def _check_same_labels(a: Predictions, b: Predictions) -> None:
-    if a.class_names and b.class_names and a.class_names != b.class_names:
-        raise ValueError("both files must have the same classes in the same order")
-    if a.target.shape != b.target.shape:
-        shapes = f"{tuple(a.target.shape)} and {tuple(b.target.shape)}"
-        raise ValueError(f"both files must hold the same labels, got shapes {shapes}")
-    differ = (a.target != b.target).reshape(-1).nonzero()[:, 0]
-    if len(differ):
-        i = int(differ[0])
-        labels = f"{int(a.target.reshape(-1)[i])} and {int(b.target.reshape(-1)[i])}"
-        raise ValueError(f"both files must hold the same labels: {len(differ)} differ, the first at {i}: {labels}")
 
 
 def _by_group(
@@ -311,7 +214,7 @@ def _holm(p_values: list[float]) -> list[float]:
 def _print_evaluation(out: Console, name: str, result: Evaluation) -> None:
     headings, rows = result.table()
     title = f"{name}: {result.num_samples:,} samples, {result.num_classes} classes, {result.num_bins} bins"
-    _print_table(out, title, headings, rows)
+    print_table(out, title, headings, rows)
     if result.inference is None:
         return
     out.print(FLOOR, style="dim", markup=False, highlight=False)
@@ -331,7 +234,7 @@ def _print_groups(out: Console, column: str, groups: dict[str, tuple[Evaluation,
         floor = f"{100 * result.inference.floors['ece'].mean:.1f}"
         rows.append([name, f"{result.num_samples:,}", *percent, floor, f"{low:.1f} - {high:.1f}", f"{p:.3f}"])
     headings = [column, "N", "error", "conf - acc", "ECE", "floor", f"debiased, {100 * level:.4g} %", "adjusted p"]
-    _print_table(out, f"by {column}, worst first; percent", headings, rows)
+    print_table(out, f"by {column}, worst first; percent", headings, rows)
     found = sum(p <= 0.05 for _, p in groups.values())
     text = (
         f"{found} of {len(groups)} groups are miscalibrated at 5 %, p-values adjusted for {len(groups)} tests (Holm). "
@@ -345,14 +248,4 @@ def _print_summary(out: Console, results: dict[str, Evaluation]) -> None:
     for name, r in results.items():
         floor = "" if r.inference is None else f"{100 * r.inference.floors['ece'].mean:.2f}"
         rows.append([name, f"{r.num_samples:,}", f"{100 * r.error:.2f}", f"{r.nll:.4f}", f"{100 * r.ece:.2f}", floor])
-    _print_table(out, "all files", ["file", "N", "error %", "NLL", "ECE %", "ECE floor %"], rows)
-
-
-def _print_table(out: Console, title: str, headings: list[str], rows: list[list[str]]) -> None:
-    out.print(Text(title, style="italic"))
-    table = Table()
-    for i, heading in enumerate(headings):
-        table.add_column(Text(heading), justify="right" if i else "left")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    out.print(table)
+    print_table(out, "all files", ["file", "N", "error %", "NLL", "ECE %", "ECE floor %"], rows)

@@ -10,9 +10,7 @@ from dualfocal.metrics._scan import scan
 SCORES = ("entropy", "max_prob")
 
 
-def ood_auroc(
-    logits: Array, ood_logits: Array, *, input: str = "logits", score: str = "entropy", ignore_index: int = -100
-) -> float:
+def ood_auroc(logits: Array, ood_logits: Array, *, input: str = "logits", score: str = "entropy") -> float:
     """Probability that an out-of-distribution sample looks more uncertain than one of the distribution; ties count 1/2.
 
     Args:
@@ -21,7 +19,6 @@ def ood_auroc(
         input: what both hold, ``"logits"`` or ``"probs"``.
         score: the uncertainty, ``"entropy"`` of the distribution or ``"max_prob"``, one minus the confidence. The paper
             reports both.
-        ignore_index: not used, there are no targets; accepted so that all metrics can be called alike.
 
     Returns:
         The area under the ROC curve: 0.5 for no separation, 1 for perfect.
@@ -31,7 +28,6 @@ def ood_auroc(
     >>> ood_auroc(known, foreign)
     0.875
     """
-    del ignore_index
     check_choice("score", score, SCORES)
     known, foreign = (_uncertainty(values, input, score) for values in (logits, ood_logits))
     if known.device != foreign.device:

@@ -1,0 +1,64 @@
+"""What the commands share: options, tables, and bad input that ends in one line."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+class Binary(StrEnum):
+    """Which confidence a two-class problem is about."""
+
+    top_label = "top_label"
+    positive = "positive"
+
+
+Logits = Annotated[str | None, typer.Option(metavar="NAME", help="Array, column or column prefix that holds logits.")]
+Probs = Annotated[str | None, typer.Option(metavar="NAME", help="The same for probabilities.")]
+Target = Annotated[str | None, typer.Option(metavar="NAME", help="Array or column of labels.")]
+Split = Annotated[str | None, typer.Option(metavar="NAME", help="Of a file with `val_logits`, `test_logits`: which.")]
+NumBins = Annotated[int, typer.Option(min=1, help="Number of bins of each calibration error.")]
+IgnoreIndex = Annotated[int, typer.Option(help="Leave out samples with this label.")]
+BinaryOption = Annotated[
+    Binary | None,
+    typer.Option(help="Two classes: confidence of the predicted class, or of class 1. Needed for one score a sample."),
+]
+Level = Annotated[float, typer.Option(min=0.5, max=0.999, help="Nominal coverage of intervals.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the draws behind floors, p-values and intervals.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (fractions, not percent) and nothing else.")]
+
+FILES = "Files: .npz, .safetensors, .csv, .parquet, or a run folder. "
+
+
+def consoles(as_json: bool) -> tuple[Console, Console]:
+    """For results, silent if they go out as JSON; and for remarks."""
+    return Console(quiet=as_json, emoji=False), Console(stderr=True, emoji=False)
+
+
+@contextmanager
+def bad_input_ends(name: str | None = None) -> Iterator[None]:
+    """What is wrong with the input becomes one line and exit code 2."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (ValueError, TypeError, IndexError, OSError) as error:
+        text = " ".join(str(error).split())
+        typer.echo(f"dualfocal: {f'{name}: ' if name else ''}{text}", err=True)
+        raise typer.Exit(2) from error
+
+
+def print_table(out: Console, title: str, headings: list[str], rows: list[list[str]]) -> None:
+    """A titled table; the first column is of names, the others of numbers."""
+    out.print(Text(title, style="italic"))
+    table = Table()
+    for i, heading in enumerate(headings):
+        table.add_column(Text(heading), justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    out.print(table)
