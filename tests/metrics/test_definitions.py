@@ -312,3 +312,19 @@ def test_a_default_device_does_not_matter() -> None:
 def test_numpy_numbers_are_numbers() -> None:
     logits, target = sample(60, 3)
     assert M.ece(logits, target, num_bins=np.int64(7), ignore_index=np.int64(-100)) == M.ece(logits, target, num_bins=7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("num_classes", [3, 70])
+def test_a_rounded_softmax_above_1_is_1(num_classes, dtype) -> None:
+    """float32 softmax can give 1.0000001: the last bin of its own class, not the first of the next."""
+    probs = torch.zeros(12, num_classes, dtype=dtype)
+    probs[:6, 0] = probs[6:, -1] = 1 + 5e-7
+    target = torch.tensor([0] * 6 + [num_classes - 1] * 6)
+    expected = M.evaluate(probs.clamp_max(1), target, input="probs")
+    got = M.evaluate(probs, target, input="probs")
+    for name in ("ece", "mce", "adaptive_ece", "classwise_ece", "aurc"):
+        assert getattr(got, name) == pytest.approx(getattr(expected, name), abs=1e-6), name
+    assert M.compare(probs, probs, target, input="probs").differences["classwise_ece"].a < 1e-6
+    if num_classes == 3:
+        assert M.ece(probs[:, [0, 2]], target // 2, input="probs", binary="positive") < 1e-6

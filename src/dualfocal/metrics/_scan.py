@@ -16,7 +16,7 @@ from dualfocal.metrics.bins import ONE, Binner, BinStats, equal_edges, scatter_s
 
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements widened at a time
 BLOCK = 1 << 14  # rows at least whose single numbers are worked on together
-LONG_ROW = 1 << 14
+LONG_ROW = 1 << 14  # classes; a longer row torch may split over threads, and so sum in another order
 FEW_CLASSES = 64  # below it a row is too short to vectorise along, and tiles are turned class by class
 SUM_TOLERANCE = 1e-2  # of a row of probabilities: those of half precision, or of a csv of three decimals, pass
 
@@ -172,7 +172,7 @@ def _sum(tile: Tensor, dim: int, out: Tensor) -> None:
     if not tile.is_cpu:
         torch.sum(tile, dim, out=out)
     elif dim == 1 and tile.shape[1] > LONG_ROW:
-        np.add.reduce(tile.numpy(), axis=1, out=out.numpy())  # torch would split a long row over threads
+        np.add.reduce(tile.numpy(), axis=1, out=out.numpy())
     elif dim == 1:
         torch.sum(tile, 1, out=out)
     else:

@@ -244,6 +244,7 @@ class Binner:
         index = np.ceil(place, out=place).astype(np.int64)
         index -= 1
         np.maximum(index, 0, out=index)
+        np.minimum(index, self.num_bins - 1, out=index)  # softmax in float32 can give 1.0000001
         if not self.to_the_unit:  # edges rounded to a narrow dtype: mend by comparing with them
             low, high = self.bounds.numpy().copy(), self.bounds.numpy()[1:].copy()
             low[0], high[-1] = -1, 2 * ONE

@@ -139,7 +139,9 @@ def compare(
     drawn = resample(models, num_bins, seed=seed, progress=progress)
     squared = drawn.pop("squared_error")
     # A resample has the noise of the sample and its own: taken out, so that the draws centre on the estimate.
-    shift = squared.mean(0) - torch.tensor([float(e.bins.squared_error()) for e in evaluations], device="cpu")
+    shift = squared.mean(0) - torch.tensor(
+        [float(e.bins.squared_error()) for e in evaluations], dtype=squared.dtype, device="cpu"
+    )
     drawn["debiased_ece"] = (squared - shift).clamp_min(0).sqrt()
     differences = {}
     for name, *_ in READ:
