@@ -328,3 +328,22 @@ def test_a_rounded_softmax_above_1_is_1(num_classes, dtype) -> None:
     assert M.compare(probs, probs, target, input="probs").differences["classwise_ece"].a < 1e-6
     if num_classes == 3:
         assert M.ece(probs[:, [0, 2]], target // 2, input="probs", binary="positive") < 1e-6
+
+
+@pytest.mark.parametrize("input", ["logits", "probs"])
+@pytest.mark.parametrize("num_classes", [3, 70])
+def test_what_is_given_is_not_written_to(num_classes, input) -> None:
+    """float64 needs no widening: what works in place must work on a copy all the same."""
+    logits, target = sample(60, num_classes, dtype=torch.float64)
+    values = logits if input == "logits" else logits.softmax(1)
+    before, labels = values.clone(), target.clone()
+    all_metrics(values, target, input=input)
+    M.evaluate(values, target, input=input, inference=True, convention="published")
+    M.compare(values, values, target, input=input)
+    M.kde_ece(values, target, input=input)
+    for score in ("entropy", "max_prob"):
+        M.ood_auroc(values, values, input=input, score=score)
+    for metric in (M.ExpectedCalibrationError(input=input), M.ClasswiseCalibrationError(num_classes, input=input)):
+        metric.update(values, target)
+    assert torch.equal(values, before)
+    assert torch.equal(target, labels)

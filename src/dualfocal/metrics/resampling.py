@@ -89,7 +89,7 @@ def _classwise(rows: Rows, block: Tensor, weight: Tensor, num_bins: int) -> Tens
     for start in range(0, rows.num_classes, step):
         p = values[:, start : start + step].double()
         if log_total is not None:
-            p = p.sub_(log_total[:, None]).exp_()
+            p = (p - log_total[:, None]).exp_()  # not in place: of float64 logits p is a view
         width = p.shape[1] * num_bins
         index = binner((p * ONE).round_().reshape(-1)).view_as(p) + num_bins * torch.arange(p.shape[1], device=p.device)
         hit = rows.target[:, None] == torch.arange(start, start + p.shape[1], device=p.device)
