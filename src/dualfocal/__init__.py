@@ -1,5 +1,6 @@
-"""Classifiers whose confidence can be trusted: dual focal loss, the losses it is compared with, and their metrics."""
+"""Classifiers whose confidence can be trusted: dual focal loss and its peers, metrics that know their noise, calibrators."""
 
+from dualfocal.calibrators import CALIBRATORS, TemperatureScaling, cross_fit, load_calibrator
 from dualfocal.losses import (
     LOSSES,
     AdaDualFocalLoss,
@@ -20,6 +21,7 @@ from dualfocal.metrics import Evaluation, compare, evaluate
 __version__ = "0.1.0"
 
 __all__ = [
+    "CALIBRATORS",
     "LOSSES",
     "AdaDualFocalLoss",
     "AdaFocalLoss",
@@ -33,8 +35,11 @@ __all__ = [
     "KDEXELoss",
     "LabelSmoothingLoss",
     "MMCELoss",
+    "TemperatureScaling",
     "__version__",
     "compare",
+    "cross_fit",
     "dual_focal_loss",
     "evaluate",
+    "load_calibrator",
 ]

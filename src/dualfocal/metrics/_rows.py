@@ -1,7 +1,7 @@
 """What every metric takes, checked and laid out as rows: the only copy."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 
 import numpy as np
@@ -34,6 +34,11 @@ class Rows:
 
     def __len__(self) -> int:
         return self.values.shape[0]
+
+    def at(self, index: slice | Tensor) -> "Rows":
+        """Some of the rows."""
+        weight = None if self.weight is None else self.weight[index]
+        return replace(self, values=self.values[index], target=self.target[index], weight=weight)
 
 
 def as_rows(

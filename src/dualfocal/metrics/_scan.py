@@ -93,7 +93,7 @@ def scan(
                 scale = ONE / total[local].unsqueeze(dim) if rows.input == "logits" else ONE
                 bins.add(tile.mul_(scale).round_(), here)
         if rows.input == "logits":
-            _check_logits(peak, start)
+            check_logits(peak, start)
             if nll is not None:
                 of_target -= peak
                 nll[part] = total.log() - of_target
@@ -218,7 +218,7 @@ def _predict(values: Tensor, tile: Tensor, of_target: Tensor, target: Tensor, di
     return torch.from_numpy(tile.numpy().argmax(0) == target.numpy())
 
 
-def _check_logits(peak: Tensor, start: int) -> None:
+def check_logits(peak: Tensor, start: int) -> None:
     """Raise for the first row that holds no logits: of one with NaN the maximum is NaN; -inf is a class ruled out."""
     good = peak.isfinite()
     if bool(good.all()):

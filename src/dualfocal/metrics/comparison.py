@@ -148,15 +148,15 @@ def compare(
         first, second = (float(getattr(e, name)) for e in evaluations)
         # The root bends near 0, and with it the draws: there their own quantiles cover best, elsewhere they bias.
         centre = None if name == "debiased_ece" else second - first
-        differences[name] = Difference(first, second, *_interval(drawn[name], centre, level))
+        draws = drawn[name][:, 1] - drawn[name][:, 0]
+        differences[name] = Difference(first, second, *interval(draws, centre, level))
     return Comparison(evaluations[0], evaluations[1], differences, level, seed)
 
 
-def _interval(drawn: Tensor, centre: float | None, level: float) -> tuple[float, float]:
-    """Quantiles of the draws b - a; with a centre, that less their deviations from their mean."""
+def interval(draws: Tensor, centre: float | None, level: float) -> tuple[float, float]:
+    """Quantiles of the draws of a difference; with a centre, that less their deviations from their mean."""
     if centre is not None and not math.isfinite(centre):  # a target of probability 0 makes an NLL infinite
         return -math.inf, math.inf
-    draws = drawn[:, 1] - drawn[:, 0]
     draws = draws[~draws.isnan()]
     low, high = (float(draws.quantile(share)) for share in ((1 - level) / 2, (1 + level) / 2))
     if centre is None:

@@ -20,9 +20,18 @@ Progress = Callable[[float], None]
 
 
 def resample(
-    models: Models, num_bins: int, *, draws: int = DRAWS, seed: int = 0, progress: Progress | None = None
+    models: Models,
+    num_bins: int,
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+    every_metric: bool = True,
+    progress: Progress | None = None,
 ) -> dict[str, Tensor]:
     """Draw samples with replacement, and compute every metric of every model on the same draws.
+
+    The draws depend on the seed and the number of samples alone. Without ``every_metric``, those that take long are
+    left out: classwise and adaptive ECE, AURC.
 
     Returns:
         For each metric a float64 tensor (draws, models); ``"squared_error"`` stands for the debiased error. Adaptive
@@ -44,9 +53,10 @@ def resample(
                 progress((done + share) / len(models))
 
         result = _sums(rows, seen, block, weight, num_bins)
-        result["classwise_ece"] = _classwise(rows, block, weight, num_bins)
-        tell(0.5)
-        result |= _sorted_metrics(seen, block, weight, num_bins, tell)
+        if every_metric:
+            result["classwise_ece"] = _classwise(rows, block, weight, num_bins)
+            tell(0.5)
+            result |= _sorted_metrics(seen, block, weight, num_bins, tell)
         columns.append(result)
     return {name: torch.stack([column[name] for column in columns], dim=1).cpu() for name in columns[0]}
 

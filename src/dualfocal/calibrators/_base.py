@@ -1,0 +1,222 @@
+"""What all calibrators share: the contract of ``fit`` and ``forward``, and buffers of any size."""
+
+import inspect
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from dualfocal.calibrators._passes import tile_parts, tile_rows
+from dualfocal.losses._common import compute_dtype, wide_dtype
+from dualfocal.metrics._rows import Array, Rows, as_rows, as_tensor
+
+CHUNK = 16  # tiles: rows that are mapped at a time, unless gradients are wanted
+MOST_LISTED = 8  # absent classes that a note names
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """How a fit went. The likelihoods are of the data it was fitted on, and flatter it."""
+
+    num_samples: int
+    num_classes: int
+    nll_before: float  # nats
+    nll_after: float
+    argmax_changed: int  # samples whose predicted class is another than before
+    iterations: int | None  # None: the method does not iterate
+    gradient: float | None  # size of the gradient where the iteration stopped
+    converged: bool
+    notes: tuple[str, ...]  # what was odd about the data, and what was done about it
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.num_samples:,} samples, {self.num_classes} classes: NLL {self.nll_before:.4f} before, "
+            f"{self.nll_after:.4f} after, on the data of the fit",
+            f"{self.argmax_changed:,} of {self.num_samples:,} predicted classes changed",
+        ]
+        if self.iterations is not None:
+            state = "converged" if self.converged else "did NOT converge"
+            lines.append(f"{state} in {self.iterations} iterations, gradient {self.gradient:.1e}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What one method learned, and what it has to say of that."""
+
+    learned: dict[str, Tensor]
+    iterations: int | None = None
+    gradient: float | None = None
+    converged: bool = True
+    notes: tuple[str, ...] = ()
+    nll: tuple[float, float] | None = None  # before and after, where the method knows
+
+
+class Calibrator(nn.Module, ABC):
+    """A map from logits to calibrated logits, learned from held-out data.
+
+    ``fit(logits, target)`` learns it and returns the calibrator itself; calling the calibrator applies the map. What
+    is learned are buffers, float64: they move with ``.to(device)``, and a ``state_dict`` of any size loads into an
+    unfitted object. Options are stored as given; ``repr`` shows them.
+    """
+
+    # A method names its buffers, says which (if any) has a row for each class, and writes _fit and _map.
+    learned: ClassVar[tuple[str, ...]]
+    by_class: ClassVar[str | None] = None
+
+    keeps_argmax: bool = False  # True: predicted classes stay, but for ties that rounding makes or breaks
+    report: FitReport | None  # of the last fit; it travels with save_calibrator, not with state_dict
+    class_names: tuple[str, ...] | None  # for whoever wants to keep them with the calibrator; likewise
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.report = self.class_names = None
+        for name in self.learned:
+            self.register_buffer(name, torch.empty(0, dtype=torch.float64))
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether there is a map to apply."""
+        return all(getattr(self, name).numel() > 0 for name in self.learned)
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes it was fitted for; None where it does not matter, or before."""
+        return len(getattr(self, self.by_class)) if self.by_class and self.is_fitted else None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The options it was made with."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def extra_repr(self) -> str:
+        """The options, as in the call that made it."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+
+    @torch.no_grad()
+    def fit(self, logits: Array, target: Array, *, ignore_index: int = -100) -> Self:
+        """Learn from held-out predictions; those for the training data would flatter the model.
+
+        Args:
+            logits: ``(N, C)`` or ``(N, C, d1, ...)``, a tensor or a numpy array; or ``(N,)``, the log-odds of class 1.
+                Of probabilities, give :func:`~dualfocal.calibrators.log_probs`.
+            target: class indices, ``(N,)`` or ``(N, d1, ...)``.
+            ignore_index: samples of this target are left out.
+
+        Returns:
+            The calibrator, with a ``report``. If it raises, an earlier fit stays as it was.
+        """
+        logits = as_tensor("logits", logits)
+        rows = as_rows(
+            logits,
+            target,
+            input="logits",
+            ignore_index=ignore_index,
+            binary="top_label" if logits.ndim == 1 else None,
+        )
+        found = self._fit(rows)
+        for name in self.learned:
+            setattr(self, name, found.learned[name].to(rows.values.device))
+        self.report = self._report(rows, found)
+        return self
+
+    def forward(self, logits: Array) -> Tensor:
+        """Calibrated logits of the shape of the given ones, float32 or float64; log-probabilities of some methods."""
+        if not self.is_fitted:
+            raise RuntimeError(f"this {type(self).__name__} is not fitted: call fit(logits, target) first")
+        logits = as_tensor("logits", logits)
+        if not logits.is_floating_point() or logits.ndim == 0:
+            raise ValueError(f"logits must be floating point (N, C), got {logits.dtype} {tuple(logits.shape)}")
+        logits = logits.to(compute_dtype(logits))
+        if logits.ndim == 1:  # sigmoid(z) = softmax(0, z)[1]
+            pair = self._apply_rows(torch.stack([torch.zeros_like(logits), logits], dim=1))
+            return pair[:, 1] - pair[:, 0]
+        if logits.ndim == 2:
+            return self._apply_rows(logits)
+        rows = logits.movedim(1, -1)
+        return self._apply_rows(rows.reshape(-1, logits.shape[1])).view(rows.shape).movedim(-1, 1)
+
+    @abstractmethod
+    def _fit(self, rows: Rows) -> Fit:
+        """Learn from rows of logits, (N, C); NaN and infinities have not been looked for."""
+
+    @abstractmethod
+    def _map(self, logits: Tensor) -> Tensor:
+        """Calibrated logits of (N, C) logits in float32 or float64, as a new tensor of that dtype."""
+
+    def _apply_rows(self, logits: Tensor) -> Tensor:
+        if self.num_classes not in (None, logits.shape[1]):
+            raise ValueError(
+                f"this {type(self).__name__} was fitted for {self.num_classes} classes, "
+                f"logits of shape {tuple(logits.shape)} have {logits.shape[1]}"
+            )
+        if torch.compiler.is_compiling() or (torch.is_grad_enabled() and logits.requires_grad):
+            return self._map(logits)
+        if len(logits) <= tile_rows(logits, CHUNK):
+            return self._map(logits)
+        result = torch.empty_like(logits, memory_format=torch.contiguous_format)
+        for part in tile_parts(logits, CHUNK):
+            result[part] = self._map(logits[part])
+        return result
+
+    def _report(self, rows: Rows, found: Fit) -> FitReport:
+        """One more pass, for what the method does not know by itself."""
+        changed, total = 0, torch.zeros(2, dtype=wide_dtype(rows.values), device=rows.values.device)
+        if found.nll is None or not self.keeps_argmax:
+            for part in tile_parts(rows.values, CHUNK):
+                before = rows.values[part].to(compute_dtype(rows.values))
+                after = self._map(before)
+                if not self.keeps_argmax:
+                    changed += int((before.argmax(1) != after.argmax(1)).sum())
+                for i, logits in enumerate((before, after)):
+                    total[i] += nn.functional.cross_entropy(logits, rows.target[part], reduction="sum")
+        before_nll, after_nll = found.nll or (total / len(rows)).tolist()
+        return FitReport(
+            num_samples=len(rows),
+            num_classes=rows.num_classes,
+            nll_before=before_nll,
+            nll_after=after_nll,
+            argmax_changed=changed,
+            iterations=found.iterations,
+            gradient=found.gradient,
+            converged=found.converged,
+            notes=found.notes,
+        )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name in self.learned:
+            theirs, ours = state_dict.get(prefix + name), getattr(self, name)
+            if isinstance(theirs, Tensor) and theirs.shape != ours.shape:
+                setattr(self, name, torch.empty(theirs.shape, dtype=ours.dtype, device=ours.device))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.report = None
+
+
+def absent_classes(rows: Rows) -> tuple[str, ...]:
+    """A note on the classes that no label names, if there are any."""
+    counts = torch.bincount(rows.target, minlength=rows.num_classes)
+    absent = (counts == 0).nonzero()[:, 0].tolist()
+    if not absent:
+        return ()
+    some = ", ".join(map(str, absent[:MOST_LISTED])) + (", ..." if len(absent) > MOST_LISTED else "")
+    return (f"{len(absent)} of {rows.num_classes} classes have no sample ({some}): theirs is guessed from the others",)
+
+
+def log_probs(probs: Array) -> Tensor:
+    """Logarithms of probabilities, to be given to a calibrator as logits; of 0, that of the smallest normal float32.
+
+    ``(N,)`` probabilities of class 1 become log-odds.
+
+    >>> log_probs(torch.tensor([[1.0, 0.0]]))
+    tensor([[  0.0000, -87.3365]])
+    >>> log_probs(torch.tensor([0.5]))
+    tensor([0.])
+    """
+    probs = as_tensor("probabilities", probs)
+    probs = probs.to(compute_dtype(probs))
+    low = torch.finfo(torch.float32).tiny
+    if probs.ndim == 1:
+        return probs.clamp(min=low).log() - (1 - probs).clamp(min=low).log()
+    return probs.clamp(min=low).log()

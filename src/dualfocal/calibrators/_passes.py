@@ -1,0 +1,80 @@
+"""Passes over logits in tiles that stay in cache, so that no method ever holds a second copy of its data."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from dualfocal.losses._common import compute_dtype, wide_dtype
+from dualfocal.metrics._rows import Rows
+from dualfocal.metrics._scan import FEW_CLASSES, check_logits
+
+TILE_CPU, TILE_DEVICE = 1 << 16, 1 << 25  # elements worked on at a time
+
+
+def tile_rows(values: Tensor, tiles: int = 1) -> int:
+    """Rows of (N, C) values that make up so many tiles, at least one."""
+    return max(1, tiles * (TILE_CPU if values.is_cpu else TILE_DEVICE) // values.shape[1])
+
+
+def tile_parts(values: Tensor, tiles: int = 1) -> Iterator[slice]:
+    """All rows, so many tiles at a time."""
+    step = tile_rows(values, tiles)
+    return (slice(start, min(start + step, len(values))) for start in range(0, len(values), step))
+
+
+class Shifted:
+    """Logits less the largest of their row, d = z - max z: what temperature needs, and what never overflows.
+
+    Differences of neighbouring floats are exact, so that nothing is lost in the precision of the logits.
+
+    Raises:
+        ValueError: a row holds NaN, +inf or nothing finite.
+    """
+
+    def __init__(self, rows: Rows, dtype: torch.dtype | None = None) -> None:
+        self.rows = rows
+        self.dtype = compute_dtype(rows.values) if dtype is None else dtype
+        self.dim = 0 if rows.values.is_cpu and rows.num_classes < FEW_CLASSES else 1  # along which classes lie
+        self.step = tile_rows(rows.values)
+        self._peak = torch.empty(len(rows), dtype=self.dtype, device=rows.values.device)
+        self.of_target = torch.empty_like(self._peak)  # d of the true class, (N,)
+        for part, tile in self._tiles():
+            torch.amax(tile, self.dim, out=self._peak[part])
+            torch.gather(
+                tile, self.dim, rows.target[part].unsqueeze(self.dim), out=self.of_target[part].unsqueeze(self.dim)
+            )
+        check_logits(self._peak, 0)
+        self.of_target -= self._peak
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def tiles(self) -> Iterator[tuple[slice, Tensor]]:
+        """The rows and their d, (C, n) where ``dim`` is 0, else (n, C); the memory is used again by the next."""
+        for part, tile in self._tiles():
+            yield part, tile.sub_(self._peak[part].unsqueeze(self.dim))
+
+    def _tiles(self) -> Iterator[tuple[slice, Tensor]]:
+        values = self.rows.values
+        buffer = torch.empty(min(self.step, len(values)) * values.shape[1], dtype=self.dtype, device=values.device)
+        for part in tile_parts(values):
+            some = values[part].T if self.dim == 0 else values[part]
+            yield part, buffer[: some.numel()].view(some.shape).copy_(some)
+
+    def log_likelihood(self, beta: float) -> Tensor:
+        """Of each true class at temperature 1 / beta, (N,) in float64."""
+        result = torch.empty(len(self), dtype=wide_dtype(self._peak), device=self._peak.device)
+        for part, d in self.tiles():
+            result[part] = self.of_target[part] * beta - scaled_exp(d, beta).sum(self.dim).log()
+        return result
+
+
+def scaled_exp(d: Tensor, beta: float, out: Tensor | None = None) -> Tensor:
+    """exp(beta * d) for d <= 0, with a floor: arithmetic on denormal numbers would take a hundred times as long."""
+    return torch.mul(d, beta, out=out).clamp_(min=exponent_floor(d.dtype)).exp_()
+
+
+def exponent_floor(dtype: torch.dtype) -> float:
+    """An exponent whose exponential counts as nothing beside 1, and whose square is no denormal number yet."""
+    return -40.0 if dtype == torch.float32 else -350.0

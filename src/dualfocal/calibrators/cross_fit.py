@@ -1,0 +1,330 @@
+"""Which calibrator helps? Each is fitted on some folds and scored on the others, beside the model as it is."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dualfocal.calibrators._base import Calibrator, log_probs
+from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
+from dualfocal.losses._common import compute_dtype
+from dualfocal.metrics._rows import Array, Rows, as_rows, as_tensor, check_count, check_level
+from dualfocal.metrics._scan import scan
+from dualfocal.metrics.comparison import Difference, interval
+from dualfocal.metrics.evaluation import Evaluation, evaluate, evaluate_rows, finite, text_table
+from dualfocal.metrics.resampling import Progress, resample
+
+AS_IS = "as it is"
+LEAST = 20  # samples
+COMPARED = ("nll", "brier", "error", "ece")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A method, cross-fitted: what it made of samples that its fits had not seen."""
+
+    name: str
+    evaluation: Evaluation  # of the first repeat, with floors
+    scores: dict[str, float]  # nll, brier, error and ece, means over the repeats
+    changes: dict[str, Difference]  # of these, from the model as it is (a) to this method (b)
+    behind: Difference  # in NLL: from the best method (a) to this one (b)
+    argmax_changed: float  # share of samples whose predicted class is another
+    notes: tuple[str, ...]  # what the fits had to say
+
+
+@dataclass(frozen=True)
+class CrossFit:
+    """Calibrators and the model as it is, by NLL; ``print`` it, or see :meth:`to_dict`."""
+
+    methods: tuple[Scored, ...]  # the lowest NLL first; the model as it is is one of them
+    refused: dict[str, str]  # method to reason
+    recommended: str  # the simplest whose NLL is not told apart from the lowest
+    folds: int
+    repeats: int
+    level: float
+    seed: int
+
+    def __getitem__(self, name: str) -> Scored:
+        return next(scored for scored in self.methods if scored.name == name)
+
+    def verdict(self) -> str:
+        """What to do, in a sentence or two."""
+        best, advised = self.methods[0], self[self.recommended]
+        gain = advised.changes["nll"]
+        if advised.name == AS_IS:
+            text = "Leave the model as it is: no method lowers its NLL by more than chance may."
+            return text if best is advised else f"{text} {_behind(best, advised)}"
+        text = (
+            f"Use {advised.name}: it lowers the NLL by {-gain.difference:.4f} nats "
+            f"({-gain.high:.4f} to {-gain.low:.4f}, {100 * self.level:.4g} % interval)."
+        )
+        return text if best is advised else f"{text} {_behind(best, advised)}"
+
+    def caveat(self) -> str:
+        """What the numbers are of."""
+        times = "once" if self.repeats == 1 else f"{self.repeats} times"
+        return (
+            f"Cross-fitted in {self.folds} folds, {times}: no sample is scored by a fit that saw it. This scores the "
+            "procedure, fitted on a part of the data; a calibrator fitted on all of it is not scored here."
+        )
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headings and rows of text."""
+        rows = []
+        for of in self.methods:
+            nll, ece = of.changes["nll"], of.changes["ece"]
+            floors = of.evaluation.inference
+            gained = ["", ""]
+            if of.name != AS_IS:
+                gained = [f"{nll.difference:+.4f} ({nll.low:+.4f} to {nll.high:+.4f})", f"{100 * ece.difference:+.2f}"]
+            rows.append(
+                [
+                    of.name,
+                    f"{of.scores['nll']:.4f}",
+                    gained[0],
+                    f"{100 * of.scores['ece']:.2f}",
+                    "" if floors is None else f"{100 * floors.floors['ece'].mean:.2f}",
+                    gained[1],
+                    f"{100 * of.scores['error']:.2f}",
+                    f"{100 * of.argmax_changed:.2f}",
+                ]
+            )
+        change = f"change ({100 * self.level:.4g} % interval)"
+        return ["method", "NLL", change, "ECE %", "floor %", "change", "error %", "new argmax %"], rows
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain numbers: fractions, NLL in nats; what is not finite is None."""
+
+        def plain(d: Difference) -> dict[str, object]:
+            return {"difference": finite(d.difference), "interval": [finite(d.low), finite(d.high)]}
+
+        return {
+            "schema": 1,
+            "folds": self.folds,
+            "repeats": self.repeats,
+            "level": self.level,
+            "seed": self.seed,
+            "recommended": self.recommended,
+            "methods": [
+                {
+                    "method": of.name,
+                    **{name: finite(value) for name, value in of.scores.items()},
+                    "ece_floor": None
+                    if of.evaluation.inference is None
+                    else of.evaluation.inference.floors["ece"].mean,
+                    "change": {name: plain(d) for name, d in of.changes.items()},
+                    "nll_behind_best": plain(of.behind),
+                    "argmax_changed": of.argmax_changed,
+                    "notes": list(of.notes),
+                }
+                for of in self.methods
+            ],
+            "refused": self.refused,
+        }
+
+    def __str__(self) -> str:
+        refused = [f"{name} refused: {reason}" for name, reason in self.refused.items()]
+        return "\n".join([*text_table(*self.table()), *refused, self.caveat(), self.verdict()])
+
+
+def cross_fit(
+    logits: Array,
+    target: Array,
+    methods: Sequence[str] | Mapping[str, Calibrator] = tuple(CALIBRATORS),
+    *,
+    input: str = "logits",
+    folds: int = 5,
+    repeats: int = 2,
+    num_bins: int = 15,
+    ignore_index: int = -100,
+    binary: str | None = None,
+    level: float = 0.9,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> CrossFit:
+    """Score calibrators on data that their fits have not seen, beside the model as it is.
+
+    The samples are dealt into folds, each class evenly (images of a dense prediction stay whole). Each fold is
+    calibrated by a fit on the others, and all are scored together; and so again with other folds. Differences are
+    paired: their intervals come from resampling the samples, with the same weights for all methods, and are for the
+    fits that were made. ECE differences include that of the floors.
+
+    Args:
+        logits: as :func:`~dualfocal.metrics.ece`.
+        target: likewise.
+        methods: names from ``CALIBRATORS``, joined by ``+`` for a chain; or calibrators by names of your own.
+        input: what ``logits`` holds, ``"logits"`` or ``"probs"``; of probabilities, calibrators get the logarithms.
+        folds: number of folds.
+        repeats: how often samples are dealt anew; scores are means.
+        num_bins: as :func:`~dualfocal.metrics.ece`.
+        ignore_index: likewise.
+        binary: likewise; one score a sample counts as ``"top_label"`` unless told.
+        level: nominal coverage of the intervals.
+        seed: of folds and resampling.
+        progress: called with the share of the work done.
+
+    Returns:
+        The methods by NLL. One that refuses the data is listed with its reason.
+
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> logits = 2 * torch.randn(2000, 10, generator=generator)
+    >>> target = torch.multinomial(logits.div(2).softmax(1), 1, generator=generator)[:, 0]  # twice too sharp
+    >>> cross_fit(logits, target, ["temperature", "vector", "isotonic"]).recommended
+    'temperature'
+    """
+    check_count("folds", folds, 2)
+    check_count("repeats", repeats)
+    check_level(level)
+    made = dict(methods) if isinstance(methods, Mapping) else {name: make_calibrator(name) for name in methods}
+    for name, calibrator in made.items():
+        if not isinstance(calibrator, Calibrator):
+            raise TypeError(f"methods must be calibrators by name, got {name!r}: {type(calibrator).__name__}")
+    if not made or AS_IS in made:
+        raise ValueError(f"methods must name at least one calibrator, and none {AS_IS!r}, got {list(made)}")
+    values, target = as_tensor("logits", logits), as_tensor("target", target)
+    if values.ndim == 1 and binary is None:
+        binary = "top_label"
+    rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
+    if len(rows) < max(LEAST, folds):
+        raise ValueError(f"cross-fitting needs at least {max(LEAST, folds)} samples, got {len(rows)}")
+    score = partial(_score, num_bins=num_bins, binary=binary, level=level, seed=seed)
+    found = [score(AS_IS, [rows])]
+    refused: dict[str, str] = {}
+    given = rows.values if input == "logits" else log_probs(rows.values)
+    image = _images(target, ignore_index)
+    deals = [_deal(rows.target, image, folds, seed + r) for r in range(repeats)]
+    for i, (name, calibrator) in enumerate(made.items()):
+
+        def tell(share: float, done: int = i) -> None:
+            if progress is not None:
+                progress((done + share) / len(made))
+
+        try:
+            calibrated, notes = _out_of_fold(calibrator, given, rows.target, deals, folds, tell)
+        except ValueError as error:
+            refused[name] = str(error)
+        else:
+            after = [replace(rows, values=of_repeat, input="logits", dtype=torch.float64) for of_repeat in calibrated]
+            changed = torch.stack([of_repeat.argmax(1) != given.argmax(1) for of_repeat in calibrated])
+            found.append(score(name, after, changed=float(changed.double().mean()), notes=notes))
+    ranked = _ranked(found, level)
+    simple_first = [AS_IS, *(name for name in CALIBRATORS if name in made), *made]
+    equal = {scored.name for scored in ranked if scored.behind.low <= 0}
+    recommended = next(name for name in simple_first if name in equal)
+    return CrossFit(ranked, refused, recommended, folds, repeats, level, seed)
+
+
+def _images(target: Tensor, ignore_index: int) -> Tensor | None:
+    """Of a dense target, to which image each kept row belongs."""
+    if target.ndim < 2:
+        return None
+    image = torch.arange(len(target), device=target.device).view(-1, *[1] * (target.ndim - 1)).expand(target.shape)
+    return image[target != ignore_index]
+
+
+def _deal(target: Tensor, image: Tensor | None, folds: int, seed: int) -> Tensor:
+    """A fold for each row: shuffled, then by class dealt out one after the other; or image by image."""
+    generator = torch.Generator().manual_seed(seed)
+    if image is not None:
+        order = torch.randperm(int(image.max()) + 1, generator=generator).to(image.device)
+        return (order % folds)[image]
+    shuffled = torch.randperm(len(target), generator=generator).to(target.device)
+    order = shuffled[target[shuffled].argsort(stable=True)]
+    fold = torch.empty_like(target)
+    fold[order] = torch.arange(len(target), device=target.device) % folds
+    return fold
+
+
+def _out_of_fold(
+    calibrator: Calibrator, logits: Tensor, target: Tensor, deals: list[Tensor], folds: int, tell: Progress
+) -> tuple[list[Tensor], tuple[str, ...]]:
+    """Of each deal all rows, each calibrated by a fit on the other folds; and what the fits had to say."""
+    results, notes = [], dict[str, None]()
+    for r, fold in enumerate(deals):
+        result = torch.empty(logits.shape, dtype=compute_dtype(logits), device=logits.device)
+        for k in range(folds):
+            here = fold == k
+            if not bool(here.any()):
+                continue
+            fitted = copy.deepcopy(calibrator).fit(logits[~here], target[~here])
+            result[here] = fitted(logits[here])
+            assert fitted.report is not None
+            notes |= dict.fromkeys(fitted.report.notes)
+            tell((r + (k + 1) / folds) / len(deals))
+        results.append(result)
+    return results, tuple(notes)
+
+
+class _Unranked(NamedTuple):
+    name: str
+    evaluation: Evaluation
+    scores: dict[str, float]
+    draws: dict[str, Tensor]  # of the scores, on resampled data
+    changed: float
+    notes: tuple[str, ...]
+
+
+def _score(
+    name: str,
+    repeats: list[Rows],
+    *,
+    num_bins: int,
+    binary: str | None,
+    level: float,
+    seed: int,
+    changed: float = 0.0,
+    notes: tuple[str, ...] = (),
+) -> _Unranked:
+    """Metrics, and the same on resampled data: the draws depend on the seed alone, and are the same for all methods."""
+    first = evaluate(
+        repeats[0].values,
+        repeats[0].target,
+        input=repeats[0].input,
+        num_bins=num_bins,
+        binary=binary,
+        inference=True,
+        level=level,
+        seed=seed,
+    )
+    seen = [(rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)) for rows in repeats]
+    found = [first, *(evaluate_rows(*one, num_bins) for one in seen[1:])]
+    drawn = resample(seen, num_bins, seed=seed, every_metric=False)
+    scores = {metric: sum(getattr(of, metric) for of in found) / len(found) for metric in COMPARED}
+    return _Unranked(name, first, scores, {metric: drawn[metric].mean(1) for metric in COMPARED}, changed, notes)
+
+
+def _ranked(found: list[_Unranked], level: float) -> tuple[Scored, ...]:
+    """The lowest NLL first; differences from the first of ``found``, the model as it is."""
+    before, best = found[0], min(found, key=lambda of: of.scores["nll"])
+
+    def between(a: _Unranked, b: _Unranked, metric: str) -> Difference:
+        centre = b.scores[metric] - a.scores[metric]
+        return Difference(
+            a.scores[metric], b.scores[metric], *interval(b.draws[metric] - a.draws[metric], centre, level)
+        )
+
+    scored = [
+        Scored(
+            name=of.name,
+            evaluation=of.evaluation,
+            scores=of.scores,
+            changes={metric: between(before, of, metric) for metric in COMPARED},
+            behind=between(best, of, "nll"),
+            argmax_changed=of.changed,
+            notes=of.notes,
+        )
+        for of in found
+    ]
+    return tuple(sorted(scored, key=lambda of: of.scores["nll"]))
+
+
+def _behind(best: Scored, advised: Scored) -> str:
+    d = advised.behind
+    return (
+        f"{best.name} has the lowest NLL, but by {d.difference:.4f} nats ({d.low:+.4f} to {d.high:+.4f}) only, "
+        f"which chance can explain, and {advised.name} is simpler."
+    )

@@ -1,0 +1,137 @@
+"""Each class against the rest, then normalised: Platt scaling and beta calibration."""
+
+import math
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dualfocal.calibrators._base import Calibrator, Fit, absent_classes
+from dualfocal.calibrators._newton import minimise
+from dualfocal.calibrators._passes import tile_parts
+from dualfocal.losses._common import wide_dtype
+from dualfocal.metrics._rows import Rows
+from dualfocal.metrics._scan import check_logits
+
+SUBSAMPLE = 1 << 20  # elements that a first guess is made from
+
+
+def log_odds_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """ln p and ln(1 - p) of every class, (N, C), both exact where p is next to 0 or 1, with a floor."""
+    top = logits.argmax(1, keepdim=True)
+    e = (logits - logits.gather(1, top)).exp()
+    total = e.sum(1, keepdim=True)
+    # 1 - p of the largest is the sum of the others, not a difference of nearly equal numbers.
+    others = e.scatter(1, top, 0.0).sum(1, keepdim=True)
+    tiny = torch.finfo(logits.dtype).tiny
+    rest = (total - e).scatter(1, top, others)
+    log_total = total.log()
+    return e.clamp(min=tiny).log() - log_total, rest.clamp(min=tiny).log() - log_total
+
+
+class _OneVsRest(Calibrator):
+    """A logistic regression for each class, on features of its own probability; the results are normalised.
+
+    Labels are softened as Platt did: a class with m of n samples is aimed at (m + 1) / (m + 2) for its own and
+    1 / (n - m + 2) for the others', so that separable data and absent classes have a finite answer.
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ("coefficients",)
+    by_class: ClassVar[str | None] = "coefficients"
+    bounded: ClassVar[tuple[bool, ...]]  # which coefficients must not be negative
+    start: ClassVar[tuple[float, ...]]  # the coefficients that change nothing
+    coefficients: Tensor  # (C, D), the last is the constant
+
+    @abstractmethod
+    def _features(self, logits: Tensor) -> list[Tensor]:
+        """D - 1 tensors (N, C)."""
+
+    def _fit(self, rows: Rows) -> Fit:
+        check_logits(rows.values.amax(1), 0)
+        start = torch.tensor(self.start, dtype=wide_dtype(rows.values), device=rows.values.device)
+        x = start.expand(rows.num_classes, -1).contiguous()
+        stride = rows.values.numel() // SUBSAMPLE
+        if stride > 3:
+            x = self._solve(rows.at(slice(None, None, stride)), x)[0]
+        x, iterations, gradient, converged = self._solve(rows, x)
+        return Fit({"coefficients": x}, iterations, gradient, converged, notes=absent_classes(rows))
+
+    def _solve(self, rows: Rows, x: Tensor) -> tuple[Tensor, int, float, bool]:
+        lower = torch.where(torch.tensor(self.bounded, device=x.device), 0.0, -math.inf).to(x.dtype).expand_as(x)
+        counts = torch.bincount(rows.target, minlength=rows.num_classes).to(x.dtype)
+        hit, miss = (counts + 1) / (counts + 2), 1 / (len(rows) - counts + 2)
+
+        def objective(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            value, gradient, hessian = x.new_zeros(len(x)), torch.zeros_like(x), x.new_zeros(*x.shape, x.shape[1])
+            for part in tile_parts(rows.values):
+                target = rows.target[part]
+                features = self._features(rows.values[part].to(x.dtype))
+                features.append(torch.ones_like(features[0]))
+                eta = sum((f * c for f, c in zip(features, x.T, strict=True)), start=torch.zeros_like(features[0]))
+                aim = miss.expand_as(eta).scatter(1, target[:, None], hit[target][:, None])
+                value += (F.softplus(eta) - aim * eta).sum(0)
+                q = eta.sigmoid()
+                off, spread = q - aim, q * (1 - q)
+                for i, f in enumerate(features):
+                    gradient[:, i] += (off * f).sum(0)
+                    weighted = spread * f
+                    for j, g in enumerate(features[: i + 1]):
+                        hessian[:, i, j] += (weighted * g).sum(0)
+            hessian = hessian + hessian.tril(-1).mT
+            return value / len(rows), gradient / len(rows), hessian / len(rows)
+
+        solved = minimise(objective, x, lower=lower)
+        return solved.x, solved.iterations, solved.gradient, solved.converged
+
+    def _map(self, logits: Tensor) -> Tensor:
+        features = self._features(logits.to(wide_dtype(logits)))
+        *slopes, constant = self.coefficients.to(features[0].dtype).T
+        eta = sum((f * c for f, c in zip(features, slopes, strict=True)), start=constant.expand_as(features[0]))
+        return F.logsigmoid(eta).log_softmax(1).to(logits.dtype)
+
+
+class PlattScaling(_OneVsRest):
+    """For each class, logit q = a logit p + c; then q is normalised (Platt, 1999).
+
+    p is the softmax of the logits, so that a = 1, c = 0 changes nothing. Returns log-probabilities.
+
+    >>> import torch
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> logits = torch.randn(5000, 2, generator=generator)
+    >>> target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    >>> a, c = PlattScaling().fit(2 * logits, target).coefficients[0].tolist()
+    >>> round(a, 1), abs(c) < 0.1
+    (0.5, True)
+    """
+
+    bounded: ClassVar[tuple[bool, ...]] = (False, False)
+    start: ClassVar[tuple[float, ...]] = (1.0, 0.0)
+
+    def _features(self, logits: Tensor) -> list[Tensor]:
+        log_p, log_rest = log_odds_parts(logits)
+        return [log_p - log_rest]
+
+
+class BetaCalibration(_OneVsRest):
+    """For each class, logit q = a ln p - b ln(1 - p) + c with a, b >= 0; then q is normalised (Kull et al., 2017).
+
+    p is the softmax of the logits, so that a = b = 1, c = 0 changes nothing. Returns log-probabilities.
+
+    >>> import torch
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> p = torch.rand(20000, 1, generator=generator, dtype=torch.float64)
+    >>> logits = torch.cat([1 - p, p], 1).log()
+    >>> q = p**2 / (p**2 + (1 - p) ** 0.5)  # a = 2, b = 0.5
+    >>> target = (torch.rand(20000, generator=generator) < q[:, 0]).long()
+    >>> [round(x, 1) for x in BetaCalibration().fit(logits, target).coefficients[1].tolist()]
+    [1.9, 0.5, -0.1]
+    """
+
+    bounded: ClassVar[tuple[bool, ...]] = (True, True, False)
+    start: ClassVar[tuple[float, ...]] = (1.0, 1.0, 0.0)
+
+    def _features(self, logits: Tensor) -> list[Tensor]:
+        log_p, log_rest = log_odds_parts(logits)
+        return [log_p, -log_rest]

@@ -1,0 +1,41 @@
+"""Calibrators by name."""
+
+from collections.abc import Callable
+from functools import partial
+
+from dualfocal.calibrators._base import Calibrator
+from dualfocal.calibrators.binning import BayesianBinning, HistogramBinning, IsotonicCalibration
+from dualfocal.calibrators.chain import Chain
+from dualfocal.calibrators.one_vs_rest import BetaCalibration, PlattScaling
+from dualfocal.calibrators.scaling import DirichletCalibration, MatrixScaling, VectorScaling
+from dualfocal.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
+
+# Simple ones first: where two do equally well, the first is to be preferred.
+CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
+    "temperature": TemperatureScaling,
+    "temperature_ece": partial(TemperatureScaling, "ece"),
+    "ensemble_temperature": EnsembleTemperatureScaling,
+    "vector": VectorScaling,
+    "platt": PlattScaling,
+    "beta": BetaCalibration,
+    "histogram": HistogramBinning,
+    "isotonic": IsotonicCalibration,
+    "bbq": BayesianBinning,
+    "dirichlet": DirichletCalibration,
+    "matrix": MatrixScaling,
+}
+
+
+def make_calibrator(name: str) -> Calibrator:
+    """An unfitted calibrator by its name in ``CALIBRATORS``; several joined by ``+`` make a :class:`Chain`.
+
+    >>> make_calibrator("vector")
+    VectorScaling(prior=None)
+    >>> len(make_calibrator("temperature+isotonic"))
+    2
+    """
+    names = name.split("+")
+    for one in names:
+        if one not in CALIBRATORS:
+            raise ValueError(f"there is no calibrator {one!r}; there are: {', '.join(CALIBRATORS)}")
+    return CALIBRATORS[name]() if len(names) == 1 else Chain(*(CALIBRATORS[one]() for one in names))

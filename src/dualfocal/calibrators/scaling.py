@@ -1,0 +1,168 @@
+"""Linear maps of logits or log-probabilities, fitted for all classes together: vector, matrix, Dirichlet."""
+
+import math
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from dualfocal.calibrators._base import Calibrator, Fit, absent_classes
+from dualfocal.calibrators._logistic import Problem
+from dualfocal.calibrators._passes import Shifted, tile_parts
+from dualfocal.calibrators.temperature import best_temperature
+from dualfocal.losses._common import check_number, wide_dtype
+from dualfocal.metrics._rows import Rows
+
+STRONG_PRIOR = 100.0  # precision that the off-diagonal entries start with, where the data are to choose it
+
+
+class _LinearScaling(Calibrator):
+    """softmax(A x + b), fitted by likelihood under a Gaussian prior around the best temperature scaling.
+
+    Features are centred, and in units in which that temperature is 1: what the prior means depends on neither scale
+    nor shift of the logits. Its precisions, one each for diagonal, off-diagonal and bias, are chosen by the data
+    (empirical Bayes) unless ``prior`` gives one for all.
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    by_class: ClassVar[str | None] = "bias"
+    full: ClassVar[bool] = True  # whether A has entries off its diagonal
+    weight: Tensor  # (C, C), or (C,) for a diagonal A
+    bias: Tensor  # (C,)
+
+    def __init__(self, *, prior: float | None = None) -> None:
+        if prior is not None:
+            check_number("prior", prior)
+            if prior == 0:
+                raise ValueError("prior must be above 0: without one, separable data have no best parameters")
+        super().__init__()
+        self.prior = prior
+
+    def _features(self, logits: Tensor) -> Tensor:
+        return logits
+
+    def _fit(self, rows: Rows) -> Fit:
+        found = best_temperature(Shifted(rows))
+        wide, classes, device = wide_dtype(rows.values), rows.num_classes, rows.values.device
+        mean = torch.zeros(classes, 1, dtype=wide, device=device)
+
+        def tiles() -> Iterator[tuple[slice, Tensor]]:
+            for part in tile_parts(rows.values):
+                x = self._features(rows.values[part].to(wide))
+                yield part, (x.T - mean).mul_(found.beta)
+
+        total = torch.stack([x.sum(1) for _, x in tiles()]).sum(0)
+        if not bool(total.isfinite().all()):
+            k = int((~total.isfinite()).nonzero()[0])
+            raise ValueError(f"{type(self).__name__} needs finite logits: class {k} has -inf; give them a floor first")
+        mean += total[:, None] / (len(rows) * found.beta)
+
+        # At the start, A = I and b = beta * mean, the map is temperature scaling.
+        one = torch.eye(classes, dtype=wide, device=device) if self.full else mean.new_ones(classes, 1)
+        start = torch.cat([one, found.beta * mean], dim=1)
+        group = torch.where(start == 1, 0, 2)
+        if not self.full:
+            group[:] = 0
+        group[:, -1] = 1
+        learn = self.prior is None
+        precision = mean.new_tensor([1.0, 1.0, STRONG_PRIOR] if self.prior is None else [self.prior] * 3)
+        solved = Problem(tiles, rows.target, start, group, precision, learn=learn).solve()
+        weight, bias = solved.theta[:, :-1] * found.beta, solved.theta[:, -1]
+        if not self.full:
+            weight = weight[:, 0]
+        bias = bias - (weight @ mean[:, 0] if self.full else weight * mean[:, 0])
+        return Fit(
+            {"weight": weight, "bias": bias},
+            iterations=solved.iterations,
+            gradient=solved.gradient,
+            converged=solved.converged,
+            notes=(*found.notes, *absent_classes(rows)),
+        )
+
+    def _map(self, logits: Tensor) -> Tensor:
+        weight, bias = self.weight.to(logits.dtype), self.bias.to(logits.dtype)
+        x = self._features(logits)
+        return torch.addmm(bias, x, weight.T) if self.full else x * weight + bias
+
+
+class VectorScaling(_LinearScaling):
+    """A factor and a shift for each class: softmax(w * z + b) (Guo et al., ICML 2017).
+
+    A Gaussian prior pulls towards temperature scaling, as strongly as the data suggest (empirical Bayes): where one
+    temperature is enough, the 2 C parameters do no harm, and absent classes or separable data have a finite answer.
+
+    Args:
+        prior: precision of that prior, of the factors (times the temperature) around 1 and of the shifts of centred
+            logits around 0. None: the data choose.
+
+    >>> import torch
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> logits = torch.randn(5000, 3, generator=generator)
+    >>> target = torch.multinomial((logits + torch.tensor([1.0, 0.0, 0.0])).softmax(1), 1, generator=generator)[:, 0]
+    >>> bias = VectorScaling().fit(logits, target).bias
+    >>> [round(b, 1) for b in (bias - bias[2]).tolist()]
+    [0.9, -0.1, 0.0]
+    """
+
+    full: ClassVar[bool] = False
+
+
+class _MatrixScaling(_LinearScaling):
+    """About C^2 parameters: refuses data that are too few for them."""
+
+    def __init__(self, *, prior: float | None = None, force: bool = False) -> None:
+        super().__init__(prior=prior)
+        self.force = force
+
+    def _fit(self, rows: Rows) -> Fit:
+        parameters = rows.num_classes * (rows.num_classes + 1)
+        if len(rows) < parameters and not self.force:
+            raise ValueError(
+                f"{type(self).__name__} has {parameters:,} parameters for {rows.num_classes} classes and needs at "
+                f"least as many samples, got {len(rows):,}; force it, or take a method with fewer (vector, temperature)"
+            )
+        return super()._fit(rows)
+
+
+class MatrixScaling(_MatrixScaling):
+    """All linear maps of the logits: softmax(W z + b) (Guo et al., ICML 2017), regularised.
+
+    As :class:`VectorScaling`, with a prior of its own for the off-diagonal entries.
+
+    Args:
+        prior: precision of all three priors. None: the data choose each.
+        force: fit even if there are fewer samples than parameters, C (C + 1).
+
+    >>> import torch
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> logits = torch.randn(5000, 3, generator=generator)
+    >>> mixed = logits + logits.roll(1, 1)
+    >>> target = torch.multinomial(mixed.softmax(1), 1, generator=generator)[:, 0]
+    >>> report = MatrixScaling().fit(logits, target).report
+    >>> round(report.nll_before, 2), round(report.nll_after, 2)
+    (1.12, 0.86)
+    """
+
+
+class DirichletCalibration(_MatrixScaling):
+    """All linear maps of the log-probabilities: softmax(W ln p + b) (Kull et al., NeurIPS 2019).
+
+    As :class:`MatrixScaling`; the prior of the off-diagonal entries is the off-diagonal regularisation (ODIR) of that
+    paper, its strength chosen by the data instead of by cross-validation. ln p has a floor: p = 0 may occur.
+
+    Args:
+        prior: precision of all three priors. None: the data choose each.
+        force: fit even if there are fewer samples than parameters, C (C + 1).
+
+    >>> import torch
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> probs = torch.rand(5000, 3, generator=generator)
+    >>> probs = probs / probs.sum(1, keepdim=True)
+    >>> target = torch.multinomial(probs.square(), 1, generator=generator)[:, 0]
+    >>> DirichletCalibration().fit(probs.log(), target).weight.diagonal().mean().round().item()
+    2.0
+    """
+
+    def _features(self, logits: Tensor) -> Tensor:
+        return logits.log_softmax(1).clamp(min=math.log(torch.finfo(logits.dtype).tiny))

@@ -1,0 +1,262 @@
+"""Temperature scaling, softmax(z / T), and mixtures of it."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from dualfocal.calibrators._base import Calibrator, Fit
+from dualfocal.calibrators._newton import minimise
+from dualfocal.calibrators._passes import Shifted, exponent_floor, scaled_exp
+from dualfocal.losses._common import check_choice, wide_dtype
+from dualfocal.metrics._rows import Rows, check_count
+from dualfocal.metrics._scan import scan
+from dualfocal.metrics.bins import ONE, Binner, equal_edges, scatter_sum
+
+CRITERIA = ("nll", "ece")
+GRID = 100  # temperatures 0.1, 0.2, ..., 10.0
+BLOCK = 1 << 12  # rows whose confidences at all temperatures are binned together
+SUBSAMPLE = 1 << 21  # elements that a first guess is made from
+UNIFORM = 1e-6  # variance of the scaled logits below which predictions count as uniform
+TOLERANCE = 1e-12  # nats that one more step would save
+RESOLUTION = 1e-12  # of log T
+MOST_STEP, MOST_ITERATIONS = 2.0, 200
+
+
+class TemperatureScaling(Calibrator):
+    """Divide the logits by one number, T > 0 (Guo et al., ICML 2017).
+
+    Args:
+        criterion: what T minimises on the data of the fit. ``"nll"``: the negative log-likelihood, by a safeguarded
+            Newton iteration in log T. It is convex in 1 / T, so that there is one minimum; it is found from any start.
+            ``"ece"``: the ECE over T = 0.1, 0.2, ..., 10.0, the first strict minimum, as the paper selects it.
+        num_bins: of that ECE.
+
+    Two kinds of data have no best temperature. If all samples are predicted correctly, the likelihood favours T = 0;
+    then each label counts as wrong with probability 1 / (N + 2), as the rule of succession has it. If the logits tell
+    nothing of the labels, it favours T = infinity; then T stays where predictions are uniform to 0.1 %. Both are said
+    in ``report.notes``.
+
+    >>> import torch
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> logits = torch.randn(5000, 10, generator=generator)
+    >>> target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    >>> calibrator = TemperatureScaling().fit(3 * logits, target)  # three times too sharp
+    >>> round(calibrator.temperature.item(), 1), calibrator.report.converged
+    (2.9, True)
+    >>> torch.allclose(calibrator(3 * logits), 3 * logits / calibrator.temperature.float())
+    True
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ("temperature",)
+    keeps_argmax = True
+    temperature: Tensor
+
+    def __init__(self, criterion: str = "nll", *, num_bins: int = 15) -> None:
+        check_choice("criterion", criterion, CRITERIA)
+        check_count("num_bins", num_bins)
+        super().__init__()
+        self.criterion, self.num_bins = criterion, num_bins
+
+    def _fit(self, rows: Rows) -> Fit:
+        if self.criterion == "ece":
+            temperature, notes = _grid_search(rows, self.num_bins)
+            return Fit({"temperature": torch.tensor(temperature, dtype=torch.float64)}, notes=notes)
+        data = Shifted(rows)
+        found = best_temperature(data)
+        return Fit(
+            {"temperature": torch.tensor(1 / found.beta, dtype=torch.float64)},
+            iterations=found.iterations,
+            gradient=found.gradient,
+            converged=found.converged,
+            notes=found.notes,
+            nll=(-float(data.log_likelihood(1.0).mean()), found.nll),
+        )
+
+    def _map(self, logits: Tensor) -> Tensor:
+        return logits / self.temperature.to(logits.dtype)
+
+
+class EnsembleTemperatureScaling(Calibrator):
+    """A mixture of the scaled, the given and the uniform prediction: w1 softmax(z/T) + w2 softmax(z) + w3 / C.
+
+    T is that of :class:`TemperatureScaling`; the weights, which are not negative and sum to 1, minimise the NLL, a
+    convex problem. Returns log-probabilities. Zhang, Kailkhura and Han, ICML 2020; theirs minimise the squared error.
+
+    >>> import torch
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> logits = 3 * torch.randn(5000, 4, generator=generator)
+    >>> target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    >>> target[::5] = torch.randint(4, (1000,), generator=generator)  # a fifth of the labels says nothing
+    >>> calibrator = EnsembleTemperatureScaling().fit(logits, target)
+    >>> round(calibrator.weights[2].item(), 1)
+    0.2
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ("temperature", "weights")
+    keeps_argmax = True
+    temperature: Tensor
+    weights: Tensor
+
+    def _fit(self, rows: Rows) -> Fit:
+        shifted = Shifted(rows)
+        found = best_temperature(shifted)
+        log_p = [shifted.log_likelihood(beta) for beta in (found.beta, 1.0)]
+        log_p.append(torch.full_like(log_p[0], -math.log(rows.num_classes)))
+        p = torch.stack(log_p, dim=1)
+        p = (p - p.amax(1, keepdim=True)).exp_()  # (N, 3), each row up to a factor, which no weight depends on
+
+        def objective(weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            # Minus the mean log-likelihood, plus the sum of the weights: at the minimum over weights >= 0 that is 1.
+            mixed = p @ weights[0]
+            share = p / mixed[:, None]
+            value = weights.sum(1) - mixed.log().mean()
+            return value, 1 - share.mean(0, keepdim=True), (share.T @ share)[None] / len(p)
+
+        start = p.new_full((1, 3), 1 / 3)
+        solved = minimise(objective, start, lower=torch.zeros_like(start))
+        weights = solved.x[0] / solved.x[0].sum()
+        return Fit(
+            {"temperature": torch.tensor(1 / found.beta, dtype=torch.float64), "weights": weights},
+            iterations=found.iterations + solved.iterations,
+            gradient=max(found.gradient, solved.gradient),
+            converged=found.converged and solved.converged,
+            notes=found.notes,
+        )
+
+    def _map(self, logits: Tensor) -> Tensor:
+        log_w = self.weights.to(logits.dtype).log()
+        sharp = (logits / self.temperature.to(logits.dtype)).log_softmax(1) + log_w[0]
+        mixed = torch.logaddexp(sharp, logits.log_softmax(1) + log_w[1])
+        return torch.logaddexp(mixed, log_w[2] - math.log(logits.shape[1]))
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best beta = 1 / T, how it was found, and what was odd about the data."""
+
+    beta: float
+    nll: float  # at beta
+    iterations: int  # passes over all data
+    gradient: float  # of the mean NLL by log T, at beta
+    converged: bool
+    notes: tuple[str, ...] = ()
+
+
+def best_temperature(data: Shifted) -> Found:
+    """Minimise the NLL by beta > 0: Newton's iteration in log beta, within a bracket.
+
+    With x = beta * d and moments under softmax(x): the slope by log beta is mean(E x - x_k), which changes sign once,
+    and its own slope is that plus mean(Var x). At the minimum the NLL is at most log C, and at least -mean x_k: that
+    bounds beta from above. Where Newton's step leaves the bracket or gains little, the bracket is halved instead.
+    """
+    if bool((data.of_target == -math.inf).any()):
+        row = int((data.of_target == -math.inf).nonzero()[0])
+        raise ValueError(f"row {row} gives its true class the logit -inf: no temperature can make it likely")
+    n, num_classes = len(data), data.rows.num_classes
+    of_target = float(data.of_target.to(wide_dtype(data.of_target)).mean())
+    notes: tuple[str, ...] = ()
+    if of_target == 0:
+        of_target = _mean_of_others(data) / (n + 2)
+        notes = ("all samples are predicted correctly: each label counts as wrong with probability 1 / (N + 2)",)
+        if of_target == 0:
+            return Found(
+                1.0,
+                math.log(num_classes),
+                0,
+                0.0,
+                True,
+                ("all logits of each row are equal: temperature changes nothing",),
+            )
+    low, high, last = -math.inf, math.log(math.log(num_classes) / -of_target), math.inf
+    u = min(0.0, high - 1.0)
+    stride = n * num_classes // SUBSAMPLE
+    if stride > 3:  # a few rows tell nearly as much, and save most passes
+        u = min(math.log(best_temperature(Shifted(data.rows.at(slice(None, None, stride)))).beta), high)
+    iteration = 0
+    while iteration < MOST_ITERATIONS:
+        iteration += 1
+        log_total, mean, variance = _moments(data, math.exp(u))
+        slope = mean - math.exp(u) * of_target
+        low, high = (low, u) if slope > 0 else (u, high)
+        curvature = slope + variance
+        uniform = slope > 0 and variance < UNIFORM
+        converged = (curvature > 0 and slope * slope <= 2 * TOLERANCE * curvature) or high - low < RESOLUTION
+        if converged or uniform:
+            break
+        newton = curvature > 0 and abs(slope) <= last / 2
+        following = u - slope / curvature if newton else (low + high) / 2
+        u, last = min(max(following, u - MOST_STEP), u + MOST_STEP), abs(slope)
+        if not low < u < high:
+            u = (low + high) / 2
+    if uniform and not converged:
+        notes = ("the logits tell nothing of the labels: the best temperature is infinite",)
+    beta = math.exp(u)
+    nll = log_total - beta * float(data.of_target.to(wide_dtype(data.of_target)).mean())
+    return Found(beta, nll, iteration, abs(slope), converged or uniform, notes)
+
+
+def _moments(data: Shifted, beta: float) -> tuple[float, float, float]:
+    """Means over the rows of log sum exp x, of the mean and of the variance of x = beta * d under softmax(x)."""
+    n, device = len(data), data.of_target.device
+    total, first, second = torch.empty(3, n, dtype=data.dtype, device=device)
+    scratch = torch.empty(0, dtype=data.dtype, device=device)
+    for part, d in data.tiles():
+        scratch = scratch if scratch.shape == d.shape else torch.empty_like(d)
+        x = d.mul_(beta).clamp_(min=exponent_floor(d.dtype))
+        weight = torch.exp(x, out=scratch)
+        torch.sum(weight, data.dim, out=total[part])
+        torch.sum(weight.mul_(x), data.dim, out=first[part])
+        torch.sum(weight.mul_(x), data.dim, out=second[part])
+    wide = wide_dtype(total)
+    total, first, second = total.to(wide), first.to(wide), second.to(wide)
+    first /= total
+    second /= total
+    return float(total.log().mean()), float(first.mean()), float((second - first * first).mean())
+
+
+def _mean_of_others(data: Shifted) -> float:
+    """Mean of d over all classes but the true one, where it is finite."""
+    total, count = 0.0, 0
+    for _, d in data.tiles():
+        finite = d.isfinite()
+        total += float(d.where(finite, 0.0).sum(dtype=wide_dtype(d)))
+        count += int(finite.sum())
+    return total / max(count - len(data), 1)
+
+
+def _grid_search(rows: Rows, num_bins: int) -> tuple[float, tuple[str, ...]]:
+    """The first strict minimum of the ECE over T = 0.1, 0.2, ..., 10.0.
+
+    Dividing by T does not change who is predicted, so that only the confidence 1 / sum exp(d / T) is needed. And
+    exp(d / T) at T is the square of that at 2 T: half of the exponentials are spared.
+    """
+    correct = scan(rows).right
+    data = Shifted(rows, wide_dtype(rows.values))
+    binner = Binner(equal_edges(num_bins, torch.float64, rows.values.device))
+    block = data.step * max(1, BLOCK // data.step)
+    totals = torch.empty(GRID, min(block, len(data)), dtype=data.dtype, device=rows.values.device)
+    gaps = torch.zeros(GRID, num_bins, dtype=torch.int64, device=rows.values.device)  # sums of confidence - correct
+    scratch = totals.new_empty(0)
+    for part, d in data.tiles():
+        local = slice(part.start % block, part.start % block + part.stop - part.start)
+        scratch = scratch if scratch.shape == d.shape else torch.empty_like(d)
+        for i in range(GRID // 2 + 1, GRID + 1):
+            weight = scaled_exp(d, 10 / i, out=scratch)
+            while True:
+                torch.sum(weight, data.dim, out=totals[i - 1, local])
+                if i % 2:
+                    break
+                i //= 2
+                weight.square_().clamp_(min=math.exp(exponent_floor(d.dtype)))
+        if local.stop == block or part.stop == len(data):
+            units = (ONE / totals[:, : local.stop]).round_()
+            index = binner(units.view(-1)).view_as(units)
+            index += num_bins * torch.arange(GRID, device=index.device)[:, None]
+            units -= ONE * correct[part.stop - local.stop : part.stop].to(units.dtype)
+            gaps += scatter_sum(index.view(-1), units.view(-1), gaps.numel()).view_as(gaps).long()  # whole, so exact
+    errors = gaps.abs().sum(1)
+    best = int(errors.cpu().numpy().argmin()) + 1  # numpy's is the first of equals
+    return best / 10, (f"T = {best / 10} is the end of the grid",) if best in (1, GRID) else ()
