@@ -32,7 +32,7 @@ def parquet(tmp_path: Path, **columns: object) -> Path:
     return tmp_path / "file.parquet"
 
 
-def refused(path: Path, **options: str) -> str:
+def refused(path: Path, **options: object) -> str:
     """The message of the error, less the file, which it has to name first, in one line."""
     with pytest.raises(PredictionsError) as caught:
         load_predictions(path, **options)
@@ -95,6 +95,16 @@ def test_csv(tmp_path, mark, start, end):
     assert got.taken == (
         "logits from 3 columns 'logit_0' to 'logit_2' (4 x 3, float64), labels from 'y', groups from 'site'"
     )
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+@pytest.mark.parametrize("within", [",", ";", "\t"])
+def test_delimiters_within_quotes_are_none(tmp_path, mark, within):
+    name = f'a""{within * 9}b'
+    path = text(tmp_path, mark.join(['"p_' + name + '"', "p_c", "y\n1", "2", f'"{name}"\n']))
+    got = load_predictions(path)
+    assert_same(got, np.array([[1.0, 2.0]]), [0], "probs")
+    assert got.class_names == (f'a"{within * 9}b', "c")
 
 
 def test_csv_quotes_blank_lines_spaces_and_no_last_newline(tmp_path):
@@ -222,6 +232,93 @@ def test_one_array_is_not_two_things(tmp_path):
     path = text(tmp_path, "y,z\n0.5,1\n")
     assert refused(path, probs="y").startswith("holds no labels of a usual name")
     assert refused(path, probs="y", target="y") == "'y' cannot hold probs and labels or groups too"
+
+
+# Optional labels
+
+
+def written(path: Path, columns: dict[str, np.ndarray]) -> Path:
+    """The same content in any format; in a table, one column for each class."""
+    if path.suffix == ".npz":
+        np.savez(path, **columns)
+    elif path.suffix == ".safetensors":
+        save_file({name: torch.tensor(array) for name, array in columns.items()}, path)
+    else:
+        logits = columns["logits"]
+        flat = {f"logit_{k}": logits[:, k] for k in range(3)} | {k: v for k, v in columns.items() if k != "logits"}
+        if path.suffix == ".parquet":
+            pq.write_table(pa.table(flat), path)
+        else:
+            rows = [
+                ",".join(map(repr, row)) for row in zip(*(column.tolist() for column in flat.values()), strict=True)
+            ]
+            path.write_text("\n".join([",".join(flat), *rows]))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".csv", ".parquet"])
+def test_optional_labels(tmp_path, suffix):
+    path = tmp_path / f"file{suffix}"
+    got = load_predictions(written(path, {"logits": LOGITS}), labels=False)
+    torch.testing.assert_close(got.values, torch.tensor(LOGITS), rtol=0, atol=0)
+    assert (got.input, got.target, got.groups) == ("logits", None, None)
+    assert not isinstance(got, Predictions)
+    assert got.taken.endswith(" (4 x 3, float64), no labels")
+    assert refused(path).startswith("holds no labels of a usual name; say which with --target NAME (it holds: 'logit")
+    assert refused(path, labels=False, target="y").startswith("has no ")
+
+    got = load_predictions(written(path, {"logits": LOGITS, "y": TARGET, "other": 2 - TARGET}), labels=False)
+    assert isinstance(got, Predictions)
+    assert_same(got, LOGITS, TARGET)
+    assert got.taken.endswith(" (4 x 3, float64), labels from 'y'")
+    assert_same(load_predictions(path, labels=False, target="other"), LOGITS, 2 - TARGET)
+
+    got = load_predictions(written(path, {"logits": LOGITS, "site": TARGET}), labels=False, group="site")
+    assert got.target is None
+    assert got.groups.tolist() == TARGET.tolist()
+    assert got.taken.endswith(", no labels, groups from 'site'")
+
+    got = load_predictions(written(path, {"logits": LOGITS, "y": TARGET, "label": 2 - TARGET}), labels=False)
+    assert got.target is None
+    which = "'label' or 'y'" if suffix == ".safetensors" else "'y' or 'label'"  # which sorts its names
+    assert got.taken.endswith(f", no labels ({which}: say which with --target)")
+    assert refused(path).startswith("holds several labels ('")
+
+
+def test_optional_labels_are_checked_as_any(tmp_path):
+    """A column of a usual name holds labels: what it holds is never looked at to guess that it does not."""
+    path = text(tmp_path, "p_dog,p_cat,y\n0,1,cat\n1,0,dog\n")
+    assert load_predictions(path, labels=False).target.tolist() == [1, 0]
+    assert refused(text(tmp_path, "p0,p1,y\n0,1,0.5\n"), labels=False) == "label 0.5 in line 2 is not a whole number"
+    assert refused(text(tmp_path, "p0,p1,y\n0,1,\n"), labels=False) == "column 'y' is empty in line 2"
+    message = "label 'bird' in line 2 is none of the classes (dog, cat)"
+    assert refused(text(tmp_path, "p_dog,p_cat,y\n0,1,bird\n"), labels=False) == message
+    got = load_predictions(text(tmp_path, "y,z\n0.5,1\n"), probs="y", labels=False)  # y is taken: it is no label
+    assert (got.values.tolist(), got.target) == ([0.5], None)
+    path = npz(tmp_path, logits=LOGITS, y=TARGET[:3])
+    assert refused(path, labels=False).startswith("rows must have one label each")
+
+
+def test_optional_labels_and_splits(tmp_path):
+    path = npz(tmp_path, val_logits=LOGITS[:1], val_target=TARGET[:1], test_logits=LOGITS, ood_x=LOGITS)
+    message = "holds several splits (test, val): say which with --split"
+    assert refused(path, labels=False) == message
+    assert_same(load_predictions(path, split="val", labels=False), LOGITS[:1], TARGET[:1])
+    assert load_predictions(path, split="test", labels=False).target is None
+    path = npz(tmp_path, val_target=TARGET, x=LOGITS)
+    assert_same(load_predictions(path, logits="x", labels=False), LOGITS, TARGET)
+    path = npz(tmp_path, val_target=TARGET, test_target=TARGET, x=LOGITS)  # whose labels, nobody says: none
+    assert load_predictions(path, logits="x", labels=False).target is None
+    assert refused(path, logits="x") == message
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_values_are_checked_without_labels_too(tmp_path, labels):
+    more = {"y": TARGET} if labels else {}
+    message = "logits must have one row per sample, got 'logits' (scalar, float64)"
+    assert refused(npz(tmp_path, logits=np.array(0.5), **more), labels=labels) == message
+    message = "holds no predictions: 'logits' (0 x 3, float64) is empty"
+    assert refused(npz(tmp_path, logits=LOGITS[:0], **more), labels=labels) == message
 
 
 # Splits
@@ -461,11 +558,7 @@ def test_types(tmp_path):
 def test_shapes(tmp_path):
     message = "rows must have one label each, got 'logits' (4 x 3, float64) and 'y' (3, int64)"
     assert refused(npz(tmp_path, logits=LOGITS, y=TARGET[:3])) == message
-    message = "rows must have one label each, got 'logits' (scalar, float64) and 'y' (4, int64)"
-    assert refused(npz(tmp_path, logits=np.array(0.5), y=TARGET)) == message
     for group in (TARGET[:3], TARGET[:, None]):
         shape = " x ".join(map(str, group.shape))
         message = f"rows must have one group each, got 'logits' (4 x 3, float64) and 'g' ({shape}, int64)"
         assert refused(npz(tmp_path, logits=LOGITS, y=TARGET, g=group), group="g") == message
-    message = "holds no predictions: 'logits' (0 x 3, float64) is empty"
-    assert refused(npz(tmp_path, logits=LOGITS[:0], y=TARGET[:0])) == message

@@ -1,6 +1,8 @@
 """The file formats of predictions: what a file holds, and the arrays or columns asked for. Never a pickle."""
 
 import csv
+import json
+import re
 import warnings
 import zipfile
 from abc import ABC, abstractmethod
@@ -16,6 +18,9 @@ from torch import Tensor
 
 Array = NDArray[Any] | Tensor
 Column = Array | list[str]
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
 class PredictionsError(ValueError):
@@ -41,6 +46,10 @@ class Source(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.names: list[str] = []
+
+    def class_names(self, num_classes: int) -> tuple[str, ...] | None:
+        """The names of the classes where the file states them apart from its arrays or columns."""
+        return None
 
     @abstractmethod
     def read(self, values: list[str], others: list[str]) -> tuple[Array, list[Column]]:
@@ -95,6 +104,17 @@ class ArrayFile(Source):
     def read(self, values: list[str], others: list[str]) -> tuple[Array, list[Column]]:
         return self._array(values[0]), [self._array(name) for name in others]
 
+    def class_names(self, num_classes: int) -> tuple[str, ...] | None:
+        with _reading(self.path, "class names "), self._open() as file:
+            try:
+                in_arrays = not hasattr(file, "metadata")
+                stated = file["class_names"].tolist() if in_arrays else json.loads(file.metadata()["class_names"])
+            except (KeyError, TypeError, ValueError):  # not there, or of another kind: a pickle, no json
+                return None
+        # A file may have names for something else, or for the two classes of one score per sample.
+        fits = isinstance(stated, list) and len(stated) == num_classes and all(isinstance(text, str) for text in stated)
+        return tuple(stated) if fits else None
+
     def _array(self, name: str) -> Array:
         with _reading(self.path, f"array {name!r} "), self._open() as file:
             array: Array = file.get_tensor(name) if hasattr(file, "get_tensor") else file[name]
@@ -107,11 +127,12 @@ class CsvFile(Source):
         super().__init__(path)
         with _reading(path), path.open(encoding="utf-8-sig", newline="") as file:
             line = file.readline()
-            headers = {mark: next(csv.reader([line], delimiter=mark), []) for mark in ",;\t"}
+            bare = re.sub('"[^"]*"', "", line)  # "prob_a;b;c" is one name
+            self.delimiter = max(",;\t", key=bare.count)
+            header = next(csv.reader([line], delimiter=self.delimiter), [])
         if not line:
             raise self.error("is empty")
-        self.delimiter = max(headers, key=lambda mark: len(headers[mark]))
-        self.names = [name.strip() for name in headers[self.delimiter]]
+        self.names = [name.strip() for name in header]
         if all(name == "" or is_number(name) for name in self.names):
             raise self.error(f"needs a header line with column names, got {line.strip()[:60]!r}")
 
@@ -167,14 +188,9 @@ class CsvFile(Source):
 class ParquetFile(Source):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        try:
-            import pyarrow.compute  # type: ignore[import-untyped]
-            import pyarrow.parquet  # type: ignore[import-untyped]
-        except ImportError as error:
-            raise self.error('needs pyarrow: pip install "dualfocal[parquet]"') from error
-        self.arrow = pyarrow
+        self.arrow = import_pyarrow(path)
         with _reading(path):
-            self.schema = pyarrow.parquet.read_schema(path)
+            self.schema = self.arrow.parquet.read_schema(path)
         self.names = list(self.schema.names)
 
     def describe(self, name: str) -> str:
@@ -208,6 +224,16 @@ class ParquetFile(Source):
         return self._array(name, self.arrow.compute.list_flatten(column), width).reshape(len(lengths), width)
 
 
+def import_pyarrow(path: Path) -> Any:
+    """The module, for a file that needs it."""
+    try:
+        import pyarrow.compute  # type: ignore[import-untyped]
+        import pyarrow.parquet  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise PredictionsError(f'{path}: needs pyarrow: pip install "dualfocal[parquet]"') from error
+    return pyarrow
+
+
 def open_source(path: Path) -> Source:
     path = path / "predictions.safetensors" if path.is_dir() else path
     readers: dict[str, Callable[[Path], Source]] = {
@@ -236,6 +262,12 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return "_" not in text  # Python reads 1_0 as 10
+
+
+def numbered_otherwise(classes: tuple[str, ...]) -> bool:
+    """Whether a number is not to be trusted as the index of one of these: class_10 before class_2, grade1 the first."""
+    ends = [re.search("[0-9]+$", text) for text in classes]
+    return all(ends) and [int(end[0]) for end in ends if end] != list(range(len(ends)))
 
 
 def dtype_name(array: Array) -> str:

@@ -1,4 +1,4 @@
-"""Reading predictions from disk: ``.npz``, ``.safetensors``, ``.csv``, ``.parquet`` or a run folder. Never a pickle.
+"""Predictions on disk: ``.npz``, ``.safetensors``, ``.csv``, ``.parquet`` or a run folder. Never a pickle.
 
 What holds logits, probabilities or labels follows from names alone: usual ones, or given ones. Where they are unclear,
 the error says which option settles it; values are never looked at to guess. Only structure is checked here: NaN, ranges
@@ -9,35 +9,76 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._readers import ArrayFile, Column, PredictionsError, Source, dtype_name, form, is_number, open_source
+from dualfocal._readers import (
+    FLOATS,
+    INTEGERS,
+    ArrayFile,
+    Column,
+    PredictionsError,
+    Source,
+    dtype_name,
+    form,
+    is_number,
+    numbered_otherwise,
+    open_source,
+)
+from dualfocal._writers import save_predictions
+
+__all__ = ["MaybeLabelled", "Predictions", "PredictionsError", "load_predictions", "save_predictions"]
 
 LOGITS = ("logits", "logit")
 PROBS = ("probs", "prob", "probabilities", "probability", "proba", "softmax", "y_prob", "y_proba")
 LABELS = ("target", "targets", "label", "labels", "y", "y_true")
 
-FLOATS = ("float16", "bfloat16", "float32", "float64")
-INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-
 
 @dataclass(frozen=True, eq=False)  # tensors have no single answer to ==
-class Predictions:
-    """What a file says about its N samples."""
+class MaybeLabelled:
+    """What a file says about its N samples, where labels are not needed."""
 
     values: Tensor  # (N, C), (N, C, d1, ...) or (N,): one score per sample
     input: str  # "logits" or "probs"
-    target: Tensor  # (N,) or (N, d1, ...) int64
+    target: Tensor | None  # (N,) or (N, d1, ...) int64
     groups: NDArray[Any] | None  # (N,) strings, integers or booleans; None: not asked for
-    class_names: tuple[str, ...] | None  # where the header of a table names the classes
+    class_names: tuple[str, ...] | None  # where the header of a table, or "class_names" beside arrays, says them
     taken: str  # "logits from 'logits' (10000 x 10, float32), labels from 'target'"
 
 
+@dataclass(frozen=True, eq=False)
+class Predictions(MaybeLabelled):
+    """What a file says about its N samples."""
+
+    target: Tensor
+
+
+@overload
+def load_predictions(
+    path: str | os.PathLike[str],
+    *,
+    logits: str | None = ...,
+    probs: str | None = ...,
+    target: str | None = ...,
+    group: str | None = ...,
+    split: str | None = ...,
+    labels: Literal[True] = ...,
+) -> Predictions: ...
+@overload
+def load_predictions(
+    path: str | os.PathLike[str],
+    *,
+    logits: str | None = ...,
+    probs: str | None = ...,
+    target: str | None = ...,
+    group: str | None = ...,
+    split: str | None = ...,
+    labels: Literal[False],
+) -> MaybeLabelled: ...
 def load_predictions(
     path: str | os.PathLike[str],
     *,
@@ -46,7 +87,8 @@ def load_predictions(
     target: str | None = None,
     group: str | None = None,
     split: str | None = None,
-) -> Predictions:
+    labels: bool = True,
+) -> MaybeLabelled:
     """Read logits or probabilities, labels and, if asked for, a group per sample.
 
     Args:
@@ -57,6 +99,8 @@ def load_predictions(
         target: the array or column of labels.
         group: an array or column with one group per sample.
         split: prefix of the names, "test" for ``test_logits`` and ``test_target``. Not for tables.
+        labels: whether there must be labels. If not, they are taken where ``target`` or exactly one usual name says
+            which they are.
 
     Raises:
         PredictionsError: the file cannot be read, or does not say clearly what is what.
@@ -65,39 +109,56 @@ def load_predictions(
         raise PredictionsError(f"{path}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
     source = open_source(Path(path))
     given = probs if logits is None else logits
-    split = _find_split(source, split, LOGITS + PROBS if given is None else LABELS if target is None else ())
+    if given is None:
+        split = _find_split(source, split, LOGITS + PROBS)
+    else:
+        split = _find_split(source, split, LABELS if target is None else (), needed=labels)
     target = None if target is None else source.given(target, split)
     group = None if group is None else source.given(group, split)
     kind, columns = _find_values(source, split, given, "probs" if logits is None else "logits", (target, group))
     names, class_names = _in_class_order(source, kind, columns)
-    target = target or _find_labels(source, split, names)
-    others = [target] if group is None else [target, group]
+    candidates = [target] if target is not None else _find_labels(source, split, names, needed=labels)
+    target = candidates[0] if len(candidates) == 1 else None
+    others = [name for name in (target, group) if name is not None]
 
-    array, (labels, *groups) = source.read(names, others)
+    array, read = source.read(names, others)
+    column = dict(zip(others, read, strict=True))
     origin = repr(names[0]) if len(names) == 1 else f"{len(names)} columns {names[0]!r} to {names[-1]!r}"
     if dtype_name(array) not in FLOATS:
         raise source.error(f"{kind} must be {', '.join(FLOATS)}, but {origin} is {dtype_name(array)}")
     values = array if isinstance(array, Tensor) else torch.from_numpy(np.require(array, requirements="W"))
     origin = f"{origin} {form(values)}"
-    indices = torch.from_numpy(_class_indices(source, target, labels, class_names))
-    if values.ndim == 0 or indices.ndim == 0 or len(values) != len(indices):
-        raise source.error(f"rows must have one label each, got {origin} and {target!r} {form(indices)}")
+    if values.ndim == 0:
+        raise source.error(f"{kind} must have one row per sample, got {origin}")
     if values.numel() == 0:
         raise source.error(f"holds no predictions: {origin} is empty")
-    taken = f"{'probabilities' if kind == 'probs' else kind} from {origin}, labels from {target!r}"
-    if not groups:
-        return Predictions(values, kind, indices, None, class_names, taken)
-    plain = _plain_groups(source, others[-1], groups[0])
-    if plain.shape != (len(values),):
-        raise source.error(f"rows must have one group each, got {origin} and {group!r} {form(plain)}")
-    return Predictions(values, kind, indices, plain, class_names, f"{taken}, groups from {group!r}")
+    taken = f"{'probabilities' if kind == 'probs' else kind} from {origin}"
+    indices = groups = None
+    if target is not None:
+        indices = torch.from_numpy(_class_indices(source, target, column[target], class_names))
+        if indices.ndim == 0 or len(values) != len(indices):
+            raise source.error(f"rows must have one label each, got {origin} and {target!r} {form(indices)}")
+        taken += f", labels from {target!r}"
+    else:
+        which = f" ({' or '.join(map(repr, candidates))}: say which with --target)" if candidates else ""
+        taken += f", no labels{which}"
+    if group is not None:
+        groups = _plain_groups(source, group, column[group])
+        if groups.shape != (len(values),):
+            raise source.error(f"rows must have one group each, got {origin} and {group!r} {form(groups)}")
+        taken += f", groups from {group!r}"
+    if values.ndim > 1:
+        class_names = class_names or source.class_names(values.shape[1])
+    if indices is None:
+        return MaybeLabelled(values, kind, None, groups, class_names, taken)
+    return Predictions(values, kind, indices, groups, class_names, taken)
 
 
 # Finding: which names hold what. Values are a dict of column -> class, {name: ""} where a single one holds all.
 
 
-def _find_split(source: Source, split: str | None, usual: tuple[str, ...]) -> str | None:
-    """The split to read, given or the only one; ``usual`` are the names that have to be found."""
+def _find_split(source: Source, split: str | None, usual: tuple[str, ...], needed: bool = True) -> str | None:
+    """The split to read, given or the only one; ``usual`` are the names that have to be found, if ``needed``."""
     if not isinstance(source, ArrayFile):
         if split is not None:
             raise source.error(f"a table has no splits, got --split {split}")
@@ -109,9 +170,9 @@ def _find_split(source: Source, split: str | None, usual: tuple[str, ...]) -> st
             raise source.error(f"has no split {split!r} {there}")
         return split
     splits = _splits(source.names, usual) if usual and not _usual(source.names, usual, None) else []
-    if len(splits) > 1:
+    if len(splits) > 1 and needed:
         raise source.error(f"holds several splits ({', '.join(splits)}): say which with --split")
-    return splits[0] if splits else None
+    return splits[0] if len(splits) == 1 else None
 
 
 def _splits(names: list[str], usual: tuple[str, ...]) -> list[str]:
@@ -126,13 +187,14 @@ def _usual(names: list[str], usual: tuple[str, ...], split: str | None) -> list[
     return [name for name in names if name.lower() in {start + word for word in usual}]
 
 
-def _find_labels(source: Source, split: str | None, taken: list[str]) -> str:
+def _find_labels(source: Source, split: str | None, taken: list[str], needed: bool) -> list[str]:
+    """Every array or column of a usual name; if ``needed``, exactly one."""
     found = [name for name in _usual(source.names, LABELS, split) if name not in taken]
-    if len(found) > 1:
+    if needed and len(found) > 1:
         raise source.error(f"holds several labels ({', '.join(map(repr, found))}): say which with --target")
-    if not found:
+    if needed and not found:
         raise source.error(f"holds no labels of a usual name; say which with --target NAME {source.holds()}")
-    return found[0]
+    return found
 
 
 def _find_values(
@@ -210,12 +272,8 @@ def _class_indices(source: Source, name: str, labels: Column, classes: tuple[str
             return np.array([index[text] for text in labels], dtype=np.int64)
         number = {text: float(text) for text in set(labels)}
         labels = np.array([number[text] for text in labels], dtype=np.float64)
-    # class_10 may stand before class_2, and 1 may mean grade1: neither the order nor the number can be relied on.
-    ends = [re.search("[0-9]+$", text) for text in classes or ()]
-    if all(ends) and [int(end[0]) for end in ends if end] != list(range(len(ends))):
-        raise source.error(
-            f"labels in {name!r} are numbers but classes are {', '.join(classes or ())}: use these names"
-        )
+    if classes and numbered_otherwise(classes):
+        raise source.error(f"labels in {name!r} are numbers but classes are {', '.join(classes)}: use these names")
     if source.noun == "column" and isinstance(labels, np.ndarray) and labels.dtype.kind == "f" and labels.ndim == 1:
         whole = (np.abs(labels) < 2**53) & (np.floor(labels) == labels)  # text and pandas have integers as 3.0
         if not whole.all():

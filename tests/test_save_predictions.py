@@ -1,0 +1,429 @@
+"""Writing predictions: what is read is what was written, and a write that fails changes nothing on disk."""
+
+import os
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dualfocal import _writers
+from dualfocal._files import atomic_path, check_place
+from dualfocal.predictions import Predictions, PredictionsError, load_predictions, save_predictions
+
+SUFFIXES = [".npz", ".safetensors", ".csv", ".parquet"]
+ARRAYS, TABLES = SUFFIXES[:2], SUFFIXES[2:]
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+NAMES = ("dog", "black cat", "thé", 'a, "b";c;d;e;f', "x\ty", "-3%", "a_", "grade1", "#", "'", "猫.10")
+
+
+def made(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return (10 * torch.randn(shape, generator=generator, dtype=torch.float64)).to(dtype)
+
+
+def labels(*shape: int, classes: int = 3) -> Tensor:
+    return torch.arange(int(np.prod(shape))).mul(7).remainder(classes).reshape(shape)
+
+
+def as_read(values: Tensor, suffix: str) -> Tensor:
+    """The documented changes of dtype; none of them changes a value."""
+    if suffix == ".csv":
+        return values.double()
+    return values.float() if values.dtype == torch.bfloat16 and suffix != ".safetensors" else values
+
+
+def assert_round_trip(
+    path: Path, values: Tensor, kind: str, target: Tensor | None, names: tuple[str, ...] | None = None
+) -> None:
+    save_predictions(path, values, input=kind, target=target, class_names=names)
+    assert os.listdir(path.parent) == [path.name]
+    got = load_predictions(path, labels=False)
+    assert got.input == kind
+    assert got.class_names == names
+    torch.testing.assert_close(got.values, as_read(values, path.suffix), rtol=0, atol=0, equal_nan=True)
+    assert isinstance(got, Predictions) == (target is not None)
+    if target is None:
+        assert got.target is None
+        assert got.taken.endswith(", no labels")
+        with pytest.raises(PredictionsError, match="holds no labels of a usual name; say which with --target NAME"):
+            load_predictions(path)
+    else:
+        assert torch.equal(got.target, target)
+        assert torch.equal(load_predictions(path).target, target)
+
+
+# Round trips
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("kind", ["logits", "probs"])
+@pytest.mark.parametrize("names", [None, ("dog", "cat", "bird")])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_rows(tmp_path, suffix, kind, names, labelled):
+    target = labels(7) if labelled else None
+    assert_round_trip(tmp_path / f"file{suffix}", made(7, 3), kind, target, names)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("kind", ["logits", "probs"])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_one_score_per_sample(tmp_path, suffix, kind, labelled):
+    assert_round_trip(tmp_path / f"file{suffix}", made(7), kind, labels(7, classes=2) if labelled else None)
+
+
+@pytest.mark.parametrize("suffix", ARRAYS)
+@pytest.mark.parametrize("labelled", [True, False])
+def test_more_dimensions(tmp_path, suffix, labelled):
+    target = labels(2, 4, 5) if labelled else None
+    assert_round_trip(tmp_path / f"file{suffix}", made(2, 3, 4, 5), "logits", target, ("dog", "cat", "bird"))
+    (tmp_path / f"file{suffix}").unlink()
+    assert_round_trip(tmp_path / f"one{suffix}", made(4, 1), "logits", labels(4))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_every_float_is_exact(tmp_path, suffix, dtype):
+    info = torch.finfo(dtype)
+    special = [
+        info.max,
+        -info.max,
+        info.tiny,
+        info.smallest_normal / 2,
+        0.0,
+        -0.0,
+        1 / 3,
+        torch.inf,
+        -torch.inf,
+        torch.nan,
+    ]
+    values = torch.cat([torch.tensor(special, dtype=dtype), made(90, dtype=dtype)]).reshape(20, 5)
+    assert_round_trip(tmp_path / f"file{suffix}", values, "logits", labels(20))
+    got = load_predictions(tmp_path / f"file{suffix}").values
+    assert torch.equal(torch.signbit(got), torch.signbit(values))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_class_names_as_they_are(tmp_path, suffix):
+    assert_round_trip(tmp_path / f"file{suffix}", made(30, len(NAMES)), "probs", labels(30, classes=len(NAMES)), NAMES)
+    assert_round_trip(tmp_path / f"file{suffix}", made(7, 2), "probs", labels(7, classes=2), ("a;b;c;d", "e\tf\tg\th"))
+    names = tuple(f"class_{k}" for k in (10, 2, 1))  # which no number says
+    assert_round_trip(tmp_path / f"file{suffix}", made(7, 3), "probs", labels(7), names)
+
+
+# Not NUL, which the strings of numpy lose at the end.
+NAME = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6) | st.text(
+    " _.-,;\"\t'a1é\n", max_size=6
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(NAME, min_size=2, max_size=4), st.sampled_from(SUFFIXES))
+def test_any_class_names_come_back_or_are_refused(names, suffix):
+    with tempfile.TemporaryDirectory() as folder:
+        path, values = Path(folder, f"file{suffix}"), made(4, len(names))
+        try:
+            save_predictions(path, values, input="probs", class_names=names)
+        except ValueError:
+            assert os.listdir(folder) == []
+        else:
+            assert_round_trip(path, values, "probs", labels(4, classes=len(names)), tuple(names))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("strange", [-100, 3, 255])
+def test_labels_that_are_no_class(tmp_path, suffix, strange):
+    target = torch.tensor([0, strange, 2, 1])
+    path = tmp_path / f"file{suffix}"
+    assert_round_trip(path, made(4, 3), "logits", target)
+    assert_round_trip(path, made(4, 3), "logits", target, ("dog", "cat", "bird"))
+    names = ("grade1", "grade2", "grade3")
+    if suffix in ARRAYS:
+        assert_round_trip(path, made(4, 3), "logits", target, names)
+        return
+    message = (
+        rf"must not be at odds with class names \(grade1, grade2, grade3\), got the label {strange}, which has none"
+    )
+    with pytest.raises(PredictionsError, match=message):
+        save_predictions(path, made(4, 3), input="logits", target=target, class_names=names)
+
+
+def test_many_rows_and_classes_of_a_csv(tmp_path, monkeypatch):
+    monkeypatch.setattr(_writers, "BLOCK", 10)  # rows at the seams
+    assert_round_trip(tmp_path / "file.csv", made(31, 12), "logits", labels(31, classes=12))
+    assert_round_trip(tmp_path / "file.csv", made(30, 12), "logits", labels(30, classes=12))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_any_tensor(tmp_path, suffix):
+    """Transposed, a part of a larger one, needed by autograd; labels of another integer type."""
+    values = made(3, 10).requires_grad_().T[2:9]
+    path = tmp_path / f"file{suffix}"
+    for dtype in (torch.int64, torch.uint8):
+        save_predictions(str(path), values, input="logits", target=labels(14).to(dtype)[::2])
+        got = load_predictions(path)
+        assert torch.equal(got.values, as_read(values.detach(), suffix))
+        assert torch.equal(got.target, labels(14)[::2])
+    save_predictions(path, made(3), input="logits", target=torch.tensor([True, False, True]))
+    assert load_predictions(path).target.tolist() == [1, 0, 1]
+
+
+# What is in the files
+
+
+def test_arrays_have_the_usual_names(tmp_path):
+    save_predictions(tmp_path / "a.npz", made(4, 2), input="probs", target=labels(4), class_names=["no", "yes"])
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as file:
+        assert {name: (array.dtype.kind, array.shape) for name, array in file.items()} == {
+            "probs": ("f", (4, 2)),
+            "target": ("i", (4,)),
+            "class_names": ("U", (2,)),
+        }
+
+
+def test_text_of_a_csv(tmp_path):
+    values = torch.tensor([[0.5, 0.1], [1.0, -2.0]])
+    path = tmp_path / "a.csv"
+    save_predictions(path, values, input="logits", target=torch.tensor([1, 0]))
+    assert path.read_text() == "logit_0,logit_1,target\n0.5,0.10000000149011612,1\n1.0,-2.0,0\n"
+    save_predictions(path, values, input="probs", target=torch.tensor([1, 0]), class_names=["a,b", "thé"])
+    expected = '"prob_a,b",prob_thé,target\n0.5,0.10000000149011612,thé\n1.0,-2.0,"a,b"\n'
+    assert path.read_bytes() == expected.encode()
+    save_predictions(path, values[:, 0], input="probs")
+    assert path.read_text() == "probs\n0.5\n1.0\n"
+
+
+def test_columns_of_a_parquet(tmp_path):
+    path = tmp_path / "a.parquet"
+    save_predictions(path, made(4, 2), input="probs", target=labels(4, classes=2), class_names=["no", "yes"])
+    table = pq.read_table(path)
+    assert table.column_names == ["prob_no", "prob_yes", "target"]
+    assert table["target"].to_pylist() == ["no", "yes", "no", "yes"]
+    save_predictions(path, made(4), input="logits")
+    assert pq.read_table(path).column_names == ["logits"]
+
+
+def test_suffix_in_capitals(tmp_path):
+    save_predictions(tmp_path / "a.NPZ", made(4, 2), input="logits")
+    assert os.listdir(tmp_path) == ["a.NPZ"]
+    assert torch.equal(load_predictions(tmp_path / "a.NPZ", labels=False).values, made(4, 2))
+
+
+# Class names beside arrays that others wrote
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [["a", "b"], ["a", "b", "c", "d"], [["a", "b", "c"]], "abc", [1, 2, 3], [b"a", b"b", b"c"]],
+)
+def test_class_names_that_do_not_fit_are_left_alone(tmp_path, stated):
+    for array in (np.array(stated), np.array(stated, dtype=object)):  # the second is pickled
+        np.savez(tmp_path / "a.npz", logits=made(4, 3), target=labels(4), class_names=array)
+        assert load_predictions(tmp_path / "a.npz").class_names is None
+
+
+@pytest.mark.parametrize("stated", ["", "a,b,c", "3", '["a", "b"]', '["a", "b", 3]', '{"a": 0, "b": 1, "c": 2}'])
+def test_metadata_that_does_not_fit_is_left_alone(tmp_path, stated):
+    from safetensors.torch import save_file
+
+    path = tmp_path / "a.safetensors"
+    save_file({"logits": made(4, 3), "target": labels(4)}, path, metadata={"class_names": stated})
+    assert load_predictions(path).class_names is None
+    save_file({"logits": made(4, 3), "target": labels(4)}, path, metadata={"other": "x"})
+    assert load_predictions(path).class_names is None
+
+
+def test_two_names_for_one_score_per_sample(tmp_path):
+    np.savez(tmp_path / "a.npz", probs=made(2), target=labels(2), class_names=np.array(["no", "yes"]))
+    assert load_predictions(tmp_path / "a.npz").class_names is None
+
+
+# Errors
+
+
+def refused(path: Path, values: Tensor, **options: object) -> str:
+    """The message of the error, less the file; nothing may have been written."""
+    before = sorted(path.parent.iterdir()) if path.parent.is_dir() else None
+    with pytest.raises(ValueError) as caught:  # noqa: PT011, the message is what the tests look at
+        save_predictions(path, values, **{"input": "logits"} | options)
+    assert len(str(caught.value).splitlines()) == 1
+    if before is not None:
+        assert sorted(path.parent.iterdir()) == before
+    return str(caught.value).removeprefix(f"{path}: ")
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    values = made(4, 2)
+    for name in ("a.pkl", "a.pt", "a"):
+        message = f"must end in .npz, .safetensors, .csv, .parquet, got {Path(name).suffix!r}"
+        assert refused(tmp_path / name, values) == message
+    missing = tmp_path / "none"
+    assert refused(missing / "a.npz", values) == f"there is no folder {str(missing)!r}"
+    (tmp_path / "folder.npz").mkdir()
+    assert refused(tmp_path / "folder.npz", values) == "must be a file, but is a folder"
+    assert refused(tmp_path, values) == "must be a file, but is a folder"
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_values_that_cannot_be_written(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    assert refused(path, made(4, 2), input="scores") == "input must be one of 'logits', 'probs', got 'scores'"
+    message = "logits must be float16, bfloat16, float32, float64, got int64"
+    assert refused(path, labels(4, 2)) == message
+    assert refused(path, torch.tensor(0.5)) == "logits must have at least one row, got (scalar, float32)"
+    assert refused(path, made(0, 2)) == "logits must have at least one row, got (0 x 2, float32)"
+    assert refused(path, made(4, 2), target=made(4)) == "labels must be integers, got float32"
+    rule = "labels must be (N,) for (N, C) or (N,) and (N, d1, ...) for (N, C, d1, ...)"
+    for shape in [(3,), (4, 1), ()]:
+        form = " x ".join(map(str, shape)) or "scalar"
+        message = f"{rule}, got ({form}, int64) for (4 x 2, float32)"
+        assert refused(path, made(4, 2), target=torch.zeros(shape, dtype=torch.int64)) == message
+    assert refused(path, made(4, 2, 5), target=labels(4)).startswith(rule)
+    rule = "each class must have a name of its own, got"
+    assert refused(path, made(4, 2), class_names=["a"]) == f"{rule} ('a',) for (4 x 2, float32)"
+    assert refused(path, made(4, 2), class_names=["a", "a"]) == f"{rule} ('a', 'a') for (4 x 2, float32)"
+    assert refused(path, made(4), class_names=["a", "b"]) == f"{rule} ('a', 'b') for (4, float32)"
+
+
+@pytest.mark.parametrize("suffix", TABLES)
+def test_what_tables_cannot_hold(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    rule = "a table must have logits of (N, C) with two classes or more, or (N,)"
+    for shape in [(4, 3, 2), (4, 1)]:
+        form = " x ".join(map(str, shape))
+        assert refused(path, made(*shape)) == f"{rule}, got ({form}, float32): use .npz or .safetensors"
+    rule = "class names of a table must be one line, no number, not begin with '_', '.' or space or end with space"
+    for name in ("", "1", "1.5", "nan", " a", "a ", "_a", ".a", "a\nb", "a\rb", "a\u2028b"):
+        assert refused(path, made(4, 2), class_names=["b", name]) == f"{rule}, got {name!r}"
+
+
+def test_parquet_without_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    assert refused(tmp_path / "a.parquet", made(4, 2)) == 'needs pyarrow: pip install "dualfocal[parquet]"'
+
+
+# All of a file or nothing
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), RuntimeError("no\nway"), KeyboardInterrupt()]
+)
+def test_a_write_that_fails_changes_nothing(tmp_path, monkeypatch, suffix, error):
+    """It fails after the first bytes, as on a full disk."""
+    path = tmp_path / f"a{suffix}"
+    save_predictions(path, made(4, 2), input="logits")
+    before = path.read_bytes()
+
+    def fail(*arguments: object, **options: object) -> None:
+        for argument in arguments:
+            if isinstance(argument, Path):
+                argument.write_bytes(b"half")
+            elif hasattr(argument, "write"):
+                argument.write(b"half")
+        raise error
+
+    if suffix == ".csv":
+        calls = iter("....")  # repr is called for each value: fail at the fifth
+
+        def failing_repr(value: float) -> str:
+            return next(calls, None) or fail()  # type: ignore[return-value]
+
+        monkeypatch.setattr(_writers, "repr", failing_repr, raising=False)
+    else:
+        places = {".npz": (np, "savez"), ".safetensors": (_writers, "save_file"), ".parquet": (pq, "write_table")}
+        monkeypatch.setattr(*places[suffix], fail)
+    if isinstance(error, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            save_predictions(path, made(8, 2), input="logits")
+    else:
+        reason = str(error).splitlines()[0]
+        assert refused(path, made(8, 2)) == f"cannot be written: {reason}"
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == [path.name]
+    path.unlink()
+    with pytest.raises((ValueError, KeyboardInterrupt)):
+        save_predictions(path, made(8, 2), input="logits")
+    assert os.listdir(tmp_path) == []
+
+
+def test_atomic_path(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with atomic_path(path) as temporary:
+        assert (temporary.parent, temporary.suffix) == (tmp_path, ".txt")
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    with pytest.raises(UnicodeEncodeError), atomic_path(path) as temporary:
+        temporary.write_text("newer, but not all of it: \ud800")
+    assert path.read_text() == "new"
+    with atomic_path(tmp_path / ("x" * 251 + ".txt")) as temporary:
+        temporary.write_text("as long as a name can be")
+    assert len(os.listdir(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_permissions(tmp_path, suffix, umask):
+    path = tmp_path / f"a{suffix}"
+    before = os.umask(umask)
+    try:
+        save_predictions(path, made(4, 2), input="logits")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+        path.chmod(0o640)  # which somebody chose
+        save_predictions(path, made(4, 2), input="logits")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    finally:
+        os.umask(before)
+
+
+def test_links_are_followed(tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "a.npz").symlink_to(tmp_path / "store" / "1")  # not there yet, and of no suffix
+    save_predictions(tmp_path / "a.npz", made(4, 2), input="logits")
+    assert (tmp_path / "a.npz").is_symlink()
+    with atomic_path(tmp_path / "a.npz") as temporary:
+        assert (temporary.parent, temporary.suffix) == (tmp_path / "store", ".npz")  # as what it is written as
+        temporary.write_bytes((tmp_path / "a.npz").read_bytes())
+    assert os.listdir(tmp_path / "store") == ["1"]
+    assert torch.equal(load_predictions(tmp_path / "a.npz", labels=False).values, made(4, 2))
+
+
+def test_folder_without_permission(tmp_path, monkeypatch):
+    def denied(*arguments: object, **options: object) -> None:  # not by chmod: root may write anywhere
+        raise PermissionError(13, "Permission denied", "the temporary file")
+
+    monkeypatch.setattr(Path, "touch", denied)
+    assert refused(tmp_path / "a.npz", made(4, 2)) == "cannot be written: Permission denied"
+
+
+def test_name_that_is_too_long(tmp_path):
+    name = "x" * 300 + ".npz"
+    with pytest.raises((ValueError, OSError), match="File name too long"):
+        save_predictions(tmp_path / name, made(4, 2), input="logits")
+    assert os.listdir(tmp_path) == []
+
+
+def test_place_can_be_checked_beforehand(tmp_path):
+    check_place(tmp_path / "a.npz")
+    check_place(Path("a.npz"))  # in the current folder
+    with pytest.raises(ValueError, match="must be a file, but is a folder"):
+        check_place(tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_from_a_gpu(tmp_path, suffix):
+    save_predictions(tmp_path / f"a{suffix}", made(4, 3).cuda(), input="logits", target=labels(4).cuda())
+    got = load_predictions(tmp_path / f"a{suffix}")
+    assert torch.equal(got.values, as_read(made(4, 3), suffix))
+    assert torch.equal(got.target, labels(4))
