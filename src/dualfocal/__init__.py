@@ -1,4 +1,4 @@
-"""Classifiers whose confidence can be trusted: dual focal loss and its peers, metrics that know their noise, calibrators."""
+"""Classifiers whose confidence can be trusted: dual focal loss and its peers, metrics with their noise, calibrators."""
 
 from dualfocal.calibrators import CALIBRATORS, TemperatureScaling, cross_fit, load_calibrator
 from dualfocal.losses import (

@@ -72,29 +72,32 @@ class CrossFit:
             "procedure, fitted on a part of the data; a calibrator fitted on all of it is not scored here."
         )
 
+    def notes(self) -> dict[str, list[str]]:
+        """What the fits had to say, and which methods did."""
+        found: dict[str, list[str]] = {}
+        for of in self.methods:
+            for note in of.notes:
+                found.setdefault(note, []).append(of.name)
+        return found
+
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Headings and rows of text."""
+        """Headings and rows of text; the last column is the share of samples whose predicted class is another."""
         rows = []
         for of in self.methods:
-            nll, ece = of.changes["nll"], of.changes["ece"]
-            floors = of.evaluation.inference
-            gained = ["", ""]
-            if of.name != AS_IS:
-                gained = [f"{nll.difference:+.4f} ({nll.low:+.4f} to {nll.high:+.4f})", f"{100 * ece.difference:+.2f}"]
+            change, floors = of.changes["nll"], of.evaluation.inference
+            half = (change.high - change.low) / 2
             rows.append(
                 [
                     of.name,
                     f"{of.scores['nll']:.4f}",
-                    gained[0],
+                    "" if of.name == AS_IS else f"{change.difference:+.4f} ± {half:.4f}",
                     f"{100 * of.scores['ece']:.2f}",
                     "" if floors is None else f"{100 * floors.floors['ece'].mean:.2f}",
-                    gained[1],
                     f"{100 * of.scores['error']:.2f}",
                     f"{100 * of.argmax_changed:.2f}",
                 ]
             )
-        change = f"change ({100 * self.level:.4g} % interval)"
-        return ["method", "NLL", change, "ECE %", "floor %", "change", "error %", "new argmax %"], rows
+        return ["method", "NLL", f"change ± {100 * self.level:.4g} %", "ECE %", "floor", "error", "moved"], rows
 
     def to_dict(self) -> dict[str, object]:
         """Plain numbers: fractions, NLL in nats; what is not finite is None."""

@@ -14,7 +14,7 @@ from dualfocal.calibrators.temperature import EnsembleTemperatureScaling, Temper
 CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
     "temperature": TemperatureScaling,
     "temperature_ece": partial(TemperatureScaling, "ece"),
-    "ensemble_temperature": EnsembleTemperatureScaling,
+    "ets": EnsembleTemperatureScaling,
     "vector": VectorScaling,
     "platt": PlattScaling,
     "beta": BetaCalibration,
@@ -26,8 +26,10 @@ CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
 }
 
 
-def make_calibrator(name: str) -> Calibrator:
+def make_calibrator(name: str, *, force: bool = False) -> Calibrator:
     """An unfitted calibrator by its name in ``CALIBRATORS``; several joined by ``+`` make a :class:`Chain`.
+
+    ``force`` is for those that refuse few samples, matrix and Dirichlet.
 
     >>> make_calibrator("vector")
     VectorScaling(prior=None)
@@ -38,4 +40,8 @@ def make_calibrator(name: str) -> Calibrator:
     for one in names:
         if one not in CALIBRATORS:
             raise ValueError(f"there is no calibrator {one!r}; there are: {', '.join(CALIBRATORS)}")
-    return CALIBRATORS[name]() if len(names) == 1 else Chain(*(CALIBRATORS[one]() for one in names))
+    steps = [CALIBRATORS[one]() for one in names]
+    for step in steps:
+        if isinstance(step, MatrixScaling | DirichletCalibration):
+            step.force = force
+    return steps[0] if len(steps) == 1 else Chain(*steps)

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from dualfocal import __version__
+from dualfocal.cli.calibrate import apply, calibrate
 from dualfocal.cli.compare import compare
 from dualfocal.cli.evaluate import evaluate
 
@@ -18,6 +19,8 @@ app = typer.Typer(
 )
 app.command()(evaluate)
 app.command()(compare)
+app.command()(calibrate)
+app.command()(apply)
 
 
 def _version(wanted: bool) -> None:
@@ -30,7 +33,7 @@ def _version(wanted: bool) -> None:
 def _dualfocal(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Is my classifier's confidence right, and what can the numbers bear?"""
+    """Is my classifier's confidence right, what can the numbers bear, and what mends it?"""
 
 
 def main(arguments: list[str] | None = None) -> None:

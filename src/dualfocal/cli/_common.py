@@ -32,6 +32,8 @@ Level = Annotated[float, typer.Option(min=0.5, max=0.999, help="Nominal coverage
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the draws behind floors, p-values and intervals.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (fractions, not percent) and nothing else.")]
 
+Force = Annotated[bool, typer.Option("--force", help="Fit matrix and Dirichlet even to fewer samples than parameters.")]
+
 FILES = "Files: .npz, .safetensors, .csv, .parquet, or a run folder. "
 
 

@@ -10,14 +10,16 @@ import numpy as np
 import torch
 import typer
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress, track
 from torch import Tensor
 
 from dualfocal import metrics
+from dualfocal.calibrators import CALIBRATORS, Calibrator, CrossFit, cross_fit, make_calibrator
 from dualfocal.cli._common import (
     FILES,
     AsJson,
     BinaryOption,
+    Force,
     IgnoreIndex,
     Level,
     Logits,
@@ -60,6 +62,17 @@ def evaluate(
     convention: Annotated[
         Convention | None, typer.Option(help="Follow the paper's code, or torchmetrics, where that differs.")
     ] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHODS",
+            help="Which calibrator would help? Cross-fit these, separated by commas, or `all`: "
+            f"{', '.join(CALIBRATORS)}; joined by + for a chain.",
+        ),
+    ] = None,
+    folds: Annotated[int, typer.Option(min=2, help="Of the cross-fit.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="How often the cross-fit deals samples into folds anew.")] = 2,
+    force: Force = False,
     inference: Annotated[
         bool, typer.Option(help="Say what the numbers can bear: floors, test, interval, smallest detectable error.")
     ] = True,
@@ -78,12 +91,15 @@ def evaluate(
         dualfocal evaluate predictions.npz --plot reliability.png
 
         dualfocal evaluate predictions.csv --probs score --target outcome --group-by hospital
+
+        dualfocal evaluate predictions.npz --calibrate temperature,vector,isotonic
     """
     out, err = consoles(as_json)
     with bad_input_ends():
         if group_by is not None and not inference:
             raise ValueError("--group-by needs inference, to tell groups from noise")
         _check_plot(plot)
+        methods = {} if calibrate is None else _methods(calibrate, force)
         if len(set(files)) < len(files):
             raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
         loaded = {
@@ -108,12 +124,31 @@ def evaluate(
             seed=seed,
         )
 
-    records, results = [], {}
+    def try_calibrators(data: Predictions) -> CrossFit:
+        with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+            bar = progress.add_task("cross-fitting", total=1.0)
+            return cross_fit(
+                data.values,
+                data.target,
+                methods,
+                input=data.input,
+                folds=folds,
+                repeats=repeats,
+                num_bins=num_bins,
+                ignore_index=ignore_index,
+                binary=None if binary is None else binary.value,
+                level=level,
+                seed=seed,
+                progress=lambda share: progress.update(bar, completed=share),
+            )
+
+    records, results, panels = [], {}, dict[str, Evaluation]()
     for name, data in loaded.items():
         err.print(f"{name}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
         with bad_input_ends(name):
             results[name] = result = run(data.values, data.target, data.input)
             groups = {} if group_by is None else _by_group(data, ignore_index, run, err)
+            crossed = try_calibrators(data) if methods else None
         records.append({"file": name, "taken": data.taken, **result.to_dict()})
         if inference:
             records[-1]["verdict"] = result.verdict()
@@ -121,9 +156,14 @@ def evaluate(
             records[-1]["groups"] = [
                 {"group": group, "p_adjusted": p, **found.to_dict()} for group, (found, p) in groups.items()
             ]
+        if crossed is not None:
+            records[-1]["calibration"] = {**crossed.to_dict(), "verdict": crossed.verdict()}
         _print_evaluation(out, name, result)
         if groups:
             _print_groups(out, group_by or "", groups)
+        if crossed is not None:
+            _print_cross_fit(out, crossed)
+            panels |= {f"{name}, {of.name}": of.evaluation for of in crossed.methods if of.name in methods}
     if len(results) > 1:
         _print_summary(out, results)
     if as_json:
@@ -132,7 +172,8 @@ def evaluate(
         from dualfocal.report.plots import reliability_figure
 
         with bad_input_ends():
-            reliability_figure(dict(zip(_short(list(results)), results.values(), strict=True))).savefig(plot, dpi=150)
+            panels = results | panels
+            reliability_figure(dict(zip(_short(list(panels)), panels.values(), strict=True))).savefig(plot, dpi=150)
         err.print(f"Reliability diagram: {plot}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -145,6 +186,15 @@ def _check_plot(plot: Path | None) -> None:
         raise ValueError(f"--plot: {str(plot)!r} is a folder")
     if not plot.parent.is_dir():
         raise ValueError(f"--plot: there is no folder {str(plot.parent)!r}")
+
+
+def _methods(text: str, force: bool) -> dict[str, Calibrator]:
+    names = list(CALIBRATORS) if text == "all" else [name.strip() for name in text.split(",")]
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"--calibrate: {next(name for name in names if names.count(name) > 1)} is given more than once"
+        )
+    return {name: make_calibrator(name, force=force) for name in names}
 
 
 def _short(names: list[str]) -> list[str]:
@@ -241,6 +291,18 @@ def _print_groups(out: Console, column: str, groups: dict[str, tuple[Evaluation,
         "Worst first by the lower end of the interval."
     )
     out.print(text, style="bold", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_cross_fit(out: Console, result: CrossFit) -> None:
+    headings, rows = result.table()
+    title = "calibrators, cross-fitted, lowest NLL first; percent: ECE, its floor, error, predicted classes that moved"
+    print_table(out, title, headings, rows)
+    for name, reason in result.refused.items():
+        out.print(f"{name} refused: {reason}", markup=False, highlight=False, soft_wrap=True)
+    for note, names in result.notes().items():
+        out.print(f"{', '.join(names)}: {note}", style="dim", markup=False, highlight=False, soft_wrap=True)
+    out.print(result.caveat(), style="dim", markup=False, highlight=False, soft_wrap=True)
+    out.print(result.verdict(), style="bold", markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_summary(out: Console, results: dict[str, Evaluation]) -> None:

@@ -62,7 +62,8 @@ def _diagram(top: Axes, strip: Axes, name: str, evaluation: Evaluation, *, first
     text = f"ECE {100 * evaluation.ece:.1f} %"
     if evaluation.inference is not None:
         text += f"\na calibrated model: {100 * evaluation.inference.floors['ece'].mean:.1f} %"
-    top.text(0.04, 0.96, text, va="top", fontsize=11, linespacing=1.4)
+    box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1}  # a tall bar may stand behind it
+    top.text(0.04, 0.96, text, va="top", fontsize=11, linespacing=1.4, bbox=box)
     top.set(title=f"{name}, N = {evaluation.num_samples:,}", xlim=(0, 1), ylim=(0, 1.02), xticks=(0, 0.5, 1))
     top.title.set_parse_math(False)  # a name is a name, with $ too
     top.tick_params(labelbottom=False)

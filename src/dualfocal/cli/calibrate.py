@@ -1,0 +1,172 @@
+"""`dualfocal calibrate` fits a calibrator to predictions; `dualfocal apply` puts others through it."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from torch import Tensor
+
+from dualfocal import metrics
+from dualfocal._files import check_place
+from dualfocal.calibrators import (
+    CALIBRATORS,
+    Calibrator,
+    TemperatureScaling,
+    load_calibrator,
+    log_probs,
+    make_calibrator,
+    save_calibrator,
+)
+from dualfocal.calibrators.files import check_suffix
+from dualfocal.cli._common import (
+    FILES,
+    AsJson,
+    Force,
+    IgnoreIndex,
+    Logits,
+    Probs,
+    Split,
+    Target,
+    bad_input_ends,
+    consoles,
+    print_table,
+)
+from dualfocal.predictions import MaybeLabelled, load_predictions, save_predictions
+
+
+def calibrate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Held-out predictions with labels. {FILES}")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the calibrator goes: .safetensors.")],
+    method: Annotated[
+        str, typer.Option(help=f"{', '.join(CALIBRATORS)}; several joined by + make a chain.")
+    ] = "temperature",
+    logits: Logits = None,
+    probs: Probs = None,
+    target: Target = None,
+    split: Split = None,
+    ignore_index: IgnoreIndex = -100,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a calibrator to held-out predictions and save it; `dualfocal apply` uses it.
+
+    Fit on validation data, not on what the model was trained on. Which method to take,
+    `dualfocal evaluate FILE --calibrate all` tells.
+
+        dualfocal calibrate val.npz --method temperature --out cal.safetensors
+
+        dualfocal calibrate run_folder --split val --method vector --out cal.safetensors
+    """
+    printer, err = consoles(as_json)
+    with bad_input_ends():
+        check_place(check_suffix(out))
+        calibrator = make_calibrator(method, force=force)
+        data = load_predictions(file, logits=logits, probs=probs, target=target, split=split)
+    err.print(f"{file}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
+    with bad_input_ends(str(file)), err.status(f"fitting {method}"):
+        calibrator.fit(_checked_logits(data), data.target, ignore_index=ignore_index)
+    with bad_input_ends():
+        calibrator.class_names = data.class_names
+        save_calibrator(calibrator, out)
+    report = calibrator.report
+    assert report is not None
+    if as_json:
+        record = {"schema": 1, "file": str(file), "method": method, "out": str(out), **asdict(report)}
+        if isinstance(calibrator, TemperatureScaling):
+            record["temperature"] = float(calibrator.temperature)
+        print(json.dumps(record, indent=2, allow_nan=False))
+        return
+    if isinstance(calibrator, TemperatureScaling):
+        printer.print(f"T = {float(calibrator.temperature):.4f}", style="bold", highlight=False)
+    printer.print(str(report), markup=False, highlight=False, soft_wrap=True)
+    printer.print(f"Saved: {out}", markup=False, highlight=False, soft_wrap=True)
+    text = f"Next: dualfocal apply {out} TEST_FILE --out calibrated.npz"
+    printer.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def apply(
+    calibrator: Annotated[Path, typer.Argument(metavar="CALIBRATOR", help="What `dualfocal calibrate` saved.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Predictions, with labels or without. {FILES}")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where they go: .npz, .safetensors, .csv or .parquet.")],
+    logits: Logits = None,
+    probs: Probs = None,
+    target: Target = None,
+    split: Split = None,
+    ignore_index: IgnoreIndex = -100,
+    as_json: AsJson = False,
+) -> None:
+    """Put predictions through a calibrator. Logits stay logits, probabilities probabilities, rows stay in order.
+
+    The new file holds the calibrated values, and the labels if there are any; with labels, scores before and after
+    are shown.
+
+        dualfocal apply cal.safetensors test.npz --out calibrated.npz
+    """
+    printer, err = consoles(as_json)
+    with bad_input_ends():
+        check_place(out)
+        if out.exists() and out.resolve() == file.resolve():
+            raise ValueError(f"--out: {out} is the file that is read; it would be lost")
+        fitted = load_calibrator(calibrator)
+        data = load_predictions(file, logits=logits, probs=probs, target=target, split=split, labels=False)
+        _check_classes(calibrator, fitted, file, data)
+    err.print(f"{file}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
+    with bad_input_ends(str(file)), err.status("calibrating"):
+        before = _checked_logits(data)
+        after = fitted(before)
+        changed = int((_predicted(after) != _predicted(before)).sum())
+        values = after if data.input == "logits" else _probabilities(after)
+        values = values.to(data.values.dtype)
+        scores = {}
+        if data.target is not None and bool((data.target != ignore_index).any()):
+            scores = {
+                name: metrics.evaluate(
+                    of,
+                    data.target,
+                    input=data.input,
+                    ignore_index=ignore_index,
+                    binary="top_label" if of.ndim == 1 else None,
+                )
+                for name, of in (("before", data.values), ("after", values))
+            }
+    with bad_input_ends():
+        save_predictions(out, values, input=data.input, target=data.target, class_names=data.class_names)
+    total = _predicted(before).numel()
+    if as_json:
+        record = {"schema": 1, "calibrator": str(calibrator), "file": str(file), "out": str(out)}
+        record |= {"num_samples": total, "argmax_changed": changed}
+        record |= {name: of.to_dict() for name, of in scores.items()}
+        print(json.dumps(record, indent=2, allow_nan=False))
+        return
+    if scores:
+        (_, first), (_, second) = (of.table() for of in scores.values())
+        print_table(printer, str(file), ["", *scores], [[*a, b[1]] for a, b in zip(first, second, strict=True)])
+    printer.print(f"{changed:,} of {total:,} predicted classes changed.", highlight=False)
+    printer.print(f"Saved: {out}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _checked_logits(data: MaybeLabelled) -> Tensor:
+    """The values as logits, once it is clear that they are logits or probabilities."""
+    labels = torch.zeros(data.values.shape[:1] + data.values.shape[2:], dtype=torch.int64)
+    binary = "top_label" if data.values.ndim == 1 else None
+    metrics.error_rate(data.values, labels, input=data.input, binary=binary)
+    return data.values if data.input == "logits" else log_probs(data.values)
+
+
+def _check_classes(path: Path, fitted: Calibrator, file: Path, data: MaybeLabelled) -> None:
+    there = data.values.shape[1] if data.values.ndim > 1 else 2
+    if fitted.report is not None and fitted.report.num_classes != there:
+        raise ValueError(f"{path} was fitted for {fitted.report.num_classes} classes, {file} has {there}")
+    if fitted.class_names and data.class_names and fitted.class_names != data.class_names:
+        raise ValueError(f"the classes of {file} are not those of {path}, in the same order")
+
+
+def _predicted(logits: Tensor) -> Tensor:
+    return logits > 0 if logits.ndim == 1 else logits.argmax(1)
+
+
+def _probabilities(logits: Tensor) -> Tensor:
+    return logits.sigmoid() if logits.ndim == 1 else logits.softmax(1)
