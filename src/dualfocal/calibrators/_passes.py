@@ -17,9 +17,9 @@ def tile_rows(values: Tensor, tiles: int = 1) -> int:
     return max(1, tiles * (TILE_CPU if values.is_cpu else TILE_DEVICE) // values.shape[1])
 
 
-def tile_parts(values: Tensor, tiles: int = 1) -> Iterator[slice]:
-    """All rows, so many tiles at a time."""
-    step = tile_rows(values, tiles)
+def tile_parts(values: Tensor, tiles: int = 1, step: int | None = None) -> Iterator[slice]:
+    """All rows, so many tiles (or rows) at a time."""
+    step = tile_rows(values, tiles) if step is None else step
     return (slice(start, min(start + step, len(values))) for start in range(0, len(values), step))
 
 
@@ -32,11 +32,12 @@ class Shifted:
         ValueError: a row holds NaN, +inf or nothing finite.
     """
 
-    def __init__(self, rows: Rows, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, rows: Rows, dtype: torch.dtype | None = None, most_rows: int | None = None) -> None:
         self.rows = rows
         self.dtype = compute_dtype(rows.values) if dtype is None else dtype
         self.dim = 0 if rows.values.is_cpu and rows.num_classes < FEW_CLASSES else 1  # along which classes lie
-        self.step = tile_rows(rows.values)
+        self.step = min(tile_rows(rows.values), most_rows or len(rows), len(rows))  # rows of a tile
+        self._scratch = torch.empty(self.step * rows.num_classes, dtype=self.dtype, device=rows.values.device)
         self._peak = torch.empty(len(rows), dtype=self.dtype, device=rows.values.device)
         self.of_target = torch.empty_like(self._peak)  # d of the true class, (N,)
         for part, tile in self._tiles():
@@ -55,10 +56,14 @@ class Shifted:
         for part, tile in self._tiles():
             yield part, tile.sub_(self._peak[part].unsqueeze(self.dim))
 
+    def scratch(self, tile: Tensor) -> Tensor:
+        """Memory of the shape of a tile, the same for all."""
+        return self._scratch[: tile.numel()].view(tile.shape)
+
     def _tiles(self) -> Iterator[tuple[slice, Tensor]]:
         values = self.rows.values
-        buffer = torch.empty(min(self.step, len(values)) * values.shape[1], dtype=self.dtype, device=values.device)
-        for part in tile_parts(values):
+        buffer = torch.empty_like(self._scratch)
+        for part in tile_parts(values, step=self.step):
             some = values[part].T if self.dim == 0 else values[part]
             yield part, buffer[: some.numel()].view(some.shape).copy_(some)
 
@@ -66,15 +71,14 @@ class Shifted:
         """Of each true class at temperature 1 / beta, (N,) in float64."""
         result = torch.empty(len(self), dtype=wide_dtype(self._peak), device=self._peak.device)
         for part, d in self.tiles():
-            result[part] = self.of_target[part] * beta - scaled_exp(d, beta).sum(self.dim).log()
+            total = d.mul_(beta).clamp_(min=exponent_floor(d.dtype)).exp_().sum(self.dim)
+            result[part] = self.of_target[part] * beta - total.log()
         return result
 
 
-def scaled_exp(d: Tensor, beta: float, out: Tensor | None = None) -> Tensor:
-    """exp(beta * d) for d <= 0, with a floor: arithmetic on denormal numbers would take a hundred times as long."""
-    return torch.mul(d, beta, out=out).clamp_(min=exponent_floor(d.dtype)).exp_()
-
-
 def exponent_floor(dtype: torch.dtype) -> float:
-    """An exponent whose exponential counts as nothing beside 1, and whose square is no denormal number yet."""
+    """An exponent whose exponential counts as nothing beside 1, and whose square is not a denormal number yet.
+
+    Arithmetic on those takes a hundred times as long.
+    """
     return -40.0 if dtype == torch.float32 else -350.0

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._newton import minimise
-from dualfocal.calibrators._passes import Shifted, exponent_floor, scaled_exp
+from dualfocal.calibrators._passes import Shifted, exponent_floor
 from dualfocal.losses._common import check_choice, wide_dtype
 from dualfocal.metrics._rows import Rows, check_count
 from dualfocal.metrics._scan import scan
@@ -17,7 +17,7 @@ from dualfocal.metrics.bins import ONE, Binner, equal_edges, scatter_sum
 
 CRITERIA = ("nll", "ece")
 GRID = 100  # temperatures 0.1, 0.2, ..., 10.0
-BLOCK = 1 << 12  # rows whose confidences at all temperatures are binned together
+BLOCK, MOST_ROWS = 1 << 12, 1 << 17  # rows whose confidences at all temperatures are binned together
 SUBSAMPLE = 1 << 21  # elements that a first guess is made from
 UNIFORM = 1e-6  # variance of the scaled logits below which predictions count as uniform
 TOLERANCE = 1e-12  # nats that one more step would save
@@ -162,14 +162,8 @@ def best_temperature(data: Shifted) -> Found:
         of_target = _mean_of_others(data) / (n + 2)
         notes = ("all samples are predicted correctly: each label counts as wrong with probability 1 / (N + 2)",)
         if of_target == 0:
-            return Found(
-                1.0,
-                math.log(num_classes),
-                0,
-                0.0,
-                True,
-                ("all logits of each row are equal: temperature changes nothing",),
-            )
+            notes = ("all logits of each row are equal: temperature changes nothing",)
+            return Found(1.0, math.log(num_classes), 0, 0.0, True, notes)
     low, high, last = -math.inf, math.log(math.log(num_classes) / -of_target), math.inf
     u = min(0.0, high - 1.0)
     stride = n * num_classes // SUBSAMPLE
@@ -202,11 +196,9 @@ def _moments(data: Shifted, beta: float) -> tuple[float, float, float]:
     """Means over the rows of log sum exp x, of the mean and of the variance of x = beta * d under softmax(x)."""
     n, device = len(data), data.of_target.device
     total, first, second = torch.empty(3, n, dtype=data.dtype, device=device)
-    scratch = torch.empty(0, dtype=data.dtype, device=device)
     for part, d in data.tiles():
-        scratch = scratch if scratch.shape == d.shape else torch.empty_like(d)
         x = d.mul_(beta).clamp_(min=exponent_floor(d.dtype))
-        weight = torch.exp(x, out=scratch)
+        weight = torch.exp(x, out=data.scratch(x))
         torch.sum(weight, data.dim, out=total[part])
         torch.sum(weight.mul_(x), data.dim, out=first[part])
         torch.sum(weight.mul_(x), data.dim, out=second[part])
@@ -234,23 +226,23 @@ def _grid_search(rows: Rows, num_bins: int) -> tuple[float, tuple[str, ...]]:
     exp(d / T) at T is the square of that at 2 T: half of the exponentials are spared.
     """
     correct = scan(rows).right
-    data = Shifted(rows, wide_dtype(rows.values))
+    data = Shifted(rows, wide_dtype(rows.values), most_rows=MOST_ROWS)
     binner = Binner(equal_edges(num_bins, torch.float64, rows.values.device))
     block = data.step * max(1, BLOCK // data.step)
     totals = torch.empty(GRID, min(block, len(data)), dtype=data.dtype, device=rows.values.device)
     gaps = torch.zeros(GRID, num_bins, dtype=torch.int64, device=rows.values.device)  # sums of confidence - correct
-    scratch = totals.new_empty(0)
     for part, d in data.tiles():
         local = slice(part.start % block, part.start % block + part.stop - part.start)
-        scratch = scratch if scratch.shape == d.shape else torch.empty_like(d)
+        # Floors keep denormal numbers away: that of d the first square, the other one those that follow.
+        d.clamp_(min=exponent_floor(d.dtype) * (GRID // 2 + 1) / 10)
         for i in range(GRID // 2 + 1, GRID + 1):
-            weight = scaled_exp(d, 10 / i, out=scratch)
-            while True:
-                torch.sum(weight, data.dim, out=totals[i - 1, local])
-                if i % 2:
-                    break
+            weight = torch.mul(d, 10 / i, out=data.scratch(d)).exp_()
+            torch.sum(weight, data.dim, out=totals[i - 1, local])
+            first = i
+            while i % 2 == 0:
+                weight = weight if i == first else weight.clamp_(min=math.exp(exponent_floor(d.dtype)))
                 i //= 2
-                weight.square_().clamp_(min=math.exp(exponent_floor(d.dtype)))
+                torch.sum(weight.square_(), data.dim, out=totals[i - 1, local])
         if local.stop == block or part.stop == len(data):
             units = (ONE / totals[:, : local.stop]).round_()
             index = binner(units.view(-1)).view_as(units)
