@@ -6,8 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-TOLERANCE = 1e-13  # decrease of the objective that one more step promises
-MOST_ITERATIONS, MOST_HALVINGS = 200, 40
+TOLERANCE = 1e-12  # decrease of the objective that one more step promises
+MOST_ITERATIONS = 200
+AT_BOUND = 1e-9  # distance from a bound that is none
+LEAST_DAMPING, LITTLE_DAMPING, MOST_DAMPING = 1e-12, 1e-4, 1e12
 
 # (B, D) points to values (B,), gradients (B, D) and Hessians (B, D, D)
 Objective = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
@@ -23,10 +25,11 @@ class Minimum(NamedTuple):
 
 
 def minimise(objective: Objective, x: Tensor, *, lower: Tensor | None = None) -> Minimum:
-    """Minimise B convex functions of D variables, subject to x >= lower, by projected Newton steps.
+    """Minimise B convex functions of D variables, subject to x >= lower, by projected and damped Newton steps.
 
-    A variable at its bound that wants to go below stays there (Bertsekas, 1982); the others take Newton's step, halved
-    until the function decreases enough. Each problem stops by itself.
+    A variable at its bound that wants to go below stays there (Bertsekas, 1982); the others take Newton's step. Where
+    it does not lower the function enough, that problem stays and its next step is damped more (Levenberg), elsewhere
+    less. A problem is done when an almost undamped step promises nothing.
 
     Args:
         objective: values, gradients and Hessians of all B.
@@ -36,34 +39,30 @@ def minimise(objective: Objective, x: Tensor, *, lower: Tensor | None = None) ->
     lower = torch.full_like(x, -torch.inf) if lower is None else lower
     value, gradient, hessian = objective(x)
     identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    damping = x.new_full((len(x),), LEAST_DAMPING)
     iteration = 0
-    while iteration < MOST_ITERATIONS:
+    while True:
         iteration += 1
-        held = (x <= lower) & (gradient > 0)
-        free = (~held).to(x.dtype)
+        free = ((x - lower > AT_BOUND) | (gradient <= 0)).to(x.dtype)
         slope = gradient * free
-        # Rows and columns of what is held become those of the identity; a trace of it keeps singular ones solvable.
-        scale = hessian.diagonal(dim1=1, dim2=2).amax(1).clamp_min(torch.finfo(x.dtype).tiny)
-        matrix = hessian * free[:, :, None] * free[:, None, :]
-        matrix = matrix + identity * ((1 - free) + 1e-12 * free)[:, None, :] * scale[:, None, None]
-        step = -torch.linalg.solve(matrix, slope[:, :, None])[:, :, 0] * free
-        promised = -(slope * step).sum(1) / 2
-        moving = promised > TOLERANCE
-        if not bool(moving.any()):
+        # In units in which the Hessian has ones on its diagonal; what is held has a row of the identity.
+        unit = free * hessian.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(x.dtype).tiny).rsqrt()
+        matrix = hessian * unit[:, :, None] * unit[:, None, :]
+        matrix = matrix + identity * (1 - free + damping[:, None])[:, None, :]
+        step = -unit * torch.linalg.solve(matrix, (unit * slope)[:, :, None])[:, :, 0]
+        step = torch.where(free > 0, step, -AT_BOUND)
+        promised = -(slope * step).sum(1) / 2  # of what is free
+        # Below the rounding of the value nothing can be gained.
+        done = (promised <= TOLERANCE + 1e-15 * value.abs()) & (damping <= LITTLE_DAMPING)
+        stuck = damping > MOST_DAMPING
+        if bool((done | stuck).all()) or iteration >= MOST_ITERATIONS:
             break
-        length = moving.to(x.dtype)
-        for _ in range(MOST_HALVINGS):
-            trial = torch.maximum(x + length[:, None] * step, lower)
-            of_trial = objective(trial)
-            wanted = value + 1e-4 * (gradient * (trial - x)).sum(1)
-            # Below the rounding of the value, its decrease cannot be seen: a step that promises so little is taken.
-            good = (of_trial[0] <= wanted) | (promised < 1e-14 * value.abs())
-            if bool(good.all()):
-                break
-            length = torch.where(good, length, length / 2)
+        trial = torch.where((done | stuck)[:, None], x, torch.maximum(x + step, lower))
+        there = objective(trial)
+        good = there[0] <= value + 1e-4 * (gradient * (trial - x)).sum(1)
         x = torch.where(good[:, None], trial, x)
-        if not bool((good & moving).any()):
-            break
-        value, gradient, hessian = of_trial if bool(good.all()) else objective(x)
-    largest = float(slope.abs().amax())
-    return Minimum(x, iteration, largest, not bool(moving.any()))
+        value = torch.where(good, there[0], value)
+        gradient = torch.where(good[:, None], there[1], gradient)
+        hessian = torch.where(good[:, None, None], there[2], hessian)
+        damping = torch.where(good, (damping / 10).clamp_min(LEAST_DAMPING), (damping * 10).clamp_min(1e-8))
+    return Minimum(x, iteration, float(slope.abs().amax()), bool(done.all()))

@@ -20,6 +20,7 @@ from dualfocal.metrics._rows import Rows, check_count
 from dualfocal.metrics._scan import check_logits
 
 FLOOR = 1e-12  # of a probability, before they are normalised
+SAME = 1e-10  # relative difference of probabilities that count as equal
 COLUMNS = 1 << 23  # numbers of the columns that are worked on together
 EQUIVALENT = 2.0  # samples that the prior of a binning is worth, in all its bins together
 WINDOW = 20.0  # binnings this many times less probable than the best are left out
@@ -35,12 +36,16 @@ class Column:
     count: NDArray[np.int64]
     hits: NDArray[np.int64]
 
-    def split(self, edges: Floats) -> tuple[Floats, Floats, Floats]:
-        """Samples, hits and summed probability in each bin ``(lo, hi]`` between the inner edges."""
+    @property
+    def frequency(self) -> float:
+        """Share of the samples that are of the class; as if there were half a sample more of both kinds."""
+        return (int(self.hits.sum()) + 0.5) / (int(self.count.sum()) + 1)
+
+    def split(self, edges: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Samples and hits in each bin ``(lo, hi]`` between the inner edges."""
         ends = np.concatenate([[0], np.searchsorted(self.p, edges, side="right"), [len(self.p)]])
-        sums = (np.concatenate([[0.0], np.cumsum(of)]) for of in (self.count, self.hits, self.count * self.p))
-        count, hits, total = (np.diff(of[ends]) for of in sums)
-        return count, hits, total
+        count, hits = (np.diff(np.concatenate([[0], np.cumsum(of)])[ends]) for of in (self.count, self.hits))
+        return count, hits
 
     def equal_mass(self, num_bins: int | NDArray[np.int64]) -> tuple[Floats, NDArray[np.int64]]:
         """Inner edges of bins of about equal size, halfway between neighbours; for several binnings at once."""
@@ -88,7 +93,8 @@ class _ClasswiseMap(Calibrator):
 
 class _Steps(_ClasswiseMap):
     def _look_up(self, p: Tensor, knots: Tensor, values: Tensor) -> Tensor:
-        return values.gather(1, torch.searchsorted(knots, p))
+        index = torch.searchsorted(knots, p).clamp_(max=values.shape[1] - 1)  # NaN lies beyond all
+        return values.gather(1, index)
 
 
 class HistogramBinning(_Steps):
@@ -97,8 +103,8 @@ class HistogramBinning(_Steps):
     Args:
         num_bins: for each class.
         bins: ``"mass"``, of equal size, or ``"width"``.
-        smoothing: samples with the bin's mean probability that are added to each bin, so that no class is ruled out
-            because a bin has not seen it. 0: the plain frequency, with a floor of 1e-12.
+        smoothing: samples that are added to each bin, of the class as often as its overall frequency says, so that no
+            class is ruled out because a bin has not seen it. 0: the plain frequency, with a floor of 1e-12.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
@@ -120,12 +126,11 @@ class HistogramBinning(_Steps):
         edges = np.arange(1, self.num_bins) / self.num_bins
         if self.bins == "mass":
             edges, _ = column.equal_mass(self.num_bins)
-        count, hits, total = column.split(edges)
+        count, hits = column.split(edges)
         ends = np.concatenate([[0.0], edges, [1.0]])
-        mean = np.where(count > 0, total / np.maximum(count, 1), (ends[1:] + ends[:-1]) / 2)
-        # A bin without samples has nothing but that mean to go by.
-        weight = np.where(count > 0, self.smoothing, max(self.smoothing, 1.0))
-        return edges, (hits + weight * mean) / (count + weight)
+        # A bin without samples has nothing but its middle to go by.
+        values = (hits + self.smoothing * column.frequency) / np.maximum(count + self.smoothing, FLOOR)
+        return edges, np.where(count > 0, values, (ends[1:] + ends[:-1]) / 2)
 
 
 class BayesianBinning(_Steps):
@@ -183,8 +188,8 @@ class IsotonicCalibration(_ClasswiseMap):
     Zadrozny and Elkan, KDD 2002; linear between the blocks of equal value, as in scikit-learn.
 
     Args:
-        smoothing: samples with the block's mean probability that are added to each block, so that no class is ruled
-            out because a block has not seen it. 0: none, with a floor of 1e-12.
+        smoothing: samples that are added to each block of equal values, of the class as often as its overall frequency
+            says, so that no class is ruled out because a block has not seen it. 0: none, with a floor of 1e-12.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
@@ -207,10 +212,10 @@ class IsotonicCalibration(_ClasswiseMap):
         count, hits = column.count.astype(np.float64), column.hits.astype(np.float64)
         blocks = isotonic_regression(hits / count, weights=count).blocks
         first, end = blocks[:-1], blocks[1:]
-        count, hits, total = (np.add.reduceat(of, first) for of in (count, hits, column.count * column.p))
-        weight = count + self.smoothing
-        # A small block moves further towards its mean than a large one: the order is restored by a second run.
-        values = isotonic_regression((hits + self.smoothing * total / count) / weight, weights=weight).x
+        weight = np.add.reduceat(count, first) + self.smoothing
+        values = (np.add.reduceat(hits, first) + self.smoothing * column.frequency) / weight
+        # A small block moves further towards that frequency than a large one: a second run restores the order.
+        values = isotonic_regression(values, weights=weight).x
         knots = np.stack([column.p[first], column.p[end - 1]], axis=1).ravel()
         return knots, np.repeat(values, 2)
 
@@ -234,11 +239,12 @@ def _columns(rows: Rows) -> Iterator[Column]:
         for k, p in enumerate(block, start):
             hits = p[order[ends[k - 1] if k else 0 : ends[k]]].cpu().numpy().astype(np.float64)
             ordered = np.sort(p.cpu().numpy().astype(np.float64))
-            new = np.concatenate([[True], ordered[1:] != ordered[:-1]])
-            at = np.flatnonzero(new)
+            # Equal predictions whose logits differ by a shift round differently: they are one value all the same.
+            at = np.flatnonzero(np.concatenate([[True], ordered[1:] > ordered[:-1] * (1 + SAME)]))
             unique = ordered[at]
             count = np.diff(np.append(at, len(ordered)))
-            yield Column(unique, count, np.bincount(np.searchsorted(unique, hits), minlength=len(unique)))
+            place = np.searchsorted(unique, hits, side="right") - 1
+            yield Column(unique, count, np.bincount(place, minlength=len(unique)))
 
 
 def _filled(parts: tuple[Any, ...]) -> Tensor:

@@ -1,6 +1,5 @@
 """Several calibrators, one after the other."""
 
-import copy
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -65,14 +64,15 @@ class Chain(Calibrator):
         return {}
 
     def _fit(self, rows: Rows) -> Fit:
-        before = [copy.deepcopy(step.__dict__) for step in self]
+        before = [(of, dict(of._buffers), of.report) for of in self.modules() if isinstance(of, Calibrator)]
         logits = rows.values
         try:
             for step in self:
                 logits = step.fit(logits, rows.target)(logits)
         except BaseException:
-            for step, state in zip(self, before, strict=True):
-                step.__dict__.update(state)
+            for of, buffers, report in before:
+                of._buffers.update(buffers)
+                of.report = report
             raise
         reports = [step.report for step in self if step.report is not None]
         iterations = [report.iterations for report in reports if report.iterations is not None]

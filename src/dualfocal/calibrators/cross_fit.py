@@ -1,6 +1,7 @@
 """Which calibrator helps? Each is fitted on some folds and scored on the others, beside the model as it is."""
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,7 +50,7 @@ class CrossFit:
     seed: int
 
     def __getitem__(self, name: str) -> Scored:
-        return next(scored for scored in self.methods if scored.name == name)
+        return {scored.name: scored for scored in self.methods}[name]
 
     def verdict(self) -> str:
         """What to do, in a sentence or two."""
@@ -154,7 +155,7 @@ def cross_fit(
     The samples are dealt into folds, each class evenly (images of a dense prediction stay whole). Each fold is
     calibrated by a fit on the others, and all are scored together; and so again with other folds. Differences are
     paired: their intervals come from resampling the samples, with the same weights for all methods, and are for the
-    fits that were made. ECE differences include that of the floors.
+    fits that were made. ECE differences include that of the floors. Pixels of dense predictions count as samples.
 
     Args:
         logits: as :func:`~dualfocal.metrics.ece`.
@@ -199,6 +200,9 @@ def cross_fit(
     refused: dict[str, str] = {}
     given = rows.values if input == "logits" else log_probs(rows.values)
     image = _images(target, ignore_index)
+    images = folds if image is None else int(image.bincount().count_nonzero())
+    if images < folds:
+        raise ValueError(f"{folds} folds of whole images need as many images, got {images}")
     deals = [_deal(rows.target, image, folds, seed + r) for r in range(repeats)]
     for i, (name, calibrator) in enumerate(made.items()):
 
@@ -210,13 +214,16 @@ def cross_fit(
             calibrated, notes = _out_of_fold(calibrator, given, rows.target, deals, folds, tell)
         except ValueError as error:
             refused[name] = str(error)
+            tell(1.0)
         else:
             after = [replace(rows, values=of_repeat, input="logits", dtype=torch.float64) for of_repeat in calibrated]
             changed = torch.stack([of_repeat.argmax(1) != given.argmax(1) for of_repeat in calibrated])
             found.append(score(name, after, changed=float(changed.double().mean()), notes=notes))
     ranked = _ranked(found, level)
     simple_first = [AS_IS, *(name for name in CALIBRATORS if name in made), *made]
-    equal = {scored.name for scored in ranked if scored.behind.low <= 0}
+    # An infinite NLL has no interval, and is behind any finite one.
+    finite_first = math.isfinite(ranked[0].scores["nll"])
+    equal = {of.name for of in ranked if of.behind.low <= 0 and (math.isfinite(of.scores["nll"]) or not finite_first)}
     recommended = next(name for name in simple_first if name in equal)
     return CrossFit(ranked, refused, recommended, folds, repeats, level, seed)
 
@@ -251,8 +258,6 @@ def _out_of_fold(
         result = torch.empty(logits.shape, dtype=compute_dtype(logits), device=logits.device)
         for k in range(folds):
             here = fold == k
-            if not bool(here.any()):
-                continue
             fitted = copy.deepcopy(calibrator).fit(logits[~here], target[~here])
             result[here] = fitted(logits[here])
             assert fitted.report is not None
@@ -327,7 +332,8 @@ def _ranked(found: list[_Unranked], level: float) -> tuple[Scored, ...]:
 
 def _behind(best: Scored, advised: Scored) -> str:
     d = advised.behind
+    simpler = "" if advised.name == AS_IS else f", and {advised.name} is simpler"
     return (
         f"{best.name} has the lowest NLL, but by {d.difference:.4f} nats ({d.low:+.4f} to {d.high:+.4f}) only, "
-        f"which chance can explain, and {advised.name} is simpler."
+        f"which chance can explain{simpler}."
     )

@@ -13,6 +13,11 @@ from dualfocal.calibrators._base import Calibrator, FitReport
 from dualfocal.calibrators.chain import Chain
 from dualfocal.calibrators.registry import CALIBRATORS
 
+
+class _Schema(ValueError):
+    """A file of another version, which is not damaged."""
+
+
 SCHEMA = 1
 KEY = "dualfocal_calibrator"
 CLASSES = {make.__name__: make for make in CALIBRATORS.values() if isinstance(make, type)}
@@ -70,16 +75,20 @@ def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
         found = json.loads(about)
         schema = found["schema"]
         if schema != SCHEMA:
-            raise ValueError(f"{path}: has schema {schema}, this version of dualfocal reads schema {SCHEMA}")
+            raise _Schema(f"{path}: has schema {schema}, this version of dualfocal reads schema {SCHEMA}")
         calibrator = _build(found["calibrator"])
         calibrator.load_state_dict(state)
+        some = torch.zeros(1, calibrator.num_classes or 2)
+        tried = calibrator(some)
         report, names = found["report"], found["class_names"]
         calibrator.report = None if report is None else FitReport(**report | {"notes": tuple(report["notes"])})
         calibrator.class_names = None if names is None else tuple(names)
-    except (KeyError, TypeError, AttributeError, RuntimeError, json.JSONDecodeError) as error:
+    except _Schema:
+        raise
+    except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path}: is damaged: {error}") from error
-    if not calibrator.is_fitted or not all(bool(torch.isfinite(value).all()) for value in state.values()):
-        raise ValueError(f"{path}: is damaged: what was learned must be finite numbers")
+    if tried.shape != some.shape or not all(bool(torch.isfinite(value).all()) for value in (tried, *state.values())):
+        raise ValueError(f"{path}: is damaged: what was learned must be finite numbers of matching shapes")
     return calibrator
 
 

@@ -9,13 +9,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dualfocal.calibrators._base import Calibrator, Fit, absent_classes
-from dualfocal.calibrators._newton import minimise
+from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import tile_parts
 from dualfocal.losses._common import wide_dtype
 from dualfocal.metrics._rows import Rows
 from dualfocal.metrics._scan import check_logits
 
 SUBSAMPLE = 1 << 20  # elements that a first guess is made from
+RIDGE = 1e-9  # curvature that features get which tell nothing, or the same
+MOST_START = 4.0  # coefficient of a feature of deviation 1 to start from: the sigmoid is still alive there
 
 
 def log_odds_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,15 +52,37 @@ class _OneVsRest(Calibrator):
 
     def _fit(self, rows: Rows) -> Fit:
         check_logits(rows.values.amax(1), 0)
-        start = torch.tensor(self.start, dtype=wide_dtype(rows.values), device=rows.values.device)
-        x = start.expand(rows.num_classes, -1).contiguous()
+        wide = wide_dtype(rows.values)
+        mean, deviation = self._moments(rows)  # (C, D - 1)
+        slopes = torch.tensor(self.start[:-1], dtype=wide, device=rows.values.device)
+        # Features of mean 0 and deviation 1: well conditioned, and where they are huge, not saturated from the start.
+        start = (slopes * deviation).clamp(max=MOST_START)
+        constant = (self.start[-1] + (slopes * mean).sum(1, keepdim=True)).clamp(-MOST_START, MOST_START)
+        x = torch.cat([start, constant], dim=1)
         stride = rows.values.numel() // SUBSAMPLE
-        if stride > 3:
-            x = self._solve(rows.at(slice(None, None, stride)), x)[0]
-        x, iterations, gradient, converged = self._solve(rows, x)
-        return Fit({"coefficients": x}, iterations, gradient, converged, notes=absent_classes(rows))
+        if stride > 3:  # a few rows tell nearly as much, and save most passes
+            x = self._solve(rows.at(slice(None, None, stride)), x, mean, deviation).x
+        x, iterations, gradient, converged = self._solve(rows, x, mean, deviation)
+        slopes = x[:, :-1] / deviation
+        constant = x[:, -1:] - (slopes * mean).sum(1, keepdim=True)
+        learned = {"coefficients": torch.cat([slopes, constant], dim=1)}
+        return Fit(learned, iterations, gradient, converged, notes=absent_classes(rows))
 
-    def _solve(self, rows: Rows, x: Tensor) -> tuple[Tensor, int, float, bool]:
+    def _moments(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of each feature of each class, (C, D - 1)."""
+        first: Tensor | float = 0.0
+        second: Tensor | float = 0.0
+        for part in tile_parts(rows.values):
+            features = torch.stack(self._features(rows.values[part].to(wide_dtype(rows.values))), dim=2)
+            first, second = first + features.sum(0), second + (features * features).sum(0)
+        assert isinstance(first, Tensor)
+        assert isinstance(second, Tensor)
+        mean = first / len(rows)
+        variance = second / len(rows) - mean * mean
+        constant = variance <= 1e-12 * mean * mean  # all that is left of it is rounding
+        return mean, torch.where(constant, 1.0, variance.clamp_min(0)).sqrt()
+
+    def _solve(self, rows: Rows, x: Tensor, mean: Tensor, deviation: Tensor) -> Minimum:
         lower = torch.where(torch.tensor(self.bounded, device=x.device), 0.0, -math.inf).to(x.dtype).expand_as(x)
         counts = torch.bincount(rows.target, minlength=rows.num_classes).to(x.dtype)
         hit, miss = (counts + 1) / (counts + 2), 1 / (len(rows) - counts + 2)
@@ -68,6 +92,7 @@ class _OneVsRest(Calibrator):
             for part in tile_parts(rows.values):
                 target = rows.target[part]
                 features = self._features(rows.values[part].to(x.dtype))
+                features = [(f - m) / s for f, m, s in zip(features, mean.T, deviation.T, strict=True)]
                 features.append(torch.ones_like(features[0]))
                 eta = sum((f * c for f, c in zip(features, x.T, strict=True)), start=torch.zeros_like(features[0]))
                 aim = miss.expand_as(eta).scatter(1, target[:, None], hit[target][:, None])
@@ -79,11 +104,10 @@ class _OneVsRest(Calibrator):
                     weighted = spread * f
                     for j, g in enumerate(features[: i + 1]):
                         hessian[:, i, j] += (weighted * g).sum(0)
-            hessian = hessian + hessian.tril(-1).mT
-            return value / len(rows), gradient / len(rows), hessian / len(rows)
+            hessian = (hessian + hessian.tril(-1).mT) / len(rows) + RIDGE * torch.eye(x.shape[1]).to(x)
+            return value / len(rows) + RIDGE / 2 * (x * x).sum(1), gradient / len(rows) + RIDGE * x, hessian
 
-        solved = minimise(objective, x, lower=lower)
-        return solved.x, solved.iterations, solved.gradient, solved.converged
+        return minimise(objective, x, lower=lower)
 
     def _map(self, logits: Tensor) -> Tensor:
         features = self._features(logits.to(wide_dtype(logits)))

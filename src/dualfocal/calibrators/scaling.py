@@ -1,6 +1,5 @@
 """Linear maps of logits or log-probabilities, fitted for all classes together: vector, matrix, Dirichlet."""
 
-import math
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -149,7 +148,7 @@ class DirichletCalibration(_MatrixScaling):
     """All linear maps of the log-probabilities: softmax(W ln p + b) (Kull et al., NeurIPS 2019).
 
     As :class:`MatrixScaling`; the prior of the off-diagonal entries is the off-diagonal regularisation (ODIR) of that
-    paper, its strength chosen by the data instead of by cross-validation. ln p has a floor: p = 0 may occur.
+    paper, its strength chosen by the data instead of by cross-validation.
 
     Args:
         prior: precision of all three priors. None: the data choose each.
@@ -165,4 +164,4 @@ class DirichletCalibration(_MatrixScaling):
     """
 
     def _features(self, logits: Tensor) -> Tensor:
-        return logits.log_softmax(1).clamp(min=math.log(torch.finfo(logits.dtype).tiny))
+        return logits.log_softmax(1)

@@ -4,11 +4,13 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal.calibrators._base import Calibrator, Fit
-from dualfocal.calibrators._newton import minimise
+from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import Shifted, exponent_floor
 from dualfocal.losses._common import check_choice, wide_dtype
 from dualfocal.metrics._rows import Rows, check_count
@@ -18,11 +20,28 @@ from dualfocal.metrics.bins import ONE, Binner, equal_edges, scatter_sum
 CRITERIA = ("nll", "ece")
 GRID = 100  # temperatures 0.1, 0.2, ..., 10.0
 BLOCK, MOST_ROWS = 1 << 12, 1 << 17  # rows whose confidences at all temperatures are binned together
+NEAR = 4e-6  # how far a confidence of the grid, computed in float32, may be off
 SUBSAMPLE = 1 << 21  # elements that a first guess is made from
+LEAST_SHARE = 1e-3  # of the scaled prediction in a mixture
 UNIFORM = 1e-6  # variance of the scaled logits below which predictions count as uniform
 TOLERANCE = 1e-12  # nats that one more step would save
 RESOLUTION = 1e-12  # of log T
 MOST_STEP, MOST_ITERATIONS = 2.0, 200
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best beta = 1 / T, how it was found, and what was odd about the data."""
+
+    beta: float
+    nll: float  # at beta
+    iterations: int  # passes over all data
+    gradient: float  # of the mean NLL by log T, at beta
+    converged: bool
+    notes: tuple[str, ...] = ()
+    uniform: bool = False  # whether the best temperature is infinite
 
 
 class TemperatureScaling(Calibrator):
@@ -103,6 +122,8 @@ class EnsembleTemperatureScaling(Calibrator):
     def _fit(self, rows: Rows) -> Fit:
         shifted = Shifted(rows)
         found = best_temperature(shifted)
+        if found.uniform:  # a mixture with more of the uniform would forget which class was the largest
+            return self._fitted(found, [1.0, 0.0, 0.0])
         log_p = [shifted.log_likelihood(beta) for beta in (found.beta, 1.0)]
         log_p.append(torch.full_like(log_p[0], -math.log(rows.num_classes)))
         p = torch.stack(log_p, dim=1)
@@ -117,12 +138,20 @@ class EnsembleTemperatureScaling(Calibrator):
 
         start = p.new_full((1, 3), 1 / 3)
         solved = minimise(objective, start, lower=torch.zeros_like(start))
-        weights = solved.x[0] / solved.x[0].sum()
+        weights = (solved.x[0] / solved.x[0].sum()).tolist()
+        if weights[2] > 1 - LEAST_SHARE:  # likewise
+            weights = [LEAST_SHARE, 0.0, 1 - LEAST_SHARE]
+        return self._fitted(found, weights, solved)
+
+    def _fitted(self, found: Found, weights: list[float], solved: Minimum | None = None) -> Fit:
         return Fit(
-            {"temperature": torch.tensor(1 / found.beta, dtype=torch.float64), "weights": weights},
-            iterations=found.iterations + solved.iterations,
-            gradient=max(found.gradient, solved.gradient),
-            converged=found.converged and solved.converged,
+            {
+                "temperature": torch.tensor(1 / found.beta, dtype=torch.float64),
+                "weights": torch.tensor(weights, dtype=torch.float64),
+            },
+            iterations=found.iterations + (0 if solved is None else solved.iterations),
+            gradient=max(found.gradient, 0.0 if solved is None else solved.gradient),
+            converged=found.converged and (solved is None or solved.converged),
             notes=found.notes,
         )
 
@@ -131,18 +160,6 @@ class EnsembleTemperatureScaling(Calibrator):
         sharp = (logits / self.temperature.to(logits.dtype)).log_softmax(1) + log_w[0]
         mixed = torch.logaddexp(sharp, logits.log_softmax(1) + log_w[1])
         return torch.logaddexp(mixed, log_w[2] - math.log(logits.shape[1]))
-
-
-@dataclass(frozen=True)
-class Found:
-    """The best beta = 1 / T, how it was found, and what was odd about the data."""
-
-    beta: float
-    nll: float  # at beta
-    iterations: int  # passes over all data
-    gradient: float  # of the mean NLL by log T, at beta
-    converged: bool
-    notes: tuple[str, ...] = ()
 
 
 def best_temperature(data: Shifted) -> Found:
@@ -185,11 +202,12 @@ def best_temperature(data: Shifted) -> Found:
         u, last = min(max(following, u - MOST_STEP), u + MOST_STEP), abs(slope)
         if not low < u < high:
             u = (low + high) / 2
-    if uniform and not converged:
+    uniform = uniform and not converged
+    if uniform:
         notes = ("the logits tell nothing of the labels: the best temperature is infinite",)
     beta = math.exp(u)
     nll = log_total - beta * float(data.of_target.to(wide_dtype(data.of_target)).mean())
-    return Found(beta, nll, iteration, abs(slope), converged or uniform, notes)
+    return Found(beta, nll, iteration, abs(slope), converged or uniform, notes, uniform)
 
 
 def _moments(data: Shifted, beta: float) -> tuple[float, float, float]:
@@ -222,33 +240,55 @@ def _mean_of_others(data: Shifted) -> float:
 def _grid_search(rows: Rows, num_bins: int) -> tuple[float, tuple[str, ...]]:
     """The first strict minimum of the ECE over T = 0.1, 0.2, ..., 10.0.
 
+    Logits of single precision are first looked at in it. What that may do to an ECE is bounded, and the temperatures
+    that can be the minimum then are looked at again in float64.
+    """
+    correct, wide = scan(rows).right, wide_dtype(rows.values)
+    tenths = list(range(1, GRID + 1))
+    data = Shifted(rows, most_rows=MOST_ROWS)
+    if data.dtype != wide:
+        errors, doubt = _grid_errors(data, correct, tenths, num_bins, NEAR)
+        possible = errors - doubt <= (errors + doubt).min()
+        tenths = [i for i, one in zip(tenths, possible.tolist(), strict=True) if one]
+        data = Shifted(rows, wide, most_rows=MOST_ROWS)
+    errors, _ = _grid_errors(data, correct, tenths, num_bins, 0.0)
+    best = tenths[int(errors.argmin())]  # the first of equals
+    return best / 10, (f"T = {best / 10} is the end of the grid",) if best in (1, GRID) else ()
+
+
+def _grid_errors(
+    data: Shifted, correct: Tensor, tenths: list[int], num_bins: int, near: float
+) -> tuple[FloatArray, FloatArray]:
+    """The ECE at each T (in tenths), and by how much it is off if confidences are off by ``near``.
+
     Dividing by T does not change who is predicted, so that only the confidence 1 / sum exp(d / T) is needed. And
     exp(d / T) at T is the square of that at 2 T: half of the exponentials are spared.
     """
-    correct = scan(rows).right
-    data = Shifted(rows, wide_dtype(rows.values), most_rows=MOST_ROWS)
-    binner = Binner(equal_edges(num_bins, torch.float64, rows.values.device))
+    n, device = len(data), data.of_target.device
+    binner = Binner(equal_edges(num_bins, torch.float64, device))
+    row = {i: r for r, i in enumerate(tenths)}
     block = data.step * max(1, BLOCK // data.step)
-    totals = torch.empty(GRID, min(block, len(data)), dtype=data.dtype, device=rows.values.device)
-    gaps = torch.zeros(GRID, num_bins, dtype=torch.int64, device=rows.values.device)  # sums of confidence - correct
+    totals = torch.empty(len(tenths), min(block, n), dtype=data.dtype, device=device)
+    gaps = torch.zeros(len(tenths), num_bins, dtype=torch.int64, device=device)  # sums of confidence - correct
+    close = torch.zeros(len(tenths), dtype=torch.int64, device=device)  # samples that may belong to the next bin
+    floor = math.exp(exponent_floor(data.dtype))
     for part, d in data.tiles():
         local = slice(part.start % block, part.start % block + part.stop - part.start)
-        # Floors keep denormal numbers away: that of d the first square, the other one those that follow.
-        d.clamp_(min=exponent_floor(d.dtype) * (GRID // 2 + 1) / 10)
-        for i in range(GRID // 2 + 1, GRID + 1):
-            weight = torch.mul(d, 10 / i, out=data.scratch(d)).exp_()
-            torch.sum(weight, data.dim, out=totals[i - 1, local])
-            first = i
-            while i % 2 == 0:
-                weight = weight if i == first else weight.clamp_(min=math.exp(exponent_floor(d.dtype)))
+        for i in (i for i in tenths if 2 * i not in row):
+            weight = torch.mul(d, 10 / i, out=data.scratch(d)).clamp_(min=exponent_floor(data.dtype)).exp_()
+            torch.sum(weight, data.dim, out=totals[row[i], local])
+            while i % 2 == 0 and i // 2 in row:
                 i //= 2
-                torch.sum(weight.square_(), data.dim, out=totals[i - 1, local])
-        if local.stop == block or part.stop == len(data):
-            units = (ONE / totals[:, : local.stop]).round_()
+                torch.sum(weight.square_().clamp_(min=floor), data.dim, out=totals[row[i], local])
+        if local.stop == block or part.stop == n:
+            units = (ONE / totals[:, : local.stop].to(wide_dtype(totals))).round_()
             index = binner(units.view(-1)).view_as(units)
-            index += num_bins * torch.arange(GRID, device=index.device)[:, None]
+            if near > 0:
+                place = units * (num_bins / ONE)
+                edge = place.round().clamp_(1, num_bins - 1)  # beyond the first and the last there is no other bin
+                close += (place.sub_(edge).abs_() <= near * num_bins).sum(1)
+            index += num_bins * torch.arange(len(tenths), device=device)[:, None]
             units -= ONE * correct[part.stop - local.stop : part.stop].to(units.dtype)
             gaps += scatter_sum(index.view(-1), units.view(-1), gaps.numel()).view_as(gaps).long()  # whole, so exact
-    errors = gaps.abs().sum(1)
-    best = int(errors.cpu().numpy().argmin()) + 1  # numpy's is the first of equals
-    return best / 10, (f"T = {best / 10} is the end of the grid",) if best in (1, GRID) else ()
+    errors = gaps.abs().sum(1).cpu().numpy() / (ONE * n)
+    return errors, near + 2 * close.cpu().numpy() / n

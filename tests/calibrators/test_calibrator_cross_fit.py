@@ -1,0 +1,334 @@
+"""Cross-fitting: no sample is scored by a fit that saw it, and what comes of that is what a plain loop gives."""
+
+import json
+import math
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from calibrator_cases import draw, sample
+from torch import Tensor
+
+from dualfocal import metrics as M
+from dualfocal.calibrators import Calibrator, MatrixScaling, TemperatureScaling, cross_fit, log_probs, make_calibrator
+from dualfocal.calibrators._base import Fit
+
+METHODS = ["temperature", "vector", "isotonic"]
+
+
+class Spy(Calibrator):
+    """Remembers the first logit of each row it was fitted on, and answers with it."""
+
+    learned: ClassVar[tuple[str, ...]] = ("seen",)
+    fits: ClassVar[list[tuple[Tensor, Tensor]]] = []  # (logits, labels) of every fit
+    asked: ClassVar[list[tuple[Tensor, Tensor]]] = []  # (what the fit had seen, logits to map)
+
+    def _fit(self, rows) -> Fit:
+        Spy.fits.append((rows.values.clone(), rows.target.clone()))
+        return Fit({"seen": rows.values[:, 0].double()}, nll=(0.0, 0.0))
+
+    def _map(self, logits: Tensor) -> Tensor:
+        Spy.asked.append((self.seen, logits))
+        return logits.clone()
+
+    def _report(self, rows, found):
+        asked, result = list(Spy.asked), super()._report(rows, found)
+        Spy.asked[:] = asked  # the report is made on the data of the fit, as it should be
+        return result
+
+
+@pytest.fixture
+def spy() -> Spy:
+    Spy.fits.clear()
+    Spy.asked.clear()
+    return Spy()
+
+
+def test_no_sample_is_scored_by_a_fit_that_saw_it(spy) -> None:
+    logits, target = sample(97, 3)
+    assert len(logits[:, 0].unique()) == 97
+    cross_fit(logits, target, {"spy": spy}, folds=4, repeats=3)
+    assert len(Spy.asked) == len(Spy.fits) == 12
+    for seen, asked in Spy.asked:
+        held_out = set(asked[:, 0].double().tolist())
+        assert not held_out & set(seen.tolist())
+        assert len(held_out) + len(seen) == 97  # and nothing is wasted
+    for repeat in range(3):
+        scored = torch.cat([asked[:, 0] for _, asked in Spy.asked[4 * repeat : 4 * repeat + 4]])
+        assert torch.equal(scored.sort().values, logits[:, 0].sort().values)  # each once
+    assert not spy.is_fitted  # what was given is a pattern
+
+
+def test_folds_have_their_share_of_each_class(spy) -> None:
+    logits, target = sample(211, 5)
+    total = torch.bincount(target, minlength=5)
+    cross_fit(logits, target, {"spy": spy}, folds=4, repeats=2)
+    for repeat in range(2):
+        counts = torch.stack([
+            total - torch.bincount(labels, minlength=5) for _, labels in Spy.fits[4 * repeat : 4 * repeat + 4]
+        ])  # fmt: skip
+        assert (counts.amax(0) - counts.amin(0) <= 1).all()
+        assert counts.sum(1).max() - counts.sum(1).min() <= 1
+    first, second = (torch.cat([asked[:, 0] for _, asked in Spy.asked[i : i + 1]]) for i in (0, 4))
+    assert set(first.tolist()) != set(second.tolist())  # dealt anew
+
+
+def test_labels_stay_with_their_rows(spy) -> None:
+    logits, target = sample(60, 3)
+    label_of = dict(zip(logits[:, 0].tolist(), target.tolist(), strict=True))
+    cross_fit(logits, target, {"spy": spy}, repeats=1)
+    for z, y in Spy.fits:
+        assert [label_of[x] for x in z[:, 0].tolist()] == y.tolist()
+
+
+@pytest.mark.parametrize(("images", "folds"), [(7, 5), (3, 2), (5, 5)])
+def test_images_stay_whole(spy, images, folds) -> None:
+    logits = torch.randn(images, 3, 4, 6)
+    logits[:, 0] = torch.arange(images).view(-1, 1, 1)  # the number of the image
+    target = torch.randint(3, (images, 4, 6))
+    target[1, :2] = -100
+    shares = []
+    cross_fit(logits, target, {"spy": spy}, folds=folds, repeats=1, progress=shares.append)
+    scored = []
+    for seen, asked in Spy.asked:
+        held_out = set(asked[:, 0].double().tolist())
+        assert not held_out & set(seen.tolist())
+        scored += asked[:, 0].tolist()
+    assert sorted(scored) == sorted([i for i in range(images) for _ in range(12 if i == 1 else 24)])
+    assert shares[-1] == 1.0
+
+
+def test_one_image_cannot_be_dealt() -> None:
+    logits, target = sample(100, 3)
+    with pytest.raises(ValueError, match="image"):
+        cross_fit(logits.T.reshape(1, 3, 10, 10), target.view(1, 10, 10), ["temperature"])
+
+
+def by_hand(logits: Tensor, target: Tensor, name: str, folds: int, deal: Tensor) -> Tensor:
+    result = torch.empty_like(logits)
+    for k in range(folds):
+        here = deal == k
+        result[here] = make_calibrator(name).fit(logits[~here], target[~here])(logits[here])
+    return result
+
+
+def test_scores_are_those_of_a_plain_loop(spy) -> None:
+    logits, target = sample(300, 4)
+    cross_fit(logits, target, {"spy": spy}, folds=3, repeats=2, seed=5)
+    place = {x: i for i, x in enumerate(logits[:, 0].tolist())}
+    deals = torch.empty(2, 300, dtype=torch.int64)
+    for i, (_, asked) in enumerate(Spy.asked):
+        deals[i // 3, [place[x] for x in asked[:, 0].tolist()]] = i % 3
+    outputs = {name: [by_hand(logits, target, name, 3, deal) for deal in deals] for name in METHODS}
+    metrics = {"nll": M.nll, "brier": M.brier_score, "error": M.error_rate, "ece": M.ece}
+    for repeats in (1, 2):
+        result = cross_fit(logits, target, METHODS, folds=3, repeats=repeats, seed=5)
+        for metric, function in metrics.items():
+            as_is = function(logits, target)
+            assert result["as it is"].scores[metric] == pytest.approx(as_is, abs=1e-9)
+            for name in METHODS:
+                wanted = np.mean([function(z, target) for z in outputs[name][:repeats]])
+                assert result[name].scores[metric] == pytest.approx(wanted, abs=1e-7)
+                change = result[name].changes[metric]
+                assert change.difference == pytest.approx(wanted - as_is, abs=1e-7)  # negative where it helps
+                assert change.low <= change.difference <= change.high
+        for name in METHODS:
+            moved = np.mean([float((z.argmax(1) != logits.argmax(1)).double().mean()) for z in outputs[name][:repeats]])
+            assert result[name].argmax_changed == pytest.approx(moved)
+            assert result[name].evaluation.nll == pytest.approx(M.nll(outputs[name][0], target), abs=1e-7)
+            assert result[name].evaluation.inference is not None
+
+
+def test_order_and_differences() -> None:
+    logits, target = sample(600, 4, sharp=3.0)
+    result = cross_fit(logits, target, METHODS, folds=4)
+    scores = [of.scores["nll"] for of in result.methods]
+    assert scores == sorted(scores)
+    assert {of.name for of in result.methods} == {"as it is", *METHODS}
+    best = result.methods[0]
+    assert best.behind.difference == best.behind.low == best.behind.high == 0
+    for of in result.methods:
+        assert of.behind.difference == pytest.approx(of.scores["nll"] - best.scores["nll"])
+    assert result["as it is"].changes["nll"].difference == 0
+    gain = result["temperature"].changes["nll"]
+    assert gain.high < 0  # three times too sharp: nothing uncertain about it
+    assert result["temperature"].argmax_changed == 0
+    wider = cross_fit(logits, target, ["temperature"], folds=4, level=0.99)["temperature"].changes["nll"]
+    assert wider.low < gain.low < gain.high < wider.high
+
+
+def test_the_seed_decides() -> None:
+    logits, target = sample(200, 3)
+    first = cross_fit(logits, target, ["temperature"], seed=3)
+    torch.manual_seed(17)  # which it has nothing to do with
+    state = torch.get_rng_state()
+    assert cross_fit(logits, target, ["temperature"], seed=3).to_dict() == first.to_dict()
+    assert torch.equal(torch.get_rng_state(), state)
+    other = cross_fit(logits, target, ["temperature"], seed=4)
+    assert other["temperature"].scores["nll"] != first["temperature"].scores["nll"]
+    assert other["temperature"].changes["nll"].low != first["temperature"].changes["nll"].low
+    assert other["as it is"].scores == first["as it is"].scores
+
+
+def test_refusals_are_listed_and_the_others_scored() -> None:
+    logits, target = sample(60, 8)
+    shares = []
+    result = cross_fit(logits, target, ["temperature", "matrix"], progress=shares.append)
+    assert set(result.refused) == {"matrix"}
+    assert "72 parameters" in result.refused["matrix"]
+    assert {of.name for of in result.methods} == {"as it is", "temperature"}
+    assert f"matrix refused: {result.refused['matrix']}" in str(result)
+    assert result.to_dict()["refused"] == result.refused
+    assert shares[-1] == 1.0  # a refusal is an end, too
+    given = cross_fit(logits, target, {"mine": MatrixScaling(force=True)})
+    assert given.refused == {}
+
+
+def test_notes_of_the_fits_come_along() -> None:
+    logits, target = sample(100, 4)
+    result = cross_fit(logits, target.clamp(max=2), ["vector"])
+    assert any("1 of 4 classes have no sample (3)" in note for note in result["vector"].notes)
+
+
+WORLDS = {
+    "calibrated": (1.0, 0.0, {"as it is"}),
+    "too sharp": (2.5, 0.0, {"temperature"}),
+    "biased": (1.0, 1.0, {"vector", "matrix"}),
+    "sharp and biased": (2.5, 1.0, {"vector", "matrix"}),
+}
+
+
+@pytest.mark.parametrize("kind", WORLDS)
+def test_recommendation(kind) -> None:
+    sharp, bias, wanted = WORLDS[kind]
+    generator = torch.Generator().manual_seed(0)
+    logits = 1.5 * torch.randn(1500, 4, generator=generator)
+    target = draw((logits + bias * torch.tensor([1.0, -1.0, 0.5, 0.0])).softmax(1), generator)
+    result = cross_fit(sharp * logits, target, ["temperature", "vector", "isotonic", "matrix"])
+    assert result.recommended in wanted
+    first = result.verdict().split(":")[0]
+    assert first == ("Leave the model as it is" if kind == "calibrated" else f"Use {result.recommended}")
+
+
+def test_recommendation_where_the_model_rules_out_the_truth() -> None:
+    # Its NLL is infinite; to leave it as it is cannot be the advice where a method has a finite one.
+    logits, target = sample(300, 4, sharp=1.0)
+    logits[0, target[0]] = -math.inf
+    result = cross_fit(logits, target, ["temperature", "isotonic"])
+    assert set(result.refused) == {"temperature"}
+    assert result["as it is"].scores["nll"] == math.inf
+    assert result.recommended == "isotonic"
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
+def test_where_all_is_refused_the_model_stays() -> None:
+    logits, target = sample(100, 4)
+    logits[torch.arange(100), target] = -math.inf
+    result = cross_fit(logits, target, ["temperature"])
+    assert result.recommended == "as it is"
+    assert set(result.refused) == {"temperature"}
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
+def test_probabilities_are_their_logits() -> None:
+    logits, target = sample(300, 3, dtype=torch.float64)
+    probs = logits.softmax(1)
+    a = cross_fit(probs, target, METHODS, input="probs")
+    b = cross_fit(logits, target, METHODS)
+    for name in ("as it is", "temperature", "isotonic"):
+        assert a[name].scores == pytest.approx(b[name].scores, abs=1e-7)
+    c = cross_fit(log_probs(probs), target, ["vector"])  # which sees a shift of the logits: these have the same
+    assert a["vector"].scores == pytest.approx(c["vector"].scores, abs=1e-9)
+    d = cross_fit(probs.numpy(), target.numpy(), METHODS, input="probs")
+    assert d.to_dict() == a.to_dict()
+
+
+@pytest.mark.parametrize("binary", [None, "top_label", "positive"])
+def test_one_score_a_sample(binary) -> None:
+    logits, target = sample(300, 2, dtype=torch.float64)
+    odds = logits[:, 1] - logits[:, 0]
+    pair = torch.stack([torch.zeros_like(odds), odds], dim=1)
+    one = cross_fit(odds, target, METHODS, binary=binary)
+    two = cross_fit(pair, target, METHODS, binary=binary or "top_label")
+    assert one.to_dict() == two.to_dict()
+    assert one["as it is"].scores["ece"] == pytest.approx(M.ece(odds, target, binary=binary or "top_label"))
+    probs = cross_fit(odds.sigmoid(), target, METHODS, binary=binary, input="probs")
+    assert probs["temperature"].scores["nll"] == pytest.approx(one["temperature"].scores["nll"], abs=1e-7)
+
+
+def test_report_in_words_and_numbers() -> None:
+    logits, target = sample(200, 3)
+    result = cross_fit(logits, target, [*METHODS, "temperature+isotonic"])
+    text = str(result)
+    assert result.caveat() in text
+    assert result.verdict() in text
+    assert "no sample is scored by a fit that saw it" in text
+    assert "2 times" in text
+    for of in result.methods:
+        assert of.name in text
+    plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert plain == result.to_dict()
+    assert plain["recommended"] == result.recommended
+    by_name = {of["method"]: of for of in plain["methods"]}
+    assert by_name["vector"]["nll"] == result["vector"].scores["nll"]
+    low, high = by_name["vector"]["change"]["nll"]["interval"]
+    assert (low, high) == (result["vector"].changes["nll"].low, result["vector"].changes["nll"].high)
+    with pytest.raises(KeyError, match="platt"):
+        result["platt"]
+
+
+def test_progress_goes_up_to_one() -> None:
+    logits, target = sample(60, 3)
+    shares = []
+    cross_fit(logits, target, METHODS, folds=3, progress=shares.append)
+    assert len(shares) >= 3 * 3 * 2
+    assert shares == sorted(shares)
+    assert shares[0] > 0
+    assert shares[-1] == 1.0
+
+
+def test_half_precision_is_widened() -> None:
+    logits, target = sample(300, 3, dtype=torch.bfloat16)
+    a, b = cross_fit(logits, target, METHODS), cross_fit(logits.float(), target, METHODS)
+    for name in METHODS:
+        assert a[name].scores == pytest.approx(b[name].scores, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nothing_is_written_to(dtype) -> None:
+    logits, target = sample(100, 3, dtype=dtype)
+    before = logits.clone(), target.clone()
+    fitted = TemperatureScaling().fit(logits, target)
+    t = fitted.temperature.clone()
+    cross_fit(logits, target, {"a": fitted, "b": make_calibrator("isotonic")})
+    assert torch.equal(logits, before[0])
+    assert torch.equal(target, before[1])
+    assert torch.equal(fitted.temperature, t)
+
+
+def test_bad_arguments() -> None:
+    logits, target = sample(40, 3)
+    holed = logits.clone()
+    holed[7, 1] = math.nan
+    bad = [
+        ({"folds": 1}, ValueError, "folds must be at least 2, got 1"),
+        ({"folds": 2.5}, TypeError, "folds must be an integer"),
+        ({"folds": 41}, ValueError, "needs at least 41 samples, got 40"),
+        ({"repeats": 0}, ValueError, "repeats must be at least 1, got 0"),
+        ({"level": 1.0}, ValueError, "level must be"),
+        ({"methods": []}, ValueError, "at least one calibrator"),
+        ({"methods": {}}, ValueError, "at least one calibrator"),
+        ({"methods": ["temperature", "magic"]}, ValueError, "no calibrator 'magic'"),
+        ({"methods": {"as it is": TemperatureScaling()}}, ValueError, "none 'as it is'"),
+        ({"methods": {"x": "temperature"}}, TypeError, "got 'x': str"),
+        ({"logits": logits[:19], "target": target[:19]}, ValueError, "needs at least 20 samples, got 19"),
+        ({"logits": holed}, ValueError, "row 7 holds NaN"),
+        ({"input": "probs"}, ValueError, "probabilities must"),
+        ({"target": target + 1}, IndexError, "out of range"),
+        ({"binary": "positive"}, ValueError, "two classes"),
+        ({"num_bins": 0}, ValueError, "num_bins"),
+    ]
+    for options, error, message in bad:
+        with pytest.raises(error, match=message):
+            cross_fit(**({"logits": logits, "target": target, "methods": METHODS} | options))

@@ -1,0 +1,188 @@
+"""Data that leave something open: a finite answer all the same, and a word about it where one is promised."""
+
+import math
+
+import pytest
+import torch
+from calibrator_cases import NAMES, forced, sample
+from torch import Tensor
+
+from dualfocal import metrics as M
+from dualfocal.calibrators import DirichletCalibration, MatrixScaling, TemperatureScaling, make_calibrator
+
+N, CLASSES = 150, 5
+BY_LIKELIHOOD = ("temperature", "ets", "vector", "matrix", "dirichlet")
+
+
+def cases() -> dict[str, tuple[Tensor, Tensor]]:
+    logits, target = sample(N, CLASSES, sharp=1.0, dtype=torch.float64)
+    right, wrong = torch.eye(CLASSES).double()[target], torch.eye(CLASSES).double()[(target + 1) % CLASSES]
+    return {
+        "a class absent": (logits, target.clamp(max=CLASSES - 2)),
+        "all correct": (0.1 * logits + 3 * right, target),
+        "all correct and certain": (0.1 * logits + 300 * right, target),
+        "all wrong": (0.1 * logits + 3 * wrong, target),
+        "all wrong and certain": (0.1 * logits + 300 * wrong, target),
+        "fewer samples than classes": (logits[:3], target[:3]),
+        "one sample": (logits[:1], target[:1]),
+        "constant": (torch.full_like(logits, 3.3), target),
+        "the same row": (logits[:1].expand(N, -1), target),
+        "one class only": (logits, torch.zeros_like(target)),
+        "one class only, never predicted": (logits - 9 * torch.eye(CLASSES).double()[0], torch.zeros_like(target)),
+        "scale 1e-6": (1e-6 * logits, target),
+        "scale 1e3": (1e3 * logits, target),
+        "scale 1e6": (1e6 * logits, target),
+        "scale 1e6, all correct": (1e6 * logits, logits.argmax(1)),
+        "shift 1e4": (logits + 1e4, target),
+        "shift of each row": (logits + 1e4 * torch.randn(N, 1, generator=torch.Generator().manual_seed(0)), target),
+    }
+
+
+CASES = cases()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_finite_answer(name, case, dtype) -> None:
+    logits, target = CASES[case][0].to(dtype), CASES[case][1]
+    calibrator = forced(name).fit(logits, target)
+    for shown in (logits, sample(40, CLASSES, seed=3)[0].to(dtype)):
+        result = calibrator(shown)
+        assert result.isfinite().all()
+        assert (result.double().softmax(1).sum(1) - 1).abs().max() < 1e-5
+        assert calibrator.is_fitted
+    assert all(buffer.isfinite().all() for buffer in calibrator.buffers())
+    report = calibrator.report
+    assert report.converged, report
+    after = M.nll(calibrator(logits), target)
+    # Logits near 1e4 in float32 are rounded to 1e-3: so are the results.
+    assert report.nll_after == pytest.approx(after, rel=1e-4, abs=1e-4)
+    if name == "temperature" and "predicted correctly" not in " ".join(report.notes):
+        # Doing nothing and the uniform prediction were both to be had.
+        assert after < min(M.nll(logits, target), math.log(CLASSES)) + 2e-3
+    elif name in BY_LIKELIHOOD:
+        # Temperature scaling was: all others start from it.
+        plain = TemperatureScaling().fit(logits, target)
+        assert after < M.nll(plain(logits), target) + 2e-3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_notes_promise(name) -> None:
+    def notes(case: str) -> str:
+        return " ".join(forced(name).fit(*CASES[case]).report.notes)
+
+    if name in BY_LIKELIHOOD:
+        assert "all samples are predicted correctly" in notes("all correct")
+        assert "tell nothing of the labels" in notes("all wrong")
+        assert "equal" in notes("constant")
+    if name not in ("temperature", "temperature_ece", "ets"):
+        assert f"1 of {CLASSES} classes have no sample (4)" in notes("a class absent")
+        assert f"4 of {CLASSES} classes have no sample (1, 2, 3, 4)" in notes("one class only")
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+@pytest.mark.parametrize("name", ["temperature", "vector", "matrix"])
+def test_the_unit_of_the_logits_does_not_matter(name, scale) -> None:
+    logits, target = CASES["a class absent"]
+    wanted = forced(name).fit(logits, target)(logits).softmax(1)
+    found = forced(name).fit(scale * logits, target)(scale * logits).softmax(1)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["shift 1e4", "shift of each row"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("matrix", "vector")])
+def test_a_common_shift_does_not_matter(name, case) -> None:
+    # Vector and matrix scaling see it: their factors differ by class.
+    logits, target = sample(N, CLASSES, sharp=1.0, dtype=torch.float64)
+    wanted = forced(name).fit(logits, target)(logits).softmax(1)
+    shifted = CASES[case][0]
+    torch.testing.assert_close(forced(name).fit(shifted, target)(shifted).softmax(1), wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["histogram", "isotonic", "bbq"])
+def test_equal_predictions_share_a_bin_however_they_round(name) -> None:
+    # Coarse log-odds, as of half precision: rows that differ by a shift are one prediction.
+    generator = torch.Generator().manual_seed(0)
+    odds = torch.randint(-3, 4, (400,), generator=generator).double()
+    target = (torch.rand(400, generator=generator) < odds.sigmoid()).long()
+    logits = torch.stack([torch.zeros_like(odds), odds], dim=1)
+    shifted = logits + 5 * torch.randn(400, 1, generator=generator)
+    wanted = make_calibrator(name).fit(logits, target)(logits).softmax(1)
+    found = make_calibrator(name).fit(shifted, target)(shifted).softmax(1)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1e3, 1e6])
+def test_dirichlet_has_one_floor(scale) -> None:
+    # ln p has a floor, and what was learned with it must meet the same one when it is applied.
+    logits, target = sample(N, CLASSES, sharp=scale)
+    calibrator = DirichletCalibration().fit(logits, target)
+    torch.testing.assert_close(
+        calibrator(logits).softmax(1).double(), calibrator(logits.double()).softmax(1), rtol=0, atol=1e-3
+    )
+    assert calibrator.report.nll_after < TemperatureScaling().fit(logits, target).report.nll_after + 1e-3
+
+
+@pytest.mark.parametrize("make", [MatrixScaling, DirichletCalibration])
+def test_too_few_samples_are_refused_unless_forced(make) -> None:
+    logits, target = sample(CLASSES * (CLASSES + 1), CLASSES)
+    make().fit(logits, target)
+    with pytest.raises(ValueError, match="has 30 parameters for 5 classes and needs at least as many samples, got 29"):
+        make().fit(logits[1:], target[1:])
+    forced_one = make(force=True).fit(logits[1:], target[1:])
+    # Few data say little: the prior holds the map near the best temperature.
+    plain = TemperatureScaling().fit(logits[1:], target[1:])
+    fresh, fresh_target = sample(5000, CLASSES, seed=1)
+    assert M.nll(forced_one(fresh), fresh_target) < M.nll(plain(fresh), fresh_target) + 0.1
+
+
+# Classes that the model rules out.
+
+
+def masked(kind: str) -> tuple[Tensor, Tensor]:
+    logits, target = sample(N, CLASSES)
+    rows = slice(None) if kind == "a class in all rows" else slice(0, None, 3)
+    logits[rows, 2] = -math.inf
+    target[rows] = torch.where(target[rows] == 2, 0, target[rows])
+    if kind == "a true class":
+        logits[0, target[0]] = -math.inf
+    return logits, target
+
+
+@pytest.mark.parametrize("kind", ["a class in all rows", "a class in some rows"])
+@pytest.mark.parametrize("name", NAMES)
+def test_ruled_out_classes(name, kind) -> None:
+    logits, target = masked(kind)
+    if name in ("vector", "matrix", "dirichlet"):
+        with pytest.raises(ValueError, match=r"needs finite logits: class 2 has -inf"):
+            forced(name).fit(logits, target)
+        return
+    calibrator = forced(name).fit(logits, target)
+    result = calibrator(logits)
+    # Of those that accept -inf, temperatures hand it on; the others have a floor.
+    out = logits == -math.inf
+    assert not result.isnan().any()
+    assert result[~out].isfinite().all()
+    probs = result.double().softmax(1)
+    assert (probs.sum(1) - 1).abs().max() < 1e-5
+    assert calibrator.report.converged, calibrator.report
+    if name in ("temperature", "temperature_ece"):
+        assert (result[out] == -math.inf).all()
+    if name != "ets":  # which has a share for the uniform prediction
+        assert probs[out].mean() < 0.02
+    assert M.nll(result, target) < M.nll(logits, target)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_true_class_ruled_out(name) -> None:
+    logits, target = masked("a true class")
+    if name in ("temperature", "temperature+isotonic", "ets", "vector", "matrix", "dirichlet"):
+        with pytest.raises(ValueError, match="row 0 gives its true class the logit -inf"):
+            forced(name).fit(logits, target)
+        return
+    calibrator = forced(name).fit(logits, target)
+    assert not calibrator(logits).isnan().any()
+    assert calibrator.report.nll_before == math.inf
+    assert (calibrator.report.nll_after == math.inf) == (name == "temperature_ece")
+    assert M.nll(calibrator(logits), target) == pytest.approx(calibrator.report.nll_after, abs=1e-5)
