@@ -17,10 +17,11 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
-demo: $(VENV)/installed  ## train three losses on scikit-learn's digits, compare them, draw demo/reliability.png
+demo: $(VENV)/installed  ## train three losses on scikit-learn's digits, compare and calibrate them, draw pictures in demo/
 	$(BIN)/python examples/digits.py --out demo
 	$(BIN)/dualfocal compare demo/cross_entropy.npz demo/dual_focal.npz
-	@echo "Next: $(BIN)/dualfocal evaluate demo/dual_focal.npz --plot demo/dual_focal.png"
+	$(BIN)/dualfocal evaluate demo/cross_entropy.npz --calibrate all --plot demo/calibrated.png
+	@echo "Next: $(BIN)/dualfocal evaluate demo/dual_focal.npz --calibrate all"
 
 test: $(VENV)/installed  ## lint, types, tests and doctests
 	$(BIN)/ruff check .
@@ -34,6 +35,9 @@ bench: $(VENV)/installed $(PEERS)/installed  ## every script of benchmarks/; res
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --csv benchmarks/results/metrics_cpu.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --stream --csv benchmarks/results/metrics_stream.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --cli --csv benchmarks/results/metrics_cli.csv
+	$(PEERS)/bin/python benchmarks/calibrators_cpu.py --csv benchmarks/results/calibrators_cpu.csv
+	$(PEERS)/bin/python benchmarks/calibrators_cpu.py --methods --csv benchmarks/results/calibrators_methods.csv
+	$(PEERS)/bin/python benchmarks/calibrators_cpu.py --robust --csv benchmarks/results/calibrators_robust.csv
 
 # The peers of the metrics bring dependencies of their own.
 $(PEERS)/installed: pyproject.toml constraints.txt benchmarks/peers.txt

@@ -8,7 +8,7 @@ float32 logits, 15 bins, one thread, one process; benchmarks/peers.txt has the p
 logits, so a peer that wants probabilities pays for its torch.softmax.
 
 seconds   median; the contenders take turns, call by call in shuffled rounds, until the time is up, 3 rounds at least.
-          Whoever takes more than 5 s is timed once.
+          Whoever takes more than 5 s is timed once, in the child that measures memory.
 extra MiB peak memory of one call beyond what was there before it (inputs, libraries). A forked child calls once on 256
           rows, returns free heap to the system (malloc_trim), resets its high-water mark ("5" into
           /proc/self/clear_refs) and reports how far VmHWM then rises above VmRSS. Linux only.
@@ -24,20 +24,12 @@ import os
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 import argparse
-import csv
-import ctypes
-import gc
-import json
 import pickle
-import platform
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable
 from datetime import date
 from importlib.metadata import version
 from itertools import pairwise
@@ -46,8 +38,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
+from _measure import Contender, Record, cpu_name, in_child, memory, read_sizes, say_missing, show, take_turns
 from torch import Tensor
 
 from dualfocal import metrics
@@ -55,7 +46,6 @@ from dualfocal import metrics
 SIZES = [(10_000, 100), (50_000, 1000), (1_000_000, 10)]
 CALIBRATED_SIZE, CALIBRATED = (5_000_000, 2), {"calibrated": 0.5, "confident": 0.94}  # the least confidence of each
 BINS = 15
-ONCE = 5.0  # seconds: whoever takes longer is timed once
 # The least that (peer / ours) may be, by size; "every peer" is the same as the fastest.
 GOALS = {
     ("ece", "torchmetrics"): {(50_000, 1000): 1.5, (1_000_000, 10): 4.0},
@@ -65,9 +55,6 @@ GOALS = {
 }
 CLI_GOAL = 3.0  # seconds from file to verdict, beyond the start of the program
 BATCH, BATCHES, STREAM = 65_536, 8, {"dualfocal": (1e6, 1e7, 1e8), "torchmetrics": (1e6, 1e7)}
-
-Record = dict[str, Any]
-Metric = Callable[[Tensor, Tensor], Any]
 
 
 # The contenders. They import on call, so that a peer that is missing is found out one at a time.
@@ -145,7 +132,7 @@ def published_classwise(logits: Tensor, target: Tensor) -> float:
 
 
 # Ours comes first: the others are divided by it.
-TASKS: dict[str, dict[str, Metric]] = {
+TASKS: dict[str, dict[str, Contender]] = {
     "ece": {
         "dualfocal": metrics.ece,
         "torchmetrics": torchmetrics_ece,
@@ -202,76 +189,6 @@ def true_errors(x: Tensor, target: Tensor, *, probs: bool = False) -> tuple[floa
         gap[np.arange(len(y)), y.numpy()] -= 1
         each += np.bincount(cell.ravel(), gap.ravel(), minlength=classes * BINS)
     return float(np.abs(top).sum() / rows), float(np.abs(each).sum() / rows / classes)
-
-
-def in_child(work: Callable[[], Any]) -> Any:
-    """What work() returns in a forked child: its memory starts from ours, and takes nothing along to the next."""
-    reader, writer = os.pipe()
-    sys.stdout.flush()
-    if (child := os.fork()) == 0:
-        status = 1
-        try:
-            with open(writer, "w") as pipe:
-                json.dump(work(), pipe)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    os.close(writer)
-    with open(reader) as pipe:
-        answer = pipe.read()
-    if os.waitpid(child, 0)[1] != 0:
-        raise RuntimeError("the measuring child failed")
-    return json.loads(answer)
-
-
-def memory(field: str) -> float:
-    """A field of /proc/self/status in MiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) / 1024
-
-
-def extra_memory(metric: Metric, x: Tensor, target: Tensor) -> float:
-    """Peak MiB of one call beyond what was resident before; to be run in a child."""
-    metric(x[:256], target[:256])  # touch the code
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
-    before = memory("VmRSS")
-    metric(x, target)
-    return memory("VmHWM") - before
-
-
-def take_turns(contenders: dict[str, Metric], x: Tensor, target: Tensor, seconds: float) -> dict[str, Record]:
-    """Median seconds, number of timed calls, result and memory of each contender that is installed."""
-    found: dict[str, Record] = {}
-    times: dict[str, list[float]] = {}
-
-    def call(name: str) -> tuple[float, float]:
-        start = time.perf_counter()
-        value = float(contenders[name](x, target))
-        return time.perf_counter() - start, value
-
-    for name, metric in contenders.items():
-        try:
-            metric(x[:256], target[:256])  # imports
-        except ImportError as error:
-            print(f"\n*** {name} IS NOT INSTALLED: {error}. See benchmarks/peers.txt. ***\n", file=sys.stderr)
-            continue
-        took, value = call(name)
-        times[name] = [took] if took > ONCE else []
-        found[name] = {"value": value, "extra_mib": in_child(lambda m=metric: extra_memory(m, x, target))}
-    names, shuffle, rounds = [name for name in found if not times[name]], random.Random(0).shuffle, 0
-    end = time.perf_counter() + seconds
-    while names and (rounds < 3 or time.perf_counter() < end):
-        shuffle(names)
-        for name in names:
-            times[name].append(call(name)[0])
-        rounds += 1
-    for name, record in found.items():
-        record |= {"seconds": statistics.median(times[name]), "calls": len(times[name])}
-    return found
 
 
 def measure(sizes: list[tuple[int, int]], seconds: float) -> list[Record]:
@@ -383,21 +300,11 @@ def measure_stream() -> list[Record]:
         try:
             make_streaming(name)
         except ImportError as error:
-            print(f"\n*** {name} IS NOT INSTALLED: {error}. See benchmarks/peers.txt. ***\n", file=sys.stderr)
+            say_missing(name, error)
             continue
         both = {"truth": f"{truth:.8f}", "version": version(name), "torch": torch.__version__, "cpu": cpu_name()}
         records += [record | both for record in in_child(lambda name=name: stream(name, batches))]
     return records
-
-
-def cpu_name() -> str:
-    """What the processor calls itself."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        name = platform.processor() or platform.machine()
-    return name.replace(",", "")
 
 
 def main() -> None:
@@ -406,7 +313,7 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="write the records here")
     parser.add_argument(
         "--sizes",
-        type=lambda text: [tuple(map(int, size.split("x"))) for size in text.split(",")],
+        type=read_sizes,
         default=[*SIZES, CALIBRATED_SIZE],
         help="only these, as 10000x100,5000000x2",
     )
@@ -422,21 +329,7 @@ def main() -> None:
         records = measure_stream()
     else:
         records = measure(args.sizes, args.seconds)
-    table = Table(title=f"calibration metrics, float32, {BINS} bins, one thread")
-    shown = [name for name in records[0] if name not in ("date", "torch", "cpu")]
-    for name in shown:
-        table.add_column(name.replace("_", " "), justify="right")
-    colours = {"missed": "[red]missed[/]", "not installed": "[bold red]NOT INSTALLED[/]"}
-    for record in records:
-        table.add_row(*(colours.get(str(record[name]), str(record[name])) for name in shown))
-    Console(width=180).print(table)
-    if args.csv:
-        args.csv.parent.mkdir(parents=True, exist_ok=True)
-        with args.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(records[0]))
-            writer.writeheader()
-            writer.writerows(records)
-        print(f"written: {args.csv}")
+    show(f"calibration metrics, float32, {BINS} bins, one thread", records, args.csv)
 
 
 if __name__ == "__main__":

@@ -61,9 +61,7 @@ def save_predictions(
     """
     path = Path(path)
     check_place(path)
-    suffix = path.suffix.lower()
-    if suffix not in WRITERS:
-        raise PredictionsError(f"{path}: must end in {', '.join(WRITERS)}, got {suffix!r}")
+    suffix = check_suffix(path)
     check_choice("input", input, ("logits", "probs"))
     if dtype_name(values) not in FLOATS:
         raise PredictionsError(f"{path}: {input} must be {', '.join(FLOATS)}, got {dtype_name(values)}")
@@ -81,6 +79,14 @@ def save_predictions(
     if names is not None and (values.ndim == 1 or len(names) != values.shape[1] or len(set(names)) < len(names)):
         raise PredictionsError(f"{path}: each class must have a name of its own, got {names} for {form(values)}")
     WRITERS[suffix](path, input, values, target, names)
+
+
+def check_suffix(path: Path) -> str:
+    """The suffix, if there is a format for it."""
+    suffix = path.suffix.lower()
+    if suffix not in WRITERS:
+        raise PredictionsError(f"{path}: must end in {', '.join(WRITERS)}, got {suffix!r}")
+    return suffix
 
 
 @contextmanager

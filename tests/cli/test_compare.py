@@ -2,55 +2,19 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from dualfocal import metrics
-from dualfocal.cli import main
-
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("COLUMNS", "120")
 
 
 @pytest.fixture
-def run(capsys):
-    """Run a command; gives what it printed to stdout and to stderr, and checks the exit code."""
-
-    def run(*arguments: object, code: int = 0) -> tuple[str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["compare", *map(str, arguments)])
-        assert ended.value.code == code
-        captured = capsys.readouterr()
-        return captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
-def record(run):
-    """What `--json` says: stdout must be JSON, whole and strict."""
-
-    def record(*arguments: object) -> dict[str, Any]:
-        return json.loads(run(*arguments, "--json")[0], parse_constant=pytest.fail)
-
-    return record
-
-
-def refused(run, *arguments: object) -> str:
-    out, err = run(*arguments, code=2)
-    assert out == ""
-    [line] = [line for line in err.splitlines() if line.startswith("dualfocal: ")]
-    assert err.endswith(f"{line}\n")
-    return line.removeprefix("dualfocal: ")
+def run(run):
+    return partial(run, "compare")
 
 
 def save(name: str, target: np.ndarray, **values: torch.Tensor) -> str:
@@ -188,40 +152,40 @@ def test_markup_in_names_is_printed_as_it_is(run):
 # Refusals
 
 
-def test_other_labels_are_refused(run):
+def test_other_labels_are_refused(refused):
     logits, target = drawn(100)
     save("a.npz", target, logits=logits)
     other = target.copy()
     other[[7, 30, 99]] = (target[[7, 30, 99]] + 1) % 4
     save("b.npz", other, logits=logits)
-    line = refused(run, "a.npz", "b.npz")
+    line = refused("a.npz", "b.npz")
     labels = f"{target[7]} and {other[7]}"
     assert line == f"both files must hold the same labels: 3 differ, the first at 7: {labels}"
     save("b.npz", target[:60], logits=logits[:60])
-    assert refused(run, "a.npz", "b.npz") == "both files must hold the same labels, got shapes (100,) and (60,)"
+    assert refused("a.npz", "b.npz") == "both files must hold the same labels, got shapes (100,) and (60,)"
 
 
-def test_bad_input_is_one_line_and_exit_code_2(run):
+def test_bad_input_is_one_line_and_exit_code_2(refused):
     logits, target = drawn(50)
     save("a.npz", target, logits=logits)
     damaged = logits.clone()
     damaged[7, 1] = torch.nan
     save("nan.npz", target, logits=damaged)
-    assert "row 7 holds NaN" in refused(run, "a.npz", "nan.npz")
-    assert "row 7 holds NaN" in refused(run, "nan.npz", "a.npz", "--json")
-    assert refused(run, "a.npz", "b.npz") == "b.npz: there is no such file"
-    assert refused(run, "a.npz").startswith("Missing argument 'B'")
-    assert "--num-bins" in refused(run, "a.npz", "a.npz", "--num-bins", "0")
-    assert "--merge" in refused(run, "a.npz", "a.npz", "--merge")
+    assert "row 7 holds NaN" in refused("a.npz", "nan.npz")
+    assert "row 7 holds NaN" in refused("nan.npz", "a.npz", "--json")
+    assert refused("a.npz", "b.npz") == "b.npz: there is no such file"
+    assert refused("a.npz").startswith("Missing argument 'B'")
+    assert "--num-bins" in refused("a.npz", "a.npz", "--num-bins", "0")
+    assert "--merge" in refused("a.npz", "a.npz", "--merge")
     Path("c.csv").write_text("one,two,y\n0.5,0.5,1\n")
-    assert "--logits NAME or --probs NAME" in refused(run, "a.npz", "c.csv")
+    assert "--logits NAME or --probs NAME" in refused("a.npz", "c.csv")
 
 
-def test_bad_values_are_traced_to_their_file(run):
+def test_bad_values_are_traced_to_their_file(refused):
     logits, target = drawn(50)
     save("a.npz", target, logits=logits)
     save("b.npz", target, logits=logits / 0)
-    assert "b.npz" in refused(run, "a.npz", "b.npz")
+    assert "b.npz" in refused("a.npz", "b.npz")
 
 
 @pytest.mark.parametrize("other", ["sure.npz", "unsure.npz"])

@@ -20,57 +20,18 @@ from dualfocal import __version__, metrics
 from dualfocal.cli import main
 
 FLOOR = "floor: what a perfectly calibrated model"
-TAKEN = re.compile(r"a\.npz: (logits|probabilities) from .+, labels from '.+'")
-
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path, monkeypatch):
-    """Files have short names, and output is plain text of a known width."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("COLUMNS", "120")
 
 
 @pytest.fixture
-def run(capsys):
-    """Run a command; gives what it printed to stdout and to stderr, and checks the exit code."""
-
-    def run(*arguments: object, code: int = 0) -> tuple[str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        assert ended.value.code == code
-        captured = capsys.readouterr()
-        return captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
-def records(run):
-    """What `evaluate --json` says of each file: stdout must be JSON, whole and strict."""
+def records(record):
+    """What `evaluate --json` says of each file."""
 
     def records(*arguments: object) -> list[dict[str, Any]]:
-        answer = json.loads(run("evaluate", *arguments, "--json")[0], parse_constant=pytest.fail)
+        answer = record("evaluate", *arguments)
         assert answer["schema"] == 1
         return answer["files"]
 
     return records
-
-
-@pytest.fixture
-def refused(run):
-    """The one line that says what is wrong; before it may only stand what was read, and stdout stays empty."""
-
-    def refused(*arguments: object) -> str:
-        out, err = run(*arguments, code=2)
-        assert out == ""
-        *before, line = err.splitlines()
-        assert all(TAKEN.fullmatch(other) for other in before)
-        assert line.startswith("dualfocal: ")
-        return line.removeprefix("dualfocal: ")
-
-    return refused
 
 
 def drawn(n: int, sharpness: float = 1.0, seed: int = 0, num_classes: int = 5) -> tuple[np.ndarray, np.ndarray]:

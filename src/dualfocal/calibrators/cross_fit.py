@@ -56,6 +56,8 @@ class CrossFit:
         """What to do, in a sentence or two."""
         best, advised = self.methods[0], self[self.recommended]
         gain = advised.changes["nll"]
+        if best.name == AS_IS and len(self.methods) == 1:
+            return "No method could be fitted to these data."
         if advised.name == AS_IS:
             text = "Leave the model as it is: no method lowers its NLL by more than chance may."
             return text if best is advised else f"{text} {_behind(best, advised)}"

@@ -169,9 +169,9 @@ def best_temperature(data: Shifted) -> Found:
     and its own slope is that plus mean(Var x). At the minimum the NLL is at most log C, and at least -mean x_k: that
     bounds beta from above. Where Newton's step leaves the bracket or gains little, the bracket is halved instead.
     """
-    if bool((data.of_target == -math.inf).any()):
-        row = int((data.of_target == -math.inf).nonzero()[0])
-        raise ValueError(f"row {row} gives its true class the logit -inf: no temperature can make it likely")
+    ruled_out = int((data.of_target == -math.inf).sum())
+    if ruled_out:
+        raise ValueError(f"-inf is the logit of the true class in {ruled_out} of {len(data)} samples: give logits a floor first")
     n, num_classes = len(data), data.rows.num_classes
     of_target = float(data.of_target.to(wide_dtype(data.of_target)).mean())
     notes: tuple[str, ...] = ()

@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from dualfocal._files import check_place
 
 
 class Binary(StrEnum):
@@ -55,12 +58,21 @@ def bad_input_ends(name: str | None = None) -> Iterator[None]:
         raise typer.Exit(2) from error
 
 
+def check_output(out: Path, *inputs: Path) -> None:
+    """Raise a ValueError if a file may not lie there, or is one that is read."""
+    check_place(out)
+    for path in inputs:
+        read = path / "predictions.safetensors" if path.is_dir() else path
+        if out.exists() and read.exists() and out.samefile(read):
+            raise ValueError(f"--out: {out} is read from, it would be lost")
+
+
 def print_table(out: Console, title: str, headings: list[str], rows: list[list[str]]) -> None:
     """A titled table; the first column is of names, the others of numbers."""
     out.print(Text(title, style="italic"))
     table = Table()
     for i, heading in enumerate(headings):
-        table.add_column(Text(heading), justify="right" if i else "left")
+        table.add_column(Text(heading), justify="right" if i else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
     out.print(table)

@@ -1,6 +1,7 @@
 """`dualfocal calibrate` fits a calibrator to predictions; `dualfocal apply` puts others through it."""
 
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -9,18 +10,17 @@ import torch
 import typer
 from torch import Tensor
 
-from dualfocal import metrics
-from dualfocal._files import check_place
+from dualfocal import _writers, metrics
 from dualfocal.calibrators import (
     CALIBRATORS,
     Calibrator,
     TemperatureScaling,
+    files,
     load_calibrator,
     log_probs,
     make_calibrator,
     save_calibrator,
 )
-from dualfocal.calibrators.files import check_suffix
 from dualfocal.cli._common import (
     FILES,
     AsJson,
@@ -31,9 +31,11 @@ from dualfocal.cli._common import (
     Split,
     Target,
     bad_input_ends,
+    check_output,
     consoles,
     print_table,
 )
+from dualfocal.metrics.evaluation import finite
 from dualfocal.predictions import MaybeLabelled, load_predictions, save_predictions
 
 
@@ -62,19 +64,20 @@ def calibrate(
     """
     printer, err = consoles(as_json)
     with bad_input_ends():
-        check_place(check_suffix(out))
+        check_output(files.check_suffix(out), file)
         calibrator = make_calibrator(method, force=force)
         data = load_predictions(file, logits=logits, probs=probs, target=target, split=split)
     err.print(f"{file}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
     with bad_input_ends(str(file)), err.status(f"fitting {method}"):
-        calibrator.fit(_checked_logits(data), data.target, ignore_index=ignore_index)
+        calibrator.fit(_checked_logits(data, ignore_index), data.target, ignore_index=ignore_index)
     with bad_input_ends():
         calibrator.class_names = data.class_names
         save_calibrator(calibrator, out)
     report = calibrator.report
     assert report is not None
     if as_json:
-        record = {"schema": 1, "file": str(file), "method": method, "out": str(out), **asdict(report)}
+        record: dict[str, object] = {"schema": 1, "file": str(file), "method": method, "out": str(out)}
+        record |= {name: finite(of) if isinstance(of, float) else of for name, of in asdict(report).items()}
         if isinstance(calibrator, TemperatureScaling):
             record["temperature"] = float(calibrator.temperature)
         print(json.dumps(record, indent=2, allow_nan=False))
@@ -83,7 +86,7 @@ def calibrate(
         printer.print(f"T = {float(calibrator.temperature):.4f}", style="bold", highlight=False)
     printer.print(str(report), markup=False, highlight=False, soft_wrap=True)
     printer.print(f"Saved: {out}", markup=False, highlight=False, soft_wrap=True)
-    text = f"Next: dualfocal apply {out} TEST_FILE --out calibrated.npz"
+    text = f"Next: dualfocal apply {shlex.quote(str(out))} TEST_FILE --out calibrated.npz"
     printer.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -100,26 +103,24 @@ def apply(
 ) -> None:
     """Put predictions through a calibrator. Logits stay logits, probabilities probabilities, rows stay in order.
 
-    The new file holds the calibrated values, and the labels if there are any; with labels, scores before and after
-    are shown.
+    The new file holds the calibrated values, at least float32, and the labels if there are any; with labels, scores
+    before and after are shown.
 
         dualfocal apply cal.safetensors test.npz --out calibrated.npz
     """
     printer, err = consoles(as_json)
     with bad_input_ends():
-        check_place(out)
-        if out.exists() and out.resolve() == file.resolve():
-            raise ValueError(f"--out: {out} is the file that is read; it would be lost")
+        check_output(out, file, calibrator)
+        _writers.check_suffix(out)
         fitted = load_calibrator(calibrator)
         data = load_predictions(file, logits=logits, probs=probs, target=target, split=split, labels=False)
         _check_classes(calibrator, fitted, file, data)
     err.print(f"{file}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
     with bad_input_ends(str(file)), err.status("calibrating"):
-        before = _checked_logits(data)
+        before = _checked_logits(data, ignore_index)
         after = fitted(before)
         changed = int((_predicted(after) != _predicted(before)).sum())
         values = after if data.input == "logits" else _probabilities(after)
-        values = values.to(data.values.dtype)
         scores = {}
         if data.target is not None and bool((data.target != ignore_index).any()):
             scores = {
@@ -148,9 +149,11 @@ def apply(
     printer.print(f"Saved: {out}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _checked_logits(data: MaybeLabelled) -> Tensor:
-    """The values as logits, once it is clear that they are logits or probabilities."""
+def _checked_logits(data: MaybeLabelled, ignore_index: int) -> Tensor:
+    """The values as logits, once it is clear that they are logits or probabilities where samples are not ignored."""
     labels = torch.zeros(data.values.shape[:1] + data.values.shape[2:], dtype=torch.int64)
+    if data.target is not None and bool((data.target != ignore_index).any()):
+        labels = torch.where(data.target == ignore_index, -100, labels)
     binary = "top_label" if data.values.ndim == 1 else None
     metrics.error_rate(data.values, labels, input=data.input, binary=binary)
     return data.values if data.input == "logits" else log_probs(data.values)

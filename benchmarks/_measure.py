@@ -1,0 +1,150 @@
+"""What the benchmarks share: contenders that take turns, memory of one call, tables and CSV files."""
+
+import csv
+import ctypes
+import gc
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+ONCE = 5.0  # seconds: whoever takes longer is timed once
+
+Record = dict[str, Any]
+Contender = Callable[[Tensor, Tensor], Any]  # of (N, C) predictions and (N,) targets; its result is a number
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """What work() returns in a forked child: its memory starts from ours, and takes nothing along to the next."""
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    if (child := os.fork()) == 0:
+        status = 1
+        try:
+            with open(writer, "w") as pipe:
+                json.dump(work(), pipe)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with open(reader) as pipe:
+        answer = pipe.read()
+    if os.waitpid(child, 0)[1] != 0:
+        raise RuntimeError("the measuring child failed")
+    return json.loads(answer)
+
+
+def memory(field: str) -> float:
+    """A field of /proc/self/status in MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) / 1024
+
+
+def timed(contender: Contender, x: Tensor, target: Tensor) -> tuple[float, float]:
+    """Seconds of one call, and its result."""
+    start = time.perf_counter()
+    value = float(contender(x, target))
+    return time.perf_counter() - start, value
+
+
+def first_call(contender: Contender, x: Tensor, target: Tensor, few: tuple[Tensor, Tensor]) -> Record:
+    """Seconds, result and peak MiB of one call beyond what was resident before; to be run in a child."""
+    contender(*few)  # touch the code
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = memory("VmRSS")
+    took, value = timed(contender, x, target)
+    return {"took": took, "value": value, "extra_mib": memory("VmHWM") - before}
+
+
+def take_turns(
+    contenders: dict[str, Contender],
+    x: Tensor,
+    target: Tensor,
+    seconds: float,
+    *,
+    once: float = ONCE,
+    few: tuple[Tensor, Tensor] | None = None,
+) -> dict[str, Record]:
+    """Median seconds, number of timed calls, result and memory of each contender that is installed.
+
+    The first call is made in a child that measures memory; for whoever takes more than ``once`` seconds it is the only
+    one. ``few`` are the samples that warm up: 256 rows unless given.
+    """
+    found: dict[str, Record] = {}
+    times: dict[str, list[float]] = {}
+    few = (x[:256], target[:256]) if few is None else few
+    for name, contender in contenders.items():
+        try:
+            contender(*few)  # imports
+        except ImportError as error:
+            say_missing(name, error)
+            continue
+        found[name] = in_child(lambda c=contender: first_call(c, x, target, few))
+        took = found[name].pop("took")
+        times[name] = [took] if took > once else []
+        if took < 1:
+            contender(x, target)  # warm up, where it makes a difference
+    names, shuffle, rounds = [name for name in found if not times[name]], random.Random(0).shuffle, 0
+    end = time.perf_counter() + seconds
+    while names and (rounds < 3 or time.perf_counter() < end):
+        shuffle(names)
+        for name in names:
+            times[name].append(timed(contenders[name], x, target)[0])
+        rounds += 1
+    for name, record in found.items():
+        record |= {"seconds": statistics.median(times[name]), "calls": len(times[name])}
+    return found
+
+
+def say_missing(name: str, error: ImportError) -> None:
+    """Loudly: a comparison without the peer is none."""
+    print(f"\n*** {name} IS NOT INSTALLED: {error}. See benchmarks/peers.txt. ***\n", file=sys.stderr)
+
+
+def cpu_name() -> str:
+    """What the processor calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return name.replace(",", "")
+
+
+def read_sizes(text: str) -> list[tuple[int, ...]]:
+    """10000x100,5000000x2 as [(10000, 100), (5000000, 2)]."""
+    return [tuple(map(int, size.split("x"))) for size in text.split(",")]
+
+
+def show(title: str, records: list[Record], file: Path | None) -> None:
+    """Print a table of the records, and write them as CSV if there is a file to write to."""
+    table = Table(title=title)
+    shown = [name for name in records[0] if name not in ("date", "torch", "cpu")]
+    for name in shown:
+        table.add_column(name.replace("_", " "), justify="right")
+    colours = {"missed": "[red]missed[/]", "not installed": "[bold red]NOT INSTALLED[/]"}
+    for record in records:
+        table.add_row(*(colours.get(str(record[name]), str(record[name])) for name in shown))
+    Console(width=200).print(table)
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("w", newline="") as opened:
+            writer = csv.DictWriter(opened, list(records[0]))
+            writer.writeheader()
+            writer.writerows(records)
+        print(f"written: {file}")

@@ -1,0 +1,552 @@
+"""`dualfocal calibrate` and `apply`: what the library fits and gives, on disk and in words; or one line and no file."""
+
+import json
+import os
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dualfocal import metrics
+from dualfocal.calibrators import (
+    CALIBRATORS,
+    IsotonicCalibration,
+    TemperatureScaling,
+    VectorScaling,
+    load_calibrator,
+    log_probs,
+    make_calibrator,
+    save_calibrator,
+)
+from dualfocal.cli import main
+from dualfocal.predictions import load_predictions, save_predictions
+
+NAMES = ("cat", "dog", "emu", "fox")
+
+
+def drawn(n: int = 300, sharpness: float = 2.0, seed: int = 0, num_classes: int = 4) -> tuple[Tensor, Tensor]:
+    """Logits, so many times too sharp, and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(n, num_classes, generator=generator)
+    return logits, torch.multinomial((logits / sharpness).softmax(1), 1, generator=generator)[:, 0]
+
+
+def saved(name: str, values: Tensor, target: Tensor | None = None, *, input: str = "logits", **options: object) -> str:
+    save_predictions(name, values, input=input, target=target, **options)
+    return name
+
+
+def fitted(method: str = "temperature", **options: object) -> str:
+    """A calibrator on disk, fitted to `drawn()`."""
+    calibrator = make_calibrator(method).fit(*drawn())
+    for name, value in options.items():
+        setattr(calibrator, name, value)
+    save_calibrator(calibrator, "cal.safetensors")
+    return "cal.safetensors"
+
+
+def files() -> dict[str, bytes]:
+    """All that lies in the folder, temporary files too."""
+    return {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+
+
+def temperature(path: str = "cal.safetensors") -> float:
+    return float(load_calibrator(path).temperature)
+
+
+# calibrate: what is fitted
+
+
+@pytest.mark.parametrize("method", [*CALIBRATORS, "temperature+isotonic"])
+def test_the_file_holds_what_the_library_fits(run, method):
+    logits, target = drawn()
+    arguments = [] if method == "temperature" else ["--method", method]
+    out, err = run("calibrate", saved("val.npz", logits, target), "--out", "cal.safetensors", *arguments)
+    assert err == "val.npz: logits from 'logits' (300 x 4, float32), labels from 'target'\n"
+    expected = make_calibrator(method).fit(logits, target)
+    got = load_calibrator("cal.safetensors")
+    assert repr(got) == repr(expected)
+    assert got.report == expected.report
+    assert got.class_names is None
+    assert got.state_dict().keys() == expected.state_dict().keys()
+    for name, value in expected.state_dict().items():
+        assert torch.equal(got.state_dict()[name], value), name
+    lines = out.splitlines()
+    if isinstance(expected, TemperatureScaling):
+        assert lines.pop(0) == f"T = {expected.temperature:.4f}"
+    assert lines == [
+        *str(expected.report).splitlines(),
+        "Saved: cal.safetensors",
+        "Next: dualfocal apply cal.safetensors TEST_FILE --out calibrated.npz",
+    ]
+
+
+def test_temperature_is_what_the_logits_were_sharpened_by(run):
+    for sharpness in (3.0, 0.5):
+        run("calibrate", saved("val.npz", *drawn(3000, sharpness)), "--out", "cal.safetensors")
+        assert temperature() == pytest.approx(sharpness, rel=0.1)
+
+
+def test_probabilities_are_fitted_by_their_logarithms(run):
+    logits, target = drawn()
+    probs = logits.softmax(1)
+    expected = TemperatureScaling().fit(log_probs(probs), target).temperature
+    run("calibrate", saved("val.npz", probs, target, input="probs"), "--out", "cal.safetensors")
+    assert temperature() == expected
+    assert temperature() == pytest.approx(float(TemperatureScaling().fit(logits, target).temperature), rel=1e-5)
+
+
+def test_table_of_probabilities_with_class_names(run):
+    logits, target = drawn()
+    probs = logits.double().softmax(1)
+    rows = [",".join(map(repr, p)) + f",{NAMES[k]}\n" for p, k in zip(probs.tolist(), target.tolist(), strict=True)]
+    Path("val.csv").write_text(",".join(f"prob_{name}" for name in NAMES) + ",y\n" + "".join(rows))
+    run("calibrate", "val.csv", "--out", "cal.safetensors", "--method", "vector")
+    got, expected = load_calibrator("cal.safetensors"), VectorScaling().fit(log_probs(probs), target)
+    assert got.class_names == NAMES
+    for name, value in expected.state_dict().items():
+        assert torch.equal(got.state_dict()[name], value), name
+
+
+def test_class_names_beside_arrays_are_kept(run):
+    run("calibrate", saved("val.npz", *drawn(), class_names=NAMES), "--out", "cal.safetensors")
+    assert load_calibrator("cal.safetensors").class_names == NAMES
+
+
+@pytest.mark.parametrize("input", ["logits", "probs"])
+def test_one_score_per_sample(run, input):
+    generator = torch.Generator().manual_seed(0)
+    scores = 3 * torch.randn(400, generator=generator, dtype=torch.float64)
+    target = torch.bernoulli((scores / 2).sigmoid(), generator=generator).long()
+    values = scores if input == "logits" else scores.sigmoid()
+    run("calibrate", saved("val.npz", values, target, input=input), "--out", "cal.safetensors")
+    two = torch.stack([torch.zeros_like(scores), scores], dim=1)
+    assert temperature() == pytest.approx(float(TemperatureScaling().fit(two, target).temperature), rel=1e-9)
+    assert load_calibrator("cal.safetensors").report.num_classes == 2
+
+
+def test_split_of_a_run_folder(run, refused):
+    (val, val_target), (test, test_target) = drawn(), drawn(seed=1, sharpness=1.0)
+    Path("run").mkdir()
+    arrays = {"val_logits": val, "val_target": val_target, "test_logits": test, "test_target": test_target}
+    save_file(arrays, "run/predictions.safetensors")
+    assert "several splits (test, val): say which with --split" in refused("calibrate", "run", "--out", "x.safetensors")
+    run("calibrate", "run", "--split", "val", "--out", "cal.safetensors")
+    assert temperature() == TemperatureScaling().fit(val, val_target).temperature
+    run("apply", "cal.safetensors", "run", "--split", "test", "--out", "test.npz")
+    got = load_predictions("test.npz")
+    assert torch.equal(got.values, test / torch.tensor(temperature(), dtype=torch.float32))
+    assert torch.equal(got.target, test_target)
+
+
+def test_ignored_labels_count_nothing(run):
+    logits, target = drawn()
+    saved("val.npz", torch.cat([logits, 9 - logits]), torch.cat([target, torch.full_like(target, 9)]))
+    run("calibrate", "val.npz", "--out", "cal.safetensors", "--ignore-index", 9)
+    assert temperature() == TemperatureScaling().fit(logits, target).temperature
+
+
+def test_what_stands_in_ignored_rows_does_not_matter(run):
+    logits, target = drawn()
+    logits[7], target[7] = torch.nan, -100
+    run("evaluate", saved("val.npz", logits, target), "--no-inference")
+    run("calibrate", "val.npz", "--out", "cal.safetensors")
+    assert temperature() == TemperatureScaling().fit(logits, target).temperature
+
+
+def test_dense_predictions(run):
+    logits, target = (of.unflatten(0, (3, 10, 10)) for of in drawn())
+    logits = logits.movedim(-1, 1).contiguous()
+    run("calibrate", saved("val.npz", logits, target), "--out", "cal.safetensors")
+    assert temperature() == pytest.approx(float(TemperatureScaling().fit(*drawn()).temperature), rel=1e-6)
+    run("apply", "cal.safetensors", "val.npz", "--out", "out.npz")
+    got = load_predictions("out.npz")
+    assert torch.equal(got.values, load_calibrator("cal.safetensors")(logits))
+    assert torch.equal(got.target, target)
+
+
+def test_few_samples_for_many_parameters(run, refused):
+    saved("val.npz", *drawn(19))
+    save_calibrator(TemperatureScaling().fit(*drawn()), "old.safetensors")
+    before = files()
+    for out in ("cal.safetensors", "old.safetensors"):
+        line = refused("calibrate", "val.npz", "--out", out, "--method", "matrix")
+        assert line.startswith("val.npz: MatrixScaling has 20 parameters for 4 classes")
+        assert "got 19" in line
+        assert files() == before
+    for out in ("cal.safetensors", "old.safetensors"):
+        run("calibrate", "val.npz", "--out", out, "--method", "matrix", "--force")
+        assert load_calibrator(out).num_classes == 4
+
+
+# calibrate: what is said
+
+
+def test_json_is_the_report(record):
+    logits, target = drawn()
+    saved("val.npz", logits, target)
+    for method in ("temperature", "isotonic"):
+        got = record("calibrate", "val.npz", "--out", "cal.safetensors", "--method", method)
+        expected = make_calibrator(method).fit(logits, target)
+        about = {"schema": 1, "file": "val.npz", "method": method, "out": "cal.safetensors"}
+        if method == "temperature":
+            about["temperature"] = expected.temperature.item()
+        assert got == json.loads(json.dumps(about | asdict(expected.report)))
+
+
+def test_json_of_an_infinite_likelihood_is_null(record):
+    logits, target = drawn()
+    logits[3, target[3]] = -torch.inf
+    saved("val.npz", logits, target)
+    got = record("calibrate", "val.npz", "--out", "cal.safetensors", "--method", "isotonic")
+    assert got["nll_before"] is None
+    assert got["nll_after"] == IsotonicCalibration().fit(logits, target).report.nll_after
+
+
+def test_odd_data_are_noted(run, record):
+    logits, target = drawn()
+    out, _ = run("calibrate", saved("right.npz", logits, logits.argmax(1)), "--out", "cal.safetensors")
+    assert "\nnote: all samples are predicted correctly: each label counts as wrong with probability" in out
+    saved("absent.npz", logits, target.where(target != 2, 1))
+    out, _ = run("calibrate", "absent.npz", "--out", "cal.safetensors", "--method", "vector")
+    note = "1 of 4 classes have no sample (2): theirs is guessed from the others"
+    assert f"\nnote: {note}\n" in out
+    assert record("calibrate", "absent.npz", "--out", "c.safetensors", "--method", "vector")["notes"] == [note]
+
+
+def test_markup_in_names_is_printed_as_it_is(run):
+    saved("[bold]x.npz", *drawn())
+    out, err = run("calibrate", "[bold]x.npz", "--out", "[i]y.safetensors")
+    assert err.startswith("[bold]x.npz: logits")
+    assert "\nSaved: [i]y.safetensors\n" in out
+    out, err = run("apply", "[i]y.safetensors", "[bold]x.npz", "--out", "[i]:z:.npz")
+    assert err.startswith("[bold]x.npz: logits")
+    assert out.startswith("[bold]x.npz\n")
+    assert out.endswith("\nSaved: [i]:z:.npz\n")
+
+
+# calibrate: refusals
+
+
+def damaged(case: str) -> None:
+    logits, target = drawn(40)
+    if case == "nan":
+        logits[7, 2] = torch.nan
+    if case == "label":
+        target[5] = 9
+    if case == "-inf":
+        logits[6, target[6]] = -torch.inf
+    if case == "ignored":
+        target[:] = -100
+    if case == "sums":
+        probs = logits.double().softmax(1)
+        probs[3] *= 1.1
+        saved("val.npz", probs, target, input="probs")
+    elif case == "unlabelled":
+        saved("val.npz", logits)
+    elif case == "text":
+        Path("val.npz").write_text("nothing of the kind")
+    elif case != "missing":
+        saved("val.npz", logits, target)
+
+
+@pytest.mark.parametrize(
+    ("case", "arguments", "words"),
+    [
+        ("nan", [], ["val.npz: ", "logits", "row 7 holds NaN"]),
+        ("nan", ["--json"], ["val.npz: ", "row 7 holds NaN"]),
+        ("label", [], ["val.npz: ", "target 9 is out of range", "[0, 3]"]),
+        ("sums", [], ["val.npz: ", "probabilities must sum to 1", "row 3 sums to 1.1"]),
+        ("-inf", [], ["val.npz: ", "-inf is the logit of the true class in 1 of"]),
+        ("ignored", [], ["val.npz: ", "no samples", "ignore_index = -100"]),
+        ("unlabelled", [], ["val.npz: ", "--target NAME"]),
+        ("text", [], ["val.npz: is not a .npz archive"]),
+        ("missing", [], ["val.npz: there is no such file"]),
+        ("", ["--split", "val"], ["val.npz: has no split 'val'"]),
+        ("", ["--logits", "scores"], ["val.npz: has no array 'scores'"]),
+        # These are seen before the file is read.
+        ("missing", ["--method", "temprature"], ["'temprature'", *CALIBRATORS]),
+        ("missing", ["--method", "temperature+"], ["there is no calibrator ''"]),
+        ("missing", ["--out", "cal.pt"], ["cal.pt: ", ".safetensors"]),
+        ("missing", ["--out", "cal"], ["cal: ", ".safetensors"]),
+        ("missing", ["--out", "nowhere/cal.safetensors"], ["there is no folder 'nowhere'"]),
+        ("missing", ["--out", "folder.safetensors"], ["folder.safetensors: must be a file, but is a folder"]),
+    ],
+)
+def test_what_cannot_be_fitted_is_one_line_and_no_file(refused, case, arguments, words):
+    damaged(case)
+    Path("folder.safetensors").mkdir()
+    before = files()
+    line = refused("calibrate", "val.npz", "--out", "cal.safetensors", *arguments)
+    for word in words:
+        assert word in line
+    assert files() == before
+
+
+def test_calibrate_without_out(refused):
+    damaged("")
+    assert "--out" in refused("calibrate", "val.npz")
+
+
+@pytest.mark.parametrize("given", ["val.safetensors", "run"])
+def test_calibrate_does_not_replace_the_predictions(refused, given):
+    path = "run/predictions.safetensors" if given == "run" else given
+    Path("run").mkdir()
+    saved(path, *drawn())
+    before = files()
+    assert path in refused("calibrate", given, "--out", f"./{path}")
+    assert files() == before
+
+
+# apply: what is written
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".csv", ".parquet"])
+@pytest.mark.parametrize("method", ["temperature", "vector", "temperature+isotonic"])
+def test_logits_stay_logits(run, suffix, method):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    logits, target = drawn(seed=1)
+    run("apply", fitted(method), saved("test.npz", logits, target), "--out", f"out{suffix}")
+    got = load_predictions(f"out{suffix}")
+    expected = load_calibrator("cal.safetensors")(logits)
+    assert got.input == "logits"
+    assert torch.equal(got.values, expected.double() if suffix == ".csv" else expected)
+    assert torch.equal(got.target, target)
+
+
+@pytest.mark.parametrize("input", ["logits", "probs"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_dtype_is_kept_or_widened(run, dtype, input):
+    logits, target = drawn(seed=1)
+    values = (logits if input == "logits" else logits.double().softmax(1)).to(dtype)
+    run("apply", fitted("vector"), saved("a.safetensors", values, target, input=input), "--out", "b.safetensors")
+    calibrator, got = load_calibrator("cal.safetensors"), load_file("b.safetensors")
+    assert got.keys() == {input, "target"}
+    expected = calibrator(values) if input == "logits" else calibrator(log_probs(values)).softmax(1)
+    assert got[input].dtype == (torch.float64 if dtype == torch.float64 else torch.float32)  # halves could overflow
+    assert torch.equal(got[input], expected)
+    if input == "probs":
+        error = torch.finfo(expected.dtype).eps
+        torch.testing.assert_close(got["probs"].double().sum(1), torch.ones(300).double(), rtol=0, atol=4 * error)
+
+
+def test_calibrated_probabilities_are_those_of_the_logits(run):
+    logits, target = drawn(seed=1)
+    saved("p.csv", logits.double().softmax(1), target, input="probs", class_names=NAMES)
+    run("apply", fitted("temperature"), "p.csv", "--out", "out.csv")
+    got = load_predictions("out.csv")
+    assert (got.input, got.class_names) == ("probs", NAMES)
+    torch.testing.assert_close(got.values, (logits.double() / temperature()).softmax(1), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("input", ["logits", "probs"])
+def test_apply_to_one_score_per_sample(run, input):
+    generator = torch.Generator().manual_seed(0)
+    scores = 3 * torch.randn(400, generator=generator, dtype=torch.float64)
+    target = torch.bernoulli((scores / 2).sigmoid(), generator=generator).long()
+    save_calibrator(TemperatureScaling().fit(scores, target), "cal.safetensors")
+    values = scores if input == "logits" else scores.sigmoid()
+    out, _ = run("apply", "cal.safetensors", saved("a.npz", values, target, input=input), "--out", "b.npz")
+    assert "\n0 of 400 predicted classes changed.\n" in out
+    expected = scores / temperature()
+    torch.testing.assert_close(
+        load_predictions("b.npz").values, expected if input == "logits" else expected.sigmoid(), rtol=1e-9, atol=0
+    )
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".csv"])
+def test_class_names_are_carried_and_labels_not_needed(run, suffix):
+    logits, _ = drawn(seed=1)
+    saved(f"test{suffix}", logits, class_names=NAMES)
+    out, err = run("apply", fitted(class_names=NAMES), f"test{suffix}", "--out", f"out{suffix}")
+    assert err.endswith(", no labels\n")
+    assert out == f"0 of 300 predicted classes changed.\nSaved: out{suffix}\n"
+    got = load_predictions(f"out{suffix}", labels=False)
+    assert got.target is None
+    assert got.class_names == NAMES
+    read = logits.double() if suffix == ".csv" else logits
+    assert torch.equal(got.values, load_calibrator("cal.safetensors")(read))
+
+
+def test_apply_from_another_folder(run, monkeypatch):
+    fitted()
+    logits, target = drawn(seed=1)
+    saved("test.npz", logits, target)
+    Path("ünï cödé").mkdir()
+    monkeypatch.chdir("ünï cödé")
+    out, _ = run("apply", "../cal.safetensors", "../test.npz", "--out", "öut.npz")
+    assert out.endswith("\nSaved: öut.npz\n")
+    assert os.listdir() == ["öut.npz"]
+    assert torch.equal(load_predictions("öut.npz").values, load_calibrator("../cal.safetensors")(logits))
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_logits_that_their_dtype_cannot_hold_are_not_written_as_infinities(capsys, labels):
+    save_calibrator(TemperatureScaling().fit(drawn()[0] / 1000, drawn()[0].argmax(1)), "cal.safetensors")  # T < 0.001
+    logits, target = drawn(seed=1)
+    saved("test.npz", (1000 * logits).half(), target if labels else None)
+    with pytest.raises(SystemExit):
+        main(["apply", "cal.safetensors", "test.npz", "--out", "out.npz"])
+    if Path("out.npz").exists():
+        assert np.isfinite(np.load("out.npz")["logits"]).all()
+    else:
+        assert "test.npz" in capsys.readouterr().err.splitlines()[-1]
+
+
+# apply: what is said
+
+
+@pytest.mark.parametrize("input", ["logits", "probs"])
+def test_scores_before_and_after_are_the_library_s(run, record, input):
+    logits, target = drawn(seed=1)
+    target[:20] = 7
+    values = logits if input == "logits" else logits.softmax(1)
+    arguments = [fitted("vector"), saved("test.npz", values, target, input=input), "--out", "out.npz"]
+    arguments += ["--ignore-index", "7"]
+    out, _ = run("apply", *arguments)
+    both = [
+        metrics.evaluate(of, target, input=input, ignore_index=7) for of in (values, load_predictions("out.npz").values)
+    ]
+    rows = [re.split(" *│ *", line)[1:-1] for line in out.splitlines() if line.startswith("│")]
+    tables = [of.table()[1] for of in both]
+    assert rows == [[name, before, after] for (name, before), (_, after) in zip(*tables, strict=True)]
+    got = record("apply", *arguments)
+    for name, of in zip(("before", "after"), both, strict=True):
+        assert got[name] == json.loads(json.dumps(of.to_dict()))
+    assert got["before"]["nll"] > got["after"]["nll"]
+
+
+@pytest.mark.parametrize("input", ["logits", "probs"])
+def test_changed_classes_are_counted(run, record, input):
+    logits, target = drawn(seed=1)
+    before = logits.argmax(1)
+    fitted("isotonic")
+    after = load_calibrator("cal.safetensors")(logits).argmax(1)
+    changed = int((before != after).sum())
+    assert changed > 10
+    saved("test.npz", logits if input == "logits" else logits.softmax(1), target, input=input)
+    out, _ = run("apply", "cal.safetensors", "test.npz", "--out", "out.npz")
+    assert f"\n{changed} of 300 predicted classes changed.\n" in out
+    got = record("apply", "cal.safetensors", "test.npz", "--out", "out.npz")
+    assert (got["argmax_changed"], got["num_samples"]) == (changed, 300)
+
+
+def test_labels_that_are_all_ignored_give_no_scores(run, record):
+    logits, target = drawn(seed=1)
+    arguments = [fitted(), saved("test.npz", logits, torch.full_like(target, -100)), "--out", "out.npz"]
+    out, _ = run("apply", *arguments)
+    assert out == "0 of 300 predicted classes changed.\nSaved: out.npz\n"
+    assert load_predictions("out.npz").target.eq(-100).all()
+    assert not {"before", "after"} & record("apply", *arguments).keys()
+
+
+def test_json_of_infinite_scores_is_null(record):
+    probs, target = drawn(seed=1)[0].softmax(1), drawn(seed=1)[1]
+    probs[4] = torch.eye(4)[(target[4] + 1) % 4]
+    got = record("apply", fitted(), saved("test.npz", probs, target, input="probs"), "--out", "out.npz")
+    assert got["before"]["nll"] is None
+    assert got["after"]["nll"] < 2
+
+
+# apply: refusals
+
+
+def case_of(case: str) -> str:
+    """A calibrator and `test.npz`, and what is wrong with them; gives the calibrator's name."""
+    logits, target = drawn(40, num_classes=5 if case == "classes" else 4)
+    if case == "nan":
+        logits[7, 2] = torch.nan
+    if case == "label":
+        target[5] = 9
+    names = {"order": ("dog", "cat", "emu", "fox"), "names": ("ant", "bee", "cow", "doe")}.get(case)
+    saved("test.npz", logits, target, class_names=names)
+    if case == "predictions":
+        return saved("val.safetensors", *drawn(40))
+    if case == "missing":
+        return "cal.safetensors"
+    path = fitted(class_names=NAMES)
+    if case == "schema":
+        from safetensors import safe_open
+
+        with safe_open(path, "pt") as file:
+            about = json.loads(file.metadata()["dualfocal_calibrator"])
+        save_file(load_file(path), path, {"dualfocal_calibrator": json.dumps(about | {"schema": 17})})
+    if case == "cut":
+        Path(path).write_bytes(Path(path).read_bytes()[:-4])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("case", "arguments", "words"),
+    [
+        ("classes", [], ["cal.safetensors was fitted for 4 classes, test.npz has 5"]),
+        ("order", [], ["the classes of test.npz are not those of cal.safetensors"]),
+        ("names", [], ["the classes of test.npz are not those of cal.safetensors"]),
+        ("predictions", [], ["val.safetensors: is not a calibrator"]),
+        ("missing", [], ["cal.safetensors: there is no such file"]),
+        ("schema", [], ["cal.safetensors: ", "schema 17", "schema 1"]),
+        ("cut", [], ["cal.safetensors: cannot be read"]),
+        ("nan", [], ["test.npz: ", "row 7 holds NaN"]),
+        ("nan", ["--json"], ["test.npz: ", "row 7 holds NaN"]),
+        ("label", [], ["test.npz: ", "target 9 is out of range"]),
+        ("", ["--out", "test.npz"], ["--out: test.npz is read from"]),
+        ("", ["--out", "./folder/../test.npz"], ["is read from"]),
+        ("", ["--out", "link.npz"], ["is read from"]),
+        ("", ["--out", "out"], ["out: must end in .npz, .safetensors, .csv, .parquet, got ''"]),
+        ("", ["--out", "out.txt"], ["out.txt: must end in .npz, .safetensors, .csv, .parquet, got '.txt'"]),
+        ("", ["--out", "nowhere/out.npz"], ["there is no folder 'nowhere'"]),
+        ("", ["--out", "folder"], ["folder: must be a file, but is a folder"]),
+    ],
+)
+def test_what_cannot_be_applied_is_one_line_and_no_file(refused, case, arguments, words):
+    calibrator = case_of(case)
+    Path("folder").mkdir()
+    Path("link.npz").symlink_to("test.npz")
+    before = files()
+    line = refused("apply", calibrator, "test.npz", "--out", "out.npz", *arguments)
+    for word in words:
+        assert word in line
+    assert files() == before
+
+
+def test_a_suffix_that_cannot_be_written_is_refused_before_any_work(refused):
+    assert "must end in .npz" in refused("apply", fitted(), "this_file_is_not_there.npz", "--out", "out.txt")
+
+
+def test_apply_does_not_replace_the_calibrator(refused):
+    saved("test.npz", *drawn(seed=1))
+    fitted()
+    before = files()
+    assert "cal.safetensors" in refused("apply", "cal.safetensors", "test.npz", "--out", "./cal.safetensors")
+    assert files() == before
+
+
+def test_apply_does_not_replace_the_predictions_of_a_run(refused):
+    Path("run").mkdir()
+    saved("run/predictions.safetensors", *drawn(seed=1))
+    fitted()
+    before = files()
+    line = refused("apply", "cal.safetensors", "run", "--out", "run/predictions.safetensors")
+    assert "run/predictions.safetensors" in line
+    assert files() == before
+
+
+# From end to end
+
+
+@pytest.mark.parametrize("input", ["logits", "probs"])
+def test_calibrate_apply_and_compare(run, input):
+    for name, seed in (("val", 0), ("test", 1)):
+        logits, target = drawn(600, 2.5, seed)
+        saved(f"{name}.npz", logits if input == "logits" else logits.softmax(1), target, input=input)
+    run("calibrate", "val.npz", "--out", "cal.safetensors")
+    run("apply", "cal.safetensors", "test.npz", "--out", "calibrated.npz")
+    verdict = run("compare", "test.npz", "calibrated.npz")[0].splitlines()[-1]
+    assert verdict.startswith("B has the lower NLL, by ")
+    assert "; error not told apart; B has the lower calibration error, by " in verdict

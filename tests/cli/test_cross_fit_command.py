@@ -1,0 +1,321 @@
+"""`dualfocal evaluate --calibrate`: the library's cross-fit, and advice that is right where the truth is known."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dualfocal.calibrators import CALIBRATORS, CrossFit, cross_fit
+from dualfocal.cli import main
+from dualfocal.report import plots
+
+CAVEAT = "Cross-fitted in 5 folds, 2 times: no sample is scored by a fit that saw it."
+
+
+@pytest.fixture
+def calibration(record):
+    """What `evaluate --calibrate ... --json` says of the calibrators, file by file."""
+
+    def calibration(*arguments: object) -> list[dict[str, Any]]:
+        return [file["calibration"] for file in record("evaluate", *arguments)["files"]]
+
+    return calibration
+
+
+def drawn(n: int = 300, sharpness: float = 2.5, seed: int = 0, num_classes: int = 4) -> tuple[Tensor, Tensor]:
+    """Logits, so many times too sharp, and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(n, num_classes, generator=generator)
+    return logits, torch.multinomial((logits / sharpness).softmax(1), 1, generator=generator)[:, 0]
+
+
+def npz(name: str, logits: Tensor, target: Tensor, kind: str = "logits", **others: np.ndarray) -> str:
+    np.savez(name, **{kind: logits.numpy()}, target=target.numpy(), **others)
+    return name
+
+
+def with_zeros() -> tuple[Tensor, Tensor]:
+    """Over-confident probabilities, of which some are 0, of true classes too: the NLL is infinite."""
+    logits, target = drawn()
+    probs = logits.double().softmax(1)
+    probs = probs.where(probs > 0.03, 0)
+    probs /= probs.sum(1, keepdim=True)
+    assert probs.gather(1, target[:, None]).min() == 0
+    return probs, target
+
+
+def as_json(result: CrossFit) -> dict[str, Any]:
+    return json.loads(json.dumps({**result.to_dict(), "verdict": result.verdict()}))
+
+
+def table(out: str) -> list[list[str]]:
+    """Cells of the calibrators' table."""
+    lines = out[out.index("calibrators, cross-fitted") :].splitlines()
+    rows = [re.split(" *│ *", line)[1:-1] for line in lines if line.startswith("│")]
+    return rows[: next((i for i, row in enumerate(rows) if len(row) != 7), len(rows))]
+
+
+# Advice
+
+
+def test_biased_confidence_is_worth_calibrating(run):
+    logits, target = drawn()
+    out, _ = run("evaluate", npz("a.npz", logits, target), "--calibrate", "temperature,vector,isotonic")
+    rows = table(out)
+    assert {row[0] for row in rows} == {"as it is", "temperature", "vector", "isotonic"}
+    assert rows[-1][0] == "as it is"
+    assert [float(row[1]) for row in rows] == sorted(float(row[1]) for row in rows)
+    for row in rows[:-1]:
+        change = float(row[2].split(" ± ")[0])
+        assert change == pytest.approx(float(row[1]) - float(rows[-1][1]), abs=1.5e-4)
+    assert f"\n{CAVEAT}" in out
+    assert out.splitlines()[-1].startswith("Use temperature: it lowers the NLL by ")
+    as_is = -torch.log_softmax(logits.double(), 1).gather(1, target[:, None]).mean()
+    assert rows[-1][1] == f"{as_is:.4f}"
+
+
+def test_confidence_that_is_right_is_left_alone(run):
+    out, _ = run("evaluate", npz("a.npz", *drawn(sharpness=1.0)), "--calibrate", "temperature,isotonic")
+    assert out.splitlines()[-1].startswith(
+        "Leave the model as it is: no method lowers its NLL by more than chance may."
+    )
+
+
+def test_classes_of_too_high_logits_need_more_than_a_temperature(run):
+    logits, target = drawn(600, 1.0)
+    shifted = logits + torch.tensor([2.0, 0.0, 0.0, -2.0])
+    out, _ = run("evaluate", npz("a.npz", shifted, target), "--calibrate", "temperature,vector")
+    assert out.splitlines()[-1].startswith("Use vector: it lowers the NLL by ")
+
+
+@pytest.mark.parametrize("methods", ["temperature", "isotonic,temperature"])
+def test_an_infinite_nll_is_worth_calibrating(run, calibration, methods):
+    probs, target = with_zeros()
+    npz("a.npz", probs, target, "probs")
+    [got] = calibration("a.npz", "--calibrate", methods)
+    scores = {of["method"]: of["nll"] for of in got["methods"]}
+    assert scores.pop("as it is") is None
+    assert all(score < math.log(4) + 0.2 for score in scores.values())
+    out, _ = run("evaluate", "a.npz", "--calibrate", methods)
+    assert table(out)[-1][:2] == ["as it is", "inf"]
+    assert got["recommended"] != "as it is"
+    assert out.splitlines()[-1].startswith(f"Use {got['recommended']}")
+
+
+# Numbers
+
+
+@pytest.mark.parametrize("kind", ["logits", "probs"])
+def test_json_is_the_library_s_cross_fit(calibration, kind):
+    logits, target = drawn(120)
+    values = logits if kind == "logits" else logits.softmax(1)
+    options = {"folds": 3, "repeats": 1, "seed": 5, "num_bins": 10, "level": 0.8}
+    arguments = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
+    methods = "temperature,temperature+isotonic"
+    [got] = calibration(npz("a.npz", values, target, kind), "--calibrate", methods, *arguments)
+    assert got == as_json(cross_fit(values, target, methods.split(","), input=kind, **options))
+    [plain] = calibration("a.npz", "--calibrate", "temperature")
+    assert plain == as_json(cross_fit(values, target, ["temperature"], input=kind))
+
+
+def test_table_is_the_library_s(run):
+    logits, target = drawn(120)
+    out, _ = run("evaluate", npz("a.npz", logits, target), "--calibrate", "temperature", "--no-inference")
+    expected = cross_fit(logits, target, ["temperature"])
+    assert table(out) == expected.table()[1]
+    assert out.splitlines()[-2:] == [expected.caveat(), expected.verdict()]
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_names_and_numbers_are_whole_on_a_narrow_terminal(run, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    npz("a.npz", *drawn(60))
+    out, _ = run("evaluate", "a.npz", "--calibrate", "temperature+isotonic", "--folds", 2, "--repeats", 1)
+    assert "…" not in out
+
+
+def test_without_the_option_nothing_is_cross_fitted(run, record):
+    npz("a.npz", *drawn(120))
+    assert "cross-fitted" not in run("evaluate", "a.npz")[0]
+    assert "calibration" not in record("evaluate", "a.npz")["files"][0]
+
+
+def test_all_are_the_methods_by_name(run, calibration):
+    npz("a.npz", *drawn(80, num_classes=9))
+    [got] = calibration("a.npz", "--calibrate", "all", "--folds", 2, "--repeats", 1)
+    names = {of["method"] for of in got["methods"]} - {"as it is"}
+    assert names | got["refused"].keys() == set(CALIBRATORS)
+    assert got["refused"].keys() == {"matrix", "dirichlet"}
+    for reason in got["refused"].values():
+        assert "90 parameters for 9 classes" in reason
+    out, _ = run("evaluate", "a.npz", "--calibrate", "matrix,temperature", "--folds", 2, "--repeats", 1)
+    assert f"\nmatrix refused: {got['refused']['matrix']}\n" in out
+
+
+def test_force(calibration):
+    npz("a.npz", *drawn(40, num_classes=6))
+    arguments = ["a.npz", "--calibrate", "matrix", "--folds", 2, "--repeats", 1]
+    assert calibration(*arguments)[0]["refused"].keys() == {"matrix"}
+    [got] = calibration(*arguments, "--force")
+    assert got["refused"] == {}
+    assert {of["method"] for of in got["methods"]} == {"matrix", "as it is"}
+
+
+def test_binary(calibration):
+    generator = torch.Generator().manual_seed(0)
+    scores = 4 * torch.randn(120, generator=generator)
+    target = torch.bernoulli((scores / 2).sigmoid(), generator=generator).long()
+    npz("a.npz", scores, target)
+    found = {}
+    for binary in ("positive", "top_label"):
+        [found[binary]] = calibration("a.npz", "--calibrate", "temperature", "--binary", binary, "--repeats", 1)
+        expected = cross_fit(scores, target, ["temperature"], binary=binary, repeats=1)
+        assert found[binary] == as_json(expected)
+    assert found["positive"]["methods"][0]["ece"] != found["top_label"]["methods"][0]["ece"]
+
+
+def test_ignored_labels_count_nothing(calibration):
+    logits, target = drawn(120)
+    npz(
+        "a.npz",
+        torch.cat([logits, logits.new_full((30, 4), torch.nan)]),
+        torch.cat([target, target.new_full((30,), 9)]),
+    )
+    [got] = calibration("a.npz", "--calibrate", "temperature", "--ignore-index", 9)
+    assert got == as_json(cross_fit(logits, target, ["temperature"]))
+
+
+def test_spaces_around_commas(calibration):
+    npz("a.npz", *drawn(60))
+    [got] = calibration("a.npz", "--calibrate", " temperature , ets", "--folds", 2, "--repeats", 1)
+    assert {of["method"] for of in got["methods"]} == {"as it is", "temperature", "ets"}
+
+
+def test_notes_of_the_fits_are_printed(run):
+    logits, target = drawn(120)
+    npz("a.npz", logits, target.where(target != 2, 1))
+    out, _ = run("evaluate", "a.npz", "--calibrate", "platt,vector,temperature", "--repeats", 1)
+    found = re.search(r"^(.+): 1 of 4 classes have no sample \(2\)", out, re.MULTILINE)
+    assert found
+    assert set(found[1].split(", ")) == {"platt", "vector"}
+
+
+# Several files, groups and drawing
+
+
+def test_several_files_have_a_cross_fit_each(run, calibration):
+    made = {"sharp.npz": drawn(200), "right.npz": drawn(200, 1.0, seed=1)}
+    for name, arrays in made.items():
+        npz(name, *arrays)
+    arguments = [*made, "--calibrate", "temperature", "--repeats", 1]
+    expected = [cross_fit(*arrays, ["temperature"], repeats=1) for arrays in made.values()]
+    assert calibration(*arguments) == [as_json(of) for of in expected]
+    out, _ = run("evaluate", *arguments)
+    assert out.index(expected[0].verdict()) < out.index(expected[1].verdict()) < out.index("\nall files")
+
+
+def test_merged_files_have_one(calibration):
+    logits, target = drawn(200)
+    for name, part in (("a.npz", slice(0, 120)), ("b.npz", slice(120, 200))):
+        npz(name, logits[part], target[part])
+    [got] = calibration("a.npz", "b.npz", "--merge", "--calibrate", "temperature", "--repeats", 1)
+    assert got == as_json(cross_fit(logits, target, ["temperature"], repeats=1))
+
+
+def test_beside_groups(run, record):
+    logits, target = drawn(200)
+    npz("a.npz", logits, target, site=np.repeat(["north", "south"], 100))
+    arguments = ["evaluate", "a.npz", "--group-by", "site", "--calibrate", "temperature", "--repeats", 1]
+    [got] = record(*arguments)["files"]
+    assert {group["group"] for group in got["groups"]} == {"north", "south"}
+    expected = cross_fit(logits, target, ["temperature"], repeats=1)
+    assert got["calibration"] == as_json(expected)
+    out, _ = run(*arguments)
+    assert out.index("\nby site, worst first") < out.index("\ncalibrators, cross-fitted")
+    assert out.splitlines()[-1] == expected.verdict()
+
+
+def test_plot_has_a_diagram_for_each_method(run, monkeypatch):
+    drawn_of = {}
+    plain = plots.reliability_figure
+
+    def spy(evaluations):
+        drawn_of.update(evaluations)
+        return plain(evaluations)
+
+    monkeypatch.setattr(plots, "reliability_figure", spy)
+    logits, target = drawn(120)
+    Path("runs").mkdir()
+    npz("runs/a.npz", logits, target)
+    run("evaluate", "runs/a.npz", "--calibrate", "temperature,ets", "--repeats", 1, "--plot", "figure.svg")
+    assert drawn_of.keys() == {"a.npz", "a.npz, temperature", "a.npz, ets"}
+    expected = cross_fit(logits, target, ["temperature", "ets"], repeats=1)
+    assert drawn_of["a.npz, ets"].to_dict() == expected["ets"].evaluation.to_dict()
+    assert drawn_of["a.npz"].ece == expected["as it is"].evaluation.ece
+    assert Path("figure.svg").read_text().startswith("<?xml")
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        ("temprature", ["'temprature'", *CALIBRATORS]),
+        ("temperature,vektor", ["'vektor'", "vector"]),
+        ("temperature,vector,temperature", ["--calibrate: temperature is given more than once"]),
+        ("temperature,", ["there is no calibrator ''"]),
+        ("", ["there is no calibrator ''"]),
+        ("as it is", ["'as it is'"]),
+    ],
+)
+def test_methods_are_checked_before_any_work(refused, methods, words):
+    line = refused("evaluate", "this_file_is_not_there.npz", "--calibrate", methods)
+    for word in words:
+        assert word in line
+
+
+@pytest.mark.parametrize(("option", "value"), [("--folds", 1), ("--repeats", 0)])
+def test_counts_are_checked_before_any_work(refused, option, value):
+    assert option in refused("evaluate", "this_file_is_not_there.npz", "--calibrate", "temperature", option, value)
+
+
+def test_too_few_samples(run, refused):
+    npz("a.npz", *drawn(19))
+    line = refused("evaluate", "a.npz", "--calibrate", "temperature")
+    assert line == "a.npz: cross-fitting needs at least 20 samples, got 19"
+    npz("a.npz", *drawn(20))
+    run("evaluate", "a.npz", "--calibrate", "temperature", "--repeats", 1)
+    assert "needs at least 21 samples, got 20" in refused(
+        "evaluate", "a.npz", "--calibrate", "temperature", "--folds", 21
+    )
+
+
+def test_where_every_method_is_refused_nothing_is_said_of_their_nll(run):
+    npz("a.npz", *drawn(40, num_classes=9))
+    out, _ = run("evaluate", "a.npz", "--calibrate", "matrix", "--repeats", 1)
+    assert "matrix refused: MatrixScaling has 90 parameters" in out
+    assert "no method lowers its NLL" not in out
+
+
+def test_one_image_cannot_be_dealt_into_folds(capsys):
+    logits, target = drawn(100)
+    npz("a.npz", logits.T.reshape(1, 4, 10, 10), target.view(1, 10, 10))
+    with pytest.raises(SystemExit):
+        main(["evaluate", "a.npz", "--calibrate", "temperature"])
+    captured = capsys.readouterr()
+    assert "image" in captured.out + captured.err
+
+
+def test_a_row_that_a_method_refuses_is_counted_as_in_the_file(calibration):
+    logits, target = drawn(100)
+    logits[60, target[60]] = -torch.inf
+    npz("a.npz", logits, target)
+    [got] = calibration("a.npz", "--calibrate", "temperature,isotonic")
+    assert re.findall(r"row \d+", got["refused"]["temperature"]) in ([], ["row 60"])
