@@ -9,7 +9,7 @@ from dualfocal.losses._common import compute_dtype, wide_dtype
 from dualfocal.metrics._rows import Rows
 from dualfocal.metrics._scan import FEW_CLASSES, check_logits
 
-TILE_CPU, TILE_DEVICE = 1 << 16, 1 << 25  # elements worked on at a time
+TILE_CPU, TILE_DEVICE = 1 << 16, 1 << 25  # elements in float64 worked on at a time
 
 
 def tile_rows(values: Tensor, tiles: int = 1) -> int:
@@ -36,7 +36,8 @@ class Shifted:
         self.rows = rows
         self.dtype = compute_dtype(rows.values) if dtype is None else dtype
         self.dim = 0 if rows.values.is_cpu and rows.num_classes < FEW_CLASSES else 1  # along which classes lie
-        self.step = min(tile_rows(rows.values), most_rows or len(rows), len(rows))  # rows of a tile
+        tiles = 8 // self.dtype.itemsize  # those of float64 fill the cache
+        self.step = min(tile_rows(rows.values, tiles), most_rows or len(rows), len(rows))  # rows of a tile
         self._scratch = torch.empty(self.step * rows.num_classes, dtype=self.dtype, device=rows.values.device)
         self._peak = torch.empty(len(rows), dtype=self.dtype, device=rows.values.device)
         self.of_target = torch.empty_like(self._peak)  # d of the true class, (N,)

@@ -19,7 +19,7 @@ from dualfocal.metrics.bins import ONE, Binner, equal_edges, scatter_sum
 
 CRITERIA = ("nll", "ece")
 GRID = 100  # temperatures 0.1, 0.2, ..., 10.0
-BLOCK, MOST_ROWS = 1 << 12, 1 << 17  # rows whose confidences at all temperatures are binned together
+BLOCK_CPU, BLOCK_DEVICE = 1 << 12, 1 << 17  # rows whose confidences at all temperatures are binned together
 NEAR = 4e-6  # how far a confidence of the grid, computed in float32, may be off
 SUBSAMPLE = 1 << 21  # elements that a first guess is made from
 LEAST_SHARE = 1e-3  # of the scaled prediction in a mixture
@@ -80,10 +80,13 @@ class TemperatureScaling(Calibrator):
         self.criterion, self.num_bins = criterion, num_bins
 
     def _fit(self, rows: Rows) -> Fit:
+        data = Shifted(rows)
         if self.criterion == "ece":
             temperature, notes = _grid_search(rows, self.num_bins)
-            return Fit({"temperature": torch.tensor(temperature, dtype=torch.float64)}, notes=notes)
-        data = Shifted(rows)
+            nll = tuple(-float(data.log_likelihood(beta).mean()) for beta in (1.0, 1 / temperature))
+            return Fit(
+                {"temperature": torch.tensor(temperature, dtype=torch.float64)}, notes=notes, nll=(nll[0], nll[1])
+            )
         found = best_temperature(data)
         return Fit(
             {"temperature": torch.tensor(1 / found.beta, dtype=torch.float64)},
@@ -171,7 +174,9 @@ def best_temperature(data: Shifted) -> Found:
     """
     ruled_out = int((data.of_target == -math.inf).sum())
     if ruled_out:
-        raise ValueError(f"-inf is the logit of the true class in {ruled_out} of {len(data)} samples: give logits a floor first")
+        raise ValueError(
+            f"-inf is the logit of the true class in {ruled_out} of {len(data)} samples: give logits a floor first"
+        )
     n, num_classes = len(data), data.rows.num_classes
     of_target = float(data.of_target.to(wide_dtype(data.of_target)).mean())
     notes: tuple[str, ...] = ()
@@ -245,12 +250,13 @@ def _grid_search(rows: Rows, num_bins: int) -> tuple[float, tuple[str, ...]]:
     """
     correct, wide = scan(rows).right, wide_dtype(rows.values)
     tenths = list(range(1, GRID + 1))
-    data = Shifted(rows, most_rows=MOST_ROWS)
+    most_rows = BLOCK_CPU if rows.values.is_cpu else BLOCK_DEVICE
+    data = Shifted(rows, most_rows=most_rows)
     if data.dtype != wide:
         errors, doubt = _grid_errors(data, correct, tenths, num_bins, NEAR)
         possible = errors - doubt <= (errors + doubt).min()
         tenths = [i for i, one in zip(tenths, possible.tolist(), strict=True) if one]
-        data = Shifted(rows, wide, most_rows=MOST_ROWS)
+        data = Shifted(rows, wide, most_rows=most_rows)
     errors, _ = _grid_errors(data, correct, tenths, num_bins, 0.0)
     best = tenths[int(errors.argmin())]  # the first of equals
     return best / 10, (f"T = {best / 10} is the end of the grid",) if best in (1, GRID) else ()
@@ -267,21 +273,25 @@ def _grid_errors(
     n, device = len(data), data.of_target.device
     binner = Binner(equal_edges(num_bins, torch.float64, device))
     row = {i: r for r, i in enumerate(tenths)}
-    block = data.step * max(1, BLOCK // data.step)
+    block = data.step * max(1, BLOCK_CPU // data.step)
     totals = torch.empty(len(tenths), min(block, n), dtype=data.dtype, device=device)
     gaps = torch.zeros(len(tenths), num_bins, dtype=torch.int64, device=device)  # sums of confidence - correct
     close = torch.zeros(len(tenths), dtype=torch.int64, device=device)  # samples that may belong to the next bin
     floor = math.exp(exponent_floor(data.dtype))
     for part, d in data.tiles():
         local = slice(part.start % block, part.start % block + part.stop - part.start)
+        # Floors spare the slow arithmetic on tiny numbers: this one for exp, the other for all squares but the first.
+        d.clamp_(min=exponent_floor(data.dtype) * max(tenths) / 10)
         for i in (i for i in tenths if 2 * i not in row):
-            weight = torch.mul(d, 10 / i, out=data.scratch(d)).clamp_(min=exponent_floor(data.dtype)).exp_()
+            weight = torch.mul(d, 10 / i, out=data.scratch(d)).exp_()
             torch.sum(weight, data.dim, out=totals[row[i], local])
+            first = i
             while i % 2 == 0 and i // 2 in row:
+                weight = weight if i == first else weight.clamp_(min=floor)
                 i //= 2
-                torch.sum(weight.square_().clamp_(min=floor), data.dim, out=totals[row[i], local])
+                torch.sum(weight.square_(), data.dim, out=totals[row[i], local])
         if local.stop == block or part.stop == n:
-            units = (ONE / totals[:, : local.stop].to(wide_dtype(totals))).round_()
+            units = totals[:, : local.stop].to(wide_dtype(totals)).reciprocal().mul_(ONE).round_()
             index = binner(units.view(-1)).view_as(units)
             if near > 0:
                 place = units * (num_bins / ONE)
