@@ -170,7 +170,7 @@ def test_grid_does_not_depend_on_tiles(num_classes, monkeypatch) -> None:
     assert whole == O.grid_temperature(logits.double().tolist(), target.tolist())
     monkeypatch.setattr("dualfocal.calibrators._passes.TILE_CPU", 7 * num_classes)
     for block in (1, 50):
-        monkeypatch.setattr("dualfocal.calibrators.temperature.BLOCK_CPU", block)
+        monkeypatch.setattr("dualfocal.calibrators._ece_grid.BLOCK_CPU", block)
         assert TemperatureScaling("ece").fit(logits, target).temperature.item() == whole
 
 

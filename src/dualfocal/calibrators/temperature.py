@@ -4,31 +4,23 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal.calibrators._base import Calibrator, Fit
+from dualfocal.calibrators._ece_grid import search_grid
 from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import Shifted, exponent_floor
 from dualfocal.losses._common import check_choice, wide_dtype
 from dualfocal.metrics._rows import Rows, check_count
-from dualfocal.metrics._scan import scan
-from dualfocal.metrics.bins import ONE, Binner, equal_edges, scatter_sum
 
 CRITERIA = ("nll", "ece")
-GRID = 100  # temperatures 0.1, 0.2, ..., 10.0
-BLOCK_CPU, BLOCK_DEVICE = 1 << 12, 1 << 17  # rows whose confidences at all temperatures are binned together
-NEAR = 4e-6  # how far a confidence of the grid, computed in float32, may be off
 SUBSAMPLE = 1 << 21  # elements that a first guess is made from
 LEAST_SHARE = 1e-3  # of the scaled prediction in a mixture
 UNIFORM = 1e-6  # variance of the scaled logits below which predictions count as uniform
 TOLERANCE = 1e-12  # nats that one more step would save
 RESOLUTION = 1e-12  # of log T
 MOST_STEP, MOST_ITERATIONS = 2.0, 200
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -80,13 +72,12 @@ class TemperatureScaling(Calibrator):
         self.criterion, self.num_bins = criterion, num_bins
 
     def _fit(self, rows: Rows) -> Fit:
-        data = Shifted(rows)
         if self.criterion == "ece":
-            temperature, notes = _grid_search(rows, self.num_bins)
-            nll = tuple(-float(data.log_likelihood(beta).mean()) for beta in (1.0, 1 / temperature))
-            return Fit(
-                {"temperature": torch.tensor(temperature, dtype=torch.float64)}, notes=notes, nll=(nll[0], nll[1])
-            )
+            of_grid = search_grid(rows, self.num_bins)
+            notes = (f"T = {of_grid.temperature} is the end of the grid",) if of_grid.temperature in (0.1, 10.0) else ()
+            learned = {"temperature": torch.tensor(of_grid.temperature, dtype=torch.float64)}
+            return Fit(learned, notes=notes, nll=(of_grid.nll_before, of_grid.nll_after))
+        data = Shifted(rows)
         found = best_temperature(data)
         return Fit(
             {"temperature": torch.tensor(1 / found.beta, dtype=torch.float64)},
@@ -240,65 +231,3 @@ def _mean_of_others(data: Shifted) -> float:
         total += float(d.where(finite, 0.0).sum(dtype=wide_dtype(d)))
         count += int(finite.sum())
     return total / max(count - len(data), 1)
-
-
-def _grid_search(rows: Rows, num_bins: int) -> tuple[float, tuple[str, ...]]:
-    """The first strict minimum of the ECE over T = 0.1, 0.2, ..., 10.0.
-
-    Logits of single precision are first looked at in it. What that may do to an ECE is bounded, and the temperatures
-    that can be the minimum then are looked at again in float64.
-    """
-    correct, wide = scan(rows).right, wide_dtype(rows.values)
-    tenths = list(range(1, GRID + 1))
-    most_rows = BLOCK_CPU if rows.values.is_cpu else BLOCK_DEVICE
-    data = Shifted(rows, most_rows=most_rows)
-    if data.dtype != wide:
-        errors, doubt = _grid_errors(data, correct, tenths, num_bins, NEAR)
-        possible = errors - doubt <= (errors + doubt).min()
-        tenths = [i for i, one in zip(tenths, possible.tolist(), strict=True) if one]
-        data = Shifted(rows, wide, most_rows=most_rows)
-    errors, _ = _grid_errors(data, correct, tenths, num_bins, 0.0)
-    best = tenths[int(errors.argmin())]  # the first of equals
-    return best / 10, (f"T = {best / 10} is the end of the grid",) if best in (1, GRID) else ()
-
-
-def _grid_errors(
-    data: Shifted, correct: Tensor, tenths: list[int], num_bins: int, near: float
-) -> tuple[FloatArray, FloatArray]:
-    """The ECE at each T (in tenths), and by how much it is off if confidences are off by ``near``.
-
-    Dividing by T does not change who is predicted, so that only the confidence 1 / sum exp(d / T) is needed. And
-    exp(d / T) at T is the square of that at 2 T: half of the exponentials are spared.
-    """
-    n, device = len(data), data.of_target.device
-    binner = Binner(equal_edges(num_bins, torch.float64, device))
-    row = {i: r for r, i in enumerate(tenths)}
-    block = data.step * max(1, BLOCK_CPU // data.step)
-    totals = torch.empty(len(tenths), min(block, n), dtype=data.dtype, device=device)
-    gaps = torch.zeros(len(tenths), num_bins, dtype=torch.int64, device=device)  # sums of confidence - correct
-    close = torch.zeros(len(tenths), dtype=torch.int64, device=device)  # samples that may belong to the next bin
-    floor = math.exp(exponent_floor(data.dtype))
-    for part, d in data.tiles():
-        local = slice(part.start % block, part.start % block + part.stop - part.start)
-        # Floors spare the slow arithmetic on tiny numbers: this one for exp, the other for all squares but the first.
-        d.clamp_(min=exponent_floor(data.dtype) * max(tenths) / 10)
-        for i in (i for i in tenths if 2 * i not in row):
-            weight = torch.mul(d, 10 / i, out=data.scratch(d)).exp_()
-            torch.sum(weight, data.dim, out=totals[row[i], local])
-            first = i
-            while i % 2 == 0 and i // 2 in row:
-                weight = weight if i == first else weight.clamp_(min=floor)
-                i //= 2
-                torch.sum(weight.square_(), data.dim, out=totals[row[i], local])
-        if local.stop == block or part.stop == n:
-            units = totals[:, : local.stop].to(wide_dtype(totals)).reciprocal().mul_(ONE).round_()
-            index = binner(units.view(-1)).view_as(units)
-            if near > 0:
-                place = units * (num_bins / ONE)
-                edge = place.round().clamp_(1, num_bins - 1)  # beyond the first and the last there is no other bin
-                close += (place.sub_(edge).abs_() <= near * num_bins).sum(1)
-            index += num_bins * torch.arange(len(tenths), device=device)[:, None]
-            units -= ONE * correct[part.stop - local.stop : part.stop].to(units.dtype)
-            gaps += scatter_sum(index.view(-1), units.view(-1), gaps.numel()).view_as(gaps).long()  # whole, so exact
-    errors = gaps.abs().sum(1).cpu().numpy() / (ONE * n)
-    return errors, near + 2 * close.cpu().numpy() / n

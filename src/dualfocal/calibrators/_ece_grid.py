@@ -1,0 +1,127 @@
+"""The paper's choice of a temperature: the ECE at each T of a grid, exactly, and ten times as fast as a loop."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dualfocal.calibrators._passes import Shifted, exponent_floor
+from dualfocal.losses._common import wide_dtype
+from dualfocal.metrics._rows import Rows
+from dualfocal.metrics._scan import scan
+from dualfocal.metrics.bins import ONE, Binner, equal_edges, scatter_sum
+
+GRID = 100  # temperatures 0.1, 0.2, ..., 10.0
+BLOCK_CPU, BLOCK_DEVICE = 1 << 12, 1 << 17  # rows whose confidences at all temperatures are binned together
+NEAR = 4e-6  # how far a confidence of the grid, computed in float32, may be off
+INTERPOLATE_FROM, NODES, INTERPOLATED = 26, 16, 6e-9  # from T = 2.6, from so many sums; error of one exponential
+
+FloatArray = NDArray[np.float64]
+
+
+class Found(NamedTuple):
+    """The temperature, and the NLL without and with it."""
+
+    temperature: float
+    nll_before: float
+    nll_after: float
+
+
+def search_grid(rows: Rows, num_bins: int) -> Found:
+    """The first strict minimum of the ECE over T = 0.1, 0.2, ..., 10.0.
+
+    Logits of single precision are first looked at in it. What that may do to an ECE is bounded, and if several
+    temperatures can be the minimum then, these are looked at again in float64.
+    """
+    correct, wide = scan(rows).right, wide_dtype(rows.values)
+    tenths = list(range(1, GRID + 1))
+    most_rows = BLOCK_CPU if rows.values.is_cpu else BLOCK_DEVICE
+    data = Shifted(rows, most_rows=most_rows)
+    if data.dtype != wide:
+        errors, doubt = _grid_errors(data, correct, tenths, num_bins, near=NEAR + INTERPOLATED * rows.num_classes)
+        possible = errors - doubt <= (errors + doubt).min()
+        tenths = [i for i, one in zip(tenths, possible.tolist(), strict=True) if one]
+    if len(tenths) > 1:
+        exact = data if data.dtype == wide else Shifted(rows, wide, most_rows=most_rows)
+        errors, _ = _grid_errors(exact, correct, tenths, num_bins)
+        tenths = tenths[int(errors.argmin()) :]  # the first of equals
+    temperature = tenths[0] / 10
+    before, after = (-float(data.log_likelihood(beta).mean()) for beta in (1.0, 1 / temperature))
+    return Found(temperature, before, after)
+
+
+def _grid_errors(
+    data: Shifted, correct: Tensor, tenths: list[int], num_bins: int, *, near: float = 0.0
+) -> tuple[FloatArray, FloatArray]:
+    """The ECE at each T (in tenths), and by how much it is off if confidences are off by ``near``.
+
+    Dividing by T does not change who is predicted, so that only the confidence 1 / sum exp(d / T) is needed. With
+    ``near`` 0 the sums are exact; else, at high T and where rows are long, they are interpolated.
+    """
+    n, device = len(data), data.of_target.device
+    binner = Binner(equal_edges(num_bins, torch.float64, device))
+    direct = [i for i in tenths if near == 0 or data.dim == 0 or i < INTERPOLATE_FROM]
+    nodes, matrix = _interpolation(tenths[len(direct) :])
+    block = data.step * max(1, BLOCK_CPU // data.step)
+    totals = torch.empty(len(direct) + len(nodes), min(block, n), dtype=data.dtype, device=device)
+    gaps = torch.zeros(len(tenths), num_bins, dtype=torch.int64, device=device)  # sums of confidence - correct
+    close = torch.zeros(len(tenths), dtype=torch.int64, device=device)  # samples that may belong to the next bin
+    for part, d in data.tiles():
+        local = slice(part.start % block, part.start % block + part.stop - part.start)
+        _sum_exponentials(data, d, direct, nodes, totals[:, local])
+        if local.stop < block and part.stop < n:
+            continue
+        sums = totals[:, : local.stop].to(wide_dtype(totals))
+        if len(nodes):
+            sums = torch.cat([sums[: len(direct)], matrix.to(sums) @ sums[len(direct) :]])
+        units = sums.reciprocal().mul_(ONE).round_()
+        index = binner(units.view(-1)).view_as(units)
+        index += num_bins * torch.arange(len(tenths), device=device)[:, None]
+        if near > 0:
+            place = units * (num_bins / ONE)
+            edge = place.round().clamp_(1, num_bins - 1)  # beyond the first and the last there is no other bin
+            close += (place.sub_(edge).abs_() <= near * num_bins).sum(1)
+        units -= ONE * correct[part.stop - local.stop : part.stop].to(units.dtype)
+        gaps += scatter_sum(index.view(-1), units.view(-1), gaps.numel()).view_as(gaps).long()  # whole, so exact
+    errors = gaps.abs().sum(1).cpu().numpy() / (ONE * n)
+    return errors, near + 2 * close.cpu().numpy() / n
+
+
+def _sum_exponentials(data: Shifted, d: Tensor, direct: list[int], nodes: list[float], totals: Tensor) -> None:
+    """Write sum exp(d / T) for T = direct / 10, then sum exp(beta d) for the nodes, to the rows of ``totals``.
+
+    exp(d / T) at T is the square of that at 2 T: half of the direct exponentials are spared.
+    """
+    row = {i: r for r, i in enumerate(direct)}
+    # Floors spare the slow arithmetic on tiny numbers: this one for exp, the other for all squares but the first.
+    least = exponent_floor(data.dtype)
+    d.clamp_(min=least * GRID / 10)
+    for i in (i for i in direct if 2 * i not in row):
+        weight = torch.mul(d, 10 / i, out=data.scratch(d)).exp_()
+        torch.sum(weight, data.dim, out=totals[row[i]])
+        first = i
+        while i % 2 == 0 and i // 2 in row:
+            weight = weight if i == first else weight.clamp_(min=math.exp(least))
+            i //= 2
+            torch.sum(weight.square_(), data.dim, out=totals[row[i]])
+    for r, beta in enumerate(nodes, len(direct)):
+        torch.sum(torch.mul(d, beta, out=data.scratch(d)).exp_(), data.dim, out=totals[r])
+
+
+def _interpolation(tenths: list[int]) -> tuple[list[float], Tensor]:
+    """Chebyshev nodes of beta = 1 / T, and the matrix from values there to values at each T (in tenths).
+
+    exp(beta d) for d <= 0 is interpolated to INTERPOLATED, whatever d is: what varies more is also smaller.
+    """
+    if not tenths:
+        return [], torch.empty(0, 0)
+    low, high = 10 / GRID, 10 / INTERPOLATE_FROM
+    angles = math.pi * (np.arange(NODES) + 0.5) / NODES
+    wanted = np.arccos(np.clip((2 * 10 / np.array(tenths) - low - high) / (high - low), -1, 1))
+    orders = np.arange(1, NODES)
+    matrix = (1 + 2 * np.cos(np.outer(wanted, orders)) @ np.cos(np.outer(orders, angles))) / NODES
+    nodes = (low + high) / 2 + (high - low) / 2 * np.cos(angles)
+    return nodes.tolist(), torch.from_numpy(matrix)
