@@ -32,6 +32,7 @@ test: $(VENV)/installed  ## lint, types, tests and doctests
 bench: $(VENV)/installed $(PEERS)/installed  ## every script of benchmarks/; results go to benchmarks/results/ (an hour)
 	$(BIN)/python benchmarks/loss_cpu.py --csv benchmarks/results/loss_cpu.csv
 	$(BIN)/python benchmarks/inference_coverage.py --csv benchmarks/results/inference_coverage.csv
+	$(BIN)/python benchmarks/learned_prior.py --csv benchmarks/results/learned_prior.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --csv benchmarks/results/metrics_cpu.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --stream --csv benchmarks/results/metrics_stream.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --cli --csv benchmarks/results/metrics_cli.csv

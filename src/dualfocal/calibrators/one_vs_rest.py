@@ -2,6 +2,7 @@
 
 import math
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -15,6 +16,7 @@ from dualfocal.losses._common import wide_dtype
 from dualfocal.metrics._rows import Rows
 from dualfocal.metrics._scan import check_logits
 
+KEPT = 1 << 21  # elements of which features are kept between passes; beyond, they are computed again
 SUBSAMPLE = 1 << 20  # elements that a first guess is made from
 RIDGE = 1e-9  # curvature that features get which tell nothing, or the same
 MOST_START = 4.0  # coefficient of a feature of deviation 1 to start from: the sigmoid is still alive there
@@ -87,13 +89,17 @@ class _OneVsRest(Calibrator):
         counts = torch.bincount(rows.target, minlength=rows.num_classes).to(x.dtype)
         hit, miss = (counts + 1) / (counts + 2), 1 / (len(rows) - counts + 2)
 
-        def objective(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            value, gradient, hessian = x.new_zeros(len(x)), torch.zeros_like(x), x.new_zeros(*x.shape, x.shape[1])
+        def tiles() -> Iterator[tuple[Tensor, list[Tensor]]]:
             for part in tile_parts(rows.values):
-                target = rows.target[part]
                 features = self._features(rows.values[part].to(x.dtype))
                 features = [(f - m) / s for f, m, s in zip(features, mean.T, deviation.T, strict=True)]
-                features.append(torch.ones_like(features[0]))
+                yield rows.target[part], [*features, torch.ones_like(features[0])]
+
+        kept = list(tiles()) if rows.values.numel() <= KEPT else None
+
+        def objective(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            value, gradient, hessian = x.new_zeros(len(x)), torch.zeros_like(x), x.new_zeros(*x.shape, x.shape[1])
+            for target, features in kept or tiles():
                 eta = sum((f * c for f, c in zip(features, x.T, strict=True)), start=torch.zeros_like(features[0]))
                 aim = miss.expand_as(eta).scatter(1, target[:, None], hit[target][:, None])
                 value += (F.softplus(eta) - aim * eta).sum(0)
