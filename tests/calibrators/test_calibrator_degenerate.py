@@ -74,7 +74,7 @@ def test_what_the_notes_promise(name) -> None:
 
     if name in BY_LIKELIHOOD:
         assert "all samples are predicted correctly" in notes("all correct")
-        assert "tell nothing of the labels" in notes("all wrong")
+        assert "the best one is infinite" in notes("all wrong")
         assert "equal" in notes("constant")
     if name not in ("temperature", "temperature_ece", "ets"):
         assert f"1 of {CLASSES} classes have no sample (4)" in notes("a class absent")

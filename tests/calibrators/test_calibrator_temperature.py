@@ -12,7 +12,7 @@ from dualfocal import metrics as M
 from dualfocal.calibrators import EnsembleTemperatureScaling, TemperatureScaling
 
 ALL_CORRECT = "all samples are predicted correctly"
-NOTHING = "the logits tell nothing of the labels"
+NOTHING = "no temperature helps"
 KINDS = ("plain", "sharp", "flat", "nearly separable", "wrong", "mostly wrong", "random labels", "ties", "separable")
 
 

@@ -2,17 +2,18 @@
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from dualfocal.calibrators._passes import tile_parts, tile_rows
+from dualfocal.calibrators._passes import tile_parts
 from dualfocal.losses._common import compute_dtype, wide_dtype
 from dualfocal.metrics._rows import Array, Rows, as_rows, as_tensor
 
-CHUNK = 16  # tiles: rows that are mapped at a time, unless gradients are wanted
+CHUNK_CPU, CHUNK_DEVICE = 1 << 20, 1 << 23  # elements that are mapped at a time, unless gradients are wanted
 MOST_LISTED = 8  # absent classes that a note names
 
 
@@ -58,7 +59,7 @@ class Calibrator(nn.Module, ABC):
     """A map from logits to calibrated logits, learned from held-out data.
 
     ``fit(logits, target)`` learns it and returns the calibrator itself; calling the calibrator applies the map. What
-    is learned are buffers, float64: they move with ``.to(device)``, and a ``state_dict`` of any size loads into an
+    is learned are buffers, which move with ``.to(device)`` and stay float64; a ``state_dict`` of any size loads into an
     unfitted object. Options are stored as given; ``repr`` shows them.
     """
 
@@ -154,10 +155,10 @@ class Calibrator(nn.Module, ABC):
             )
         if torch.compiler.is_compiling() or (torch.is_grad_enabled() and logits.requires_grad):
             return self._map(logits)
-        if len(logits) <= tile_rows(logits, CHUNK):
+        if len(logits) <= _chunk(logits):
             return self._map(logits)
         result = torch.empty_like(logits, memory_format=torch.contiguous_format)
-        for part in tile_parts(logits, CHUNK):
+        for part in tile_parts(logits, step=_chunk(logits)):
             result[part] = self._map(logits[part])
         return result
 
@@ -165,11 +166,10 @@ class Calibrator(nn.Module, ABC):
         """One more pass, for what the method does not know by itself."""
         changed, total = 0, torch.zeros(2, dtype=wide_dtype(rows.values), device=rows.values.device)
         if found.nll is None or not self.keeps_argmax:
-            for part in tile_parts(rows.values, CHUNK):
+            for part in tile_parts(rows.values, step=_chunk(rows.values)):
                 before = rows.values[part].to(compute_dtype(rows.values))
                 after = self._map(before)
-                if not self.keeps_argmax:
-                    changed += int((before.argmax(1) != after.argmax(1)).sum())
+                changed += int((before.argmax(1) != after.argmax(1)).sum())
                 for i, logits in enumerate((before, after)):
                     total[i] += nn.functional.cross_entropy(logits, rows.target[part], reduction="sum")
         before_nll, after_nll = found.nll or (total / len(rows)).tolist()
@@ -185,6 +185,16 @@ class Calibrator(nn.Module, ABC):
             notes=found.notes,
         )
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # The halves of model.half() would be too coarse for knots and temperatures: they move, but stay float64.
+        before = {name: getattr(self, name) for name in self.learned}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, was in before.items():
+            now = getattr(self, name)
+            if now.dtype != was.dtype:
+                setattr(self, name, was.to(now.device))
+        return self
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in self.learned:
             theirs, ours = state_dict.get(prefix + name), getattr(self, name)
@@ -192,6 +202,11 @@ class Calibrator(nn.Module, ABC):
                 setattr(self, name, torch.empty(theirs.shape, dtype=ours.dtype, device=ours.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.report = None
+
+
+def _chunk(values: Tensor) -> int:
+    """Rows that are mapped at a time."""
+    return max(1, (CHUNK_CPU if values.is_cpu else CHUNK_DEVICE) // values.shape[1])
 
 
 def absent_classes(rows: Rows) -> tuple[str, ...]:

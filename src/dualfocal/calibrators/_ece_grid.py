@@ -47,7 +47,7 @@ def search_grid(rows: Rows, num_bins: int) -> Found:
     if len(tenths) > 1:
         exact = data if data.dtype == wide else Shifted(rows, wide, most_rows=most_rows)
         errors, _ = _grid_errors(exact, correct, tenths, num_bins)
-        tenths = tenths[int(errors.argmin()) :]  # the first of equals
+        tenths = [tenths[int(errors.argmin())]]  # the first of equals
     temperature = tenths[0] / 10
     before, after = (-float(data.log_likelihood(beta).mean()) for beta in (1.0, 1 / temperature))
     return Found(temperature, before, after)

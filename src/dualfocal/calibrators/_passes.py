@@ -1,4 +1,4 @@
-"""Passes over logits in tiles that stay in cache, so that no method ever holds a second copy of its data."""
+"""Passes over logits in tiles that stay in cache: large data are never copied as a whole."""
 
 from collections.abc import Iterator
 

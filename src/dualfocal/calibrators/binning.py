@@ -136,9 +136,9 @@ class HistogramBinning(_Steps):
 class BayesianBinning(_Steps):
     """For each class, an average over binnings of equal mass, weighted by their evidence: BBQ (Naeini et al., 2015).
 
-    Binnings of N^(1/3) / 10 to 10 N^(1/3) bins; each bin has a beta prior around its middle, all bins of a binning
-    together worth two samples. Those with less than a twentieth of the best one's evidence are left out (Occam's
-    window). The average is a step function again, and is stored as one.
+    Binnings of N^(1/3) / 10 to 10 N^(1/3) bins, N / 5 at most; each bin has a beta prior around its middle, all bins of
+    a binning together worth two samples. Those with less than a twentieth of the best one's evidence are left out
+    (Occam's window). The average is a step function again, and is stored as one.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)

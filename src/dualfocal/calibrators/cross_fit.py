@@ -16,7 +16,7 @@ from dualfocal.losses._common import compute_dtype
 from dualfocal.metrics._rows import Array, Rows, as_rows, as_tensor, check_count, check_level
 from dualfocal.metrics._scan import scan
 from dualfocal.metrics.comparison import Difference, interval
-from dualfocal.metrics.evaluation import Evaluation, evaluate, evaluate_rows, finite, text_table
+from dualfocal.metrics.evaluation import Evaluation, evaluate_rows, finite, text_table
 from dualfocal.metrics.resampling import Progress, resample
 
 AS_IS = "as it is"
@@ -43,7 +43,7 @@ class CrossFit:
 
     methods: tuple[Scored, ...]  # the lowest NLL first; the model as it is is one of them
     refused: dict[str, str]  # method to reason
-    recommended: str  # the simplest whose NLL is not told apart from the lowest
+    recommended: str  # the simplest that helps for certain and is not told apart from the lowest NLL, or the lowest
     folds: int
     repeats: int
     level: float
@@ -197,14 +197,13 @@ def cross_fit(
     rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
     if len(rows) < max(LEAST, folds):
         raise ValueError(f"cross-fitting needs at least {max(LEAST, folds)} samples, got {len(rows)}")
-    score = partial(_score, num_bins=num_bins, binary=binary, level=level, seed=seed)
+    score = partial(_score, num_bins=num_bins, level=level, seed=seed)
     found = [score(AS_IS, [rows])]
     refused: dict[str, str] = {}
     given = rows.values if input == "logits" else log_probs(rows.values)
     image = _images(target, ignore_index)
-    images = folds if image is None else int(image.bincount().count_nonzero())
-    if images < folds:
-        raise ValueError(f"{folds} folds of whole images need as many images, got {images}")
+    if image is not None and int(image.max()) + 1 < folds:
+        raise ValueError(f"{folds} folds of whole images need as many images with labels, got {int(image.max()) + 1}")
     deals = [_deal(rows.target, image, folds, seed + r) for r in range(repeats)]
     for i, (name, calibrator) in enumerate(made.items()):
 
@@ -226,16 +225,18 @@ def cross_fit(
     # An infinite NLL has no interval, and is behind any finite one.
     finite_first = math.isfinite(ranked[0].scores["nll"])
     equal = {of.name for of in ranked if of.behind.low <= 0 and (math.isfinite(of.scores["nll"]) or not finite_first)}
-    recommended = next(name for name in simple_first if name in equal)
+    helpful = {ranked[0].name, AS_IS, *(of.name for of in ranked if of.changes["nll"].high < 0)}
+    recommended = next(name for name in simple_first if name in equal & helpful)
     return CrossFit(ranked, refused, recommended, folds, repeats, level, seed)
 
 
 def _images(target: Tensor, ignore_index: int) -> Tensor | None:
-    """Of a dense target, to which image each kept row belongs."""
+    """Of a dense target, to which image each kept row belongs; images without any are not counted."""
     if target.ndim < 2:
         return None
-    image = torch.arange(len(target), device=target.device).view(-1, *[1] * (target.ndim - 1)).expand(target.shape)
-    return image[target != ignore_index]
+    kept = target != ignore_index
+    image = kept.flatten(1).any(1).cumsum(0) - 1
+    return image.view(-1, *[1] * (target.ndim - 1)).expand(target.shape)[kept]
 
 
 def _deal(target: Tensor, image: Tensor | None, folds: int, seed: int) -> Tensor:
@@ -264,6 +265,8 @@ def _out_of_fold(
             result[here] = fitted(logits[here])
             assert fitted.report is not None
             notes |= dict.fromkeys(fitted.report.notes)
+            if not fitted.report.converged:
+                notes["a fit did not converge"] = None
             tell((r + (k + 1) / folds) / len(deals))
         results.append(result)
     return results, tuple(notes)
@@ -283,24 +286,14 @@ def _score(
     repeats: list[Rows],
     *,
     num_bins: int,
-    binary: str | None,
     level: float,
     seed: int,
     changed: float = 0.0,
     notes: tuple[str, ...] = (),
 ) -> _Unranked:
     """Metrics, and the same on resampled data: the draws depend on the seed alone, and are the same for all methods."""
-    first = evaluate(
-        repeats[0].values,
-        repeats[0].target,
-        input=repeats[0].input,
-        num_bins=num_bins,
-        binary=binary,
-        inference=True,
-        level=level,
-        seed=seed,
-    )
     seen = [(rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)) for rows in repeats]
+    first = evaluate_rows(*seen[0], num_bins, inference=True, level=level, seed=seed)
     found = [first, *(evaluate_rows(*one, num_bins) for one in seen[1:])]
     drawn = resample(seen, num_bins, seed=seed, every_metric=False)
     scores = {metric: sum(getattr(of, metric) for of in found) / len(found) for metric in COMPARED}

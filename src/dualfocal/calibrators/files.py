@@ -1,6 +1,7 @@
 """Calibrators on disk: one ``.safetensors`` file with what was learned, the options and the report of the fit."""
 
 import json
+import math
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -12,11 +13,7 @@ from dualfocal._files import atomic_path
 from dualfocal.calibrators._base import Calibrator, FitReport
 from dualfocal.calibrators.chain import Chain
 from dualfocal.calibrators.registry import CALIBRATORS
-
-
-class _Schema(ValueError):
-    """A file of another version, which is not damaged."""
-
+from dualfocal.metrics.evaluation import finite
 
 SCHEMA = 1
 KEY = "dualfocal_calibrator"
@@ -44,12 +41,13 @@ def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> Non
     about = {
         "schema": SCHEMA,
         "calibrator": _describe(calibrator),
-        "report": None if calibrator.report is None else asdict(calibrator.report),
+        "report": None if calibrator.report is None else plain_report(calibrator.report),
         "class_names": calibrator.class_names,
     }
     state = {name: value.cpu().contiguous() for name, value in calibrator.state_dict().items()}
     with atomic_path(path) as temporary:
-        save_file(state, temporary, metadata={KEY: json.dumps(about)})
+        text = json.dumps(about, allow_nan=False, default=lambda scalar: scalar.item())  # an option of numpy's
+        save_file(state, temporary, metadata={KEY: text})
 
 
 def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
@@ -74,17 +72,20 @@ def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
     try:
         found = json.loads(about)
         schema = found["schema"]
-        if schema != SCHEMA:
-            raise _Schema(f"{path}: has schema {schema}, this version of dualfocal reads schema {SCHEMA}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: is damaged: {error}") from error
+    if schema != SCHEMA:
+        raise ValueError(f"{path}: has schema {schema}, this version of dualfocal reads schema {SCHEMA}")
+    try:
         calibrator = _build(found["calibrator"])
         calibrator.load_state_dict(state)
         some = torch.zeros(1, calibrator.num_classes or 2)
         tried = calibrator(some)
         report, names = found["report"], found["class_names"]
-        calibrator.report = None if report is None else FitReport(**report | {"notes": tuple(report["notes"])})
+        if report is not None:
+            nlls = {name: math.inf if report[name] is None else report[name] for name in ("nll_before", "nll_after")}
+            calibrator.report = FitReport(**report | nlls | {"notes": tuple(report["notes"])})
         calibrator.class_names = None if names is None else tuple(names)
-    except _Schema:
-        raise
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path}: is damaged: {error}") from error
     if tried.shape != some.shape or not all(bool(torch.isfinite(value).all()) for value in (tried, *state.values())):
@@ -99,7 +100,14 @@ def check_suffix(path: Path) -> Path:
     return path
 
 
+def plain_report(report: FitReport) -> dict[str, Any]:
+    """For JSON, which has no word for what is not finite."""
+    return {name: finite(of) if isinstance(of, float) else of for name, of in asdict(report).items()}
+
+
 def _describe(calibrator: Calibrator) -> dict[str, Any]:
+    if type(calibrator) not in (Chain, *CLASSES.values()):
+        raise TypeError(f"only this package's calibrators can be saved, got {type(calibrator).__name__}")
     if isinstance(calibrator, Chain):
         return {"name": "Chain", "steps": [_describe(step) for step in calibrator]}
     return {"name": type(calibrator).__name__, "arguments": calibrator.arguments}

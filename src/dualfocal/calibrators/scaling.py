@@ -49,25 +49,28 @@ class _LinearScaling(Calibrator):
         def tiles() -> Iterator[tuple[slice, Tensor]]:
             for part in tile_parts(rows.values):
                 x = self._features(rows.values[part].to(wide))
-                yield part, (x.T - mean).mul_(found.beta)
+                yield part, (x.T - mean).mul_(unit)
 
+        unit = 1.0
         total = torch.stack([x.sum(1) for _, x in tiles()]).sum(0)
         if not bool(total.isfinite().all()):
             k = int((~total.isfinite()).nonzero()[0])
             raise ValueError(f"{type(self).__name__} needs finite logits: class {k} has -inf; give them a floor first")
-        mean += total[:, None] / (len(rows) * found.beta)
+        mean += total[:, None] / len(rows)
 
-        # At the start, A = I and b = beta * mean, the map is temperature scaling.
+        # At the start, A = I and b = beta * mean, the map is temperature scaling; at A = 0, of an infinite temperature.
         one = torch.eye(classes, dtype=wide, device=device) if self.full else mean.new_ones(classes, 1)
-        start = torch.cat([one, found.beta * mean], dim=1)
-        group = torch.where(start == 1, 0, 2)
-        if not self.full:
-            group[:] = 0
-        group[:, -1] = 1
+        group = torch.cat([torch.where(one == 1, 0, 2), torch.ones_like(mean, dtype=torch.int64)], dim=1)
+        if found.uniform:
+            spread = sum(float((x * x).sum()) for _, x in tiles()) / (len(rows) * classes)
+            constant = spread <= 1e-24 * float((mean * mean).mean())  # but for rounding
+            unit, start = 1.0 if constant else spread**-0.5, torch.zeros_like(group, dtype=wide)
+        else:
+            unit, start = found.beta, torch.cat([one, found.beta * mean], dim=1)
         learn = self.prior is None
         precision = mean.new_tensor([1.0, 1.0, STRONG_PRIOR] if self.prior is None else [self.prior] * 3)
         solved = Problem(tiles, rows.target, start, group, precision, learn=learn).solve()
-        weight, bias = solved.theta[:, :-1] * found.beta, solved.theta[:, -1]
+        weight, bias = solved.theta[:, :-1] * unit, solved.theta[:, -1]
         if not self.full:
             weight = weight[:, 0]
         bias = bias - (weight @ mean[:, 0] if self.full else weight * mean[:, 0])

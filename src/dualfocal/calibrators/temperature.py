@@ -47,8 +47,8 @@ class TemperatureScaling(Calibrator):
 
     Two kinds of data have no best temperature. If all samples are predicted correctly, the likelihood favours T = 0;
     then each label counts as wrong with probability 1 / (N + 2), as the rule of succession has it. If the logits tell
-    nothing of the labels, it favours T = infinity; then T stays where predictions are uniform to 0.1 %. Both are said
-    in ``report.notes``.
+    nothing of the labels, or the contrary, it favours T = infinity; then T stays where predictions are uniform to
+    0.1 %. Both are said in ``report.notes``.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
@@ -189,7 +189,7 @@ def best_temperature(data: Shifted) -> Found:
         slope = mean - math.exp(u) * of_target
         low, high = (low, u) if slope > 0 else (u, high)
         curvature = slope + variance
-        uniform = slope > 0 and variance < UNIFORM
+        uniform = slope > 0 and variance < UNIFORM and log_total > 0.1  # at 0 predictions do not vary, but are certain
         converged = (curvature > 0 and slope * slope <= 2 * TOLERANCE * curvature) or high - low < RESOLUTION
         if converged or uniform:
             break
@@ -200,7 +200,7 @@ def best_temperature(data: Shifted) -> Found:
             u = (low + high) / 2
     uniform = uniform and not converged
     if uniform:
-        notes = ("the logits tell nothing of the labels: the best temperature is infinite",)
+        notes = ("no temperature helps: the best one is infinite",)
     beta = math.exp(u)
     nll = log_total - beta * float(data.of_target.to(wide_dtype(data.of_target)).mean())
     return Found(beta, nll, iteration, abs(slope), converged or uniform, notes, uniform)

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +34,6 @@ from dualfocal.cli._common import (
     consoles,
     print_table,
 )
-from dualfocal.metrics.evaluation import finite
 from dualfocal.predictions import MaybeLabelled, load_predictions, save_predictions
 
 
@@ -77,7 +75,7 @@ def calibrate(
     assert report is not None
     if as_json:
         record: dict[str, object] = {"schema": 1, "file": str(file), "method": method, "out": str(out)}
-        record |= {name: finite(of) if isinstance(of, float) else of for name, of in asdict(report).items()}
+        record |= files.plain_report(report)
         if isinstance(calibrator, TemperatureScaling):
             record["temperature"] = float(calibrator.temperature)
         print(json.dumps(record, indent=2, allow_nan=False))
@@ -119,6 +117,7 @@ def apply(
     with bad_input_ends(str(file)), err.status("calibrating"):
         before = _checked_logits(data, ignore_index)
         after = fitted(before)
+        _check_result(after)
         changed = int((_predicted(after) != _predicted(before)).sum())
         values = after if data.input == "logits" else _probabilities(after)
         scores = {}
@@ -152,11 +151,18 @@ def apply(
 def _checked_logits(data: MaybeLabelled, ignore_index: int) -> Tensor:
     """The values as logits, once it is clear that they are logits or probabilities where samples are not ignored."""
     labels = torch.zeros(data.values.shape[:1] + data.values.shape[2:], dtype=torch.int64)
-    if data.target is not None and bool((data.target != ignore_index).any()):
+    if data.target is not None and data.target.shape == labels.shape and bool((data.target != ignore_index).any()):
         labels = torch.where(data.target == ignore_index, -100, labels)
     binary = "top_label" if data.values.ndim == 1 else None
     metrics.error_rate(data.values, labels, input=data.input, binary=binary)
     return data.values if data.input == "logits" else log_probs(data.values)
+
+
+def _check_result(after: Tensor) -> None:
+    lost = after.isnan() | (after == torch.inf)
+    if bool(lost.any()):
+        row = int(lost.nonzero()[0, 0])
+        raise ValueError(f"row {row} has no finite answer: this calibrator needs finite logits, it must hold -inf")
 
 
 def _check_classes(path: Path, fitted: Calibrator, file: Path, data: MaybeLabelled) -> None:

@@ -191,18 +191,14 @@ def evaluate(
     check_level(level)
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary)
     seen = scan(rows, num_bins=num_bins, scores=True, classwise=True)
-    result, ranked, adaptive = _evaluate(rows, seen, num_bins)
-    found = None
-    if inference:
-        found = infer(ranked, result.bins, adaptive, level=level, draws=draws, seed=seed)
-        found.floors["classwise_ece"] = classwise_floor(rows, num_bins, seed)
-        if convention == "published":
-            drawn = resample([(rows, seen)], num_bins, seed=seed)
-            for name in ("ece", "adaptive_ece", "classwise_ece", "mce"):
-                found.published[name] = pivotal_interval(getattr(result, name), drawn[name][:, 0], level)
-    result = replace(result, inference=found, convention=convention)
+    result = evaluate_rows(rows, seen, num_bins, inference=inference, level=level, draws=draws, seed=seed)
     if convention is None:
         return result
+    result = replace(result, convention=convention)
+    if convention == "published" and result.inference is not None:
+        drawn = resample([(rows, seen)], num_bins, seed=seed)
+        for name in ("ece", "adaptive_ece", "classwise_ece", "mce"):
+            result.inference.published[name] = pivotal_interval(getattr(result, name), drawn[name][:, 0], level)
     rounded = scan(rows, as_given=True)
     theirs = top_bins(rounded, rows, num_bins, convention)
     result = replace(result, ece=float(theirs.ece()), mce=float(theirs.mce()))
@@ -212,12 +208,17 @@ def evaluate(
     return replace(result, adaptive_ece=adaptive_error(ranked, num_bins, convention)[0])
 
 
-def evaluate_rows(rows: Rows, seen: Scan, num_bins: int) -> Evaluation:
+def evaluate_rows(
+    rows: Rows,
+    seen: Scan,
+    num_bins: int,
+    *,
+    inference: bool = False,
+    level: float = 0.9,
+    draws: int = 1000,
+    seed: int = 0,
+) -> Evaluation:
     """The metrics of rows that have been scanned for scores and classwise bins."""
-    return _evaluate(rows, seen, num_bins)[0]
-
-
-def _evaluate(rows: Rows, seen: Scan, num_bins: int) -> tuple[Evaluation, Ranked, BinStats]:
     assert seen.nll is not None
     assert seen.brier is not None
     assert seen.classes is not None
@@ -225,7 +226,11 @@ def _evaluate(rows: Rows, seen: Scan, num_bins: int) -> tuple[Evaluation, Ranked
     ranked = Ranked.of(seen.confidence, seen.correct)
     adaptive, adaptive_bins = adaptive_error(ranked, num_bins, None)
     brier = decompose(mean(seen.brier, None), seen.classes)
-    result = Evaluation(
+    found = None
+    if inference:
+        found = infer(ranked, bins, adaptive_bins, level=level, draws=draws, seed=seed)
+        found.floors["classwise_ece"] = classwise_floor(rows, num_bins, seed)
+    return Evaluation(
         num_samples=len(rows),
         num_classes=rows.num_classes,
         num_bins=num_bins,
@@ -243,8 +248,8 @@ def _evaluate(rows: Rows, seen: Scan, num_bins: int) -> tuple[Evaluation, Ranked
         confidence=float(bins.confidence.sum()) / ONE / len(rows),
         accuracy=float(bins.correct.sum()) / len(rows),
         bins=bins,
+        inference=found,
     )
-    return result, ranked, adaptive_bins
 
 
 def pivotal_interval(estimate: float, drawn: Tensor, level: float) -> tuple[float, float]:

@@ -185,7 +185,7 @@ def _shifted(bins: BinStats, shift: np.ndarray, draws: int, rng: np.random.Gener
     count = bins.count.numpy()
     confidence = bins.confidence.numpy() / (ONE * count)
     # A sum's last bit can depend on where in memory it is made, and a binomial draw on the last bit of its probability:
-    # rounded, a seed gives the same numbers in every run.
+    # rounded, a seed gives the same draws in (nearly) every run.
     shift = shift.astype(np.float32).astype(np.float64)
     accuracy, mirrored = np.clip(confidence - shift, 0.0, 1.0), np.clip(confidence + shift, 0.0, 1.0)
     accuracy = np.where(np.abs(mirrored - confidence) > np.abs(accuracy - confidence), mirrored, accuracy)
