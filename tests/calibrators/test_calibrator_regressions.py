@@ -53,6 +53,16 @@ def test_certain_and_always_right_is_not_taken_for_uniform(scale) -> None:
     assert report.nll_after == pytest.approx(-np.log(1 - 1 / 152), rel=0.05)
 
 
+def test_a_component_that_vanishes_leaves_the_mixture() -> None:
+    for seed in range(100):
+        generator = torch.Generator().manual_seed(seed)
+        logits = 3000 * torch.randn(1 + seed % 5, 3, generator=generator)
+        target = torch.randint(3, (len(logits),), generator=generator)
+        calibrator = EnsembleTemperatureScaling().fit(logits, target)
+        assert calibrator.report.converged, seed
+        assert calibrator.report.nll_after <= TemperatureScaling().fit(logits, target).report.nll_after + 1e-6
+
+
 def test_mixtures_count_the_ties_that_rounding_makes() -> None:
     logits = torch.randn(2000, 10)
     logits[:, 5] = logits.amax(1) + 1e-6

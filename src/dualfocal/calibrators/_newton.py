@@ -46,7 +46,9 @@ def minimise(objective: Objective, x: Tensor, *, lower: Tensor | None = None) ->
         free = ((x - lower > AT_BOUND) | (gradient <= 0)).to(x.dtype)
         slope = gradient * free
         # In units in which the Hessian has ones on its diagonal; what is held has a row of the identity.
-        unit = free * hessian.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(x.dtype).tiny).rsqrt()
+        diagonal = hessian.diagonal(dim1=1, dim2=2)
+        least = (1e-16 * diagonal.amax(1, keepdim=True)).clamp_min(torch.finfo(x.dtype).tiny)
+        unit = free * torch.maximum(diagonal, least).rsqrt()
         matrix = hessian * unit[:, :, None] * unit[:, None, :]
         matrix = matrix + identity * (1 - free + damping[:, None])[:, None, :]
         step = -unit * torch.linalg.solve(matrix, (unit * slope)[:, :, None])[:, :, 0]
