@@ -9,7 +9,6 @@ torch.compile(fullgraph=True) against compiled cross-entropy; compilation is not
 
 import argparse
 import csv
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from _measure import cpu_name
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -102,16 +102,6 @@ def measure(seconds: float) -> list[dict[str, object]]:
                     }
                 )
     return records
-
-
-def cpu_name() -> str:
-    """What the processor calls itself."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        name = platform.processor() or platform.machine()
-    return name.replace(",", "")
 
 
 def main() -> None:

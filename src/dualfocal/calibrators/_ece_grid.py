@@ -1,4 +1,4 @@
-"""The paper's choice of a temperature: the ECE at each T of a grid, exactly, and ten times as fast as a loop."""
+"""The paper's choice of a temperature: the ECE at each T of a grid, exactly, and about ten times as fast as a loop."""
 
 import math
 from typing import NamedTuple

@@ -17,9 +17,9 @@ def tile_rows(values: Tensor, tiles: int = 1) -> int:
     return max(1, tiles * (TILE_CPU if values.is_cpu else TILE_DEVICE) // values.shape[1])
 
 
-def tile_parts(values: Tensor, tiles: int = 1, step: int | None = None) -> Iterator[slice]:
-    """All rows, so many tiles (or rows) at a time."""
-    step = tile_rows(values, tiles) if step is None else step
+def tile_parts(values: Tensor, step: int | None = None) -> Iterator[slice]:
+    """All rows, a tile (or so many rows) at a time."""
+    step = tile_rows(values) if step is None else step
     return (slice(start, min(start + step, len(values))) for start in range(0, len(values), step))
 
 

@@ -117,7 +117,7 @@ def apply(
     with bad_input_ends(str(file)), err.status("calibrating"):
         before = _checked_logits(data, ignore_index)
         after = fitted(before)
-        _check_result(after)
+        _check_result(before, after)
         changed = int((_predicted(after) != _predicted(before)).sum())
         values = after if data.input == "logits" else _probabilities(after)
         scores = {}
@@ -158,8 +158,9 @@ def _checked_logits(data: MaybeLabelled, ignore_index: int) -> Tensor:
     return data.values if data.input == "logits" else log_probs(data.values)
 
 
-def _check_result(after: Tensor) -> None:
-    lost = after.isnan() | (after == torch.inf)
+def _check_result(before: Tensor, after: Tensor) -> None:
+    ignored = before.isnan() if before.ndim == 1 else before.isnan().any(1, keepdim=True)  # what is not may not be NaN
+    lost = (after.isnan() | (after == torch.inf)) & ~ignored
     if bool(lost.any()):
         row = int(lost.nonzero()[0, 0])
         raise ValueError(f"row {row} has no finite answer: this calibrator needs finite logits, it must hold -inf")
