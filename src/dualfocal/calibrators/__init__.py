@@ -6,7 +6,7 @@
 from dualfocal.calibrators._base import Calibrator, FitReport, log_probs
 from dualfocal.calibrators.binning import BayesianBinning, HistogramBinning, IsotonicCalibration
 from dualfocal.calibrators.chain import Chain
-from dualfocal.calibrators.cross_fit import CrossFit, cross_fit
+from dualfocal.calibrators.cross_fitting import CrossFit, cross_fit
 from dualfocal.calibrators.files import load_calibrator, save_calibrator
 from dualfocal.calibrators.one_vs_rest import BetaCalibration, PlattScaling
 from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
