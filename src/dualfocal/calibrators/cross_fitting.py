@@ -157,8 +157,8 @@ def cross_fit(
     The samples are dealt into folds, each class evenly (images of a dense prediction stay whole). Each fold is
     calibrated by a fit on the others, and all are scored together; and so again with other folds. Differences are
     paired: their intervals come from resampling the samples, with the same weights for all methods, and are for the
-    fits that were made. Fits share data, so that intervals are a little short: those of nominal 90 % held the truth in 81
-    to 87 % of simulated samples (``benchmarks/cross_fit_coverage.py``). ECE differences include that of the floors.
+    fits that were made. Fits share data, so that intervals are a little short: those of nominal 90 % held the truth in
+    81 to 87 % of simulated samples (``benchmarks/cross_fit_coverage.py``). ECE differences include that of the floors.
     Pixels of dense predictions count as samples.
 
     Args:
