@@ -142,9 +142,14 @@ def show(title: str, records: list[Record], file: Path | None) -> None:
         table.add_row(*(colours.get(str(record[name]), str(record[name])) for name in shown))
     Console(width=200).print(table)
     if file:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("w", newline="") as opened:
-            writer = csv.DictWriter(opened, list(records[0]))
-            writer.writeheader()
-            writer.writerows(records)
-        print(f"written: {file}")
+        write_csv(records, file)
+
+
+def write_csv(records: list[Record], file: Path) -> None:
+    """One line a record, and say so."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", newline="") as opened:
+        writer = csv.DictWriter(opened, list(records[0]))
+        writer.writeheader()
+        writer.writerows(records)
+    print(f"written: {file}")

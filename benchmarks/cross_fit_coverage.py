@@ -8,14 +8,12 @@ resampling behind the interval takes samples for independent, which scores of fi
 """
 
 import argparse
-import csv
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
+from _measure import show
 from rich.progress import track
-from rich.table import Table
 from torch import Tensor
 
 from dualfocal.calibrators import Calibrator, IsotonicCalibration, TemperatureScaling, VectorScaling, cross_fit
@@ -70,16 +68,7 @@ def main() -> None:
         for name, count in held.items():
             record = {"samples": n, "method": name, "nominal": 0.9, "held": f"{count / args.repeats:.3f}"}
             records.append(record | {"repeats": args.repeats, "torch": torch.__version__})
-    table = Table(*records[0])
-    for record in records:
-        table.add_row(*map(str, record.values()))
-    Console().print(table)
-    if args.csv:
-        with args.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(records[0]))
-            writer.writeheader()
-            writer.writerows(records)
-        print(f"written: {args.csv}")
+    show("cross_fit: how often the interval of the NLL change holds the truth", records, args.csv)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,11 @@ from the best temperature. One seed for each row.
 """
 
 import argparse
-import csv
 import math
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
+from _measure import show
 from torch import Tensor
 
 from dualfocal.calibrators import Calibrator, MatrixScaling, TemperatureScaling, VectorScaling
@@ -68,18 +66,10 @@ def main() -> None:
             scores = {"as it is": nll(fresh, target), "truth": nll(truth.log(), target)}
             scores |= {name: nll(method.fit(z, y)(fresh), target) for name, method in methods.items()}
             record = {"classes": classes, "samples": n, "labels": kind}
-            records.append(record | {name: f"{score:.4f}" for name, score in scores.items()})
+            record |= {name: f"{score:.4f}" for name, score in scores.items()}
+            records.append(record | {"torch": torch.__version__})
             print(f"{classes} classes, {n} samples: {kind}", flush=True)
-    table = Table(*records[0], title=f"NLL of {FRESH:,} fresh samples")
-    for record in records:
-        table.add_row(*map(str, record.values()))
-    Console(width=160).print(table)
-    if args.csv:
-        with args.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [*records[0], "torch"])
-            writer.writeheader()
-            writer.writerows(record | {"torch": torch.__version__} for record in records)
-        print(f"written: {args.csv}")
+    show(f"NLL of {FRESH:,} fresh samples", records, args.csv)
 
 
 if __name__ == "__main__":

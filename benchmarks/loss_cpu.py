@@ -8,7 +8,6 @@ torch.compile(fullgraph=True) against compiled cross-entropy; compilation is not
 """
 
 import argparse
-import csv
 import statistics
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from _measure import cpu_name
+from _measure import cpu_name, write_csv
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -122,12 +121,7 @@ def main() -> None:
         table.add_row(shape, str(r["threads"]), str(r["mode"]), str(r["peer"]), *times)
     Console(width=110).print(table)
     if args.csv:
-        args.csv.parent.mkdir(parents=True, exist_ok=True)
-        with args.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(records[0]))
-            writer.writeheader()
-            writer.writerows(records)
-        print(f"written: {args.csv}")
+        write_csv(records, args.csv)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class Fit:
     gradient: float | None = None
     converged: bool = True
     notes: tuple[str, ...] = ()
-    nll: tuple[float, float] | None = None  # before and after, where the method knows
+    nll: tuple[float, float] | None = None  # before and after, where the method knows and moves no argmax
 
 
 class Calibrator(nn.Module, ABC):
@@ -165,7 +165,7 @@ class Calibrator(nn.Module, ABC):
     def _report(self, rows: Rows, found: Fit) -> FitReport:
         """One more pass, for what the method does not know by itself."""
         changed, total = 0, torch.zeros(2, dtype=wide_dtype(rows.values), device=rows.values.device)
-        if found.nll is None or not self.keeps_argmax:
+        if found.nll is None:
             for part in tile_parts(rows.values, step=_chunk(rows.values)):
                 before = rows.values[part].to(compute_dtype(rows.values))
                 after = self._map(before)
