@@ -1,0 +1,105 @@
+"""DenseNets for small images: 121 of the paper's tables, 40 of the KDE comparison.
+
+Huang et al., CVPR 2017, arXiv:1608.06993, with a 3x3 stem of stride 1 and no max-pooling.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dualfocal.models._common import AveragePool, check_sizes, conv1x1, conv3x3, he_normal_
+
+
+def densenet121(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
+    """DenseNet-121 for 32x32 images, growth 32, 6,956,298 parameters for 10 classes. Torch's own initial weights.
+
+    Arguments as :func:`~dualfocal.models.resnet.resnet50`.
+    """
+    check_sizes(num_classes, in_channels)
+    return DenseNet(
+        64, 32, (6, 12, 24, 16), bottleneck=True, compression=0.5, num_classes=num_classes, in_channels=in_channels
+    )
+
+
+def densenet40(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
+    """DenseNet-40, growth 12, 1,019,722 parameters for 10 classes: no bottlenecks, no compression, no dropout.
+
+    Convolutions start from N(0, 2 / (k * k * out)). Arguments as :func:`~dualfocal.models.resnet.resnet50`.
+    """
+    check_sizes(num_classes, in_channels)
+    net = DenseNet(
+        16, 12, (12, 12, 12), bottleneck=False, compression=1.0, num_classes=num_classes, in_channels=in_channels
+    )
+    return he_normal_(net)
+
+
+class DenseNet(nn.Module):
+    """A stem, dense blocks with a transition between two, batch norm, ReLU, average pooling, a linear layer.
+
+    Args:
+        stem: channels of the first convolution.
+        growth: channels that each layer adds.
+        depths: layers of each block.
+        bottleneck: whether a 1x1 convolution narrows each layer's input to four times the growth.
+        compression: share of the channels that a transition keeps.
+        num_classes: width of the logits.
+        in_channels: of the image.
+    """
+
+    def __init__(
+        self,
+        stem: int,
+        growth: int,
+        depths: Sequence[int],
+        *,
+        bottleneck: bool,
+        compression: float,
+        num_classes: int,
+        in_channels: int,
+    ) -> None:
+        super().__init__()
+        self.stem = conv3x3(in_channels, stem)
+        self.blocks = nn.Sequential()
+        channels = stem
+        for depth in depths:
+            if len(self.blocks):
+                kept = int(channels * compression)
+                self.blocks.append(_transition(channels, kept))
+                channels = kept
+            layers = [DenseLayer(channels + growth * place, growth, bottleneck) for place in range(depth)]
+            self.blocks.append(nn.Sequential(*layers))
+            channels += growth * depth
+        self.bn = nn.BatchNorm2d(channels)
+        self.pool = AveragePool()
+        self.fc = nn.Linear(channels, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (N, num_classes) of images (N, in_channels, height, width)."""
+        logits: Tensor = self.fc(self.pool(F.relu(self.bn(self.blocks(self.stem(x))))))
+        return logits
+
+
+class DenseLayer(nn.Module):
+    """Batch norm, ReLU and a 3x3 convolution, with a 1x1 bottleneck before it or not; its output joins its input."""
+
+    def __init__(self, in_channels: int, growth: int, bottleneck: bool) -> None:
+        super().__init__()
+        inner = 4 * growth
+        self.narrow = (
+            nn.Sequential(nn.BatchNorm2d(in_channels), nn.ReLU(), conv1x1(in_channels, inner)) if bottleneck else None
+        )
+        self.bn = nn.BatchNorm2d(inner if bottleneck else in_channels)
+        self.conv = conv3x3(inner if bottleneck else in_channels, growth)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, in_channels, height, width) -> (N, in_channels + growth, height, width)."""
+        inner = x if self.narrow is None else self.narrow(x)
+        return torch.cat([x, self.conv(F.relu(self.bn(inner)))], dim=-3)
+
+
+def _transition(in_channels: int, out_channels: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.BatchNorm2d(in_channels), nn.ReLU(), conv1x1(in_channels, out_channels), nn.AvgPool2d(2)
+    )  # half the height and width

@@ -1,0 +1,99 @@
+"""Thin pre-activation ResNets of the KDE calibration paper: ResNet-110, and the same with stochastic depth.
+
+He et al., ECCV 2016, arXiv:1603.05027; Huang et al., ECCV 2016, arXiv:1603.09382.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dualfocal.models._common import AveragePool, check_sizes, conv1x1, conv3x3, he_normal_
+
+
+def resnet110_kde(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
+    """Pre-activation ResNet-110: 16, 32 and 64 channels, 18 basic blocks a stage, 1,730,522 parameters for 10 classes.
+
+    Convolutions start from N(0, 2 / (k * k * out)). Arguments as :func:`~dualfocal.models.resnet.resnet50`.
+    """
+    check_sizes(num_classes, in_channels)
+    return he_normal_(PreActResNet((16, 32, 64), 18, num_classes=num_classes, in_channels=in_channels))
+
+
+def resnet110_sd(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
+    """:func:`resnet110_kde` with stochastic depth: block l of 54 survives with probability 1 - l / 108.
+
+    As many weights. In training a block's branch is kept or left out for the whole batch; in evaluation it is scaled by
+    the probability.
+    A branch that is left out is computed all the same, so that nothing waits for the draw: its batch norms see every
+    batch, where Huang et al. skip them. Arguments as :func:`resnet110_kde`.
+    """
+    check_sizes(num_classes, in_channels)
+    net = PreActResNet((16, 32, 64), 18, num_classes=num_classes, in_channels=in_channels, last_survival=0.5)
+    return he_normal_(net)
+
+
+class PreActResNet(nn.Module):
+    """A 3x3 stem of 16, three stages of pre-activation blocks, batch norm, ReLU, average pooling, a linear layer.
+
+    Args:
+        widths: channels of each stage.
+        depth: blocks of each stage.
+        num_classes: width of the logits.
+        in_channels: of the image.
+        last_survival: the last block's probability to survive a training step; it falls to that linearly from 1.
+    """
+
+    def __init__(
+        self, widths: Sequence[int], depth: int, *, num_classes: int, in_channels: int, last_survival: float = 1.0
+    ) -> None:
+        super().__init__()
+        num_blocks = len(widths) * depth
+        channels = 16
+        self.stem = conv3x3(in_channels, channels)
+        blocks: list[PreActBlock] = []
+        for width in widths:
+            for place in range(depth):
+                stride = 2 if blocks and place == 0 else 1
+                survival = 1 - (1 - last_survival) * (len(blocks) + 1) / num_blocks
+                blocks.append(PreActBlock(channels, width, stride, survival))
+                channels = width
+        self.blocks = nn.Sequential(*blocks)
+        self.bn = nn.BatchNorm2d(channels)
+        self.pool = AveragePool()
+        self.fc = nn.Linear(channels, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (N, num_classes) of images (N, in_channels, height, width)."""
+        logits: Tensor = self.fc(self.pool(F.relu(self.bn(self.blocks(self.stem(x))))))
+        return logits
+
+
+class PreActBlock(nn.Module):
+    """Twice batch norm, ReLU and a 3x3 convolution; a 1x1 projection of the activated input where the shape changes."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1, survival: float = 1.0) -> None:
+        super().__init__()
+        self.bn1, self.conv1 = nn.BatchNorm2d(in_channels), conv3x3(in_channels, out_channels, stride)
+        self.bn2, self.conv2 = nn.BatchNorm2d(out_channels), conv3x3(out_channels, out_channels)
+        reshapes = in_channels != out_channels or stride != 1
+        self.projection = conv1x1(in_channels, out_channels, stride) if reshapes else None
+        self.survival = survival
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One block; in training, one draw for the whole batch."""
+        active = F.relu(self.bn1(x))
+        shortcut = x if self.projection is None else self.projection(active)
+        branch = self.conv2(F.relu(self.bn2(self.conv1(active))))
+        if self.survival < 1 and self.training:
+            # A tensor on the device, never read here: the host does not wait, and a CUDA graph draws anew each time.
+            branch = branch * (torch.rand((), device=x.device) < self.survival)
+        elif self.survival < 1:
+            branch = branch * self.survival
+        out: Tensor = shortcut + branch
+        return out
+
+    def extra_repr(self) -> str:
+        """For ``repr``."""
+        return f"survival={self.survival:.4g}" if self.survival < 1 else ""

@@ -1,0 +1,135 @@
+"""Models by name."""
+
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import nn
+
+from dualfocal.models._common import check_sizes
+from dualfocal.models.densenet import densenet40, densenet121
+from dualfocal.models.preact_resnet import resnet110_kde, resnet110_sd
+from dualfocal.models.resnet import resnet50, resnet110, tiny_resnet50
+from dualfocal.models.small import small_cnn
+from dualfocal.models.text_cnn import text_cnn
+from dualfocal.models.wide_resnet import wide_resnet26_10, wide_resnet34_10
+
+
+class ModelFactory(Protocol):
+    """What makes a model: a function with two keywords, both with defaults."""
+
+    def __call__(self, *, num_classes: int = ..., in_channels: int = ...) -> nn.Module:
+        """Make a model with fresh weights."""
+
+
+# The nets of the main tables, a small one, then those of the comparison with KDE-XE.
+MODELS: dict[str, ModelFactory] = {
+    "resnet50": resnet50,
+    "resnet110": resnet110,
+    "wide_resnet26_10": wide_resnet26_10,
+    "densenet121": densenet121,
+    "tiny_resnet50": tiny_resnet50,
+    "text_cnn": text_cnn,
+    "small_cnn": small_cnn,
+    "resnet110_kde": resnet110_kde,
+    "resnet110_sd": resnet110_sd,
+    "wide_resnet34_10": wide_resnet34_10,
+    "densenet40": densenet40,
+}
+
+
+def make_model(name: str, *, num_classes: int, in_channels: int | None = None) -> nn.Module:
+    """A model with fresh weights, by its name in ``MODELS`` or from a factory of your own.
+
+    Args:
+        name: a key of ``MODELS``, or ``package.module:function``. The module may lie in the current directory. The
+            function is called with ``num_classes``, and with ``in_channels`` if that is given and it takes it.
+        num_classes: width of the logits.
+        in_channels: channels of the image, or width of the word vectors; ``None``: the factory's own default.
+
+    Returns:
+        The model, in training mode if it is one of ours.
+
+    >>> sum(p.numel() for p in make_model("small_cnn", num_classes=10, in_channels=1).parameters())
+    38282
+    """
+    sizes = {"num_classes": num_classes}
+    if in_channels is not None:
+        sizes["in_channels"] = in_channels
+    check_sizes(**sizes)
+    if name in MODELS:
+        return MODELS[name](**sizes)
+    if ":" not in name:
+        raise ValueError(
+            f"there is no model {name!r}{_nearest(name, MODELS)}; there are: {', '.join(MODELS)}; "
+            "a factory of your own is written package.module:function"
+        )
+    with _current_directory_importable():  # during the call too: a factory may import late
+        return _call(name, _load(name), sizes)
+
+
+def _load(name: str) -> Any:
+    """The object that ``package.module:function`` names."""
+    module_name, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
+        raise ValueError(f"a factory of your own is written package.module:function, got {name!r}")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+            raise ValueError(
+                f"there is no module {module_name!r}, of model {name!r}, in {str(Path.cwd())!r} or installed: {error}"
+            ) from error
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"module {module_name!r}, of model {name!r}, was found but fails to import: {reason}"
+        ) from error
+    if not hasattr(module, attribute):
+        raise ValueError(
+            f"module {module_name!r} has no {attribute!r}, of model {name!r}{_nearest(attribute, vars(module))}"
+        )
+    return getattr(module, attribute)
+
+
+def _call(name: str, factory: Any, sizes: dict[str, int]) -> nn.Module:
+    """Call a user's factory with what it takes."""
+    if isinstance(factory, nn.Module) or not callable(factory):
+        raise TypeError(f"{name!r} must be a function that makes a model, got a {type(factory).__name__}")
+    signature = inspect.signature(factory)
+    if not _takes(signature, "num_classes"):
+        raise TypeError(f"{name!r} must take num_classes as a keyword; its signature is {signature}")
+    model = factory(**{key: value for key, value in sizes.items() if _takes(signature, key)})
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{name!r} must return a torch.nn.Module, got {type(model).__name__}")
+    return model
+
+
+def _takes(signature: inspect.Signature, keyword: str) -> bool:
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+        return True
+    parameter = signature.parameters.get(keyword)
+    return parameter is not None and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    """A suggestion to go into an error, or nothing."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+@contextmanager
+def _current_directory_importable() -> Iterator[None]:
+    """Let modules of the current directory be found, as ``python -m`` does and a console script does not."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    importlib.invalidate_caches()  # the file may be a moment old
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the user's own module may have removed it
+            sys.path.remove(here)

@@ -1,0 +1,232 @@
+"""``make_model``: names, a user's own factory, and every way to get it wrong."""
+
+import subprocess
+import sys
+import textwrap
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from dualfocal.models import MODELS, make_model
+
+OWN = """
+    from torch import nn
+
+    def plain(num_classes):
+        return nn.Linear(5, num_classes)
+
+    def with_channels(*, num_classes, in_channels=7):
+        return nn.Linear(in_channels, num_classes)
+
+    def with_everything(**sizes):
+        return nn.Linear(sizes.get("in_channels", 9), sizes["num_classes"])
+
+    def positional(num_classes, in_channels=7, /):
+        return nn.Linear(in_channels, num_classes)
+
+    def late(num_classes):
+        import {neighbour}
+        return {neighbour}.net(num_classes)
+
+    def wrong(num_classes):
+        return "a net"
+
+    def fails(num_classes):
+        raise RuntimeError("my own trouble")
+
+    class Net(nn.Linear):
+        def __init__(self, num_classes):
+            super().__init__(5, num_classes)
+
+    net, number = nn.Linear(5, 3), 3
+"""
+fresh = (f"own_net_{number}" for number in count())  # Python imports a name only once
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, code: str) -> str:
+    """Write a module; return its name."""
+    name = next(fresh)
+    (folder / f"{name}.py").write_text(textwrap.dedent(code))
+    return name
+
+
+@pytest.fixture
+def own(folder: Path) -> str:
+    neighbour = write(folder, "from torch import nn\n\ndef net(num_classes):\n    return nn.Linear(8, num_classes)\n")
+    return write(folder, OWN.format(neighbour=neighbour))
+
+
+# ---- names of ours -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["small_cnn", "text_cnn", "densenet40"])
+def test_a_name_gives_the_registered_model(name: str) -> None:
+    with torch.device("meta"):
+        for sizes in ({"num_classes": 4}, {"num_classes": 4, "in_channels": 2}):
+            made, expected = make_model(name, **sizes), MODELS[name](**sizes)
+            assert [p.shape for p in made.parameters()] == [p.shape for p in expected.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"), [("resnet5", "resnet50"), ("wide_resnet_26_10", "wide_resnet26_10"), ("vit", None)]
+)
+def test_an_unknown_name_lists_the_known_ones(name: str, suggested: str | None) -> None:
+    with pytest.raises(ValueError, match=f"there is no model '{name}'") as caught:
+        make_model(name, num_classes=10)
+    message = str(caught.value)
+    assert ", ".join(MODELS) in message
+    assert "package.module:function" in message
+    assert (f"did you mean '{suggested}'?" in message) if suggested else ("did you mean" not in message)
+
+
+@pytest.mark.parametrize("name", ["small_cnn", "own_net:plain"])
+def test_bad_sizes_are_refused_before_anything_is_imported(name: str) -> None:
+    with pytest.raises(ValueError, match="num_classes must be an integer of at least 1, got 0"):
+        make_model(name, num_classes=0)
+    with pytest.raises(ValueError, match="in_channels must be an integer of at least 1, got -1"):
+        make_model(name, num_classes=2, in_channels=-1)
+
+
+# ---- a user's own factory ----------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("function", "in_channels", "expected"),
+    [
+        *(("plain", None, 5), ("plain", 4, 5)),
+        *(("with_channels", None, 7), ("with_channels", 4, 4)),
+        *(("with_everything", None, 9), ("with_everything", 4, 4)),
+        *(("late", None, 8), ("Net", 4, 5)),
+    ],
+)
+def test_own_factory_gets_what_it_takes(own: str, function: str, in_channels: int | None, expected: int) -> None:
+    before = list(sys.path)
+    model = make_model(f"{own}:{function}", num_classes=6, in_channels=in_channels)
+    assert isinstance(model, nn.Linear)
+    assert (model.in_features, model.out_features) == (expected, 6)
+    assert sys.path == before
+
+
+def test_own_factory_in_a_package(folder: Path) -> None:
+    package = next(fresh)
+    (folder / package / "nets").mkdir(parents=True)
+    (folder / package / "nets" / "mine.py").write_text(
+        "from torch import nn\nnet = lambda num_classes: nn.Identity()\n"
+    )
+    assert isinstance(make_model(f"{package}.nets.mine:net", num_classes=2), nn.Identity)
+
+
+def test_the_current_directory_is_searched_without_being_on_the_path(own: str, folder: Path) -> None:
+    """As in a console script: -P keeps Python from adding the directory itself."""
+    script = (
+        "import os, sys\n"
+        "from dualfocal.models import make_model\n"
+        "before = list(sys.path)\n"
+        "assert os.getcwd() not in before and '' not in before\n"
+        f"assert make_model('{own}:plain', num_classes=6).out_features == 6\n"
+        "assert sys.path == before\n"
+    )
+    subprocess.run([sys.executable, "-P", "-c", script], check=True, cwd=folder)
+
+
+def test_the_current_directory_comes_first(own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with ``python -m``."""
+    other = tmp_path / "installed"
+    other.mkdir()
+    (other / f"{own}.py").write_text("plain = 'not this one'\n")
+    monkeypatch.syspath_prepend(other)
+    assert isinstance(make_model(f"{own}:plain", num_classes=6), nn.Linear)
+
+
+# ---- and what can be wrong with it -------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["nets:", ":net", "my-nets:net", "..nets:net", "nets/mine.py:net", "a:b:c"])
+def test_malformed_names(name: str) -> None:
+    with pytest.raises(ValueError, match=r"is written package\.module:function, got"):
+        make_model(name, num_classes=2)
+
+
+@pytest.mark.parametrize("module", ["no_such_module_at_all", "no_such.module", "torch.no_such_module", "math.inside"])
+def test_module_that_does_not_exist(module: str) -> None:
+    before = list(sys.path)
+    with pytest.raises(ValueError, match=f"there is no module '{module}'") as caught:
+        make_model(f"{module}:net", num_classes=2)
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+    assert sys.path == before
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import not_installed_anywhere", "ModuleNotFoundError: No module named 'not_installed_anywhere'"),
+        ("import torch.not_there", "ModuleNotFoundError: No module named 'torch.not_there'"),
+        ("from torch import not_there", "ImportError: cannot import name 'not_there'"),
+        ("def net(:", "SyntaxError: "),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_module_that_exists_but_fails(folder: Path, code: str, reason: str) -> None:
+    module = write(folder, code)
+    before = list(sys.path)
+    with pytest.raises(ValueError, match=f"module '{module}'.* was found but fails to import: {reason}") as caught:
+        make_model(f"{module}:net", num_classes=2)
+    assert caught.value.__cause__ is not None
+    assert sys.path == before
+
+
+def test_missing_function_suggests_the_nearest(own: str) -> None:
+    with pytest.raises(ValueError, match=f"module '{own}' has no 'plane'.*did you mean 'plain'"):
+        make_model(f"{own}:plane", num_classes=2)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("number", "must be a function that makes a model, got a int"),
+        ("net", "must be a function that makes a model, got a Linear"),
+        ("positional", r"must take num_classes as a keyword; its signature is \(num_classes, in_channels=7, /\)"),
+        ("wrong", "must return a torch.nn.Module, got str"),
+    ],
+)
+def test_what_is_no_factory(own: str, function: str, message: str) -> None:
+    before = list(sys.path)
+    with pytest.raises(TypeError, match=f"'{own}:{function}' {message}"):
+        make_model(f"{own}:{function}", num_classes=2)
+    assert sys.path == before
+
+
+def test_an_error_of_the_factory_itself_passes_unchanged(own: str) -> None:
+    before = list(sys.path)
+    with pytest.raises(RuntimeError, match="my own trouble"):
+        make_model(f"{own}:fails", num_classes=2)
+    assert sys.path == before
+
+
+def test_a_path_the_module_adds_itself_stays(folder: Path) -> None:
+    module = write(
+        folder,
+        "import sys\nfrom torch import nn\nsys.path.insert(0, '/added')\nnet = lambda num_classes: nn.Identity()\n",
+    )
+    before = list(sys.path)
+    try:
+        make_model(f"{module}:net", num_classes=2)
+        assert sys.path == ["/added", *before]
+    finally:
+        sys.path[:] = before
+
+
+# ---- import ------------------------------------------------------------------------------------------------
+def test_importing_models_loads_torch_only() -> None:
+    script = (
+        "import sys, numpy.random, torch, dualfocal\n"
+        "before = {name.partition('.')[0] for name in sys.modules}\n"
+        "import dualfocal.models\n"
+        "after = {name.partition('.')[0] for name in sys.modules}\n"
+        "print(*sorted(after - before - sys.stdlib_module_names))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
