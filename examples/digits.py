@@ -21,53 +21,35 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from dualfocal import CrossEntropyLoss, DualFocalLoss, FocalLoss
+from dualfocal.data import load_data
 from dualfocal.metrics import BinStats, Evaluation, evaluate
+from dualfocal.models import make_model
 
 LOSSES: dict[str, nn.Module] = {
     "cross-entropy": CrossEntropyLoss(),
     "focal (gamma 3)": FocalLoss(gamma=3.0),
     "dual focal (gamma 5)": DualFocalLoss(gamma=5.0),
 }
-NUM_TRAIN, NOISE_STD = 800, 0.3
+NOISE_STD = 0.3
 BATCH_SIZE, LR, MOMENTUM, WEIGHT_DECAY = 100, 0.05, 0.9, 5e-4
 NUM_BINS, MIN_DRAWN = 15, 10
 
 
-# ---- data: 1797 images of 8x8 pixels, each with noise that is drawn once and kept --------------------------
-def noisy_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return training images (N, 1, 8, 8), training labels (N,), and the same for testing."""
-    pixels, digits = load_digits(return_X_y=True)
-    rng = torch.Generator().manual_seed(seed)
-    images = torch.tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8) / 16  # in [0, 1]
-    images += NOISE_STD * torch.randn(images.shape, generator=rng)
-    target = torch.tensor(digits)
-    train, test = torch.randperm(len(images), generator=rng).tensor_split([NUM_TRAIN])
-    return images[train], target[train], images[test], target[test]
-
-
-# ---- net and training --------------------------------------------------------------------------------------
-def small_net() -> nn.Sequential:
-    """Two convolutions and two linear layers: 38,282 weights."""
-    return nn.Sequential(
-        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),  # 8x8 -> 4x4
-        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.Flatten()),
-        *(nn.Linear(32 * 4 * 4, 64), nn.ReLU(), nn.Linear(64, 10)),
-    )
-
-
+# ---- training ----------------------------------------------------------------------------------------------
 def train(criterion: nn.Module, seed: int, epochs: int) -> tuple[Tensor, Tensor]:
     """Train with one loss; return the logits (N, 10) and labels (N,) of the test images."""
-    images, target, test_images, test_target = noisy_digits(seed)
+    data = load_data("digits", noise=NOISE_STD, val_size=0, split_seed=seed)  # noise is drawn once and kept
+    images, target = data.part("train")  # (N, 1, 8, 8) and (N,)
+    test_images, test_target = data.part("test")
     torch.manual_seed(seed)  # every loss starts from the same weights and sees the same batches
-    net = small_net()
+    net = make_model("small_cnn", num_classes=10, in_channels=1)  # 38,282 weights
     optimizer = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
     for _ in range(epochs):
-        for batch in torch.randperm(NUM_TRAIN).split(BATCH_SIZE):
+        for batch in torch.randperm(len(images)).split(BATCH_SIZE):
             loss = criterion(net(images[batch]), target[batch])
             optimizer.zero_grad()
             loss.backward()
@@ -185,7 +167,7 @@ def main() -> None:
     torch.set_num_threads(1)  # as fast as two for so small a net, and the numbers do not depend on the core count
     console = Console(highlight=False)
     console.print(
-        f"{NUM_TRAIN} training images of 8x8 pixels, scaled to 0..1, gaussian noise of std {NOISE_STD} added; small "
+        f"800 training images of 8x8 pixels, scaled to 0..1, gaussian noise of std {NOISE_STD} added; small "
         f"convolutional net; SGD, epochs {args.epochs}, batch {BATCH_SIZE}, lr {LR} with cosine decay, momentum "
         f"{MOMENTUM}, weight decay {WEIGHT_DECAY}. A seed sets noise, split, weights and batches, for all losses alike."
     )

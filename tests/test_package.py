@@ -15,7 +15,7 @@ def test_import_loads_torch_and_numpy_only() -> None:
     script = (
         "import sys, numpy.random, torch\n"
         "before = {name.partition('.')[0] for name in sys.modules}\n"
-        "import dualfocal\n"
+        "import dualfocal, dualfocal.data, dualfocal.models\n"
         "after = {name.partition('.')[0] for name in sys.modules}\n"
         "print(*sorted(after - before - sys.stdlib_module_names))\n"
     )

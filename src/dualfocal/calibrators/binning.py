@@ -207,7 +207,7 @@ class IsotonicCalibration(_ClasswiseMap):
 
     def _fit_column(self, column: Column) -> tuple[Floats, Floats]:
         # Late: torch and numpy are all that importing us may need.
-        from scipy.optimize import isotonic_regression  # type: ignore[import-untyped]
+        from scipy.optimize import isotonic_regression
 
         count, hits = column.count.astype(np.float64), column.hits.astype(np.float64)
         blocks = isotonic_regression(hits / count, weights=count).blocks

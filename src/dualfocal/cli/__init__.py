@@ -3,12 +3,14 @@
 import io
 import os
 import sys
+import warnings
 
 import typer
 
 from dualfocal import __version__
 from dualfocal.cli.calibrate import apply, calibrate
 from dualfocal.cli.compare import compare
+from dualfocal.cli.data import app as data
 from dualfocal.cli.evaluate import evaluate
 
 app = typer.Typer(
@@ -21,6 +23,7 @@ app.command()(evaluate)
 app.command()(compare)
 app.command()(calibrate)
 app.command()(apply)
+app.add_typer(data, name="data")
 
 
 def _version(wanted: bool) -> None:
@@ -42,7 +45,9 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a narrow terminal encoding shall not lose the result
     try:
-        code = app(arguments, standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: print(f"dualfocal: {message}", file=sys.stderr)
+            code = app(arguments, standalone_mode=False)
     except BrokenPipeError:  # whoever reads the output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0

@@ -67,6 +67,18 @@ def check_output(out: Path, *inputs: Path) -> None:
             raise ValueError(f"--out: {out} is read from, it would be lost")
 
 
+def check_plot(plot: Path | None) -> None:
+    """Raise a ValueError if no picture can be written there."""
+    if plot is None:
+        return
+    if plot.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"--plot must end in .png, .pdf or .svg, got {str(plot)!r}")
+    if plot.is_dir():
+        raise ValueError(f"--plot: {str(plot)!r} is a folder")
+    if not plot.parent.is_dir():
+        raise ValueError(f"--plot: there is no folder {str(plot.parent)!r}")
+
+
 def print_table(out: Console, title: str, headings: list[str], rows: list[list[str]]) -> None:
     """A titled table; the first column is of names, the others of numbers."""
     out.print(Text(title, style="italic"))

@@ -29,6 +29,7 @@ from dualfocal.cli._common import (
     Split,
     Target,
     bad_input_ends,
+    check_plot,
     consoles,
     print_table,
 )
@@ -98,7 +99,7 @@ def evaluate(
     with bad_input_ends():
         if group_by is not None and not inference:
             raise ValueError("--group-by needs inference, to tell groups from noise")
-        _check_plot(plot)
+        check_plot(plot)
         methods = {} if calibrate is None else _methods(calibrate, force)
         if len(set(files)) < len(files):
             raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
@@ -175,17 +176,6 @@ def evaluate(
             panels = results | panels
             reliability_figure(dict(zip(_short(list(panels)), panels.values(), strict=True))).savefig(plot, dpi=150)
         err.print(f"Reliability diagram: {plot}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _check_plot(plot: Path | None) -> None:
-    if plot is None:
-        return
-    if plot.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise ValueError(f"--plot must end in .png, .pdf or .svg, got {str(plot)!r}")
-    if plot.is_dir():
-        raise ValueError(f"--plot: {str(plot)!r} is a folder")
-    if not plot.parent.is_dir():
-        raise ValueError(f"--plot: there is no folder {str(plot.parent)!r}")
 
 
 def _methods(text: str, force: bool) -> dict[str, Calibrator]:

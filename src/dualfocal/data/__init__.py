@@ -1,0 +1,19 @@
+"""Data sets in their official formats, decoded once, split as published, varied and normalised on the device."""
+
+from dualfocal.data.corruptions import gaussian_noise
+from dualfocal.data.dataset import DataSet
+from dualfocal.data.places import DataNotFoundError, data_root
+from dualfocal.data.registry import DATASETS, load_data
+from dualfocal.data.transforms import CropFlip, Embed, Normalize
+
+__all__ = [
+    "DATASETS",
+    "CropFlip",
+    "DataNotFoundError",
+    "DataSet",
+    "Embed",
+    "Normalize",
+    "data_root",
+    "gaussian_noise",
+    "load_data",
+]

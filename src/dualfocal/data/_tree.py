@@ -1,0 +1,172 @@
+"""Files of a folder, a tar or a zip, read alike, and archives where they are: nothing is ever unpacked onto the disk.
+
+So no name in an archive becomes a path of ours. Still, an archive is refused if it has names that lead out of it,
+links, devices, files twice, or more bytes than its data set can have.
+"""
+
+import gzip
+import os
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+
+MAX_FILES = 1_000_000
+MAX_HEADER = 2**18  # bytes of all headers of one file in a tar
+DAMAGE = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, LookupError, OverflowError),
+    RuntimeError,  # of a zip: encrypted, or packed in a way that Python does not know
+)
+Wanted = Callable[[str], bool]
+
+
+def read_files(path: Path, wanted: Wanted, *, limit: int) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each wanted file below ``path``.
+
+    Names are posix paths that begin with the top folder, be it on disk or in an archive; the order is that of the
+    archive, or sorted. ``limit`` is how many bytes the files may have together: of an archive all, wanted or not.
+
+    Raises:
+        ValueError: the archive is damaged, or has what no data set of ours has; the message names it.
+    """
+    reader = _of_folder if path.is_dir() else _of_zip if path.suffix == ".zip" else _of_tar
+    with _damage_named(path):
+        yield from reader(path, wanted, limit)
+
+
+def list_files(path: Path, *, limit: int) -> list[str]:
+    """The names that :func:`read_files` would offer: quick for folders and zips, which have a table of contents."""
+    names: list[str] = []
+
+    def note(name: str) -> bool:
+        names.append(name)
+        return False
+
+    for _ in read_files(path, note, limit=limit):
+        pass
+    return names
+
+
+def _of_folder(path: Path, wanted: Wanted, limit: int) -> Iterator[tuple[str, bytes]]:
+    above = path.absolute().parent  # of a folder that may be given as "."
+    # It is the user's own: links are theirs, and what cannot be read is not passed over.
+    for folder, folders, files in os.walk(path.absolute(), onerror=_raise, followlinks=True):
+        folders.sort()
+        for name in folders:
+            link = Path(folder, name)
+            if link.is_symlink() and Path(folder).resolve().is_relative_to(link.resolve()):
+                raise ValueError(f"{link} leads back to a folder that it is in")
+        for file in sorted(files):
+            full = Path(folder, file)
+            name = full.relative_to(above).as_posix()
+            if wanted(name):
+                limit -= full.stat().st_size
+                _check_limit(limit)
+                yield name, full.read_bytes()
+
+
+def _of_tar(path: Path, wanted: Wanted, limit: int) -> Iterator[tuple[str, bytes]]:
+    seen: set[str] = set()
+    with (
+        path.open("rb") as raw,
+        gzip.GzipFile(fileobj=raw) if path.name.endswith("gz") else raw as plain,
+        tarfile.open(fileobj=cast(IO[bytes], source := _Bounded(plain)), mode="r:") as archive,
+    ):
+        while (member := archive.next()) is not None:
+            cast(Any, archive).members.clear()  # it would keep all of them
+            name = _checked_name(member.name, seen, folder=member.isdir())
+            source.left = MAX_HEADER
+            if member.isdir():
+                continue
+            if not member.isreg() or member.issparse() or member.size < 0:
+                raise ValueError(
+                    f"has {name!r}, which is a link, a device or the like; only files and folders are read"
+                )
+            limit -= member.size
+            _check_limit(limit)
+            if wanted(name):
+                file = archive.extractfile(member)
+                assert file is not None  # which it is for links and folders only
+                source.left = member.size
+                yield name, file.read()
+                source.left = MAX_HEADER
+        if source.last != bytes(tarfile.BLOCKSIZE):
+            raise EOFError("it has no end, or a header that is none")  # which tarfile takes for the end
+        while padding := plain.read(2**16):  # a gz has its checksum at its end
+            limit -= len(padding)
+            _check_limit(limit + 2**20)
+
+
+def _of_zip(path: Path, wanted: Wanted, limit: int) -> Iterator[tuple[str, bytes]]:
+    seen: set[str] = set()
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            name = _checked_name(member.filename, seen, folder=member.filename.endswith("/"))
+            if member.filename.endswith("/"):
+                continue
+            if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
+                raise ValueError(
+                    f"has {name!r}, which is a link, a device or the like; only files and folders are read"
+                )
+            limit -= member.file_size
+            _check_limit(limit)
+            if wanted(name):
+                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise ValueError(f"has {name!r}, compressed by method {member.compress_type}")
+                with archive.open(member) as file:
+                    yield name, file.read(member.file_size)  # no more than that is unfolded; then it is checked
+
+
+class _Bounded:
+    """A file that gives only so many bytes: headers of a tar can ask for any number, or for one after the other."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self.left, self.last = file, MAX_HEADER, b""
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        self.left -= size
+        _check_limit(self.left)
+        self.last = cast(bytes, self._file.read(size))
+        return self.last
+
+
+def _checked_name(name: str, seen: set[str], *, folder: bool) -> str:
+    pure = PurePosixPath(name)
+    if not name:
+        raise ValueError("has a file without a name")
+    if pure.is_absolute() or ".." in pure.parts or "\\" in name or ":" in name.split("/")[0]:
+        raise ValueError(f"has {name!r}, a path that leads out of it")
+    plain = pure.as_posix()
+    if plain in seen and not folder:
+        raise ValueError(f"has {name!r} twice")
+    seen.add(plain)
+    if len(seen) > MAX_FILES:
+        raise ValueError(f"has more than {MAX_FILES:,} files")
+    return plain
+
+
+def _check_limit(left: int) -> None:
+    if left < 0:
+        raise ValueError(f"has {-left:,} bytes or more beyond what this data set can have")
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Whatever is wrong becomes a ValueError that begins with the path."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    except (*DAMAGE, OSError) as error:
+        if isinstance(error, OSError) and error.filename is not None:  # it could not be opened
+            raise
+        raise ValueError(f"{path}: is damaged, or no archive that can be read: {error}") from error
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,168 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), from the binary or the python version, as folder or archive."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dualfocal.data import _unpickle
+from dualfocal.data._cache import Samples, decoded
+from dualfocal.data._tree import read_files
+from dualfocal.data.dataset import DataSet
+from dualfocal.data.places import Root, find
+from dualfocal.data.sources import OFFICIAL
+from dualfocal.data.splits import Size, random_split
+from dualfocal.data.transforms import CIFAR_MEAN, CIFAR_STD, IMAGENET_MEAN, IMAGENET_STD, CropFlip, Normalize
+
+PIXELS = 3 * 32 * 32
+LIMIT = 400_000_000  # each version has 190 MB
+Batch = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]  # images (N, 3072), labels (N,)
+
+
+def cifar10(root: Root = None, *, val_size: Size = 5_000, val2_size: Size = 0, split_seed: int = 1) -> DataSet:
+    """50,000 + 10,000 photographs of 32 x 32 pixels in 10 classes.
+
+    As published: of the training images, shuffled with seed 1, the first 5,000 validate, un-augmented.
+
+    Args:
+        root: folder of the data, see :func:`~dualfocal.data.places.data_root`.
+        val_size: how many training images validate, as a number or a fraction.
+        val2_size: how many more make a second validation part.
+        split_seed: of the shuffle.
+    """
+    train = [f"data_batch_{i}" for i in range(1, 6)]
+    return _cifar("cifar10", root, train, "test_batch", "batches.meta", val_size, val2_size, split_seed)
+
+
+def cifar100(
+    root: Root = None,
+    *,
+    val_size: Size = 5_000,
+    val2_size: Size = 0,
+    split_seed: int = 1,
+    published_test_mismatch: bool = False,
+) -> DataSet:
+    """The same numbers of images in 100 classes (the fine ones).
+
+    Args:
+        root: see :func:`cifar10`.
+        val_size: see :func:`cifar10`.
+        val2_size: see :func:`cifar10`.
+        split_seed: see :func:`cifar10`.
+        published_test_mismatch: normalise the test images with ImageNet's mean and std, the others with CIFAR's. The
+            public code did, so every published CIFAR-100 row has it; nobody should want it but to compare with those.
+    """
+    data = _cifar("cifar100", root, ["train"], "test", "meta", val_size, val2_size, split_seed)
+    if published_test_mismatch:
+        note = "test images are normalised as ImageNet, unlike training images, as in the published tables"
+        data = replace(data, test_encoder=Normalize(IMAGENET_MEAN, IMAGENET_STD), notes=(note,))
+    return data
+
+
+def _cifar(
+    name: str, root: Root, train: list[str], test: str, meta: str, val_size: Size, val2_size: Size, split_seed: int
+) -> DataSet:
+    path = find(name, root, *OFFICIAL[name].layouts)
+    read = _read_python if "py" in path.name else _read_binary
+    samples = decoded(name, root, [path], partial(read, path, OFFICIAL[name].num_classes, train, test, meta))
+    return DataSet(
+        name=name,
+        class_names=samples.class_names,
+        inputs=samples.inputs,
+        target=samples.target,
+        splits={
+            **random_split(samples.num_train, val_size=val_size, val2_size=val2_size, seed=split_seed),
+            "test": torch.arange(samples.num_train, len(samples.target)),
+        },
+        encoder=Normalize(CIFAR_MEAN, CIFAR_STD),
+        augment=CropFlip(padding=4),
+    )
+
+
+def _read_binary(path: Path, num_classes: int, train: list[str], test: str, meta: str) -> Samples:
+    """Records of one label (CIFAR-100: a coarse one first) and 3,072 pixels, red, green, blue plane by plane."""
+    record = PIXELS + (1 if num_classes == 10 else 2)
+    names_file = f"{meta}.txt" if num_classes == 10 else "fine_label_names.txt"
+
+    def batch(content: bytes) -> Batch:
+        if not content or len(content) % record:
+            raise ValueError(f"must consist of records of {record} bytes, has {len(content)} bytes")
+        rows = np.frombuffer(content, np.uint8).reshape(-1, record)
+        return rows[:, -PIXELS:], rows[:, -PIXELS - 1].astype(np.int64)
+
+    def names(content: bytes) -> list[str]:
+        return content.decode("ascii", errors="replace").split()
+
+    return _assemble(path, num_classes, [f"{part}.bin" for part in train], f"{test}.bin", names_file, batch, names)
+
+
+def _read_python(path: Path, num_classes: int, train: list[str], test: str, meta: str) -> Samples:
+    """Pickled dictionaries; :mod:`_unpickle` reads them without running what they say."""
+    fine = "" if num_classes == 10 else "fine_"
+
+    def batch(content: bytes) -> Batch:
+        found = _dictionary(content)
+        images, labels = found.get("data"), found.get(f"{fine}labels")
+        if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 2:
+            raise ValueError("must have 'data', an array of bytes with a row for each image")
+        if not isinstance(labels, list) or not all(type(label) is int for label in labels):
+            raise ValueError(f"must have '{fine}labels', a list of integers")
+        if images.shape != (len(labels), PIXELS):
+            raise ValueError(f"must have {PIXELS} pixels for each of {len(labels)} labels, has {images.shape}")
+        if labels and not 0 <= min(labels) <= max(labels) < num_classes:
+            raise ValueError(f"labels must be from 0 to {num_classes - 1}, got {min(labels)} to {max(labels)}")
+        return images, np.array(labels, dtype=np.int64)
+
+    def names(content: bytes) -> list[str]:
+        found = _dictionary(content).get(f"{fine}label_names")
+        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            raise ValueError(f"must have '{fine}label_names', a list of names")
+        return found
+
+    return _assemble(path, num_classes, train, test, meta, batch, names)
+
+
+def _dictionary(content: bytes) -> dict[Any, Any]:
+    found = _unpickle.loads(content)
+    if not isinstance(found, dict):
+        raise ValueError(f"must hold a dictionary, holds a {type(found).__name__}")
+    return found
+
+
+def _assemble(
+    path: Path,
+    num_classes: int,
+    train: list[str],
+    test: str,
+    names_file: str,
+    batch: Callable[[bytes], Batch],
+    names: Callable[[bytes], list[str]],
+) -> Samples:
+    wanted = [*train, test, names_file]
+    batches: dict[str, Batch] = {}
+    class_names: list[str] = []
+    for name, content in read_files(path, lambda name: name.split("/")[-1] in wanted, limit=LIMIT):
+        file = name.split("/")[-1]
+        try:
+            if file == names_file:
+                class_names = names(content)
+            else:
+                batches[file] = batch(content)
+        except ValueError as error:
+            raise ValueError(f"{path}: {file}: {error}") from error
+    if missing := [file for file in (*train, test) if file not in batches]:
+        raise ValueError(f"{path}: there is no {', '.join(missing)} in it")
+    if len(class_names) != num_classes:  # names are a comfort, not needed
+        class_names = [str(label) for label in range(num_classes)]
+    images, labels = zip(*(batches[file] for file in (*train, test)), strict=True)
+    return Samples(
+        inputs=torch.from_numpy(np.concatenate(images).reshape(-1, 3, 32, 32)),
+        target=torch.from_numpy(np.concatenate(labels)),
+        class_names=tuple(class_names),
+        num_train=sum(len(batches[file][1]) for file in train),
+    )

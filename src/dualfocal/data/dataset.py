@@ -1,0 +1,129 @@
+"""What every data set is once it has been read: samples, labels, who is in which part, and the way into a model."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from dualfocal.data.transforms import CropFlip
+
+PARTS = ("train", "val", "val2", "test")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DataSet:
+    """All samples of a data set in one tensor, and index arrays that say which of them train, validate and test.
+
+    ``batch`` gives what a model takes; the tensors themselves are there, too:
+
+    >>> from dualfocal.data import load_data
+    >>> data = load_data("digits", val_size=100)
+    >>> print(data)
+    digits: 700 train, 100 val, 997 test; 10 classes; 1 x 8 x 8 uint8
+    >>> inputs, target = data.batch(data.splits["train"][:32])
+    >>> inputs.shape, inputs.dtype, target.shape
+    (torch.Size([32, 1, 8, 8]), torch.float32, torch.Size([32]))
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    inputs: Tensor
+    """As they are stored: uint8 images (N, C, H, W), int32 words (N, L), or floats (N, ...)."""
+    target: Tensor
+    """Class indices, int64 (N,)."""
+    splits: Mapping[str, Tensor]
+    """Part -> places in ``inputs``, int64. Parts are "train", "val", "test" and, if asked for, "val2"."""
+    encoder: nn.Module = field(default_factory=nn.Identity)
+    """From stored inputs to what a model takes: normalised images, embedded words."""
+    test_encoder: nn.Module | None = None
+    """Another one for the test part, where a published table had that."""
+    augment: CropFlip | None = None
+    """How training images are varied, if they are."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the results should know of the data."""
+
+    def __post_init__(self) -> None:
+        if self.target.dtype != torch.int64 or self.target.shape != self.inputs.shape[:1]:
+            raise ValueError(
+                f"{self.name}: there must be one int64 label for each of {len(self.inputs)} inputs, got "
+                f"{self.target.dtype} {tuple(self.target.shape)}"
+            )
+        if len(self.target) and not 0 <= int(self.target.min()) <= int(self.target.max()) < self.num_classes:
+            raise ValueError(
+                f"{self.name}: labels must be from 0 to {self.num_classes - 1}, "
+                f"got {int(self.target.min())} to {int(self.target.max())}"
+            )
+        if unknown := set(self.splits) - set(PARTS):
+            raise ValueError(f"{self.name}: parts are {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
+        for part, index in self.splits.items():
+            if not isinstance(index, Tensor) or index.dtype != torch.int64 or index.ndim != 1:
+                raise ValueError(f"{self.name}: the {part} split must be an int64 tensor (n,) of places in the inputs")
+        taken = torch.cat([torch.empty(0, dtype=torch.int64, device=self.target.device), *self.splits.values()])
+        if len(taken) and not 0 <= int(taken.min()) <= int(taken.max()) < len(self.inputs):
+            raise ValueError(f"{self.name}: splits must be of places from 0 to {len(self.inputs) - 1}")
+        if len(taken) and int(taken.bincount().max()) > 1:
+            raise ValueError(f"{self.name}: a sample must not be in two parts")
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are, with or without samples."""
+        return len(self.class_names)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input as a model takes it."""
+        with torch.no_grad():
+            return tuple(self.encoder(self.inputs[:1]).shape[1:])
+
+    @property
+    def in_channels(self) -> int:
+        """Channels of an image, width of word vectors, number of features."""
+        return self.input_shape[0]
+
+    def part(self, name: str) -> tuple[Tensor, Tensor]:
+        """Inputs as stored, and labels, of a whole part."""
+        if name not in self.splits:
+            raise ValueError(f"{self.name} has the parts {', '.join(self.splits)}, got {name!r}")
+        return self._select(self.splits[name])
+
+    def batch(self, index: Tensor, draws: Tensor | None = None, *, part: str = "train") -> tuple[Tensor, Tensor]:
+        """Some samples: inputs as a model takes them, and labels.
+
+        Args:
+            index: their places in ``inputs``, int64 (B,).
+            draws: for training, what ``augment.draw(len(data.inputs), seed=..., epoch=...)`` drew for all samples, on
+                the same device. None: inputs are not varied.
+            part: they belong to; it matters for its encoder only.
+        """
+        inputs, target = self._select(index)
+        if draws is not None:
+            if self.augment is None:
+                raise ValueError(f"{self.name} is not augmented: there must be no draws")
+            inputs = self.augment(inputs, draws.index_select(0, index))
+        return self.encoder_of(part)(inputs), target
+
+    def _select(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inputs.index_select(0, index), self.target.index_select(0, index)  # faster than inputs[index]
+
+    def encoder_of(self, part: str) -> nn.Module:
+        """The encoder for the inputs of one part: the same for all, but where ``test_encoder`` is set."""
+        return self.test_encoder if part == "test" and self.test_encoder is not None else self.encoder
+
+    def to(self, device: torch.device | str) -> "DataSet":
+        """The same with all tensors on a device."""
+        return replace(
+            self,
+            inputs=self.inputs.to(device),
+            target=self.target.to(device),
+            splits={part: index.to(device) for part, index in self.splits.items()},
+            encoder=deepcopy(self.encoder).to(device),  # a module moves itself, not a copy
+            test_encoder=None if self.test_encoder is None else deepcopy(self.test_encoder).to(device),
+        )
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{len(index):,} {part}" for part, index in self.splits.items())
+        shape = " x ".join(map(str, self.inputs.shape[1:]))
+        kind = str(self.inputs.dtype).removeprefix("torch.")
+        return f"{self.name}: {parts}; {self.num_classes} classes; {shape} {kind}"

@@ -1,0 +1,159 @@
+"""20 Newsgroups (Lang, 1995): the corpus of 19,997 texts, split as published, and the one sorted by date."""
+
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from dualfocal.data._cache import Samples, decoded
+from dualfocal.data._tree import read_files
+from dualfocal.data.dataset import DataSet
+from dualfocal.data.places import Root, find
+from dualfocal.data.sources import OFFICIAL
+from dualfocal.data.splits import Size, random_split, shuffled, sizes
+from dualfocal.data.transforms import Embed
+from dualfocal.data.words import numbers, read_vectors, tokens, vocabulary
+
+LIMIT = 400_000_000  # the largest version has 50 MB
+NUM_TEST = 3_999
+
+
+def newsgroups(
+    root: Root = None,
+    *,
+    vectors: str | None = None,
+    width: int = 100,
+    val_size: Size = 900,
+    val2_size: Size = 0,
+    test_size: int = NUM_TEST,
+    split_seed: int = 1,
+    num_words: int = 20_000,
+    length: int = 1_000,
+) -> DataSet:
+    """19,997 texts of 20 newsgroups, without headers, as word vectors (GloVe), which are not trained.
+
+    As published: texts in the order of their file names, shuffled with seed 1; the last 3,999 test, the 900 before them
+    validate. The vocabulary is made of all texts, those for testing included.
+
+    Args:
+        root: see :func:`~dualfocal.data.cifar.cifar10`.
+        vectors: a text file of word vectors, of any width. By default ``glove.6B.100d.txt`` or ``glove.6B.zip`` in the
+            root. ``"none"``: words stay numbers, for a model with an embedding of its own.
+        width: of the vectors, to choose among those of GloVe: 50, 100, 200 or 300.
+        val_size: how many texts validate.
+        val2_size: how many more make a second validation part.
+        test_size: how many test.
+        split_seed: of the shuffle.
+        num_words: size of the vocabulary, with the padding.
+        length: words of a text; the last ones of longer texts.
+    """
+    path = find("20newsgroups", root, *OFFICIAL["20newsgroups"].layouts)
+    samples = _decoded("20newsgroups", root, [path], num_words, length)
+    num = len(samples.target)
+    if not 0 < test_size < num:
+        raise ValueError(f"test_size must be from 1 to {num - 1}, got {test_size}")
+    val, val2 = sizes(num - test_size, val_size=val_size, val2_size=val2_size)
+    order = shuffled(num, split_seed)
+    train, second, first, test = order.tensor_split(
+        [num - test_size - val - val2, num - test_size - val, num - test_size]
+    )
+    parts = {"train": train, "val": first, "val2": second, "test": test}
+    return _data_set(
+        "20newsgroups", root, samples, {part: index for part, index in parts.items() if len(index)}, vectors, width
+    )
+
+
+def newsgroups_by_date(
+    root: Root = None,
+    *,
+    vectors: str | None = None,
+    width: int = 100,
+    val_size: Size = 900,
+    val2_size: Size = 0,
+    split_seed: int = 1,
+    num_words: int = 20_000,
+    length: int = 1_000,
+) -> DataSet:
+    """18,846 texts: 11,314 to train, 7,532 later ones to test. Otherwise as :func:`newsgroups`.
+
+    Args:
+        root: see :func:`newsgroups`.
+        vectors: see :func:`newsgroups`.
+        width: see :func:`newsgroups`.
+        val_size: how many training texts validate.
+        val2_size: see :func:`newsgroups`.
+        split_seed: of the shuffle of training texts.
+        num_words: see :func:`newsgroups`.
+        length: see :func:`newsgroups`.
+    """
+    name = "20newsgroups_bydate"
+    path = find(name, root, *OFFICIAL[name].layouts)
+    paths = [path, path.with_name("20news-bydate-test")] if path.name == "20news-bydate-train" else [path]
+    samples = _decoded(name, root, paths, num_words, length)
+    splits = random_split(samples.num_train, val_size=val_size, val2_size=val2_size, seed=split_seed)
+    splits["test"] = torch.arange(samples.num_train, len(samples.target))
+    return _data_set(name, root, samples, splits, vectors, width)
+
+
+def _data_set(
+    name: str, root: Root, samples: Samples, splits: dict[str, torch.Tensor], vectors: str | None, width: int
+) -> DataSet:
+    encoder: nn.Module = nn.Identity()
+    notes: tuple[str, ...] = ()
+    if vectors != "none":
+        member = f"glove.6B.{width}d.txt"
+        file = Path(vectors).expanduser() if vectors is not None else find("glove", root, member, "glove.6B.zip")
+        if not file.is_file():
+            raise ValueError(f"vectors: there is no file {file}")
+        matrix, found = read_vectors(file, samples.words, member=member)
+        encoder = Embed(matrix)
+        notes = (f"{found:,} of {len(samples.words):,} words have a vector in {file.name}, {matrix.shape[1]} wide",)
+    return DataSet(
+        name=name,
+        class_names=samples.class_names,
+        inputs=samples.inputs,
+        target=samples.target,
+        splits=splits,
+        encoder=encoder,
+        notes=notes,
+    )
+
+
+def _decoded(name: str, root: Root, paths: list[Path], num_words: int, length: int) -> Samples:
+    for option, value, least in (("num_words", num_words, 2), ("length", length, 1)):
+        if not (isinstance(value, int) and value >= least):
+            raise ValueError(f"{option} must be an integer of at least {least}, got {value!r}")
+    options = {"num_words": num_words, "length": length}
+    return decoded(name, root, paths, partial(_read, paths, num_words, length), options=options)
+
+
+def _read(paths: list[Path], num_words: int, length: int) -> Samples:
+    """Files ``.../GROUP/NUMBER``; those below a folder ``...-test`` are the test part, if there is one."""
+    texts: dict[tuple[bool, str, str], list[str]] = {}  # for testing, group, number
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"{path}: there is no such folder, the test texts must lie beside the training texts")
+        for name, content in read_files(path, lambda name: name.split("/")[-1].isdigit(), limit=LIMIT):
+            *above, group, number = name.split("/")
+            texts[any(folder.endswith("-test") for folder in above), group, number] = tokens(body(content))
+    if not texts:
+        raise ValueError(f"{paths[0]}: there are no texts GROUP/NUMBER in it")
+    order = sorted(texts)  # file names as text: 10 comes before 9
+    groups = sorted({group for _, group, _ in order})
+    in_order = [texts[key] for key in order]
+    words = vocabulary(in_order, num_words)
+    return Samples(
+        inputs=numbers(in_order, words, length),
+        target=torch.tensor([groups.index(group) for _, group, _ in order]),
+        class_names=tuple(groups),
+        num_train=sum(not for_testing for for_testing, _, _ in order),
+        words=words,
+    )
+
+
+def body(content: bytes) -> str:
+    """A message without its header, which ends at the first blank line."""
+    text = content.decode("latin-1").replace("\r\n", "\n").replace("\r", "\n")
+    end = text.find("\n\n")
+    return text[end:] if end > 0 else text

@@ -1,0 +1,251 @@
+"""A user's own data: a folder of images by class, or an ``.npz`` file."""
+
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from dualfocal.data._cache import Samples, decoded
+from dualfocal.data._images import MODES, Progress, decode_images
+from dualfocal.data._tree import list_files
+from dualfocal.data.dataset import DataSet
+from dualfocal.data.places import Root
+from dualfocal.data.splits import Size, as_count, random_split, shuffled
+from dualfocal.data.transforms import CropFlip, Normalize
+
+LIMIT = 2**40
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+PART_FOLDERS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+PART_ARRAYS = ("train", "val", "test")
+
+
+def image_folder(
+    path: str | os.PathLike[str],
+    root: Root = None,
+    *,
+    size: int | None = None,
+    channels: int = 3,
+    val_size: Size = 0.1,
+    val2_size: Size = 0,
+    test_size: Size = 0.2,
+    split_seed: int = 1,
+    padding: int = 0,
+    flip: bool = False,
+    progress: Progress | None = None,
+) -> DataSet:
+    """Images in folders by class: ``PATH/CLASS/...``, or ``PATH/train/CLASS/...`` and the like for val and test.
+
+    Args:
+        path: the folder.
+        root: where the decoded images are kept, see :func:`~dualfocal.data.places.data_root`.
+        size: side of a square to which each image is scaled, its middle kept. None: all must be of one size.
+        channels: 3 for colours, 1 for grey.
+        val_size: how many of the training images validate, where there is no folder ``val``.
+        val2_size: how many more make a second validation part.
+        test_size: how many images test, where there is no folder ``test``.
+        split_seed: of the split.
+        padding: to vary training images, pad by this and crop; see :class:`~dualfocal.data.transforms.CropFlip`.
+        flip: and mirror every second one.
+        progress: called with the share that has been decoded, the first time.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: there is no such folder")
+    if channels not in MODES:
+        raise ValueError(f"channels must be 1 or 3, got {channels!r}")
+    if size is not None and not (isinstance(size, int) and size > 0):
+        raise ValueError(f"size must be an integer above 0, got {size!r}")
+    part_of, names, labels, class_names = _sort(folder)
+
+    def decode() -> Samples:
+        square = None if size is None else (size, size)
+        inputs = decode_images(
+            folder, names, channels=channels, size=square, limit=LIMIT, resize=size is not None, progress=progress
+        )
+        return Samples(inputs, torch.tensor(labels), class_names, num_train=0)
+
+    options = {"path": str(folder.absolute()), "size": size, "channels": channels}
+    samples = decoded("folder", root, [folder], decode, options=options)
+    splits = _split(part_of, val_size=val_size, val2_size=val2_size, test_size=test_size, seed=split_seed)
+    return DataSet(
+        name=folder.absolute().name,
+        class_names=samples.class_names,
+        inputs=samples.inputs,
+        target=samples.target,
+        splits=splits,
+        encoder=_normalize_by(samples.inputs, splits["train"]),
+        augment=CropFlip(padding, flip=flip) if padding or flip else None,
+    )
+
+
+def npz(
+    path: str | os.PathLike[str],
+    root: object = None,
+    *,
+    layout: str | None = None,
+    val_size: Size = 0.1,
+    val2_size: Size = 0,
+    test_size: Size = 0.2,
+    split_seed: int = 1,
+    padding: int = 0,
+    flip: bool = False,
+) -> DataSet:
+    """Arrays ``x_train, y_train, x_test, y_test`` (and ``x_val, y_val``), or only ``x, y``, in an ``.npz`` file.
+
+    Bytes are taken for images, which are normalised by the mean and std of the training part; other numbers are handed
+    on as float32. ``class_names`` may be there, too.
+
+    Args:
+        path: the file.
+        root: not looked at.
+        layout: of arrays of images, ``"NHWC"`` or ``"NCHW"``; (N, H, W) needs none.
+        val_size: see :func:`image_folder`, where there is no ``x_val``.
+        val2_size: see :func:`image_folder`.
+        test_size: see :func:`image_folder`, where there is no ``x_test``.
+        split_seed: see :func:`image_folder`.
+        padding: see :func:`image_folder`.
+        flip: see :func:`image_folder`.
+    """
+    file = Path(path)
+    arrays = _load(file)
+    if "x" in arrays and "x_train" in arrays:
+        raise ValueError(f"{file}: has x and x_train: which is meant is not guessed")
+    found = ["x"] if "x" in arrays else [f"x_{part}" for part in PART_ARRAYS if f"x_{part}" in arrays]
+    if not found or found[0] not in ("x", "x_train"):
+        raise ValueError(f"{file}: must have arrays x_train and y_train, or x and y; has {', '.join(arrays) or 'none'}")
+    inputs, target, part_of = [], [], []
+    for name in found:
+        labels = "y" + name[1:]
+        if labels not in arrays:
+            raise ValueError(f"{file}: has {name}, but no {labels}")
+        inputs.append(_as_inputs(file, name, arrays[name], layout))
+        target.append(_as_target(file, labels, arrays[labels], len(inputs[-1])))
+        part_of += [name[2:]] * len(inputs[-1])
+        if inputs[-1].shape[1:] != inputs[0].shape[1:] or inputs[-1].dtype != inputs[0].dtype:
+            raise ValueError(f"{file}: {name} must be as {found[0]}: {tuple(inputs[0].shape[1:])} {inputs[0].dtype}")
+    samples, labels_ = torch.cat(inputs), torch.cat(target)
+    names = arrays.get("class_names", np.arange(int(labels_.max()) + 1))
+    splits = _split(part_of, val_size=val_size, val2_size=val2_size, test_size=test_size, seed=split_seed)
+    images = samples.dtype == torch.uint8
+    if (padding or flip) and samples.ndim != 4:
+        raise ValueError(f"padding and flip are for images, {file} has {samples.ndim - 1} dimensions for each sample")
+    return DataSet(
+        name=file.stem,
+        class_names=tuple(map(str, names.reshape(-1).tolist())),
+        inputs=samples,
+        target=labels_,
+        splits=splits,
+        encoder=_normalize_by(samples, splits["train"]) if images else nn.Identity(),
+        augment=CropFlip(padding, flip=flip) if padding or flip else None,
+    )
+
+
+def _sort(folder: Path) -> tuple[list[str], list[str], list[int], tuple[str, ...]]:
+    """Part ("" if there are no parts), name and label of each image, and the names of classes."""
+    files = [name.split("/")[1:] for name in list_files(folder, limit=LIMIT) if name.lower().endswith(SUFFIXES)]
+    by_part = bool(files) and all(parts[0] in PART_FOLDERS for parts in files)
+    images = [
+        (PART_FOLDERS[parts[0]] if by_part else "", parts[by_part], parts)
+        for parts in files
+        if len(parts) > 1 + by_part
+    ]
+    class_names = sorted({label for _, label, _ in images})
+    if len(class_names) < 2:
+        raise ValueError(
+            f"{folder}: there must be folders of images for two classes or more, found {len(class_names)}; images end "
+            f"in {', '.join(SUFFIXES)}"
+        )
+    if by_part and not any(part == "train" for part, _, _ in images):
+        raise ValueError(f"{folder}: has folders of parts, but no train")
+    top = folder.absolute().name
+    names = ["/".join([top, *parts]) for _, _, parts in images]
+    return [part for part, _, _ in images], names, [class_names.index(of) for _, of, _ in images], tuple(class_names)
+
+
+def _split(part_of: Sequence[str], *, val_size: Size, val2_size: Size, test_size: Size, seed: int) -> dict[str, Tensor]:
+    """As the files say; what they leave open is drawn: first who tests, then who of the others validates."""
+    places = {
+        part: torch.tensor([i for i, of in enumerate(part_of) if of == part], dtype=torch.int64) for part in PART_ARRAYS
+    }
+    train = torch.tensor([i for i, of in enumerate(part_of) if of in ("", "train")], dtype=torch.int64)
+    given = {part: places[part] for part in ("val", "test") if len(places[part])}
+    if "test" not in given:
+        count = as_count(test_size, len(train), "test_size")
+        if count >= len(train):
+            raise ValueError(f"test_size must leave something of the {len(train)} samples, got {test_size}")
+        order = train[shuffled(len(train), seed)]
+        train, test = order[count:].sort().values, order[:count]
+        if count:
+            given["test"] = test
+    if "val" in given and val2_size:
+        raise ValueError("val2_size is for data without a validation part of its own")
+    if "val" in given or not val_size:
+        return {"train": train, **given}
+    return {
+        part: train[of]
+        for part, of in random_split(len(train), val_size=val_size, val2_size=val2_size, seed=seed).items()
+    } | given
+
+
+def _normalize_by(images: Tensor, train: Tensor) -> Normalize:
+    """Mean and std of the training images, channel by channel, from counts of the 256 values: exact and small."""
+    values = torch.arange(256, dtype=torch.float64) / 255
+    means, stds = [], []
+    for channel in range(images.shape[1]):
+        counts = torch.zeros(256, dtype=torch.float64)
+        for chunk in torch.split(train, 4096):
+            counts += images[chunk, channel].flatten().bincount(minlength=256)
+        share = counts / counts.sum()
+        mean = (share * values).sum()
+        means.append(float(mean))
+        stds.append(float((share * (values - mean) ** 2).sum().sqrt()) or 1.0)  # a channel that never changes
+    return Normalize(means, stds)
+
+
+def _load(file: Path) -> dict[str, npt.NDArray[Any]]:
+    if not file.is_file():
+        raise ValueError(f"{file}: there is no such file")
+    try:
+        with np.load(file, allow_pickle=False) as found:
+            if not hasattr(found, "files"):
+                raise ValueError("is a single array, not an .npz file")
+            return {name: found[name] for name in found.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{file}: cannot be read: {error}") from error
+
+
+def _as_inputs(file: Path, name: str, array: npt.NDArray[Any], layout: str | None) -> Tensor:
+    if layout not in (None, "NHWC", "NCHW"):
+        raise ValueError(f"layout must be NHWC or NCHW, got {layout!r}")
+    if not array.size or array.ndim < 2 or array.dtype.kind not in "biuf":
+        raise ValueError(f"{file}: {name} must be numbers, (N, ...), got {array.dtype} {array.shape}")
+    if array.dtype != np.uint8:
+        array = array.astype(np.float32)
+        if not np.isfinite(array).all():
+            raise ValueError(f"{file}: {name} has values that are not finite")
+    if array.dtype == np.uint8 and array.ndim not in (3, 4):
+        raise ValueError(
+            f"{file}: {name} has bytes, so must be images, (N, H, W) or of four dimensions; got {array.shape}"
+        )
+    if array.ndim == 3 and array.dtype == np.uint8:
+        array = array[:, None]
+    elif array.ndim == 4:
+        if layout is None:
+            raise ValueError(
+                f"{file}: {name} is {array.shape}: say whether its layout is NHWC or NCHW, it is not guessed"
+            )
+        array = array.transpose(0, 3, 1, 2) if layout == "NHWC" else array
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _as_target(file: Path, name: str, array: npt.NDArray[Any], count: int) -> Tensor:
+    labels = array.reshape(-1)
+    if labels.dtype.kind not in "iu" or len(labels) != count or labels.min() < 0:
+        raise ValueError(f"{file}: {name} must be {count} class numbers from 0, got {array.dtype} {array.shape}")
+    return torch.from_numpy(labels.astype(np.int64))

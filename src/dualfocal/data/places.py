@@ -1,0 +1,53 @@
+"""Where data sets lie on disk, and what to say when they do not."""
+
+import os
+from pathlib import Path
+
+from dualfocal.data.sources import OFFICIAL
+
+VARIABLE = "DUALFOCAL_DATA"
+Root = str | os.PathLike[str] | None
+
+
+class DataNotFoundError(FileNotFoundError):
+    """A data set is not on disk; the message says what to run."""
+
+
+def data_root(root: Root = None) -> Path:
+    """The folder of all data: ``root``, or the variable ``DUALFOCAL_DATA``, or the user's cache folder."""
+    if given := root or os.environ.get(VARIABLE):
+        folder = Path(given).expanduser()
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"the data's root must be a folder, {folder} is a file")
+        return folder
+    import pooch
+
+    return Path(pooch.os_cache("dualfocal"))
+
+
+def look_for(name: str, root: Root, *files: str) -> Path | None:
+    """The first of some files and folders that is there: in the root, in its folder ``name``, or the root itself."""
+    top = data_root(root)
+    for file in files:
+        for place in (top / file, top / name / file, *([top] if top.absolute().name == file else [])):
+            if place.exists():
+                return place
+    return None
+
+
+def find(name: str, root: Root, *files: str) -> Path:
+    """:func:`look_for`, and an error that says what to do.
+
+    Raises:
+        DataNotFoundError: none of them is there.
+    """
+    found = look_for(name, root, *files)
+    if found is None:
+        official = OFFICIAL[name]
+        place = "" if root is None else f" --data-root {root}"
+        get = f"run `dualfocal data fetch {name}{place}`" if official.sources else official.by_hand
+        raise DataNotFoundError(
+            f"{name}: no {' or '.join(files)} in {data_root(root)}: {get}, or set {VARIABLE} (or --data-root) to the "
+            "folder that has it"
+        )
+    return found

@@ -1,0 +1,63 @@
+"""Data sets by name."""
+
+import difflib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dualfocal.data.cifar import cifar10, cifar100
+from dualfocal.data.corruptions import cifar10c
+from dualfocal.data.dataset import DataSet
+from dualfocal.data.digits import digits
+from dualfocal.data.newsgroups import newsgroups, newsgroups_by_date
+from dualfocal.data.own import image_folder, npz
+from dualfocal.data.places import Root
+from dualfocal.data.svhn import svhn
+from dualfocal.data.tiny_imagenet import tiny_imagenet
+
+DATASETS: dict[str, Callable[..., DataSet]] = {
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "tiny_imagenet": tiny_imagenet,
+    "20newsgroups": newsgroups,
+    "20newsgroups_bydate": newsgroups_by_date,
+    "svhn": svhn,
+    "cifar10c": cifar10c,
+    "digits": digits,
+}
+
+
+def load_data(name: str, root: Root = None, **options: Any) -> DataSet:
+    """A data set by name: one of ``DATASETS``, a folder of images by class, or an ``.npz`` file.
+
+    Args:
+        name: of a data set, or a path; to read a folder that is called as a data set is, write ``./cifar10``.
+        root: folder of the data, by default ``$DUALFOCAL_DATA``, or the user's cache folder.
+        options: those of the data set's function, such as ``val_size``.
+
+    >>> print(load_data("digits"))
+    digits: 600 train, 200 val, 997 test; 10 classes; 1 x 8 x 8 uint8
+
+    Raises:
+        ValueError: no such data set, or no such option; the message lists what there is.
+        DataNotFoundError: it is not on disk; the message says what to run.
+    """
+    path = Path(name).expanduser()
+    if name in DATASETS:
+        load, given = DATASETS[name], options
+    elif path.suffix == ".npz":
+        load, given = npz, {"path": path, **options}
+    elif name and path.is_dir():
+        load, given = image_folder, {"path": path, **options}
+    else:
+        near = difflib.get_close_matches(name.lower(), DATASETS, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(
+            f"data must be one of {', '.join(DATASETS)}, a folder of images by class, or an .npz file, "
+            f"got {name!r}{meant}"
+        )
+    known = [option for option in inspect.signature(load).parameters if option not in ("root", "path")]
+    if unknown := [option for option in options if option not in known]:
+        raise ValueError(f"{name} has the options {', '.join(known)}; got {', '.join(unknown)}")
+    return load(root=root, **given)

@@ -1,0 +1,88 @@
+"""Tiny-ImageNet (Stanford, CS231n), from the official zip or folder."""
+
+import re
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from dualfocal.data._cache import Samples, decoded
+from dualfocal.data._images import Progress, decode_images
+from dualfocal.data._tree import list_files, read_files
+from dualfocal.data.dataset import DataSet
+from dualfocal.data.places import Root, find
+from dualfocal.data.sources import OFFICIAL
+from dualfocal.data.splits import Size, last_of_each_class
+from dualfocal.data.transforms import IMAGENET_MEAN, IMAGENET_STD, CropFlip, Normalize
+
+LIMIT = 2_000_000_000  # the zip has 0.25 GB
+SIDE = 64
+
+
+def tiny_imagenet(
+    root: Root = None, *, val_size: Size = 10_000, val2_size: Size = 0, progress: Progress | None = None
+) -> DataSet:
+    """100,000 photographs of 64 x 64 pixels in 200 classes; the official validation images are the test part.
+
+    As published with the paper: images 0 to 449 of each class train, 450 to 499 validate. Classes are in the order of
+    their WordNet numbers.
+
+    Args:
+        root: see :func:`~dualfocal.data.cifar.cifar10`.
+        val_size: how many training images validate, equally many of each class.
+        val2_size: how many more make a second validation part.
+        progress: called with the share that has been decoded, the first time.
+    """
+    path = find("tiny_imagenet", root, *OFFICIAL["tiny_imagenet"].layouts)
+    samples = decoded("tiny_imagenet", root, [path], partial(_read, path, progress))
+    of_train = samples.target[: samples.num_train]
+    return DataSet(
+        name="tiny_imagenet",
+        class_names=samples.class_names,
+        inputs=samples.inputs,
+        target=samples.target,
+        splits={
+            **last_of_each_class(of_train, val_size=val_size, val2_size=val2_size),
+            "test": torch.arange(samples.num_train, len(samples.target)),
+        },
+        encoder=Normalize(IMAGENET_MEAN, IMAGENET_STD),
+        augment=CropFlip(padding=4),
+    )
+
+
+def _read(path: Path, progress: Progress | None) -> Samples:
+    """``train/CLASS/images/CLASS_17.JPEG``; ``val/images/val_17.JPEG`` and a table of classes, or ``val/CLASS/...``."""
+    table = "tiny-imagenet-200/val/val_annotations.txt"
+    texts = {name: content.decode() for name, content in read_files(path, lambda name: name == table, limit=LIMIT)}
+    annotated = dict(line.split("\t")[:2] for line in texts.get(table, "").splitlines() if "\t" in line)
+    train: list[tuple[str, int, str]] = []  # class, number, name
+    test: list[tuple[str, int, str]] = []
+    for name in list_files(path, limit=LIMIT):
+        parts = name.split("/")[1:]
+        number = re.search(r"_(\d+)\.JPEG$", name)
+        if number is None or len(parts) < 3:
+            continue
+        if parts[0] == "train":
+            train.append((parts[1], int(number[1]), name))
+        elif parts[0] == "val":
+            label = annotated.get(parts[-1]) if parts[1] == "images" else parts[1]
+            if label is None:
+                raise ValueError(f"{path}: {table} does not name the class of {parts[-1]}")
+            test.append((label, int(number[1]), name))
+    if not train or not test:
+        raise ValueError(f"{path}: there must be train/CLASS/images/*.JPEG and val/images/*.JPEG in it")
+    train.sort()
+    test.sort(key=lambda image: image[1])
+    classes = sorted({label for label, _, _ in train})
+    if foreign := {label for label, _, _ in test} - set(classes):
+        raise ValueError(f"{path}: val has classes that train has not: {', '.join(sorted(foreign)[:5])}")
+    number_of = {label: i for i, label in enumerate(classes)}
+    images = [*train, *test]
+    return Samples(
+        inputs=decode_images(
+            path, [name for _, _, name in images], channels=3, size=(SIDE, SIDE), limit=LIMIT, progress=progress
+        ),
+        target=torch.tensor([number_of[label] for label, _, _ in images]),
+        class_names=tuple(classes),
+        num_train=len(train),
+    )

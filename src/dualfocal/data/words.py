@@ -1,0 +1,108 @@
+"""Texts to numbers, and numbers to vectors: the tokenizer of the published pipeline, and GloVe's text files."""
+
+import io
+import itertools
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_SEPARATORS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
+MAX_LINE = 100_000  # bytes of a line of vectors: a thousand times the usual
+
+
+def tokens(text: str) -> list[str]:
+    """Words in lower case, split at spaces and punctuation, but not at apostrophes.
+
+    >>> tokens("Don't panic: e-mail (me)!")
+    ["don't", 'panic', 'e', 'mail', 'me']
+    """
+    return [word for word in text.lower().translate(_SEPARATORS).split(" ") if word]
+
+
+def vocabulary(texts: Iterable[Sequence[str]], num_words: int) -> tuple[str, ...]:
+    """The commonest words, commonest first, of equals the one seen first; word i has the number i + 1.
+
+    As the published pipeline counts, ``num_words`` includes the number 0 of padding.
+    """
+    counts = Counter(itertools.chain.from_iterable(texts))  # keeps the order in which words came
+    return tuple(word for word, _ in sorted(counts.items(), key=lambda of: -of[1])[: num_words - 1])
+
+
+def numbers(texts: Sequence[Sequence[str]], words: Sequence[str], length: int) -> Tensor:
+    """Each text as the numbers of its words, int32 (N, length): the last ``length`` known words, padded on the left."""
+    number_of = {word: i for i, word in enumerate(words, start=1)}
+    rows = np.zeros((len(texts), length), dtype=np.int32)
+    for row, text in zip(rows, texts, strict=True):
+        known = [number_of[word] for word in text if word in number_of][-length:]
+        if known:
+            row[-len(known) :] = known
+    return torch.from_numpy(rows)
+
+
+def read_vectors(path: Path, words: Sequence[str], *, member: str | None = None) -> tuple[Tensor, int]:
+    """Vectors of the words from a text file of lines ``word x1 x2 ...``, and how many of the words it has.
+
+    Returns:
+        float32 (1 + number of words, width): row 0, of padding, and words without a vector are 0. And the count.
+
+    Args:
+        path: text file, or a zip with one.
+        words: word i goes to row i + 1.
+        member: name of the file in the zip.
+
+    Raises:
+        ValueError: a line is not as it should be; the message names it.
+    """
+    row_of = {word.encode(): i for i, word in enumerate(words, start=1)}
+    vectors: torch.Tensor | None = None
+    found: set[int] = set()
+    width = 0
+    with _lines(path, member) as lines:
+        for count, line in enumerate(lines, start=1):
+            if vectors is None:
+                width = len(line.split()) - 1
+                if width < 2:
+                    raise ValueError(f"{path}: line 1 must be a word and the numbers of its vector, got {line[:60]!r}")
+                vectors = torch.zeros(len(words) + 1, width)
+            word, *_ = line.split(b" ", 1)
+            row = row_of.get(word)
+            if row is None or row in found:
+                continue
+            try:
+                values = np.array(line.rstrip().split(b" ")[1:], dtype=np.float32)
+            except ValueError as error:
+                raise ValueError(f"{path}: line {count} must be a word and {width} numbers: {error}") from error
+            if len(values) != width or not np.isfinite(values).all():
+                raise ValueError(f"{path}: line {count} must be a word and {width} numbers, has {len(values)}")
+            vectors[row] = torch.from_numpy(values)
+            found.add(row)
+    if vectors is None:
+        raise ValueError(f"{path}: is empty")
+    return vectors, len(found)
+
+
+@contextmanager
+def _lines(path: Path, member: str | None) -> Iterator[Iterator[bytes]]:
+    def bounded(file: io.BufferedIOBase) -> Iterator[bytes]:
+        while line := file.readline(MAX_LINE):
+            if len(line) == MAX_LINE:
+                raise ValueError(f"{path}: has a line of {MAX_LINE:,} bytes or more, this is no file of vectors")
+            yield line
+
+    try:
+        if path.suffix != ".zip":
+            with path.open("rb") as file:
+                yield bounded(file)
+            return
+        with zipfile.ZipFile(path) as archive, archive.open(member or archive.namelist()[0]) as packed:
+            yield bounded(io.BufferedReader(packed))  # type: ignore[type-var]
+    except KeyError as error:
+        raise ValueError(f"{path}: there is no {member} in it") from error
+    except (zipfile.BadZipFile, EOFError, RuntimeError) as error:
+        raise ValueError(f"{path}: is damaged: {error}") from error

@@ -1,0 +1,301 @@
+"""What has been decoded is read the next time, unless anything that it was made of has changed."""
+
+import json
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from dualfocal.data import _cache
+from dualfocal.data._cache import Samples, decoded
+
+NAMES, WORDS = ("größe", "猫", 'a "quote", a\nline'), ("", "naïve", "🎈", "\\")
+
+
+def samples(first: int = 0) -> Samples:
+    inputs = torch.arange(first, first + 12, dtype=torch.uint8).view(3, 4)
+    return Samples(inputs, torch.tensor([2, 0, 1]), NAMES, num_train=2, words=WORDS)
+
+
+def assert_same(found: Samples, expected: Samples) -> None:
+    assert torch.equal(found.inputs, expected.inputs)
+    assert found.inputs.dtype == expected.inputs.dtype
+    assert torch.equal(found.target, expected.target)
+    assert found.target.dtype == torch.int64
+    assert (found.class_names, found.num_train, found.words) == (
+        expected.class_names,
+        expected.num_train,
+        expected.words,
+    )
+
+
+class Decoder:
+    """Gives other samples each time, so that it shows whether a result was decoded or read."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> Samples:
+        self.calls += 1
+        return samples(first=self.calls)
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    folder = tmp_path / "source"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "a").write_text("content")
+    (folder / "b").write_text("content")
+    return folder
+
+
+def cache_file(root: Path) -> Path:
+    (only,) = (root / "decoded").iterdir()  # nothing else is there, temporary files neither
+    return only
+
+
+def test_it_is_decoded_once(tmp_path, source) -> None:
+    decode = Decoder()
+    for _ in range(3):
+        assert_same(decoded("name", tmp_path, [source], decode), samples(first=1))
+    assert decode.calls == 1
+    assert cache_file(tmp_path).name.startswith("name-")
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.float32])
+def test_inputs_of_any_type_and_layout_survive(tmp_path, source, dtype) -> None:
+    inputs = torch.arange(24).view(4, 3, 2).transpose(0, 2).to(dtype)
+    made = Samples(inputs, torch.tensor([[0, 9], [1, 9]])[:, 0], ("a", "b"), num_train=1)
+    assert not inputs.is_contiguous()
+    decoded("name", tmp_path, [source], lambda: made)
+    assert_same(decoded("name", tmp_path, [source], Decoder()), made)
+
+
+def test_what_was_read_can_be_written_to_and_does_not_change_the_file(tmp_path, source) -> None:
+    decoded("name", tmp_path, [source], Decoder())
+    decoded("name", tmp_path, [source], Decoder()).inputs.zero_()
+    assert_same(decoded("name", tmp_path, [source], Decoder()), samples(first=1))
+
+
+def longer(folder: Path) -> None:
+    (folder / "deep" / "a").write_text("content and more")
+
+
+def later(folder: Path) -> None:
+    file = folder / "deep" / "a"
+    of = file.stat()
+    file.write_text("CONTENT")
+    os.utime(file, ns=(of.st_atime_ns, of.st_mtime_ns + 1000))
+
+
+def earlier(folder: Path) -> None:
+    of = (folder / "b").stat()
+    os.utime(folder / "b", ns=(of.st_atime_ns, of.st_mtime_ns - 10**9))
+
+
+def added(folder: Path) -> None:
+    (folder / "deep" / "c").touch()
+
+
+def removed(folder: Path) -> None:
+    (folder / "b").unlink()
+
+
+def renamed(folder: Path) -> None:
+    (folder / "b").rename(folder / "c")
+
+
+def moved(folder: Path) -> None:
+    (folder / "b").rename(folder / "deep" / "b")
+
+
+@pytest.mark.parametrize("change", [longer, later, earlier, added, removed, renamed, moved])
+def test_a_change_in_the_folder_decodes_again(tmp_path, source, change) -> None:
+    decode = Decoder()
+    decoded("name", tmp_path, [source], decode)
+    change(source)
+    for _ in range(2):
+        assert_same(decoded("name", tmp_path, [source], decode), samples(first=2))
+    assert decode.calls == 2
+    cache_file(tmp_path)
+
+
+@pytest.mark.parametrize("change", [longer, later])
+def test_a_change_of_one_of_the_files_decodes_again(tmp_path, source, change) -> None:
+    decode, files = Decoder(), [source / "b", source / "deep" / "a"]
+    for _ in range(2):
+        decoded("name", tmp_path, files, decode)
+    assert decode.calls == 1
+    change(source)
+    assert_same(decoded("name", tmp_path, files, decode), samples(first=2))
+
+
+def test_a_change_behind_a_link_decodes_again(tmp_path, source) -> None:
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "deep").symlink_to(source / "deep", target_is_directory=True)
+    decode = Decoder()
+    for _ in range(2):
+        decoded("name", tmp_path, [tmp_path / "linked"], decode)
+    assert decode.calls == 1
+    longer(source)
+    assert_same(decoded("name", tmp_path, [tmp_path / "linked"], decode), samples(first=2))
+
+
+def test_the_same_files_elsewhere_are_others(tmp_path, source) -> None:
+    decode = Decoder()
+    decoded("name", tmp_path, [source], decode)
+    source.rename(tmp_path / "other")
+    assert_same(decoded("name", tmp_path, [tmp_path / "other"], decode), samples(first=2))
+
+
+def test_names_that_are_not_utf8_are_signed(tmp_path, source) -> None:
+    try:
+        Path(os.fsdecode(os.fsencode(source) + b"/\xff\xfe")).write_text("x")
+    except OSError:
+        pytest.skip("this disk has no such names")
+    decode = Decoder()
+    for _ in range(2):
+        decoded("name", tmp_path, [source], decode)
+    assert decode.calls == 1
+
+
+def test_each_name_and_option_has_a_file_of_its_own(tmp_path, source) -> None:
+    cases = [("a", None), ("b", None), ("a", {"size": 8}), ("a", {"size": 9}), ("a", {"size": None}), ("a", [1])]
+    decode = Decoder()
+    for i, (name, options) in enumerate(cases):
+        assert_same(decoded(name, tmp_path, [source], decode, options=options), samples(first=i + 1))
+    for i, (name, options) in enumerate(cases):
+        assert_same(decoded(name, tmp_path, [source], decode, options=options), samples(first=i + 1))
+    assert decode.calls == len(cases) == len(list((tmp_path / "decoded").iterdir()))
+
+
+def test_options_that_json_writes_otherwise_are_the_same(tmp_path, source) -> None:
+    decode = Decoder()
+    for _ in range(2):
+        decoded("name", tmp_path, [source], decode, options={"size": (8, 8), 1: "ü"})
+    assert decode.calls == 1
+
+
+def test_another_schema_decodes_again(tmp_path, source, monkeypatch) -> None:
+    decode = Decoder()
+    decoded("name", tmp_path, [source], decode)
+    monkeypatch.setattr(_cache, "SCHEMA", _cache.SCHEMA + 1)
+    for _ in range(2):
+        assert_same(decoded("name", tmp_path, [source], decode), samples(first=2))
+    cache_file(tmp_path)
+
+
+def rewrite(path: Path, about: object, **tensors: torch.Tensor) -> None:
+    """The same file, with other metadata or tensors."""
+    with safe_open(path, framework="pt") as file:
+        kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dictionary
+    kept = {name: of for name, of in (kept | tensors).items() if of is not None}
+    save_file(kept, path, metadata={_cache.KEY: about if isinstance(about, str) else json.dumps(about)})
+
+
+def about(path: Path) -> dict:
+    with safe_open(path, framework="pt") as file:
+        return json.loads(file.metadata()[_cache.KEY])
+
+
+DAMAGES = {
+    "empty": lambda path: path.write_bytes(b""),
+    "text": lambda path: path.write_text("not safetensors" * 100),
+    "cut short": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "cut in half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"more"),
+    "header of any size": lambda path: path.write_bytes(b"\xff" * 8 + path.read_bytes()[8:]),
+    "no metadata": lambda path: save_file({"inputs": torch.zeros(1), "target": torch.zeros(1)}, path),
+    "foreign metadata": lambda path: save_file({"inputs": torch.zeros(1)}, path, metadata={"format": "pt"}),
+    "metadata that is no json": lambda path: rewrite(path, "{"),
+    "metadata of no dictionary": lambda path: rewrite(path, []),
+    "metadata of a number": lambda path: rewrite(path, 5),
+    "metadata of nothing": lambda path: rewrite(path, None),
+    "metadata of a text": lambda path: rewrite(path, '"text"'),
+    "made of nothing": lambda path: rewrite(path, {}),
+    "field missing": lambda path: rewrite(path, {k: v for k, v in about(path).items() if k != "words"}),
+    "field too many": lambda path: rewrite(path, about(path) | {"more": 1}),
+    "field of another type": lambda path: rewrite(path, about(path) | {"class_names": 3}),
+    "no inputs": lambda path: rewrite(path, about(path), inputs=None),
+    "no target": lambda path: rewrite(path, about(path), target=None),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_file_that_is_no_cache_of_ours_is_replaced(tmp_path, source, damage) -> None:
+    decode = Decoder()
+    decoded("name", tmp_path, [source], decode)
+    DAMAGES[damage](cache_file(tmp_path))
+    for _ in range(2):
+        assert_same(decoded("name", tmp_path, [source], decode), samples(first=2))
+    assert decode.calls == 2
+    cache_file(tmp_path)
+
+
+def test_without_a_place_to_write_it_goes_on_with_a_warning(tmp_path, source) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "decoded").write_text("no folder")
+    decode = Decoder()
+    for i in range(2):
+        with pytest.warns(UserWarning, match="cannot be written, the data will be decoded each time") as caught:
+            assert_same(decoded("name", root, [source], decode), samples(first=i + 1))
+        assert len(caught) == 1
+        assert str(caught[0].message).startswith(f"{root / 'decoded' / 'name-'}")
+    assert (root / "decoded").read_text() == "no folder"
+
+
+def test_a_folder_in_the_place_of_the_file_is_left_alone(tmp_path, source) -> None:
+    decode = Decoder()
+    decoded("name", tmp_path, [source], decode)
+    path = cache_file(tmp_path)
+    path.unlink()
+    (path / "precious").mkdir(parents=True)
+    with pytest.warns(UserWarning, match="is a folder"):
+        assert_same(decoded("name", tmp_path, [source], decode), samples(first=2))
+    assert (path / "precious").is_dir()
+    assert cache_file(tmp_path) == path
+
+
+def test_an_error_while_writing_leaves_what_was_there(tmp_path, source, monkeypatch) -> None:
+    decode = Decoder()
+    decoded("name", tmp_path, [source], decode)
+    before = cache_file(tmp_path).read_bytes()
+    added(source)
+
+    def full(*_, **__) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.warns(UserWarning, match="No space left"):
+        assert_same(decoded("name", tmp_path, [source], decode), samples(first=2))
+    assert cache_file(tmp_path).read_bytes() == before
+
+
+def test_an_error_of_decoding_leaves_nothing(tmp_path, source) -> None:
+    def decode() -> Samples:
+        raise ValueError("damaged")
+
+    with pytest.raises(ValueError, match=r"^damaged$"):
+        decoded("name", tmp_path, [source], decode)
+    assert not (tmp_path / "decoded").exists()
+
+
+def test_many_at_once_leave_one_whole_file(tmp_path, source) -> None:
+    together = threading.Barrier(8)
+    made = Samples(torch.arange(200_000), torch.zeros(200_000, dtype=torch.int64), ("a",), num_train=1)
+
+    def decode() -> Samples:
+        together.wait()  # until all found no file
+        return made
+
+    with ThreadPoolExecutor(8) as pool:
+        for found in pool.map(lambda _: decoded("name", tmp_path, [source], decode), range(8)):
+            assert_same(found, made)
+    cache_file(tmp_path)
+    assert_same(decoded("name", tmp_path, [source], Decoder()), made)

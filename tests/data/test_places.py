@@ -1,0 +1,112 @@
+"""Where data is looked for, and what is said when it is not there."""
+
+from pathlib import Path
+
+import pytest
+
+from dualfocal.data.places import VARIABLE, DataNotFoundError, data_root, find, look_for
+from dualfocal.data.sources import OFFICIAL
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    """The user's cache folder."""
+    monkeypatch.setattr("pooch.os_cache", lambda name: tmp_path / "cache" / name)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    return tmp_path / "cache" / "dualfocal"
+
+
+def test_the_argument_comes_before_the_variable_and_that_before_the_cache_folder(cache, monkeypatch) -> None:
+    assert VARIABLE == "DUALFOCAL_DATA"
+    assert data_root() == data_root(None) == data_root("") == cache
+    monkeypatch.setenv(VARIABLE, "")
+    assert data_root() == cache
+    monkeypatch.setenv(VARIABLE, "/from/the/variable")
+    assert data_root() == Path("/from/the/variable")
+    assert data_root("/given") == data_root(Path("/given")) == Path("/given")
+
+
+def test_the_home_folder_is_expanded(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(VARIABLE, "~/variable")
+    assert data_root() == tmp_path / "variable"
+    assert data_root("~/given") == data_root(Path("~/given")) == tmp_path / "given"
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "file").touch()
+    assert look_for("name", "~/given", "file") == tmp_path / "given" / "file"
+
+
+def test_nothing_is_made(cache) -> None:
+    assert look_for("cifar10", None, "file") is None
+    assert not cache.exists()
+
+
+def test_files_and_folders_are_found_in_the_root_in_the_named_folder_or_as_the_root(tmp_path) -> None:
+    assert look_for("name", tmp_path, "data") is None
+    (tmp_path / "name" / "data").mkdir(parents=True)
+    assert look_for("name", tmp_path, "data") == tmp_path / "name" / "data"
+    assert look_for("name", tmp_path / "name" / "data", "data") == tmp_path / "name" / "data"
+    assert look_for("other", tmp_path, "data") is None
+    (tmp_path / "data").touch()
+    assert look_for("name", tmp_path, "data") == tmp_path / "data"
+
+
+def test_a_root_that_is_a_file_is_refused(tmp_path) -> None:
+    (tmp_path / "data").touch()
+    with pytest.raises(ValueError, match=r"the data's root must be a folder, .*data is a file"):
+        data_root(tmp_path / "data")
+
+
+def test_the_first_of_several_is_taken_wherever_it_is(tmp_path) -> None:
+    (tmp_path / "name").mkdir()
+    (tmp_path / "second").touch()
+    (tmp_path / "third").touch()
+    assert look_for("name", tmp_path, "first", "second", "third") == tmp_path / "second"
+    (tmp_path / "name" / "first").touch()
+    assert look_for("name", tmp_path, "first", "second", "third") == tmp_path / "name" / "first"
+    assert find("name", tmp_path, "first", "second", "third") == tmp_path / "name" / "first"
+
+
+def test_a_root_of_another_name_is_not_taken_for_the_data(tmp_path) -> None:
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    assert look_for("cifar100", tmp_path / "cifar-10-batches-bin", "cifar-100-binary") is None
+
+
+def test_the_variable_and_the_cache_folder_are_searched(cache, tmp_path, monkeypatch) -> None:
+    cache.mkdir(parents=True)
+    (cache / "data").touch()
+    assert find("cifar10", None, "data") == cache / "data"
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    (tmp_path / "data").touch()
+    assert find("cifar10", None, "data") == tmp_path / "data"
+
+
+@pytest.mark.parametrize("name", [name for name, official in OFFICIAL.items() if official.sources])
+def test_what_is_missing_is_named_with_the_command_that_gets_it(name, tmp_path) -> None:
+    with pytest.raises(DataNotFoundError) as caught:
+        find(name, tmp_path / "nowhere", "one", "two")
+    assert isinstance(caught.value, FileNotFoundError)
+    assert str(caught.value) == (
+        f"{name}: no one or two in {tmp_path / 'nowhere'}: run `dualfocal data fetch {name} --data-root "
+        f"{tmp_path / 'nowhere'}`, or set DUALFOCAL_DATA (or --data-root) to the folder that has it"
+    )
+
+
+def test_where_there_is_no_download_the_message_says_what_to_do_by_hand(tmp_path) -> None:
+    official = OFFICIAL["20newsgroups"]
+    assert not official.sources
+    with pytest.raises(DataNotFoundError) as caught:
+        find("20newsgroups", tmp_path, *official.layouts)
+    said = str(caught.value)
+    assert said.startswith("20newsgroups: no 20_newsgroups or 20_newsgroup or 20news-19997.tar.gz or ")
+    assert "get 20news-19997.tar.gz from qwone.com/~jason/20Newsgroups" in said
+    assert "use 20newsgroups_bydate" in said
+    assert str(tmp_path) in said
+    assert VARIABLE in said
+    assert "fetch" not in said
+    assert "\n" not in said
+
+
+def test_the_folder_that_was_searched_is_named_if_none_was_given(cache) -> None:
+    with pytest.raises(DataNotFoundError, match=r"in .*cache/dualfocal: run"):
+        find("cifar10", None, "file")

@@ -1,0 +1,197 @@
+"""Which files are compared with which checksums, and what is counted."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from dualfocal.data import load_data
+from dualfocal.data.dataset import DataSet
+from dualfocal.data.places import DataNotFoundError
+from dualfocal.data.registry import DATASETS
+from dualfocal.data.sources import OFFICIAL, Source
+from dualfocal.data.verify import Check, verify_content, verify_files
+
+BINARY = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
+PYTHON = ("batches.meta", *(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+
+
+def checksum(file: str, kind: str = "md5") -> str:
+    """Of the official file of that name, which holds its name here."""
+    return f"{kind}:{hashlib.new(kind, file.encode()).hexdigest()}"
+
+
+def publish(monkeypatch, name: str, sources=(), checksums=(), kind="md5") -> None:
+    changes = {
+        "sources": tuple(Source(file, (), checksum(file, kind), len(file)) for file in sources),
+        "checksums": {file: checksum(file, kind) for file in checksums},
+    }
+    monkeypatch.setitem(OFFICIAL, name, replace(OFFICIAL[name], **changes))
+
+
+def put(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(path.name)
+
+
+@pytest.fixture
+def cifar10(monkeypatch) -> None:
+    publish(monkeypatch, "cifar10", ["cifar-10-binary.tar.gz"], ["cifar-10-python.tar.gz", *BINARY, *PYTHON])
+
+
+@pytest.mark.parametrize("kind", ["md5", "sha256"])
+@pytest.mark.parametrize("inside", ["", "svhn"])
+def test_every_archive_is_checked(monkeypatch, tmp_path, kind, inside):
+    files = ["train_32x32.mat", "test_32x32.mat"]
+    publish(monkeypatch, "svhn", files, kind=kind)
+    put(*(tmp_path / inside / file for file in files))
+    seen = []
+    checks = list(verify_files("svhn", tmp_path, progress=seen.append))
+    assert checks == [Check(str(tmp_path / inside / file), True, kind) for file in files]
+    assert seen == files
+
+
+@pytest.mark.parametrize(
+    "change", [lambda old: b"\xff" + old[1:], lambda old: old[:-1] + b"\0", lambda old: old[:-1], lambda old: b""]
+)
+def test_any_change_of_an_archive_shows(cifar10, tmp_path, change):
+    path = tmp_path / "cifar-10-binary.tar.gz"
+    put(path)
+    path.write_bytes(change(path.read_bytes()))
+    assert list(verify_files("cifar10", tmp_path)) == [Check(str(path), False, "md5 differs from the official one")]
+
+
+@pytest.mark.parametrize(("folder", "names"), [("cifar-10-batches-bin", BINARY), ("cifar-10-batches-py", PYTHON)])
+def test_each_file_of_a_folder_is_checked(cifar10, tmp_path, folder, names):
+    put(*(tmp_path / folder / name for name in (*names, "readme.html")))
+    assert list(verify_files("cifar10", tmp_path)) == [
+        Check(str(tmp_path / folder / name), True, "md5") for name in names
+    ]
+    (tmp_path / folder / names[2]).write_text("another")
+    assert [check.what for check in verify_files("cifar10", tmp_path) if not check.right] == [
+        str(tmp_path / folder / names[2])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "names"),
+    [
+        ("cifar10", "cifar-10-batches-bin", BINARY),
+        ("cifar10", "cifar-10-batches-py", PYTHON),
+        ("cifar100", "cifar-100-python", ("meta", "test", "train")),
+    ],
+)
+def test_files_that_are_missing_are_named(monkeypatch, tmp_path, name, folder, names):
+    publish(monkeypatch, name, checksums={"cifar10": (*BINARY, *PYTHON), "cifar100": names}[name])
+    put(*(tmp_path / folder / file for file in names[2:]))
+    first, *others = verify_files(name, tmp_path)
+    assert first == Check(str(tmp_path / folder), False, f"{names[0]}, {names[1]} missing")
+    assert [check.right for check in others] == [True] * (len(names) - 2)
+
+
+def test_the_folder_itself_may_be_given(cifar10, tmp_path):
+    put(*(tmp_path / "cifar-10-batches-bin" / name for name in BINARY))
+    checks = list(verify_files("cifar10", tmp_path / "cifar-10-batches-bin"))
+    assert [(Path(check.what).name, check.right) for check in checks] == [(name, True) for name in BINARY]
+
+
+def test_archive_and_folder_are_both_checked(cifar10, tmp_path):
+    put(*(tmp_path / "cifar-10-batches-bin" / name for name in BINARY), tmp_path / "cifar10" / "cifar-10-binary.tar.gz")
+    (tmp_path / "cifar10" / "cifar-10-binary.tar.gz").write_text("another")
+    *folder, archive = verify_files("cifar10", tmp_path)
+    assert [check.right for check in folder] == [True] * 6
+    assert archive.right is False
+
+
+def test_without_checksums_nothing_is_right_or_wrong(tmp_path):
+    put(tmp_path / "cifar-100-binary" / "train.bin", tmp_path / "cifar-100-binary" / "test.bin")
+    put(tmp_path / "news20.tar.gz")
+    assert list(verify_files("cifar100", tmp_path)) == [
+        Check(str(tmp_path / "cifar-100-binary"), None, "no checksums of single files are published")
+    ]
+    assert list(verify_files("20newsgroups", tmp_path)) == [
+        Check(str(tmp_path / "news20.tar.gz"), None, "no checksum is published")
+    ]
+
+
+def test_an_empty_folder_is_wrong_and_nothing_else(cifar10, tmp_path):
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    folder = str(tmp_path / "cifar-10-batches-bin")
+    assert list(verify_files("cifar10", tmp_path)) == [Check(folder, False, f"{', '.join(BINARY)} missing")]
+
+
+def test_half_of_svhn_is_not_right(monkeypatch, tmp_path):
+    publish(monkeypatch, "svhn", ["test_32x32.mat", "train_32x32.mat"])
+    put(tmp_path / "test_32x32.mat")
+    assert any(check.right is False for check in verify_files("svhn", tmp_path))
+
+
+@pytest.mark.parametrize("name", [name for name, official in OFFICIAL.items() if official.layouts])
+def test_what_is_not_there_is_not_found(tmp_path, name):
+    with pytest.raises(
+        DataNotFoundError, match=rf"^{name}: no .* in .*set DUALFOCAL_DATA \(or --data-root\)"
+    ) as raised:
+        list(verify_files(name, tmp_path))
+    fetch = f"run `dualfocal data fetch {name} --data-root {tmp_path}`"
+    assert (fetch in str(raised.value)) == (name != "20newsgroups")
+    assert isinstance(raised.value, FileNotFoundError)
+    if name in DATASETS:
+        with pytest.raises(DataNotFoundError, match=f"^{name}: no "):
+            load_data(name, tmp_path)
+
+
+def test_official_checksums_are_of_names_that_are_looked_for():
+    for official in OFFICIAL.values():
+        archives = {file for file in official.checksums if file.endswith("gz")} | {s.file for s in official.sources}
+        assert archives <= set(official.layouts)
+        for checksum in (*official.checksums.values(), *(source.checksum for source in official.sources)):
+            kind, digest = checksum.split(":")
+            assert len(bytes.fromhex(digest)) == {"md5": 16, "sha256": 32}[kind]
+
+
+# --- content ---
+
+
+def data_set(train=6, val=2, val2=0, test=4, classes=10) -> DataSet:
+    sizes = {"train": train, "val": val, "val2": val2, "test": test}
+    places = torch.arange(sum(sizes.values())).split(list(sizes.values()))
+    return DataSet(
+        name="any",
+        class_names=OFFICIAL["cifar10"].class_names if classes == 10 else tuple(map(str, range(classes))),
+        inputs=torch.zeros(sum(sizes.values()), 1),
+        target=torch.zeros(sum(sizes.values()), dtype=torch.long),
+        splits={part: index for part, index in zip(sizes, places, strict=True) if len(index)},
+    )
+
+
+@pytest.fixture
+def _counts(monkeypatch):
+    monkeypatch.setitem(OFFICIAL, "cifar10", replace(OFFICIAL["cifar10"], num_train=8, num_test=4))
+
+
+@pytest.mark.usefixtures("_counts")
+@pytest.mark.parametrize("parts", [{}, {"train": 5, "val2": 1}, {"train": 8, "val": 0}])
+def test_content_is_right_however_it_is_split(parts):
+    assert verify_content(data_set(**parts), "cifar10") == Check("content", True, "8 + 4 samples in 10 classes")
+
+
+@pytest.mark.usefixtures("_counts")
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [
+        ({"train": 1_005}, "1,007 + 4 samples in 10 classes"),
+        ({"val": 1}, "7 + 4 samples in 10 classes"),
+        ({"test": 5}, "8 + 5 samples in 10 classes"),
+        ({"train": 5, "test": 5}, "7 + 5 samples in 10 classes"),
+        ({"classes": 9}, "8 + 4 samples in 9 classes"),
+    ],
+)
+def test_content_that_differs_is_told_with_what_it_should_be(parts, found):
+    assert verify_content(data_set(**parts), "cifar10") == Check("content", False, f"{found}, officially 8 + 4 in 10")
+
+
+def test_content_of_a_test_set():
+    assert verify_content(data_set(train=0, val=0, test=10_000), "cifar10c").right is True
