@@ -34,6 +34,7 @@ bench: $(VENV)/installed $(PEERS)/installed  ## every script of benchmarks/; res
 	$(BIN)/python benchmarks/inference_coverage.py --csv benchmarks/results/inference_coverage.csv
 	$(BIN)/python benchmarks/learned_prior.py --csv benchmarks/results/learned_prior.csv
 	$(BIN)/python benchmarks/cross_fit_coverage.py --csv benchmarks/results/cross_fit_coverage.csv
+	$(BIN)/python benchmarks/data_cpu.py --csv benchmarks/results/data_cpu.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --csv benchmarks/results/metrics_cpu.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --stream --csv benchmarks/results/metrics_stream.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --cli --csv benchmarks/results/metrics_cli.csv
