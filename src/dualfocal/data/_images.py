@@ -86,6 +86,8 @@ def _decode(
         with Image.open(io.BytesIO(content)) as image:
             if image.width * image.height > (Image.MAX_IMAGE_PIXELS or 2**31):
                 raise ValueError(f"has {image.width} x {image.height} pixels, which is too many")
+            if image.mode[0] in "IF":  # Pillow would cut larger values to 255
+                raise ValueError(f"has pixels of more than 8 bits (mode {image.mode})")
             upright = ImageOps.exif_transpose(image).convert(MODES[channels])
             if resize and size is not None:
                 upright = ImageOps.fit(upright, (size[1], size[0]), Image.Resampling.BILINEAR)

@@ -93,7 +93,7 @@ def _read_binary(path: Path, num_classes: int, train: list[str], test: str, meta
         if not content or len(content) % record:
             raise ValueError(f"must consist of records of {record} bytes, has {len(content)} bytes")
         rows = np.frombuffer(content, np.uint8).reshape(-1, record)
-        return rows[:, -PIXELS:], rows[:, -PIXELS - 1].astype(np.int64)
+        return rows[:, -PIXELS:], _checked(rows[:, -PIXELS - 1].astype(np.int64), num_classes)
 
     def names(content: bytes) -> list[str]:
         return content.decode("ascii", errors="replace").split()
@@ -114,9 +114,7 @@ def _read_python(path: Path, num_classes: int, train: list[str], test: str, meta
             raise ValueError(f"must have '{fine}labels', a list of integers")
         if images.shape != (len(labels), PIXELS):
             raise ValueError(f"must have {PIXELS} pixels for each of {len(labels)} labels, has {images.shape}")
-        if labels and not 0 <= min(labels) <= max(labels) < num_classes:
-            raise ValueError(f"labels must be from 0 to {num_classes - 1}, got {min(labels)} to {max(labels)}")
-        return images, np.array(labels, dtype=np.int64)
+        return images, _checked(np.array(labels, dtype=np.int64), num_classes)
 
     def names(content: bytes) -> list[str]:
         found = _dictionary(content).get(f"{fine}label_names")
@@ -125,6 +123,12 @@ def _read_python(path: Path, num_classes: int, train: list[str], test: str, meta
         return found
 
     return _assemble(path, num_classes, train, test, meta, batch, names)
+
+
+def _checked(labels: npt.NDArray[np.int64], num_classes: int) -> npt.NDArray[np.int64]:
+    if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
+        raise ValueError(f"labels must be from 0 to {num_classes - 1}, got {labels.min()} to {labels.max()}")
+    return labels
 
 
 def _dictionary(content: bytes) -> dict[Any, Any]:

@@ -58,7 +58,7 @@ def cifar10c(
     if generate:
         if corruption != "gaussian_noise":
             raise ValueError(f"only gaussian_noise can be generated, got {corruption!r}")
-        clean, target = (data := cifar10(root)).part("test")
+        clean, target = (data := cifar10(root, val_size=0)).part("test")
         class_names, inputs = data.class_names, gaussian_noise(clean, severity, seed=seed)
         note = f"noise made here with seed {seed}, not that of the official files"
     else:
@@ -95,6 +95,8 @@ def _read(path: Path, corruption: str) -> Samples:
         arrays = ", ".join(sorted(name for name in there if name.endswith(".npy") and name != "labels.npy"))
         raise ValueError(f"{path}: there is no {' and no '.join(missing)} in it; there is {arrays or 'nothing'}")
     images, labels = (found[name] for name in wanted)
+    if labels.dtype.kind not in "iu" or not np.isin(labels, np.arange(10)).all():
+        raise ValueError(f"{path}: labels.npy must be integers from 0 to 9")
     if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or labels.shape != images.shape[:1]:
         raise ValueError(
             f"{path}: {wanted[0]} must be bytes, N x 32 x 32 x 3, with as many labels; "
@@ -112,12 +114,14 @@ def _read(path: Path, corruption: str) -> Samples:
 
 def _array(path: Path, name: str, content: bytes) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
     try:
+        if not content.startswith(b"\x93NUMPY"):  # numpy would read other things, too
+            raise ValueError("it does not begin as a .npy file does")
         array: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except (ValueError, EOFError, OSError, MemoryError, OverflowError) as error:
         raise ValueError(f"{path}: {name}: is no array that can be read: {error}") from error
     return array
 
 
 def _check_severity(severity: int) -> None:
-    if severity not in range(1, NUM_SEVERITIES + 1):
+    if type(severity) is not int or not 1 <= severity <= NUM_SEVERITIES:
         raise ValueError(f"severity must be an integer from 1 to {NUM_SEVERITIES}, got {severity!r}")

@@ -3,7 +3,7 @@
 import torch
 
 from dualfocal.data.dataset import DataSet
-from dualfocal.data.splits import Size, random_split
+from dualfocal.data.splits import Size, random_split, sizes
 from dualfocal.data.transforms import Normalize
 
 NUM_TRAIN = 800
@@ -40,15 +40,14 @@ def digits(
         images = images.to(torch.uint8)
         encoder = Normalize(mean=(0.0,), std=(MAX_PIXEL / 255,))
     development, test = torch.randperm(len(images), generator=rng).tensor_split([NUM_TRAIN])
-    parts = random_split(NUM_TRAIN, val_size=val_size, val2_size=val2_size, seed=split_seed) if val_size else {}
+    parts = {"train": torch.arange(NUM_TRAIN)}
+    if any(sizes(NUM_TRAIN, val_size=val_size, val2_size=val2_size)):
+        parts = random_split(NUM_TRAIN, val_size=val_size, val2_size=val2_size, seed=split_seed)
     return DataSet(
         name="digits",
         class_names=tuple(map(str, range(10))),
         inputs=images,
         target=target,
-        splits={
-            **({part: development[index] for part, index in parts.items()} or {"train": development}),
-            "test": test,
-        },
+        splits={**{part: development[index] for part, index in parts.items()}, "test": test},
         encoder=encoder,
     )

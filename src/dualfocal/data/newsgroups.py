@@ -11,7 +11,7 @@ from dualfocal.data._tree import read_files
 from dualfocal.data.dataset import DataSet
 from dualfocal.data.places import Root, find
 from dualfocal.data.sources import OFFICIAL
-from dualfocal.data.splits import Size, random_split, shuffled, sizes
+from dualfocal.data.splits import Size, as_count, random_split, shuffled, sizes
 from dualfocal.data.transforms import Embed
 from dualfocal.data.words import numbers, read_vectors, tokens, vocabulary
 
@@ -26,7 +26,7 @@ def newsgroups(
     width: int = 100,
     val_size: Size = 900,
     val2_size: Size = 0,
-    test_size: int = NUM_TEST,
+    test_size: Size = NUM_TEST,
     split_seed: int = 1,
     num_words: int = 20_000,
     length: int = 1_000,
@@ -51,13 +51,12 @@ def newsgroups(
     path = find("20newsgroups", root, *OFFICIAL["20newsgroups"].layouts)
     samples = _decoded("20newsgroups", root, [path], num_words, length)
     num = len(samples.target)
-    if not 0 < test_size < num:
+    num_test = as_count(test_size, num, "test_size")
+    if not 0 < num_test < num:
         raise ValueError(f"test_size must be from 1 to {num - 1}, got {test_size}")
-    val, val2 = sizes(num - test_size, val_size=val_size, val2_size=val2_size)
+    val, val2 = sizes(num - num_test, val_size=val_size, val2_size=val2_size)
     order = shuffled(num, split_seed)
-    train, second, first, test = order.tensor_split(
-        [num - test_size - val - val2, num - test_size - val, num - test_size]
-    )
+    train, second, first, test = order.tensor_split([num - num_test - val - val2, num - num_test - val, num - num_test])
     parts = {"train": train, "val": first, "val2": second, "test": test}
     return _data_set(
         "20newsgroups", root, samples, {part: index for part, index in parts.items() if len(index)}, vectors, width
@@ -90,7 +89,11 @@ def newsgroups_by_date(
     name = "20newsgroups_bydate"
     path = find(name, root, *OFFICIAL[name].layouts)
     paths = [path, path.with_name("20news-bydate-test")] if path.name == "20news-bydate-train" else [path]
+    if not paths[-1].exists():
+        raise ValueError(f"{paths[-1]}: there is no such folder, it must lie beside {paths[0].name}")
     samples = _decoded(name, root, paths, num_words, length)
+    if not 0 < samples.num_train < len(samples.target):
+        raise ValueError(f"{path}: there must be texts below 20news-bydate-train and 20news-bydate-test")
     splits = random_split(samples.num_train, val_size=val_size, val2_size=val2_size, seed=split_seed)
     splits["test"] = torch.arange(samples.num_train, len(samples.target))
     return _data_set(name, root, samples, splits, vectors, width)
@@ -132,11 +135,10 @@ def _read(paths: list[Path], num_words: int, length: int) -> Samples:
     """Files ``.../GROUP/NUMBER``; those below a folder ``...-test`` are the test part, if there is one."""
     texts: dict[tuple[bool, str, str], list[str]] = {}  # for testing, group, number
     for path in paths:
-        if not path.exists():
-            raise ValueError(f"{path}: there is no such folder, the test texts must lie beside the training texts")
         for name, content in read_files(path, lambda name: name.split("/")[-1].isdigit(), limit=LIMIT):
             *above, group, number = name.split("/")
-            texts[any(folder.endswith("-test") for folder in above), group, number] = tokens(body(content))
+            if above:  # else it lies in no group
+                texts[any(folder.endswith("-test") for folder in above), group, number] = tokens(body(content))
     if not texts:
         raise ValueError(f"{paths[0]}: there are no texts GROUP/NUMBER in it")
     order = sorted(texts)  # file names as text: 10 comes before 9

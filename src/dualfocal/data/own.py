@@ -2,6 +2,7 @@
 
 import os
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from dualfocal.data._images import MODES, Progress, decode_images
 from dualfocal.data._tree import list_files
 from dualfocal.data.dataset import DataSet
 from dualfocal.data.places import Root
-from dualfocal.data.splits import Size, as_count, random_split, shuffled
+from dualfocal.data.splits import Size, as_count, random_split, shuffled, sizes
 from dualfocal.data.transforms import CropFlip, Normalize
 
 LIMIT = 2**40
+MAX_CLASSES = 100_000
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 PART_FOLDERS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 PART_ARRAYS = ("train", "val", "test")
@@ -114,8 +116,8 @@ def npz(
     """
     file = Path(path)
     arrays = _load(file)
-    if "x" in arrays and "x_train" in arrays:
-        raise ValueError(f"{file}: has x and x_train: which is meant is not guessed")
+    if "x" in arrays and (others := [f"x_{part}" for part in PART_ARRAYS if f"x_{part}" in arrays]):
+        raise ValueError(f"{file}: has x and {', '.join(others)}: which is meant is not guessed")
     found = ["x"] if "x" in arrays else [f"x_{part}" for part in PART_ARRAYS if f"x_{part}" in arrays]
     if not found or found[0] not in ("x", "x_train"):
         raise ValueError(f"{file}: must have arrays x_train and y_train, or x and y; has {', '.join(arrays) or 'none'}")
@@ -137,7 +139,7 @@ def npz(
         raise ValueError(f"padding and flip are for images, {file} has {samples.ndim - 1} dimensions for each sample")
     return DataSet(
         name=file.stem,
-        class_names=tuple(map(str, names.reshape(-1).tolist())),
+        class_names=tuple(names.reshape(-1).astype(str).tolist()),
         inputs=samples,
         target=labels_,
         splits=splits,
@@ -149,12 +151,14 @@ def npz(
 def _sort(folder: Path) -> tuple[list[str], list[str], list[int], tuple[str, ...]]:
     """Part ("" if there are no parts), name and label of each image, and the names of classes."""
     files = [name.split("/")[1:] for name in list_files(folder, limit=LIMIT) if name.lower().endswith(SUFFIXES)]
-    by_part = bool(files) and all(parts[0] in PART_FOLDERS for parts in files)
-    images = [
-        (PART_FOLDERS[parts[0]] if by_part else "", parts[by_part], parts)
-        for parts in files
-        if len(parts) > 1 + by_part
-    ]
+    files = [parts for parts in files if not parts[-1].startswith(".")]  # which some systems put beside each file
+    deep = {parts[0] for parts in files if len(parts) > 2}
+    by_part = "train" in deep or (bool(files) and {parts[0] for parts in files} <= deep & PART_FOLDERS.keys())
+    for parts in files:
+        if len(parts) < 2 + by_part or (by_part and parts[0] not in PART_FOLDERS):
+            where = "train/CLASS, val/CLASS or test/CLASS" if by_part else "the folder of a class"
+            raise ValueError(f"{folder}: images must lie in {where}, {'/'.join(parts)} does not")
+    images = [(PART_FOLDERS[parts[0]] if by_part else "", parts[by_part], parts) for parts in files]
     class_names = sorted({label for _, label, _ in images})
     if len(class_names) < 2:
         raise ValueError(
@@ -185,7 +189,7 @@ def _split(part_of: Sequence[str], *, val_size: Size, val2_size: Size, test_size
             given["test"] = test
     if "val" in given and val2_size:
         raise ValueError("val2_size is for data without a validation part of its own")
-    if "val" in given or not val_size:
+    if "val" in given or not any(sizes(len(train), val_size=val_size, val2_size=val2_size)):
         return {"train": train, **given}
     return {
         part: train[of]
@@ -212,11 +216,12 @@ def _load(file: Path) -> dict[str, npt.NDArray[Any]]:
     if not file.is_file():
         raise ValueError(f"{file}: there is no such file")
     try:
-        with np.load(file, allow_pickle=False) as found:
-            if not hasattr(found, "files"):
-                raise ValueError("is a single array, not an .npz file")
+        with file.open("rb") as opened:  # by us: numpy leaves a damaged file open
+            found = np.load(opened, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                raise ValueError("it is a single array, not an .npz file")
             return {name: found[name] for name in found.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{file}: cannot be read: {error}") from error
 
 
@@ -246,6 +251,10 @@ def _as_inputs(file: Path, name: str, array: npt.NDArray[Any], layout: str | Non
 
 def _as_target(file: Path, name: str, array: npt.NDArray[Any], count: int) -> Tensor:
     labels = array.reshape(-1)
-    if labels.dtype.kind not in "iu" or len(labels) != count or labels.min() < 0:
+    if labels.dtype.kind not in "iu" or len(labels) != count:
         raise ValueError(f"{file}: {name} must be {count} class numbers from 0, got {array.dtype} {array.shape}")
+    if not 0 <= labels.min() <= labels.max() < MAX_CLASSES:
+        raise ValueError(
+            f"{file}: {name} must be class numbers from 0 to {MAX_CLASSES - 1}, got {labels.min()} to {labels.max()}"
+        )
     return torch.from_numpy(labels.astype(np.int64))

@@ -64,9 +64,9 @@ def _read_part(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]
     try:
         found = scipy.io.loadmat(path, variable_names=("X", "y"))
         images, labels = found["X"], found["y"].reshape(-1)
-    except OSError:
-        raise
     except Exception as error:  # whatever a damaged file makes scipy raise
+        if isinstance(error, OSError) and error.filename is not None:  # it could not be opened
+            raise
         raise ValueError(f"{path}: is damaged, or no .mat file of SVHN: {error}") from error
     if images.dtype != np.uint8 or images.shape != (32, 32, 3, len(labels)):
         raise ValueError(f"{path}: X must be bytes, 32 x 32 x 3 x {len(labels)}, got {images.dtype} {images.shape}")

@@ -60,7 +60,7 @@ def _read(path: Path, progress: Progress | None) -> Samples:
     for name in list_files(path, limit=LIMIT):
         parts = name.split("/")[1:]
         number = re.search(r"_(\d+)\.JPEG$", name)
-        if number is None or len(parts) < 3:
+        if number is None or len(parts) < 3 or parts[-1].startswith("."):  # which some systems put beside each file
             continue
         if parts[0] == "train":
             train.append((parts[1], int(number[1]), name))
@@ -71,6 +71,8 @@ def _read(path: Path, progress: Progress | None) -> Samples:
             test.append((label, int(number[1]), name))
     if not train or not test:
         raise ValueError(f"{path}: there must be train/CLASS/images/*.JPEG and val/images/*.JPEG in it")
+    if len({number for _, number, _ in test}) < len(test):
+        raise ValueError(f"{path}: val has images of the same number, such as {test[0][2]}, twice")
     train.sort()
     test.sort(key=lambda image: image[1])
     classes = sorted({label for label, _, _ in train})

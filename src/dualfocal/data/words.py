@@ -3,6 +3,7 @@
 import io
 import itertools
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -70,16 +71,16 @@ def read_vectors(path: Path, words: Sequence[str], *, member: str | None = None)
                 if width < 2:
                     raise ValueError(f"{path}: line 1 must be a word and the numbers of its vector, got {line[:60]!r}")
                 vectors = torch.zeros(len(words) + 1, width)
-            word, *_ = line.split(b" ", 1)
+            word, *_ = line.split(None, 1) or [b""]
             row = row_of.get(word)
             if row is None or row in found:
                 continue
             try:
-                values = np.array(line.rstrip().split(b" ")[1:], dtype=np.float32)
+                values = np.array(line.split()[1:], dtype=np.float64)
             except ValueError as error:
                 raise ValueError(f"{path}: line {count} must be a word and {width} numbers: {error}") from error
-            if len(values) != width or not np.isfinite(values).all():
-                raise ValueError(f"{path}: line {count} must be a word and {width} numbers, has {len(values)}")
+            if len(values) != width or not (abs(values) < 1e30).all():
+                raise ValueError(f"{path}: line {count} must be a word and {width} finite numbers, got {line[:60]!r}")
             vectors[row] = torch.from_numpy(values)
             found.add(row)
     if vectors is None:
@@ -104,5 +105,5 @@ def _lines(path: Path, member: str | None) -> Iterator[Iterator[bytes]]:
             yield bounded(io.BufferedReader(packed))  # type: ignore[type-var]
     except KeyError as error:
         raise ValueError(f"{path}: there is no {member} in it") from error
-    except (zipfile.BadZipFile, EOFError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise ValueError(f"{path}: is damaged: {error}") from error

@@ -1,0 +1,352 @@
+"""CIFAR-10 and CIFAR-100: every layout gives the same, and no file is believed."""
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from official import (
+    CIFAR10_NAMES,
+    CIFAR100_NAMES,
+    cifar_dict,
+    cifar_files,
+    overwrite,
+    python2_pickle,
+    python3_pickle,
+    saying,
+    some_images,
+    write_folder,
+    write_tar,
+)
+
+from dualfocal.data import DataNotFoundError, load_data
+
+NUM_CLASSES = {"cifar10": 10, "cifar100": 100}
+NAMES = {"cifar10": CIFAR10_NAMES, "cifar100": CIFAR100_NAMES}
+ARCHIVES = {
+    ("cifar10", "binary"): "cifar-10-binary.tar.gz",
+    ("cifar10", "python"): "cifar-10-python.tar.gz",
+    ("cifar100", "binary"): "cifar-100-binary.tar.gz",
+    ("cifar100", "python"): "cifar-100-python.tar.gz",
+}
+BIN, PY = "cifar-10-batches-bin", "cifar-10-batches-py"
+NUM, NUM_TRAIN = 120, 100
+
+
+def write(root, name="cifar10", version="binary", *, archive=False, images=None, labels=None):
+    """Return the path of what was written."""
+    if images is None:
+        images, labels = some_images(NUM, NUM_CLASSES[name])
+    files = cifar_files(name, images, labels, version)
+    if archive:
+        return write_tar(root / ARCHIVES[name, version.split()[0]], files)
+    return write_folder(root, files) / next(iter(files)).split("/")[0]
+
+
+def load(root, name="cifar10", **options):
+    return load_data(name, root, **{"val_size": 20} | options)
+
+
+# ---- what is read --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("archive", [False, True], ids=["folder", "archive"])
+@pytest.mark.parametrize("version", ["binary", "python 2", "python 3"])
+@pytest.mark.parametrize("name", NUM_CLASSES)
+def test_every_layout_gives_the_images_labels_and_names_that_were_written(name, version, archive, tmp_path):
+    images, labels = some_images(NUM, NUM_CLASSES[name])
+    write(tmp_path, name, version, archive=archive)
+    data = load(tmp_path, name)
+    assert torch.equal(data.inputs, torch.from_numpy(images))
+    assert data.target.tolist() == labels.tolist()
+    assert data.class_names == NAMES[name]
+    assert data.splits["test"].tolist() == list(range(NUM_TRAIN, NUM))
+    assert sorted([*data.splits["train"], *data.splits["val"]]) == list(range(NUM_TRAIN))
+
+
+def test_a_record_is_a_label_then_red_green_and_blue_planes_row_by_row(tmp_path):
+    record = bytearray(1 + 3 * 1024)
+    record[0] = 6
+    record[1 + 32 * 5 + 7], record[1 + 1024 + 32 * 31 + 2], record[1 + 2048] = 11, 22, 33
+    batches = {f"{BIN}/{file}.bin": bytes(record) for file in [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]}
+    data = load(write_folder(tmp_path, batches), val_size=1)
+    expected = torch.zeros(3, 32, 32, dtype=torch.uint8)
+    expected[0, 5, 7], expected[1, 31, 2], expected[2, 0, 0] = 11, 22, 33
+    assert all(torch.equal(image, expected) for image in data.inputs)
+    assert data.target.tolist() == [6] * 6
+
+
+@pytest.mark.filterwarnings("ignore:numpy.core:DeprecationWarning")
+def test_the_pickles_written_by_hand_are_what_python_itself_reads():
+    images, labels = some_images(7)
+    original = cifar_dict(images, labels, "data_batch_1", coarse=True)
+    found = pickle.loads(python2_pickle(original), encoding="latin-1")
+    assert np.array_equal(found.pop("data"), original.pop("data"))
+    assert found == original
+    assert b"numpy.core.multiarray" in python2_pickle(np.zeros((1, 1), np.uint8))
+
+
+@pytest.mark.parametrize("version", ["binary", "python 2"])
+def test_without_a_file_of_names_classes_are_numbered(version, tmp_path):
+    folder = write(tmp_path, version=version)
+    next(folder.glob("batches.meta*")).unlink()
+    assert load(tmp_path).class_names == tuple("0123456789")
+
+
+def test_layouts_are_looked_for_as_documented_folders_first_and_binary_first(tmp_path):
+    order = [("binary", False), ("python 2", False), ("binary", True), ("python 2", True)]
+    paths = []
+    for value, (version, archive) in enumerate(order):
+        images = np.full((12, 3, 32, 32), value, dtype=np.uint8)
+        paths.append(write(tmp_path, version=version, archive=archive, images=images, labels=np.arange(12) % 10))
+    for value, path in enumerate(paths):
+        assert load(tmp_path, val_size=2).inputs.unique().tolist() == [value]
+        path.rename(tmp_path / f"set aside {value}")
+    with pytest.raises(DataNotFoundError, match=saying("cifar10", BIN, PY, tmp_path, "dualfocal data fetch cifar10")):
+        load(tmp_path)
+
+
+def test_the_data_may_lie_in_the_root_in_a_folder_of_its_name_or_be_the_root(tmp_path):
+    images, _ = some_images(NUM)
+    for place in (tmp_path / "a", tmp_path / "b" / "cifar10"):
+        write(place)
+    for root in (tmp_path / "a", tmp_path / "b", tmp_path / "a" / BIN):
+        assert torch.equal(load(root).inputs, torch.from_numpy(images)), root
+
+
+# ---- the cache -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("archive", [False, True], ids=["folder", "archive"])
+def test_the_second_time_the_files_are_not_read_again(archive, tmp_path):
+    path = write(tmp_path, archive=archive)
+    first = load(tmp_path)
+    file = path if archive else path / "data_batch_3.bin"
+    overwrite(file, bytes(file.stat().st_size), seconds_later=0)  # nothing to be seen from outside
+    second = load(tmp_path)
+    assert torch.equal(second.inputs, first.inputs)
+    assert torch.equal(second.target, first.target)
+    assert second.class_names == first.class_names == CIFAR10_NAMES
+
+
+def test_a_file_that_has_changed_is_read_again(tmp_path):
+    folder = write(tmp_path)
+    before = load(tmp_path).inputs
+    images, labels = some_images(NUM, seed=1)
+    content = cifar_files("cifar10", images, labels)[f"{BIN}/data_batch_3.bin"]
+    overwrite(folder / "data_batch_3.bin", content, seconds_later=1)
+    after = load(tmp_path).inputs
+    assert torch.equal(after[40:60], torch.from_numpy(images[40:60]))
+    assert torch.equal(after[:40], before[:40])
+    assert torch.equal(after[60:], before[60:])
+
+
+def test_an_archive_that_has_changed_is_read_again(tmp_path):
+    path = write(tmp_path, archive=True)
+    load(tmp_path)
+    images, labels = some_images(NUM, seed=1)
+    other = write_tar(tmp_path / "other.tar.gz", cifar_files("cifar10", images, labels))
+    overwrite(path, other.read_bytes(), seconds_later=1)
+    assert torch.equal(load(tmp_path).inputs, torch.from_numpy(images))
+
+
+def test_a_file_that_is_gone_is_missed_even_if_the_cache_has_it(tmp_path):
+    folder = write(tmp_path)
+    load(tmp_path)
+    (folder / "data_batch_2.bin").unlink()
+    with pytest.raises(ValueError, match=saying(folder, "data_batch_2.bin")):
+        load(tmp_path)
+
+
+def test_a_damaged_cache_is_made_anew(tmp_path):
+    write(tmp_path)
+    first = load(tmp_path)
+    (cache,) = tmp_path.glob("decoded/*")
+    cache.write_bytes(cache.read_bytes()[:1000])
+    assert torch.equal(load(tmp_path).inputs, first.inputs)
+    assert cache.stat().st_size > 1000
+
+
+# ---- who trains, and how -------------------------------------------------------------------------------------
+def published_order(count, seed=1):
+    """As the published code drew it."""
+    order = list(range(count))
+    np.random.RandomState(seed).shuffle(order)
+    return order
+
+
+@pytest.mark.parametrize("name", NUM_CLASSES)
+def test_of_the_shuffled_training_images_the_first_validate(name, tmp_path):
+    write(tmp_path, name)
+    data = load(tmp_path, name, val_size=20)
+    assert data.splits["val"].tolist() == published_order(NUM_TRAIN)[:20]
+    assert data.splits["train"].tolist() == published_order(NUM_TRAIN)[20:]
+    other = load(tmp_path, name, val_size=0.2, split_seed=2)
+    assert other.splits["val"].tolist() == published_order(NUM_TRAIN, seed=2)[:20]
+
+
+def test_by_default_5000_images_validate_drawn_with_seed_1(tmp_path):
+    write(tmp_path, images=np.zeros((6_006, 3, 32, 32), np.uint8), labels=np.zeros(6_006, np.int64))
+    splits = load_data("cifar10", tmp_path).splits
+    assert {part: len(index) for part, index in splits.items()} == {"train": 5, "val": 5_000, "test": 1_001}
+    assert splits["val"].tolist() == published_order(5_005)[:5_000]
+
+
+def test_a_second_validation_part_leaves_the_first_as_it_was(tmp_path):
+    write(tmp_path)
+    splits = load(tmp_path, val_size=20, val2_size=15).splits
+    assert splits["val"].tolist() == published_order(NUM_TRAIN)[:20]
+    assert splits["val2"].tolist() == published_order(NUM_TRAIN)[20:35]
+    assert splits["train"].tolist() == published_order(NUM_TRAIN)[35:]
+
+
+def test_without_validation_all_images_train(tmp_path):
+    write(tmp_path)
+    splits = load(tmp_path, val_size=0).splits
+    assert set(splits) == {"train", "test"}
+    assert sorted(splits["train"].tolist()) == list(range(NUM_TRAIN))
+
+
+def normalized(images, mean, std):
+    mean, std = (np.array(of).reshape(3, 1, 1) for of in (mean, std))
+    return torch.from_numpy((images / 255 - mean) / std).float()
+
+
+OF_CIFAR = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+OF_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@pytest.mark.parametrize("name", NUM_CLASSES)
+def test_all_parts_are_normalised_alike_with_the_constants_of_cifar(name, tmp_path):
+    images, _ = some_images(NUM, NUM_CLASSES[name])
+    write(tmp_path, name)
+    data = load(tmp_path, name)
+    for part in data.splits:
+        torch.testing.assert_close(data.encoder_of(part)(data.inputs), normalized(images, *OF_CIFAR))
+    assert (data.augment.padding, data.augment.flip) == (4, True)
+    assert data.notes == ()
+
+
+def test_the_published_mismatch_changes_the_test_images_of_cifar100_only_and_says_so(tmp_path):
+    images, _ = some_images(NUM, 100)
+    write(tmp_path, "cifar100")
+    plain, data = load(tmp_path, "cifar100"), load(tmp_path, "cifar100", published_test_mismatch=True)
+    torch.testing.assert_close(data.encoder_of("test")(data.inputs), normalized(images, *OF_IMAGENET))
+    for part in ("train", "val"):
+        torch.testing.assert_close(data.encoder_of(part)(data.inputs), normalized(images, *OF_CIFAR))
+        assert torch.equal(data.splits[part], plain.splits[part])
+    assert torch.equal(data.inputs, plain.inputs)
+    assert len(data.notes) == 1
+    with pytest.raises(ValueError, match="published_test_mismatch"):
+        load(tmp_path, "cifar10", published_test_mismatch=True)
+
+
+# ---- wrong files ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [pytest.param("cifar10", 3_073, id="cifar10"), pytest.param("cifar100", 3_074, id="cifar100")],
+)
+@pytest.mark.parametrize("change", [lambda content: content[:-1], lambda content: content + b"\0", lambda _: b""])
+def test_a_file_that_does_not_consist_of_records_is_refused(name, record, change, tmp_path):
+    folder = write(tmp_path, name)
+    file = folder / ("data_batch_4.bin" if name == "cifar10" else "train.bin")
+    content = change(file.read_bytes())
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=saying(folder, file.name, record, len(content))):
+        load(tmp_path, name)
+
+
+@pytest.mark.parametrize("archive", [False, True], ids=["folder", "archive"])
+@pytest.mark.parametrize("version", ["binary", "python 2"])
+def test_missing_batches_are_all_named(version, archive, tmp_path):
+    files = cifar_files("cifar10", *some_images(NUM), version)
+    top, suffix = next(iter(files)).split("/")[0], ".bin" if version == "binary" else ""
+    missing = [f"data_batch_2{suffix}", f"test_batch{suffix}"]
+    for file in missing:
+        del files[f"{top}/{file}"]
+    path = tmp_path / (ARCHIVES["cifar10", version.split()[0]] if archive else top)
+    write_tar(path, files) if archive else write_folder(tmp_path, files)
+    with pytest.raises(ValueError, match=saying(path, *missing)):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("label", [10, 255])
+def test_a_label_out_of_range_in_a_binary_file_is_refused_and_not_kept(label, tmp_path):
+    folder = write(tmp_path)
+    file = folder / "data_batch_5.bin"
+    content = bytearray(file.read_bytes())
+    content[3_073] = label
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=saying(folder, file.name, label)):
+        load(tmp_path)
+    assert not list(tmp_path.glob("decoded/*"))
+
+
+def of_python(**changes):
+    """A batch with some entries changed; None: left out."""
+    images, labels = some_images(20)
+    entries = cifar_dict(images, labels, "data_batch_3", coarse=False) | changes
+    return {key: of for key, of in entries.items() if of is not None}
+
+
+ZEROS = np.zeros((20, 3072), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        pytest.param(of_python(labels=[*range(10), *range(1, 11)]), "from 0 to 9, got 0 to 10", id="label 10"),
+        pytest.param(of_python(labels=[-1] + [0] * 19), "from 0 to 9, got -1", id="label -1"),
+        pytest.param(of_python(labels=[0] * 19), "19 labels, has (20, 3072)", id="a label too few"),
+        pytest.param(of_python(labels=None, fine_labels=[0] * 20), "'labels'", id="labels of CIFAR-100"),
+        pytest.param(of_python(labels=["0"] * 20), "'labels', a list of integers", id="labels are texts"),
+        pytest.param(of_python(data=ZEROS[:, 1:]), "3072 pixels", id="a pixel too few"),
+        pytest.param(of_python(data=ZEROS.reshape(20, 3, 32, 32)), "'data'", id="images of four dimensions"),
+        pytest.param(of_python(data=ZEROS.astype(np.float32)), "'data'", id="floats"),
+        pytest.param(of_python(data=None), "'data'", id="no images"),
+        pytest.param([of_python()], "must hold a dictionary, holds a list", id="a list"),
+    ],
+)
+def test_a_pickle_with_other_content_is_refused(batch, words, tmp_path):
+    folder = write(tmp_path, version="python 3")
+    (folder / "data_batch_3").write_bytes(python3_pickle(batch))
+    with pytest.raises(ValueError, match=saying(folder, "data_batch_3: ", words)):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("length", [0, 1, 300, 50_000])
+def test_a_pickle_that_is_cut_off_is_refused(length, tmp_path):
+    folder = write(tmp_path, version="python 2")
+    file = folder / "data_batch_1"
+    file.write_bytes(file.read_bytes()[:length])
+    with pytest.raises(ValueError, match=saying(folder, "data_batch_1: ", "damaged")):
+        load(tmp_path)
+
+
+class Evil:
+    def __init__(self, command):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+@pytest.mark.parametrize("file", ["data_batch_1", "test_batch", "batches.meta"])
+@pytest.mark.parametrize("archive", [False, True], ids=["folder", "archive"])
+def test_a_pickle_that_would_run_a_command_is_refused_and_runs_nothing(file, archive, tmp_path):
+    marker = tmp_path / "it ran"
+    evil = python3_pickle({"labels": [0], "data": Evil(f"touch '{marker}'")})
+    files = cifar_files("cifar10", *some_images(NUM), "python 2") | {f"{PY}/{file}": evil}
+    path = tmp_path / ("cifar-10-python.tar.gz" if archive else PY)
+    write_tar(path, files) if archive else write_folder(tmp_path, files)
+    with pytest.raises(ValueError, match=saying(path, f"{file}: ", f"{os.name}.system")):
+        load(tmp_path)
+    assert not marker.exists()
+    pickle.loads(evil)  # as others would
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("name", NUM_CLASSES)
+def test_an_archive_that_is_cut_off_is_refused(name, tmp_path):
+    path = write(tmp_path, name, archive=True)
+    path.write_bytes(path.read_bytes()[:200_000])
+    with pytest.raises(ValueError, match=saying(path, "damaged")):
+        load(tmp_path, name)
+    assert not list(tmp_path.glob("decoded/*"))

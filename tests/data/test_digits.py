@@ -1,0 +1,84 @@
+"""scikit-learn's digits: those of the demo, and the same without noise."""
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from dualfocal.data import load_data
+
+
+def noisy_digits(seed):
+    """As the demo made them when its numbers were written down, before it loaded them from here."""
+    pixels, digits = load_digits(return_X_y=True)
+    rng = torch.Generator().manual_seed(seed)
+    images = torch.tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8) / 16  # in [0, 1]
+    images += 0.3 * torch.randn(images.shape, generator=rng)
+    target = torch.tensor(digits)
+    train, test = torch.randperm(len(images), generator=rng).tensor_split([800])
+    return images[train], target[train], images[test], target[test]
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_with_noise_it_is_bit_for_bit_the_data_of_the_demo(seed):
+    images, target, test_images, test_target = noisy_digits(seed)
+    data = load_data("digits", noise=0.3, val_size=0, split_seed=seed)
+    train, test = data.part("train"), data.part("test")
+    assert torch.equal(data.encoder_of("train")(train[0]), images)
+    assert torch.equal(train[1], target)
+    assert torch.equal(data.encoder_of("test")(test[0]), test_images)
+    assert torch.equal(test[1], test_target)
+    assert set(data.splits) == {"train", "test"}
+
+
+def test_without_noise_images_are_bytes_and_the_encoder_gives_pixels_from_0_to_1():
+    pixels, labels = load_digits(return_X_y=True)
+    data = load_data("digits")
+    assert data.inputs.dtype == torch.uint8
+    assert data.inputs.view(-1, 64).tolist() == pixels.tolist()
+    assert data.target.tolist() == labels.tolist()
+    torch.testing.assert_close(data.encoder(data.inputs).view(-1, 64), torch.tensor(pixels, dtype=torch.float32) / 16)
+    assert data.class_names == tuple("0123456789")
+    assert data.augment is None
+
+
+def test_noise_has_the_std_asked_for():
+    clean, noisy = load_data("digits"), load_data("digits", noise=0.1)
+    noise = noisy.encoder(noisy.inputs) - clean.encoder(clean.inputs)
+    assert noise.std().item() == pytest.approx(0.1, rel=0.01)
+    assert noise.mean().item() == pytest.approx(0, abs=0.002)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_validation_is_carved_out_of_the_800_and_leaves_the_997_alone(noise):
+    whole = load_data("digits", noise=noise, val_size=0).splits
+    splits = load_data("digits", noise=noise, val_size=200, val2_size=50).splits
+    assert {part: len(of) for part, of in splits.items()} == {"train": 550, "val": 200, "val2": 50, "test": 997}
+    assert torch.equal(splits["test"], whole["test"])
+    carved = torch.cat([splits["train"], splits["val"], splits["val2"]])
+    assert torch.equal(carved.sort().values, whole["train"].sort().values)
+    assert torch.equal(load_data("digits", noise=noise, val_size=200).splits["val"], splits["val"])
+
+
+def test_a_seed_draws_the_same_split_again_and_another_seed_another():
+    first, again, other = (load_data("digits", split_seed=seed).splits for seed in (5, 5, 6))
+    assert all(torch.equal(first[part], again[part]) for part in first)
+    assert not torch.equal(first["test"].sort().values, other["test"].sort().values)
+
+
+def test_no_folder_of_data_is_needed_or_made(tmp_path, monkeypatch):
+    nowhere = tmp_path / "nowhere"
+    monkeypatch.setenv("DUALFOCAL_DATA", str(nowhere))
+    found = load_data("digits", nowhere).inputs
+    assert torch.equal(found, load_data("digits").inputs)
+    assert not nowhere.exists()
+
+
+@pytest.mark.parametrize("noise", [-0.1, float("nan"), float("inf")])
+def test_noise_is_a_std(noise):
+    with pytest.raises(ValueError, match="noise must be a std of 0 or more"):
+        load_data("digits", noise=noise)
+
+
+def test_a_second_validation_part_without_a_first_is_refused():
+    with pytest.raises(ValueError, match="val2_size"):
+        load_data("digits", val_size=0, val2_size=100)
