@@ -191,7 +191,7 @@ META = (
 
 
 def test_the_official_batches_meta() -> None:
-    # the sum that the data set's page and torchvision give for cifar-10-batches-py/batches.meta
+    # the sum that torchvision checks cifar-10-batches-py/batches.meta with
     assert hashlib.md5(META, usedforsecurity=False).hexdigest() == "5ff9c542aee3614f3951f8cda6e48888"
     names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
     assert same(loads(META), {"num_cases_per_batch": 10000, "label_names": names, "num_vis": 3072})
