@@ -38,7 +38,7 @@ def decoded(
     """What ``decode`` gives, from the cache if that was made of the same files, unchanged, with the same options."""
     key = hashlib.sha256(json.dumps([name, options]).encode()).hexdigest()[:8]
     path = data_root(root) / FOLDER / f"{name}-{key}.safetensors"
-    made_of = {"schema": SCHEMA, "options": options, "files": _signature(files)}
+    made_of = {"schema": SCHEMA, "options": options, "files": _signature(files, but=path.parent)}
     samples = _read(path, made_of)
     if samples is None:
         samples = decode()
@@ -46,14 +46,14 @@ def decoded(
     return samples
 
 
-def _signature(paths: Iterable[Path]) -> list[list[object]]:
-    """Name, size and time of every file: a change of any of them shows."""
+def _signature(paths: Iterable[Path], *, but: Path) -> list[list[object]]:
+    """Name, size and time of every file: a change of any of them shows. The cache itself may lie among them."""
     found: list[list[object]] = []
     for path in paths:
         if path.is_dir():
             digest = hashlib.sha256()
             for folder, folders, files in os.walk(path, followlinks=True):
-                folders[:] = sorted(set(folders) - {FOLDER})  # it may lie inside
+                folders[:] = sorted(name for name in folders if Path(folder, name) != but)
                 for file in sorted(files):
                     of = os.stat(full := os.path.join(folder, file))
                     relative = os.path.relpath(full, path)

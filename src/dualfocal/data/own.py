@@ -167,9 +167,10 @@ def _sort(folder: Path) -> tuple[list[str], list[str], list[int], tuple[str, ...
         )
     if by_part and not any(part == "train" for part, _, _ in images):
         raise ValueError(f"{folder}: has folders of parts, but no train")
+    number_of = {label: number for number, label in enumerate(class_names)}
     top = folder.absolute().name
     names = ["/".join([top, *parts]) for _, _, parts in images]
-    return [part for part, _, _ in images], names, [class_names.index(of) for _, of, _ in images], tuple(class_names)
+    return [part for part, _, _ in images], names, [number_of[label] for _, label, _ in images], tuple(class_names)
 
 
 def _split(part_of: Sequence[str], *, val_size: Size, val2_size: Size, test_size: Size, seed: int) -> dict[str, Tensor]:
