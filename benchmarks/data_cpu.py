@@ -70,7 +70,7 @@ def normalize(image: np.ndarray) -> Tensor:
 
 def ours(data: DataSet) -> Iterator[tuple[Tensor, Tensor]]:
     """One epoch, as a training loop has it."""
-    draws = data.augment.draw(len(data.inputs), seed=0, epoch=0)
+    draws = data.draw(seed=0, epoch=0)
     for index in torch.randperm(len(data.inputs)).split(BATCH):
         yield data.batch(index, draws)
 

@@ -402,7 +402,7 @@ def test_fetch_without_a_network(refused, server):
 @pytest.mark.parametrize("command", ["fetch", "verify"])
 def test_an_unknown_name_is_told_all_names(refused, offline, command):
     line = refused("data", command, "cifar-10", "--data-root", "data")
-    assert line == f"data sets are {', '.join(OFFICIAL)}; got 'cifar-10'"
+    assert line == f"data sets are {', '.join(OFFICIAL)}; got 'cifar-10'; did you mean cifar10?"
     assert not Path("data").exists()
 
 
@@ -449,6 +449,7 @@ def test_fetch_into_a_folder_that_cannot_be_written_to(refused, server, request,
 @pytest.mark.filterwarnings("default")
 def test_data_that_cannot_be_kept_decoded_are_read_all_the_same(run, folder):
     Path("data/decoded").write_text("a file in its place")
+    Path("cache").write_text("and one in place of the cache folder")
     out, err = run("data", "verify", "cifar10", "--data-root", "data")
     assert out.endswith("All as published.\n")
     assert err.count("\n") == 1
@@ -506,10 +507,27 @@ def test_verify_of_a_right_archive(run, server):
     out, err = run("data", "verify", "cifar10", "--data-root", "data")
     assert out.splitlines() == [
         f"right    data/cifar10/{ARCHIVE}: md5",
+        f"right    {kept()}: decoded earlier",
         "right    content: 5,100 + 20 samples in 10 classes",
         "All as published.",
     ]
     assert err == ""
+
+
+def test_verify_finds_a_bit_in_what_is_decoded(run, folder):
+    run("data", "verify", "cifar10", "--data-root", "data")
+    content = bytearray(kept().read_bytes())
+    content[-1_000_000] ^= 1
+    kept().write_bytes(content)
+    out, _ = run("data", "verify", "cifar10", "--data-root", "data", code=1)
+    assert f"WRONG    {kept()}: is damaged; delete it, it will be made again\n" in out
+    kept().unlink()
+    assert run("data", "verify", "cifar10", "--data-root", "data")[0].endswith("All as published.\n")
+
+
+def kept() -> Path:
+    (only,) = Path("data/decoded").iterdir()
+    return only
 
 
 def test_verify_of_a_right_folder_looks_at_each_file(run, folder, offline):
@@ -540,7 +558,7 @@ def test_verify_finds_one_bit_in_a_folder(run, record, folder, cached):
     out, _ = run("data", "verify", "cifar10", "--data-root", "data", code=1)
     assert [what for word, what in verdicts(out) if word == "WRONG"] == [str(file)]
     assert f"WRONG    {file}: sha256 differs from the official one\n" in out
-    assert out.endswith("\n1 of 6 differ.\n")
+    assert out.endswith(f"\n1 of {6 + cached} differ.\n")
 
 
 def test_verify_names_the_batch_that_is_missing(run, folder):
@@ -569,7 +587,7 @@ def test_verify_without_published_checksums_says_so(run, record, folder, monkeyp
         "Nothing differs, as far as it can be told.",
     ]
     checks = record("data", "verify", "cifar10", "--data-root", "data")["checks"]
-    assert [check["right"] for check in checks] == [None, True]
+    assert [check["right"] for check in checks] == [None, True, True]  # what the first run has decoded, too
 
 
 def test_verify_of_an_archive_without_a_checksum_says_so(run, folder, monkeypatch):

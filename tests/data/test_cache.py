@@ -12,7 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from dualfocal.data import _cache
-from dualfocal.data._cache import Samples, decoded
+from dualfocal.data._cache import Samples, cached_files, decoded, is_whole
+from dualfocal.data.places import cache_folder
 
 NAMES, WORDS = ("größe", "猫", 'a "quote", a\nline'), ("", "naïve", "🎈", "\\")
 
@@ -237,13 +238,27 @@ def test_a_file_that_is_no_cache_of_ours_is_replaced(tmp_path, source, damage) -
     cache_file(tmp_path)
 
 
-def test_without_a_place_to_write_it_goes_on_with_a_warning(tmp_path, source) -> None:
+def test_what_cannot_be_kept_in_the_root_is_kept_in_the_cache_folder(tmp_path, source) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "decoded").write_text("no folder")
     decode = Decoder()
+    for _ in range(2):
+        assert_same(decoded("name", root, [source], decode), samples(first=1))
+    assert decode.calls == 1
+    cache_file(cache_folder())
+    longer(source)
+    assert_same(decoded("name", root, [source], decode), samples(first=2))
+
+
+def test_without_a_place_to_write_it_goes_on_with_a_warning(tmp_path, source, monkeypatch) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "decoded").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "decoded"))
+    decode = Decoder()
     for i in range(2):
-        with pytest.warns(UserWarning, match="cannot be written, the data will be decoded each time") as caught:
+        with pytest.warns(UserWarning, match="cannot be written: .*, the data will be decoded each time") as caught:
             assert_same(decoded("name", root, [source], decode), samples(first=i + 1))
         assert len(caught) == 1
         assert str(caught[0].message).startswith(f"{root / 'decoded' / 'name-'}")
@@ -283,19 +298,62 @@ def test_an_error_of_decoding_leaves_nothing(tmp_path, source) -> None:
 
     with pytest.raises(ValueError, match=r"^damaged$"):
         decoded("name", tmp_path, [source], decode)
-    assert not (tmp_path / "decoded").exists()
+    assert list((tmp_path / "decoded").iterdir()) == []
 
 
-def test_many_at_once_leave_one_whole_file(tmp_path, source) -> None:
+def test_of_many_at_once_one_decodes_and_the_others_wait(tmp_path, source) -> None:
     together = threading.Barrier(8)
-    made = Samples(torch.arange(200_000), torch.zeros(200_000, dtype=torch.int64), ("a",), num_train=1)
+    decode = Decoder()
 
-    def decode() -> Samples:
-        together.wait()  # until all found no file
-        return made
+    def load(_: int) -> Samples:
+        together.wait()
+        return decoded("name", tmp_path, [source], slowly)
+
+    def slowly() -> Samples:
+        threading.Event().wait(0.3)  # long enough for the others to find no file, and wait
+        return decode()
 
     with ThreadPoolExecutor(8) as pool:
-        for found in pool.map(lambda _: decoded("name", tmp_path, [source], decode), range(8)):
-            assert_same(found, made)
+        for found in pool.map(load, range(8)):
+            assert_same(found, samples(first=1))
+    assert decode.calls == 1
     cache_file(tmp_path)
-    assert_same(decoded("name", tmp_path, [source], Decoder()), made)
+
+
+def test_a_changed_byte_of_the_tensors_is_told(tmp_path, source) -> None:
+    decoded("name", tmp_path, [source], Decoder())
+    path = cache_file(tmp_path)
+    assert cached_files("name", tmp_path) == [path]
+    assert is_whole(path)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert not is_whole(path)
+    path.write_bytes(b"no cache")
+    assert not is_whole(path)
+
+
+def test_a_number_of_training_samples_that_cannot_be_is_decoded_anew(tmp_path, source) -> None:
+    decode = Decoder()
+    decoded("name", tmp_path, [source], decode)
+    path = cache_file(tmp_path)
+    rewrite(path, about(path) | {"num_train": 4})
+    assert_same(decoded("name", tmp_path, [source], decode), samples(first=2))
+
+
+def test_a_folder_called_decoded_belongs_to_the_data_unless_it_is_the_cache(tmp_path) -> None:
+    (tmp_path / "pets" / "decoded").mkdir(parents=True)
+    image = tmp_path / "pets" / "decoded" / "a.png"
+    image.write_text("one")
+    decode = Decoder()
+    decoded("name", tmp_path, [tmp_path / "pets"], decode)
+    image.write_text("other")
+    decoded("name", tmp_path, [tmp_path / "pets"], decode)
+    assert decode.calls == 2
+
+
+def test_a_root_that_is_the_data_itself_is_not_changed_by_its_cache(source) -> None:
+    decode = Decoder()
+    for _ in range(2):
+        decoded("name", source, [source], decode)
+    assert decode.calls == 1

@@ -1,6 +1,7 @@
 """A data set says what is wrong with it when it is made, and is found by its name."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -225,3 +226,32 @@ def test_an_npz_is_read_by_its_path_and_missed_by_its_name(tmp_path) -> None:
     assert data.target.tolist() == y.tolist()
     with pytest.raises(ValueError, match=r"other\.npz: there is no such file"):
         load_data(str(tmp_path / "other.npz"))
+
+
+def test_draws_are_on_the_data_device_and_for_all_of_it() -> None:
+    plain = load_data("digits")
+    assert plain.draw(seed=0, epoch=0) is None
+    data = replace(plain, augment=CropFlip(1))
+    draws = data.draw(seed=0, epoch=3)
+    assert torch.equal(draws, CropFlip(1).draw(len(data.inputs), seed=0, epoch=3))
+    index = data.splits["train"][:7]
+    inputs, target = data.batch(index, draws)
+    assert torch.equal(inputs, data.encoder(CropFlip(1)(data.inputs[index], draws[index])))
+    assert torch.equal(target, data.target[index])
+    for wrong in (draws[:-1], CropFlip(1).draw(10, seed=0, epoch=0)):
+        with pytest.raises(ValueError, match="draws must be what its own draw"):
+            data.batch(index, wrong)
+    with pytest.raises(ValueError, match="draws must be what its own draw"):
+        plain.batch(index, draws)
+
+
+def test_where_parts_are_encoded_differently_the_part_must_be_said() -> None:
+    data = replace(load_data("digits"), test_encoder=Normalize((0.5,), (0.5,)), augment=CropFlip(1))
+    index = data.splits["test"][:5]
+    with pytest.raises(ValueError, match="say which part"):
+        data.batch(index)
+    assert torch.equal(data.batch(index, part="test")[0], Normalize((0.5,), (0.5,))(data.inputs[index]))
+    assert torch.equal(data.batch(index, part="val")[0], data.encoder(data.inputs[index]))
+    data.batch(data.splits["train"][:5], data.draw(seed=0, epoch=0))  # only training has draws
+    with pytest.raises(ValueError, match="parts are train, val, val2, test, got 'tset'"):
+        data.batch(index, part="tset")

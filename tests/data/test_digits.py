@@ -82,3 +82,9 @@ def test_noise_is_a_std(noise):
 def test_a_second_validation_part_without_a_first_is_refused():
     with pytest.raises(ValueError, match="val2_size"):
         load_data("digits", val_size=0, val2_size=100)
+
+
+def test_noise_does_not_change_who_is_in_which_part():
+    clean, noisy = (load_data("digits", noise=noise, split_seed=3) for noise in (0, 0.3))
+    for part, index in clean.splits.items():
+        assert torch.equal(noisy.splits[part], index)

@@ -298,9 +298,20 @@ def test_missing_vectors_are_explained(tmp_path):
         load(tmp_path, vectors=None, width=300, **options)
     with pytest.raises(ValueError, match=saying("vectors: there is no file", tmp_path / "gone.txt")):
         load(tmp_path, vectors=str(tmp_path / "gone.txt"), **options)
-    write_zip(tmp_path / "glove.6B.zip", {"glove.6B.50d.txt": vector_lines({"the": [1] * 50})})
+    lines = vector_lines({"the": [1] * 50})
+    write_zip(tmp_path / "glove.6B.zip", {"glove.6B.50d.txt": lines})
+    with pytest.raises(ValueError, match=saying(tmp_path / "glove.6B.zip", "must be 100 wide, they are 50")):
+        load(tmp_path, vectors=None, **options)
+    write_zip(tmp_path / "glove.6B.zip", {"glove.6B.50d.txt": lines, "glove.6B.200d.txt": lines})
     with pytest.raises(ValueError, match=saying(tmp_path / "glove.6B.zip", "there is no glove.6B.100d.txt in it")):
         load(tmp_path, vectors=None, **options)
+
+
+def test_vectors_of_other_words_only_are_refused(tmp_path):
+    options = small_corpus(tmp_path)
+    (tmp_path / "mine.txt").write_text("The 1 2\n")  # words are in lower case
+    with pytest.raises(ValueError, match=saying(tmp_path / "mine.txt", "has a vector for none of the", "lower case")):
+        load(tmp_path, vectors=str(tmp_path / "mine.txt"), **options)
 
 
 def test_a_line_of_vectors_that_is_wrong_is_named(tmp_path):

@@ -93,8 +93,12 @@ BYTES, LABELS = np.zeros((32, 32, 3, 4), np.uint8), np.ones((4, 1), np.uint8)
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        pytest.param({"X": np.moveaxis(BYTES, 3, 0), "y": LABELS}, "32 x 32 x 3 x 4, got uint8 (4,", id="images first"),
-        pytest.param({"X": BYTES[:28], "y": LABELS}, "32 x 32 x 3 x 4, got uint8 (28,", id="28 rows"),
+        pytest.param({"X": np.moveaxis(BYTES, 3, 0), "y": LABELS}, "is (4, 32, 32, 3)", id="images first"),
+        pytest.param(
+            {"X": BYTES[:28], "y": LABELS},
+            "X must be 32 x 32 x 3 x N",
+            id="28 rows",
+        ),
         pytest.param({"X": BYTES, "y": LABELS[:3]}, "32 x 32 x 3 x 3", id="a label too few"),
         pytest.param({"X": BYTES / 255, "y": LABELS}, "must be bytes", id="floats"),
         pytest.param({"X": BYTES, "y": LABELS * 0}, "y must be from 1 to 10", id="label 0"),

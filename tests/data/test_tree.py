@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import stat
 import struct
 import tarfile
@@ -514,3 +515,23 @@ def test_changed_bytes_of_a_gz_are_refused_or_harmless(changes, scratch) -> None
         assert dict(read(path)) == files
     except ValueError as error:
         assert str(error).startswith(f"{path}: ")  # noqa: PT017 it need not be raised
+
+
+def test_folders_that_lead_to_each_other_are_refused(here) -> None:
+    for one, other in ("ab", "ba"):
+        (here / "top" / one).mkdir(parents=True, exist_ok=True)
+        for link in "lm":
+            (here / "top" / one / link).symlink_to(here / "top" / other)
+    with pytest.raises(ValueError, match="leads back to a folder that it is in"):
+        read(here / "top")
+
+
+def test_pipes_and_devices_in_a_folder_are_not_read(here) -> None:
+    (here / "top").mkdir()
+    os.mkfifo(here / "top" / "pipe")
+    with pytest.raises(ValueError, match="top/pipe is a device or the like"):
+        read(here / "top")
+    (here / "top" / "pipe").unlink()
+    (here / "top" / "zeros").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="top/zeros is a device or the like"):
+        read(here / "top")

@@ -420,7 +420,7 @@ def test_names(refuses: Callable[[bytes, str], None], module: str, name: str) ->
         (b"}" + number(2**16) + b"Ns.", "dict key"),
         (b"}" + number(-(2**16)) + b"Ns.", "dict key"),
         (b"}" + array(b"K\x01", b"U\x01a") + b"Ns.", "dict key"),
-        (b"(Nq\x03h\x01t.", "a function"),  # a place in the memo that was never filled
+        (b"(Nq\x02h\x01t.", "a function"),  # a place in the memo that was never filled
     ],
 )
 def test_opcodes_and_states(refuses: Callable[[bytes, str], None], data: bytes, what: str) -> None:
@@ -751,3 +751,15 @@ def test_the_same_bytes_in_many_places() -> None:
         finally:
             tracemalloc.stop()
         assert peak < 5 * 2**20
+
+
+@pytest.mark.parametrize("flood", [b"}", b"]", b"(", b"N", b"K\x01"])
+def test_a_flood_of_small_values_is_refused_before_it_fills_the_memory(flood) -> None:
+    data = flood * 6_000_000 + b"."
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnpicklingRefused, match="more than 2,097,152 opcodes"):
+            loads(data)
+        assert tracemalloc.get_traced_memory()[1] < 400e6
+    finally:
+        tracemalloc.stop()

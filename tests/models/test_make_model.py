@@ -100,7 +100,10 @@ def test_bad_sizes_are_refused_before_anything_is_imported(name: str) -> None:
     [
         *(("plain", None, 5), ("plain", 4, 5)),
         *(("with_channels", None, 7), ("with_channels", 4, 4)),
-        *(("with_everything", None, 9), ("with_everything", 4, 4)),
+        *(
+            ("with_everything", None, 9),
+            ("with_everything", 4, 9),
+        ),  # as torchvision takes num_classes, but not in_channels
         *(("late", None, 8), ("Net", 4, 5)),
     ],
 )

@@ -1,5 +1,6 @@
 """`dualfocal data`: what there is, get it, check it."""
 
+import difflib
 import inspect
 import json
 from functools import partial
@@ -95,7 +96,7 @@ def fetch(name: Name, data_root_: Root = None) -> None:
         official = OFFICIAL[_known(name)]
         files = {source.file for source in official.sources}
         place = on_disk(name, data_root_)
-        if official.layouts and place is not None and place.name not in files:
+        if name in DATASETS and official.layouts and place is not None and place.name not in files:
             _say(out, f"{place} is there already; `dualfocal data verify {name}` checks it")
         elif official.layouts and not files:
             raise ValueError(f"{name}: there is nothing to download: {official.by_hand}")
@@ -190,7 +191,9 @@ def _show(progress: Progress, bar: TaskID, there: int, total: int | None) -> Non
 
 def _known(name: str) -> str:
     if name not in OFFICIAL:
-        raise ValueError(f"data sets are {', '.join(OFFICIAL)}; got {name!r}")
+        near = difflib.get_close_matches(name.lower(), OFFICIAL, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"data sets are {', '.join(OFFICIAL)}; got {name!r}{meant}")
     return name
 
 
@@ -210,8 +213,8 @@ def _draw(data: DataSet, plot: Path) -> None:
     classes = torch.linspace(0, data.num_classes - 1, min(data.num_classes, MAX_ROWS)).long().tolist()
     chosen = [part[data.target[part] == label][:COLUMNS] for label in classes]
     blocks = {"as stored": [data.inputs[index] for index in chosen]}
-    if data.augment is not None:
-        draws = data.augment.draw(len(data.inputs), seed=0, epoch=0)
+    draws = data.draw(seed=0, epoch=0)
+    if data.augment is not None and draws is not None:
         blocks["varied, as in training"] = [data.augment(data.inputs[index], draws[index]) for index in chosen]
     sample_sheet(blocks, [data.class_names[label] for label in classes]).savefig(plot, dpi=120)
 

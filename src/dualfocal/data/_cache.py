@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from dualfocal._files import atomic_path
-from dualfocal.data.places import Root, data_root
+from dualfocal.data._tree import walk
+from dualfocal.data.places import Root, cache_folder, data_root
 
 SCHEMA = 1
 KEY = "dualfocal_decoded"
@@ -35,38 +36,96 @@ class Samples:
 def decoded(
     name: str, root: Root, files: Iterable[Path], decode: Callable[[], Samples], *, options: object = None
 ) -> Samples:
-    """What ``decode`` gives, from the cache if that was made of the same files, unchanged, with the same options."""
+    """What ``decode`` gives, from the cache if that was made of the same files, unchanged, with the same options.
+
+    The cache is in the root, or, where that cannot be written to, in the user's cache folder. Of several processes one
+    decodes, the others wait for it.
+    """
     key = hashlib.sha256(json.dumps([name, options]).encode()).hexdigest()[:8]
-    path = data_root(root) / FOLDER / f"{name}-{key}.safetensors"
-    made_of = {"schema": SCHEMA, "options": options, "files": _signature(files, but=path.parent)}
-    samples = _read(path, made_of)
-    if samples is None:
-        samples = decode()
-        _write(path, samples, made_of)
-    return samples
+    folders = [top / FOLDER for top in dict.fromkeys((data_root(root), cache_folder()))]
+    made_of = {"schema": SCHEMA, "options": options, "files": _signature(files, but=folders[0])}
+    paths = [folder / f"{name}-{key}.safetensors" for folder in folders]
+    for path in paths:
+        if (samples := _read(path, made_of)) is not None:
+            return samples
+    problems = []
+    for path in paths:
+        try:
+            with _locked(path):
+                samples = _read(path, made_of)  # another process may have been quicker
+                if samples is None:
+                    samples = decode()
+                    _write(path, samples, made_of)
+                return samples
+        except _CannotKeepError as error:
+            problems.append(str(error))
+    warnings.warn(f"{problems[0]}, the data will be decoded each time", stacklevel=3)
+    return decode()
+
+
+def cached_files(name: str, root: Root) -> list[Path]:
+    """What :func:`decoded` has kept of a data set in its root."""
+    return sorted((data_root(root) / FOLDER).glob(f"{name}-????????.safetensors"))
+
+
+def is_whole(path: Path) -> bool:
+    """Whether the tensors in a file of the cache are those that were written."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            about: dict[str, Any] = json.loads((file.metadata() or {})[KEY])
+            return bool(about["sha256"] == _digest(file.get_tensor("inputs"), file.get_tensor("target")))
+    except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError):
+        return False
+
+
+class _CannotKeepError(Exception):
+    """A place where nothing can be written."""
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    from filelock import FileLock
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        place = path.with_name(f".{path.stem}.lock")
+        lock = FileLock(place)
+        lock.acquire()
+    except OSError as error:
+        raise _CannotKeepError(f"{path}: cannot be written: {error}") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            place.unlink()  # whoever comes at this moment decodes once more, that is all
+        lock.release()
+
+
+def _digest(*tensors: Tensor) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.numpy().data)
+    return digest.hexdigest()
 
 
 def _signature(paths: Iterable[Path], *, but: Path) -> list[list[object]]:
     """Name, size and time of every file: a change of any of them shows. The cache itself may lie among them."""
     found: list[list[object]] = []
     for path in paths:
-        if path.is_dir():
-            digest = hashlib.sha256()
-            for folder, folders, files in os.walk(path, followlinks=True):
-                folders[:] = sorted(name for name in folders if Path(folder, name) != but)
-                for file in sorted(files):
-                    of = os.stat(full := os.path.join(folder, file))
-                    relative = os.path.relpath(full, path)
-                    digest.update(f"{relative}\0{of.st_size}\0{of.st_mtime_ns}\0".encode(errors="surrogateescape"))
-            found.append([str(path.absolute()), digest.hexdigest()])
-        else:
-            of = path.stat()
-            found.append([str(path.absolute()), of.st_size, of.st_mtime_ns])
+        digest = hashlib.sha256()
+        for file in walk(path) if path.is_dir() else [path]:
+            if file.parent != but:
+                of = file.stat() if file.exists() else file.lstat()  # a link may lead nowhere
+                text = f"{file.relative_to(path)}\0{of.st_size}\0{of.st_mtime_ns}\0"
+                digest.update(text.encode(errors="surrogateescape"))
+        found.append([str(path.absolute()), digest.hexdigest()])
     return found
 
 
 def _read(path: Path, made_of: dict[str, object]) -> Samples | None:
-    """None if there is no such file, of these sources, whole."""
+    """None if there is no such file, of these sources, that makes sense."""
     from safetensors import SafetensorError, safe_open  # late: torch and numpy are all that importing us needs
 
     try:
@@ -75,22 +134,23 @@ def _read(path: Path, made_of: dict[str, object]) -> Samples | None:
             if about.pop("made_of") != json.loads(json.dumps(made_of)):
                 return None
             inputs, target = file.get_tensor("inputs"), file.get_tensor("target")
+        del about["sha256"]  # to check it takes longer than to read; `dualfocal data verify` does
         about["class_names"], about["words"] = tuple(about["class_names"]), tuple(about["words"])
-        return Samples(inputs=inputs, target=target, **about)
+        samples = Samples(inputs=inputs, target=target, **about)
+        return samples if 0 <= samples.num_train <= len(inputs) == len(target) else None
     except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
 def _write(path: Path, samples: Samples, made_of: dict[str, object]) -> None:
-    """Or go without: the data can be decoded again."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     about = {of.name: getattr(samples, of.name) for of in fields(samples) if of.name not in ("inputs", "target")}
     tensors = {"inputs": samples.inputs.contiguous(), "target": samples.target.to(torch.int64).contiguous()}
+    about |= {"made_of": made_of, "sha256": _digest(*tensors.values())}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as temporary:
-            save_file(tensors, temporary, metadata={KEY: json.dumps(about | {"made_of": made_of})})
+            save_file(tensors, temporary, metadata={KEY: json.dumps(about)})
     except (OSError, ValueError, SafetensorError) as error:
-        warnings.warn(f"{path}: cannot be written, the data will be decoded each time: {error}", stacklevel=3)
+        warnings.warn(f"{path}: cannot be written, the data will be decoded each time: {error}", stacklevel=4)

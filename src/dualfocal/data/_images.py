@@ -35,9 +35,9 @@ def decode_images(
         path: folder or archive.
         names: as :func:`~dualfocal.data._tree.list_files` gives them.
         channels: 3 for colours, 1 for grey; images are converted.
-        size: height and width; None: those of the first image. Others are refused, or resized.
+        size: height and width; None: those of the first image. Others are refused, unless they are to be resized.
         limit: of bytes, see :func:`~dualfocal.data._tree.read_files`.
-        resize: scale each so that it covers ``size``, and crop its middle.
+        resize: scale each so that it covers ``size``, which must be given, and crop its middle.
         progress: called with the share done.
     """
     place = {name: i for i, name in enumerate(names)}
@@ -48,6 +48,7 @@ def decode_images(
     def keep(name: str, image: npt.NDArray[np.uint8]) -> None:
         nonlocal pixels, done
         if pixels is None:
+            _check_memory(path, len(names) * image.nbytes)
             pixels = np.empty((len(names), *image.shape), np.uint8)
         if image.shape != pixels.shape[1:]:
             (_, *found), (_, *first) = image.shape, pixels.shape[1:]
@@ -72,15 +73,24 @@ def decode_images(
                 keep(ready, image.result())
         finally:
             pool.shutdown(cancel_futures=True)
-    if pixels is None:
-        raise ValueError(f"{path}: there are no images in it")
+    if pixels is None or done < len(names):
+        raise ValueError(f"{path}: {done} of {len(names)} images were found")
     return torch.from_numpy(pixels)
+
+
+def _check_memory(path: Path, size: int) -> None:
+    """Before the system ends us."""
+    if not hasattr(os, "sysconf"):
+        return
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > there:
+        raise ValueError(f"{path}: the images take {size / 2**30:,.0f} GiB, this machine has {there / 2**30:,.0f}")
 
 
 def _decode(
     name: str, content: bytes, channels: int, size: tuple[int, int] | None, resize: bool
 ) -> npt.NDArray[np.uint8]:
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(content)) as image:
@@ -88,10 +98,15 @@ def _decode(
                 raise ValueError(f"has {image.width} x {image.height} pixels, which is too many")
             if image.mode[0] in "IF":  # Pillow would cut larger values to 255
                 raise ValueError(f"has pixels of more than 8 bits (mode {image.mode})")
-            upright = ImageOps.exif_transpose(image).convert(MODES[channels])
+            upright = ImageOps.exif_transpose(image)
+            if "transparency" in upright.info:  # Pillow warns of it unless it becomes a channel, which is then dropped
+                upright = upright.convert("RGBA")
+            upright = upright.convert(MODES[channels])
             if resize and size is not None:
                 upright = ImageOps.fit(upright, (size[1], size[0]), Image.Resampling.BILINEAR)
             pixels = np.asarray(upright)
+    except UnidentifiedImageError as error:  # its text names an object in memory
+        raise ValueError(f"{name}: is no image that can be read") from error
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         raise ValueError(f"{name}: is no image that can be read: {error}") from error
     if size is not None and pixels.shape[:2] != size:

@@ -53,20 +53,31 @@ def list_files(path: Path, *, limit: int) -> list[str]:
 
 def _of_folder(path: Path, wanted: Wanted, limit: int) -> Iterator[tuple[str, bytes]]:
     above = path.absolute().parent  # of a folder that may be given as "."
-    # It is the user's own: links are theirs, and what cannot be read is not passed over.
-    for folder, folders, files in os.walk(path.absolute(), onerror=_raise, followlinks=True):
-        folders.sort()
-        for name in folders:
-            link = Path(folder, name)
-            if link.is_symlink() and Path(folder).resolve().is_relative_to(link.resolve()):
-                raise ValueError(f"{link} leads back to a folder that it is in")
-        for file in sorted(files):
-            full = Path(folder, file)
-            name = full.relative_to(above).as_posix()
-            if wanted(name):
-                limit -= full.stat().st_size
-                _check_limit(limit)
-                yield name, full.read_bytes()
+    for file in walk(path.absolute()):
+        name = file.relative_to(above).as_posix()
+        if wanted(name):
+            of = file.stat()
+            if not stat.S_ISREG(of.st_mode):
+                raise ValueError(f"{name} is a device or the like; only files and folders are read")
+            limit -= of.st_size
+            _check_limit(limit)
+            yield name, file.read_bytes()
+
+
+def walk(folder: Path, within: tuple[tuple[int, int], ...] = ()) -> Iterator[Path]:
+    """Everything below a folder that is no folder, sorted; links are followed, for it is the user's own.
+
+    Raises:
+        ValueError: a link leads back to a folder that it is in.
+    """
+    of = folder.stat()
+    if (of.st_dev, of.st_ino) in within:
+        raise ValueError(f"{folder} leads back to a folder that it is in")
+    entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    yield from (Path(entry.path) for entry in entries if not entry.is_dir())
+    for entry in entries:
+        if entry.is_dir():
+            yield from walk(Path(entry.path), (*within, (of.st_dev, of.st_ino)))
 
 
 def _of_tar(path: Path, wanted: Wanted, limit: int) -> Iterator[tuple[str, bytes]]:
@@ -166,7 +177,3 @@ def _damage_named(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.filename is not None:  # it could not be opened
             raise
         raise ValueError(f"{path}: is damaged, or no archive that can be read: {error}") from error
-
-
-def _raise(error: OSError) -> None:
-    raise error

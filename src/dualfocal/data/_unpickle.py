@@ -26,6 +26,7 @@ _DEPTH = 32  # of lists in lists: the value is made by recursion
 _KEY_LENGTH = 256  # a long key would be compared anew at each use
 _KEY_INT = 2**16  # the hashes of ints, unlike those of strings, can be made to collide
 _DIMENSIONS = 32
+_STEPS = 2**21  # opcodes: each may keep a hundred bytes; the largest official file has a quarter of a million
 _EMPTY_BYTES = 2**31  # of an empty array, counted without its zeros: numpy has a limit here
 
 _DTYPES = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}
@@ -81,7 +82,7 @@ class _Machine:
 
     def __init__(self, data: bytes, encoding: str) -> None:
         self.data, self.view, self.encoding = data, memoryview(data), encoding
-        self.pos = self.at = 0  # the next byte, and the opcode at work
+        self.pos = self.at = self.steps = 0  # the next byte, the opcode at work, and how many were before it
         self.stack: list[Any] = []
         self.outer: list[list[Any]] = []  # the stacks below the marks, out of reach
         self.memo: list[Any] = []
@@ -94,6 +95,9 @@ class _Machine:
                 raise UnpicklingRefused(f"uses {self.opcode()}")
             _OPCODES[code](self)
             self.at = self.pos
+            self.steps += 1
+            if self.steps > _STEPS:
+                raise UnpicklingRefused(f"has more than {_STEPS:,} opcodes")
         if len(self.stack) != 1 or self.outer or self.pos != len(self.data):
             raise ValueError("one value and the end of the file expected")
         return self.plain(self.stack[0])
@@ -166,7 +170,7 @@ class _Machine:
         return items
 
     def put(self, index: int) -> None:
-        if index > self.pos:  # each entry took a byte to make: no pickler gives a higher number
+        if index > self.steps:  # each entry took an opcode to make: no pickler gives a higher number
             raise ValueError("no such place in the memo")
         self.memo.extend([...] * (index + 1 - len(self.memo)))  # Ellipsis is refused wherever it turns up
         self.memo[index] = self.stack[-1]

@@ -19,6 +19,7 @@ from dualfocal.data.transforms import CIFAR_MEAN, CIFAR_STD, Normalize
 NOISE_STD = (0.04, 0.06, 0.08, 0.09, 0.10)
 LIMIT = 4_000_000_000  # the archive has 19 files of 154 MB
 NUM_SEVERITIES = 5
+CHUNK = 1_000
 
 
 def gaussian_noise(images: Tensor, severity: int = 5, *, seed: int = 0) -> Tensor:
@@ -33,8 +34,10 @@ def gaussian_noise(images: Tensor, severity: int = 5, *, seed: int = 0) -> Tenso
     if images.dtype != torch.uint8:
         raise ValueError(f"images must be bytes (uint8), got {images.dtype}")
     rng = np.random.Generator(np.random.PCG64(seed))
-    noisy = images.cpu().numpy() / 255 + NOISE_STD[severity - 1] * rng.standard_normal(images.shape)
-    return torch.from_numpy((np.clip(noisy, 0, 1) * 255).astype(np.uint8)).to(images.device)
+    noisy = images.cpu().numpy().copy()
+    for some in np.split(noisy, range(CHUNK, len(noisy), CHUNK)):  # in float64, which is large
+        some[:] = np.clip(some / 255 + NOISE_STD[severity - 1] * rng.standard_normal(some.shape), 0, 1) * 255
+    return torch.from_numpy(noisy).to(images.device)
 
 
 def cifar10c(

@@ -79,7 +79,7 @@ class DataSet:
 
     @property
     def in_channels(self) -> int:
-        """Channels of an image, width of word vectors, number of features."""
+        """The first dimension of an input: channels of an image, width of word vectors, number of features."""
         return self.input_shape[0]
 
     def part(self, name: str) -> tuple[Tensor, Tensor]:
@@ -88,27 +88,36 @@ class DataSet:
             raise ValueError(f"{self.name} has the parts {', '.join(self.splits)}, got {name!r}")
         return self._select(self.splits[name])
 
-    def batch(self, index: Tensor, draws: Tensor | None = None, *, part: str = "train") -> tuple[Tensor, Tensor]:
+    def draw(self, *, seed: int, epoch: int) -> Tensor | None:
+        """How each sample is varied in one epoch, for :meth:`batch`, on the data's device; None: not at all."""
+        if self.augment is None:
+            return None
+        return self.augment.draw(len(self.inputs), seed=seed, epoch=epoch).to(self.inputs.device)
+
+    def batch(self, index: Tensor, draws: Tensor | None = None, *, part: str | None = None) -> tuple[Tensor, Tensor]:
         """Some samples: inputs as a model takes them, and labels.
 
         Args:
             index: their places in ``inputs``, int64 (B,).
-            draws: for training, what ``augment.draw(len(data.inputs), seed=..., epoch=...)`` drew for all samples, on
-                the same device. None: inputs are not varied.
-            part: they belong to; it matters for its encoder only.
+            draws: for training, what :meth:`draw` gave. None: inputs are not varied.
+            part: they belong to. It must be said where parts are encoded differently, unless there are draws.
         """
+        if part is None and draws is None and self.test_encoder is not None:
+            raise ValueError(f"{self.name}: the test part is encoded differently: say which part the samples are of")
         inputs, target = self._select(index)
         if draws is not None:
-            if self.augment is None:
-                raise ValueError(f"{self.name} is not augmented: there must be no draws")
+            if self.augment is None or len(draws) != len(self.inputs):
+                raise ValueError(f"{self.name}: draws must be what its own draw() gives")
             inputs = self.augment(inputs, draws.index_select(0, index))
-        return self.encoder_of(part)(inputs), target
+        return self.encoder_of(part or "train")(inputs), target
 
     def _select(self, index: Tensor) -> tuple[Tensor, Tensor]:
         return self.inputs.index_select(0, index), self.target.index_select(0, index)  # faster than inputs[index]
 
     def encoder_of(self, part: str) -> nn.Module:
         """The encoder for the inputs of one part: the same for all, but where ``test_encoder`` is set."""
+        if part not in PARTS:
+            raise ValueError(f"parts are {', '.join(PARTS)}, got {part!r}")
         return self.test_encoder if part == "test" and self.test_encoder is not None else self.encoder
 
     def to(self, device: torch.device | str) -> "DataSet":

@@ -3,7 +3,7 @@
 import torch
 
 from dualfocal.data.dataset import DataSet
-from dualfocal.data.splits import Size, random_split, sizes
+from dualfocal.data.splits import Size, check_seed, random_split, sizes
 from dualfocal.data.transforms import Normalize
 
 NUM_TRAIN = 800
@@ -25,16 +25,18 @@ def digits(
         val2_size: how many more make a second validation part.
         split_seed: of noise and split.
     """
-    if not 0 <= noise < float("inf"):
-        raise ValueError(f"noise must be a std of 0 or more, got {noise}")
+    if not isinstance(noise, int | float) or not 0 <= noise < float("inf"):
+        raise ValueError(f"noise must be a std of 0 or more, got {noise!r}")
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
     images, target = torch.tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8), torch.tensor(labels)
+    check_seed(split_seed)
     rng = torch.Generator().manual_seed(split_seed)
+    drawn = torch.randn(images.shape, generator=rng)  # always, so that the split does not depend on the noise
     if noise:
         images = images / MAX_PIXEL
-        images += noise * torch.randn(images.shape, generator=rng)
+        images += noise * drawn
         encoder: torch.nn.Module = torch.nn.Identity()
     else:
         images = images.to(torch.uint8)

@@ -110,6 +110,12 @@ def _data_set(
         if not file.is_file():
             raise ValueError(f"vectors: there is no file {file}")
         matrix, found = read_vectors(file, samples.words, member=member)
+        if not found:
+            raise ValueError(
+                f"{file}: has a vector for none of the {len(samples.words):,} words, which are in lower case"
+            )
+        if vectors is None and matrix.shape[1] != width:
+            raise ValueError(f"{file}: vectors must be {width} wide, they are {matrix.shape[1]}")
         encoder = Embed(matrix)
         notes = (f"{found:,} of {len(samples.words):,} words have a vector in {file.name}, {matrix.shape[1]} wide",)
     return DataSet(

@@ -22,6 +22,8 @@ from dualfocal.data.transforms import CropFlip, Normalize
 
 LIMIT = 2**40
 MAX_CLASSES = 100_000
+MAX_SIDE = 8_192
+LAYOUTS = ("NHWC", "NCHW", "NHW")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 PART_FOLDERS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 PART_ARRAYS = ("train", "val", "test")
@@ -43,6 +45,8 @@ def image_folder(
 ) -> DataSet:
     """Images in folders by class: ``PATH/CLASS/...``, or ``PATH/train/CLASS/...`` and the like for val and test.
 
+    Transparency is dropped; images of more than 8 bits a channel are refused.
+
     Args:
         path: the folder.
         root: where the decoded images are kept, see :func:`~dualfocal.data.places.data_root`.
@@ -53,7 +57,7 @@ def image_folder(
         test_size: how many images test, where there is no folder ``test``.
         split_seed: of the split.
         padding: to vary training images, pad by this and crop; see :class:`~dualfocal.data.transforms.CropFlip`.
-        flip: and mirror every second one.
+        flip: and mirror with probability 1/2.
         progress: called with the share that has been decoded, the first time.
     """
     folder = Path(path)
@@ -61,8 +65,8 @@ def image_folder(
         raise ValueError(f"{folder}: there is no such folder")
     if channels not in MODES:
         raise ValueError(f"channels must be 1 or 3, got {channels!r}")
-    if size is not None and not (isinstance(size, int) and size > 0):
-        raise ValueError(f"size must be an integer above 0, got {size!r}")
+    if size is not None and not (isinstance(size, int) and 0 < size <= MAX_SIDE):
+        raise ValueError(f"size must be an integer from 1 to {MAX_SIDE}, got {size!r}")
     part_of, names, labels, class_names = _sort(folder)
 
     def decode() -> Samples:
@@ -106,7 +110,7 @@ def npz(
     Args:
         path: the file.
         root: not looked at.
-        layout: of arrays of images, ``"NHWC"`` or ``"NCHW"``; (N, H, W) needs none.
+        layout: of images, ``"NHWC"``, ``"NCHW"``, or ``"NHW"`` for grey ones, as bytes of three dimensions are.
         val_size: see :func:`image_folder`, where there is no ``x_val``.
         val2_size: see :func:`image_folder`.
         test_size: see :func:`image_folder`, where there is no ``x_test``.
@@ -120,7 +124,7 @@ def npz(
         raise ValueError(f"{file}: has x and {', '.join(others)}: which is meant is not guessed")
     found = ["x"] if "x" in arrays else [f"x_{part}" for part in PART_ARRAYS if f"x_{part}" in arrays]
     if not found or found[0] not in ("x", "x_train"):
-        raise ValueError(f"{file}: must have arrays x_train and y_train, or x and y; has {', '.join(arrays) or 'none'}")
+        raise ValueError(f"{file}: must have arrays x_train and y_train, or x and y")
     inputs, target, part_of = [], [], []
     for name in found:
         labels = "y" + name[1:]
@@ -165,8 +169,8 @@ def _sort(folder: Path) -> tuple[list[str], list[str], list[int], tuple[str, ...
             f"{folder}: there must be folders of images for two classes or more, found {len(class_names)}; images end "
             f"in {', '.join(SUFFIXES)}"
         )
-    if by_part and not any(part == "train" for part, _, _ in images):
-        raise ValueError(f"{folder}: has folders of parts, but no train")
+    if by_part and (foreign := set(class_names) - {label for part, label, _ in images if part == "train"}):
+        raise ValueError(f"{folder}: train must have every class, it has no {', '.join(sorted(foreign)[:5])}")
     number_of = {label: number for number, label in enumerate(class_names)}
     top = folder.absolute().name
     names = ["/".join([top, *parts]) for _, _, parts in images]
@@ -221,14 +225,17 @@ def _load(file: Path) -> dict[str, npt.NDArray[Any]]:
             found = np.load(opened, allow_pickle=False)
             if isinstance(found, np.ndarray):
                 raise ValueError("it is a single array, not an .npz file")
-            return {name: found[name] for name in found.files}
+            wanted = ("x", "y", "class_names", *(f"{of}_{part}" for of in "xy" for part in PART_ARRAYS))
+            return {name: found[name] for name in found.files if name in wanted}
     except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{file}: cannot be read: {error}") from error
 
 
 def _as_inputs(file: Path, name: str, array: npt.NDArray[Any], layout: str | None) -> Tensor:
-    if layout not in (None, "NHWC", "NCHW"):
-        raise ValueError(f"layout must be NHWC or NCHW, got {layout!r}")
+    if layout not in (None, *LAYOUTS):
+        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    if layout is not None and len(layout) != array.ndim:
+        raise ValueError(f"{file}: {name} is {array.shape}, its layout cannot be {layout}")
     if not array.size or array.ndim < 2 or array.dtype.kind not in "biuf":
         raise ValueError(f"{file}: {name} must be numbers, (N, ...), got {array.dtype} {array.shape}")
     if array.dtype != np.uint8:
@@ -239,7 +246,7 @@ def _as_inputs(file: Path, name: str, array: npt.NDArray[Any], layout: str | Non
         raise ValueError(
             f"{file}: {name} has bytes, so must be images, (N, H, W) or of four dimensions; got {array.shape}"
         )
-    if array.ndim == 3 and array.dtype == np.uint8:
+    if layout == "NHW" or (array.ndim == 3 and array.dtype == np.uint8):
         array = array[:, None]
     elif array.ndim == 4:
         if layout is None:

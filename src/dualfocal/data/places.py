@@ -1,6 +1,7 @@
 """Where data sets lie on disk, and what to say when they do not."""
 
 import os
+import shlex
 from pathlib import Path
 
 from dualfocal.data.sources import OFFICIAL
@@ -20,6 +21,11 @@ def data_root(root: Root = None) -> Path:
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"the data's root must be a folder, {folder} is a file")
         return folder
+    return cache_folder()
+
+
+def cache_folder() -> Path:
+    """The user's own, by the customs of the system."""
     import pooch
 
     return Path(pooch.os_cache("dualfocal"))
@@ -44,7 +50,7 @@ def find(name: str, root: Root, *files: str) -> Path:
     found = look_for(name, root, *files)
     if found is None:
         official = OFFICIAL[name]
-        place = "" if root is None else f" --data-root {root}"
+        place = "" if root is None else f" --data-root {shlex.quote(os.fspath(root))}"
         get = f"run `dualfocal data fetch {name}{place}`" if official.sources else official.by_hand
         raise DataNotFoundError(
             f"{name}: no {' or '.join(files)} in {data_root(root)}: {get}, or set {VARIABLE} (or --data-root) to the "

@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ DATASETS: dict[str, Callable[..., DataSet]] = {
 }
 
 
-def load_data(name: str, root: Root = None, **options: Any) -> DataSet:
+def load_data(name: str | os.PathLike[str], root: Root = None, **options: Any) -> DataSet:
     """A data set by name: one of ``DATASETS``, a folder of images by class, or an ``.npz`` file.
 
     Args:
@@ -43,10 +44,11 @@ def load_data(name: str, root: Root = None, **options: Any) -> DataSet:
         ValueError: no such data set, or no such option; the message lists what there is.
         DataNotFoundError: it is not on disk; the message says what to run.
     """
+    name = os.fspath(name)
     path = Path(name).expanduser()
     if name in DATASETS:
         load, given = DATASETS[name], options
-    elif path.suffix == ".npz":
+    elif path.suffix.lower() == ".npz":
         load, given = npz, {"path": path, **options}
     elif name and path.is_dir():
         load, given = image_folder, {"path": path, **options}

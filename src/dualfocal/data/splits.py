@@ -1,5 +1,7 @@
 """Who trains and who validates: index arrays, drawn as the published code drew them."""
 
+from numbers import Integral
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,9 +16,14 @@ def shuffled(num_samples: int, seed: int) -> Tensor:
     >>> shuffled(50_000, seed=1)[:5].tolist()  # the first of CIFAR's published validation part
     [26247, 35067, 34590, 16668, 12196]
     """
-    if isinstance(seed, bool) or not (isinstance(seed, int) and 0 <= seed < 2**32):
-        raise ValueError(f"split_seed must be an integer from 0 to 2^32 - 1, got {seed!r}")
+    check_seed(seed)
     return torch.from_numpy(np.random.RandomState(seed).permutation(num_samples).astype(np.int64))
+
+
+def check_seed(seed: int) -> None:
+    """Raise a ValueError that names the rule."""
+    if isinstance(seed, bool) or not (isinstance(seed, Integral) and 0 <= seed < 2**32):
+        raise ValueError(f"split_seed must be an integer from 0 to 2^32 - 1, got {seed!r}")
 
 
 def random_split(num_train: int, *, val_size: Size, val2_size: Size = 0, seed: int) -> dict[str, Tensor]:
@@ -69,7 +76,7 @@ def sizes(num_samples: int, *, val_size: Size, val2_size: Size) -> tuple[int, in
 def as_count(size: Size, num_samples: int, name: str) -> int:
     """A number of samples: integers are taken as they are, a float from 0 to 1 is a fraction, rounded."""
     fraction = isinstance(size, float)
-    if isinstance(size, bool) or not (0 <= size < 1 if fraction else isinstance(size, int) and size >= 0):
+    if isinstance(size, bool) or not (0 <= size < 1 if fraction else isinstance(size, Integral) and size >= 0):
         raise ValueError(f"{name} must be a number of samples, or a fraction from 0 up to but not 1, got {size!r}")
     count = round(size * num_samples) if fraction else int(size)
     if size and not count:

@@ -13,6 +13,7 @@ from dualfocal.data.places import Root, find
 from dualfocal.data.splits import Size, random_split
 from dualfocal.data.transforms import CropFlip, Normalize
 
+MAX_IMAGES = 1_000_000  # the largest of the official files has 531,131
 MEAN, STD = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
 
 
@@ -62,6 +63,9 @@ def _read_part(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]
     import scipy.io
 
     try:
+        shapes = {name: shape for name, shape, _ in scipy.io.whosmat(path)}
+        if shapes["X"][:3] != (32, 32, 3) or shapes["X"][-1] > MAX_IMAGES:
+            raise ValueError(f"X must be 32 x 32 x 3 x N, N at most {MAX_IMAGES:,}, is {shapes['X']}")
         found = scipy.io.loadmat(path, variable_names=("X", "y"))
         images, labels = found["X"], found["y"].reshape(-1)
     except Exception as error:  # whatever a damaged file makes scipy raise

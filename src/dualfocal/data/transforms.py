@@ -51,7 +51,7 @@ class Embed(nn.Module):
 
 
 class CropFlip(nn.Module):
-    """Pad with black, crop at a random place, mirror every second image: the usual variation of small images.
+    """Pad with black, crop at a random place, mirror with probability 1/2: the usual variation of small images.
 
     What is drawn belongs to a sample and an epoch, not to a batch: batches may be put together and split among
     devices in any way, and each image is varied alike.
@@ -76,12 +76,14 @@ class CropFlip(nn.Module):
     def draw(self, num_samples: int, *, seed: int, epoch: int) -> Tensor:
         """Where to crop and whether to mirror each sample of a data set, uint8 (N, 3), on the CPU.
 
-        The same number of samples, seed and epoch draw the same on any machine. Index the result as the samples.
+        It depends on the seed, the epoch and the sample's place alone, on any machine; more samples leave the draws of
+        the first ones as they are. Index the result as you index the samples.
         """
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
-        places = rng.integers(0, 2 * self.padding, (num_samples, 2), dtype=np.uint8, endpoint=True)
-        mirrored = rng.integers(0, int(self.flip), (num_samples, 1), dtype=np.uint8, endpoint=True)
-        return torch.from_numpy(np.concatenate([places, mirrored], axis=1))
+        places = 2 * self.padding + 1
+        drawn = rng.integers(0, places * places * (1 + self.flip), num_samples, dtype=np.uint32)
+        top_left, mirrored = drawn % places**2, drawn // places**2
+        return torch.from_numpy(np.stack([top_left // places, top_left % places, mirrored], axis=1).astype(np.uint8))
 
     def forward(self, images: Tensor, draws: Tensor) -> Tensor:
         """Vary images (N, C, H, W) by their draws (N, 3): rows and columns of the padded image left out, mirrored."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dualfocal.data._cache import cached_files, is_whole
 from dualfocal.data.dataset import DataSet
 from dualfocal.data.download import checksum_is_right
 from dualfocal.data.places import Root, find, look_for
@@ -20,7 +21,7 @@ class Check:
 
 
 def verify_files(name: str, root: Root = None, *, progress: Callable[[str], None] | None = None) -> Iterator[Check]:
-    """Compare every file of a data set that is on disk with its official checksum.
+    """Compare every file of a data set that is on disk with its official checksum, what is decoded with its own.
 
     Args:
         name: a key of ``OFFICIAL``.
@@ -51,6 +52,11 @@ def verify_files(name: str, root: Root = None, *, progress: Callable[[str], None
             if progress is not None:
                 progress(file.name)
             yield _check(file, known.get(file.name))
+    for file in cached_files(name, root):
+        if progress is not None:
+            progress(file.name)
+        whole = is_whole(file)
+        yield Check(str(file), whole, "decoded earlier" if whole else "is damaged; delete it, it will be made again")
 
 
 def verify_content(data: DataSet, name: str) -> Check:

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import re
 import zipfile
 import zlib
 from collections import Counter
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 _SEPARATORS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
+_NOT_A_NUMBER = re.compile(rb"[^-+.0-9eE]").search
 MAX_LINE = 100_000  # bytes of a line of vectors: a thousand times the usual
 
 
@@ -55,7 +57,7 @@ def read_vectors(path: Path, words: Sequence[str], *, member: str | None = None)
     Args:
         path: text file, or a zip with one.
         words: word i goes to row i + 1.
-        member: name of the file in the zip.
+        member: name of the file in the zip, if that has several.
 
     Raises:
         ValueError: a line is not as it should be; the message names it.
@@ -75,8 +77,11 @@ def read_vectors(path: Path, words: Sequence[str], *, member: str | None = None)
             row = row_of.get(word)
             if row is None or row in found:
                 continue
+            fields = line.split()[1:]
+            if any(map(_NOT_A_NUMBER, fields[: len(fields) - width])):  # the word has spaces, so it is none of ours
+                continue
             try:
-                values = np.array(line.split()[1:], dtype=np.float64)
+                values = np.array(fields, dtype=np.float64)
             except ValueError as error:
                 raise ValueError(f"{path}: line {count} must be a word and {width} numbers: {error}") from error
             if len(values) != width or not (abs(values) < 1e30).all():
@@ -101,9 +106,11 @@ def _lines(path: Path, member: str | None) -> Iterator[Iterator[bytes]]:
             with path.open("rb") as file:
                 yield bounded(file)
             return
-        with zipfile.ZipFile(path) as archive, archive.open(member or archive.namelist()[0]) as packed:
-            yield bounded(io.BufferedReader(packed))  # type: ignore[type-var]
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            with archive.open(names[0] if len(names) == 1 else member or "") as packed:
+                yield bounded(io.BufferedReader(packed))  # type: ignore[type-var]
     except KeyError as error:
-        raise ValueError(f"{path}: there is no {member} in it") from error
+        raise ValueError(f"{path}: there is no {member} in it, but {', '.join(names[:10])}") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise ValueError(f"{path}: is damaged: {error}") from error

@@ -48,7 +48,7 @@ def make_model(name: str, *, num_classes: int, in_channels: int | None = None) -
 
     Args:
         name: a key of ``MODELS``, or ``package.module:function``. The module may lie in the current directory. The
-            function is called with ``num_classes``, and with ``in_channels`` if that is given and it takes it.
+            function is called with ``num_classes``, and with ``in_channels`` if that is given and it names it.
         num_classes: width of the logits.
         in_channels: channels of the image, or width of the word vectors; ``None``: the factory's own default.
 
@@ -58,6 +58,8 @@ def make_model(name: str, *, num_classes: int, in_channels: int | None = None) -
     >>> sum(p.numel() for p in make_model("small_cnn", num_classes=10, in_channels=1).parameters())
     38282
     """
+    if not isinstance(name, str):
+        raise TypeError(f"a model is named by text, got a {type(name).__name__}: call a function of your own directly")
     sizes = {"num_classes": num_classes}
     if in_channels is not None:
         sizes["in_channels"] = in_channels
@@ -101,17 +103,17 @@ def _call(name: str, factory: Any, sizes: dict[str, int]) -> nn.Module:
     if isinstance(factory, nn.Module) or not callable(factory):
         raise TypeError(f"{name!r} must be a function that makes a model, got a {type(factory).__name__}")
     signature = inspect.signature(factory)
-    if not _takes(signature, "num_classes"):
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    if not anything and not _takes(signature, "num_classes"):
         raise TypeError(f"{name!r} must take num_classes as a keyword; its signature is {signature}")
-    model = factory(**{key: value for key, value in sizes.items() if _takes(signature, key)})
+    # A **kwargs is likely to hand on num_classes, as torchvision's do, but not in_channels: that must be named.
+    model = factory(**{key: value for key, value in sizes.items() if key == "num_classes" or _takes(signature, key)})
     if not isinstance(model, nn.Module):
         raise TypeError(f"{name!r} must return a torch.nn.Module, got {type(model).__name__}")
     return model
 
 
 def _takes(signature: inspect.Signature, keyword: str) -> bool:
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
-        return True
     parameter = signature.parameters.get(keyword)
     return parameter is not None and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
 

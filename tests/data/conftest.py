@@ -1,0 +1,10 @@
+"""What tests of all data use."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch) -> None:
+    """Nothing goes to the user's cache folder."""
+    monkeypatch.delenv("DUALFOCAL_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
