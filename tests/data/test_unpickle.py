@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dualfocal.data import _unpickle
-from dualfocal.data._unpickle import RULE, UnpicklingRefused, loads
+from dualfocal.data._unpickle import RULE, UnpicklingRefused, read_plain
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, np.ndarray)
@@ -63,7 +63,7 @@ def assert_plain(value: object, depth: int = 0) -> None:
 def assert_harmless(data: bytes) -> None:
     """The bytes give plain values or a ValueError, of no subclass but ours."""
     try:
-        value = loads(data)
+        value = read_plain(data)
     except ValueError as error:
         kind, message = type(error), str(error)
     else:
@@ -141,7 +141,7 @@ values = st.recursive(
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @given(value=values)
 def test_round_trip(protocol: int, value: object) -> None:
-    assert same(loads(pickle.dumps(value, protocol=protocol)), value)
+    assert same(read_plain(pickle.dumps(value, protocol=protocol)), value)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -153,7 +153,7 @@ def test_long_values(protocol: int) -> None:
         "list": [str(i) for i in range(3000)],
         "ints": list(range(-2000, 2000)),
     }
-    assert same(loads(pickle.dumps(value, protocol=protocol)), value)
+    assert same(read_plain(pickle.dumps(value, protocol=protocol)), value)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -165,12 +165,12 @@ def test_numpy_1_and_scalars(protocol: int) -> None:
     old = old.replace(b"numpy._core", b"numpy.core")
     assert b"_core" not in old
     for written in (data, old):
-        assert same(loads(written), [np.eye(3), 1.5, -3, True])
+        assert same(read_plain(written), [np.eye(3), 1.5, -3, True])
 
 
 def test_arrays_are_read_only_views_of_the_file() -> None:
     data = pickle.dumps(np.arange(1000), protocol=5)
-    value = loads(data)
+    value = read_plain(data)
     assert isinstance(value, np.ndarray)
     assert np.shares_memory(value, np.frombuffer(data, np.uint8))
     assert not value.flags.writeable
@@ -178,7 +178,7 @@ def test_arrays_are_read_only_views_of_the_file() -> None:
 
 def test_a_list_used_twice_becomes_two() -> None:
     labels = [1, 2, 3]
-    value: Any = loads(pickle.dumps({"labels": labels, "fine_labels": labels}))
+    value: Any = read_plain(pickle.dumps({"labels": labels, "fine_labels": labels}))
     value["labels"].append(4)
     assert value == {"labels": [1, 2, 3, 4], "fine_labels": [1, 2, 3]}
 
@@ -194,7 +194,7 @@ def test_the_official_batches_meta() -> None:
     # the sum that torchvision checks cifar-10-batches-py/batches.meta with
     assert hashlib.md5(META, usedforsecurity=False).hexdigest() == "5ff9c542aee3614f3951f8cda6e48888"
     names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-    assert same(loads(META), {"num_cases_per_batch": 10000, "label_names": names, "num_vis": 3072})
+    assert same(read_plain(META), {"num_cases_per_batch": 10000, "label_names": names, "num_vis": 3072})
 
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (2, 3072), dtype=np.uint8)
@@ -214,23 +214,23 @@ def test_a_batch_of_python_2(encoding: str) -> None:
         "data": PIXELS,
         "filenames": ["a_s_001.png", "b_s_002.png"],
     }
-    assert same(loads(BATCH, encoding=encoding), batch)
+    assert same(read_plain(BATCH, encoding=encoding), batch)
     assert same(pickle.loads(BATCH, encoding="latin-1"), batch)  # the bytes above are what Python takes them for
 
 
 def test_text_protocol_of_python_2() -> None:
     data = b"(dp1\nS'a\\n\\'\\x00\\xff'\np2\n(lp3\n"
     data += b"I1\naI01\naI00\naL5L\naF1.5\naS\"it's\"\np4\nag4\naV\\u20ac\nasS'n'\nNs."
-    assert same(loads(data), {"a\n'\x00ÿ": [1, True, False, 5, 1.5, "it's", "it's", "€"], "n": None})
+    assert same(read_plain(data), {"a\n'\x00ÿ": [1, True, False, 5, 1.5, "it's", "it's", "€"], "n": None})
 
 
 def test_encoding() -> None:
-    assert loads(b"U\x02\xc3\xbc.") == "Ã¼"
-    assert loads(b"U\x02\xc3\xbc.", encoding="utf-8") == "ü"
+    assert read_plain(b"U\x02\xc3\xbc.") == "Ã¼"
+    assert read_plain(b"U\x02\xc3\xbc.", encoding="utf-8") == "ü"
     with pytest.raises(ValueError, match=r"^is damaged: STOP at byte 4: 'ascii' codec"):
-        loads(b"U\x02\xc3\xbc.", encoding="ascii")
+        read_plain(b"U\x02\xc3\xbc.", encoding="ascii")
     with pytest.raises(ValueError, match=r"^encoding must be latin-1, utf-8 or ascii, got 'rot13'"):
-        loads(b"N.", encoding="rot13")
+        read_plain(b"N.", encoding="rot13")
 
 
 # ---- What is refused
@@ -258,7 +258,7 @@ def refuses(trap: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, str
         with monkeypatch.context() as patch:
             patch.setattr(builtins, "__import__", no_import)
             with pytest.raises(UnpicklingRefused) as caught:
-                loads(data)
+                read_plain(data)
         assert what in str(caught.value)
         assert RULE in str(caught.value)
         assert " at byte " in str(caught.value)
@@ -453,7 +453,7 @@ def test_dtypes(refuses: Callable[[bytes, str], None], code: str) -> None:
 @pytest.mark.filterwarnings("ignore:.*metadata:UserWarning")
 def test_other_arrays(value: object, protocol: int) -> None:
     with pytest.raises(UnpicklingRefused):
-        loads(pickle.dumps(value, protocol=protocol))
+        read_plain(pickle.dumps(value, protocol=protocol))
 
 
 # ---- What is damaged
@@ -520,7 +520,7 @@ def test_other_arrays(value: object, protocol: int) -> None:
 )
 def test_damaged(data: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=f"^is damaged: .*{why}") as caught:
-        loads(data)
+        read_plain(data)
     assert type(caught.value) is ValueError
 
 
@@ -530,9 +530,9 @@ def test_damaged(data: bytes, why: str) -> None:
 )
 def test_damaged_axes(axes: bytes) -> None:
     call = b"cnumpy._core.numeric\n_frombuffer\n(C\x02ab%b(K\x01K\x02t" % dtype() + text("K") + b"(%bttR."
-    assert same(loads(call % b"K\x01K\x00"), np.array([[97], [98]], np.uint8))
+    assert same(read_plain(call % b"K\x01K\x00"), np.array([[97], [98]], np.uint8))
     with pytest.raises(ValueError, match="an order of the axes expected"):
-        loads(call % axes)
+        read_plain(call % axes)
 
 
 @pytest.mark.parametrize(
@@ -541,7 +541,7 @@ def test_damaged_axes(axes: bytes) -> None:
 def test_truncated(data: bytes) -> None:
     for stop in range(len(data)):
         with pytest.raises(ValueError, match=r"^is damaged: ") as caught:
-            loads(data[:stop])
+            read_plain(data[:stop])
         assert type(caught.value) is ValueError
 
 
@@ -584,7 +584,7 @@ FRAGMENTS = [
 
 def test_the_seeds_are_read() -> None:
     for seed in SEEDS:
-        assert_plain(loads(seed))
+        assert_plain(read_plain(seed))
 
 
 @given(
@@ -651,7 +651,7 @@ MEGABYTE = b"T\x00\x00\x10\x00" + bytes(2**20)
 def test_refused_while_small(data: bytes, what: str) -> None:
     assert_small(data)
     with pytest.raises(UnpicklingRefused, match=what):
-        loads(data)
+        read_plain(data)
 
 
 @pytest.mark.parametrize(
@@ -665,7 +665,7 @@ def test_refused_while_small(data: bytes, what: str) -> None:
 )
 def test_deeper_than_the_stack_of_c(data: bytes) -> None:
     with pytest.raises(UnpicklingRefused):
-        loads(data)
+        read_plain(data)
 
 
 @pytest.mark.parametrize(
@@ -703,7 +703,7 @@ def test_deeper_than_the_stack_of_c(data: bytes) -> None:
 def test_errors_while_small(data: bytes) -> None:
     assert_small(data)
     with pytest.raises(ValueError, match=f"^is damaged: |{RULE}"):
-        loads(data)
+        read_plain(data)
 
 
 @pytest.mark.parametrize(
@@ -722,7 +722,7 @@ def test_errors_while_small(data: bytes) -> None:
 )
 def test_read_while_small(data: bytes) -> None:
     assert_small(data)
-    assert_plain(loads(data))
+    assert_plain(read_plain(data))
 
 
 def test_the_same_bytes_in_many_places() -> None:
@@ -743,10 +743,10 @@ def test_the_same_bytes_in_many_places() -> None:
         tracemalloc.start()
         try:
             if what is None:
-                assert len(loads(data)) > 1000  # type: ignore[arg-type]
+                assert len(read_plain(data)) > 1000  # type: ignore[arg-type]
             else:
                 with pytest.raises(UnpicklingRefused, match=what):
-                    loads(data)
+                    read_plain(data)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -759,7 +759,7 @@ def test_a_flood_of_small_values_is_refused_before_it_fills_the_memory(flood) ->
     tracemalloc.start()
     try:
         with pytest.raises(UnpicklingRefused, match="more than 2,097,152 opcodes"):
-            loads(data)
+            read_plain(data)
         assert tracemalloc.get_traced_memory()[1] < 400e6
     finally:
         tracemalloc.stop()

@@ -1,6 +1,5 @@
 """`dualfocal data`: what there is, get it, check it."""
 
-import difflib
 import inspect
 import json
 from functools import partial
@@ -25,7 +24,7 @@ from dualfocal.cli._common import AsJson, bad_input_ends, check_plot, consoles
 from dualfocal.data.dataset import DataSet
 from dualfocal.data.download import fetch as download
 from dualfocal.data.places import data_root, look_for
-from dualfocal.data.registry import DATASETS, load_data
+from dualfocal.data.registry import DATASETS, did_you_mean, load_data
 from dualfocal.data.sources import OFFICIAL
 from dualfocal.data.verify import Check, verify_content, verify_files
 
@@ -191,9 +190,7 @@ def _show(progress: Progress, bar: TaskID, there: int, total: int | None) -> Non
 
 def _known(name: str) -> str:
     if name not in OFFICIAL:
-        near = difflib.get_close_matches(name.lower(), OFFICIAL, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"data sets are {', '.join(OFFICIAL)}; got {name!r}{meant}")
+        raise ValueError(f"data sets are {', '.join(OFFICIAL)}; got {name!r}{did_you_mean(name, OFFICIAL)}")
     return name
 
 

@@ -78,7 +78,7 @@ class _Array:
 
 
 class _Machine:
-    """Raises ValueError or IndexError on damage and UnpicklingRefused on the rest; `loads` adds the place."""
+    """Raises ValueError or IndexError on damage and UnpicklingRefused on the rest; `read_plain` adds the place."""
 
     def __init__(self, data: bytes, encoding: str) -> None:
         self.data, self.view, self.encoding = data, memoryview(data), encoding
@@ -314,7 +314,7 @@ _OPCODES: dict[int, Callable[[_Machine], object]] = {
 }
 
 
-def loads(data: bytes, *, encoding: str = "latin-1") -> object:
+def read_plain(data: bytes, *, encoding: str = "latin-1") -> object:
     r"""The plain value in a pickle that Python 2 or 3 wrote, under any protocol.
 
     A byte string of Python 2 is a str, by `encoding`, wherever it is a value or a key; as the content of an array it is
@@ -327,9 +327,9 @@ def loads(data: bytes, *, encoding: str = "latin-1") -> object:
         ValueError: the pickle is damaged. No other error is raised, whatever the bytes.
 
     Example:
-        >>> loads(b"}(U\x06labels](K\x06K\x09eU\x0bbatch_labelU\x07batch 1u.")
+        >>> read_plain(b"}(U\x06labels](K\x06K\x09eU\x0bbatch_labelU\x07batch 1u.")
         {'labels': [6, 9], 'batch_label': 'batch 1'}
-        >>> loads(b"cos\nsystem\n(S'true'\ntR.")
+        >>> read_plain(b"cos\nsystem\n(S'true'\ntR.")
         Traceback (most recent call last):
         dualfocal.data._unpickle.UnpicklingRefused: asks for os.system at byte 0: only arrays, strings, ...
     """

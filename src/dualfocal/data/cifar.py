@@ -132,7 +132,7 @@ def _checked(labels: npt.NDArray[np.int64], num_classes: int) -> npt.NDArray[np.
 
 
 def _dictionary(content: bytes) -> dict[Any, Any]:
-    found = _unpickle.loads(content)
+    found = _unpickle.read_plain(content)
     if not isinstance(found, dict):
         raise ValueError(f"must hold a dictionary, holds a {type(found).__name__}")
     return found

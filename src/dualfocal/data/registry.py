@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,12 @@ DATASETS: dict[str, Callable[..., DataSet]] = {
     "cifar10c": cifar10c,
     "digits": digits,
 }
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message: the name that is nearest, if one is near."""
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def load_data(name: str | os.PathLike[str], root: Root = None, **options: Any) -> DataSet:
@@ -53,11 +59,9 @@ def load_data(name: str | os.PathLike[str], root: Root = None, **options: Any) -
     elif name and path.is_dir():
         load, given = image_folder, {"path": path, **options}
     else:
-        near = difflib.get_close_matches(name.lower(), DATASETS, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(
             f"data must be one of {', '.join(DATASETS)}, a folder of images by class, or an .npz file, "
-            f"got {name!r}{meant}"
+            f"got {name!r}{did_you_mean(name, DATASETS)}"
         )
     known = [option for option in inspect.signature(load).parameters if option not in ("root", "path")]
     if unknown := [option for option in options if option not in known]:
