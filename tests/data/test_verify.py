@@ -143,6 +143,13 @@ def test_what_is_not_there_is_not_found(tmp_path, name):
             load_data(name, tmp_path)
 
 
+def test_no_digit_of_an_official_checksum_has_changed():
+    sums = {source.checksum for official in OFFICIAL.values() for source in official.sources}
+    sums |= {checksum for official in OFFICIAL.values() for checksum in official.checksums.values()}
+    digest = hashlib.sha256("\n".join(sorted(sums)).encode()).hexdigest()
+    assert digest == "a06711f3ab0a99fd883b87e45b3750574d13ff86e0916c537cdf193379456ce5"
+
+
 def test_official_checksums_are_of_names_that_are_looked_for():
     for official in OFFICIAL.values():
         archives = {file for file in official.checksums if file.endswith("gz")} | {s.file for s in official.sources}

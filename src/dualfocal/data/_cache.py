@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,12 @@ def decoded(
     decodes, the others wait for it.
     """
     key = hashlib.sha256(json.dumps([name, options]).encode()).hexdigest()[:8]
-    folders = [top / FOLDER for top in dict.fromkeys((data_root(root), cache_folder()))]
-    made_of = {"schema": SCHEMA, "options": options, "files": _signature(files, but=folders[0])}
-    paths = [folder / f"{name}-{key}.safetensors" for folder in folders]
-    for path in paths:
+    made_of = {"schema": SCHEMA, "options": options, "files": _signature(files, but=data_root(root) / FOLDER)}
+    problems = []
+    for place in (partial(data_root, root), cache_folder):
+        path = place() / FOLDER / f"{name}-{key}.safetensors"
         if (samples := _read(path, made_of)) is not None:
             return samples
-    problems = []
-    for path in paths:
         try:
             with _locked(path):
                 samples = _read(path, made_of)  # another process may have been quicker
