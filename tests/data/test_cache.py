@@ -246,7 +246,7 @@ def test_what_cannot_be_kept_in_the_root_is_kept_in_the_cache_folder(tmp_path, s
     for _ in range(2):
         assert_same(decoded("name", root, [source], decode), samples(first=1))
     assert decode.calls == 1
-    cache_file(cache_folder())
+    assert cached_files("name", root) == [cache_file(cache_folder())]
     longer(source)
     assert_same(decoded("name", root, [source], decode), samples(first=2))
 

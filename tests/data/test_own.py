@@ -460,10 +460,6 @@ def test_a_second_validation_part_without_a_first_is_refused(file):
         load_npz(file, val_size=0, val2_size=5)
 
 
-NPY = "own.py:_load: `with np.load(...)` of a single array is a TypeError; the message below it is never reached"
-ZLIB = "own.py:_load: zlib.error is not caught, and names no file"
-
-
 def as_npy():
     content = io.BytesIO()
     np.save(content, FEATURES)

@@ -45,7 +45,7 @@ def decoded(
     key = hashlib.sha256(json.dumps([name, options]).encode()).hexdigest()[:8]
     made_of = {"schema": SCHEMA, "options": options, "files": _signature(files, but=data_root(root) / FOLDER)}
     problems = []
-    for place in (partial(data_root, root), cache_folder):
+    for place in _places(root):
         path = place() / FOLDER / f"{name}-{key}.safetensors"
         if (samples := _read(path, made_of)) is not None:
             return samples
@@ -63,20 +63,20 @@ def decoded(
 
 
 def cached_files(name: str, root: Root) -> list[Path]:
-    """What :func:`decoded` has kept of a data set in its root."""
-    return sorted((data_root(root) / FOLDER).glob(f"{name}-????????.safetensors"))
+    """What :func:`decoded` has kept of a data set, in its root or else in the user's cache folder."""
+    kept = (sorted((place() / FOLDER).glob(f"{name}-????????.safetensors")) for place in _places(root))
+    return next((files for files in kept if files), [])
 
 
 def is_whole(path: Path) -> bool:
     """Whether the tensors in a file of the cache are those that were written."""
-    from safetensors import SafetensorError, safe_open
+    found = _open(path)
+    return found is not None and found[0].get("sha256") == _digest(*found[1:])
 
-    try:
-        with safe_open(path, framework="pt") as file:
-            about: dict[str, Any] = json.loads((file.metadata() or {})[KEY])
-            return bool(about["sha256"] == _digest(file.get_tensor("inputs"), file.get_tensor("target")))
-    except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError):
-        return False
+
+def _places(root: Root) -> tuple[Callable[[], Path], ...]:
+    """Where the cache may be; functions, because the second is seldom asked for, and asking it loads a library."""
+    return partial(data_root, root), cache_folder
 
 
 class _CannotKeepError(Exception):
@@ -125,19 +125,28 @@ def _signature(paths: Iterable[Path], *, but: Path) -> list[list[object]]:
 
 def _read(path: Path, made_of: dict[str, object]) -> Samples | None:
     """None if there is no such file, of these sources, that makes sense."""
+    found = _open(path)
+    if found is None or found[0].pop("made_of", None) != json.loads(json.dumps(made_of)):
+        return None
+    about, inputs, target = found
+    about.pop("sha256", None)  # to check it takes longer than to read; `dualfocal data verify` does
+    try:
+        about["class_names"], about["words"] = tuple(about["class_names"]), tuple(about["words"])
+        samples = Samples(inputs=inputs, target=target, **about)
+        return samples if 0 <= samples.num_train <= len(inputs) == len(target) else None
+    except (KeyError, TypeError):
+        return None
+
+
+def _open(path: Path) -> tuple[dict[str, Any], Tensor, Tensor] | None:
+    """What is said of the tensors, and they, from the disk when they are used; None if it is no such file."""
     from safetensors import SafetensorError, safe_open  # late: torch and numpy are all that importing us needs
 
     try:
         with safe_open(path, framework="pt") as file:
-            about: dict[str, Any] = json.loads((file.metadata() or {})[KEY])
-            if about.pop("made_of") != json.loads(json.dumps(made_of)):
-                return None
-            inputs, target = file.get_tensor("inputs"), file.get_tensor("target")
-        del about["sha256"]  # to check it takes longer than to read; `dualfocal data verify` does
-        about["class_names"], about["words"] = tuple(about["class_names"]), tuple(about["words"])
-        samples = Samples(inputs=inputs, target=target, **about)
-        return samples if 0 <= samples.num_train <= len(inputs) == len(target) else None
-    except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError):
+            about = json.loads((file.metadata() or {})[KEY])
+            return (about, file.get_tensor("inputs"), file.get_tensor("target")) if isinstance(about, dict) else None
+    except (OSError, SafetensorError, ValueError, KeyError):
         return None
 
 

@@ -48,7 +48,7 @@ def sample_sheet(blocks: Mapping[str, Sequence[Tensor]], row_names: Sequence[str
     for axis, (title, rows) in zip(figure.subplots(1, len(blocks), squeeze=False)[0], blocks.items(), strict=True):
         channels, height, width = rows[0].shape[1:]
         sheet = np.ones((len(rows), height + 2, columns, width + 2, channels))  # with a white rim around each
-        low, high = (float(getattr(np, end)([getattr(of, end)() for of in rows if len(of)])) for end in ("min", "max"))
+        low, high = min(float(of.min()) for of in rows if len(of)), max(float(of.max()) for of in rows if len(of))
         for row, images in enumerate(rows):
             pixels = (images.double().numpy() - low) / max(high - low, 1e-9)
             sheet[row, 1:-1, : len(images), 1:-1] = pixels.transpose(2, 0, 3, 1)
