@@ -235,6 +235,8 @@ def import_pyarrow(path: Path) -> Any:
 
 
 def open_source(path: Path) -> Source:
+    if (path / "recipe.json").is_file() and not (path / "predictions.safetensors").exists():
+        raise PredictionsError(f"{path}: this run is not finished, it has no predictions yet")
     path = path / "predictions.safetensors" if path.is_dir() else path
     readers: dict[str, Callable[[Path], Source]] = {
         ".npz": ArrayFile,

@@ -66,6 +66,7 @@ def load_predictions(
     target: str | None = ...,
     group: str | None = ...,
     split: str | None = ...,
+    run_split: str | None = ...,
     labels: Literal[True] = ...,
 ) -> Predictions: ...
 @overload
@@ -77,6 +78,7 @@ def load_predictions(
     target: str | None = ...,
     group: str | None = ...,
     split: str | None = ...,
+    run_split: str | None = ...,
     labels: Literal[False],
 ) -> MaybeLabelled: ...
 def load_predictions(
@@ -87,6 +89,7 @@ def load_predictions(
     target: str | None = None,
     group: str | None = None,
     split: str | None = None,
+    run_split: str | None = None,
     labels: bool = True,
 ) -> MaybeLabelled:
     """Read logits or probabilities, labels and, if asked for, a group per sample.
@@ -99,6 +102,7 @@ def load_predictions(
         target: the array or column of labels.
         group: an array or column with one group per sample.
         split: prefix of the names, "test" for ``test_logits`` and ``test_target``. Not for tables.
+        run_split: the split of a run folder where none is given; otherwise an error asks which.
         labels: whether there must be labels. If not, they are taken where ``target`` or exactly one usual name says
             which they are.
 
@@ -109,6 +113,8 @@ def load_predictions(
         raise PredictionsError(f"{path}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
     source = open_source(Path(path))
     given = probs if logits is None else logits
+    if split is None and run_split in _splits(source.names, LOGITS + PROBS) and Path(path).is_dir():
+        split = run_split
     if given is None:
         split = _find_split(source, split, LOGITS + PROBS)
     else:

@@ -24,7 +24,14 @@ class Binary(StrEnum):
 Logits = Annotated[str | None, typer.Option(metavar="NAME", help="Array, column or column prefix that holds logits.")]
 Probs = Annotated[str | None, typer.Option(metavar="NAME", help="The same for probabilities.")]
 Target = Annotated[str | None, typer.Option(metavar="NAME", help="Array or column of labels.")]
-Split = Annotated[str | None, typer.Option(metavar="NAME", help="Of a file with `val_logits`, `test_logits`: which.")]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Of a file with `val_logits`, `test_logits`: which. "
+        "Of a run folder test, unless given; `calibrate` takes val.",
+    ),
+]
 NumBins = Annotated[int, typer.Option(min=1, help="Number of bins of each calibration error.")]
 IgnoreIndex = Annotated[int, typer.Option(help="Leave out samples with this label.")]
 BinaryOption = Annotated[

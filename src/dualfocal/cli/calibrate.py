@@ -58,13 +58,13 @@ def calibrate(
 
         dualfocal calibrate val.npz --method temperature --out cal.safetensors
 
-        dualfocal calibrate run_folder --split val --method vector --out cal.safetensors
+        dualfocal calibrate run_folder --method vector --out cal.safetensors    (its validation part)
     """
     printer, err = consoles(as_json)
     with bad_input_ends():
         check_output(files.check_suffix(out), file)
         calibrator = make_calibrator(method, force=force)
-        data = load_predictions(file, logits=logits, probs=probs, target=target, split=split)
+        data = load_predictions(file, logits=logits, probs=probs, target=target, split=split, run_split="val")
     err.print(f"{file}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
     with bad_input_ends(str(file)), err.status(f"fitting {method}"):
         calibrator.fit(_checked_logits(data, ignore_index), data.target, ignore_index=ignore_index)
@@ -111,7 +111,9 @@ def apply(
         check_output(out, file, calibrator)
         _writers.check_suffix(out)
         fitted = load_calibrator(calibrator)
-        data = load_predictions(file, logits=logits, probs=probs, target=target, split=split, labels=False)
+        data = load_predictions(
+            file, logits=logits, probs=probs, target=target, split=split, run_split="test", labels=False
+        )
         _check_classes(calibrator, fitted, file, data)
     err.print(f"{file}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
     with bad_input_ends(str(file)), err.status("calibrating"):

@@ -50,7 +50,8 @@ def compare(
     out, err = consoles(as_json)
     with bad_input_ends():
         first, second = (
-            load_predictions(path, logits=logits, probs=probs, target=target, split=split) for path in (a, b)
+            load_predictions(path, logits=logits, probs=probs, target=target, split=split, run_split="test")
+            for path in (a, b)
         )
         _check_same_labels(first, second)
     two_classes = None if binary is None else binary.value

@@ -104,7 +104,9 @@ def evaluate(
         if len(set(files)) < len(files):
             raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
         loaded = {
-            str(path): load_predictions(path, logits=logits, probs=probs, target=target, group=group_by, split=split)
+            str(path): load_predictions(
+                path, logits=logits, probs=probs, target=target, group=group_by, split=split, run_split="test"
+            )
             for path in files
         }
         if merge and len(loaded) > 1:

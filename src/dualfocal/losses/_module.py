@@ -12,6 +12,7 @@ class ClassificationLoss(nn.Module):
     options: tuple[str, ...] = ()
     weight: Tensor | None
     gamma: float | Tensor
+    per_sample: bool = True  # whether the sum over a batch is the sum over its parts
 
     def __init__(self, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__()

@@ -100,6 +100,7 @@ class DualFocalLoss(ClassificationLoss):
         check_rival(rival)
         self.set_gamma(gamma)
         self.rival = rival
+        self.per_sample = not str(rival).startswith("batch_")
         self.impl = impl
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:

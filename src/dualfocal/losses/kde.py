@@ -148,6 +148,7 @@ class KDEXELoss(ClassificationLoss):
     """Module form of :func:`kde_xe_loss`."""
 
     options = ("strength", "bandwidth", "norm")
+    per_sample = False
 
     def __init__(
         self,

@@ -90,6 +90,7 @@ class MMCELoss(ClassificationLoss):
     """Module form of :func:`mmce_loss`."""
 
     options = ("strength", "weighted", "as_published", "width")
+    per_sample = False
 
     def __init__(
         self,

@@ -1,0 +1,138 @@
+"""Where a training stands, as one safetensors file: tensors as tensors, the rest as JSON in its header."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+SCHEMA = 1
+KEY = "dualfocal_checkpoint"
+
+
+@dataclass
+class Position:
+    """How far a training has come, besides weights: all that the next step depends on."""
+
+    epoch: int = 0
+    """Epochs that are finished."""
+    step: int = 0
+    """Steps of the next epoch that are done: after an interruption in the middle of it."""
+    losses: list[Tensor] = field(default_factory=list)
+    """Of those steps, summed over this process's part of the batch."""
+    norms: list[Tensor] = field(default_factory=list)
+    """Of those steps' gradients, before they were clipped."""
+    seconds: float = 0.0
+    """That those steps took."""
+    best_epoch: int = 0
+    """Which epoch had the lowest validation score so far, from 1; 0: none yet, or not looked for."""
+    best_score: float | None = None
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
+    sessions: list[dict[str, Any]] = field(default_factory=list)
+    """Where and with what each part of the training was done."""
+
+
+def pack(
+    position: Position, model: nn.Module, optimizer: Optimizer, criterion: nn.Module, data: str
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Everything, as what ``safetensors.torch.save`` takes: tensors and metadata."""
+    state = optimizer.state_dict()["state"]
+    tensors = {
+        **{f"model.{name}": tensor for name, tensor in model.state_dict().items()},
+        **{f"loss.{name}": tensor for name, tensor in criterion.state_dict().items()},
+        **{f"best.{name}": tensor for name, tensor in position.best_weights.items()},
+        **{f"optimizer.{i}.{name}": of for i, some in state.items() for name, of in some.items() if of is not None},
+        "random.cpu": torch.get_rng_state(),
+    }
+    device = next(model.parameters()).device
+    if device.type == "cuda":
+        tensors["random.cuda"] = torch.cuda.get_rng_state(device)
+    for name in ("losses", "norms"):
+        if steps := getattr(position, name):
+            tensors[name] = torch.stack([one.detach().double() for one in steps])
+    about = {
+        "schema": SCHEMA,
+        "data": data,
+        **{
+            name: getattr(position, name)
+            for name in ("epoch", "step", "seconds", "best_epoch", "best_score", "sessions")
+        },
+    }
+    return storable(tensors), {KEY: json.dumps(about, allow_nan=False)}
+
+
+def storable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU, contiguous, and no two of them in the same memory, as safetensors wants them."""
+    taken: set[int] = set()
+    found = {}
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        place = plain.untyped_storage().data_ptr()
+        if plain.numel() and (place in taken or plain.untyped_storage().nbytes() > plain.nbytes):
+            plain = plain.clone()  # tied weights, or a part of something larger
+        taken.add(plain.untyped_storage().data_ptr())
+        found[name] = plain
+    return found
+
+
+def unpack(
+    content: bytes, model: nn.Module, optimizer: Optimizer, criterion: nn.Module, data: str
+) -> tuple[Position, dict[str, Tensor]]:
+    """Put everything back where it was; gives the position, and the states of the random generators.
+
+    Raises:
+        ValueError: it is no checkpoint, of another schema, of other data, or does not fit the model.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        about = _about(content)
+        tensors = load(content)
+        if about["schema"] != SCHEMA:
+            raise ValueError(f"has schema {about['schema']}, this version of dualfocal reads schema {SCHEMA}")
+        if about["data"] != data:
+            raise ValueError(f"was made with other data ({about['data']}, now {data})")
+        model.load_state_dict(_part(tensors, "model."))  # copies, so that memory formats and devices stay
+        criterion.load_state_dict(_part(tensors, "loss."))
+        _restore(optimizer, _part(tensors, "optimizer."))
+        position = Position(
+            best_weights=_part(tensors, "best."),
+            losses=list(tensors.get("losses", ())),
+            norms=list(tensors.get("norms", ())),
+            **{name: about[name] for name in ("epoch", "step", "seconds", "best_epoch", "best_score", "sessions")},
+        )
+        return position, _part(tensors, "random.")
+    except (SafetensorError, KeyError, IndexError, TypeError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"does not fit, or is damaged: {' '.join(str(error).split())}") from error
+
+
+def _about(content: bytes) -> dict[str, Any]:
+    """What stands in the header: eight bytes of its length, then JSON."""
+    length = int.from_bytes(content[:8], "little")
+    try:
+        about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][KEY])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError("is not a checkpoint, or is damaged") from error
+    if not isinstance(about, dict):
+        raise ValueError("is not a checkpoint, or is damaged")
+    return about
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _restore(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
+    weights: list[Tensor] = [weight for group in optimizer.param_groups for weight in group["params"]]
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        i, _, of = name.partition(".")
+        weight = weights[int(i)]
+        # As the optimizer had it: in the memory format of the weight.
+        like = torch.empty_like(weight).copy_(tensor) if tensor.shape == weight.shape and tensor.ndim else tensor
+        state.setdefault(int(i), {})[of] = like
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -1,0 +1,123 @@
+"""Several processes as one: who does what, and how they tell each other. Without torchrun there is one."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclass(frozen=True)
+class Group:
+    """The processes that train together, as one of them sees it."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that reads and writes the run folder."""
+        return self.rank == 0
+
+    def share(self, index: Tensor) -> Tensor:
+        """This process's part of a batch, or of a data set: in one piece, in order; it may be empty."""
+        return index if self.size == 1 else index.tensor_split(self.size)[self.rank]
+
+    def wrap(self, model: nn.Module, sync_bn: bool) -> nn.Module:
+        """The model, so that its gradients are the mean over the processes."""
+        if self.size == 1:
+            return model
+        if sync_bn:
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        return DistributedDataParallel(model, device_ids=[self.device.index] if self.device.type == "cuda" else None)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over the processes, which all get."""
+        if self.size > 1:
+            tensor = tensor.to(self.device).contiguous()
+            dist.all_reduce(tensor)
+        return tensor
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """The rows of all processes, in the order of :meth:`share`, which all get."""
+        if self.size == 1:
+            return rows
+        lengths = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        lengths[self.rank] = len(rows)
+        lengths = self.sum(lengths)
+        padded = rows.new_zeros((int(lengths.max()), *rows.shape[1:]), device=self.device)
+        padded[: len(rows)] = rows
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:length] for part, length in zip(parts, lengths.tolist(), strict=True)])
+
+    def tell(self, message: bytes | None) -> bytes:
+        """What the first process says; the others give None. Bytes, not objects: nothing is unpickled."""
+        if self.size == 1:
+            assert message is not None
+            return message
+        length = torch.tensor([0 if message is None else len(message)], device=self.device)
+        dist.broadcast(length, 0)
+        tensor = torch.empty(int(length), dtype=torch.uint8, device=self.device)
+        if message:
+            tensor.copy_(torch.frombuffer(bytearray(message), dtype=torch.uint8))
+        if len(tensor):
+            dist.broadcast(tensor, 0)
+        return tensor.cpu().numpy().tobytes()
+
+    def same_buffers(self, model: nn.Module) -> None:
+        """Give all processes the first one's buffers, such as the running means of batch norm."""
+        if self.size > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, 0)
+
+
+@contextmanager
+def processes(device: str | torch.device | None) -> Iterator[Group]:
+    """Join the processes that torchrun has started; or be the only one.
+
+    Args:
+        device: ``"cuda"``, ``"cpu"``, ...; None: a GPU if there is one. With several processes each takes the GPU of
+            its local rank.
+
+    Raises:
+        ValueError: no such device.
+    """
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    chosen = _device(device, int(os.environ.get("LOCAL_RANK", "0")) if size > 1 else None)
+    if size == 1:
+        yield Group(0, 1, chosen)
+        return
+    mine = not dist.is_initialized()
+    if mine:
+        if chosen.type == "cuda":
+            torch.cuda.set_device(chosen)
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        yield Group(rank, size, chosen)
+    finally:
+        if mine:
+            dist.destroy_process_group()
+
+
+def _device(asked: str | torch.device | None, local_rank: int | None) -> torch.device:
+    try:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu") if asked is None else torch.device(asked)
+    except RuntimeError as error:
+        raise ValueError(f"device must be cpu, cuda, cuda:1, ..., got {asked!r}") from error
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        place = device.index if device.index is not None else local_rank or 0
+        if not torch.cuda.is_available() or place >= count:
+            raise ValueError(f"there is no device {str(device)!r} for this process: {count} CUDA devices are visible")
+        return torch.device("cuda", place)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"there is no device {str(device)!r} here") from error
+    return device

@@ -1,0 +1,251 @@
+"""The training loop: from a recipe to a run folder, on one device or several, interrupted or not."""
+
+import json
+import math
+import os
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_, get_total_norm
+from torch.optim import Optimizer
+
+from dualfocal.data import DataSet, load_data
+from dualfocal.data.places import Root
+from dualfocal.losses import AdaFocalLoss
+from dualfocal.models import make_model
+from dualfocal.train.checkpoint import Position, pack, storable, unpack
+from dualfocal.train.display import Silent, make_display
+from dualfocal.train.distributed import Group, processes
+from dualfocal.train.failure import DivergedError, diagnosis
+from dualfocal.train.forward import Forward
+from dualfocal.train.interrupts import Interrupts
+from dualfocal.train.outcome import SCHEMA, Predictions, metrics_of, session
+from dualfocal.train.preparation import (
+    check_fit,
+    derived_seed,
+    followed_part,
+    make_batches,
+    make_optimizer,
+    repeatable,
+    set_random_states,
+)
+from dualfocal.train.recipe import Recipe
+from dualfocal.train.run import CHECKPOINT, FAILURE, MODEL, PREDICTIONS, RESULT, Run, RunError, default_folder
+from dualfocal.train.validation import predict, summarize
+
+
+def train(
+    recipe: Recipe,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    data_root: Root = None,
+    device: str | torch.device | None = None,
+    checkpoint_every: int = 1,
+    tensorboard: bool = False,
+    progress: bool = True,
+) -> Run:
+    """Train as a recipe says, into a run folder; go on where an earlier call was interrupted.
+
+    On the CPU the result has the same bits, interrupted or not. Started by ``torchrun``, all processes train one model.
+
+    Args:
+        recipe: what to train, and how.
+        out: the run folder, by default one in ``runs/`` that belongs to this recipe. If the run is finished, nothing is
+            done.
+        data_root: folder of the data, see :func:`~dualfocal.data.load_data`.
+        device: None: a GPU if there is one.
+        checkpoint_every: epochs; what was done since is done again after a crash. Ctrl-C loses nothing.
+        tensorboard: whether to write scalars to ``tensorboard/`` in the run folder.
+        progress: whether to show it, as bars on a terminal, as lines elsewhere.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        RunError: the folder is another recipe's, or in use, or cannot be written; what was written stays whole.
+        DivergedError: the loss did not stay finite; the last checkpoint is kept, and ``failure.json`` tells more.
+        KeyboardInterrupt: on Ctrl-C, once everything is saved.
+    """
+    if checkpoint_every < 1:
+        raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}")
+    run = Run(default_folder(recipe) if out is None else out)
+    with processes(device) as group:
+        if group.first:
+            run.check_recipe(recipe)
+        if group.tell(run.state.encode() if group.first else None) == b"finished":
+            return run
+        with run.claimed(recipe) if group.first else nullcontext(), repeatable(recipe, group.device):
+            data = load_data(recipe.data, data_root, **recipe.data_options)
+            notes = check_fit(recipe, data, group)
+            display = make_display(run, tensorboard, progress) if group.first else Silent()
+            with display:
+                _train(recipe, run, data.to(group.device), group, notes, checkpoint_every, display)
+    return run
+
+
+def _train(
+    recipe: Recipe, run: Run, data: DataSet, group: Group, notes: list[str], checkpoint_every: int, display: Silent
+) -> None:
+    torch.manual_seed(recipe.seed)
+    model = make_model(recipe.model, num_classes=data.num_classes, in_channels=data.in_channels)
+    model = model.to(group.device, dtype=torch.float64 if recipe.precision == "float64" else None)
+    if recipe.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    criterion = recipe.make_loss().to(group.device)
+    optimizer = make_optimizer(recipe, weights)
+
+    def save() -> int:
+        tensors, metadata = pack(at, model, optimizer, criterion, str(data))
+        run.write(CHECKPOINT, lambda path: save_file(tensors, path, metadata))
+        return at.epoch
+
+    at, random_states = _resume(run, model, optimizer, criterion, str(data), group)
+    saved = at.epoch
+    at.sessions.append(session(group, at.epoch))
+    forward = Forward(group.wrap(model, recipe.sync_bn), recipe, group.device)
+    plain = Forward(model, recipe, group.device)  # for predictions: processes need not take as many steps
+    look_each_step = group.device.type == "cpu" and group.size == 1  # elsewhere it would have to be waited for
+    parts_to_log = [
+        part for part in ("val", "test") if part in data.splits and (part == "val" or recipe.test_each_epoch)
+    ]
+    part_to_follow = followed_part(data)
+    parts = parts_to_log if not isinstance(criterion, AdaFocalLoss) else {*parts_to_log, part_to_follow}
+    display.begin(recipe, at, len(data.splits["train"]), run.log)
+
+    with Interrupts(catch=group.size == 1) as stop:
+        for epoch in range(at.epoch, recipe.epochs):
+            began = time.perf_counter() - at.seconds
+            torch.manual_seed(derived_seed(recipe.seed, epoch, f"dropout {group.rank}"))
+            if at.step:
+                set_random_states(random_states, group.device)
+            for settings in optimizer.param_groups:
+                settings["lr"] = recipe.lr_at(epoch)
+            draws = data.draw(seed=recipe.seed, epoch=epoch)
+            batches = make_batches(recipe, data, epoch)
+            forward.model.train()
+            for batch in batches[at.step :]:
+                index = group.share(batch)
+                share = 1.0 if recipe.reduction == "sum" else 1 / len(batch)
+                if not len(index):  # fewer samples than processes: one takes part in name only
+                    index, share = batch[:1], 0.0
+                inputs, target = data.batch(index, draws)
+                loss = criterion(forward(inputs), target)
+                if look_each_step and not math.isfinite(loss.item()):
+                    at.losses.append(loss.detach())
+                    break
+                optimizer.zero_grad()
+                # The mean over processes, which is what they exchange, becomes the sum.
+                (loss * (share * group.size) if share * group.size != 1 else loss).backward()
+                if recipe.clip_norm is not None:
+                    at.norms.append(clip_grad_norm_(weights, recipe.clip_norm))
+                optimizer.step()
+                at.losses.append(loss.detach())
+                at.step += 1
+                display.step(len(batch), at.losses[-1])
+                if stop.asked is not None:
+                    break
+            trained = time.perf_counter() - began
+            if at.step < len(batches) and math.isfinite(at.losses[-1].item()):
+                at.seconds = trained
+                save()
+                stop.leave()
+
+            total = float(group.sum(torch.stack(at.losses).double().sum()))
+            group.same_buffers(model)
+            line: dict[str, Any] = {"epoch": epoch + 1, "lr": recipe.lr_at(epoch)}
+            try:
+                if not math.isfinite(total) or not bool(get_total_norm(weights).isfinite()):
+                    raise ValueError("the loss or a weight is not finite")
+                number = sum(map(len, batches))
+                line |= {"train_loss": total / number, "grad_norm": _mean(at.norms)}
+                predicted = {part: predict(plain, data, part, group) for part in parts}
+                for part in parts_to_log:
+                    summary = summarize(*predicted[part], criterion, recipe.batch_size, group)
+                    line |= {f"{part}_{name}": value for name, value in summary.items()}
+                if isinstance(criterion, AdaFocalLoss):
+                    criterion.update(*map(group.gather, predicted[part_to_follow]))
+                    line["gamma"] = criterion.gamma.tolist()
+            except ValueError as error:
+                report = diagnosis(recipe, data, draws, batches, at, epoch, model, saved)
+                if group.first:
+                    run.write_json(FAILURE, report)
+                raise DivergedError(run, report) from error
+            line |= {"images_per_second": number / trained, "seconds": time.perf_counter() - began}
+
+            at = replace(at, epoch=epoch + 1, step=0, losses=[], norms=[], seconds=0.0)
+            score = line.get(f"val_{recipe.weights.removeprefix('best_')}")
+            if score is not None and (at.best_score is None or score < at.best_score):
+                best = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+                at.best_epoch, at.best_score, at.best_weights = epoch + 1, score, best
+            if group.first:
+                run.append(line)
+                if at.epoch % checkpoint_every == 0 or at.epoch == recipe.epochs or stop.asked is not None:
+                    saved = save()
+            display.epoch(line)
+            if stop.asked is not None:
+                stop.leave()
+
+    if recipe.weights != "last":
+        model.load_state_dict(at.best_weights)
+    predictions = {}
+    for part in ("val", "test"):
+        if part in data.splits:
+            logits, target = map(group.gather, predict(plain, data, part, group))
+            predictions[part] = logits.cpu(), target.cpu()
+    if group.first:
+        _finish(recipe, run, data, model, at, predictions, notes)
+
+
+def _finish(
+    recipe: Recipe, run: Run, data: DataSet, model: nn.Module, at: Position, predictions: Predictions, notes: list[str]
+) -> None:
+    named = {f"{part}_{name}": of for part, both in predictions.items() for name, of in zip(("logits", "target"), both)}  # noqa: B905
+    class_names = {"class_names": json.dumps(data.class_names)}
+    run.write(PREDICTIONS, lambda path: save_file(storable(named), path, class_names))
+    run.write(MODEL, lambda path: save_file(storable(model.state_dict()), path))
+    latest = at.sessions[-1]
+    result = {
+        "schema": SCHEMA,
+        "data": str(data),
+        "num_classes": data.num_classes,
+        "in_channels": data.in_channels,
+        "num_weights": sum(weight.numel() for weight in model.parameters()),
+        "epochs": recipe.epochs,
+        "weights_of_epoch": recipe.epochs if recipe.weights == "last" else at.best_epoch,
+        **metrics_of(predictions),
+        "seconds": sum(line["seconds"] for line in run.log),
+        "notes": notes,
+        **{name: latest[name] for name in ("device", "versions", "commit")},
+        "sessions": at.sessions,
+    }
+    run.write_json(RESULT, result)
+    (run.path / CHECKPOINT).unlink(missing_ok=True)
+
+
+def _resume(
+    run: Run, model: nn.Module, optimizer: Optimizer, criterion: nn.Module, data: str, group: Group
+) -> tuple[Position, dict[str, Tensor]]:
+    """Where to go on, and the states of the random generators there."""
+    path = run.path / CHECKPOINT
+    content = group.tell((path.read_bytes() if path.exists() else b"") if group.first else None)
+    at = Position()
+    random_states: dict[str, Tensor] = {}
+    if content:
+        try:
+            at, random_states = unpack(content, model, optimizer, criterion, data)
+        except ValueError as error:
+            raise RunError(f"{path}: {error}") from error
+    if group.first:
+        run.cut_log(at.epoch)
+        (run.path / FAILURE).unlink(missing_ok=True)
+    return at, random_states
+
+
+def _mean(steps: list[Tensor]) -> float | None:
+    return float(torch.stack(steps).double().mean()) if steps else None

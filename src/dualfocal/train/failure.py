@@ -1,0 +1,76 @@
+"""A loss that does not stay finite: what there is to know about it."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+
+from dualfocal.data.dataset import DataSet
+from dualfocal.metrics.evaluation import finite
+from dualfocal.train.checkpoint import Position
+from dualfocal.train.recipe import Recipe
+from dualfocal.train.run import FAILURE, Run
+
+SCHEMA = 1
+RECENT = 10
+
+
+class DivergedError(RuntimeError):
+    """Training stopped because the loss, a weight or a prediction was not finite; ``report`` is ``failure.json``."""
+
+    def __init__(self, run: Run, report: dict[str, Any]) -> None:
+        self.report = report
+        kept = report["checkpoint_of_epoch"]
+        super().__init__(
+            f"{run.path}: {report['what']} in epoch {report['epoch']}, step {report['step']} of {report['steps']}, "
+            f"at a learning rate of {report['lr']:g}; "
+            f"{f'the checkpoint of epoch {kept} is kept' if kept else 'there was no checkpoint yet'}; "
+            f"the batch is described in {run.path / FAILURE}. A lower lr, or clip_norm, may help."
+        )
+
+
+@torch.no_grad()
+def diagnosis(
+    recipe: Recipe,
+    data: DataSet,
+    draws: Tensor | None,
+    batches: tuple[Tensor, ...],
+    at: Position,
+    epoch: int,
+    model: nn.Module,
+    kept: int,
+) -> dict[str, Any]:
+    """Which step it was, its batch, and what led to it."""
+    losses = [float(loss) for loss in at.losses]
+    step = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
+    index = batches[len(losses) - 1 if step is None else step]
+    inputs, target = data.batch(index, draws, part="train")
+    norms = [float(norm) for norm in at.norms]
+    size = float(get_total_norm(model.parameters()))
+    return {
+        "schema": SCHEMA,
+        "what": "the weights or predictions are not finite" if step is None else f"the loss is {losses[step]}",
+        "epoch": epoch + 1,
+        "step": len(losses) if step is None else step + 1,
+        "steps": len(batches),
+        "lr": recipe.lr_at(epoch),
+        "checkpoint_of_epoch": kept,
+        "recent_losses": [finite(loss) for loss in losses[: None if step is None else step + 1][-RECENT:]],
+        "recent_grad_norms": [finite(norm) for norm in norms[:step][-RECENT:]],
+        "weight_norm": finite(size),
+        "batch": {
+            "samples": index.tolist(),
+            "targets": target.tolist(),
+            "inputs": _statistics(inputs),
+            "logits": _statistics(model(inputs.to(next(model.parameters()).dtype))) if math.isfinite(size) else None,
+        },
+    }
+
+
+def _statistics(values: Tensor) -> dict[str, Any]:
+    good = values[values.isfinite()].double()
+    found = {"min": good.amin(), "max": good.amax(), "mean": good.mean(), "std": good.std()} if len(good) else {}
+    plain = {name: finite(float(value)) for name, value in found.items()}
+    return {**plain, "not_finite": int((~values.isfinite()).sum()), "shape": list(values.shape)}

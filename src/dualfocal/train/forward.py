@@ -1,0 +1,32 @@
+"""The way of a batch through a model, as the recipe wants it: precision and memory format."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dualfocal.train.recipe import Recipe
+
+
+@dataclass
+class Forward:
+    """Calls a model on inputs as the data give them."""
+
+    model: nn.Module
+    recipe: Recipe
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        half = self.recipe.precision == "bfloat16"
+        self.context = torch.autocast(self.device.type, torch.bfloat16) if half else nullcontext()
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Logits, float32 or float64."""
+        if self.recipe.precision == "float64":
+            inputs = inputs.double()
+        if self.recipe.channels_last and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        with self.context:
+            logits: Tensor = self.model(inputs)
+        return logits if logits.dtype == torch.float64 else logits.float()

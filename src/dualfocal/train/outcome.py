@@ -1,0 +1,86 @@
+"""What a finished run says of itself: metrics before and after temperature scaling, and how it was made."""
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import dualfocal
+from dualfocal.calibrators import make_calibrator
+from dualfocal.metrics import evaluate
+from dualfocal.train.distributed import Group
+
+SCHEMA = 1
+TEMPERATURES = ("temperature", "temperature_ece")  # by NLL; by ECE over the published grid
+
+Predictions = dict[str, tuple[Tensor, Tensor]]
+
+
+def metrics_of(predictions: Predictions) -> dict[str, Any]:
+    """Every metric of the validation and the test part, as they are and scaled by temperatures fitted on validation."""
+    found: dict[str, Any] = {part: evaluate(*of, inference=True).to_dict() for part, of in predictions.items()}
+    if "val" not in predictions:
+        return found
+    found["calibrated"] = {}
+    for name in TEMPERATURES:
+        calibrator = make_calibrator(name).fit(*predictions["val"])
+        scaled = {part: (calibrator(logits), target) for part, (logits, target) in predictions.items()}
+        found["calibrated"][name] = {
+            "temperature": float(calibrator.temperature),  # type: ignore[arg-type]
+            **{part: evaluate(*of, inference=True).to_dict() for part, of in scaled.items()},
+        }
+    return found
+
+
+def session(group: Group, epoch: int) -> dict[str, Any]:
+    """Where and with what a part of the training is done, from an epoch on."""
+    device = torch.cuda.get_device_name(group.device) if group.device.type == "cuda" else _processor(group.device)
+    return {
+        "from_epoch": epoch + 1,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": device,
+        "processes": group.size,
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "dualfocal": dualfocal.__version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "commit": commit(),
+    }
+
+
+def commit() -> str | None:
+    """The commit of this package where it runs from a checkout, with + if files differ from it."""
+    here = Path(__file__)
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *arguments], cwd=here.parent, capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", here.name) is None:  # a checkout of something else, around an installation
+        return None
+    found = git("rev-parse", "HEAD")
+    return found if found is None or not git("status", "--porcelain", "..") else f"{found}+"
+
+
+def _processor(device: torch.device) -> str:
+    if device.type != "cpu":
+        return device.type
+    name = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return f"{name}, {os.cpu_count()} cores"

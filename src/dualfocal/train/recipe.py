@@ -1,0 +1,318 @@
+"""What a training run is: every choice that decides its result, as one frozen object that reads and writes JSON."""
+
+import ast
+import dataclasses
+import hashlib
+import inspect
+import json
+import math
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
+from pathlib import Path
+from types import NoneType
+from typing import Any, Self, get_args, get_origin, get_type_hints
+
+from torch import nn
+
+from dualfocal.data.registry import did_you_mean
+from dualfocal.losses import LOSSES
+from dualfocal.losses._common import check_choice
+from dualfocal.models import MODELS
+
+SCHEMA = 1
+CHOICES = {
+    "reduction": ("sum", "mean"),
+    "optimizer": ("sgd", "adam"),
+    "schedule": ("step", "cosine"),
+    "weights": ("last", "best_error", "best_nll"),
+    "precision": ("float32", "bfloat16", "float64"),
+}
+AT_LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "lr": 0.0, "momentum": 0.0, "weight_decay": 0.0, "lr_factor": 0.0}
+NOT_OPTIONS = ("weight", "ignore_index", "reduction")  # of a loss: tensors, and what the recipe says itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A training run. The defaults are the paper's for images: SGD, 350 epochs, summed loss, gradient norm up to 2.
+
+    >>> recipe = Recipe(data="cifar10", model="resnet50", loss_options={"gamma": 5})
+    >>> recipe.lr, recipe.milestones, recipe.reduction, recipe.clip_norm
+    (0.1, (150, 250), 'sum', 2.0)
+    >>> recipe.with_settings(["epochs=30", "loss=focal", "loss.gamma=3"]).loss_options
+    {'gamma': 3}
+    """
+
+    data: str
+    """Name of a data set, a folder of images by class, or an .npz file."""
+    data_options: dict[str, Any] = field(default_factory=dict)
+    """Options of the data set, such as val_size; to set one: data.val_size=1000."""
+    model: str
+    """Name of a model, or package.module:function."""
+    loss: str = "dual_focal"
+    """Name of a loss."""
+    loss_options: dict[str, Any] = field(default_factory=dict)
+    """Options of the loss, such as gamma; to set one: loss.gamma=3."""
+    reduction: str = "sum"
+    """Over the batch: sum, with clip_norm=2, is the published pair; or mean."""
+    clip_norm: float | None = 2.0
+    """Longest gradient of all weights together; none: not clipped."""
+    optimizer: str = "sgd"
+    """sgd, or adam."""
+    lr: float = 0.1
+    """Learning rate at the start."""
+    momentum: float = 0.9
+    """Of sgd."""
+    weight_decay: float = 5e-4
+    """On all weights."""
+    schedule: str = "step"
+    """Of the learning rate: step, at the milestones, or cosine, down to 0."""
+    milestones: tuple[int, ...] = (150, 250)
+    """Epochs after which the learning rate is multiplied by lr_factor; none at all: it stays."""
+    lr_factor: float = 0.1
+    """See milestones."""
+    epochs: int = 350
+    """How often the training part is gone through."""
+    batch_size: int = 128
+    """Samples a step, of all processes together."""
+    drop_last: bool = False
+    """Leave out the last batch of an epoch if it is smaller."""
+    weights: str = "last"
+    """Which are kept: of the last epoch, or of the one of best_error or best_nll on the validation part."""
+    seed: int = 1
+    """Of initial weights, order, augmentation and dropout. What splits the data is an option of the data."""
+    precision: str = "float32"
+    """float32; bfloat16, where autocast thinks it safe; or float64."""
+    channels_last: bool = False
+    """Memory format of images and weights; faster on GPUs with bfloat16."""
+    deterministic: bool = False
+    """On CUDA: the same bits each time, but slower. The CPU always gives them."""
+    sync_bn: bool = False
+    """With several CUDA processes: batch norm over the global batch."""
+    test_each_epoch: bool = False
+    """Log the test part each epoch, too: to draw it, not to choose by it."""
+
+    def __post_init__(self) -> None:
+        for name, hint in _hints().items():
+            object.__setattr__(self, name, _checked(name, getattr(self, name), hint))
+        for name, choices in CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
+        for name, low in AT_LEAST.items():
+            if not low <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and at least {low:g}, got {getattr(self, name)!r}")
+        if self.seed >= 2**63:
+            raise ValueError(f"seed must be below 2^63, got {self.seed}")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ValueError(f"clip_norm must be above 0, or none, got {self.clip_norm}")
+        if any(m < 1 for m in self.milestones) or any(a >= b for a, b in pairwise(self.milestones)):
+            raise ValueError(f"milestones must be increasing epochs from 1, got {_text(self.milestones)}")
+        if self.model not in MODELS and ":" not in self.model:
+            near = did_you_mean(self.model, MODELS)
+            raise ValueError(
+                f"model must be one of {', '.join(MODELS)}, or package.module:function, got {self.model!r}{near}"
+            )
+        if not self.data:
+            raise ValueError("data must name a data set, a folder or an .npz file, got ''")
+        self.make_loss()
+
+    def make_loss(self) -> nn.Module:
+        """The loss, summed over whatever it is given.
+
+        Raises:
+            ValueError: no such loss, or no such option of it.
+        """
+        if self.loss not in LOSSES:
+            near = did_you_mean(self.loss, LOSSES)
+            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}{near}")
+        known = [name for name in inspect.signature(LOSSES[self.loss]).parameters if name not in NOT_OPTIONS]
+        for name in self.loss_options:
+            if name not in known:
+                has = f"has the options {', '.join(known)}" if known else "has no options"
+                raise ValueError(f"loss {self.loss} {has}; got {name}{did_you_mean(name, known)}")
+        try:
+            return LOSSES[self.loss](**self.loss_options, reduction="sum")
+        except TypeError as error:
+            raise ValueError(f"loss {self.loss}: {error}") from error
+
+    def lr_at(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 0.
+
+        >>> recipe = Recipe(data="cifar10", model="resnet50")
+        >>> recipe.lr_at(149), round(recipe.lr_at(150), 6), round(recipe.lr_at(349), 6)
+        (0.1, 0.01, 0.001)
+        """
+        if self.schedule == "cosine":
+            return self.lr * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+        return self.lr * self.lr_factor ** sum(epoch >= milestone for milestone in self.milestones)
+
+    def with_settings(self, settings: Iterable[str]) -> Self:
+        """The same but for some fields, given as text: ``field=value``, ``loss.option=value``, ``data.option=value``.
+
+        Another loss or data set starts from its own default options.
+
+        Raises:
+            ValueError: no such field, with the nearest name; or not of its type.
+        """
+        hints = _hints()
+        changes: dict[str, Any] = {}
+        options: dict[str, dict[str, Any]] = {}
+        for setting in settings:
+            name, equals, text = (part.strip() for part in setting.partition("="))
+            of, dot, option = name.partition(".")
+            if not equals or not name:
+                raise ValueError(f"a setting is written field=value, got {setting!r}")
+            if dot and of in ("loss", "data") and option:
+                options.setdefault(f"{of}_options", {})[option] = _from_json(text)
+            elif name in hints:
+                changes[name] = _from_text(name, text, hints[name])
+            else:
+                known = (*hints, "loss.OPTION", "data.OPTION")
+                raise ValueError(
+                    f"a recipe has no field {name!r}{did_you_mean(name, known)}; it has {', '.join(known)}"
+                )
+        for of in ("loss", "data"):
+            if of in changes and changes[of] != getattr(self, of):
+                changes.setdefault(f"{of}_options", {})
+        for name, some in options.items():
+            changes[name] = {**changes.get(name, getattr(self, name)), **some}
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; :meth:`from_dict` reads it."""
+        return {"schema": SCHEMA, **{of.name: _plain(getattr(self, of.name)) for of in fields(self)}}
+
+    @classmethod
+    def from_dict(cls, found: object) -> Self:
+        """What :meth:`to_dict` gave.
+
+        Raises:
+            ValueError: of another schema, or fields are missing, unknown or wrong.
+        """
+        if not isinstance(found, dict):
+            raise ValueError(f"a recipe must be a JSON object, got {type(found).__name__}")
+        if found.get("schema") != SCHEMA:
+            raise ValueError(
+                f"recipe has schema {found.get('schema')}, this version of dualfocal reads schema {SCHEMA}"
+            )
+        known = {of.name for of in fields(cls)}
+        for name in found.keys() - {"schema"} - known:
+            raise ValueError(f"a recipe has no field {name!r}{did_you_mean(str(name), known)}")
+        if missing := known - found.keys():
+            raise ValueError(f"recipe lacks {', '.join(sorted(missing))}")
+        return cls(**{name: found[name] for name in known})
+
+    def differences(self, other: "Recipe") -> list[str]:
+        """``"epochs: 30, not 60"`` for each field in which ``other``, the second, differs."""
+        mine, theirs = self.to_dict(), other.to_dict()
+        return [
+            f"{name}: {_text(mine[name])}, not {_text(theirs[name])}" for name in mine if mine[name] != theirs[name]
+        ]
+
+    @property
+    def digest(self) -> str:
+        """Eight digits that another recipe does not have."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def load_recipe(path: Path) -> Recipe:
+    """A recipe from its JSON file, or from a run folder.
+
+    Raises:
+        ValueError: it cannot be read, or is no recipe.
+    """
+    path = path / "recipe.json" if path.is_dir() else path
+    try:
+        return Recipe.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def field_docs() -> dict[str, str]:
+    """What the source says below each field; nothing where there is no source."""
+    try:
+        body = ast.parse(inspect.getsource(Recipe)).body[0]
+    except OSError:
+        return {}
+    assert isinstance(body, ast.ClassDef)
+    docs = {}
+    for of, below in pairwise(body.body):
+        if isinstance(of, ast.AnnAssign) and isinstance(of.target, ast.Name) and isinstance(below, ast.Expr):
+            docs[of.target.id] = ast.literal_eval(below.value)
+    return docs
+
+
+def _hints() -> dict[str, Any]:
+    return get_type_hints(Recipe)
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """The value as the type it should have: whole numbers are floats, too, and lists tuples."""
+    kinds = [kind for kind in (get_args(hint) if NoneType in get_args(hint) else (hint,)) if kind is not NoneType]
+    kind = get_origin(kinds[0]) or kinds[0]
+    if value is None and len(get_args(hint)) == 2 and NoneType in get_args(hint):
+        return None
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is tuple and isinstance(value, list | tuple) and all(type(part) is int for part in value):
+        return tuple(value)
+    if kind is dict and isinstance(value, dict):
+        try:
+            plain = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must hold what JSON can say, got {value!r}: {error}") from error
+        if all(isinstance(key, str) for key in value):
+            return plain
+    elif kind is not tuple and type(value) is kind:
+        return value
+    raise ValueError(f"{name} must be {_kind(hint)}, got {value!r}")
+
+
+def _from_text(name: str, text: str, hint: Any) -> Any:
+    """A value as it is written in a setting; what it should not be is left to :func:`_checked`."""
+    if hint is str:
+        return text
+    if text.lower() in ("none", "null", ""):
+        return () if get_origin(hint) is tuple else None
+    if get_origin(hint) is tuple and not text.startswith("["):
+        text = f"[{text}]"
+    if hint is bool:
+        text = {"yes": "true", "no": "false"}.get(text.lower(), text.lower())
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    if isinstance(value, str) and hint in (float, float | None):
+        with suppress(ValueError):
+            value = float(text)  # JSON does not know .1 and 1.
+    return _checked(name, value, hint)
+
+
+def _from_json(text: str) -> Any:
+    """An option: a number, true, false, null, a list; all else is text."""
+    try:
+        return json.loads(
+            {"none": "null"}.get(text.lower(), text.lower() if text.lower() in ("true", "false") else text)
+        )
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            return text
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _text(value: Any) -> str:
+    return json.dumps(_plain(value))
+
+
+def _kind(hint: Any) -> str:
+    names = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    if NoneType in get_args(hint):
+        return f"{names[get_args(hint)[0]]}, or none"
+    return names.get(hint, "whole numbers, as 150,250" if get_origin(hint) is tuple else "a JSON object")

@@ -1,0 +1,248 @@
+"""The run folder: what a training leaves on disk, and the only thing that reports and tables read.
+
+    recipe.json               what was asked for
+    log.jsonl                 a line per epoch
+    checkpoint.safetensors    where to go on; gone when the run is finished
+    model.safetensors         the weights that were kept
+    predictions.safetensors   val_logits, val_target, test_logits, test_target
+    result.json               metrics, versions, device; it is there when the run is finished
+    failure.json              why it stopped, if its loss did not stay finite
+
+Every file but the log is written aside and renamed, so that none is ever half there; a line of the log that is half
+there, or that no checkpoint bears out, is cut off when the run goes on.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from dualfocal._files import atomic_path
+from dualfocal.train.recipe import Recipe, load_recipe
+
+SCHEMA = 1
+RECIPE, LOG, CHECKPOINT, MODEL = "recipe.json", "log.jsonl", "checkpoint.safetensors", "model.safetensors"
+PREDICTIONS, RESULT, FAILURE, LOCK = "predictions.safetensors", "result.json", "failure.json", ".lock"
+
+
+class RunError(ValueError):
+    """A run folder that cannot be used as asked; the message names it and says why."""
+
+
+class Run:
+    """A run folder, to read. Nothing is kept in memory: each look is at the disk.
+
+    >>> run = Run("runs/never-started")
+    >>> run.state
+    'absent'
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @property
+    def recipe(self) -> Recipe:
+        """What was asked for."""
+        return load_recipe(self.path / RECIPE)
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """A dict per finished epoch."""
+        return [line for line, _ in self._lines()]
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """Metrics as fractions, versions, device; None: not finished."""
+        return self._json(RESULT) if (self.path / RESULT).exists() else None
+
+    @property
+    def failure(self) -> dict[str, Any] | None:
+        """Why it stopped, if its loss did not stay finite."""
+        return self._json(FAILURE) if (self.path / FAILURE).exists() else None
+
+    @property
+    def state(self) -> str:
+        """``"finished"``, ``"running"``, ``"failed"``, ``"stopped"`` (run it again to go on), or ``"absent"``."""
+        if not (self.path / RECIPE).exists():
+            return "absent"
+        if (self.path / RESULT).exists():
+            return "finished"
+        if self._is_locked():
+            return "running"
+        return "failed" if (self.path / FAILURE).exists() else "stopped"
+
+    def predictions(self, part: str = "test") -> tuple[Tensor, Tensor]:
+        """Logits and labels of a part, ``"val"`` or ``"test"``."""
+        from dualfocal.predictions import load_predictions
+
+        found = load_predictions(self.path, split=part)
+        return found.values, found.target
+
+    def model(self) -> nn.Module:
+        """The trained model, on the CPU, in evaluation mode."""
+        from safetensors.torch import load_file
+
+        from dualfocal.models import make_model
+
+        result = self.result
+        if result is None:
+            raise RunError(f"{self.path}: is {self.state}, a model is there once it is finished")
+        shape = {name: result[name] for name in ("num_classes", "in_channels")}
+        model = make_model(self.recipe.model, **shape)
+        weights = load_file(self.path / MODEL)
+        if self.recipe.precision == "float64":
+            model = model.double()
+        model.load_state_dict(weights)
+        return model.eval()
+
+    # Writing, by the one process that trains.
+
+    @contextmanager
+    def claimed(self, recipe: Recipe) -> Iterator[None]:
+        """Have the folder to oneself: made if need be, with this recipe in it.
+
+        Raises:
+            RunError: another process has it, it holds another recipe or something else, or cannot be written to.
+        """
+        from filelock import FileLock, Timeout
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / LOCK)
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise RunError(f"{self.path}: another process is training there") from error
+        except OSError as error:
+            raise RunError(f"{self.path}: cannot be written: {error.strerror}") from error
+        try:
+            self.check_recipe(recipe)
+            if not (self.path / RECIPE).exists():
+                strange = sorted({path.name for path in self.path.iterdir()} & {LOG, CHECKPOINT, MODEL, PREDICTIONS})
+                if strange:
+                    raise RunError(f"{self.path}: holds {', '.join(strange)} but no {RECIPE}: choose another folder")
+                self.write_json(RECIPE, recipe.to_dict())
+            yield
+        finally:
+            (self.path / LOCK).unlink(missing_ok=True)
+            lock.release()
+
+    def check_recipe(self, recipe: Recipe) -> None:
+        """Raise a RunError if the folder is another recipe's."""
+        if not (self.path / RECIPE).exists():
+            return
+        if different := self.recipe.differences(recipe):
+            raise RunError(f"{self.path}: was made by another recipe ({'; '.join(different)}): choose another folder")
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add a line to the log."""
+        text = json.dumps({"schema": SCHEMA, **line}, allow_nan=False) + "\n"
+        try:
+            with (self.path / LOG).open("a", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RunError(f"{self.path / LOG}: cannot be written: {error.strerror}") from error
+
+    def cut_log(self, epochs: int) -> None:
+        """Keep the lines of the first epochs."""
+        path = self.path / LOG
+        if not path.exists():
+            if epochs:
+                raise RunError(f"{path}: is missing, the checkpoint is of epoch {epochs}")
+            return
+        lines = self._lines()
+        if len(lines) < epochs:
+            raise RunError(f"{path}: has {len(lines)} epochs, the checkpoint is of epoch {epochs}")
+        end = lines[epochs - 1][1] if epochs else 0
+        if path.stat().st_size > end:
+            os.truncate(path, end)
+
+    def write_json(self, name: str, content: dict[str, Any]) -> None:
+        """Write one of the JSON files."""
+        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+        self.write(name, lambda path: path.write_text(text, encoding="utf-8"))
+
+    def write(self, name: str, write: Callable[[Path], object]) -> None:
+        """Write a file aside, see it onto the disk, then give it its name."""
+        path = self.path / name
+        try:
+            with atomic_path(path) as temporary:
+                write(temporary)
+                with temporary.open("rb") as file:
+                    os.fsync(file.fileno())
+        except Exception as error:  # a full disk makes each library raise something of its own
+            reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
+            raise RunError(f"{path}: cannot be written: {reason}") from error
+
+    def _json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise RunError(f"{path}: there is no such file; is {self.path} a run folder?") from error
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path}: cannot be read: {error}") from error
+        if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+            schema = found.get("schema") if isinstance(found, dict) else None
+            raise RunError(f"{path}: has schema {schema}, this version of dualfocal reads schema {SCHEMA}")
+        return found
+
+    def _lines(self) -> list[tuple[dict[str, Any], int]]:
+        """The lines of the log that are whole, and in order, each with the place where it ends."""
+        path = self.path / LOG
+        found: list[tuple[dict[str, Any], int]] = []
+        if not path.exists():
+            return found
+        end = 0
+        for text in path.read_bytes().splitlines(keepends=True):
+            end += len(text)
+            try:
+                line = json.loads(text)
+            except ValueError:
+                line = None
+            if not text.endswith(b"\n") or not isinstance(line, dict):
+                break  # written by a process that was killed
+            if line.get("schema") != SCHEMA:
+                raise RunError(f"{path}: has schema {line.get('schema')}, this version of dualfocal reads {SCHEMA}")
+            if line.get("epoch") != len(found) + 1:
+                break
+            found.append((line, end))
+        return found
+
+    def _is_locked(self) -> bool:
+        from filelock import FileLock, Timeout
+
+        if not (self.path / LOCK).exists():
+            return False
+        try:
+            with FileLock(self.path / LOCK, timeout=0):
+                return False
+        except Timeout:
+            return True
+        except OSError:  # a folder that may only be read
+            return False
+
+
+def default_folder(recipe: Recipe) -> Path:
+    """Where a run goes if nobody says: the same recipe always to the same place."""
+    data = Path(recipe.data).stem
+    model = recipe.model.rpartition(":")[2]
+    return Path("runs", f"{data}-{model}-{recipe.loss}-seed{recipe.seed}-{recipe.digest}")
+
+
+def find_runs(folder: Path, depth: int = 3) -> list[Run]:
+    """The run folders in a folder, itself included, sorted by path."""
+    if (folder / RECIPE).is_file():
+        return [Run(folder)]
+    if depth == 0 or not folder.is_dir():
+        return []
+    inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return [run for path in inner for run in find_runs(path, depth - 1)]
