@@ -1,6 +1,7 @@
 """Writing files: all of a file or nothing."""
 
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -14,6 +15,13 @@ def check_place(path: Path) -> None:
         raise ValueError(f"{path}: must be a file, but is a folder")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {str(path.parent)!r}")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary files of processes that were killed while they wrote; only where nobody else writes."""
+    for path in folder.iterdir():
+        if re.fullmatch(r"\.[0-9a-f]{16}(\.\w+)?", path.name) and path.is_file():
+            path.unlink()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -66,8 +67,9 @@ class Lines(Silent):
         self.say(describe(line, self.epochs))
 
     def say(self, text: str) -> None:
-        """As it is."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        """As it is; nobody reading it any more is no reason to stop training."""
+        with suppress(BrokenPipeError):
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 class Bars(Lines):

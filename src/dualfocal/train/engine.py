@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 from dualfocal.data import DataSet, load_data
 from dualfocal.data.places import Root
 from dualfocal.losses import AdaFocalLoss
-from dualfocal.models import make_model
 from dualfocal.train.checkpoint import Position, pack, storable, unpack
 from dualfocal.train.display import Silent, make_display
 from dualfocal.train.distributed import Group, processes
@@ -31,6 +30,7 @@ from dualfocal.train.preparation import (
     followed_part,
     make_batches,
     make_optimizer,
+    prepare_model,
     repeatable,
     set_random_states,
 )
@@ -79,23 +79,26 @@ def train(
             run.check_recipe(recipe)
         if group.tell(run.state.encode() if group.first else None) == b"finished":
             return run
-        with run.claimed(recipe) if group.first else nullcontext(), repeatable(recipe, group.device):
+        display = make_display(run, tensorboard, progress) if group.first else Silent()
+        with repeatable(recipe, group.device):
             data = load_data(recipe.data, data_root, **recipe.data_options)
             notes = check_fit(recipe, data, group)
-            display = make_display(run, tensorboard, progress) if group.first else Silent()
-            with display:
-                _train(recipe, run, data.to(group.device), group, notes, checkpoint_every, display)
+            model = prepare_model(recipe, data, group.device)
+            with run.claimed(recipe) if group.first else nullcontext(), display:
+                _train(recipe, run, data.to(group.device), model, group, notes, checkpoint_every, display)
     return run
 
 
 def _train(
-    recipe: Recipe, run: Run, data: DataSet, group: Group, notes: list[str], checkpoint_every: int, display: Silent
+    recipe: Recipe,
+    run: Run,
+    data: DataSet,
+    model: nn.Module,
+    group: Group,
+    notes: list[str],
+    checkpoint_every: int,
+    display: Silent,
 ) -> None:
-    torch.manual_seed(recipe.seed)
-    model = make_model(recipe.model, num_classes=data.num_classes, in_channels=data.in_channels)
-    model = model.to(group.device, dtype=torch.float64 if recipe.precision == "float64" else None)
-    if recipe.channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     criterion = recipe.make_loss().to(group.device)
     optimizer = make_optimizer(recipe, weights)
@@ -156,33 +159,33 @@ def _train(
                 save()
                 stop.leave()
 
-            total = float(group.sum(torch.stack(at.losses).double().sum()))
             group.same_buffers(model)
-            line: dict[str, Any] = {"epoch": epoch + 1, "lr": recipe.lr_at(epoch)}
-            try:
-                if not math.isfinite(total) or not bool(get_total_norm(weights).isfinite()):
-                    raise ValueError("the loss or a weight is not finite")
-                number = sum(map(len, batches))
-                line |= {"train_loss": total / number, "grad_norm": _mean(at.norms)}
-                predicted = {part: predict(plain, data, part, group) for part in parts}
-                for part in parts_to_log:
-                    summary = summarize(*predicted[part], criterion, recipe.batch_size, group)
-                    line |= {f"{part}_{name}": value for name, value in summary.items()}
-                if isinstance(criterion, AdaFocalLoss):
-                    criterion.update(*map(group.gather, predicted[part_to_follow]))
-                    line["gamma"] = criterion.gamma.tolist()
-            except ValueError as error:
+            predicted = {part: predict(plain, data, part, group) for part in parts}
+            total = group.sum(torch.stack(at.losses).double().sum())
+            shares = [total, get_total_norm(weights), *(logits.sum() for logits, _ in predicted.values())]
+            if not group.sum(torch.stack([of.double() for of in shares])).isfinite().all():
                 report = diagnosis(recipe, data, draws, batches, at, epoch, model, saved)
                 if group.first:
                     run.write_json(FAILURE, report)
-                raise DivergedError(run, report) from error
+                raise DivergedError(run, report)
+
+            number = sum(map(len, batches))
+            line: dict[str, Any] = {"epoch": epoch + 1, "lr": recipe.lr_at(epoch)}
+            line |= {"train_loss": float(total) / number, "grad_norm": _mean(at.norms)}
+            for part in parts_to_log:
+                summary = summarize(*predicted[part], criterion, recipe.batch_size, group)
+                line |= {f"{part}_{name}": value for name, value in summary.items()}
+            if isinstance(criterion, AdaFocalLoss):
+                criterion.update(*map(group.gather, predicted[part_to_follow]))
+                line["gamma"] = criterion.gamma.tolist()
             line |= {"images_per_second": number / trained, "seconds": time.perf_counter() - began}
 
             at = replace(at, epoch=epoch + 1, step=0, losses=[], norms=[], seconds=0.0)
-            score = line.get(f"val_{recipe.weights.removeprefix('best_')}")
-            if score is not None and (at.best_score is None or score < at.best_score):
-                best = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-                at.best_epoch, at.best_score, at.best_weights = epoch + 1, score, best
+            if recipe.weights != "last":
+                score = line[f"val_{recipe.weights.removeprefix('best_')}"]
+                if at.best_score is None or score < at.best_score:
+                    best = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+                    at = replace(at, best_epoch=epoch + 1, best_score=score, best_weights=best)
             if group.first:
                 run.append(line)
                 if at.epoch % checkpoint_every == 0 or at.epoch == recipe.epochs or stop.asked is not None:

@@ -12,6 +12,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from dualfocal.data import DataSet
 from dualfocal.losses import AdaFocalLoss
+from dualfocal.models import make_model
 from dualfocal.train.distributed import Group
 from dualfocal.train.recipe import Recipe
 
@@ -57,14 +58,27 @@ def check_fit(recipe: Recipe, data: DataSet, group: Group) -> list[str]:
         )
     if "val" not in data.splits:
         notes.append("there is no validation part: nothing to calibrate with, see data.val_size")
-    for note in notes:
-        warnings.warn(note, stacklevel=3)
+    if group.first:
+        for note in notes:
+            warnings.warn(note, stacklevel=3)
     return notes
 
 
 def followed_part(data: DataSet) -> str:
     """Which part adaptive losses are updated on: a second validation part, if there is one."""
     return "val2" if "val2" in data.splits else "val"
+
+
+def prepare_model(recipe: Recipe, data: DataSet, device: torch.device) -> nn.Module:
+    """The model of a recipe with its initial weights, which are drawn on the CPU: the same for every device."""
+    torch.manual_seed(recipe.seed)
+    model = make_model(recipe.model, num_classes=data.num_classes, in_channels=data.in_channels)
+    if not any(weight.requires_grad for weight in model.parameters()):
+        raise ValueError(f"model {recipe.model} has no weights to train")
+    model = model.to(device, dtype=torch.float64 if recipe.precision == "float64" else None)
+    if recipe.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
 
 
 def make_optimizer(recipe: Recipe, weights: list[nn.Parameter]) -> Optimizer:

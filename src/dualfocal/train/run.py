@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dualfocal._files import atomic_path
+from dualfocal._files import atomic_path, remove_leftovers
 from dualfocal.train.recipe import Recipe, load_recipe
 
 SCHEMA = 1
@@ -123,10 +123,8 @@ class Run:
             raise RunError(f"{self.path}: cannot be written: {error.strerror}") from error
         try:
             self.check_recipe(recipe)
-            if not (self.path / RECIPE).exists():
-                strange = sorted({path.name for path in self.path.iterdir()} & {LOG, CHECKPOINT, MODEL, PREDICTIONS})
-                if strange:
-                    raise RunError(f"{self.path}: holds {', '.join(strange)} but no {RECIPE}: choose another folder")
+            remove_leftovers(self.path)
+            if not self._made():
                 self.write_json(RECIPE, recipe.to_dict())
             yield
         finally:
@@ -134,9 +132,11 @@ class Run:
             lock.release()
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """Raise a RunError if the folder is another recipe's."""
-        if not (self.path / RECIPE).exists():
+        """Raise a RunError if the folder holds what another recipe has made."""
+        if not (there := self._made()):
             return
+        if not (self.path / RECIPE).exists():
+            raise RunError(f"{self.path}: holds {', '.join(there)} but no {RECIPE}: choose another folder")
         if different := self.recipe.differences(recipe):
             raise RunError(f"{self.path}: was made by another recipe ({'; '.join(different)}): choose another folder")
 
@@ -181,6 +181,10 @@ class Run:
         except Exception as error:  # a full disk makes each library raise something of its own
             reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
             raise RunError(f"{path}: cannot be written: {reason}") from error
+
+    def _made(self) -> list[str]:
+        """What has come of the training so far."""
+        return [name for name in (LOG, CHECKPOINT, MODEL, PREDICTIONS, RESULT) if (self.path / name).exists()]
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self.path / name
