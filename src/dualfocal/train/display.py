@@ -9,9 +9,9 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     TaskID,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -73,12 +73,13 @@ class Lines(Silent):
 
 
 class Bars(Lines):
-    """A bar for all epochs and one for the present one, below a line per epoch of what came out."""
+    """A bar for all of the training and one for the present epoch, below a line per epoch of what came out."""
 
     def __enter__(self) -> Self:
-        columns = (TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        rest = (TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=True), TextColumn("{task.fields[note]}"))
-        self.progress = Progress(*columns, *rest, console=self.console, transient=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        rest = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+        # The long memory bridges the pauses in which nothing is trained but validated.
+        self.progress = Progress(*columns, *rest, console=self.console, transient=True, speed_estimate_period=120)
         self.progress.start()
         return self
 
@@ -90,28 +91,31 @@ class Bars(Lines):
     def begin(self, recipe: Recipe, at: Position, num_samples: int, log: list[Line]) -> None:
         """Set the bars to where it goes on."""
         super().begin(recipe, at, num_samples, log)
-        self.num_samples, self.looked = num_samples, 0.0
-        self.done = at.step * recipe.batch_size
+        self.num_samples, self.before, self.done = num_samples, at.epoch * num_samples, at.step * recipe.batch_size
+        self.looked, self.counted = time.monotonic(), self.done
         note = short(log[-1]) if log else ""
-        self.all: TaskID = self.progress.add_task("epochs", total=recipe.epochs, completed=at.epoch, note=note)
-        self.this: TaskID = self.progress.add_task("images", total=num_samples, completed=self.done, note="")
+        self.all: TaskID = self.progress.add_task(
+            f"{recipe.epochs} epochs", total=recipe.epochs * num_samples, completed=self.before, note=note
+        )
+        self.this: TaskID = self.progress.add_task(f"epoch {at.epoch + 1}", total=num_samples, note="")
 
     def step(self, num_samples: int, loss: Tensor) -> None:
-        """Move the bar; look at the loss only now and then."""
+        """Move the bars, and look at the loss, only now and then."""
         self.done += num_samples
-        if (now := time.monotonic()) > self.looked + EVERY:
-            self.looked = now
-            speed = self.progress.tasks[1].speed
-            rate = "" if speed is None else f"{speed:,.0f} images/s"
-            note = f"loss {float(loss) / num_samples:.4f}  {rate}"
+        if (passed := time.monotonic() - self.looked) > EVERY:
+            note = f"loss {float(loss) / num_samples:.4f}  {(self.done - self.counted) / passed:,.0f} images/s"
+            self.progress.update(self.all, completed=self.before + self.done)
             self.progress.update(self.this, completed=self.done, note=note)
+            self.looked, self.counted = time.monotonic(), self.done
 
     def epoch(self, line: Line) -> None:
         """A line above the bars, and the next epoch."""
         super().epoch(line)
-        self.done = 0
-        self.progress.update(self.all, completed=line["epoch"], note=short(line))
-        self.progress.reset(self.this, total=self.num_samples, note=f"loss {line['train_loss']:.4f}")
+        self.before, self.done, self.counted = line["epoch"] * self.num_samples, 0, 0
+        self.looked = time.monotonic()
+        self.progress.update(self.all, completed=self.before, note=short(line))
+        last = line["epoch"] == self.epochs
+        self.progress.reset(self.this, description="evaluating" if last else f"epoch {line['epoch'] + 1}", note="")
 
 
 class WithTensorBoard(Silent):

@@ -95,9 +95,10 @@ def processes(device: str | torch.device | None) -> Iterator[Group]:
         return
     mine = not dist.is_initialized()
     if mine:
-        if chosen.type == "cuda":
+        on_cuda = chosen.type == "cuda"
+        if on_cuda:
             torch.cuda.set_device(chosen)
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        dist.init_process_group("nccl" if on_cuda else "gloo", device_id=chosen if on_cuda else None)
     try:
         yield Group(rank, size, chosen)
     finally:
