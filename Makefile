@@ -21,7 +21,7 @@ demo: $(VENV)/installed  ## train three losses on scikit-learn's digits, compare
 	$(BIN)/python examples/digits.py --out demo
 	$(BIN)/dualfocal compare demo/cross_entropy.npz demo/dual_focal.npz
 	$(BIN)/dualfocal evaluate demo/cross_entropy.npz --calibrate all --plot demo/calibrated.png
-	@echo "Next: $(BIN)/dualfocal evaluate demo/dual_focal.npz --calibrate all"
+	@echo "Next: $(BIN)/dualfocal evaluate demo/dual_focal.npz --calibrate all; or $(BIN)/dualfocal train digits"
 
 test: $(VENV)/installed  ## lint, types, tests and doctests
 	$(BIN)/ruff check .
@@ -35,6 +35,7 @@ bench: $(VENV)/installed $(PEERS)/installed  ## every script of benchmarks/; res
 	$(BIN)/python benchmarks/learned_prior.py --csv benchmarks/results/learned_prior.csv
 	$(BIN)/python benchmarks/cross_fit_coverage.py --csv benchmarks/results/cross_fit_coverage.csv
 	$(BIN)/python benchmarks/data_cpu.py --csv benchmarks/results/data_cpu.csv
+	$(BIN)/python benchmarks/train_step_cpu.py --csv benchmarks/results/train_step_cpu.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --csv benchmarks/results/metrics_cpu.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --stream --csv benchmarks/results/metrics_stream.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --cli --csv benchmarks/results/metrics_cli.csv
