@@ -51,7 +51,7 @@ def pack(
         tensors["random.cuda"] = torch.cuda.get_rng_state(device)
     for name in ("losses", "norms"):
         if steps := getattr(position, name):
-            tensors[name] = torch.stack([one.detach().double() for one in steps])
+            tensors[name] = torch.stack(steps)
     about = {
         "schema": SCHEMA,
         "data": data,
@@ -95,13 +95,14 @@ def unpack(
             raise ValueError(f"has schema {about['schema']}, this version of dualfocal reads schema {SCHEMA}")
         if about["data"] != data:
             raise ValueError(f"was made with other data ({about['data']}, now {data})")
+        device = next(model.parameters()).device
         model.load_state_dict(_part(tensors, "model."))  # copies, so that memory formats and devices stay
         criterion.load_state_dict(_part(tensors, "loss."))
         _restore(optimizer, _part(tensors, "optimizer."))
         position = Position(
             best_weights=_part(tensors, "best."),
-            losses=list(tensors.get("losses", ())),
-            norms=list(tensors.get("norms", ())),
+            losses=list(tensors["losses"].to(device)) if "losses" in tensors else [],
+            norms=list(tensors["norms"].to(device)) if "norms" in tensors else [],
             **{name: about[name] for name in ("epoch", "step", "seconds", "best_epoch", "best_score", "sessions")},
         )
         return position, _part(tensors, "random.")

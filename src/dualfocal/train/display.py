@@ -68,7 +68,7 @@ class Lines(Silent):
 
     def say(self, text: str) -> None:
         """As it is; nobody reading it any more is no reason to stop training."""
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError, SystemExit):  # rich makes the second of the first
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

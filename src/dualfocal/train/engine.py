@@ -118,7 +118,7 @@ def _train(
         part for part in ("val", "test") if part in data.splits and (part == "val" or recipe.test_each_epoch)
     ]
     part_to_follow = followed_part(data)
-    parts = parts_to_log if not isinstance(criterion, AdaFocalLoss) else {*parts_to_log, part_to_follow}
+    parts = parts_to_log + ([part_to_follow] if isinstance(criterion, AdaFocalLoss) and part_to_follow != "val" else [])
     display.begin(recipe, at, len(data.splits["train"]), run.log)
 
     with Interrupts(catch=group.size == 1) as stop:
@@ -161,9 +161,9 @@ def _train(
 
             group.same_buffers(model)
             predicted = {part: predict(plain, data, part, group) for part in parts}
-            total = group.sum(torch.stack(at.losses).double().sum())
-            shares = [total, get_total_norm(weights), *(logits.sum() for logits, _ in predicted.values())]
-            if not group.sum(torch.stack([of.double() for of in shares])).isfinite().all():
+            total = group.sum(torch.stack(at.losses).cpu().double().sum())
+            signs = [total, get_total_norm(weights), *(logits.sum() for logits, _ in predicted.values())]
+            if not group.sum(torch.stack([sign.cpu().double() for sign in signs])).isfinite().all():
                 report = diagnosis(recipe, data, draws, batches, at, epoch, model, saved)
                 if group.first:
                     run.write_json(FAILURE, report)
@@ -251,4 +251,4 @@ def _resume(
 
 
 def _mean(steps: list[Tensor]) -> float | None:
-    return float(torch.stack(steps).double().mean()) if steps else None
+    return float(torch.stack(steps).cpu().double().mean()) if steps else None
