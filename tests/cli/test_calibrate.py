@@ -130,18 +130,20 @@ def test_one_score_per_sample(run, input):
     assert load_calibrator("cal.safetensors").report.num_classes == 2
 
 
-def test_split_of_a_run_folder(run, refused):
+def test_split_of_a_run_folder(run):
     (val, val_target), (test, test_target) = drawn(), drawn(seed=1, sharpness=1.0)
     Path("run").mkdir()
     arrays = {"val_logits": val, "val_target": val_target, "test_logits": test, "test_target": test_target}
     save_file(arrays, "run/predictions.safetensors")
-    assert "several splits (test, val): say which with --split" in refused("calibrate", "run", "--out", "x.safetensors")
-    run("calibrate", "run", "--split", "val", "--out", "cal.safetensors")
+    run("calibrate", "run", "--split", "test", "--out", "cal.safetensors")
+    assert temperature() == TemperatureScaling().fit(test, test_target).temperature
+    run("calibrate", "run", "--out", "cal.safetensors")
     assert temperature() == TemperatureScaling().fit(val, val_target).temperature
-    run("apply", "cal.safetensors", "run", "--split", "test", "--out", "test.npz")
-    got = load_predictions("test.npz")
-    assert torch.equal(got.values, test / torch.tensor(temperature(), dtype=torch.float32))
-    assert torch.equal(got.target, test_target)
+    for options, logits, target in (((), test, test_target), (("--split", "val"), val, val_target)):
+        run("apply", "cal.safetensors", "run", *options, "--out", "out.npz")
+        got = load_predictions("out.npz")
+        assert torch.equal(got.values, logits / torch.tensor(temperature(), dtype=torch.float32))
+        assert torch.equal(got.target, target)
 
 
 def test_ignored_labels_count_nothing(run):

@@ -23,7 +23,9 @@ from dualfocal.train.recipe import field_docs, load_recipe
 def train(
     name: Annotated[
         str,
-        typer.Argument(metavar="PRESET", help=f"{', '.join(PRESETS)}; or a recipe.json, to change or to repeat it."),
+        typer.Argument(
+            metavar="PRESET", help=f"{', '.join(PRESETS)}; or a recipe.json; or a run folder, to go on with it."
+        ),
     ],
     settings: Annotated[
         list[str] | None,
@@ -63,6 +65,8 @@ def train(
         path = Path(name)
         if path.suffix == ".json" or path.is_dir():
             recipe = load_recipe(path).with_settings(settings or [])
+            if path.is_dir() and not settings and out is None:
+                out = path
         else:
             recipe = preset(name, settings or [])
     if show:

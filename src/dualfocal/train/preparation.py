@@ -14,6 +14,7 @@ from dualfocal.data import DataSet
 from dualfocal.losses import AdaFocalLoss
 from dualfocal.models import make_model
 from dualfocal.train.distributed import Group
+from dualfocal.train.forward import Forward
 from dualfocal.train.recipe import Recipe
 
 
@@ -70,7 +71,11 @@ def followed_part(data: DataSet) -> str:
 
 
 def prepare_model(recipe: Recipe, data: DataSet, device: torch.device) -> nn.Module:
-    """The model of a recipe with its initial weights, which are drawn on the CPU: the same for every device."""
+    """The model of a recipe with its initial weights, which are drawn on the CPU: the same for every device.
+
+    Raises:
+        ValueError: there is no such model, it has nothing to train, or does not fit the data.
+    """
     torch.manual_seed(recipe.seed)
     model = make_model(recipe.model, num_classes=data.num_classes, in_channels=data.in_channels)
     if not any(weight.requires_grad for weight in model.parameters()):
@@ -78,7 +83,25 @@ def prepare_model(recipe: Recipe, data: DataSet, device: torch.device) -> nn.Mod
     model = model.to(device, dtype=torch.float64 if recipe.precision == "float64" else None)
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    _try(model, recipe, data, device)
     return model
+
+
+@torch.no_grad()
+def _try(model: nn.Module, recipe: Recipe, data: DataSet, device: torch.device) -> None:
+    """Two samples, before there is a run folder: a model that does not fit is the commonest mistake."""
+    inputs, _ = data.batch(data.splits["train"][:2], part="train")
+    model.eval()
+    try:
+        logits = Forward(model, recipe, device)(inputs.to(device))
+    except (RuntimeError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"model {recipe.model} fails on inputs of {tuple(inputs.shape)}: {reason}") from error
+    if logits.shape != (len(inputs), data.num_classes):
+        raise ValueError(
+            f"model {recipe.model} must give {(len(inputs), data.num_classes)} logits for inputs of "
+            f"{tuple(inputs.shape)}, got {tuple(logits.shape)}"
+        )
 
 
 def make_optimizer(recipe: Recipe, weights: list[nn.Parameter]) -> Optimizer:
