@@ -20,7 +20,8 @@ def check_place(path: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Remove temporary files of processes that were killed while they wrote; only where nobody else writes."""
     for path in folder.iterdir():
-        if re.fullmatch(r"\.[0-9a-f]{16}(\.\w+)?", path.name) and path.is_file():
+        # Ours, and what safetensors writes beside it before it takes its place.
+        if re.fullmatch(r"\.([0-9a-f]{16}(\.\w+)?|tmp\w{6})", path.name) and path.is_file():
             path.unlink()
 
 

@@ -76,6 +76,8 @@ def save_predictions(
             raise PredictionsError(f"{path}: {rule}, got {form(target)} for {form(values)}")
         target = target.cpu().to(torch.int64)
     names = None if class_names is None else tuple(class_names)
+    if names == tuple(map(str, range(len(names or ())))):
+        names = None  # digits: nothing but their indices
     if names is not None and (values.ndim == 1 or len(names) != values.shape[1] or len(set(names)) < len(names)):
         raise PredictionsError(f"{path}: each class must have a name of its own, got {names} for {form(values)}")
     WRITERS[suffix](path, input, values, target, names)

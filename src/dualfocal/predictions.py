@@ -113,7 +113,7 @@ def load_predictions(
         raise PredictionsError(f"{path}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
     source = open_source(Path(path))
     given = probs if logits is None else logits
-    if split is None and run_split in _splits(source.names, LOGITS + PROBS) and Path(path).is_dir():
+    if split is None and Path(path).is_dir() and _splits(source.names, LOGITS + PROBS):
         split = run_split
     if given is None:
         split = _find_split(source, split, LOGITS + PROBS)

@@ -15,9 +15,10 @@ from dualfocal.cli._common import AsJson, bad_input_ends, consoles, print_table
 from dualfocal.cli.data import Root
 from dualfocal.metrics.evaluation import READ
 from dualfocal.paper.recipes import PRESETS, preset
-from dualfocal.train import DivergedError, Recipe, Run, find_runs
+from dualfocal.train import DivergedError, Recipe, Run, RunError, find_runs
 from dualfocal.train import train as train_
 from dualfocal.train.recipe import field_docs, load_recipe
+from dualfocal.train.run import FAILURE, RESULT
 
 
 def train(
@@ -63,7 +64,7 @@ def train(
     printer, _ = consoles(as_json or not first)
     with bad_input_ends():
         path = Path(name)
-        if path.suffix == ".json" or path.is_dir():
+        if name not in PRESETS and (path.suffix == ".json" or path.is_dir()):
             recipe = load_recipe(path).with_settings(settings or [])
             if path.is_dir() and not settings and out is None:
                 out = path
@@ -91,12 +92,16 @@ def train(
         raise
     if not first:
         return
-    result = run.result
-    assert result is not None
-    if as_json:
-        print(json.dumps({"run": str(run.path), **result}, indent=2))
-        return
-    _print_result(printer, run, result)
+    with bad_input_ends():
+        result = run.result
+        assert result is not None
+        if as_json:
+            print(json.dumps({"run": str(run.path), **result}, indent=2))
+            return
+        try:
+            _print_result(printer, run, result)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RunError(f"{run.path / RESULT}: is damaged: {error}") from error
 
 
 def runs(
@@ -117,8 +122,8 @@ def runs(
         for folder in folders or ():
             if not folder.is_dir():
                 raise ValueError(f"there is no folder {str(folder)!r}")
-        found = [run for folder in searched for run in find_runs(folder)]
-    rows = [_row(run) for run in found]
+        found = {run.path.resolve(): run for folder in searched for run in find_runs(folder)}
+    rows = [_row(run) for run in found.values()]
     if as_json:
         print(json.dumps({"schema": 1, "runs": rows}, indent=2))
         return
@@ -127,11 +132,15 @@ def runs(
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("run", "state", "epoch", "error %", "ECE %", "floor %", "NLL", "T", "trained"):
-        text = heading in ("run", "state", "trained")
-        table.add_column(heading, justify="left" if text else "right", overflow="fold", no_wrap=not text)
+        wide = heading in ("run", "state", "trained")
+        table.add_column(heading, justify="left" if wide else "right", overflow="fold", no_wrap=not wide)
     for row in rows:
         table.add_row(*map(Text, _cells(row)))
     printer.print(table)
+    for row in rows:
+        if "problem" in row:
+            text = f"{row['run']}: {row['problem']}"
+            printer.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _row(run: Run) -> dict[str, Any]:
@@ -142,22 +151,35 @@ def _row(run: Run) -> dict[str, Any]:
         row |= {"state": run.state, "epoch": len(run.log), "epochs": recipe.epochs}
         row |= {name: getattr(recipe, name) for name in ("data", "model", "loss", "loss_options", "seed")}
         if result is not None:
-            test = result.get("test") or result.get("val") or {}
-            row |= {name: test.get(name) for name in ("error", "ece", "nll")}
-            row["floor"] = ((test.get("inference") or {}).get("floors") or {}).get("ece", {}).get("mean")
-            row["temperature"] = ((result.get("calibrated") or {}).get("temperature") or {}).get("temperature")
+            row |= _scores(run, result)
         elif (failure := run.failure) is not None:
-            row["problem"] = failure["what"]
-    except (ValueError, KeyError, AttributeError) as error:
-        row |= {"state": "damaged", "problem": " ".join(str(error).split())}
+            row["problem"] = str(failure.get("what", f"{FAILURE} does not say why"))
+    except (ValueError, OSError) as error:
+        row |= {"state": "damaged", "problem": " ".join(str(error).removeprefix(f"{run.path}: ").split())}
     return row
+
+
+def _scores(run: Run, result: dict[str, Any]) -> dict[str, Any]:
+    """Of the test part, or else of the validation part."""
+    part = next((part for part in ("test", "val") if part in result), None)
+    if part is None:
+        return {}
+    try:
+        of = result[part]
+        scores = {name: of[name] for name in ("error", "ece", "nll")}
+        scores |= {"floor": of["inference"]["floors"]["ece"]["mean"]}
+        if "calibrated" in result:
+            scores["temperature"] = result["calibrated"]["temperature"]["temperature"]
+        return {"part": part, **{name: None if value is None else float(value) for name, value in scores.items()}}
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{run.path / RESULT}: is damaged: {error!r}") from error
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
     def number(name: str, factor: float, decimals: int) -> str:
         return "" if row.get(name) is None else f"{factor * row[name]:.{decimals}f}"
 
-    state = row["state"] if "problem" not in row else f"{row['state']}: {row['problem']}"
+    state = row["state"] + (", val part" if row.get("part") == "val" else "")
     epoch = f"{row['epoch']}/{row['epochs']}" if "epochs" in row else ""
     trained = " ".join(str(row[name]) for name in ("data", "model", "loss") if name in row)
     scores = [number("error", 100, 2), number("ece", 100, 2), number("floor", 100, 2), number("nll", 1, 4)]

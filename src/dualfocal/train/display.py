@@ -2,7 +2,6 @@
 
 import shutil
 import time
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,6 +25,13 @@ EVERY = 0.5  # seconds between looks at the loss, which a GPU has to be waited f
 FOLDER = "tensorboard"
 
 Line = dict[str, Any]
+
+
+class _Console(Console):
+    """Nobody reading it any more is no reason to stop training, or to say no more on stdout, as rich has it."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
 
 
 class Silent:
@@ -67,9 +73,8 @@ class Lines(Silent):
         self.say(describe(line, self.epochs))
 
     def say(self, text: str) -> None:
-        """As it is; nobody reading it any more is no reason to stop training."""
-        with suppress(BrokenPipeError, SystemExit):  # rich makes the second of the first
-            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        """As it is."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 class Bars(Lines):
@@ -97,7 +102,9 @@ class Bars(Lines):
         self.all: TaskID = self.progress.add_task(
             f"{recipe.epochs} epochs", total=recipe.epochs * num_samples, completed=self.before, note=note
         )
-        self.this: TaskID = self.progress.add_task(f"epoch {at.epoch + 1}", total=num_samples, note="")
+        self.this: TaskID = self.progress.add_task(
+            f"epoch {at.epoch + 1}", total=num_samples, completed=self.done, note=""
+        )
 
     def step(self, num_samples: int, loss: Tensor) -> None:
         """Move the bars, and look at the loss, only now and then."""
@@ -170,7 +177,7 @@ class WithTensorBoard(Silent):
 
 def make_display(run: Run, tensorboard: bool, progress: bool) -> Silent:
     """Bars on a terminal, lines elsewhere, nothing if so wished."""
-    console = Console(stderr=True, emoji=False)
+    console = _Console(stderr=True, emoji=False)
     shown = Silent() if not progress else Bars(console) if console.is_terminal else Lines(console)
     return WithTensorBoard(shown, run) if tensorboard else shown
 

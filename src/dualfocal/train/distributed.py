@@ -118,7 +118,7 @@ def _device(asked: str | torch.device | None, local_rank: int | None) -> torch.d
             raise ValueError(f"there is no device {str(device)!r} for this process: {count} CUDA devices are visible")
         return torch.device("cuda", place)
     try:
-        torch.empty(0, device=device)
+        torch.ones(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"there is no device {str(device)!r} here") from error
     return device

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from dualfocal.data import DataSet, load_data
 from dualfocal.data.places import Root
-from dualfocal.losses import AdaFocalLoss
+from dualfocal.metrics.evaluation import finite
 from dualfocal.train.checkpoint import Position, pack, storable, unpack
 from dualfocal.train.display import Silent, make_display
 from dualfocal.train.distributed import Group, processes
@@ -28,6 +28,8 @@ from dualfocal.train.preparation import (
     check_fit,
     derived_seed,
     followed_part,
+    follows_validation,
+    identify,
     make_batches,
     make_optimizer,
     prepare_model,
@@ -77,6 +79,7 @@ def train(
     with processes(device) as group:
         if group.first:
             run.check_recipe(recipe)
+            run.tidy()
         if group.tell(run.state.encode() if group.first else None) == b"finished":
             return run
         display = make_display(run, tensorboard, progress) if group.first else Silent()
@@ -85,7 +88,9 @@ def train(
             notes = check_fit(recipe, data, group)
             model = prepare_model(recipe, data, group.device)
             with run.claimed(recipe) if group.first else nullcontext(), display:
-                _train(recipe, run, data.to(group.device), model, group, notes, checkpoint_every, display)
+                # Another process may have been quicker; now nobody can be.
+                if group.tell(run.state.encode() if group.first else None) != b"finished":
+                    _train(recipe, run, data, model, group, notes, checkpoint_every, display)
     return run
 
 
@@ -99,17 +104,19 @@ def _train(
     checkpoint_every: int,
     display: Silent,
 ) -> None:
+    identity = identify(data)
+    data = data.to(group.device)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     criterion = recipe.make_loss().to(group.device)
     optimizer = make_optimizer(recipe, weights)
 
     def save() -> int:
-        tensors, metadata = pack(at, model, optimizer, criterion, str(data))
+        tensors, metadata = pack(at, model, optimizer, criterion, identity)
         run.write(CHECKPOINT, lambda path: save_file(tensors, path, metadata))
         return at.epoch
 
-    at, random_states = _resume(run, model, optimizer, criterion, str(data), group)
-    saved = at.epoch
+    at, random_states = _resume(run, model, optimizer, criterion, identity, group)
+    saved = at.epoch if (run.path / CHECKPOINT).exists() else None
     at.sessions.append(session(group, at.epoch))
     forward = Forward(group.wrap(model, recipe.sync_bn), recipe, group.device)
     plain = Forward(model, recipe, group.device)  # for predictions: processes need not take as many steps
@@ -118,7 +125,7 @@ def _train(
         part for part in ("val", "test") if part in data.splits and (part == "val" or recipe.test_each_epoch)
     ]
     part_to_follow = followed_part(data)
-    parts = parts_to_log + ([part_to_follow] if isinstance(criterion, AdaFocalLoss) and part_to_follow != "val" else [])
+    parts = parts_to_log + ([part_to_follow] if follows_validation(criterion) and part_to_follow != "val" else [])
     display.begin(recipe, at, len(data.splits["train"]), run.log)
 
     with Interrupts(catch=group.size == 1) as stop:
@@ -134,17 +141,18 @@ def _train(
             forward.model.train()
             for batch in batches[at.step :]:
                 index = group.share(batch)
-                share = 1.0 if recipe.reduction == "sum" else 1 / len(batch)
-                if not len(index):  # fewer samples than processes: one takes part in name only
-                    index, share = batch[:1], 0.0
-                inputs, target = data.batch(index, draws)
+                idle = not len(index)  # fewer samples than processes: some take part in name only
+                inputs, target = data.batch(batch[:1] if idle else index, draws, part="train")
                 loss = criterion(forward(inputs), target)
+                if idle:
+                    loss = loss * 0
                 if look_each_step and not math.isfinite(loss.item()):
                     at.losses.append(loss.detach())
                     break
                 optimizer.zero_grad()
-                # The mean over processes, which is what they exchange, becomes the sum.
-                (loss * (share * group.size) if share * group.size != 1 else loss).backward()
+                # What processes exchange is their mean: times their number it is the sum over the batch.
+                factor = group.size if recipe.reduction == "sum" else group.size / len(batch)
+                (loss if factor == 1 else loss * factor).backward()
                 if recipe.clip_norm is not None:
                     at.norms.append(clip_grad_norm_(weights, recipe.clip_norm))
                 optimizer.step()
@@ -153,8 +161,9 @@ def _train(
                 display.step(len(batch), at.losses[-1])
                 if stop.asked is not None:
                     break
+            sound = _finite(at.losses[-1], get_total_norm(weights)).all()  # waits for the last step
             trained = time.perf_counter() - began
-            if at.step < len(batches) and math.isfinite(at.losses[-1].item()):
+            if at.step < len(batches) and sound:
                 at.seconds = trained
                 save()
                 stop.leave()
@@ -162,8 +171,8 @@ def _train(
             group.same_buffers(model)
             predicted = {part: predict(plain, data, part, group) for part in parts}
             total = group.sum(torch.stack(at.losses).cpu().double().sum())
-            signs = [total, get_total_norm(weights), *(logits.sum() for logits, _ in predicted.values())]
-            if not group.sum(torch.stack([sign.cpu().double() for sign in signs])).isfinite().all():
+            sound &= _finite(total, *(logits.sum() for logits, _ in predicted.values())).all()
+            if int(group.sum(sound.long())) < group.size:
                 report = diagnosis(recipe, data, draws, batches, at, epoch, model, saved)
                 if group.first:
                     run.write_json(FAILURE, report)
@@ -171,11 +180,14 @@ def _train(
 
             number = sum(map(len, batches))
             line: dict[str, Any] = {"epoch": epoch + 1, "lr": recipe.lr_at(epoch)}
-            line |= {"train_loss": float(total) / number, "grad_norm": _mean(at.norms)}
+            line |= {
+                "train_loss": float(total) / number,
+                "grad_norm": None if not at.norms else finite(float(torch.stack(at.norms).cpu().double().mean())),
+            }
             for part in parts_to_log:
                 summary = summarize(*predicted[part], criterion, recipe.batch_size, group)
                 line |= {f"{part}_{name}": value for name, value in summary.items()}
-            if isinstance(criterion, AdaFocalLoss):
+            if follows_validation(criterion):
                 criterion.update(*map(group.gather, predicted[part_to_follow]))
                 line["gamma"] = criterion.gamma.tolist()
             line |= {"images_per_second": number / trained, "seconds": time.perf_counter() - began}
@@ -236,7 +248,10 @@ def _resume(
 ) -> tuple[Position, dict[str, Tensor]]:
     """Where to go on, and the states of the random generators there."""
     path = run.path / CHECKPOINT
-    content = group.tell((path.read_bytes() if path.exists() else b"") if group.first else None)
+    found = path.read_bytes() if group.first and path.exists() else None
+    if found is not None and not found:
+        raise RunError(f"{path}: is empty, or damaged")
+    content = group.tell((found or b"") if group.first else None)
     at = Position()
     random_states: dict[str, Tensor] = {}
     if content:
@@ -250,5 +265,5 @@ def _resume(
     return at, random_states
 
 
-def _mean(steps: list[Tensor]) -> float | None:
-    return float(torch.stack(steps).cpu().double().mean()) if steps else None
+def _finite(*numbers: Tensor) -> Tensor:
+    return torch.stack([number.detach().cpu().double() for number in numbers]).isfinite()

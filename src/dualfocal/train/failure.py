@@ -23,10 +23,11 @@ class DivergedError(RuntimeError):
     def __init__(self, run: Run, report: dict[str, Any]) -> None:
         self.report = report
         kept = report["checkpoint_of_epoch"]
+        what_is_kept = "there was no checkpoint yet" if kept is None else f"the checkpoint of epoch {kept} is kept"
         super().__init__(
             f"{run.path}: {report['what']} in epoch {report['epoch']}, step {report['step']} of {report['steps']}, "
             f"at a learning rate of {report['lr']:g}; "
-            f"{f'the checkpoint of epoch {kept} is kept' if kept else 'there was no checkpoint yet'}; "
+            f"{what_is_kept}; "
             f"the batch is described in {run.path / FAILURE}. A lower lr, or clip_norm, may help."
         )
 
@@ -40,7 +41,7 @@ def diagnosis(
     at: Position,
     epoch: int,
     model: nn.Module,
-    kept: int,
+    kept: int | None,
 ) -> dict[str, Any]:
     """Which step it was, its batch, and what led to it."""
     losses = [float(loss) for loss in at.losses]

@@ -19,7 +19,9 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         if self.catch:
-            self.before = {number: signal.signal(number, self._note) for number in SIGNALS}
+            self.before = {number: signal.getsignal(number) for number in SIGNALS}
+            for number in SIGNALS:
+                signal.signal(number, self._note)
         return self
 
     def __exit__(

@@ -2,8 +2,10 @@
 
 import os
 import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -28,7 +30,7 @@ def check_fit(recipe: Recipe, data: DataSet, group: Group) -> list[str]:
         raise ValueError(f"drop_last leaves nothing: a batch is {recipe.batch_size}, the training part {size} samples")
     if "val" not in data.splits:
         for needs, what in (
-            (isinstance(criterion, AdaFocalLoss), f"loss {recipe.loss}"),
+            (follows_validation(criterion), f"loss {recipe.loss}"),
             (recipe.weights != "last", f"weights {recipe.weights}"),
         ):
             if needs:
@@ -52,7 +54,7 @@ def check_fit(recipe: Recipe, data: DataSet, group: Group) -> list[str]:
         notes.append(
             f"the learning rate never falls: the first milestone is {recipe.milestones[0]}, of {recipe.epochs} epochs"
         )
-    if isinstance(criterion, AdaFocalLoss) and followed_part(data) == "val":
+    if follows_validation(criterion) and followed_part(data) == "val":
         notes.append(
             f"loss {recipe.loss} follows the validation part that also fits the temperature; "
             "data.val2_size gives it one of its own"
@@ -63,6 +65,19 @@ def check_fit(recipe: Recipe, data: DataSet, group: Group) -> list[str]:
         for note in notes:
             warnings.warn(note, stacklevel=3)
     return notes
+
+
+def follows_validation(criterion: nn.Module) -> TypeGuard[AdaFocalLoss]:
+    """Whether the loss is updated after each epoch."""
+    return isinstance(criterion, AdaFocalLoss) and not criterion.frozen
+
+
+def identify(data: DataSet) -> str:
+    """What tells the data of a checkpoint from others: their sizes, labels and splits."""
+    digest = 0
+    for tensor in (data.target, *data.splits.values()):
+        digest = zlib.crc32(tensor.numpy().data, digest)
+    return f"{data}; labels and splits {digest:08x}"
 
 
 def followed_part(data: DataSet) -> str:
@@ -94,7 +109,7 @@ def _try(model: nn.Module, recipe: Recipe, data: DataSet, device: torch.device) 
     model.eval()
     try:
         logits = Forward(model, recipe, device)(inputs.to(device))
-    except (RuntimeError, TypeError, AttributeError) as error:
+    except (RuntimeError, TypeError, AttributeError, IndexError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"model {recipe.model} fails on inputs of {tuple(inputs.shape)}: {reason}") from error
     if logits.shape != (len(inputs), data.num_classes):
@@ -138,14 +153,17 @@ def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
 def repeatable(recipe: Recipe, device: torch.device) -> Iterator[None]:
     """Leave the caller's random numbers and settings as they are; on CUDA, choose between repeatable and fast."""
     on_cuda = device.type == "cuda"
-    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
     if on_cuda and recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
         torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = on_cuda and not recipe.deterministic
     try:
-        with torch.random.fork_rng([device] if on_cuda else []):
+        # Seeding seeds every GPU that is in use, not only ours.
+        in_use = range(torch.cuda.device_count()) if on_cuda or torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+        with torch.random.fork_rng(in_use):
             yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
-        torch.backends.cudnn.benchmark = before[1]
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.backends.cudnn.benchmark = benchmark

@@ -7,12 +7,10 @@ import inspect
 import json
 import math
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
-from types import NoneType
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from typing import Any, Self, get_type_hints
 
 from torch import nn
 
@@ -20,6 +18,7 @@ from dualfocal.data.registry import did_you_mean
 from dualfocal.losses import LOSSES
 from dualfocal.losses._common import check_choice
 from dualfocal.models import MODELS
+from dualfocal.train._values import check_like, checked, from_text, option_from_text, plain
 
 SCHEMA = 1
 CHOICES = {
@@ -95,16 +94,14 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, hint in _hints().items():
-            object.__setattr__(self, name, _checked(name, getattr(self, name), hint))
+            object.__setattr__(self, name, checked(name, getattr(self, name), hint))
         for name, choices in CHOICES.items():
             check_choice(name, getattr(self, name), choices)
         for name, low in AT_LEAST.items():
             if not low <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be finite and at least {low:g}, got {getattr(self, name)!r}")
-        if self.seed >= 2**63:
-            raise ValueError(f"seed must be below 2^63, got {self.seed}")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(f"clip_norm must be above 0, or none, got {self.clip_norm}")
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise ValueError(f"clip_norm must be finite and above 0, or none, got {self.clip_norm}")
         if any(m < 1 for m in self.milestones) or any(a >= b for a, b in pairwise(self.milestones)):
             raise ValueError(f"milestones must be increasing epochs from 1, got {_text(self.milestones)}")
         if self.model not in MODELS and ":" not in self.model:
@@ -125,14 +122,17 @@ class Recipe:
         if self.loss not in LOSSES:
             near = did_you_mean(self.loss, LOSSES)
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}{near}")
-        known = [name for name in inspect.signature(LOSSES[self.loss]).parameters if name not in NOT_OPTIONS]
-        for name in self.loss_options:
-            if name not in known:
+        parameters = inspect.signature(LOSSES[self.loss]).parameters
+        known = [name for name in parameters if name not in NOT_OPTIONS]
+        for name, value in self.loss_options.items():
+            if name in known:
+                check_like(f"loss {self.loss}: {name}", value, parameters[name].default)
+            else:
                 has = f"has the options {', '.join(known)}" if known else "has no options"
                 raise ValueError(f"loss {self.loss} {has}; got {name}{did_you_mean(name, known)}")
         try:
             return LOSSES[self.loss](**self.loss_options, reduction="sum")
-        except TypeError as error:
+        except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"loss {self.loss}: {error}") from error
 
     def lr_at(self, epoch: int) -> float:
@@ -163,9 +163,9 @@ class Recipe:
             if not equals or not name:
                 raise ValueError(f"a setting is written field=value, got {setting!r}")
             if dot and of in ("loss", "data") and option:
-                options.setdefault(f"{of}_options", {})[option] = _from_json(text)
+                options.setdefault(f"{of}_options", {})[option] = option_from_text(text)
             elif name in hints:
-                changes[name] = _from_text(name, text, hints[name])
+                changes[name] = from_text(name, text, hints[name])
             else:
                 known = (*hints, "loss.OPTION", "data.OPTION")
                 raise ValueError(
@@ -180,7 +180,7 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; :meth:`from_dict` reads it."""
-        return {"schema": SCHEMA, **{of.name: _plain(getattr(self, of.name)) for of in fields(self)}}
+        return {"schema": SCHEMA, **{of.name: plain(of.name, getattr(self, of.name)) for of in fields(self)}}
 
     @classmethod
     def from_dict(cls, found: object) -> Self:
@@ -196,18 +196,17 @@ class Recipe:
                 f"recipe has schema {found.get('schema')}, this version of dualfocal reads schema {SCHEMA}"
             )
         known = {of.name for of in fields(cls)}
-        for name in found.keys() - {"schema"} - known:
-            raise ValueError(f"a recipe has no field {name!r}{did_you_mean(str(name), known)}")
+        for name in found:
+            if name not in known and name != "schema":
+                raise ValueError(f"a recipe has no field {name!r}{did_you_mean(str(name), known)}")
         if missing := known - found.keys():
             raise ValueError(f"recipe lacks {', '.join(sorted(missing))}")
         return cls(**{name: found[name] for name in known})
 
     def differences(self, other: "Recipe") -> list[str]:
         """``"epochs: 30, not 60"`` for each field in which ``other``, the second, differs."""
-        mine, theirs = self.to_dict(), other.to_dict()
-        return [
-            f"{name}: {_text(mine[name])}, not {_text(theirs[name])}" for name in mine if mine[name] != theirs[name]
-        ]
+        mine, theirs = ({name: _text(of) for name, of in recipe.to_dict().items()} for recipe in (self, other))
+        return [f"{name}: {mine[name]}, not {theirs[name]}" for name in mine if mine[name] != theirs[name]]
 
     @property
     def digest(self) -> str:
@@ -226,7 +225,7 @@ def load_recipe(path: Path) -> Recipe:
         return Recipe.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error
 
 
@@ -248,71 +247,5 @@ def _hints() -> dict[str, Any]:
     return get_type_hints(Recipe)
 
 
-def _checked(name: str, value: Any, hint: Any) -> Any:
-    """The value as the type it should have: whole numbers are floats, too, and lists tuples."""
-    kinds = [kind for kind in (get_args(hint) if NoneType in get_args(hint) else (hint,)) if kind is not NoneType]
-    kind = get_origin(kinds[0]) or kinds[0]
-    if value is None and len(get_args(hint)) == 2 and NoneType in get_args(hint):
-        return None
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if kind is tuple and isinstance(value, list | tuple) and all(type(part) is int for part in value):
-        return tuple(value)
-    if kind is dict and isinstance(value, dict):
-        try:
-            plain = json.loads(json.dumps(value, allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{name} must hold what JSON can say, got {value!r}: {error}") from error
-        if all(isinstance(key, str) for key in value):
-            return plain
-    elif kind is not tuple and type(value) is kind:
-        return value
-    raise ValueError(f"{name} must be {_kind(hint)}, got {value!r}")
-
-
-def _from_text(name: str, text: str, hint: Any) -> Any:
-    """A value as it is written in a setting; what it should not be is left to :func:`_checked`."""
-    if hint is str:
-        return text
-    if text.lower() in ("none", "null", ""):
-        return () if get_origin(hint) is tuple else None
-    if get_origin(hint) is tuple and not text.startswith("["):
-        text = f"[{text}]"
-    if hint is bool:
-        text = {"yes": "true", "no": "false"}.get(text.lower(), text.lower())
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text
-    if isinstance(value, str) and hint in (float, float | None):
-        with suppress(ValueError):
-            value = float(text)  # JSON does not know .1 and 1.
-    return _checked(name, value, hint)
-
-
-def _from_json(text: str) -> Any:
-    """An option: a number, true, false, null, a list; all else is text."""
-    try:
-        return json.loads(
-            {"none": "null"}.get(text.lower(), text.lower() if text.lower() in ("true", "false") else text)
-        )
-    except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            return text
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
 def _text(value: Any) -> str:
-    return json.dumps(_plain(value))
-
-
-def _kind(hint: Any) -> str:
-    names = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-    if NoneType in get_args(hint):
-        return f"{names[get_args(hint)[0]]}, or none"
-    return names.get(hint, "whole numbers, as 150,250" if get_origin(hint) is tuple else "a JSON object")
+    return json.dumps(value, sort_keys=True)

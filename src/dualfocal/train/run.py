@@ -15,7 +15,7 @@ there, or that no checkpoint bears out, is cut off when the run goes on.
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ class Run:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / LOCK)
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=0.1)  # whoever only looks whether it is taken is gone by then
         except Timeout as error:
             raise RunError(f"{self.path}: another process is training there") from error
         except OSError as error:
@@ -130,6 +130,16 @@ class Run:
         finally:
             (self.path / LOCK).unlink(missing_ok=True)
             lock.release()
+
+    def tidy(self) -> None:
+        """Remove what a process has left that was killed with everything written."""
+        from filelock import FileLock, Timeout
+
+        if (self.path / RESULT).exists() and (self.path / CHECKPOINT).exists():
+            with suppress(OSError, Timeout), FileLock(self.path / LOCK, timeout=0):
+                (self.path / CHECKPOINT).unlink(missing_ok=True)
+                remove_leftovers(self.path)
+                (self.path / LOCK).unlink(missing_ok=True)
 
     def check_recipe(self, recipe: Recipe) -> None:
         """Raise a RunError if the folder holds what another recipe has made."""
@@ -180,7 +190,8 @@ class Run:
                     os.fsync(file.fileno())
         except Exception as error:  # a full disk makes each library raise something of its own
             reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
-            raise RunError(f"{path}: cannot be written: {reason}") from error
+            known = f"{path}: cannot be written: "
+            raise RunError(f"{known}{reason.removeprefix(known)}") from error
 
     def _made(self) -> list[str]:
         """What has come of the training so far."""

@@ -1,0 +1,106 @@
+"""What tests of training share: small nets of their own, and ways to stop a training at a known moment."""
+
+import pytest
+
+from dualfocal.train import engine, outcome
+from dualfocal.train.forward import Forward
+
+NETS = '''
+import torch
+from torch import nn
+
+
+class Tied(nn.Module):
+    """The same matrix twice, and one that does not lie in memory as it is read."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.second.weight = self.first.weight
+        self.last = nn.Parameter(torch.randn(64, num_classes).t())
+        assert not self.last.is_contiguous()
+
+    def forward(self, inputs):
+        return self.second(self.first(inputs.flatten(1)).relu()).relu() @ self.last.t()
+
+
+def tied(*, num_classes):
+    return Tied(num_classes)
+
+
+def dense(*, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, num_classes))
+
+
+def dropout(*, num_classes):
+    layers = nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3)
+    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(16, num_classes))
+
+
+class Loud(nn.Linear):
+    def forward(self, inputs):
+        return super().forward(10 * inputs)
+
+
+def loud(*, num_classes, in_channels):
+    return Loud(in_channels, num_classes)
+'''
+
+
+@pytest.fixture
+def nets(tmp_path, monkeypatch) -> None:
+    """The folder to work in has a module of nets."""
+    (tmp_path / "nets_for_tests.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def quick(monkeypatch) -> None:
+    """Leave out what takes most of the time of a small run, and has tests of its own."""
+    monkeypatch.setattr(engine, "metrics_of", lambda predictions: {"parts": sorted(predictions)})
+    monkeypatch.setattr(outcome, "commit", lambda: None)
+
+
+@pytest.fixture
+def at_step(monkeypatch):
+    """``at_step(n, act)``: act on the logits of the n-th training step from now on, counted from 1."""
+
+    def at_step(number, act) -> None:
+        steps = 0
+
+        def forward(self, inputs):
+            nonlocal steps
+            logits = original(self, inputs)
+            steps += self.model.training
+            changed = act(logits) if self.model.training and steps == number else None
+            return logits if changed is None else changed
+
+        monkeypatch.setattr(Forward, "__call__", forward)
+
+    original = Forward.__call__
+    return at_step
+
+
+@pytest.fixture
+def after_update(monkeypatch):
+    """``after_update(n, act)``: act on the optimizer after its n-th step from now on, counted from 1."""
+
+    def after_update(number, act) -> None:
+        steps = 0
+
+        def make(*arguments):
+            optimizer = original(*arguments)
+
+            def hook(*_) -> None:
+                nonlocal steps
+                steps += 1
+                if steps == number:
+                    act(optimizer)
+
+            optimizer.register_step_post_hook(hook)
+            return optimizer
+
+        monkeypatch.setattr(engine, "make_optimizer", make)
+
+    original = engine.make_optimizer
+    return after_update

@@ -1,0 +1,256 @@
+"""What a finished run says of itself: metrics before and after temperature, versions, and the commit."""
+
+import json
+import math
+import platform
+import shutil
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import metric_oracles
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import dualfocal
+from dualfocal import TemperatureScaling
+from dualfocal.metrics import evaluate
+from dualfocal.train import Recipe, Run, outcome, train
+from dualfocal.train.outcome import commit, metrics_of
+
+FRACTIONS = ("error", "ece", "adaptive_ece", "classwise_ece", "mce", "aurc", "confidence", "accuracy")
+
+
+def sharp(number: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Logits that are twice as large as they should be."""
+    rng = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(number, 5, generator=rng)
+    return 2 * logits, torch.multinomial(logits.softmax(1), 1, generator=rng)[:, 0]
+
+
+@pytest.fixture(scope="module")
+def predictions() -> dict[str, tuple[Tensor, Tensor]]:
+    return {"val": sharp(400, 0), "test": sharp(300, 1)}
+
+
+def ece_by_hand(logits: Tensor, target: Tensor) -> float:
+    probs = [metric_oracles.softmax(row) for row in logits.double().tolist()]
+    return metric_oracles.ece(*metric_oracles.top_label(probs, target.tolist()), metric_oracles.equal_width(15))
+
+
+# Metrics.
+
+
+def test_metrics_are_those_of_evaluate(predictions: dict[str, tuple[Tensor, Tensor]]) -> None:
+    found = metrics_of(predictions)
+    assert found.keys() == {"val", "test", "calibrated"}
+    for part, of in predictions.items():
+        assert found[part] == evaluate(*of, inference=True).to_dict()
+        assert found[part]["ece"] == pytest.approx(ece_by_hand(*of), abs=1e-7)
+
+
+def test_temperatures_are_fitted_on_validation_alone(predictions: dict[str, tuple[Tensor, Tensor]]) -> None:
+    found = metrics_of(predictions)["calibrated"]
+    assert found.keys() == {"temperature", "temperature_ece"}
+    by_nll = TemperatureScaling().fit(*predictions["val"])
+    by_ece = TemperatureScaling("ece").fit(*predictions["val"])
+    assert found["temperature"]["temperature"] == by_nll.temperature.item() == pytest.approx(2, abs=0.3)
+    assert found["temperature_ece"]["temperature"] == by_ece.temperature.item()
+    for of, calibrator in ((found["temperature"], by_nll), (found["temperature_ece"], by_ece)):
+        assert of.keys() == {"temperature", "val", "test"}
+        for part, (logits, target) in predictions.items():
+            assert of[part] == evaluate(calibrator(logits), target, inference=True).to_dict()
+            scaled = evaluate(logits / of["temperature"], target)
+            assert of[part]["nll"] == pytest.approx(scaled.nll, rel=1e-5)
+            assert of[part]["error"] == scaled.error
+    other = metrics_of({**predictions, "test": sharp(100, 9)})["calibrated"]
+    assert [of["temperature"] for of in other.values()] == [of["temperature"] for of in found.values()]
+    assert [of["val"] for of in other.values()] == [of["val"] for of in found.values()]
+
+
+def test_temperature_by_ece_is_the_first_minimum_of_the_published_grid(
+    predictions: dict[str, tuple[Tensor, Tensor]],
+) -> None:
+    logits, target = predictions["val"]
+    grid = [k / 10 for k in range(1, 101)]
+    errors = [ece_by_hand(logits / t, target) for t in grid]
+    found = metrics_of(predictions)["calibrated"]["temperature_ece"]
+    assert found["temperature"] in grid
+    assert errors[grid.index(found["temperature"])] == pytest.approx(min(errors), abs=1e-6)
+    assert found["val"]["ece"] == pytest.approx(min(errors), abs=1e-6)
+    assert all(error > min(errors) - 1e-7 for error in errors[: grid.index(found["temperature"])])
+
+
+def test_metrics_without_a_part(predictions: dict[str, tuple[Tensor, Tensor]]) -> None:
+    assert metrics_of({"test": predictions["test"]}).keys() == {"test"}
+    found = metrics_of({"val": predictions["val"]})
+    assert found.keys() == {"val", "calibrated"}
+    assert found["calibrated"]["temperature"].keys() == {"temperature", "val"}
+    assert metrics_of({}) == {}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_metrics_of_a_handful_can_be_written(number: int) -> None:
+    """What cannot be said of so few is null, never NaN."""
+    found = metrics_of({"val": sharp(number, 0), "test": sharp(1, 1)})
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_metrics_of_predictions_without_a_mistake() -> None:
+    logits, target = torch.eye(4).repeat(10, 1) * 2, torch.arange(40) % 4
+    found = metrics_of({"val": (logits, target), "test": (logits, target)})
+    assert found["test"]["error"] == 0
+    assert 0 < found["calibrated"]["temperature"]["temperature"] < 1
+    json.dumps(found, allow_nan=False)
+
+
+# result.json.
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("outcome")
+    rng = np.random.default_rng(0)
+    target = np.arange(150) % 3
+    np.savez(
+        folder / "own.npz", x=(rng.normal(size=(3, 8, 8))[target] + rng.normal(size=(150, 8, 8)))[:, None], y=target
+    )
+    recipe = Recipe(
+        data=str(folder / "own.npz"),
+        data_options={"layout": "NCHW", "val_size": 30, "test_size": 40},
+        model="small_cnn",
+        epochs=2,
+        milestones=(1,),
+        lr=0.01,
+    )
+    return train(recipe, folder / "run", device="cpu", progress=False)
+
+
+def strict(text: str) -> Any:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_result_is_strict_json_of_fractions(finished: Run) -> None:
+    for name in ("result.json", "recipe.json"):
+        strict((finished.path / name).read_text(encoding="utf-8"))
+    for line in (finished.path / "log.jsonl").read_text(encoding="utf-8").splitlines():
+        strict(line)
+    result = finished.result
+    for of in (result, *result["calibrated"].values()):
+        for part in ("val", "test"):
+            assert all(0 <= of[part][name] <= 1 for name in FRACTIONS)
+    assert result["schema"] == 1
+    assert result["test"]["num_samples"] == 40
+    assert result["val"]["num_samples"] == 30
+
+
+def test_result_is_of_the_stored_predictions(finished: Run) -> None:
+    expected = metrics_of({part: finished.predictions(part) for part in ("val", "test")})
+    assert {name: finished.result[name] for name in expected} == expected
+
+
+def test_result_says_what_was_trained_on_what(finished: Run) -> None:
+    result = finished.result
+    assert result["data"] == "own: 80 train, 30 val, 40 test; 3 classes; 1 x 8 x 8 float32"
+    assert (result["num_classes"], result["in_channels"]) == (3, 1)
+    assert result["num_weights"] == sum(weight.numel() for weight in finished.model().parameters())
+    assert result["epochs"] == result["weights_of_epoch"] == 2
+    assert result["notes"] == []
+    assert result["seconds"] == pytest.approx(math.fsum(line["seconds"] for line in finished.log))
+    assert result["versions"] == {
+        "dualfocal": dualfocal.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+    assert result["device"].endswith("cores")
+    assert (result["commit"] or "").rstrip("+") == (commit() or "").rstrip("+")
+
+
+def test_result_tells_of_its_sessions(finished: Run) -> None:
+    (only,) = finished.result["sessions"]
+    assert only["from_epoch"] == 1
+    assert (only["processes"], only["threads"]) == (1, torch.get_num_threads())
+    started = datetime.fromisoformat(only["started"])
+    assert started.utcoffset() == timedelta(0)
+    assert timedelta(0) <= datetime.now(UTC) - started < timedelta(minutes=30)
+    for name in ("device", "versions", "commit"):
+        assert only[name] == finished.result[name]
+
+
+# The commit.
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=Nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with outcome.py in it, as if the package ran from there."""
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "repository" / "src" / "dualfocal" / "train" / "outcome.py"
+    file.parent.mkdir(parents=True)
+    shutil.copy(outcome.__file__, file)
+    (tmp_path / "repository" / "README.md").write_text("hello\n")
+    git(tmp_path / "repository", "init", "--quiet")
+    git(tmp_path / "repository", "add", ".")
+    git(tmp_path / "repository", "commit", "--quiet", "-m", "all")
+    monkeypatch.setattr(outcome, "__file__", str(file))
+    return tmp_path / "repository"
+
+
+def test_commit_of_a_clean_checkout(checkout: Path) -> None:
+    found = commit()
+    assert found == git(checkout, "rev-parse", "HEAD")
+    assert len(found) >= 40
+
+
+def test_commit_of_a_checkout_with_changes(checkout: Path) -> None:
+    head = git(checkout, "rev-parse", "HEAD")
+    (checkout / "README.md").write_text("changed\n")
+    assert commit() == head  # what is not of the package does not count
+    added = checkout / "src" / "dualfocal" / "new.py"
+    added.write_text("")
+    assert commit() == f"{head}+"
+    added.unlink()
+    assert commit() == head
+    (checkout / "src" / "dualfocal" / "train" / "outcome.py").write_text("# changed\n")
+    assert commit() == f"{head}+"
+
+
+def test_commit_of_an_installation_inside_another_checkout(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a virtual environment in a user's project: that project's commit is not ours."""
+    file = checkout / ".venv" / "dualfocal" / "train" / "outcome.py"
+    file.parent.mkdir(parents=True)
+    shutil.copy(outcome.__file__, file)
+    monkeypatch.setattr(outcome, "__file__", str(file))
+    assert commit() is None
+
+
+def test_commit_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    file = tmp_path / "outcome.py"
+    shutil.copy(outcome.__file__, file)
+    monkeypatch.setattr(outcome, "__file__", str(file))
+    assert commit() is None
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("git"), subprocess.TimeoutExpired("git", 10)])
+def test_commit_without_git(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    assert commit() is None
