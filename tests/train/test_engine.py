@@ -810,7 +810,7 @@ def test_bars(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "going on after epoch 1 + 1 steps of 3" in plain(text)
         assert re.search(r"3 epochs .* 33%", plain(text))
         for _ in range(2):
-            bars.step(16, torch.tensor(8.0))
+            bars.step(16, torch.tensor(4.0), 8)
         bars.progress.refresh()
         assert re.search(r"3 epochs .* 67%", plain(text))
         assert re.search(r"epoch 2 .* 100% .* loss 0\.5000  [\d,]+ images/s", plain(text))

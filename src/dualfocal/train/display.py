@@ -48,8 +48,8 @@ class Silent:
     def begin(self, recipe: Recipe, at: Position, num_samples: int, log: list[Line]) -> None:
         """Before the first step, with what the log holds already."""
 
-    def step(self, num_samples: int, loss: Tensor) -> None:
-        """After each step; ``loss`` is summed over the batch."""
+    def step(self, num_samples: int, loss: Tensor, share: int) -> None:
+        """After each step of all processes; ``loss`` is summed over this one's share of the samples."""
 
     def epoch(self, line: Line) -> None:
         """After each epoch, with its line of the log."""
@@ -106,11 +106,11 @@ class Bars(Lines):
             f"epoch {at.epoch + 1}", total=num_samples, completed=self.done, note=""
         )
 
-    def step(self, num_samples: int, loss: Tensor) -> None:
+    def step(self, num_samples: int, loss: Tensor, share: int) -> None:
         """Move the bars, and look at the loss, only now and then."""
         self.done += num_samples
         if (passed := time.monotonic() - self.looked) > EVERY:
-            note = f"loss {float(loss) / num_samples:.4f}  {(self.done - self.counted) / passed:,.0f} images/s"
+            note = f"loss {float(loss) / share:.4f}  {(self.done - self.counted) / passed:,.0f} images/s"
             self.progress.update(self.all, completed=self.before + self.done)
             self.progress.update(self.this, completed=self.done, note=note)
             self.looked, self.counted = time.monotonic(), self.done
@@ -154,9 +154,9 @@ class WithTensorBoard(Silent):
             self.write(line)
         self.shown.begin(recipe, at, num_samples, log)
 
-    def step(self, num_samples: int, loss: Tensor) -> None:
+    def step(self, num_samples: int, loss: Tensor, share: int) -> None:
         """Nothing of its own."""
-        self.shown.step(num_samples, loss)
+        self.shown.step(num_samples, loss, share)
 
     def epoch(self, line: Line) -> None:
         """Every number of the line."""

@@ -1,7 +1,7 @@
 """Several processes as one: who does what, and how they tell each other. Without torchrun there is one."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from dualfocal.train.run import RunError
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Group:
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over the processes, which all get."""
         if self.size > 1:
-            tensor = tensor.to(self.device).contiguous()
+            tensor = tensor.to(self.device, copy=True).contiguous()
             dist.all_reduce(tensor)
         return tensor
 
@@ -69,6 +71,23 @@ class Group:
         if len(tensor):
             dist.broadcast(tensor, 0)
         return tensor.cpu().numpy().tobytes()
+
+    def first_does(self, work: Callable[[], object]) -> None:
+        """Have the first process do something while the others wait; where it fails, all of them fail."""
+        if self.size == 1:
+            work()
+            return
+        failure = None
+        try:
+            if self.first:
+                work()
+        except Exception as error:
+            failure = error
+        problem = self.tell(str(failure or "").encode() if self.first else None).decode()
+        if failure is not None:
+            raise failure
+        if problem:
+            raise RunError(problem)
 
     def same_buffers(self, model: nn.Module) -> None:
         """Give all processes the first one's buffers, such as the running means of batch norm."""

@@ -4,8 +4,9 @@ import json
 import math
 import os
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,7 +62,8 @@ def train(
             done.
         data_root: folder of the data, see :func:`~dualfocal.data.load_data`.
         device: None: a GPU if there is one.
-        checkpoint_every: epochs; what was done since is done again after a crash. Ctrl-C loses nothing.
+        checkpoint_every: epochs; what was done since is done again after a crash. Ctrl-C loses nothing, but with
+            several processes it is a crash, too.
         tensorboard: whether to write scalars to ``tensorboard/`` in the run folder.
         progress: whether to show it, as bars on a terminal, as lines elsewhere.
 
@@ -77,9 +79,8 @@ def train(
         raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}")
     run = Run(default_folder(recipe) if out is None else out)
     with processes(device) as group:
-        if group.first:
-            run.check_recipe(recipe)
-            run.tidy()
+        group.first_does(partial(run.check_recipe, recipe))
+        group.first_does(run.tidy)
         if group.tell(run.state.encode() if group.first else None) == b"finished":
             return run
         display = make_display(run, tensorboard, progress) if group.first else Silent()
@@ -87,7 +88,9 @@ def train(
             data = load_data(recipe.data, data_root, **recipe.data_options)
             notes = check_fit(recipe, data, group)
             model = prepare_model(recipe, data, group.device)
-            with run.claimed(recipe) if group.first else nullcontext(), display:
+            with ExitStack() as stack:
+                group.first_does(lambda: stack.enter_context(run.claimed(recipe)))
+                stack.enter_context(display)
                 # Another process may have been quicker; now nobody can be.
                 if group.tell(run.state.encode() if group.first else None) != b"finished":
                     _train(recipe, run, data, model, group, notes, checkpoint_every, display)
@@ -110,10 +113,9 @@ def _train(
     criterion = recipe.make_loss().to(group.device)
     optimizer = make_optimizer(recipe, weights)
 
-    def save() -> int:
+    def save() -> None:
         tensors, metadata = pack(at, model, optimizer, criterion, identity)
         run.write(CHECKPOINT, lambda path: save_file(tensors, path, metadata))
-        return at.epoch
 
     at, random_states = _resume(run, model, optimizer, criterion, identity, group)
     saved = at.epoch if (run.path / CHECKPOINT).exists() else None
@@ -132,7 +134,7 @@ def _train(
         for epoch in range(at.epoch, recipe.epochs):
             began = time.perf_counter() - at.seconds
             torch.manual_seed(derived_seed(recipe.seed, epoch, f"dropout {group.rank}"))
-            if at.step:
+            if at.step and group.first:
                 set_random_states(random_states, group.device)
             for settings in optimizer.param_groups:
                 settings["lr"] = recipe.lr_at(epoch)
@@ -158,7 +160,7 @@ def _train(
                 optimizer.step()
                 at.losses.append(loss.detach())
                 at.step += 1
-                display.step(len(batch), at.losses[-1])
+                display.step(len(batch), at.losses[-1], len(target))
                 if stop.asked is not None:
                     break
             sound = _finite(at.losses[-1], get_total_norm(weights)).all()  # waits for the last step
@@ -174,8 +176,7 @@ def _train(
             sound &= _finite(total, *(logits.sum() for logits, _ in predicted.values())).all()
             if int(group.sum(sound.long())) < group.size:
                 report = diagnosis(recipe, data, draws, batches, at, epoch, model, saved)
-                if group.first:
-                    run.write_json(FAILURE, report)
+                group.first_does(partial(run.write_json, FAILURE, report))
                 raise DivergedError(run, report)
 
             number = sum(map(len, batches))
@@ -198,10 +199,10 @@ def _train(
                 if at.best_score is None or score < at.best_score:
                     best = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
                     at = replace(at, best_epoch=epoch + 1, best_score=score, best_weights=best)
-            if group.first:
-                run.append(line)
-                if at.epoch % checkpoint_every == 0 or at.epoch == recipe.epochs or stop.asked is not None:
-                    saved = save()
+            group.first_does(partial(run.append, line))
+            if at.epoch % checkpoint_every == 0 or at.epoch == recipe.epochs or stop.asked is not None:
+                group.first_does(save)
+                saved = at.epoch
             display.epoch(line)
             if stop.asked is not None:
                 stop.leave()
@@ -213,8 +214,7 @@ def _train(
         if part in data.splits:
             logits, target = map(group.gather, predict(plain, data, part, group))
             predictions[part] = logits.cpu(), target.cpu()
-    if group.first:
-        _finish(recipe, run, data, model, at, predictions, notes)
+    group.first_does(partial(_finish, recipe, run, data, model, at, predictions, notes))
 
 
 def _finish(
@@ -248,10 +248,17 @@ def _resume(
 ) -> tuple[Position, dict[str, Tensor]]:
     """Where to go on, and the states of the random generators there."""
     path = run.path / CHECKPOINT
-    found = path.read_bytes() if group.first and path.exists() else None
-    if found is not None and not found:
-        raise RunError(f"{path}: is empty, or damaged")
-    content = group.tell((found or b"") if group.first else None)
+    found = b""
+
+    def read() -> None:
+        nonlocal found
+        if path.exists():
+            found = path.read_bytes()
+            if not found:
+                raise RunError(f"{path}: is empty, or damaged")
+
+    group.first_does(read)
+    content = group.tell(found if group.first else None)
     at = Position()
     random_states: dict[str, Tensor] = {}
     if content:
@@ -259,9 +266,10 @@ def _resume(
             at, random_states = unpack(content, model, optimizer, criterion, data)
         except ValueError as error:
             raise RunError(f"{path}: {error}") from error
-    if group.first:
-        run.cut_log(at.epoch)
-        (run.path / FAILURE).unlink(missing_ok=True)
+    if not group.first:  # the steps that are done are counted once
+        at.losses = [torch.zeros_like(loss) for loss in at.losses]
+    group.first_does(partial(run.cut_log, at.epoch))
+    group.first_does(partial((run.path / FAILURE).unlink, missing_ok=True))
     return at, random_states
 
 
