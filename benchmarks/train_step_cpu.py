@@ -3,14 +3,15 @@
     python benchmarks/train_step_cpu.py [--csv benchmarks/results/train_step_cpu.csv] [--rounds 9]
 
 Both take batches from the same DataSet, clip the gradient, keep the sum of the losses and stop at a NaN. The plain loop
-does nothing else; the engine also counts for its progress display and minds interruptions. A round is an epoch of each,
-in turns, in one process; the engine says itself how long the steps of an epoch took (`images_per_second` in its log).
-Medians of the rounds, and the median of the ratios of neighbours. Validation, log and checkpoint come on top, once an
+does nothing else; the engine also counts for its progress display and minds interruptions. In a round each trains a new
+net for two epochs, in random order, in one process; the second is timed, by the engine itself (`images_per_second` in
+its log). Medians of the rounds, and the median of their ratios. Validation, log and checkpoint come on top, once an
 epoch: the last column, for a validation part of a tenth.
 """
 
 import argparse
 import math
+import random
 import statistics
 import tempfile
 import time
@@ -32,7 +33,7 @@ from dualfocal.train import Recipe, train
 GOAL = 1.05  # times the seconds of the plain loop
 CASES = {  # model, samples, side of the image, channels, batch
     "small_cnn, 8 x 8": ("small_cnn", 5_000, 8, 1, 100),
-    "small_cnn, 32 x 32": ("small_cnn", 2_560, 32, 3, 128),
+    "small_cnn, 32 x 32": ("small_cnn", 5_120, 32, 3, 128),
     "densenet40, 32 x 32": ("densenet40", 128, 32, 3, 64),
 }
 
@@ -57,23 +58,19 @@ def plain_epoch(data: DataSet, net: nn.Module, optimizer: torch.optim.Optimizer,
     return time.perf_counter() - start
 
 
-class Engine:
-    """Our engine, an epoch at a time: each call goes on with the run, of which one epoch is added."""
-
-    def __init__(self, recipe: Recipe, folder: Path) -> None:
-        self.recipe, self.folder, self.round = recipe, folder, 0
-
-    def epoch(self) -> tuple[float, float]:
-        """Seconds of the steps of two epochs' second one, and of all of that epoch."""
-        self.round += 1
-        run = train(self.recipe, self.folder / str(self.round), progress=False)
-        line = run.log[-1]
-        return len(load_index(self.recipe)) / line["images_per_second"], line["seconds"]
+def plain(recipe: Recipe, data: DataSet) -> float:
+    """Seconds of the second epoch of a new net, trained by hand."""
+    torch.manual_seed(recipe.seed)
+    net = make_model(recipe.model, num_classes=data.num_classes, in_channels=data.in_channels)
+    optimizer = torch.optim.SGD(net.parameters(), lr=recipe.lr, momentum=0.9, weight_decay=5e-4)
+    return [plain_epoch(data, net, optimizer, recipe.batch_size) for _ in range(2)][-1]
 
 
-def load_index(recipe: Recipe) -> torch.Tensor:
-    """The training part."""
-    return load_data(recipe.data, **recipe.data_options).splits["train"]
+def engine(recipe: Recipe, data: DataSet) -> tuple[float, float]:
+    """Seconds of the steps of the second epoch of a new net, trained by our engine, and of all of that epoch."""
+    with tempfile.TemporaryDirectory() as folder:
+        line = train(recipe, folder, progress=False).log[-1]
+    return len(data.splits["train"]) / line["images_per_second"], line["seconds"]
 
 
 def measure(name: str, rounds: int, folder: Path) -> dict[str, object]:
@@ -95,19 +92,18 @@ def measure(name: str, rounds: int, folder: Path) -> dict[str, object]:
         milestones=(),
     )
     data = load_data(recipe.data, **recipe.data_options)
-    net = make_model(model, num_classes=10, in_channels=channels)
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4)
-    engine = Engine(recipe, folder / name.replace(" ", ""))
-    ours, whole, theirs, ratios = [], [], [], []
+    ours, whole, theirs = [], [], []
     for round_ in track(range(rounds + 1), name):
-        plain = statistics.mean(plain_epoch(data, net, optimizer, batch_size) for _ in range(2)) if round_ % 2 else None
-        steps, epoch = engine.epoch()
-        if plain is None:
-            plain = statistics.mean(plain_epoch(data, net, optimizer, batch_size) for _ in range(2))
-        if round_:  # the first warms up
-            ours.append(steps), whole.append(epoch), theirs.append(plain), ratios.append(steps / plain)
+        for contender in random.Random(round_).sample(["plain", "engine"], 2):
+            if contender == "plain":
+                theirs.append(plain(recipe, data))
+            else:
+                steps, epoch = engine(recipe, data)
+                ours.append(steps)
+                whole.append(epoch)
+    ours, whole, theirs = ours[1:], whole[1:], theirs[1:]  # the first round warms up
     steps_per_epoch = math.ceil(len(data.splits["train"]) / batch_size)
-    ratio = statistics.median(ratios)
+    ratio = statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
     return {
         "case": name,
         "batch": batch_size,

@@ -12,7 +12,7 @@ from dualfocal.metrics.calibration import top_bins
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward
 
-BATCH = 1000
+BATCH_CPU, BATCH_DEVICE = 128, 1000  # what stays in a cache; what fills a GPU
 NUM_BINS = 15
 
 
@@ -21,7 +21,8 @@ def predict(forward: Forward, data: DataSet, part: str, group: Group) -> tuple[T
     """Logits and labels of this process's share of a part."""
     forward.model.eval()
     logits, target = [], []
-    for index in torch.split(group.share(data.splits[part]), BATCH):
+    size = BATCH_CPU if group.device.type == "cpu" else BATCH_DEVICE
+    for index in torch.split(group.share(data.splits[part]), size):
         inputs, labels = data.batch(index, part=part)
         logits.append(forward(inputs))
         target.append(labels)
