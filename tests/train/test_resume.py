@@ -18,6 +18,7 @@ from safetensors import safe_open
 
 from dualfocal.paper.recipes import preset
 from dualfocal.train import DivergedError, Recipe, Run, RunError, engine, train
+from dualfocal.train import run as run_folder
 from dualfocal.train.checkpoint import KEY
 from dualfocal.train.interrupts import SIGNALS, Interrupts
 
@@ -125,10 +126,10 @@ def test_processes_that_are_killed_or_interrupted_lose_nothing(tmp_path) -> None
 KILLER = """
 import json, os, signal, sys, tempfile
 import torch
-from dualfocal.train import Recipe, engine, outcome, train
+from dualfocal.train import Recipe, outcome, train
 
 torch.set_num_threads(1)
-engine.metrics_of, outcome.commit = lambda _: {}, lambda: None
+outcome.metrics_of, outcome.commit = lambda _: {}, lambda: None
 recipe, out = Recipe.from_dict(json.loads(sys.argv[1])), sys.argv[2]
 EVENTS = "open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir"
 
@@ -175,7 +176,7 @@ def test_processes_that_are_killed_when_they_touch_the_disk_lose_nothing(tmp_pat
 @pytest.fixture
 def kill_at_write(monkeypatch):
     """``kill_at_write(n)``: be gone half through the n-th time that something is written, counted from 1."""
-    append, save_file, write_json = Run.append, engine.save_file, Run.write_json
+    append, save_file, write_json = Run.append, run_folder.save_file, Run.write_json
 
     def kill_at_write(number: int) -> None:
         writes = 0
@@ -205,7 +206,7 @@ def kill_at_write(monkeypatch):
             return write_json(self, name, content)
 
         monkeypatch.setattr(Run, "append", half_a_line)
-        monkeypatch.setattr(engine, "save_file", half_a_file)
+        monkeypatch.setattr(run_folder, "save_file", half_a_file)
         monkeypatch.setattr(Run, "write_json", no_file)
 
     return kill_at_write
@@ -340,14 +341,14 @@ def test_a_second_ctrl_c_acts_at_once(tmp_path, at_step) -> None:
 
 
 def test_a_second_ctrl_c_while_the_checkpoint_is_written_leaves_the_one_before(tmp_path, at_step, monkeypatch) -> None:
-    save_file = engine.save_file
+    save_file = run_folder.save_file
 
     def save(tensors, path, metadata=None) -> None:
         save_file(tensors, path, metadata)
         if "losses" in tensors:  # in the middle of an epoch
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(engine, "save_file", save)
+    monkeypatch.setattr(run_folder, "save_file", save)
     at_step(5, interrupt)
     with pytest.raises(KeyboardInterrupt):
         go(small("dropout"), tmp_path / "stopped")

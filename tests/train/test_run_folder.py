@@ -23,6 +23,7 @@ from dualfocal.cli import main
 from dualfocal.data import load_data
 from dualfocal.paper.recipes import preset
 from dualfocal.train import DivergedError, Recipe, Run, RunError, engine, find_runs, train
+from dualfocal.train import run as run_folder
 from dualfocal.train.checkpoint import KEY
 from dualfocal.train.preparation import make_batches
 
@@ -175,9 +176,9 @@ def test_a_disk_that_is_full_when_predictions_are_written(stopped, expected, mon
         with files_up_to(1000):
             return save(tensors, path, metadata)
 
-    save = engine.save_file
+    save = run_folder.save_file
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "save_file", full)
+        patch.setattr(run_folder, "save_file", full)
         with pytest.raises(RunError, match=r"/predictions\.safetensors: cannot be written: "):
             go(small(), stopped)
     assert sorted(contents(stopped)) == ["checkpoint.safetensors", "log.jsonl", "recipe.json"]

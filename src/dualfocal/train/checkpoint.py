@@ -2,11 +2,17 @@
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from dualfocal.train.distributed import Group
+from dualfocal.train.run import CHECKPOINT, FAILURE, Run, RunError
 
 SCHEMA = 1
 KEY = "dualfocal_checkpoint"
@@ -32,6 +38,47 @@ class Position:
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     sessions: list[dict[str, Any]] = field(default_factory=list)
     """Where and with what each part of the training was done."""
+
+
+def resume(
+    run: Run, model: nn.Module, optimizer: Optimizer, criterion: nn.Module, data: str, group: Group
+) -> tuple[Position, dict[str, Tensor]]:
+    """Where to go on, and the states of the random generators there; weights and the rest are put back.
+
+    Raises:
+        RunError: the checkpoint is damaged, or of something else.
+    """
+    path = run.path / CHECKPOINT
+    found = b""
+
+    def read() -> None:
+        nonlocal found
+        if path.exists():
+            found = path.read_bytes()
+            if not found:
+                raise RunError(f"{path}: is empty, or damaged")
+
+    group.first_does(read)
+    content = group.tell(found if group.first else None)
+    at = Position()
+    random_states: dict[str, Tensor] = {}
+    if content:
+        try:
+            at, random_states = unpack(content, model, optimizer, criterion, data)
+        except ValueError as error:
+            raise RunError(f"{path}: {error}") from error
+    if not group.first:  # the steps that are done are counted once
+        at.losses = [torch.zeros_like(loss) for loss in at.losses]
+    group.first_does(partial(run.cut_log, at.epoch))
+    group.first_does(partial((run.path / FAILURE).unlink, missing_ok=True))
+    return at, random_states
+
+
+def save_checkpoint(
+    run: Run, position: Position, model: nn.Module, optimizer: Optimizer, criterion: nn.Module, data: str
+) -> None:
+    """Write everything to the run folder, in the place of what was there."""
+    run.write_tensors(CHECKPOINT, *pack(position, model, optimizer, criterion, data))
 
 
 def pack(
@@ -85,9 +132,6 @@ def unpack(
     Raises:
         ValueError: it is no checkpoint, of another schema, of other data, or does not fit the model.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
     try:
         about = _about(content)
         tensors = load(content)

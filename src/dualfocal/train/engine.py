@@ -1,6 +1,5 @@
 """The training loop: from a recipe to a run folder, on one device or several, interrupted or not."""
 
-import json
 import math
 import os
 import time
@@ -10,21 +9,19 @@ from functools import partial
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, get_total_norm
-from torch.optim import Optimizer
 
 from dualfocal.data import DataSet, load_data
 from dualfocal.data.places import Root
 from dualfocal.metrics.evaluation import finite
-from dualfocal.train.checkpoint import Position, pack, storable, unpack
+from dualfocal.train.checkpoint import resume, save_checkpoint
 from dualfocal.train.display import Silent, make_display
 from dualfocal.train.distributed import Group, processes
 from dualfocal.train.failure import DivergedError, diagnosis
 from dualfocal.train.forward import Forward
 from dualfocal.train.interrupts import Interrupts
-from dualfocal.train.outcome import SCHEMA, Predictions, metrics_of, session
+from dualfocal.train.outcome import finish, session
 from dualfocal.train.preparation import (
     check_fit,
     derived_seed,
@@ -38,7 +35,7 @@ from dualfocal.train.preparation import (
     set_random_states,
 )
 from dualfocal.train.recipe import Recipe
-from dualfocal.train.run import CHECKPOINT, FAILURE, MODEL, PREDICTIONS, RESULT, Run, RunError, default_folder
+from dualfocal.train.run import CHECKPOINT, FAILURE, Run, default_folder
 from dualfocal.train.validation import predict, summarize
 
 
@@ -114,10 +111,9 @@ def _train(
     optimizer = make_optimizer(recipe, weights)
 
     def save() -> None:
-        tensors, metadata = pack(at, model, optimizer, criterion, identity)
-        run.write(CHECKPOINT, lambda path: save_file(tensors, path, metadata))
+        save_checkpoint(run, at, model, optimizer, criterion, identity)
 
-    at, random_states = _resume(run, model, optimizer, criterion, identity, group)
+    at, random_states = resume(run, model, optimizer, criterion, identity, group)
     saved = at.epoch if (run.path / CHECKPOINT).exists() else None
     at.sessions.append(session(group, at.epoch))
     forward = Forward(group.wrap(model, recipe.sync_bn), recipe, group.device)
@@ -214,63 +210,7 @@ def _train(
         if part in data.splits:
             logits, target = map(group.gather, predict(plain, data, part, group))
             predictions[part] = logits.cpu(), target.cpu()
-    group.first_does(partial(_finish, recipe, run, data, model, at, predictions, notes))
-
-
-def _finish(
-    recipe: Recipe, run: Run, data: DataSet, model: nn.Module, at: Position, predictions: Predictions, notes: list[str]
-) -> None:
-    named = {f"{part}_{name}": of for part, both in predictions.items() for name, of in zip(("logits", "target"), both)}  # noqa: B905
-    class_names = {"class_names": json.dumps(data.class_names)}
-    run.write(PREDICTIONS, lambda path: save_file(storable(named), path, class_names))
-    run.write(MODEL, lambda path: save_file(storable(model.state_dict()), path))
-    latest = at.sessions[-1]
-    result = {
-        "schema": SCHEMA,
-        "data": str(data),
-        "num_classes": data.num_classes,
-        "in_channels": data.in_channels,
-        "num_weights": sum(weight.numel() for weight in model.parameters()),
-        "epochs": recipe.epochs,
-        "weights_of_epoch": recipe.epochs if recipe.weights == "last" else at.best_epoch,
-        **metrics_of(predictions),
-        "seconds": sum(line["seconds"] for line in run.log),
-        "notes": notes,
-        **{name: latest[name] for name in ("device", "versions", "commit")},
-        "sessions": at.sessions,
-    }
-    run.write_json(RESULT, result)
-    (run.path / CHECKPOINT).unlink(missing_ok=True)
-
-
-def _resume(
-    run: Run, model: nn.Module, optimizer: Optimizer, criterion: nn.Module, data: str, group: Group
-) -> tuple[Position, dict[str, Tensor]]:
-    """Where to go on, and the states of the random generators there."""
-    path = run.path / CHECKPOINT
-    found = b""
-
-    def read() -> None:
-        nonlocal found
-        if path.exists():
-            found = path.read_bytes()
-            if not found:
-                raise RunError(f"{path}: is empty, or damaged")
-
-    group.first_does(read)
-    content = group.tell(found if group.first else None)
-    at = Position()
-    random_states: dict[str, Tensor] = {}
-    if content:
-        try:
-            at, random_states = unpack(content, model, optimizer, criterion, data)
-        except ValueError as error:
-            raise RunError(f"{path}: {error}") from error
-    if not group.first:  # the steps that are done are counted once
-        at.losses = [torch.zeros_like(loss) for loss in at.losses]
-    group.first_does(partial(run.cut_log, at.epoch))
-    group.first_does(partial((run.path / FAILURE).unlink, missing_ok=True))
-    return at, random_states
+    group.first_does(partial(finish, recipe, run, data, model, at, predictions, notes))
 
 
 def _finite(*numbers: Tensor) -> Tensor:

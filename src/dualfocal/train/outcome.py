@@ -1,5 +1,6 @@
 """What a finished run says of itself: metrics before and after temperature scaling, and how it was made."""
 
+import json
 import os
 import platform
 import subprocess
@@ -9,17 +10,50 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import dualfocal
 from dualfocal.calibrators import make_calibrator
+from dualfocal.data import DataSet
 from dualfocal.metrics import evaluate
+from dualfocal.train.checkpoint import Position, storable
 from dualfocal.train.distributed import Group
+from dualfocal.train.recipe import Recipe
+from dualfocal.train.run import CHECKPOINT, MODEL, PREDICTIONS, RESULT, Run
 
 SCHEMA = 1
 TEMPERATURES = ("temperature", "temperature_ece")  # by NLL; by ECE over the published grid
 
 Predictions = dict[str, tuple[Tensor, Tensor]]
+
+
+def finish(
+    recipe: Recipe, run: Run, data: DataSet, model: nn.Module, at: Position, predictions: Predictions, notes: list[str]
+) -> None:
+    """Write predictions, weights and result; the last is what makes a run finished."""
+    named: dict[str, Tensor] = {}
+    for part, (logits, target) in predictions.items():
+        named |= {f"{part}_logits": logits, f"{part}_target": target}
+    class_names = {"class_names": json.dumps(data.class_names)}
+    run.write_tensors(PREDICTIONS, storable(named), class_names)
+    run.write_tensors(MODEL, storable(model.state_dict()))
+    latest = at.sessions[-1]
+    result = {
+        "schema": SCHEMA,
+        "data": str(data),
+        "num_classes": data.num_classes,
+        "in_channels": data.in_channels,
+        "num_weights": sum(weight.numel() for weight in model.parameters()),
+        "epochs": recipe.epochs,
+        "weights_of_epoch": recipe.epochs if recipe.weights == "last" else at.best_epoch,
+        **metrics_of(predictions),
+        "seconds": sum(line["seconds"] for line in run.log),
+        "notes": notes,
+        **{name: latest[name] for name in ("device", "versions", "commit")},
+        "sessions": at.sessions,
+    }
+    run.write_json(RESULT, result)
+    (run.path / CHECKPOINT).unlink(missing_ok=True)
 
 
 def metrics_of(predictions: Predictions) -> dict[str, Any]:

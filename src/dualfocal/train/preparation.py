@@ -76,7 +76,7 @@ def identify(data: DataSet) -> str:
     """What tells the data of a checkpoint from others: their sizes, labels and splits."""
     digest = 0
     for tensor in (data.target, *data.splits.values()):
-        digest = zlib.crc32(tensor.numpy().data, digest)
+        digest = zlib.crc32(tensor.contiguous().numpy().data, digest)
     return f"{data}; labels and splits {digest:08x}"
 
 

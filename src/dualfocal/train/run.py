@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dualfocal._files import atomic_path, remove_leftovers
@@ -87,8 +88,6 @@ class Run:
 
     def model(self) -> nn.Module:
         """The trained model, on the CPU, in evaluation mode."""
-        from safetensors.torch import load_file
-
         from dualfocal.models import make_model
 
         result = self.result
@@ -179,6 +178,10 @@ class Run:
         """Write one of the JSON files."""
         text = json.dumps(content, indent=2, allow_nan=False) + "\n"
         self.write(name, lambda path: path.write_text(text, encoding="utf-8"))
+
+    def write_tensors(self, name: str, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+        """Write one of the safetensors files."""
+        self.write(name, lambda path: save_file(tensors, path, metadata))
 
     def write(self, name: str, write: Callable[[Path], object]) -> None:
         """Write a file aside, see it onto the disk, then give it its name."""
