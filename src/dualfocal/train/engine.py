@@ -124,7 +124,7 @@ def _train(
     ]
     part_to_follow = followed_part(data)
     parts = parts_to_log + ([part_to_follow] if follows_validation(criterion) and part_to_follow != "val" else [])
-    display.begin(recipe, at, len(data.splits["train"]), run.log)
+    display.begin(recipe, at, len(data.splits["train"]), run.log if group.first else [])
 
     with Interrupts(catch=group.size == 1) as stop:
         for epoch in range(at.epoch, recipe.epochs):
