@@ -106,7 +106,7 @@ def train(
 
 def runs(
     folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="FOLDER", help="Run folders, or folders that hold some; by default `runs`.")
+        list[Path] | None, typer.Argument(metavar="FOLDER", help="Run folders, or folders of them; by default `runs`.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
