@@ -17,12 +17,11 @@ def check_place(path: Path) -> None:
         raise ValueError(f"{path}: there is no folder {str(path.parent)!r}")
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of processes that were killed while they wrote; only where nobody else writes."""
-    for path in folder.iterdir():
-        # Ours, and what safetensors writes beside it before it takes its place.
-        if re.fullmatch(r"\.([0-9a-f]{16}(\.\w+)?|tmp\w{6})", path.name) and path.is_file():
-            path.unlink()
+def leftovers(folder: Path) -> list[Path]:
+    """Temporary files of processes that were killed while they wrote, or are at it."""
+    # Ours, and what safetensors writes beside it before it takes its place.
+    pattern = re.compile(r"\.([0-9a-f]{16}(\.\w+)?|tmp\w{6})")
+    return [path for path in folder.iterdir() if pattern.fullmatch(path.name) and path.is_file()]
 
 
 @contextmanager

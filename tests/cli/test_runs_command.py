@@ -176,7 +176,11 @@ def test_a_run_without_a_validation_part_has_no_temperature(run, finished):
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("recipe.json", "{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        (
+            "recipe.json",
+            "{",
+            "is not JSON, or damaged: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+        ),
         ("recipe.json", '{"schema": 2}', "recipe has schema 2, this version of dualfocal reads schema 1"),
         ("result.json", "{", "cannot be read: Expecting property name enclosed in double quotes"),
         ("result.json", '{"schema": 2}', "has schema 2, this version of dualfocal reads schema 1"),
@@ -310,4 +314,4 @@ def test_help_has_examples(run):
     lines = [line.strip() for line in run("runs", "--help")[0].splitlines()]
     assert "dualfocal runs" in lines
     assert "dualfocal runs runs/a runs/b" in lines
-    assert any("FOLDER" in line and "Run folders, or folders that hold some." in line for line in lines)
+    assert any("FOLDER" in line and "Run folders, or folders of them; by default runs." in line for line in lines)

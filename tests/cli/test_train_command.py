@@ -412,7 +412,7 @@ def test_a_setting_of_the_loss_has_a_value(wrong):
         ("loss.gama=3", "loss dual_focal has the options gamma, rival, impl; got gama; did you mean gamma?"),
         ("loss.gamma=-1", "loss dual_focal: gamma must be finite and at least 0, got -1"),
         ("loss.gamma=high", "loss dual_focal: gamma must be a number, got 'high'"),
-        ("data.nois=3", "digits has the options noise, val_size, val2_size, split_seed; got nois"),
+        ("data.nois=3", "digits has the options noise, val_size, val2_size, split_seed; got nois; did you mean noise?"),
         ("data.noise=much", "noise must be a std of 0 or more, got 'much'"),
         ("data.val_size=900", "val_size must leave something of the 800 training samples, got 900"),
         ("data=", "data must name a data set, a folder or an .npz file, got ''"),
@@ -489,7 +489,7 @@ def test_a_device_that_computes_nothing(wrong):
 
 def test_a_run_folder_that_cannot_be_made(wrong):
     Path("file").write_text("mine")
-    assert wrong("digits", "--out", "file") == "file: cannot be written: File exists"
+    assert wrong("digits", "--out", "file") == "file: must be a folder, but is a file"
     assert wrong("digits", "--out", "file/a/b") == "file/a/b: cannot be written: Not a directory"
 
 
@@ -503,10 +503,9 @@ def test_a_folder_of_another_recipe_says_in_what_they_differ(wrong, finished):
 
 def test_a_folder_that_holds_something_else(wrong, finished):
     Path("runs/a/recipe.json").unlink()
-    held = "log.jsonl, model.safetensors, predictions.safetensors, result.json"
-    assert (
-        wrong("digits", *SMALL, "--out", "runs/a") == f"runs/a: holds {held} but no recipe.json: choose another folder"
-    )
+    held = "log.jsonl, model.safetensors, predictions.safetensors and 1 more but no recipe.json"
+    line = wrong("digits", *SMALL, "--out", "runs/a")
+    assert line == f"runs/a: is no run folder, it holds {held}: choose another folder"
 
 
 def test_a_folder_in_which_another_process_trains(wrong, stopped):
@@ -515,6 +514,7 @@ def test_a_folder_in_which_another_process_trains(wrong, stopped):
 
 
 def test_a_run_folder_that_is_damaged(wrong, stopped):
+    Path("runs/a/.lock").touch()  # as the one that stopped has left it
     Path("runs/a/checkpoint.safetensors").write_bytes(b"no checkpoint")
     line = wrong("digits", *SMALL, "--out", "runs/a")
     assert line == "runs/a/checkpoint.safetensors: is not a checkpoint, or is damaged"
@@ -531,8 +531,8 @@ def test_a_finished_run_whose_result_is_damaged(wrong, finished, content):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
-        (b"", "Expecting value: line 1 column 1 (char 0)"),
+        (b"{", "is not JSON, or damaged: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        (b"", "is not JSON, or damaged: Expecting value: line 1 column 1 (char 0)"),
         (b"[]", "a recipe must be a JSON object, got list"),
         (b'{"schema": 2}', "recipe has schema 2, this version of dualfocal reads schema 1"),
         (b'{"data": "digits"}', "recipe has schema None, this version of dualfocal reads schema 1"),
@@ -551,7 +551,7 @@ def test_a_recipe_with_fields_that_are_missing_or_wrong(wrong):
     Path("my.json").write_text(json.dumps({**good, "epochs": "3"}))
     assert wrong("my.json") == "my.json: epochs must be a whole number, got '3'"
     Path("my.json").write_bytes(b"\xff")
-    assert wrong("my.json").startswith("my.json: 'utf-8' codec can't decode byte 0xff")
+    assert wrong("my.json").startswith("my.json: is not JSON, or damaged: 'utf-8' codec can't decode byte 0xff")
 
 
 def test_a_recipe_that_is_not_there(wrong):
@@ -667,7 +667,7 @@ def signal_in_step(monkeypatch):
 def test_ctrl_c_saves_says_so_and_the_same_command_goes_on(run, signal_in_step, made, monkeypatch):
     command = ("train", "digits", *SMALL, "--out", "a")
     with monkeypatch.context():
-        signal_in_step(signal.SIGINT, 10)  # the second of the second epoch
+        signal_in_step(signal.SIGINT, 11)  # the second of the second epoch; the first was a trial
         out, err = run(*command, code=130)
     assert out == ""
     first, *_, last = err.splitlines()
@@ -675,7 +675,8 @@ def test_ctrl_c_saves_says_so_and_the_same_command_goes_on(run, signal_in_step, 
     assert last == STOPPED
     assert err.count("\n") == 2
     assert Run("a").state == "stopped"
-    assert sorted(path.name for path in Path("a").iterdir()) == ["checkpoint.safetensors", "log.jsonl", "recipe.json"]
+    names = [".lock", "checkpoint.safetensors", "log.jsonl", "recipe.json"]
+    assert sorted(path.name for path in Path("a").iterdir()) == names
 
     err = run(*command)[1]
     first, second, third = err.splitlines()

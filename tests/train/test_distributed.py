@@ -39,17 +39,17 @@ TORCHRUN = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 TIMES = ("images_per_second", "seconds")
 
-# 301 samples to train: shares of 38 and 37, and in the last batch, of 1 sample, one process has none.
+# 302 samples to train: shares of 38 and 37, and of one sample each in the last batch.
 SUM = Recipe(
     data="digits",
-    data_options={"val_size": 499},
+    data_options={"val_size": 498},
     model="worker:slow_cnn",  # which is small_cnn
     epochs=6,
     batch_size=75,
     milestones=(2,),
     precision="float64",
 )
-MEAN = replace(SUM, data_options={"val_size": 498}, model="small_cnn", reduction="mean", clip_norm=None, milestones=())
+MEAN = replace(SUM, data_options={"val_size": 497}, model="small_cnn", reduction="mean", clip_norm=None, milestones=())
 MEAN = replace(MEAN, optimizer="adam", lr=5e-3)
 # The learning rate rises before the last epoch, so that it is not the best.
 ADAPTIVE = replace(SUM, model="small_cnn", epochs=4, lr=0.15, milestones=(3,), lr_factor=3.0)
@@ -64,6 +64,7 @@ REFUSED = {
     "batch_next": (replace(SHORT, loss_options={"rival": "batch_next"}), "loss dual_focal belongs to a whole batch"),
     "sync_bn": (replace(SHORT, sync_bn=True), "sync_bn needs CUDA, this is cpu"),
     "small_batch": (replace(SHORT, batch_size=1), "2 processes need as many samples in each batch and part"),
+    "small_rest": (replace(SHORT, data_options={"val_size": 499}), "the last batch has 1 samples for 2 processes"),
     "small_part": (replace(SHORT, data_options={"val_size": 1}), "there are 1"),
 }
 
@@ -372,7 +373,7 @@ def test_a_group_of_one_changes_nothing(monkeypatch):
         assert group.gather(rows) is rows
         assert group.tell(b"") == b""
         assert group.tell(worker.LONG) == worker.LONG
-        assert group.wrap(model, sync_bn=False) is model
+        assert group.wrap(model, sync_bn=False, all_used=True) is model
     assert not torch.distributed.is_initialized()
 
 

@@ -95,7 +95,7 @@ def wait_for_lines(log: Path, number: int, process: subprocess.Popen[str]) -> No
 
 
 def test_processes_that_are_killed_or_interrupted_lose_nothing(tmp_path) -> None:
-    recipe = small("adaptive", "epochs=60")
+    recipe = small("adaptive", "epochs=100")
     expected = outcome(go(recipe, tmp_path / "whole").path)
     rng, out = random.Random(5), tmp_path / "stopped"
     for number in (signal.SIGKILL, signal.SIGINT):

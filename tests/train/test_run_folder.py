@@ -165,7 +165,7 @@ def test_a_disk_that_is_full_from_the_start(tmp_path, expected, size, name) -> N
     assert str(error.value).startswith(f"{tmp_path / 'run' / name}: cannot be written: ")
     assert "File too large" in str(error.value)
     assert len(str(error.value).splitlines()) == 1
-    assert not {path.name for path in (tmp_path / "run").iterdir()} - {"recipe.json", "log.jsonl"}
+    assert not {path.name for path in (tmp_path / "run").iterdir()} - {".lock", "recipe.json", "log.jsonl"}
     assert outcome(go(small(), tmp_path / "run").path) == expected
 
 
@@ -218,7 +218,7 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path) -> None:
     (tmp_path / "file").write_text("precious")
     with pytest.raises(RunError, match=r"^\S+/file/run: cannot be written: Not a directory$"):
         go(small(), tmp_path / "file" / "run")
-    with pytest.raises(RunError, match=r"^\S+/file: cannot be written: File exists$"):
+    with pytest.raises(RunError, match=r"^\S+/file: must be a folder, but is a file$"):
         go(small(), tmp_path / "file")
     assert (tmp_path / "file").read_text() == "precious"
 
@@ -517,14 +517,14 @@ def test_another_recipe_is_refused_of_a_finished_run(finished) -> None:
     assert contents(finished) == before
 
 
-def test_a_folder_in_which_nothing_was_made_may_be_taken_over(tmp_path, at_step, expected) -> None:
+def test_a_folder_is_its_recipes_before_its_first_epoch_too(tmp_path, at_step) -> None:
     at_step(2, lambda logits: logits * torch.nan)
     with pytest.raises(DivergedError):
         go(small("seed=7"), tmp_path / "run")
-    assert Run(tmp_path / "run").recipe == small("seed=7")
-    run = go(small(), tmp_path / "run")
-    assert (run.recipe, run.failure) == (small(), None)
-    assert outcome(run.path) == expected
+    before = contents(tmp_path / "run")
+    with pytest.raises(RunError, match=r"was made by another recipe \(seed: 7, not 1\): choose another folder$"):
+        go(small(), tmp_path / "run")
+    assert contents(tmp_path / "run") == before
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "checkpoint.safetensors", "model.safetensors", "result.json"])
@@ -534,16 +534,57 @@ def test_a_folder_without_a_recipe_is_refused(tmp_path, name) -> None:
     assert Run(tmp_path / "run").state == "absent"
     with pytest.raises(RunError) as error:
         go(small(), tmp_path / "run")
-    assert str(error.value) == f"{tmp_path / 'run'}: holds {name} but no recipe.json: choose another folder"
+    assert (
+        str(error.value)
+        == f"{tmp_path / 'run'}: is no run folder, it holds {name} but no recipe.json: choose another folder"
+    )
     assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
     assert (tmp_path / "run" / name).read_text() == "precious"
 
 
-def test_files_of_others_are_left_alone(tmp_path, expected) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "notes.txt").write_text("precious")
-    assert outcome(go(small(), tmp_path / "run").path) == expected
-    assert (tmp_path / "run" / "notes.txt").read_text() == "precious"
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("notes.txt", ".tmpabc123"):
+        (folder / name).write_text("precious")
+    with pytest.raises(RunError, match=r"/run: is no run folder, it holds notes\.txt but no recipe\.json: choose "):
+        go(small(), folder)
+    assert sorted(path.name for path in folder.iterdir()) == [".tmpabc123", "notes.txt"]
+    (folder / "recipe.json").write_text('{"mine": 1}')
+    with pytest.raises(ValueError, match=r"recipe\.json: recipe has schema None, "):
+        go(small(), folder)
+    assert sorted(path.name for path in folder.iterdir()) == [".tmpabc123", "notes.txt", "recipe.json"]
+
+
+def test_notes_in_a_run_folder_are_left_alone(stopped, expected) -> None:
+    (stopped / "notes.txt").write_text("precious")
+    assert outcome(go(small(), stopped).path) == expected
+    assert (stopped / "notes.txt").read_text() == "precious"
+
+
+def test_the_rest_of_a_finished_run_is_not_trained_over(finished) -> None:
+    (finished / "result.json").unlink()
+    before = contents(finished)
+    with pytest.raises(
+        RunError, match=r": holds model\.safetensors, but neither checkpoint\.safetensors nor result\.json"
+    ):
+        go(small(), finished)
+    assert contents(finished) == before
+
+
+def test_other_inputs_with_the_same_labels_are_other_data(tmp_path, at_step) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.normal(size=(60, 64)).astype(np.float32), "y": np.arange(60) % 3}
+    recipe = small(
+        f"data={tmp_path / 'own.npz'}", "data.val_size=9", "data.val2_size=5", "data.test_size=8", "batch_size=16"
+    )
+    np.savez(tmp_path / "own.npz", **arrays)
+    at_step(2, lambda _: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        go(recipe, tmp_path / "run")
+    np.savez(tmp_path / "own.npz", **{**arrays, "x": 1 - 3 * arrays["x"]})
+    with pytest.raises(RunError, match="was made with other data"):
+        go(recipe, tmp_path / "run")
 
 
 def test_by_default_a_recipe_has_a_folder_of_its_own(tmp_path) -> None:
@@ -729,7 +770,7 @@ def test_an_empty_checkpoint_is_damaged_too(stopped) -> None:
         (
             {"data": "letters: 5 train"},
             "was made with other data (letters: 5 train, now digits: 600 train, 100 val, 100 val2, 997 test; "
-            "10 classes; 1 x 8 x 8 float32; labels and splits ecd72b8f)",
+            "10 classes; 1 x 8 x 8 float32; 92c503e7)",
         ),
     ],
 )

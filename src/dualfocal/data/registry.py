@@ -65,5 +65,7 @@ def load_data(name: str | os.PathLike[str], root: Root = None, **options: Any) -
         )
     known = [option for option in inspect.signature(load).parameters if option not in ("root", "path")]
     if unknown := [option for option in options if option not in known]:
-        raise ValueError(f"{name} has the options {', '.join(known)}; got {', '.join(unknown)}")
+        raise ValueError(
+            f"{name} has the options {', '.join(known)}; got {', '.join(unknown)}{did_you_mean(unknown[0], known)}"
+        )
     return load(root=root, **given)

@@ -92,6 +92,7 @@ def digits(loss: str = "dual_focal") -> Recipe:
         clip_norm=None,
         lr=0.05,
         schedule="cosine",
+        milestones=(),
         epochs=60,
         batch_size=100,
     )

@@ -69,6 +69,8 @@ def from_text(name: str, text: str, hint: Any) -> Any:
     if get_origin(hint) is tuple and not text.startswith("["):
         written = "[]" if text.lower() in ("none", "") else f"[{text}]"
     value = option_from_text(written)
+    if hint is int and type(value) is float and value.is_integer():
+        value = int(value)  # 1e3
     try:
         return checked(name, value, hint)
     except ValueError as error:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dualfocal.train.distributed import Group
-from dualfocal.train.run import CHECKPOINT, FAILURE, Run, RunError
+from dualfocal.train.run import CHECKPOINT, FAILURE, MODEL, RESULT, Run, RunError
 
 SCHEMA = 1
 KEY = "dualfocal_checkpoint"
@@ -57,6 +57,8 @@ def resume(
             found = path.read_bytes()
             if not found:
                 raise RunError(f"{path}: is empty, or damaged")
+        elif (run.path / MODEL).exists():
+            raise RunError(f"{run.path}: holds {MODEL}, but neither {CHECKPOINT} nor {RESULT}: choose another folder")
 
     group.first_does(read)
     content = group.tell(found if group.first else None)

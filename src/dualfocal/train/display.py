@@ -1,6 +1,5 @@
 """What there is to see while training: bars on a terminal, a line per epoch elsewhere; TensorBoard on request."""
 
-import shutil
 import time
 from types import TracebackType
 from typing import Any, Self
@@ -148,7 +147,8 @@ class WithTensorBoard(Silent):
 
     def begin(self, recipe: Recipe, at: Position, num_samples: int, log: list[Line]) -> None:
         """Start anew."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for file in self.folder.rglob("events.out.tfevents.*"):
+            file.unlink()
         self.writer = self.make(str(self.folder))
         for line in log:
             self.write(line)

@@ -30,13 +30,23 @@ class Group:
         """This process's part of a batch, or of a data set: in one piece, in order; it may be empty."""
         return index if self.size == 1 else index.tensor_split(self.size)[self.rank]
 
-    def wrap(self, model: nn.Module, sync_bn: bool) -> nn.Module:
-        """The model, so that its gradients are the mean over the processes."""
+    def wrap(self, model: nn.Module, *, sync_bn: bool, all_used: bool) -> nn.Module:
+        """The model, so that its gradients are the mean over the processes.
+
+        Args:
+            model: to be trained.
+            sync_bn: whether batch norm is to be over all processes.
+            all_used: whether each weight gets a gradient; otherwise each step looks which do.
+        """
         if self.size == 1:
             return model
         if sync_bn:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-        return DistributedDataParallel(model, device_ids=[self.device.index] if self.device.type == "cuda" else None)
+        return DistributedDataParallel(
+            model,
+            device_ids=[self.device.index] if self.device.type == "cuda" else None,
+            find_unused_parameters=not all_used,
+        )
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over the processes, which all get."""
@@ -83,7 +93,8 @@ class Group:
                 work()
         except Exception as error:
             failure = error
-        problem = self.tell(str(failure or "").encode() if self.first else None).decode()
+        told = "" if failure is None else str(failure) or type(failure).__name__
+        problem = self.tell(told.encode() if self.first else None).decode()
         if failure is not None:
             raise failure
         if problem:

@@ -3,6 +3,7 @@
 import math
 import os
 import time
+import warnings
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -25,14 +26,17 @@ from dualfocal.train.outcome import finish, session
 from dualfocal.train.preparation import (
     check_fit,
     derived_seed,
-    followed_part,
     follows_validation,
     identify,
+    looks_at_validation,
     make_batches,
     make_optimizer,
+    notes_on,
     prepare_model,
     repeatable,
     set_random_states,
+    try_out,
+    watched_part,
 )
 from dualfocal.train.recipe import Recipe
 from dualfocal.train.run import CHECKPOINT, FAILURE, Run, default_folder
@@ -70,7 +74,7 @@ def train(
     Raises:
         RunError: the folder is another recipe's, or in use, or cannot be written; what was written stays whole.
         DivergedError: the loss did not stay finite; the last checkpoint is kept, and ``failure.json`` tells more.
-        KeyboardInterrupt: on Ctrl-C, once everything is saved.
+        KeyboardInterrupt: on Ctrl-C, once everything is saved; on SIGTERM a SystemExit of 143.
     """
     if checkpoint_every < 1:
         raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}")
@@ -85,12 +89,16 @@ def train(
             data = load_data(recipe.data, data_root, **recipe.data_options)
             notes = check_fit(recipe, data, group)
             model = prepare_model(recipe, data, group.device)
+            all_used = try_out(model, recipe, data, group)
+            notes += notes_on(model, recipe)
+            for note in notes if group.first else ():
+                warnings.warn(note, stacklevel=2)
             with ExitStack() as stack:
                 group.first_does(lambda: stack.enter_context(run.claimed(recipe)))
                 stack.enter_context(display)
                 # Another process may have been quicker; now nobody can be.
                 if group.tell(run.state.encode() if group.first else None) != b"finished":
-                    _train(recipe, run, data, model, group, notes, checkpoint_every, display)
+                    _train(recipe, run, data, model, all_used, group, notes, checkpoint_every, display)
     return run
 
 
@@ -99,6 +107,7 @@ def _train(
     run: Run,
     data: DataSet,
     model: nn.Module,
+    all_used: bool,
     group: Group,
     notes: list[str],
     checkpoint_every: int,
@@ -116,14 +125,12 @@ def _train(
     at, random_states = resume(run, model, optimizer, criterion, identity, group)
     saved = at.epoch if (run.path / CHECKPOINT).exists() else None
     at.sessions.append(session(group, at.epoch))
-    forward = Forward(group.wrap(model, recipe.sync_bn), recipe, group.device)
+    forward = Forward(group.wrap(model, sync_bn=recipe.sync_bn, all_used=all_used), recipe, group.device)
     plain = Forward(model, recipe, group.device)  # for predictions: processes need not take as many steps
     look_each_step = group.device.type == "cpu" and group.size == 1  # elsewhere it would have to be waited for
-    parts_to_log = [
-        part for part in ("val", "test") if part in data.splits and (part == "val" or recipe.test_each_epoch)
-    ]
-    part_to_follow = followed_part(data)
-    parts = parts_to_log + ([part_to_follow] if follows_validation(criterion) and part_to_follow != "val" else [])
+    watched = watched_part(data)
+    wanted = {"val": True, "val2": looks_at_validation(recipe, criterion), "test": recipe.test_each_epoch}
+    parts = [part for part in wanted if wanted[part] and part in data.splits]
     display.begin(recipe, at, len(data.splits["train"]), run.log if group.first else [])
 
     with Interrupts(catch=group.size == 1) as stop:
@@ -138,12 +145,8 @@ def _train(
             batches = make_batches(recipe, data, epoch)
             forward.model.train()
             for batch in batches[at.step :]:
-                index = group.share(batch)
-                idle = not len(index)  # fewer samples than processes: some take part in name only
-                inputs, target = data.batch(batch[:1] if idle else index, draws, part="train")
+                inputs, target = data.batch(group.share(batch), draws, part="train")
                 loss = criterion(forward(inputs), target)
-                if idle:
-                    loss = loss * 0
                 if look_each_step and not math.isfinite(loss.item()):
                     at.losses.append(loss.detach())
                     break
@@ -167,41 +170,43 @@ def _train(
                 stop.leave()
 
             group.same_buffers(model)
-            predicted = {part: predict(plain, data, part, group) for part in parts}
-            total = group.sum(torch.stack(at.losses).cpu().double().sum())
-            sound &= _finite(total, *(logits.sum() for logits, _ in predicted.values())).all()
+            predicted = {part: predict(plain, data, part, group) for part in parts if sound}
+            losses = group.sum(torch.stack(at.losses).cpu().double())  # of the batches, over all processes
+            sound &= _finite(losses.sum(), *(logits.sum() for logits, _ in predicted.values())).all()
             if int(group.sum(sound.long())) < group.size:
-                report = diagnosis(recipe, data, draws, batches, at, epoch, model, saved)
+                report = diagnosis(recipe, data, draws, batches, losses.tolist(), at.norms, epoch, model, saved)
                 group.first_does(partial(run.write_json, FAILURE, report))
                 raise DivergedError(run, report)
 
             number = sum(map(len, batches))
             line: dict[str, Any] = {"epoch": epoch + 1, "lr": recipe.lr_at(epoch)}
             line |= {
-                "train_loss": float(total) / number,
+                "train_loss": float(losses.sum()) / number,
                 "grad_norm": None if not at.norms else finite(float(torch.stack(at.norms).cpu().double().mean())),
             }
-            for part in parts_to_log:
+            for part in parts:
                 summary = summarize(*predicted[part], criterion, recipe.batch_size, group)
                 line |= {f"{part}_{name}": value for name, value in summary.items()}
             if follows_validation(criterion):
-                criterion.update(*map(group.gather, predicted[part_to_follow]))
+                criterion.update(*map(group.gather, predicted[watched]))
                 line["gamma"] = criterion.gamma.tolist()
             line |= {"images_per_second": number / trained, "seconds": time.perf_counter() - began}
 
             at = replace(at, epoch=epoch + 1, step=0, losses=[], norms=[], seconds=0.0)
             if recipe.weights != "last":
-                score = line[f"val_{recipe.weights.removeprefix('best_')}"]
+                score = line[f"{watched}_{recipe.weights.removeprefix('best_')}"]
                 if at.best_score is None or score < at.best_score:
                     best = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
                     at = replace(at, best_epoch=epoch + 1, best_score=score, best_weights=best)
             group.first_does(partial(run.append, line))
-            if at.epoch % checkpoint_every == 0 or at.epoch == recipe.epochs or stop.asked is not None:
+            asked = stop.asked is not None
+            if asked or at.epoch % checkpoint_every == 0 or at.epoch == recipe.epochs:
                 group.first_does(save)
                 saved = at.epoch
             display.epoch(line)
-            if stop.asked is not None:
+            if asked:
                 stop.leave()
+        stop.leave()
 
     if recipe.weights != "last":
         model.load_state_dict(at.best_weights)

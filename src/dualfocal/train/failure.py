@@ -9,7 +9,6 @@ from torch.nn.utils import get_total_norm
 
 from dualfocal.data.dataset import DataSet
 from dualfocal.metrics.evaluation import finite
-from dualfocal.train.checkpoint import Position
 from dualfocal.train.recipe import Recipe
 from dualfocal.train.run import FAILURE, Run
 
@@ -38,17 +37,17 @@ def diagnosis(
     data: DataSet,
     draws: Tensor | None,
     batches: tuple[Tensor, ...],
-    at: Position,
+    losses: list[float],
+    norms: list[Tensor],
     epoch: int,
     model: nn.Module,
     kept: int | None,
 ) -> dict[str, Any]:
     """Which step it was, its batch, and what led to it."""
-    losses = [float(loss) for loss in at.losses]
     step = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
     index = batches[len(losses) - 1 if step is None else step]
     inputs, target = data.batch(index, draws, part="train")
-    norms = [float(norm) for norm in at.norms]
+    grad_norms = [float(norm) for norm in norms]
     size = float(get_total_norm(model.parameters()))
     return {
         "schema": SCHEMA,
@@ -59,7 +58,7 @@ def diagnosis(
         "lr": recipe.lr_at(epoch),
         "checkpoint_of_epoch": kept,
         "recent_losses": [finite(loss) for loss in losses[: None if step is None else step + 1][-RECENT:]],
-        "recent_grad_norms": [finite(norm) for norm in norms[:step][-RECENT:]],
+        "recent_grad_norms": [finite(norm) for norm in grad_norms[:step][-RECENT:]],
         "weight_norm": finite(size),
         "batch": {
             "samples": index.tolist(),

@@ -28,5 +28,7 @@ class Forward:
         if self.recipe.channels_last and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         with self.context:
-            logits: Tensor = self.model(inputs)
+            logits = self.model(inputs)
+        if not isinstance(logits, Tensor):
+            raise TypeError(f"a model must give a tensor of logits, got {type(logits).__name__}")
         return logits if logits.dtype == torch.float64 else logits.float()

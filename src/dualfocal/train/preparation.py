@@ -1,10 +1,10 @@
 """Before the first step: whether recipe, data and processes go together, and where all randomness comes from."""
 
 import os
-import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import TypeGuard
 
 import numpy as np
@@ -26,6 +26,8 @@ def check_fit(recipe: Recipe, data: DataSet, group: Group) -> list[str]:
     criterion = recipe.make_loss()
     if not size:
         raise ValueError(f"data {recipe.data} has no training part")
+    if data.num_classes < 2:
+        raise ValueError(f"data {recipe.data} has {data.num_classes} class, there must be two or more")
     if recipe.drop_last and size < recipe.batch_size:
         raise ValueError(f"drop_last leaves nothing: a batch is {recipe.batch_size}, the training part {size} samples")
     if "val" not in data.splits:
@@ -42,6 +44,11 @@ def check_fit(recipe: Recipe, data: DataSet, group: Group) -> list[str]:
             raise ValueError(
                 f"loss {recipe.loss} belongs to a whole batch and cannot be split over {group.size} processes"
             )
+        tail = 0 if recipe.drop_last else size % recipe.batch_size
+        if 0 < tail < group.size:
+            raise ValueError(
+                f"the last batch has {tail} samples for {group.size} processes: drop_last=true leaves it out"
+            )
         smallest = min(recipe.batch_size, *(len(index) for index in data.splits.values()))
         if smallest < group.size:
             raise ValueError(
@@ -54,17 +61,25 @@ def check_fit(recipe: Recipe, data: DataSet, group: Group) -> list[str]:
         notes.append(
             f"the learning rate never falls: the first milestone is {recipe.milestones[0]}, of {recipe.epochs} epochs"
         )
-    if follows_validation(criterion) and followed_part(data) == "val":
+    if recipe.schedule == "cosine" and recipe.milestones:
+        notes.append("with schedule=cosine the milestones are not looked at")
+    if looks_at_validation(recipe, criterion) and watched_part(data) == "val":
+        what = f"loss {recipe.loss}" if follows_validation(criterion) else f"the choice of an epoch, {recipe.weights},"
         notes.append(
-            f"loss {recipe.loss} follows the validation part that also fits the temperature; "
-            "data.val2_size gives it one of its own"
+            f"{what} follows the validation part that also fits the temperature; data.val2_size gives it one of its own"
         )
     if "val" not in data.splits:
         notes.append("there is no validation part: nothing to calibrate with, see data.val_size")
-    if group.first:
-        for note in notes:
-            warnings.warn(note, stacklevel=3)
     return notes
+
+
+def notes_on(model: nn.Module, recipe: Recipe) -> list[str]:
+    """What the result of a model should be read with."""
+    saved = model.state_dict()
+    hidden = [name for name, _ in model.named_buffers() if name not in saved]
+    if not hidden:
+        return []
+    return [f"model {recipe.model} keeps {', '.join(hidden)} out of its state_dict: nothing of it is saved"]
 
 
 def follows_validation(criterion: nn.Module) -> TypeGuard[AdaFocalLoss]:
@@ -73,15 +88,20 @@ def follows_validation(criterion: nn.Module) -> TypeGuard[AdaFocalLoss]:
 
 
 def identify(data: DataSet) -> str:
-    """What tells the data of a checkpoint from others: their sizes, labels and splits."""
+    """What tells the data of a checkpoint from others: their sizes, and a sum over every byte."""
     digest = 0
-    for tensor in (data.target, *data.splits.values()):
-        digest = zlib.crc32(tensor.contiguous().numpy().data, digest)
-    return f"{data}; labels and splits {digest:08x}"
+    for tensor in (data.target, *data.splits.values(), data.inputs, *data.encoder.buffers()):
+        digest = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, digest)
+    return f"{data}; {digest:08x}"
 
 
-def followed_part(data: DataSet) -> str:
-    """Which part adaptive losses are updated on: a second validation part, if there is one."""
+def looks_at_validation(recipe: Recipe, criterion: nn.Module) -> bool:
+    """Whether training itself depends on validation data: by an adaptive loss, or by the choice of an epoch."""
+    return follows_validation(criterion) or recipe.weights != "last"
+
+
+def watched_part(data: DataSet) -> str:
+    """Which part training itself looks at, if it does: a second validation part, if there is one."""
     return "val2" if "val2" in data.splits else "val"
 
 
@@ -89,7 +109,7 @@ def prepare_model(recipe: Recipe, data: DataSet, device: torch.device) -> nn.Mod
     """The model of a recipe with its initial weights, which are drawn on the CPU: the same for every device.
 
     Raises:
-        ValueError: there is no such model, it has nothing to train, or does not fit the data.
+        ValueError: there is no such model, or it has nothing to train.
     """
     torch.manual_seed(recipe.seed)
     model = make_model(recipe.model, num_classes=data.num_classes, in_channels=data.in_channels)
@@ -98,32 +118,67 @@ def prepare_model(recipe: Recipe, data: DataSet, device: torch.device) -> nn.Mod
     model = model.to(device, dtype=torch.float64 if recipe.precision == "float64" else None)
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    _try(model, recipe, data, device)
     return model
 
 
-@torch.no_grad()
-def _try(model: nn.Module, recipe: Recipe, data: DataSet, device: torch.device) -> None:
-    """Two samples, before there is a run folder: a model that does not fit is the commonest mistake."""
-    inputs, _ = data.batch(data.splits["train"][:2], part="train")
+def try_out(model: nn.Module, recipe: Recipe, data: DataSet, group: Group) -> bool:
+    """A few samples, before there is a run folder: a model that does not fit is the commonest mistake.
+
+    Returns:
+        Whether every weight got a gradient.
+
+    Raises:
+        ValueError: the model fails, in evaluation, in training or with the fewest samples that a batch will have; it
+            gives something else than logits; or keeps state that no checkpoint can hold.
+    """
+    index = data.splits["train"]
+    last = recipe.batch_size if recipe.drop_last else len(index) % recipe.batch_size or recipe.batch_size
+    fewest = min(last, len(index)) // group.size
     model.eval()
+    _pass(model, recipe, data, index[:2], group.device)  # lazy weights are made here
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f"model {recipe.model} keeps state that is no tensor, {name}: it could not be saved")
     try:
-        logits = Forward(model, recipe, device)(inputs.to(device))
-    except (RuntimeError, TypeError, AttributeError, IndexError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"model {recipe.model} fails on inputs of {tuple(inputs.shape)}: {reason}") from error
+        trial = deepcopy(model).train()
+    except Exception:  # some models cannot be copied
+        return True
+    logits, target = _pass(trial, recipe, data, index[:2], group.device)
+    recipe.make_loss().to(group.device)(logits, target).backward()
+    if fewest == 1:  # batch norm has nothing to say of one sample
+        hint = "drop_last=true leaves the last batch out, which is as small" if last < recipe.batch_size else ""
+        _pass(trial, recipe, data, index[:1], group.device, hint)
+    return all(weight.grad is not None for weight in trial.parameters() if weight.requires_grad)
+
+
+def _pass(
+    model: nn.Module, recipe: Recipe, data: DataSet, index: Tensor, device: torch.device, hint: str = ""
+) -> tuple[Tensor, Tensor]:
+    inputs, target = (of.to(device) for of in data.batch(index, part="train"))
+    mode = "training" if model.training else "evaluation"
+    try:
+        with torch.set_grad_enabled(model.training), torch.backends.cudnn.flags(benchmark=False):
+            logits = Forward(model, recipe, device)(inputs)
+    except Exception as error:  # it may be anybody's code
+        reason = " ".join(str(error).split()) or type(error).__name__
+        end = f"; {hint}" if hint else ""
+        raise ValueError(
+            f"model {recipe.model} fails in {mode} on inputs of {tuple(inputs.shape)}: {reason}{end}"
+        ) from error
     if logits.shape != (len(inputs), data.num_classes):
         raise ValueError(
             f"model {recipe.model} must give {(len(inputs), data.num_classes)} logits for inputs of "
             f"{tuple(inputs.shape)}, got {tuple(logits.shape)}"
         )
+    return logits, target
 
 
 def make_optimizer(recipe: Recipe, weights: list[nn.Parameter]) -> Optimizer:
     """The optimizer of a recipe; its learning rate is set each epoch."""
     if recipe.optimizer == "adam":
-        return Adam(weights, lr=recipe.lr, weight_decay=recipe.weight_decay, fused=True)
-    return SGD(weights, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=True)
+        return Adam(weights, lr=recipe.lr, weight_decay=recipe.weight_decay)
+    # Not fused: that fails where only some weights have had a gradient, as with layers that are left out at random.
+    return SGD(weights, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
 
 
 def make_batches(recipe: Recipe, data: DataSet, epoch: int) -> tuple[Tensor, ...]:

@@ -68,7 +68,7 @@ class Recipe:
     schedule: str = "step"
     """Of the learning rate: step, at the milestones, or cosine, down to 0."""
     milestones: tuple[int, ...] = (150, 250)
-    """Epochs after which the learning rate is multiplied by lr_factor; none at all: it stays."""
+    """Epochs after which schedule=step multiplies the learning rate by lr_factor; none: it stays."""
     lr_factor: float = 0.1
     """See milestones."""
     epochs: int = 350
@@ -102,6 +102,8 @@ class Recipe:
                 raise ValueError(f"{name} must be finite and at least {low:g}, got {getattr(self, name)!r}")
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             raise ValueError(f"clip_norm must be finite and above 0, or none, got {self.clip_norm}")
+        if self.momentum >= 1:
+            raise ValueError(f"momentum must be below 1, got {self.momentum:g}")
         if any(m < 1 for m in self.milestones) or any(a >= b for a, b in pairwise(self.milestones)):
             raise ValueError(f"milestones must be increasing epochs from 1, got {_text(self.milestones)}")
         if self.model not in MODELS and ":" not in self.model:
@@ -225,7 +227,9 @@ def load_recipe(path: Path) -> Recipe:
         return Recipe.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: is not JSON, or damaged: {error}") from error
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from dualfocal._files import atomic_path, remove_leftovers
+from dualfocal._files import atomic_path, leftovers
 from dualfocal.train.recipe import Recipe, load_recipe
 
 SCHEMA = 1
@@ -113,7 +113,10 @@ class Run:
         from filelock import FileLock, Timeout
 
         try:
+            if self.path.exists() and not self.path.is_dir():
+                raise RunError(f"{self.path}: must be a folder, but is a file")
             self.path.mkdir(parents=True, exist_ok=True)
+            self.check_recipe(recipe)
             lock = FileLock(self.path / LOCK)
             lock.acquire(timeout=0.1)  # whoever only looks whether it is taken is gone by then
         except Timeout as error:
@@ -122,12 +125,15 @@ class Run:
             raise RunError(f"{self.path}: cannot be written: {error.strerror}") from error
         try:
             self.check_recipe(recipe)
-            remove_leftovers(self.path)
-            if not self._made():
+            for path in leftovers(self.path):
+                path.unlink()
+            if not (self.path / RECIPE).exists():
                 self.write_json(RECIPE, recipe.to_dict())
             yield
         finally:
-            (self.path / LOCK).unlink(missing_ok=True)
+            # Whoever comes now finds a finished run; while there is work left, two could lock two files of this name.
+            if (self.path / RESULT).exists():
+                (self.path / LOCK).unlink(missing_ok=True)
             lock.release()
 
     def tidy(self) -> None:
@@ -136,18 +142,26 @@ class Run:
 
         if (self.path / RESULT).exists() and (self.path / CHECKPOINT).exists():
             with suppress(OSError, Timeout), FileLock(self.path / LOCK, timeout=0):
-                (self.path / CHECKPOINT).unlink(missing_ok=True)
-                remove_leftovers(self.path)
-                (self.path / LOCK).unlink(missing_ok=True)
+                for path in (self.path / CHECKPOINT, *leftovers(self.path), self.path / LOCK):
+                    path.unlink(missing_ok=True)
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """Raise a RunError if the folder holds what another recipe has made."""
-        if not (there := self._made()):
+        """Raise a RunError if the folder is another recipe's, or no run folder."""
+        if not self.path.is_dir():
             return
-        if not (self.path / RECIPE).exists():
-            raise RunError(f"{self.path}: holds {', '.join(there)} but no {RECIPE}: choose another folder")
-        if different := self.recipe.differences(recipe):
-            raise RunError(f"{self.path}: was made by another recipe ({'; '.join(different)}): choose another folder")
+        if (self.path / RECIPE).exists():
+            if different := self.recipe.differences(recipe):
+                raise RunError(
+                    f"{self.path}: was made by another recipe ({'; '.join(different)}): choose another folder"
+                )
+            return
+        ours = {LOCK, *(path.name for path in leftovers(self.path))}
+        if strange := sorted(path.name for path in self.path.iterdir() if path.name not in ours):
+            more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
+            raise RunError(
+                f"{self.path}: is no run folder, it holds {', '.join(strange[:3])}{more} but no {RECIPE}: "
+                "choose another folder"
+            )
 
     def append(self, line: dict[str, Any]) -> None:
         """Add a line to the log."""
@@ -195,10 +209,6 @@ class Run:
             reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
             known = f"{path}: cannot be written: "
             raise RunError(f"{known}{reason.removeprefix(known)}") from error
-
-    def _made(self) -> list[str]:
-        """What has come of the training so far."""
-        return [name for name in (LOG, CHECKPOINT, MODEL, PREDICTIONS, RESULT) if (self.path / name).exists()]
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self.path / name
