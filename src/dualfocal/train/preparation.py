@@ -176,9 +176,14 @@ def _pass(
 def make_optimizer(recipe: Recipe, weights: list[nn.Parameter]) -> Optimizer:
     """The optimizer of a recipe; its learning rate is set each epoch."""
     if recipe.optimizer == "adam":
-        return Adam(weights, lr=recipe.lr, weight_decay=recipe.weight_decay)
-    # Not fused: that fails where only some weights have had a gradient, as with layers that are left out at random.
-    return SGD(weights, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+        return Adam(weights, lr=recipe.lr, weight_decay=recipe.weight_decay, fused=True)
+    optimizer = SGD(weights, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=True)
+    if recipe.momentum:
+        # Zeros give what a missing buffer gives, and fused SGD does not take some of them missing, as they are where
+        # layers are left out at random.
+        for weight in weights:
+            optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+    return optimizer
 
 
 def make_batches(recipe: Recipe, data: DataSet, epoch: int) -> tuple[Tensor, ...]:
