@@ -20,6 +20,8 @@ from dualfocal.train import train as train_
 from dualfocal.train.recipe import field_docs, load_recipe
 from dualfocal.train.run import FAILURE, RESULT
 
+WIDE = 110  # columns of a terminal
+
 
 def train(
     name: Annotated[
@@ -131,11 +133,14 @@ def runs(
         printer.print(f"no runs in {', '.join(map(str, searched))}", markup=False, highlight=False, soft_wrap=True)
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("run", "state", "epoch", "error %", "ECE %", "floor %", "NLL", "T", "trained"):
+    # What was trained is in most names, too: where there is little room, the name and the numbers need it.
+    headings = ["run", "state", "epoch", "error %", "ECE %", "floor %", "NLL", "T", "trained"]
+    headings = headings if printer.width >= WIDE else headings[:-1]
+    for heading in headings:
         wide = heading in ("run", "state", "trained")
         table.add_column(heading, justify="left" if wide else "right", overflow="fold", no_wrap=not wide)
     for row in rows:
-        table.add_row(*map(Text, _cells(row)))
+        table.add_row(*map(Text, _cells(row)[: len(headings)]))
     printer.print(table)
     for row in rows:
         if "problem" in row:

@@ -242,8 +242,10 @@ def field_docs() -> dict[str, str]:
     assert isinstance(body, ast.ClassDef)
     docs = {}
     for of, below in pairwise(body.body):
-        if isinstance(of, ast.AnnAssign) and isinstance(of.target, ast.Name) and isinstance(below, ast.Expr):
-            docs[of.target.id] = ast.literal_eval(below.value)
+        if not (isinstance(of, ast.AnnAssign) and isinstance(of.target, ast.Name) and isinstance(below, ast.Expr)):
+            continue
+        if isinstance(below.value, ast.Constant):
+            docs[of.target.id] = str(below.value.value)
     return docs
 
 
