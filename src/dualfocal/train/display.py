@@ -167,7 +167,7 @@ class WithTensorBoard(Silent):
         """``val_ece`` becomes ``val/ece``."""
         for name, value in line.items():
             part, _, rest = name.partition("_")
-            tag = f"{part}/{rest}" if part in ("train", "val", "test") else f"run/{name}"
+            tag = f"{part}/{rest}" if part in ("train", "val", "val2", "test") else f"run/{name}"
             if isinstance(value, int | float) and name not in ("schema", "epoch"):
                 self.writer.add_scalar(tag, value, line["epoch"])
             elif isinstance(value, list):

@@ -78,13 +78,13 @@ class Recipe:
     drop_last: bool = False
     """Leave out the last batch of an epoch if it is smaller."""
     weights: str = "last"
-    """Which are kept: of the last epoch, or of the one of best_error or best_nll on the validation part."""
+    """Which are kept: of the last epoch, or of the one of best_error or best_nll on validation data."""
     seed: int = 1
     """Of initial weights, order, augmentation and dropout. What splits the data is an option of the data."""
     precision: str = "float32"
     """float32; bfloat16, where autocast thinks it safe; or float64."""
     channels_last: bool = False
-    """Memory format of images and weights; faster on GPUs with bfloat16."""
+    """Memory format of images and weights."""
     deterministic: bool = False
     """On CUDA: the same bits each time, but slower. The CPU always gives them."""
     sync_bn: bool = False
@@ -212,8 +212,8 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """Eight digits that another recipe does not have."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:8]
+        """Eight digits that hardly another recipe has."""
+        return hashlib.sha256(_text(self.to_dict()).encode()).hexdigest()[:8]
 
 
 def load_recipe(path: Path) -> Recipe:

@@ -116,7 +116,7 @@ class Run:
             if self.path.exists() and not self.path.is_dir():
                 raise RunError(f"{self.path}: must be a folder, but is a file")
             self.path.mkdir(parents=True, exist_ok=True)
-            self.check_recipe(recipe)
+            self.check_recipe(recipe)  # not even a lock goes into a folder of something else
             lock = FileLock(self.path / LOCK)
             lock.acquire(timeout=0.1)  # whoever only looks whether it is taken is gone by then
         except Timeout as error:
@@ -124,7 +124,7 @@ class Run:
         except OSError as error:
             raise RunError(f"{self.path}: cannot be written: {error.strerror}") from error
         try:
-            self.check_recipe(recipe)
+            self.check_recipe(recipe)  # two may have come at once
             for path in leftovers(self.path):
                 path.unlink()
             if not (self.path / RECIPE).exists():
