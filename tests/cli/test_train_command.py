@@ -405,7 +405,7 @@ def test_a_setting_of_the_loss_has_a_value(wrong):
         ("drop_last=1", "drop_last must be true or false, got '1'"),
         ("optimizer=sdg", "optimizer must be one of 'sgd', 'adam', got 'sdg'"),
         ("weights=best", "weights must be one of 'last', 'best_error', 'best_nll', got 'best'"),
-        ("precision=half", "precision must be one of 'float32', 'bfloat16', 'float64', got 'half'"),
+        ("precision=half", "precision must be one of 'auto', 'float32', 'tf32', 'bfloat16', 'float64', got 'half'"),
         ("loss_options=3", "loss_options must be a JSON object, got '3'"),
         ("data_options=[1]", "data_options must be a JSON object, got '[1]'"),
         ("loss=focl", f"loss must be one of {', '.join(LOSSES)}, got 'focl'; did you mean focal?"),

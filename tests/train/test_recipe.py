@@ -18,17 +18,18 @@ from dualfocal.models import MODELS
 from dualfocal.train.recipe import Recipe, field_docs, load_recipe
 
 # Written down again: what the class says is what is tested.
-TEXT = ("data", "model", "loss", "reduction", "optimizer", "schedule", "weights", "precision")
+TEXT = ("data", "model", "loss", "reduction", "optimizer", "schedule", "weights", "precision", "step")
 WHOLE = {"epochs": 1, "batch_size": 1, "seed": 0}
 REAL = ("lr", "momentum", "weight_decay", "lr_factor")
-FLAGS = ("drop_last", "channels_last", "deterministic", "sync_bn", "test_each_epoch")
+FLAGS = ("drop_last", "deterministic", "sync_bn", "test_each_epoch")
 OPTIONS = ("data_options", "loss_options")
 CHOICES = {
     "reduction": ("sum", "mean"),
     "optimizer": ("sgd", "adam"),
     "schedule": ("step", "cosine"),
     "weights": ("last", "best_error", "best_nll"),
-    "precision": ("float32", "bfloat16", "float64"),
+    "precision": ("auto", "float32", "tf32", "bfloat16", "float64"),
+    "step": ("auto", "eager", "captured", "compiled"),
 }
 NAMES = [of.name for of in dataclasses.fields(Recipe)]
 OTHER: dict[str, Any] = {  # than the default, for each field
@@ -36,7 +37,7 @@ OTHER: dict[str, Any] = {  # than the default, for each field
     **{"loss": "focal", "loss_options": {"gamma": 2.0}, "reduction": "mean", "clip_norm": None, "optimizer": "adam"},
     **{"lr": 0.2, "momentum": 0.8, "weight_decay": 1e-4, "schedule": "cosine", "milestones": (5,), "lr_factor": 0.5},
     **{"epochs": 7, "batch_size": 9, "drop_last": True, "weights": "best_nll", "seed": 3, "precision": "float64"},
-    **{"channels_last": True, "deterministic": True, "sync_bn": True, "test_each_epoch": True},
+    **{"channels_last": True, "step": "captured", "deterministic": True, "sync_bn": True, "test_each_epoch": True},
 }
 
 
@@ -58,7 +59,7 @@ def refused(recipe: Recipe, *settings: str) -> str:
 
 
 def test_every_field_is_tested_here() -> None:
-    assert sorted([*TEXT, *WHOLE, *REAL, *FLAGS, *OPTIONS, "clip_norm", "milestones"]) == sorted(NAMES)
+    assert sorted([*TEXT, *WHOLE, *REAL, *FLAGS, *OPTIONS, "clip_norm", "milestones", "channels_last"]) == sorted(NAMES)
     assert set(OTHER) == set(NAMES)
 
 
@@ -69,8 +70,8 @@ def test_the_defaults_are_the_published_recipe() -> None:
         **{"loss": "dual_focal", "loss_options": {}, "reduction": "sum", "clip_norm": 2.0},
         **{"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4},
         **{"schedule": "step", "milestones": [150, 250], "lr_factor": 0.1, "epochs": 350, "batch_size": 128},
-        **{"drop_last": False, "weights": "last", "seed": 1, "precision": "float32", "channels_last": False},
-        **{"deterministic": False, "sync_bn": False, "test_each_epoch": False},
+        **{"drop_last": False, "weights": "last", "seed": 1, "precision": "auto", "channels_last": None},
+        **{"step": "auto", "deterministic": False, "sync_bn": False, "test_each_epoch": False},
     }
 
 

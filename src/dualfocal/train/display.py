@@ -44,6 +44,9 @@ class Silent:
     ) -> None:
         pass
 
+    def say(self, text: str) -> None:
+        """Something to know, in one line."""
+
     def begin(self, recipe: Recipe, at: Position, num_samples: int, log: list[Line]) -> None:
         """Before the first step, with what the log holds already."""
 
@@ -144,6 +147,10 @@ class WithTensorBoard(Silent):
         if hasattr(self, "writer"):
             self.writer.close()
         self.shown.__exit__(kind, error, trace)
+
+    def say(self, text: str) -> None:
+        """Nothing of its own."""
+        self.shown.say(text)
 
     def begin(self, recipe: Recipe, at: Position, num_samples: int, log: list[Line]) -> None:
         """Start anew."""

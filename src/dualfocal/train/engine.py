@@ -1,6 +1,5 @@
 """The training loop: from a recipe to a run folder, on one device or several, interrupted or not."""
 
-import math
 import os
 import time
 import warnings
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_, get_total_norm
+from torch.nn.utils import get_total_norm
 
 from dualfocal.data import DataSet, load_data
 from dualfocal.data.places import Root
@@ -40,6 +39,7 @@ from dualfocal.train.preparation import (
 )
 from dualfocal.train.recipe import Recipe
 from dualfocal.train.run import CHECKPOINT, FAILURE, Run, default_folder
+from dualfocal.train.step import make_step
 from dualfocal.train.validation import predict, summarize
 
 
@@ -85,6 +85,7 @@ def train(
         if group.tell(run.state.encode() if group.first else None) == b"finished":
             return run
         display = make_display(run, tensorboard, progress) if group.first else Silent()
+        asked, recipe = recipe, recipe.on(group.device, group.size)
         with repeatable(recipe, group.device):
             data = load_data(recipe.data, data_root, **recipe.data_options)
             notes = check_fit(recipe, data, group)
@@ -94,7 +95,7 @@ def train(
             for note in notes if group.first else ():
                 warnings.warn(note, stacklevel=2)
             with ExitStack() as stack:
-                group.first_does(lambda: stack.enter_context(run.claimed(recipe)))
+                group.first_does(lambda: stack.enter_context(run.claimed(asked)))
                 stack.enter_context(display)
                 # Another process may have been quicker; now nobody can be.
                 if group.tell(run.state.encode() if group.first else None) != b"finished":
@@ -124,10 +125,10 @@ def _train(
 
     at, random_states = resume(run, model, optimizer, criterion, identity, group)
     saved = at.epoch if (run.path / CHECKPOINT).exists() else None
-    at.sessions.append(session(group, at.epoch))
+    at.sessions.append(session(recipe, group, at.epoch))
     forward = Forward(group.wrap(model, sync_bn=recipe.sync_bn, all_used=all_used), recipe, group.device)
     plain = Forward(model, recipe, group.device)  # for predictions: processes need not take as many steps
-    look_each_step = group.device.type == "cpu" and group.size == 1  # elsewhere it would have to be waited for
+    step = make_step(recipe, data, forward, criterion, optimizer, group, say=display.say)
     watched = watched_part(data)
     wanted = {"val": True, "val2": looks_at_validation(recipe, criterion), "test": recipe.test_each_epoch}
     parts = [part for part in wanted if wanted[part] and part in data.splits]
@@ -139,31 +140,23 @@ def _train(
             torch.manual_seed(derived_seed(recipe.seed, epoch, f"dropout {group.rank}"))
             if at.step and group.first:
                 set_random_states(random_states, group.device)
-            for settings in optimizer.param_groups:
-                settings["lr"] = recipe.lr_at(epoch)
-            draws = data.draw(seed=recipe.seed, epoch=epoch)
             batches = make_batches(recipe, data, epoch)
-            forward.model.train()
+            step.begin(epoch)
+            ready = step.seconds
             for batch in batches[at.step :]:
-                inputs, target = data.batch(group.share(batch), draws, part="train")
-                loss = criterion(forward(inputs), target)
-                if look_each_step and not math.isfinite(loss.item()):
-                    at.losses.append(loss.detach())
+                taken = step(batch)
+                at.losses.append(taken.loss)
+                if not taken.updated:
                     break
-                optimizer.zero_grad()
-                # What processes exchange is their mean: times their number it is the sum over the batch.
-                factor = group.size if recipe.reduction == "sum" else group.size / len(batch)
-                (loss if factor == 1 else loss * factor).backward()
-                if recipe.clip_norm is not None:
-                    at.norms.append(clip_grad_norm_(weights, recipe.clip_norm))
-                optimizer.step()
-                at.losses.append(loss.detach())
+                if taken.norm is not None:
+                    at.norms.append(taken.norm)
                 at.step += 1
-                display.step(len(batch), at.losses[-1], len(target))
+                display.step(len(batch), taken.loss, len(group.share(batch)))
                 if stop.asked is not None:
                     break
             sound = _finite(at.losses[-1], get_total_norm(weights)).all()  # waits for the last step
-            trained = time.perf_counter() - began
+            trained = time.perf_counter() - began - (step.seconds - ready)
+            at.sessions[-1] |= {"step": step.way, "start_up_seconds": step.seconds}
             if at.step < len(batches) and sound:
                 at.seconds = trained
                 save()
@@ -174,7 +167,7 @@ def _train(
             losses = group.sum(torch.stack(at.losses).cpu().double())  # of the batches, over all processes
             sound &= _finite(losses.sum(), *(logits.sum() for logits, _ in predicted.values())).all()
             if int(group.sum(sound.long())) < group.size:
-                report = diagnosis(recipe, data, draws, batches, losses.tolist(), at.norms, epoch, model, saved)
+                report = diagnosis(recipe, data, step.draws, batches, losses.tolist(), at.norms, epoch, model, saved)
                 group.first_does(partial(run.write_json, FAILURE, report))
                 raise DivergedError(run, report)
 
@@ -215,6 +208,7 @@ def _train(
         if part in data.splits:
             logits, target = map(group.gather, predict(plain, data, part, group))
             predictions[part] = logits.cpu(), target.cpu()
+    notes += [step.problem] if step.problem else []
     group.first_does(partial(finish, recipe, run, data, model, at, predictions, notes))
 
 

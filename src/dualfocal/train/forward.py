@@ -1,12 +1,24 @@
 """The way of a batch through a model, as the recipe wants it: precision and memory format."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from dualfocal.train.recipe import Recipe
+
+
+@contextmanager
+def without_search() -> Iterator[None]:
+    """For a few batches of another size: cuDNN does not time all its algorithms for them, which takes seconds."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 @dataclass

@@ -72,7 +72,7 @@ def metrics_of(predictions: Predictions) -> dict[str, Any]:
     return found
 
 
-def session(group: Group, epoch: int) -> dict[str, Any]:
+def session(recipe: Recipe, group: Group, epoch: int) -> dict[str, Any]:
     """Where and with what a part of the training is done, from an epoch on."""
     device = torch.cuda.get_device_name(group.device) if group.device.type == "cuda" else _processor(group.device)
     return {
@@ -81,6 +81,7 @@ def session(group: Group, epoch: int) -> dict[str, Any]:
         "device": device,
         "processes": group.size,
         "threads": torch.get_num_threads(),
+        **{name: getattr(recipe, name) for name in ("precision", "channels_last", "step")},
         "versions": {
             "dualfocal": dualfocal.__version__,
             "torch": torch.__version__,

@@ -16,7 +16,7 @@ from dualfocal.data import DataSet
 from dualfocal.losses import AdaFocalLoss
 from dualfocal.models import make_model
 from dualfocal.train.distributed import Group
-from dualfocal.train.forward import Forward
+from dualfocal.train.forward import Forward, without_search
 from dualfocal.train.recipe import Recipe
 
 
@@ -157,7 +157,7 @@ def _pass(
     inputs, target = (of.to(device) for of in data.batch(index, part="train"))
     mode = "training" if model.training else "evaluation"
     try:
-        with torch.set_grad_enabled(model.training), torch.backends.cudnn.flags(benchmark=False):
+        with torch.set_grad_enabled(model.training), without_search():
             logits = Forward(model, recipe, device)(inputs)
     except Exception as error:  # it may be anybody's code
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -174,10 +174,12 @@ def _pass(
 
 
 def make_optimizer(recipe: Recipe, weights: list[nn.Parameter]) -> Optimizer:
-    """The optimizer of a recipe; its learning rate is set each epoch."""
+    """The optimizer of a recipe; its learning rate is set each epoch: on CUDA in place, where graphs look for it."""
+    on_cuda = weights[0].is_cuda
+    lr = torch.tensor(recipe.lr, device=weights[0].device) if on_cuda else recipe.lr
     if recipe.optimizer == "adam":
-        return Adam(weights, lr=recipe.lr, weight_decay=recipe.weight_decay, fused=True)
-    optimizer = SGD(weights, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=True)
+        return Adam(weights, lr=lr, weight_decay=recipe.weight_decay, fused=True, capturable=on_cuda)
+    optimizer = SGD(weights, lr=lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=True)
     if recipe.momentum:
         # Zeros give what a missing buffer gives, and fused SGD does not take some of them missing, as they are where
         # layers are left out at random.
@@ -214,11 +216,15 @@ def repeatable(recipe: Recipe, device: torch.device) -> Iterator[None]:
     """Leave the caller's random numbers and settings as they are; on CUDA, choose between repeatable and fast."""
     on_cuda = device.type == "cuda"
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    benchmark = torch.backends.cudnn.benchmark
+    cudnn, products = torch.backends.cudnn, torch.get_float32_matmul_precision()
+    benchmark, allow_tf32 = cudnn.benchmark, cudnn.allow_tf32
     if on_cuda and recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
         torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = on_cuda and not recipe.deterministic
+    cudnn.benchmark = on_cuda and not recipe.deterministic
+    if on_cuda and recipe.precision in ("float32", "tf32"):
+        cudnn.allow_tf32 = recipe.precision == "tf32"
+        torch.set_float32_matmul_precision("high" if recipe.precision == "tf32" else "highest")
     try:
         # Seeding seeds every GPU that is in use, not only ours.
         in_use = range(torch.cuda.device_count()) if on_cuda or torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
@@ -226,4 +232,5 @@ def repeatable(recipe: Recipe, device: torch.device) -> Iterator[None]:
             yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.backends.cudnn.benchmark = benchmark
+        cudnn.benchmark, cudnn.allow_tf32 = benchmark, allow_tf32
+        torch.set_float32_matmul_precision(products)

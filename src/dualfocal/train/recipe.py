@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self, get_type_hints
 
+import torch
 from torch import nn
 
 from dualfocal.data.registry import did_you_mean
@@ -26,7 +27,8 @@ CHOICES = {
     "optimizer": ("sgd", "adam"),
     "schedule": ("step", "cosine"),
     "weights": ("last", "best_error", "best_nll"),
-    "precision": ("float32", "bfloat16", "float64"),
+    "precision": ("auto", "float32", "tf32", "bfloat16", "float64"),
+    "step": ("auto", "eager", "captured", "compiled"),
 }
 AT_LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "lr": 0.0, "momentum": 0.0, "weight_decay": 0.0, "lr_factor": 0.0}
 NOT_OPTIONS = ("weight", "ignore_index", "reduction")  # of a loss: tensors, and what the recipe says itself
@@ -81,10 +83,12 @@ class Recipe:
     """Which are kept: of the last epoch, or of the one of best_error or best_nll on validation data."""
     seed: int = 1
     """Of initial weights, order, augmentation and dropout. What splits the data is an option of the data."""
-    precision: str = "float32"
-    """float32; bfloat16, where autocast thinks it safe; or float64."""
-    channels_last: bool = False
-    """Memory format of images and weights."""
+    precision: str = "auto"
+    """float32; tf32, for products on CUDA; bfloat16, where autocast thinks it safe; float64. auto: bfloat16 on CUDA."""
+    channels_last: bool | None = None
+    """Memory format of images and weights. none: true on CUDA."""
+    step: str = "auto"
+    """On CUDA, how steps are run: eager; captured, as one graph; compiled and captured. auto: captured."""
     deterministic: bool = False
     """On CUDA: the same bits each time, but slower. The CPU always gives them."""
     sync_bn: bool = False
@@ -136,6 +140,30 @@ class Recipe:
             return LOSSES[self.loss](**self.loss_options, reduction="sum")
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"loss {self.loss}: {error}") from error
+
+    def on(self, device: torch.device, processes: int = 1) -> Self:
+        """The same with nothing left to choose: what auto and none mean on a device.
+
+        >>> recipe = Recipe(data="cifar10", model="resnet50").on(torch.device("cuda"))
+        >>> recipe.precision, recipe.channels_last, recipe.step
+        ('bfloat16', True, 'captured')
+
+        Raises:
+            ValueError: a choice cannot be had there.
+        """
+        on_cuda = device.type == "cuda"
+        if self.step in ("captured", "compiled") and not on_cuda:
+            raise ValueError(f"step={self.step} needs CUDA, this is {device.type}")
+        if self.step in ("captured", "compiled") and processes > 1:
+            raise ValueError(f"step={self.step} needs one process, there are {processes}")
+        if self.step == "compiled" and self.deterministic:
+            raise ValueError("deterministic=true cannot be had with step=compiled, but with captured and eager")
+        return dataclasses.replace(
+            self,
+            precision=self.precision if self.precision != "auto" else "bfloat16" if on_cuda else "float32",
+            channels_last=on_cuda if self.channels_last is None else self.channels_last,
+            step=self.step if self.step != "auto" else "captured" if on_cuda and processes == 1 else "eager",
+        )
 
     def lr_at(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 0.

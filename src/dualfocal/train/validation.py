@@ -10,7 +10,7 @@ from dualfocal.metrics._scan import scan
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import top_bins
 from dualfocal.train.distributed import Group
-from dualfocal.train.forward import Forward
+from dualfocal.train.forward import Forward, without_search
 
 BATCH_CPU, BATCH_DEVICE = 128, 1000  # what stays in a cache; what fills a GPU
 NUM_BINS = 15
@@ -22,10 +22,11 @@ def predict(forward: Forward, data: DataSet, part: str, group: Group) -> tuple[T
     forward.model.eval()
     logits, target = [], []
     size = BATCH_CPU if group.device.type == "cpu" else BATCH_DEVICE
-    for index in torch.split(group.share(data.splits[part]), size):
-        inputs, labels = data.batch(index, part=part)
-        logits.append(forward(inputs))
-        target.append(labels)
+    with without_search():
+        for index in torch.split(group.share(data.splits[part]), size):
+            inputs, labels = data.batch(index, part=part)
+            logits.append(forward(inputs))
+            target.append(labels)
     return torch.cat(logits), torch.cat(target)
 
 
