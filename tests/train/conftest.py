@@ -68,9 +68,9 @@ def at_step(monkeypatch):
     def at_step(number, act) -> None:
         steps = 0
 
-        def forward(self, inputs):
+        def forward(self, *arguments):
             nonlocal steps
-            logits = original(self, inputs)
+            logits = original(self, *arguments)
             steps += self.model.training
             changed = act(logits) if self.model.training and steps == number else None
             return logits if changed is None else changed

@@ -1,6 +1,8 @@
-"""What several nets share: the check of arguments, two convolutions, the last pooling, He's initial weights."""
+"""What nets share: checks of arguments, convolutions, batch norm with what follows it, pooling, initial weights."""
 
 import math
+from functools import cache
+from types import ModuleType
 from typing import TypeVar
 
 from torch import Tensor, nn
@@ -24,6 +26,38 @@ def conv1x1(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
 def conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
     """A convolution that keeps height and width at stride 1."""
     return nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+
+
+def normalize(norm: nn.Module, x: Tensor, residual: Tensor | None = None, *, relu: bool = True) -> Tensor:
+    """``relu(norm(x) + residual)``, for batch norm or whatever stands in its place."""
+    return normalize_for_two(norm, x, residual, relu=relu)[0]
+
+
+def normalize_for_two(
+    norm: nn.Module, x: Tensor, residual: Tensor | None = None, *, relu: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The same, for two users of it.
+
+    Training on CUDA in channels_last, kernels of our own do all of it in two passes, and its gradient in two; they add
+    the gradients of both users as they read them.
+    """
+    kernels = _kernels() if x.is_cuda else None
+    if kernels is not None and kernels.applies(x, norm):
+        both: tuple[Tensor, Tensor] = kernels.batch_norm_of(norm, x, residual, relu)
+        return both
+    out = norm(x)
+    out = out if residual is None else out + residual
+    out = F.relu(out) if relu else out
+    return out, out
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    try:
+        from dualfocal.kernels import batch_norm
+    except ImportError:  # there is no Triton, as on Windows
+        return None
+    return batch_norm
 
 
 def he_normal_(net: Net) -> Net:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from dualfocal.models._common import AveragePool, check_sizes, conv1x1, conv3x3, he_normal_
+from dualfocal.models._common import AveragePool, check_sizes, conv1x1, conv3x3, he_normal_, normalize
 
 
 def densenet121(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
@@ -77,7 +76,7 @@ class DenseNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (N, num_classes) of images (N, in_channels, height, width)."""
-        logits: Tensor = self.fc(self.pool(F.relu(self.bn(self.blocks(self.stem(x))))))
+        logits: Tensor = self.fc(self.pool(normalize(self.bn, self.blocks(self.stem(x)))))
         return logits
 
 
@@ -88,7 +87,7 @@ class DenseLayer(nn.Module):
         super().__init__()
         inner = 4 * growth
         self.narrow = (
-            nn.Sequential(nn.BatchNorm2d(in_channels), nn.ReLU(), conv1x1(in_channels, inner)) if bottleneck else None
+            Activated(nn.BatchNorm2d(in_channels), nn.ReLU(), conv1x1(in_channels, inner)) if bottleneck else None
         )
         self.bn = nn.BatchNorm2d(inner if bottleneck else in_channels)
         self.conv = conv3x3(inner if bottleneck else in_channels, growth)
@@ -96,10 +95,21 @@ class DenseLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(N, in_channels, height, width) -> (N, in_channels + growth, height, width)."""
         inner = x if self.narrow is None else self.narrow(x)
-        return torch.cat([x, self.conv(F.relu(self.bn(inner)))], dim=-3)
+        return torch.cat([x, self.conv(normalize(self.bn, inner))], dim=-3)
+
+
+class Activated(nn.Sequential):
+    """Batch norm, ReLU, and what takes their result."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The modules, one after the other."""
+        x = normalize(self[0], x)
+        for module in list(self)[2:]:
+            x = module(x)
+        return x
 
 
 def _transition(in_channels: int, out_channels: int) -> nn.Sequential:
-    return nn.Sequential(
+    return Activated(
         nn.BatchNorm2d(in_channels), nn.ReLU(), conv1x1(in_channels, out_channels), nn.AvgPool2d(2)
     )  # half the height and width

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from dualfocal.models._common import AveragePool, check_sizes, conv1x1, conv3x3, he_normal_
+from dualfocal.models._common import AveragePool, check_sizes, conv1x1, conv3x3, he_normal_, normalize
 
 
 def resnet110_kde(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
@@ -66,7 +65,7 @@ class PreActResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (N, num_classes) of images (N, in_channels, height, width)."""
-        logits: Tensor = self.fc(self.pool(F.relu(self.bn(self.blocks(self.stem(x))))))
+        logits: Tensor = self.fc(self.pool(normalize(self.bn, self.blocks(self.stem(x)))))
         return logits
 
 
@@ -83,9 +82,9 @@ class PreActBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """One block; in training, one draw for the whole batch."""
-        active = F.relu(self.bn1(x))
+        active = normalize(self.bn1, x)
         shortcut = x if self.projection is None else self.projection(active)
-        branch = self.conv2(F.relu(self.bn2(self.conv1(active))))
+        branch = self.conv2(normalize(self.bn2, self.conv1(active)))
         if self.survival < 1 and self.training:
             # A tensor on the device, never read here: the host does not wait, and a CUDA graph draws anew each time.
             branch = branch * (torch.rand((), device=x.device) < self.survival)

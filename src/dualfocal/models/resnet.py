@@ -6,9 +6,18 @@ He et al., CVPR 2016, arXiv:1512.03385, with a 3x3 stem of stride 1 and no max-p
 from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from dualfocal.models._common import AveragePool, check_sizes, conv1x1, conv3x3, he_normal_
+from dualfocal.models._common import (
+    AveragePool,
+    check_sizes,
+    conv1x1,
+    conv3x3,
+    he_normal_,
+    normalize,
+    normalize_for_two,
+)
+
+Pair = tuple[Tensor, Tensor]  # what a block takes and gives: the same image for its branch and for its shortcut
 
 
 def resnet50(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
@@ -80,7 +89,7 @@ class ResNet(nn.Module):
         grid: int = 1,
     ) -> None:
         super().__init__()
-        self.stem = nn.Sequential(conv3x3(in_channels, stem), nn.BatchNorm2d(stem), nn.ReLU())
+        self.stem = Stem(conv3x3(in_channels, stem), nn.BatchNorm2d(stem), nn.ReLU())
         self.stages = nn.Sequential()
         channels = stem
         for width, depth in zip(widths, depths, strict=True):
@@ -92,7 +101,8 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (N, num_classes) of images (N, in_channels, height, width)."""
-        logits: Tensor = self.fc(self.pool(self.stages(self.stem(x))))
+        last, _ = self.stages(self.stem(x))
+        logits: Tensor = self.fc(self.pool(last))
         return logits
 
 
@@ -107,11 +117,11 @@ class Bottleneck(nn.Module):
         self.conv3, self.bn3 = conv1x1(inner, out_channels), nn.BatchNorm2d(out_channels)
         self.shortcut = _shortcut(in_channels, out_channels, stride)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, both: Pair) -> Pair:
         """One block."""
-        branch = F.relu(self.bn1(self.conv1(x)))
-        branch = F.relu(self.bn2(self.conv2(branch)))
-        return F.relu(self.bn3(self.conv3(branch)) + self.shortcut(x))
+        branch = normalize(self.bn1, self.conv1(both[0]))
+        branch = normalize(self.bn2, self.conv2(branch))
+        return normalize_for_two(self.bn3, self.conv3(branch), self.shortcut(both[1]))
 
 
 class BasicBlock(nn.Module):
@@ -123,13 +133,29 @@ class BasicBlock(nn.Module):
         self.conv2, self.bn2 = conv3x3(out_channels, out_channels), nn.BatchNorm2d(out_channels)
         self.shortcut = _shortcut(in_channels, out_channels, stride)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, both: Pair) -> Pair:
         """One block."""
-        branch = F.relu(self.bn1(self.conv1(x)))
-        return F.relu(self.bn2(self.conv2(branch)) + self.shortcut(x))
+        branch = normalize(self.bn1, self.conv1(both[0]))
+        return normalize_for_two(self.bn2, self.conv2(branch), self.shortcut(both[1]))
+
+
+class Stem(nn.Sequential):
+    """A convolution, batch norm, ReLU."""
+
+    def forward(self, x: Tensor) -> Pair:
+        """For the first block."""
+        return normalize_for_two(self[1], self[0](x))
+
+
+class Projection(nn.Sequential):
+    """A convolution and batch norm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One after the other."""
+        return normalize(self[1], self[0](x), relu=False)
 
 
 def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
     if in_channels == out_channels and stride == 1:
         return nn.Identity()
-    return nn.Sequential(conv1x1(in_channels, out_channels, stride), nn.BatchNorm2d(out_channels))
+    return Projection(conv1x1(in_channels, out_channels, stride), nn.BatchNorm2d(out_channels))

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from dualfocal.data import DataSet
 from dualfocal.train.distributed import Group
-from dualfocal.train.forward import Forward, without_search
+from dualfocal.train.forward import Forward, HalfWeights, without_search
 from dualfocal.train.recipe import Recipe
 
 WARM_UP = 3  # steps before a capture: libraries choose their algorithms, kernels are built, states are made
@@ -51,6 +51,7 @@ class Step:
     say: Callable[[str], None] = field(default=lambda text: None)
     """Tells whoever watches, in one line."""
     draws: Tensor | None = None
+    halves: HalfWeights | None = None
     way: str = "eager"
     """How it is run; it may turn out otherwise than the recipe has it."""
     problem: str | None = None
@@ -95,6 +96,8 @@ class Step:
         # What processes exchange is their mean: times their number it is the sum over the batch.
         factor = self.group.size if self.recipe.reduction == "sum" else self.group.size / len(batch)
         (loss if factor == 1 else loss * factor).backward()  # type: ignore[no-untyped-call]
+        if self.halves is not None:
+            self.halves.return_gradients()
         clip = self.recipe.clip_norm
         norm = None if clip is None else clip_grad_norm_(self.weights, clip)
         self.optimizer.step()
@@ -122,6 +125,16 @@ class CapturedStep(Step):
         self.result: Taken | None = None
         self.before: list[Any] = []
         self.fast_loss: Callable[[Tensor, Tensor], Tensor] = self.loss
+        if self.recipe.precision == "bfloat16":
+            self.halves = HalfWeights(self.forward.model)
+            self.fast_loss = self.loss_by_halves
+
+    def loss_by_halves(self, inputs: Tensor, target: Tensor) -> Tensor:
+        """The same, with fewer kernels."""
+        assert self.halves is not None
+        self.halves.refresh()
+        loss: Tensor = self.criterion(self.forward(inputs, self.halves.named), target)
+        return loss
 
     def __call__(self, batch: Tensor) -> Taken:
         """Train on a batch, given by its samples' places."""
@@ -198,7 +211,7 @@ class CompiledStep(CapturedStep):
     def make_ready(self) -> None:
         """Nothing is compiled before the first batch."""
         super().make_ready()
-        self.way = "compiled"
+        self.way, self.halves = "compiled", None
         torch.compiler.reset()  # each run compiles once, and none shall meet the limit of recompilations
         self.fast_loss = torch.compile(self.loss, fullgraph=True, dynamic=False)
 
@@ -229,7 +242,8 @@ def _on_the_host(model: nn.Module) -> list[Any]:
         for key, value in vars(module).items()
         if isinstance(value, int | float | str)
     ]
-    return [numbers, torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()]  # type: ignore[index]
+    key, place = (np.random.get_state(legacy=False)["state"][name] for name in ("key", "pos"))
+    return [numbers, torch.get_rng_state().tolist(), random.getstate(), key.tolist(), place]
 
 
 def _reason(error: Exception) -> str:

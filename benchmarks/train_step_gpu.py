@@ -1,0 +1,166 @@
+"""A training step on one GPU: the published way, and ours, in one run.
+
+    python benchmarks/train_step_gpu.py [--csv benchmarks/results/train_step_gpu.csv] [--models resnet50,...]
+
+The published way: float32 as torch has it (TF32 in convolutions), a DataLoader with four workers that vary image by
+image, the loss as the equation is usually coded, its sum, the gradient clipped to 2, SGD, and loss.item() each step.
+Ours is what `dualfocal train` does, read off its log: images a second of whole epochs of training steps, validation and
+checkpoints apart; and how long it took before the steps were compiled and captured. Dual focal loss with gamma 5,
+batches of 128 random images of 3 x 32 x 32. The published way is timed before and after ours; each is a median.
+"""
+
+import argparse
+import gc
+import statistics
+import subprocess
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from _measure import Record, show
+from data_cpu import ImageByImage
+from loss_cpu import published
+from rich.progress import track
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+from torch.utils.data import DataLoader
+
+from dualfocal.models import make_model
+from dualfocal.train import Recipe, train
+
+BATCH, WORKERS = 128, 4
+GOALS = {"resnet50": 3.0, "wide_resnet26_10": 2.0, "densenet121": 2.0}  # of the default, times the published way
+START_UP = 60.0  # seconds, at most
+WAYS = {
+    "ours": {},
+    "ours, compiled": {"step": "compiled"},
+    "ours, TF32": {"precision": "tf32"},
+    "ours, eager TF32 as published": {"precision": "tf32", "step": "eager", "channels_last": False},
+}
+
+
+class Published:
+    """A net and its loop, as one would write them down from the paper."""
+
+    def __init__(self, model: str, images: Tensor, target: Tensor, device: torch.device) -> None:
+        torch.manual_seed(0)
+        torch.backends.cudnn.benchmark = True
+        self.device = device
+        self.net = make_model(model, num_classes=10, in_channels=3).to(device)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+        data = ImageByImage(images, target, pillow=True)
+        self.loader = DataLoader(
+            data, BATCH, shuffle=True, num_workers=WORKERS, persistent_workers=True, pin_memory=device.type == "cuda"
+        )
+        self.epoch(3)  # algorithms are chosen, workers started
+
+    def epoch(self, steps: int | None = None) -> float:
+        """Seconds of a step."""
+        self.net.train()
+        batches, total, done = iter(self.loader), 0.0, 0
+        start = time.perf_counter()
+        for images, labels in batches:
+            images, labels = images.to(self.device), labels.to(self.device)
+            self.optimizer.zero_grad()
+            loss = len(images) * published(self.net(images), labels)
+            loss.backward()
+            clip_grad_norm_(self.net.parameters(), 2)
+            self.optimizer.step()
+            total += loss.item()
+            done += 1
+            if done == steps:
+                break
+        return (time.perf_counter() - start) / done
+
+
+def ours(recipe: Recipe, device: torch.device) -> Record:
+    """Milliseconds of a step from the second epoch on, and what the run says of its start."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = train(recipe, folder, device=device, progress=False)
+        session = run.result["sessions"][0]
+        speeds = [line["images_per_second"] for line in run.log[1:]]
+        whole = [line["seconds"] for line in run.log[1:]]
+    return {
+        "ms_a_step": 1000 * BATCH / statistics.median(speeds),
+        "start_up_s": round(session["start_up_seconds"], 1),
+        "epoch_s": round(statistics.median(whole), 2),
+        **{name: session[name] for name in ("step", "precision", "channels_last")},
+    }
+
+
+def measure(model: str, ways: list[str], file: Path, epochs: int, device: torch.device) -> list[Record]:
+    """One net, all ways."""
+    with np.load(file) as arrays:
+        images, target = torch.from_numpy(arrays["x_train"]), torch.from_numpy(arrays["y_train"])
+    peer = Published(model, images.permute(0, 3, 1, 2), target, device)
+    theirs = [peer.epoch() for _ in range(2)]
+    records = []
+    for way in track(ways, model):
+        recipe = Recipe(
+            data=str(file),
+            data_options={"val_size": 0.1, "layout": "NHWC", "padding": 4, "flip": True},
+            model=model,
+            loss_options={"gamma": 5.0},
+            epochs=epochs,
+            drop_last=True,
+            milestones=(),
+            **WAYS[way],
+        )
+        records.append({"model": model, "way": way, **ours(recipe, device)})
+        gc.collect()
+        torch.cuda.empty_cache()
+    theirs += [peer.epoch() for _ in range(2)]
+    slow = {"model": model, "way": "published", "ms_a_step": 1000 * statistics.median(theirs)}
+    slow |= {"start_up_s": "", "epoch_s": "", "step": "eager", "precision": "float32", "channels_last": False}
+    for record in records:
+        record["times_published"] = round(slow["ms_a_step"] / record["ms_a_step"], 2)
+        is_default = record["way"] == "ours" and model in GOALS
+        record["goal"] = GOALS[model] if is_default else ""
+        fine = is_default and record["times_published"] >= GOALS[model] and record["start_up_s"] <= START_UP
+        record["reached"] = ("yes" if fine else "missed") if is_default else ""
+    slow |= {"times_published": 1.0, "goal": "", "reached": ""}
+    spread = f"{1000 * min(theirs):.1f} to {1000 * max(theirs):.1f}"
+    print(f"{model}: the published way took {spread} ms a step in four epochs")
+    return [slow, *records]
+
+
+def finished(record: Record, device: torch.device) -> Record:
+    """With images a second, rounded, and where it was measured."""
+    about: dict[str, Any] = {"gpu": torch.cuda.get_device_name(device), "torch": torch.__version__}
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    about["driver"] = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
+    about |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "date": date.today().isoformat()}
+    speed = {"images_a_second": round(1000 * BATCH / record["ms_a_step"])}
+    return {**record, "ms_a_step": round(record["ms_a_step"], 2), **speed, **about}
+
+
+def main() -> None:
+    """Measure each net."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--csv", type=Path, help="write the table there")
+    parser.add_argument("--models", default=",".join(GOALS))
+    parser.add_argument("--ways", default=";".join(WAYS), help="separated by semicolons")
+    parser.add_argument("--images", type=int, default=20_000, help="in an epoch")
+    parser.add_argument("--epochs", type=int, default=4, help="of ours; the first is not timed")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("train_step_gpu.py needs a CUDA device")
+    device = torch.device("cuda")
+    rng = np.random.default_rng(0)
+    records = []
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "random.npz"
+        images = rng.integers(0, 256, (args.images * 10 // 9, 32, 32, 3), np.uint8)
+        labels = rng.integers(0, 10, len(images))
+        np.savez(file, x_train=images, y_train=labels, x_test=images[:10], y_test=np.arange(10))
+        for model in args.models.split(","):
+            records += measure(model, args.ways.split(";"), file, args.epochs, device)
+    show("A training step on one GPU", [finished(record, device) for record in records], args.csv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""The four kernels of ``batch_norm``: two reduce over the rows of a matrix (M, C), two map its elements.
+
+A reduction leaves partial results, one per split of the rows; each program of the mapping kernel that follows merges
+those of its channels for itself, in a fixed order: no atomics, no third launch, and the same bits each time.
+"""
+
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
+
+
+@triton.jit
+def _channel(ptr, cols, C):  # type: ignore[no-untyped-def]
+    return tl.load(ptr + cols, mask=cols < C, other=0.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _tile(tile, cols, M, C, BLOCK_M: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Offsets of a tile's elements, and which of them exist."""
+    rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    return rows[:, None] * C + cols[None, :], (rows < M)[:, None] & (cols < C)[None, :]
+
+
+@triton.jit
+def _affine(x, scale, shift):  # type: ignore[no-untyped-def]
+    """Explicitly fused, so that the backward pass finds the ReLU open exactly where the forward pass had it open."""
+    return tl.fma(x, tl.broadcast_to(scale[None, :], x.shape), tl.broadcast_to(shift[None, :], x.shape))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def statistics_kernel(  # type: ignore[no-untyped-def]
+    x_ptr,
+    partial_ptr,  # (2, splits, C): mean and sum of squared deviations
+    M,
+    C,
+    RAGGED: tl.constexpr,  # whether the last tile has rows beyond M
+    BLOCK_M: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
+    """What each split of the rows says of each channel."""
+    split, splits = tl.program_id(1), tl.num_programs(1)
+    cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    # Welford's update, for each place of the tile by itself; they have all seen the same number of tiles.
+    mean = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    m2 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    seen = 0.0
+    for tile in tl.range(split, tl.cdiv(M, BLOCK_M), splits, num_stages=STAGES, loop_unroll_factor=UNROLL):
+        at, mask = _tile(tile, cols, M, C, BLOCK_M)
+        x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        delta = x - mean
+        if RAGGED:
+            delta = tl.where(mask, delta, 0.0)
+        seen += 1.0
+        mean += delta * (1.0 / seen)
+        m2 += delta * (x - mean)
+    stride = splits * BLOCK_M
+    lanes = tl.arange(0, BLOCK_M)
+    count = ((M - split * BLOCK_M - lanes + stride - 1) // stride).to(tl.float32)  # tiles in which the row exists
+    whole = tl.sum(count[:, None] * mean, 0) / tl.sum(count, 0)
+    off = mean - whole[None, :]
+    tl.store(partial_ptr + split * C + cols, whole, mask=cols < C)
+    tl.store(partial_ptr + (splits + split) * C + cols, tl.sum(m2 + count[:, None] * off * off, 0), mask=cols < C)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _merged_statistics(partial_ptr, splits, rows_a_tile, cols, M, C, CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Mean and variance of all rows; deviations are taken from the first split's mean, which is near."""
+    first = _channel(partial_ptr, cols, C)
+    sum_off = tl.zeros((CHUNK, cols.shape[0]), tl.float32)
+    sum_m2 = tl.zeros((CHUNK, cols.shape[0]), tl.float32)
+    stride = splits * rows_a_tile
+    for chunk in range(tl.cdiv(splits, CHUNK)):
+        at, mask = _tile(chunk, cols, splits, C, CHUNK)
+        which = chunk * CHUNK + tl.arange(0, CHUNK)
+        rest = tl.minimum(tl.maximum(M % stride - which * rows_a_tile, 0), rows_a_tile)
+        count = (M // stride * rows_a_tile + rest).to(tl.float32)[:, None]
+        off = tl.where(mask, tl.load(partial_ptr + at, mask=mask, other=0.0) - first[None, :], 0.0)
+        m2 = tl.load(partial_ptr + splits * C + at, mask=mask, other=0.0)
+        sum_off += count * off
+        sum_m2 += m2 + count * off * off
+    total = M.to(tl.float32)
+    off_of_all = tl.sum(sum_off, 0) / total
+    return first + off_of_all, tl.sum(sum_m2, 0) / total - off_of_all * off_of_all
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def apply_kernel(  # type: ignore[no-untyped-def]
+    x_ptr,
+    residual_ptr,  # None: there is none
+    partial_ptr,
+    weight_ptr,
+    bias_ptr,
+    running_mean_ptr,
+    running_var_ptr,
+    tracked_ptr,
+    saved_ptr,  # (4, C): mean, rstd, scale, shift
+    out_ptr,
+    M,
+    C,
+    partial_splits,
+    partial_rows,  # of a tile
+    momentum,
+    eps,
+    RELU: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """``relu(x * scale + shift + residual)``; the first split also keeps what is to be kept."""
+    block, split = tl.program_id(0), tl.program_id(1)
+    cols = block * BLOCK_C + tl.arange(0, BLOCK_C)
+    mean, var = _merged_statistics(partial_ptr, partial_splits, partial_rows, cols, M, C, CHUNK)
+    rstd = tl.rsqrt(tl.maximum(var, 0.0) + eps)
+    rstd = tl.where(var != var, var, rstd)  # NaN stays
+    scale = _channel(weight_ptr, cols, C) * rstd
+    shift = _channel(bias_ptr, cols, C) - mean * scale
+    if split == 0:
+        inside = cols < C
+        tl.store(saved_ptr + cols, mean, mask=inside)
+        tl.store(saved_ptr + C + cols, rstd, mask=inside)
+        tl.store(saved_ptr + 2 * C + cols, scale, mask=inside)
+        tl.store(saved_ptr + 3 * C + cols, shift, mask=inside)
+        unbiased = var * (M.to(tl.float32) / (M - 1).to(tl.float32))
+        new_mean = (1.0 - momentum) * _channel(running_mean_ptr, cols, C) + momentum * mean
+        new_var = (1.0 - momentum) * _channel(running_var_ptr, cols, C) + momentum * unbiased
+        tl.store(running_mean_ptr + cols, new_mean, mask=inside)
+        tl.store(running_var_ptr + cols, new_var, mask=inside)
+        if tracked_ptr is not None:
+            tl.store(tracked_ptr, tl.load(tracked_ptr) + 1, mask=block == 0)
+    tiles = tl.cdiv(M, BLOCK_M)
+    for tile in tl.range(split, tiles, tl.num_programs(1), num_stages=STAGES, loop_unroll_factor=UNROLL):
+        at, mask = _tile(tiles - 1 - tile, cols, M, C, BLOCK_M)
+        # Nothing reads the inputs again before the backward pass: the cache is for the output.
+        x = tl.load(x_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        y = _affine(x, scale, shift)
+        if residual_ptr is not None:
+            y += tl.load(residual_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        if RELU:
+            y = tl.where(y <= 0.0, 0.0, y)  # NaN stays, as in torch
+        tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def backward_sums_kernel(  # type: ignore[no-untyped-def]
+    dy_ptr,
+    more_dy_ptr,  # None: there is none
+    x_ptr,
+    out_ptr,  # None: where the ReLU was open follows from x
+    g_ptr,  # None: the gradient behind the ReLU is not wanted
+    saved_ptr,
+    partial_ptr,  # (2, splits, C): sums of g and of g * (x - mean)
+    M,
+    C,
+    RELU: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
+    """Sums of the gradient behind the ReLU, g, for each split of the rows; and g itself."""
+    split, splits = tl.program_id(1), tl.num_programs(1)
+    cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mean = _channel(saved_ptr, cols, C)
+    scale, shift = _channel(saved_ptr + 2 * C, cols, C), _channel(saved_ptr + 3 * C, cols, C)
+    sum_g = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    sum_gx = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    for tile in tl.range(split, tl.cdiv(M, BLOCK_M), splits, num_stages=STAGES, loop_unroll_factor=UNROLL):
+        at, mask = _tile(tile, cols, M, C, BLOCK_M)
+        g = tl.load(dy_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        if more_dy_ptr is not None:
+            g += tl.load(more_dy_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        if RELU:
+            if out_ptr is not None:
+                y = tl.load(out_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            else:
+                y = _affine(x, scale, shift)
+            g = tl.where(y <= 0.0, 0.0, g)
+        if g_ptr is not None:
+            g = g.to(g_ptr.dtype.element_ty)
+            tl.store(g_ptr + at, g, mask=mask)
+            g = g.to(tl.float32)  # the sums are of what the next kernel reads
+        sum_g += g
+        sum_gx += g * (x - mean[None, :])
+    tl.store(partial_ptr + split * C + cols, tl.sum(sum_g, 0), mask=cols < C)
+    tl.store(partial_ptr + (splits + split) * C + cols, tl.sum(sum_gx, 0), mask=cols < C)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _merged_sums(partial_ptr, splits, cols, C, CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
+    first = tl.zeros((CHUNK, cols.shape[0]), tl.float32)
+    second = tl.zeros((CHUNK, cols.shape[0]), tl.float32)
+    for chunk in range(tl.cdiv(splits, CHUNK)):
+        at, mask = _tile(chunk, cols, splits, C, CHUNK)
+        first += tl.load(partial_ptr + at, mask=mask, other=0.0)
+        second += tl.load(partial_ptr + splits * C + at, mask=mask, other=0.0)
+    return tl.sum(first, 0), tl.sum(second, 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def backward_apply_kernel(  # type: ignore[no-untyped-def]
+    g_ptr,
+    x_ptr,
+    saved_ptr,
+    partial_ptr,
+    d_weight_ptr,
+    d_bias_ptr,
+    dx_ptr,
+    M,
+    C,
+    partial_splits,
+    RELU: tl.constexpr,  # whether g still has to pass the ReLU, which follows from x
+    BLOCK_M: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """``dx = scale * (g - mean(g) - (x - mean) * rstd * d_weight / M)``; the first split keeps the sums."""
+    split = tl.program_id(1)
+    cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mean, rstd = _channel(saved_ptr, cols, C), _channel(saved_ptr + C, cols, C)
+    scale, shift = _channel(saved_ptr + 2 * C, cols, C), _channel(saved_ptr + 3 * C, cols, C)
+    d_bias, sum_gx = _merged_sums(partial_ptr, partial_splits, cols, C, CHUNK)
+    d_weight = sum_gx * rstd
+    if split == 0:
+        tl.store(d_bias_ptr + cols, d_bias, mask=cols < C)
+        tl.store(d_weight_ptr + cols, d_weight, mask=cols < C)
+    total = M.to(tl.float32)
+    b = -scale * rstd * (d_weight / total)
+    c = -scale * (d_bias / total) - b * mean
+    tiles = tl.cdiv(M, BLOCK_M)
+    for tile in tl.range(split, tiles, tl.num_programs(1), num_stages=STAGES, loop_unroll_factor=UNROLL):
+        at, mask = _tile(tiles - 1 - tile, cols, M, C, BLOCK_M)
+        g = tl.load(g_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        x = tl.load(x_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        if RELU:
+            g = tl.where(_affine(x, scale, shift) <= 0.0, 0.0, g)
+        dx = scale[None, :] * g + (b[None, :] * x + c[None, :])
+        tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=mask)

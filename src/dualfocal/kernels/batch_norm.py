@@ -1,0 +1,295 @@
+"""Training-mode batch norm with the residual sum and the ReLU that follow it, in two kernels each way.
+
+A channels-last batch of images is a matrix of rows (M = N * H * W, C). One kernel reduces over its rows, the next maps
+its elements, and each reads it once; torch's own need four to six, and as many passes. All arithmetic is float32. The
+rows are dealt out tile by tile, so that all programs sweep the matrix from top to bottom together; the mapping kernels
+sweep from bottom to top, since the bottom is what is still in the L2 cache.
+"""
+
+import functools
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+import triton  # type: ignore[import-untyped]
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from dualfocal.kernels._batch_norm_triton import (
+    apply_kernel,
+    backward_apply_kernel,
+    backward_sums_kernel,
+    statistics_kernel,
+)
+from dualfocal.losses._common import under_transform
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+CHUNK = 32  # splits that are merged at a time
+MAX_SPLITS = 64  # of a reduction: each program of the next kernel reads them all
+H200_SMS = 132  # assumed where there is no device to ask
+
+
+class Plan(NamedTuple):
+    """How a kernel cuts the (M, C) matrix. It decides the order of summation, and so the last bits of the result."""
+
+    block_m: int  # rows and channels of a tile, powers of two
+    block_c: int
+    splits: int  # programs that share the rows of one block of channels
+    num_warps: int
+    num_stages: int = 1  # tiles under way at a time; above 1 they pass through shared memory
+    unroll: int = 1  # tiles a round of the loop
+
+
+class Partial(NamedTuple):
+    """What a reduction leaves: two numbers of each channel for each split of the rows."""
+
+    sums: Tensor  # (2, splits, C)
+    rows_a_tile: int
+
+    @property
+    def splits(self) -> int:
+        """How many there are to merge."""
+        return self.sums.shape[1]
+
+
+class Running(NamedTuple):
+    """What a layer remembers of all batches; changed in place."""
+
+    mean: Tensor
+    var: Tensor
+    batches: Tensor | None
+
+
+@functools.cache
+def plan_for(kernel: str, rows: int, channels: int, itemsize: int, sms: int = H200_SMS) -> Plan:
+    """The plan of ``statistics``, ``apply``, ``backward_sums`` or ``backward_apply``.
+
+    A function of the sizes alone, by what was fastest on an H200: to measure at run time would cost start-up, and make
+    the bits depend on the clock.
+    """
+    reduces = kernel in ("statistics", "backward_sums")
+    divisor = channels & -channels  # a power of two; lanes beyond the last channel would idle
+    block_c = max(16, min(divisor if divisor >= 32 else triton.next_power_of_2(channels), 64))
+    # 16-byte loads of a tile by each thread, warps, programs per multiprocessor, stages, tiles unrolled.
+    if not reduces:
+        loads, num_warps, per_sm, stages, unroll = 2, 4, 8, 3, 1
+    elif channels < 128:  # few blocks of channels: large programs, to have few splits to merge
+        loads, num_warps, per_sm, stages, unroll = 1, 16, 1, 1, 4
+        block_c = min(block_c, 32)
+    else:
+        loads, num_warps, per_sm, stages, unroll = 2, 8, 2, 1, 2
+    block_m = min(num_warps * 32 * loads * (16 // itemsize) // block_c, triton.next_power_of_2(rows))
+    tiles, blocks = triton.cdiv(rows, block_m), triton.cdiv(channels, block_c)
+    splits = max(1, min(tiles, MAX_SPLITS if reduces else tiles, per_sm * sms // blocks))
+    splits = triton.cdiv(tiles, triton.cdiv(tiles, splits))  # as many tiles for each; fewer programs take no longer
+    return Plan(block_m, block_c, splits, num_warps, stages, unroll)
+
+
+def statistics(x: Tensor, plan: Plan | None = None) -> Partial:
+    """Mean and sum of squared deviations of each channel in each split of the rows."""
+    rows, grid, plan, options = _prepare("statistics", x, plan)
+    sums = torch.empty((2, plan.splits, x.shape[1]), dtype=torch.float32, device=x.device)
+    with _device(x):
+        statistics_kernel[grid](x, sums, rows, x.shape[1], RAGGED=rows % plan.block_m != 0, **options)
+    return Partial(sums, plan.block_m)
+
+
+def apply(
+    x: Tensor,
+    residual: Tensor | None,
+    partial: Partial,
+    weight: Tensor,
+    bias: Tensor,
+    running: Running,
+    momentum: float,
+    eps: float,
+    relu: bool,
+    plan: Plan | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The output; and mean, 1 / std, scale and shift of each channel, (4, C)."""
+    rows, grid, _, options = _prepare("apply", x, plan)
+    out = torch.empty_like(x, memory_format=torch.channels_last)
+    saved = torch.empty((4, x.shape[1]), dtype=torch.float32, device=x.device)
+    with _device(x):
+        apply_kernel[grid](
+            *(x, residual, partial.sums, weight, bias, *running, saved, out),
+            *(rows, x.shape[1], partial.splits, partial.rows_a_tile, momentum, eps),
+            RELU=relu,
+            CHUNK=CHUNK,
+            **options,
+        )
+    return out, saved
+
+
+def backward_sums(
+    dy: Tensor,
+    more_dy: Tensor | None,
+    x: Tensor,
+    out: Tensor | None,
+    saved: Tensor,
+    relu: bool,
+    plan: Plan | None = None,
+) -> tuple[Partial, Tensor]:
+    """Sums of the gradient behind the ReLU, alone and times x - mean.
+
+    That gradient is the second result if ``out`` or ``more_dy`` is given; otherwise it is dy, and has yet to pass.
+    """
+    rows, grid, plan, options = _prepare("backward_sums", x, plan)
+    sums = torch.empty((2, plan.splits, x.shape[1]), dtype=torch.float32, device=x.device)
+    wanted = out is not None or more_dy is not None
+    g = torch.empty_like(x, memory_format=torch.channels_last) if wanted else None
+    with _device(x):
+        backward_sums_kernel[grid](dy, more_dy, x, out, g, saved, sums, rows, x.shape[1], RELU=relu, **options)
+    return Partial(sums, plan.block_m), dy if g is None else g
+
+
+def backward_apply(
+    g: Tensor, x: Tensor, saved: Tensor, partial: Partial, relu: bool, plan: Plan | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, weight and bias; with ``relu``, g has yet to pass it."""
+    rows, grid, _, options = _prepare("backward_apply", x, plan)
+    dx = torch.empty_like(x, memory_format=torch.channels_last)
+    d_weight, d_bias = (torch.empty(x.shape[1], dtype=torch.float32, device=x.device) for _ in range(2))
+    with _device(x):
+        backward_apply_kernel[grid](
+            *(g, x, saved, partial.sums, d_weight, d_bias, dx, rows, x.shape[1], partial.splits),
+            RELU=relu,
+            CHUNK=CHUNK,
+            **options,
+        )
+    return dx, d_weight, d_bias
+
+
+class _BatchNormReLU(torch.autograd.Function):
+    """Its output twice, as two tensors: a gradient for each, which are then added on the way, and not by a kernel."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        residual: Tensor | None,
+        running: Running,
+        momentum: float,
+        eps: float,
+        relu: bool,
+    ) -> tuple[Tensor, Tensor]:
+        out, saved = apply(x, residual, statistics(x), weight, bias, running, momentum, eps, relu)
+        ctx.relu, ctx.has_residual = relu, residual is not None
+        ctx.save_for_backward(x, saved, out if relu and residual is not None else None)
+        ctx.set_materialize_grads(False)
+        return out, out.detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor | None, more_dy: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, saved, out = ctx.saved_tensors
+        if dy is None:
+            dy, more_dy = more_dy, None
+        assert dy is not None
+        dy, more_dy = _rows(dy), None if more_dy is None else _rows(more_dy)
+        partial, g = backward_sums(dy, more_dy, x, out, saved, ctx.relu)
+        has_passed = out is not None or more_dy is not None
+        dx, d_weight, d_bias = backward_apply(g, x, saved, partial, ctx.relu and not has_passed)
+        return dx, d_weight, d_bias, g if ctx.has_residual else None, *[None] * 4
+
+
+def batch_norm_relu(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running: Running,
+    *,
+    momentum: float,
+    eps: float,
+    residual: Tensor | None = None,
+    relu: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """``relu(batch_norm(x) + residual)`` with batch statistics, as ``F.batch_norm(..., training=True)`` defines them.
+
+    It comes as two tensors on the same memory, for two users of it: the sum of their gradients then costs nothing.
+
+    ``x`` is (N, C, H, W), dense in channels-last order, in bfloat16, float16 or float32, of fewer than 2^31 elements,
+    so that offsets fit 32 bits; the tensors of channels are float32. May be captured in a CUDA graph.
+    """
+    channels = x.shape[1] if x.ndim == 4 else 0
+    if not (channels and x.dtype in DTYPES and _is_rows(x) and x.numel() < 2**31):
+        raise ValueError(
+            "x must be (N, C, H, W), dense in channels-last order, of dtype bfloat16, float16 or float32 and below "
+            f"2^31 elements, got {x.dtype} of shape {tuple(x.shape)} with strides {x.stride()}"
+        )
+    if x.numel() < 2 * channels:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
+    for name, value in {"weight": weight, "bias": bias, "mean": running.mean, "var": running.var}.items():
+        if value.shape != (channels,) or value.dtype != torch.float32 or not value.is_contiguous():
+            raise ValueError(
+                f"{name} must be {channels} adjacent float32 values, got {value.dtype} of shape {tuple(value.shape)}"
+            )
+    if residual is not None:
+        if residual.shape != x.shape:
+            raise ValueError(f"residual must have the shape of x, {tuple(x.shape)}, got {tuple(residual.shape)}")
+        residual = _rows(residual.to(x.dtype))
+    both: tuple[Tensor, Tensor] = _BatchNormReLU.apply(x, weight, bias, residual, running, momentum, eps, relu)  # type: ignore[no-untyped-call]
+    return both
+
+
+def batch_norm_of(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool) -> tuple[Tensor, Tensor]:
+    """``relu(bn(x) + residual)``, twice, where this ``applies``."""
+    assert bn.running_mean is not None
+    assert bn.running_var is not None
+    assert bn.momentum is not None
+    running = Running(bn.running_mean, bn.running_var, bn.num_batches_tracked)
+    return batch_norm_relu(
+        x, bn.weight, bn.bias, running, momentum=bn.momentum, eps=bn.eps, residual=residual, relu=relu
+    )
+
+
+def applies(x: Tensor, bn: nn.Module) -> bool:
+    """Whether ``batch_norm_relu`` can do what ``bn(x)`` would do now."""
+    return (
+        type(bn) is nn.BatchNorm2d
+        and bn.training
+        and bn.affine
+        and bn.track_running_stats
+        and bn.momentum is not None
+        and bn.weight.dtype == torch.float32
+        and not torch.compiler.is_compiling()
+        and x.is_cuda
+        and x.ndim == 4
+        and x.dtype in DTYPES
+        and x.shape[1] == bn.num_features
+        and 2 * x.shape[1] <= x.numel() < 2**31
+        and _is_rows(x)
+        and not under_transform()
+    )
+
+
+def _is_rows(x: Tensor) -> bool:
+    """Whether memory holds the rows one after the other; sizes of 1 may have any stride."""
+    return x.is_contiguous(memory_format=torch.channels_last)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x if _is_rows(x) else x.contiguous(memory_format=torch.channels_last)
+
+
+def _device(x: Tensor) -> AbstractContextManager[Any]:
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+@functools.cache
+def _num_sms(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else H200_SMS
+
+
+def _prepare(kernel: str, x: Tensor, plan: Plan | None) -> tuple[int, tuple[int, int], Plan, dict[str, Any]]:
+    """Rows of the matrix, the grid, its plan with no program left idle, and the options of the launch."""
+    channels = x.shape[1]
+    rows = x.numel() // channels
+    plan = plan or plan_for(kernel, rows, channels, x.element_size(), _num_sms(x.device))
+    plan = plan._replace(splits=min(plan.splits, triton.cdiv(rows, plan.block_m)))
+    # Fused multiply-adds, said explicitly: the default differs between versions of triton.
+    options = {"num_warps": plan.num_warps, "enable_fp_fusion": True, "STAGES": plan.num_stages, "UNROLL": plan.unroll}
+    grid = triton.cdiv(channels, plan.block_c), plan.splits
+    return rows, grid, plan, {"BLOCK_M": plan.block_m, "BLOCK_C": plan.block_c, **options}

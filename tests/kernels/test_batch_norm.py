@@ -1,0 +1,399 @@
+"""The fused batch norm against torch's in float64; without a GPU through triton's interpreter."""
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+pytest.importorskip("triton")
+
+from dualfocal.kernels import batch_norm
+from dualfocal.kernels.batch_norm import MAX_SPLITS, Plan, Running, applies, batch_norm_of, batch_norm_relu, plan_for
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+KERNELS = ("statistics", "apply", "backward_sums", "backward_apply")
+needs_cuda = pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device")
+
+
+class Outcome(NamedTuple):
+    out: Tensor
+    dx: Tensor
+    d_residual: Tensor | None
+    d_weight: Tensor
+    d_bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+
+
+class Case:
+    """Inputs of one call; ``fused`` and ``oracle`` leave them as they are."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int, int],
+        dtype: torch.dtype = torch.float32,
+        residual: bool = False,
+        relu: bool = True,
+        mean: float = 0.5,
+        std: float = 2.0,
+        users: int = 1,
+    ) -> None:
+        generator = torch.Generator().manual_seed(0)
+
+        def draw(*size: int) -> Tensor:
+            return torch.randn(size, generator=generator)
+
+        def image() -> Tensor:
+            return draw(*shape).to(DEVICE, dtype).contiguous(memory_format=torch.channels_last)
+
+        channels = shape[1]
+        self.x = (draw(*shape) * std + mean + draw(1, channels, 1, 1) * std).to(DEVICE, dtype)
+        self.x = self.x.contiguous(memory_format=torch.channels_last)
+        self.dy, self.residual, self.relu = image(), image() if residual else None, relu
+        self.more_dy = image() if users == 2 else None
+        self.weight, self.bias = draw(channels).to(DEVICE), draw(channels).to(DEVICE)
+        self.running_mean, self.running_var = draw(channels).to(DEVICE), draw(channels).square().to(DEVICE)
+        self.tracked = torch.tensor(7, device=DEVICE)
+
+    def leaves(self, dtype: torch.dtype | None) -> list[Tensor | None]:
+        tensors = (self.x, self.residual, self.weight, self.bias)
+        return [None if t is None else t.detach().to(dtype or t.dtype, copy=True).requires_grad_() for t in tensors]
+
+    def fused(self) -> Outcome:
+        x, residual, weight, bias = self.leaves(None)
+        mean, var, tracked = self.running_mean.clone(), self.running_var.clone(), self.tracked.clone()
+        running = Running(mean, var, tracked)
+        options = {"momentum": 0.1, "eps": 1e-5, "residual": residual, "relu": self.relu}
+        out, again = batch_norm_relu(x, weight, bias, running, **options)
+        assert again.data_ptr() == out.data_ptr()
+        if self.more_dy is None:
+            out.backward(self.dy)
+        else:
+            torch.autograd.backward([out, again], [self.dy, self.more_dy])
+        assert out.dtype == self.x.dtype
+        assert out.is_contiguous(memory_format=torch.channels_last)
+        assert tracked.item() == self.tracked.item() + 1
+        return Outcome(
+            out.detach(), x.grad, residual if residual is None else residual.grad, weight.grad, bias.grad, mean, var
+        )
+
+    def oracle(self) -> Outcome:
+        x, residual, weight, bias = self.leaves(torch.float64)
+        mean, var = self.running_mean.double(), self.running_var.double()
+        out = nn.functional.batch_norm(x, mean, var, weight, bias, training=True, momentum=0.1, eps=1e-5)
+        out = out if residual is None else out + residual
+        out = out.relu() if self.relu else out
+        # The ReLU's kink: where rounding decides whether it is open, no gradient comes in.
+        if self.relu:
+            closed = out.detach().abs() < 1e-4
+            self.dy = self.dy.masked_fill(closed, 0.0)
+            self.more_dy = None if self.more_dy is None else self.more_dy.masked_fill(closed, 0.0)
+        out.backward(self.dy.double() if self.more_dy is None else self.dy.double() + self.more_dy.double())
+        return Outcome(
+            out.detach(), x.grad, residual if residual is None else residual.grad, weight.grad, bias.grad, mean, var
+        )
+
+    def check(self, rtol: float = 1e-5) -> None:
+        """Images at the precision of their dtype, the sums of float32 terms at ``rtol`` of their size."""
+        right, ours = self.oracle(), self.fused()
+        image = rtol if self.x.dtype == torch.float32 else torch.finfo(self.x.dtype).eps
+        for name, got, want in zip(Outcome._fields, ours, right, strict=True):
+            if want is None:
+                assert got is None
+                continue
+            is_image = want.ndim == 4
+            assert got.dtype == (self.x.dtype if is_image else torch.float32), name
+            scale = want.abs().max().item() if not is_image else want.abs().max().clamp(max=2).item()
+            torch.testing.assert_close(
+                got.double(),
+                want,
+                rtol=image if is_image else rtol,
+                atol=rtol * scale,
+                msg=lambda m, n=name: f"{n}: {m}",
+            )
+
+
+@pytest.fixture
+def force(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], None]:
+    """Make every kernel follow one plan."""
+    return lambda plan: monkeypatch.setattr(batch_norm, "plan_for", lambda *_: plan)
+
+
+# 5 * 7 * 3 = 105 rows and the like are no multiple of any tile.
+@pytest.mark.parametrize(
+    "shape", [(5, 3, 7, 3), (8, 16, 4, 4), (5, 40, 7, 3), (4, 64, 5, 5), (2, 160, 3, 3), (6, 16, 1, 1), (9, 1, 3, 2)]
+)
+@pytest.mark.parametrize("residual", [False, True])
+def test_float32_agrees_with_torch(shape: tuple[int, int, int, int], residual: bool) -> None:
+    Case(shape, residual=residual).check()
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gradients_of_two_users_are_added(residual: bool, relu: bool, dtype: torch.dtype) -> None:
+    Case((5, 40, 7, 3), dtype, residual, relu, users=2).check(1e-5 if dtype == torch.float32 else 3e-2)
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_either_of_the_two_may_be_left_alone(used: int) -> None:
+    case = Case((5, 16, 7, 3))
+    want = case.fused()
+    x, _, weight, bias = case.leaves(None)
+    running = Running(case.running_mean.clone(), case.running_var.clone(), None)
+    both = batch_norm_relu(x, weight, bias, running, momentum=0.1, eps=1e-5)
+    both[used].backward(case.dy)
+    assert torch.equal(x.grad, want.dx)
+
+
+def test_two_values_a_channel() -> None:
+    """The fewest; dx is then a difference of nearly equal numbers."""
+    Case((2, 16, 1, 1)).check(1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("channels", [3, 64])
+def test_half_precision_agrees_with_torch(dtype: torch.dtype, residual: bool, channels: int) -> None:
+    Case((4, channels, 5, 5), dtype, residual).check()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("residual", [False, True])
+def test_without_relu(dtype: torch.dtype, residual: bool) -> None:
+    Case((4, 40, 5, 5), dtype, residual, relu=False).check()
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(4, 16, 512, 1),  # one tile a program; 27 partial results
+        Plan(1, 16, 512, 1),  # 105 or 64, merged in several rounds
+        Plan(4, 16, 7, 1),  # several tiles each, not the same number; the last is ragged
+        Plan(16, 16, 3, 1, num_stages=3, unroll=2),
+        Plan(128, 64, 2, 4),  # fewer splits than the tile has rows
+        Plan(4, 16, 1, 1),
+        Plan(256, 16, 1, 1),  # one tile holds it all
+    ],
+)
+@pytest.mark.parametrize("shape", [(3, 20, 7, 5), (2, 16, 8, 4)])
+def test_any_split_agrees_with_torch(
+    plan: Plan, shape: tuple[int, int, int, int], force: Callable[[Plan], None]
+) -> None:
+    force(plan)
+    Case(shape, residual=shape[1] == 16).check()
+
+
+@pytest.mark.parametrize("plan", [None, Plan(4, 16, 9, 1)])
+def test_variance_survives_a_large_mean(plan: Plan | None, force: Callable[[Plan], None]) -> None:
+    """E[x^2] - E[x]^2 in float32 would have no right digit here."""
+    if plan:
+        force(plan)
+    case = Case((8, 16, 5, 5), mean=100.0, std=0.1)
+    case.running_var.zero_()
+    right, ours = case.oracle(), case.fused()
+    torch.testing.assert_close(ours.running_var.double(), right.running_var, rtol=1e-4, atol=0)
+    torch.testing.assert_close(ours.out.double(), right.out, rtol=1e-3, atol=1e-3)
+
+
+def test_default_plans_split_the_rows() -> None:
+    """So that the tests above have merged something."""
+    assert plan_for("statistics", 4 * 5 * 5, 64, 4).splits > 1
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("itemsize", [2, 4])
+def test_plans_are_legal(kernel: str, itemsize: int) -> None:
+    for channels in (1, 3, 16, 40, 64, 96, 160, 640, 2048):
+        for rows in (2, 3, 100, 2048, 131072, 200_003):
+            plan = plan_for(kernel, rows, channels, itemsize)
+            blocks = -(-channels // plan.block_c)
+            assert plan.block_m & (plan.block_m - 1) == plan.block_c & (plan.block_c - 1) == 0
+            assert blocks * plan.block_c >= channels
+            assert 1 <= plan.splits <= -(-rows // plan.block_m)
+            assert plan.splits <= (65535 if "apply" in kernel else MAX_SPLITS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_same_bits_each_time(dtype: torch.dtype) -> None:
+    case = Case((4, 40, 5, 5), dtype, residual=True)
+    for first, second in zip(case.fused(), case.fused(), strict=True):
+        assert torch.equal(first, second)
+
+
+def test_gradient_in_any_memory_format() -> None:
+    case = Case((4, 40, 5, 5), residual=True)
+    right = case.fused()
+    case.dy = case.dy.contiguous()
+    assert not case.dy.is_contiguous(memory_format=torch.channels_last)
+    for want, got in zip(right, case.fused(), strict=True):
+        assert torch.equal(want, got)
+    case.dy = torch.ones((), device=DEVICE).expand(4, 40, 5, 5)  # as of a sum
+    case.check()
+
+
+def test_residual_of_another_format_and_dtype() -> None:
+    case = Case((4, 16, 5, 5), torch.bfloat16, residual=True)
+    right = case.fused()
+    assert case.residual is not None
+    case.residual = case.residual.float().contiguous()
+    got = case.fused()
+    assert torch.equal(got.out, right.out)
+    assert got.d_residual is not None
+    assert got.d_residual.dtype == torch.float32
+    assert torch.equal(got.d_residual, right.d_residual.float())
+
+
+def test_gradients_of_some_inputs_only() -> None:
+    case = Case((4, 16, 5, 5), residual=True)
+    right = case.fused()
+    x, residual, weight, bias = (t.detach() for t in case.leaves(None))
+    for wanted, want in ((weight, right.d_weight), (residual, right.d_residual), (x, right.dx)):
+        wanted.requires_grad_()
+        running = Running(case.running_mean.clone(), case.running_var.clone(), None)
+        out, _ = batch_norm_relu(x, weight, bias, running, momentum=0.1, eps=1e-5, residual=residual)
+        assert torch.equal(torch.autograd.grad(out, wanted, case.dy)[0], want)
+        wanted.requires_grad_(False)
+
+
+def test_nan_is_not_hidden_by_the_relu() -> None:
+    case = Case((4, 16, 5, 5))
+    case.x[1, 3, 2, 2] = torch.nan
+    got = case.fused()
+    assert got.out[:, 3].isnan().all()
+    assert got.dx[:, 3].isnan().all()
+    assert got.running_mean.isnan().nonzero().tolist() == [[3]]
+    assert not got.out[:, 4].isnan().any()
+
+
+def test_refuses_what_it_cannot_do() -> None:
+    case = Case((4, 16, 5, 5))
+    running = Running(case.running_mean, case.running_var, case.tracked)
+    rest = case.weight, case.bias, running
+    options = {"momentum": 0.1, "eps": 1e-5}
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        batch_norm_relu(case.x[:1, :, :1, :1].contiguous(memory_format=torch.channels_last), *rest, **options)
+    with pytest.raises(ValueError, match="channels-last"):
+        batch_norm_relu(case.x.contiguous(), *rest, **options)
+    with pytest.raises(ValueError, match="channels-last"):
+        batch_norm_relu(case.x.double(), *rest, **options)
+    with pytest.raises(ValueError, match="residual must have the shape"):
+        batch_norm_relu(case.x, *rest, residual=case.x[:1], **options)
+    with pytest.raises(ValueError, match="bias must be 16"):
+        batch_norm_relu(case.x, case.weight, case.bias[:3], running, **options)
+    with pytest.raises(ValueError, match="var must be 16"):
+        batch_norm_relu(case.x, case.weight, case.bias, running._replace(var=case.running_var.double()), **options)
+
+
+def test_of_a_layer() -> None:
+    """The same as the layer itself, and it remembers the same."""
+    case, bn = Case((4, 16, 5, 5)), nn.BatchNorm2d(16, momentum=0.3, eps=1e-3).to(DEVICE)
+    other = nn.BatchNorm2d(16, momentum=0.3, eps=1e-3).to(DEVICE)
+    out, _ = batch_norm_of(bn, case.x, None, relu=True)
+    torch.testing.assert_close(out, other(case.x).relu())
+    for name, value in other.state_dict().items():
+        torch.testing.assert_close(bn.state_dict()[name], value)
+
+
+def test_applies_only_where_it_may() -> None:
+    """The questions asked of the module and the tensor, on a tensor that claims to be on a GPU."""
+
+    class OnGPU(Tensor):
+        is_cuda = True
+
+    def image(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.zeros(shape, dtype=dtype).contiguous(memory_format=torch.channels_last).as_subclass(OnGPU)
+
+    x, bn = image(4, 16, 5, 5), nn.BatchNorm2d(16)
+    assert applies(x, bn)
+    assert applies(image(4, 16, 5, 5, dtype=torch.bfloat16), bn)
+    assert applies(image(4, 16, 1, 1), bn)
+    assert applies(torch.zeros(4, 1, 5, 5).as_subclass(OnGPU), nn.BatchNorm2d(1))
+    assert not applies(torch.zeros(4, 16, 5, 5).as_subclass(OnGPU), bn)
+    assert not applies(torch.zeros(4, 16, 5, 5).contiguous(memory_format=torch.channels_last), bn)
+    assert not applies(x[:, :, ::2], bn)
+    assert not applies(x[:, :8], nn.BatchNorm2d(8))
+    assert not applies(x.double(), bn)
+    assert not applies(image(1, 16, 1, 1), bn)
+    assert not applies(x, nn.BatchNorm2d(16).eval())
+    assert not applies(x, nn.BatchNorm2d(16, momentum=None))
+    assert not applies(x, nn.BatchNorm2d(16, affine=False))
+    assert not applies(x, nn.BatchNorm2d(16, track_running_stats=False))
+    assert not applies(x, nn.BatchNorm2d(16).bfloat16())
+    assert not applies(x, nn.SyncBatchNorm(16))
+    assert not applies(x, nn.BatchNorm2d(8))
+    assert not torch.func.vmap(lambda _: torch.tensor(applies(x, bn)))(torch.zeros(2)).any()
+
+
+@needs_cuda
+def test_large_images_on_the_gpu() -> None:
+    for shape in ((128, 64, 32, 32), (128, 320, 16, 16), (128, 2048, 4, 4), (127, 256, 31, 31)):
+        Case(shape, torch.bfloat16, residual=shape[1] != 320).check(1e-4)
+
+
+@needs_cuda
+def test_same_bits_on_any_stream_and_under_load() -> None:
+    """Whoever comes last: many calls, while another stream keeps some multiprocessors busy."""
+    case = Case((64, 64, 16, 16), torch.bfloat16, residual=True)
+    want = case.fused()
+    torch.cuda.synchronize()
+    noise, side = torch.cuda.Stream(), torch.cuda.Stream()
+    matrix = torch.randn(2048, 2048, device="cuda")
+    for i in range(100):
+        with torch.cuda.stream(noise):
+            matrix @ matrix
+        with torch.cuda.stream(side if i % 2 else torch.cuda.current_stream()):
+            got = case.fused()
+        torch.cuda.synchronize()
+        for first, second in zip(want, got, strict=True):
+            assert torch.equal(first, second), i
+
+
+@needs_cuda
+def test_in_a_cuda_graph() -> None:
+    """Two replays give the same output and move the running statistics as two eager calls."""
+    case = Case((32, 64, 8, 8), torch.bfloat16, residual=True)
+    x, residual, weight, bias = case.leaves(None)
+
+    def state() -> tuple[Tensor, Tensor, Tensor]:
+        return case.running_mean.clone(), case.running_var.clone(), case.tracked.clone()
+
+    def step(buffers: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
+        out, _ = batch_norm_relu(x, weight, bias, Running(*buffers), momentum=0.1, eps=1e-5, residual=residual)
+        return out, *torch.autograd.grad(out, (x, residual, weight, bias), case.dy)
+
+    eager = state()
+    want = [step(eager) for _ in range(2)][-1]
+    buffers, start = state(), state()
+    warm = torch.cuda.Stream()
+    warm.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(warm):
+        step(buffers)
+    torch.cuda.current_stream().wait_stream(warm)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = step(buffers)
+    for buffer, value in zip(buffers, start, strict=True):
+        buffer.copy_(value)
+    for _ in range(2):
+        with torch.no_grad():
+            for tensor in got:
+                tensor.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        for name, first, second in zip(("out", "dx", "d_residual", "d_weight", "d_bias"), want, got, strict=True):
+            assert torch.equal(first, second), name
+    for first, second in zip(eager, buffers, strict=True):
+        assert torch.equal(first, second)
+
+
+@needs_cuda
+def test_applies_on_the_gpu() -> None:
+    x = torch.zeros(4, 16, 5, 5, device="cuda").contiguous(memory_format=torch.channels_last)
+    assert applies(x, nn.BatchNorm2d(16).cuda())
+    assert not applies(x.contiguous(), nn.BatchNorm2d(16).cuda())

@@ -1,0 +1,104 @@
+"""Copies of weights in half precision: what autocast would have computed, bit for bit."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dualfocal.train import Recipe
+from dualfocal.train.forward import Forward, HalfWeights, without_search
+
+
+class Net(nn.Module):
+    """A layer used twice, a weight shared with an embedding, one of its own, one that is not trained, one not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.again, self.unused = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(2, 2)
+        self.norm, self.scale = nn.BatchNorm1d(8), nn.Parameter(torch.ones(8, 1))
+        self.fixed = nn.Linear(8, 8).requires_grad_(False)
+        self.words, self.last = nn.Embedding(5, 8), nn.Linear(8, 5, bias=False)
+        self.last.weight = self.words.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.again(self.again(self.first(x))))
+        x = self.fixed(self.norm(x)) * self.scale[:, 0]
+        return self.last(x + self.words(torch.zeros(len(x), dtype=torch.long)))
+
+
+def forward_of(model: nn.Module) -> Forward:
+    recipe = Recipe(data="digits", model="small_cnn", precision="bfloat16").on(torch.device("cpu"))
+    return Forward(model, recipe, torch.device("cpu"))
+
+
+def test_they_give_the_bits_of_autocast() -> None:
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(16, 6)
+    halves, forward = HalfWeights(model), forward_of(model)
+    assert sorted(halves.named) == [
+        "again.bias",
+        "again.weight",
+        "first.bias",
+        "first.weight",
+        "unused.bias",
+        "unused.weight",
+    ]
+    for _ in range(2):
+        grads = []
+        for by_halves in (False, True):
+            model.zero_grad()
+            halves.refresh()
+            logits = forward(x, halves.named if by_halves else None)
+            assert logits.dtype == torch.float32
+            logits.square().sum().backward()
+            halves.return_gradients()
+            grads.append((logits, {name: weight.grad for name, weight in model.named_parameters()}))
+        (plain, one), (fast, other) = grads
+        assert torch.equal(plain, fast)
+        for name, grad in one.items():
+            assert (grad is None) == (other[name] is None), name
+            assert grad is None or (grad.dtype == torch.float32 and torch.equal(grad, other[name])), name
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(0.1)  # the copies follow
+
+
+def test_gradients_that_are_not_theirs_stay() -> None:
+    """A step without the copies, between steps with them."""
+    model, x = Net(), torch.randn(16, 6)
+    halves, forward = HalfWeights(model), forward_of(model)
+    halves.refresh()
+    forward(x, halves.named).sum().backward()
+    halves.return_gradients()
+    model.zero_grad()
+    forward(x).square().sum().backward()
+    want = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+    halves.return_gradients()
+    for name, grad in want.items():
+        assert torch.equal(model.get_parameter(name).grad, grad)
+
+
+def test_memory_format_stays() -> None:
+    halves = HalfWeights(nn.Conv2d(4, 4, 3).to(memory_format=torch.channels_last))
+    assert halves.named["weight"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_nothing_to_copy() -> None:
+    halves = HalfWeights(nn.BatchNorm1d(3))
+    halves.refresh()
+    halves.return_gradients()
+    assert halves.named == {}
+
+
+def test_cudnn_does_not_search_meanwhile() -> None:
+    torch.backends.cudnn.benchmark = True
+    try:
+        with without_search():
+            assert not torch.backends.cudnn.benchmark
+            assert torch.backends.cudnn.enabled
+        assert torch.backends.cudnn.benchmark
+        with pytest.raises(KeyError), without_search():
+            raise KeyError
+        assert torch.backends.cudnn.benchmark
+    finally:
+        torch.backends.cudnn.benchmark = False

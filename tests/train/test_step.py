@@ -1,0 +1,251 @@
+"""The captured step, played on the CPU: what is told to whom, and which memory is read. CUDA has tests of its own."""
+
+import random
+import signal
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dualfocal.paper.recipes import preset
+from dualfocal.train import Recipe, Run, engine, train
+from dualfocal.train.step import WARM_UP, CapturedStep, Step, Taken, _on_the_host
+
+FILES = ("model.safetensors", "predictions.safetensors")
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+class Played(CapturedStep):
+    """A capture that changes nothing, and a replay that does the step from the memory that was there, into the same."""
+
+    replays = 0
+    fails_with: Exception | None = None
+
+    def make_ready(self) -> None:
+        super().make_ready()
+        made.append(self)
+
+    def capture(self) -> bool:
+        if self.fails_with is not None:
+            self.give_up(str(self.fails_with))
+            return False
+        index, draws, criterion = self.index, self.draws, self.criterion
+        self.result = Taken(torch.zeros(()), None if self.recipe.clip_norm is None else torch.zeros(()), True)
+
+        def replay() -> None:
+            assert self.draws is draws  # what the graph reads is where it was
+            assert self.criterion is criterion
+            loss, norm, _ = self.take(index, self.fast_loss)
+            self.result.loss.copy_(loss)
+            if norm is not None:
+                self.result.norm.copy_(norm)
+            self.replays += 1
+
+        self.graph = SimpleNamespace(replay=replay)
+        return True
+
+
+made: list[Played] = []
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch, quick: None) -> list[Played]:
+    """Trainings on the CPU take captured steps; those that were made."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    for name, stand_in in {
+        "Stream": lambda device: stream,
+        "current_stream": lambda: stream,
+        "stream": lambda stream: nullcontext(),
+        "synchronize": lambda device: None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(engine, "make_step", Played)
+    made.clear()
+    return made
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """Images that are varied, 45 of them."""
+    rng = np.random.default_rng(0)
+    arrays = {f"x_{part}": rng.integers(0, 256, (n, 8, 8, 1), np.uint8) for part, n in (("train", 50), ("test", 9))}
+    labels = {f"y_{part}": rng.integers(0, 3, n) for part, n in (("train", 50), ("test", 9))}
+    np.savez(tmp_path / "toy.npz", **arrays, **labels)
+    return tmp_path / "toy.npz"
+
+
+def recipe_of(toy: Path, *settings: str) -> Recipe:
+    options = {"layout": "NHWC", "padding": 1, "flip": True, "val_size": 5}
+    recipe = Recipe(data=str(toy), data_options=options, model="small_cnn", epochs=3, batch_size=8, milestones=(1,))
+    return recipe.with_settings(settings)
+
+
+def assert_same(one: Run, other: Run) -> None:
+    for file in FILES:
+        assert (one.path / file).read_bytes() == (other.path / file).read_bytes()
+    times = ("seconds", "images_per_second")
+    logs = [[{k: v for k, v in line.items() if k not in times} for line in run.log] for run in (one, other)]
+    assert logs[0] == logs[1]
+
+
+def go(recipe: Recipe, out: Path) -> Run:
+    return train(recipe, out, device="cpu", progress=False)
+
+
+@pytest.mark.filterwarnings("ignore:loss ada_.* follows the validation part")
+@pytest.mark.parametrize(
+    "settings", [(), ("loss=ada_dual_focal",), ("clip_norm=none", "reduction=mean"), ("optimizer=adam", "lr=1e-3")]
+)
+def test_replays_are_the_steps_they_stand_for(
+    settings: tuple[str, ...], toy: Path, tmp_path: Path, played: list[Played], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over epochs with other draws, another learning rate, other gammas; 5 full batches each and a smaller one."""
+    recipe = recipe_of(toy, *settings)
+    captured = go(recipe, tmp_path / "captured")
+    assert played[0].replays == 3 * 5 - WARM_UP
+    assert [(s["step"], s["start_up_seconds"] > 0) for s in captured.result["sessions"]] == [("captured", True)]
+    monkeypatch.setattr(engine, "make_step", Step)
+    eager = go(recipe, tmp_path / "eager")
+    assert_same(eager, captured)
+    assert [(s["step"], s["start_up_seconds"]) for s in eager.result["sessions"]] == [("eager", 0)]
+
+
+@pytest.mark.parametrize("step", [2, 4, 6, 11])
+def test_a_resumed_run_is_captured_anew(
+    step: int, toy: Path, tmp_path: Path, played: list[Played], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_of(toy)
+    whole = go(recipe, tmp_path / "whole")
+    take, steps = Step.take, 0
+
+    def interrupted(self: Step, *arguments: Any) -> Taken:
+        nonlocal steps
+        steps += 1
+        if steps == step:
+            signal.raise_signal(signal.SIGINT)
+        return take(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Step, "take", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            go(recipe, tmp_path / "parts")
+    run = go(recipe, tmp_path / "parts")
+    assert_same(whole, run)
+    assert len(run.result["sessions"]) == 2
+
+
+def test_what_cannot_be_captured_goes_on_without(
+    toy: Path,
+    tmp_path: Path,
+    played: list[Played],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Played, "fails_with", RuntimeError("operation not permitted when stream is capturing"))
+    run = train(recipe_of(toy), tmp_path / "run", device="cpu")
+    told = [line for line in capsys.readouterr().err.splitlines() if "cannot be captured" in line]
+    assert told == ["the step cannot be captured and runs slower: operation not permitted when stream is capturing"]
+    assert run.result["notes"][-1:] == told
+    assert run.result["sessions"][0]["step"] == "eager"
+    monkeypatch.setattr(engine, "make_step", Step)
+    assert_same(go(recipe_of(toy), tmp_path / "eager"), run)
+
+
+def test_it_says_when_it_is_ready(
+    toy: Path, tmp_path: Path, played: list[Played], capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(recipe_of(toy), tmp_path / "run", device="cpu")
+    told = [line for line in capsys.readouterr().err.splitlines() if "the step is" in line]
+    assert len(told) == 1
+    assert told[0].startswith("the step is captured, ready after ")
+
+
+class Net(nn.Module):
+    def __init__(self, act: Any) -> None:
+        super().__init__()
+        self.act, self.steps, self.inner = act, 0, nn.BatchNorm1d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.act(self)
+        return self.inner(x)
+
+
+def count(net: Net) -> None:
+    net.steps += 1
+
+
+@pytest.mark.parametrize(
+    ("act", "seen"),
+    [
+        (count, True),
+        (lambda net: random.random(), True),
+        (lambda net: np.random.rand(), True),
+        (lambda net: torch.rand(1), True),
+        (lambda net: None, False),
+    ],
+    ids=["counts", "random", "numpy", "torch on the CPU", "nothing"],
+)
+def test_what_a_graph_would_not_see_is_noticed(act: Any, seen: bool) -> None:
+    net = Net(act)
+    found = []
+    for _ in range(2):
+        net(torch.randn(4, 3, generator=torch.Generator()))
+        found.append(_on_the_host(net))
+    assert (found[0] != found[1]) == seen
+
+
+# What auto means
+
+
+def digits(**changed: Any) -> Recipe:
+    return Recipe(data="digits", model="small_cnn", **changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "device", "processes", "found"),
+    [
+        ({}, CPU, 1, ("float32", False, "eager")),
+        ({}, CUDA, 1, ("bfloat16", True, "captured")),
+        ({}, CUDA, 2, ("bfloat16", True, "eager")),
+        ({}, torch.device("mps"), 1, ("float32", False, "eager")),
+        ({"precision": "tf32", "channels_last": False, "step": "compiled"}, CUDA, 1, ("tf32", False, "compiled")),
+        ({"precision": "bfloat16", "channels_last": True, "step": "eager"}, CPU, 1, ("bfloat16", True, "eager")),
+        ({"deterministic": True}, CUDA, 1, ("bfloat16", True, "captured")),
+    ],
+)
+def test_auto(changed: dict[str, Any], device: torch.device, processes: int, found: tuple[Any, ...]) -> None:
+    recipe = digits(**changed).on(device, processes)
+    assert (recipe.precision, recipe.channels_last, recipe.step) == found
+    assert recipe.on(device, processes) == recipe
+
+
+@pytest.mark.parametrize(
+    ("changed", "device", "processes", "message"),
+    [
+        ({"step": "captured"}, CPU, 1, "step=captured needs CUDA, this is cpu"),
+        ({"step": "compiled"}, CPU, 1, "step=compiled needs CUDA, this is cpu"),
+        ({"step": "captured"}, CUDA, 2, "step=captured needs one process, there are 2"),
+        ({"step": "compiled", "deterministic": True}, CUDA, 1, "deterministic=true cannot be had with step=compiled"),
+    ],
+)
+def test_what_cannot_be_had(changed: dict[str, Any], device: torch.device, processes: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        digits(**changed).on(device, processes)
+
+
+def test_the_run_keeps_what_was_asked_for_and_what_was_done(tmp_path: Path, quick: None) -> None:
+    run = go(preset("digits", ["epochs=1"]), tmp_path / "run")
+    assert (run.recipe.precision, run.recipe.channels_last, run.recipe.step) == ("auto", None, "auto")
+    session = run.result["sessions"][0]
+    assert [session[name] for name in ("precision", "channels_last", "step")] == ["float32", False, "eager"]
+
+
+def test_a_captured_step_is_refused_on_the_cpu_before_there_is_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="step=captured needs CUDA, this is cpu"):
+        go(preset("digits", ["step=captured"]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
