@@ -1,7 +1,8 @@
-"""The four kernels of ``batch_norm``: two reduce over the rows of a matrix (M, C), two map its elements.
+"""The kernels of ``batch_norm``: two reduce over the rows of a matrix (M, C), two map its elements.
 
-A reduction leaves partial results, one per split of the rows; each program of the mapping kernel that follows merges
-those of its channels for itself, in a fixed order: no atomics, no third launch, and the same bits each time.
+A reduction leaves partial results, one per split of the rows, which a small kernel merges in a fixed order: the same
+bits each time. (Tried, and slower on an H200: the last program to arrive merges, told by a counter; and each program of
+the mapping kernel merges for itself.)
 """
 
 import triton  # type: ignore[import-untyped]
@@ -36,7 +37,6 @@ def statistics_kernel(  # type: ignore[no-untyped-def]
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
     STAGES: tl.constexpr,
-    UNROLL: tl.constexpr,
 ):
     """What each split of the rows says of each channel."""
     split, splits = tl.program_id(1), tl.num_programs(1)
@@ -45,7 +45,7 @@ def statistics_kernel(  # type: ignore[no-untyped-def]
     mean = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     m2 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     seen = 0.0
-    for tile in tl.range(split, tl.cdiv(M, BLOCK_M), splits, num_stages=STAGES, loop_unroll_factor=UNROLL):
+    for tile in tl.range(split, tl.cdiv(M, BLOCK_M), splits, num_stages=STAGES):
         at, mask = _tile(tile, cols, M, C, BLOCK_M)
         x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
         delta = x - mean
@@ -64,74 +64,79 @@ def statistics_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _merged_statistics(partial_ptr, splits, rows_a_tile, cols, M, C, CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Mean and variance of all rows; deviations are taken from the first split's mean, which is near."""
+def finish_statistics_kernel(  # type: ignore[no-untyped-def]
+    partial_ptr,
+    weight_ptr,
+    bias_ptr,
+    running_mean_ptr,
+    running_var_ptr,
+    tracked_ptr,  # None: nobody counts
+    saved_ptr,  # (4, C): mean, rstd, scale, shift
+    M,
+    C,
+    splits,
+    rows_a_tile,
+    momentum,
+    eps,
+    CHUNK: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Mean and variance of all rows, and what follows from them."""
+    block = tl.program_id(0)
+    cols = block * BLOCK_C + tl.arange(0, BLOCK_C)
+    weight, bias = _channel(weight_ptr, cols, C), _channel(bias_ptr, cols, C)
+    running_mean, running_var = _channel(running_mean_ptr, cols, C), _channel(running_var_ptr, cols, C)
     first = _channel(partial_ptr, cols, C)
-    sum_off = tl.zeros((CHUNK, cols.shape[0]), tl.float32)
-    sum_m2 = tl.zeros((CHUNK, cols.shape[0]), tl.float32)
+    sum_off = tl.zeros((CHUNK, BLOCK_C), tl.float32)
+    sum_m2 = tl.zeros((CHUNK, BLOCK_C), tl.float32)
     stride = splits * rows_a_tile
     for chunk in range(tl.cdiv(splits, CHUNK)):
         at, mask = _tile(chunk, cols, splits, C, CHUNK)
         which = chunk * CHUNK + tl.arange(0, CHUNK)
         rest = tl.minimum(tl.maximum(M % stride - which * rows_a_tile, 0), rows_a_tile)
         count = (M // stride * rows_a_tile + rest).to(tl.float32)[:, None]
+        # Deviations from the first split's mean, which is near: their squares may be subtracted.
         off = tl.where(mask, tl.load(partial_ptr + at, mask=mask, other=0.0) - first[None, :], 0.0)
         m2 = tl.load(partial_ptr + splits * C + at, mask=mask, other=0.0)
         sum_off += count * off
         sum_m2 += m2 + count * off * off
     total = M.to(tl.float32)
     off_of_all = tl.sum(sum_off, 0) / total
-    return first + off_of_all, tl.sum(sum_m2, 0) / total - off_of_all * off_of_all
+    mean = first + off_of_all
+    var = tl.sum(sum_m2, 0) / total - off_of_all * off_of_all
+    var = tl.where(var < 0.0, 0.0, var)  # NaN stays
+    rstd = tl.rsqrt(var + eps)
+    scale = weight * rstd
+    inside = cols < C
+    tl.store(saved_ptr + cols, mean, mask=inside)
+    tl.store(saved_ptr + C + cols, rstd, mask=inside)
+    tl.store(saved_ptr + 2 * C + cols, scale, mask=inside)
+    tl.store(saved_ptr + 3 * C + cols, bias - mean * scale, mask=inside)
+    unbiased = var * (total / (total - 1.0))
+    tl.store(running_mean_ptr + cols, (1.0 - momentum) * running_mean + momentum * mean, mask=inside)
+    tl.store(running_var_ptr + cols, (1.0 - momentum) * running_var + momentum * unbiased, mask=inside)
+    if tracked_ptr is not None:
+        tl.store(tracked_ptr, tl.load(tracked_ptr) + 1, mask=block == 0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def apply_kernel(  # type: ignore[no-untyped-def]
     x_ptr,
     residual_ptr,  # None: there is none
-    partial_ptr,
-    weight_ptr,
-    bias_ptr,
-    running_mean_ptr,
-    running_var_ptr,
-    tracked_ptr,
-    saved_ptr,  # (4, C): mean, rstd, scale, shift
+    saved_ptr,
     out_ptr,
     M,
     C,
-    partial_splits,
-    partial_rows,  # of a tile
-    momentum,
-    eps,
     RELU: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
     STAGES: tl.constexpr,
-    UNROLL: tl.constexpr,
-    CHUNK: tl.constexpr,
 ):
-    """``relu(x * scale + shift + residual)``; the first split also keeps what is to be kept."""
-    block, split = tl.program_id(0), tl.program_id(1)
-    cols = block * BLOCK_C + tl.arange(0, BLOCK_C)
-    mean, var = _merged_statistics(partial_ptr, partial_splits, partial_rows, cols, M, C, CHUNK)
-    rstd = tl.rsqrt(tl.maximum(var, 0.0) + eps)
-    rstd = tl.where(var != var, var, rstd)  # NaN stays
-    scale = _channel(weight_ptr, cols, C) * rstd
-    shift = _channel(bias_ptr, cols, C) - mean * scale
-    if split == 0:
-        inside = cols < C
-        tl.store(saved_ptr + cols, mean, mask=inside)
-        tl.store(saved_ptr + C + cols, rstd, mask=inside)
-        tl.store(saved_ptr + 2 * C + cols, scale, mask=inside)
-        tl.store(saved_ptr + 3 * C + cols, shift, mask=inside)
-        unbiased = var * (M.to(tl.float32) / (M - 1).to(tl.float32))
-        new_mean = (1.0 - momentum) * _channel(running_mean_ptr, cols, C) + momentum * mean
-        new_var = (1.0 - momentum) * _channel(running_var_ptr, cols, C) + momentum * unbiased
-        tl.store(running_mean_ptr + cols, new_mean, mask=inside)
-        tl.store(running_var_ptr + cols, new_var, mask=inside)
-        if tracked_ptr is not None:
-            tl.store(tracked_ptr, tl.load(tracked_ptr) + 1, mask=block == 0)
+    """``relu(x * scale + shift + residual)``."""
+    cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    scale, shift = _channel(saved_ptr + 2 * C, cols, C), _channel(saved_ptr + 3 * C, cols, C)
     tiles = tl.cdiv(M, BLOCK_M)
-    for tile in tl.range(split, tiles, tl.num_programs(1), num_stages=STAGES, loop_unroll_factor=UNROLL):
+    for tile in tl.range(tl.program_id(1), tiles, tl.num_programs(1), num_stages=STAGES):
         at, mask = _tile(tiles - 1 - tile, cols, M, C, BLOCK_M)
         # Nothing reads the inputs again before the backward pass: the cache is for the output.
         x = tl.load(x_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
@@ -158,7 +163,6 @@ def backward_sums_kernel(  # type: ignore[no-untyped-def]
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
     STAGES: tl.constexpr,
-    UNROLL: tl.constexpr,
 ):
     """Sums of the gradient behind the ReLU, g, for each split of the rows; and g itself."""
     split, splits = tl.program_id(1), tl.num_programs(1)
@@ -167,7 +171,7 @@ def backward_sums_kernel(  # type: ignore[no-untyped-def]
     scale, shift = _channel(saved_ptr + 2 * C, cols, C), _channel(saved_ptr + 3 * C, cols, C)
     sum_g = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     sum_gx = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    for tile in tl.range(split, tl.cdiv(M, BLOCK_M), splits, num_stages=STAGES, loop_unroll_factor=UNROLL):
+    for tile in tl.range(split, tl.cdiv(M, BLOCK_M), splits, num_stages=STAGES):
         at, mask = _tile(tile, cols, M, C, BLOCK_M)
         g = tl.load(dy_ptr + at, mask=mask, other=0.0).to(tl.float32)
         x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
@@ -190,14 +194,38 @@ def backward_sums_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _merged_sums(partial_ptr, splits, cols, C, CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
-    first = tl.zeros((CHUNK, cols.shape[0]), tl.float32)
-    second = tl.zeros((CHUNK, cols.shape[0]), tl.float32)
+def finish_sums_kernel(  # type: ignore[no-untyped-def]
+    partial_ptr,
+    saved_ptr,
+    d_weight_ptr,
+    d_bias_ptr,
+    slope_ptr,  # (2, C): b and c of dx = scale * g + b * x + c
+    M,
+    C,
+    splits,
+    CHUNK: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Gradients of weight and bias, and what follows from them."""
+    cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mean, rstd = _channel(saved_ptr, cols, C), _channel(saved_ptr + C, cols, C)
+    scale = _channel(saved_ptr + 2 * C, cols, C)
+    sum_g = tl.zeros((CHUNK, BLOCK_C), tl.float32)
+    sum_gx = tl.zeros((CHUNK, BLOCK_C), tl.float32)
     for chunk in range(tl.cdiv(splits, CHUNK)):
         at, mask = _tile(chunk, cols, splits, C, CHUNK)
-        first += tl.load(partial_ptr + at, mask=mask, other=0.0)
-        second += tl.load(partial_ptr + splits * C + at, mask=mask, other=0.0)
-    return tl.sum(first, 0), tl.sum(second, 0)
+        sum_g += tl.load(partial_ptr + at, mask=mask, other=0.0)
+        sum_gx += tl.load(partial_ptr + splits * C + at, mask=mask, other=0.0)
+    d_bias = tl.sum(sum_g, 0)
+    d_weight = tl.sum(sum_gx, 0) * rstd
+    # dx = scale * (g - d_bias / M - (x - mean) * rstd * d_weight / M)
+    total = M.to(tl.float32)
+    b = -scale * rstd * (d_weight / total)
+    inside = cols < C
+    tl.store(d_bias_ptr + cols, d_bias, mask=inside)
+    tl.store(d_weight_ptr + cols, d_weight, mask=inside)
+    tl.store(slope_ptr + cols, b, mask=inside)
+    tl.store(slope_ptr + C + cols, -scale * (d_bias / total) - b * mean, mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -205,35 +233,21 @@ def backward_apply_kernel(  # type: ignore[no-untyped-def]
     g_ptr,
     x_ptr,
     saved_ptr,
-    partial_ptr,
-    d_weight_ptr,
-    d_bias_ptr,
+    slope_ptr,
     dx_ptr,
     M,
     C,
-    partial_splits,
     RELU: tl.constexpr,  # whether g still has to pass the ReLU, which follows from x
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
     STAGES: tl.constexpr,
-    UNROLL: tl.constexpr,
-    CHUNK: tl.constexpr,
 ):
-    """``dx = scale * (g - mean(g) - (x - mean) * rstd * d_weight / M)``; the first split keeps the sums."""
-    split = tl.program_id(1)
+    """``dx = scale * g + b * x + c``."""
     cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    mean, rstd = _channel(saved_ptr, cols, C), _channel(saved_ptr + C, cols, C)
     scale, shift = _channel(saved_ptr + 2 * C, cols, C), _channel(saved_ptr + 3 * C, cols, C)
-    d_bias, sum_gx = _merged_sums(partial_ptr, partial_splits, cols, C, CHUNK)
-    d_weight = sum_gx * rstd
-    if split == 0:
-        tl.store(d_bias_ptr + cols, d_bias, mask=cols < C)
-        tl.store(d_weight_ptr + cols, d_weight, mask=cols < C)
-    total = M.to(tl.float32)
-    b = -scale * rstd * (d_weight / total)
-    c = -scale * (d_bias / total) - b * mean
+    b, c = _channel(slope_ptr, cols, C), _channel(slope_ptr + C, cols, C)
     tiles = tl.cdiv(M, BLOCK_M)
-    for tile in tl.range(split, tiles, tl.num_programs(1), num_stages=STAGES, loop_unroll_factor=UNROLL):
+    for tile in tl.range(tl.program_id(1), tiles, tl.num_programs(1), num_stages=STAGES):
         at, mask = _tile(tiles - 1 - tile, cols, M, C, BLOCK_M)
         g = tl.load(g_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
         x = tl.load(x_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)

@@ -1,9 +1,9 @@
-"""Training-mode batch norm with the residual sum and the ReLU that follow it, in two kernels each way.
+"""Training-mode batch norm with the residual sum and the ReLU that follow it, in two passes over the data each way.
 
-A channels-last batch of images is a matrix of rows (M = N * H * W, C). One kernel reduces over its rows, the next maps
-its elements, and each reads it once; torch's own need four to six, and as many passes. All arithmetic is float32. The
-rows are dealt out tile by tile, so that all programs sweep the matrix from top to bottom together; the mapping kernels
-sweep from bottom to top, since the bottom is what is still in the L2 cache.
+A channels-last batch of images is a matrix of rows (M = N * H * W, C). One kernel reduces over its rows, another maps
+its elements, and each reads it once. All arithmetic is float32. The rows are dealt out tile by tile, so that all
+programs sweep the matrix from top to bottom together; the mapping kernels sweep from bottom to top, since the bottom is
+what is still in the L2 cache.
 """
 
 import functools
@@ -19,13 +19,15 @@ from dualfocal.kernels._batch_norm_triton import (
     apply_kernel,
     backward_apply_kernel,
     backward_sums_kernel,
+    finish_statistics_kernel,
+    finish_sums_kernel,
     statistics_kernel,
 )
 from dualfocal.losses._common import under_transform
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-CHUNK = 32  # splits that are merged at a time
-MAX_SPLITS = 64  # of a reduction: each program of the next kernel reads them all
+MERGE = {"CHUNK": 64, "BLOCK_C": 16}  # splits and channels that are merged at a time
+MAX_SPLITS = 128  # of a reduction
 H200_SMS = 132  # assumed where there is no device to ask
 
 
@@ -37,19 +39,14 @@ class Plan(NamedTuple):
     splits: int  # programs that share the rows of one block of channels
     num_warps: int
     num_stages: int = 1  # tiles under way at a time; above 1 they pass through shared memory
-    unroll: int = 1  # tiles a round of the loop
 
 
 class Partial(NamedTuple):
     """What a reduction leaves: two numbers of each channel for each split of the rows."""
 
     sums: Tensor  # (2, splits, C)
+    rows: int
     rows_a_tile: int
-
-    @property
-    def splits(self) -> int:
-        """How many there are to merge."""
-        return self.sums.shape[1]
 
 
 class Running(NamedTuple):
@@ -70,19 +67,13 @@ def plan_for(kernel: str, rows: int, channels: int, itemsize: int, sms: int = H2
     reduces = kernel in ("statistics", "backward_sums")
     divisor = channels & -channels  # a power of two; lanes beyond the last channel would idle
     block_c = max(16, min(divisor if divisor >= 32 else triton.next_power_of_2(channels), 64))
-    # 16-byte loads of a tile by each thread, warps, programs per multiprocessor, stages, tiles unrolled.
-    if not reduces:
-        loads, num_warps, per_sm, stages, unroll = 2, 4, 8, 3, 1
-    elif channels < 128:  # few blocks of channels: large programs, to have few splits to merge
-        loads, num_warps, per_sm, stages, unroll = 1, 16, 1, 1, 4
-        block_c = min(block_c, 32)
-    else:
-        loads, num_warps, per_sm, stages, unroll = 2, 8, 2, 1, 2
-    block_m = min(num_warps * 32 * loads * (16 // itemsize) // block_c, triton.next_power_of_2(rows))
+    num_warps, per_sm = (8, 2) if reduces else (4, 8)  # programs on a multiprocessor
+    # Two loads of 16 bytes by each thread make a tile.
+    block_m = min(num_warps * 32 * 2 * (16 // itemsize) // block_c, triton.next_power_of_2(rows))
     tiles, blocks = triton.cdiv(rows, block_m), triton.cdiv(channels, block_c)
     splits = max(1, min(tiles, MAX_SPLITS if reduces else tiles, per_sm * sms // blocks))
     splits = triton.cdiv(tiles, triton.cdiv(tiles, splits))  # as many tiles for each; fewer programs take no longer
-    return Plan(block_m, block_c, splits, num_warps, stages, unroll)
+    return Plan(block_m, block_c, splits, num_warps, num_stages=3 if tiles > 2 * splits else 1)
 
 
 def statistics(x: Tensor, plan: Plan | None = None) -> Partial:
@@ -91,34 +82,31 @@ def statistics(x: Tensor, plan: Plan | None = None) -> Partial:
     sums = torch.empty((2, plan.splits, x.shape[1]), dtype=torch.float32, device=x.device)
     with _device(x):
         statistics_kernel[grid](x, sums, rows, x.shape[1], RAGGED=rows % plan.block_m != 0, **options)
-    return Partial(sums, plan.block_m)
+    return Partial(sums, rows, plan.block_m)
 
 
-def apply(
-    x: Tensor,
-    residual: Tensor | None,
-    partial: Partial,
-    weight: Tensor,
-    bias: Tensor,
-    running: Running,
-    momentum: float,
-    eps: float,
-    relu: bool,
-    plan: Plan | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The output; and mean, 1 / std, scale and shift of each channel, (4, C)."""
+def finish_statistics(
+    partial: Partial, weight: Tensor, bias: Tensor, running: Running, momentum: float, eps: float
+) -> Tensor:
+    """Mean, 1 / std, scale and shift of each channel, (4, C)."""
+    _, splits, channels = partial.sums.shape
+    saved = torch.empty((4, channels), dtype=torch.float32, device=weight.device)
+    with _device(weight):
+        finish_statistics_kernel[(triton.cdiv(channels, MERGE["BLOCK_C"]),)](
+            *(partial.sums, weight, bias, *running, saved),
+            *(partial.rows, channels, splits, partial.rows_a_tile, momentum, eps),
+            **MERGE,
+        )
+    return saved
+
+
+def apply(x: Tensor, residual: Tensor | None, saved: Tensor, relu: bool, plan: Plan | None = None) -> Tensor:
+    """``relu(x * scale + shift + residual)``."""
     rows, grid, _, options = _prepare("apply", x, plan)
     out = torch.empty_like(x, memory_format=torch.channels_last)
-    saved = torch.empty((4, x.shape[1]), dtype=torch.float32, device=x.device)
     with _device(x):
-        apply_kernel[grid](
-            *(x, residual, partial.sums, weight, bias, *running, saved, out),
-            *(rows, x.shape[1], partial.splits, partial.rows_a_tile, momentum, eps),
-            RELU=relu,
-            CHUNK=CHUNK,
-            **options,
-        )
-    return out, saved
+        apply_kernel[grid](x, residual, saved, out, rows, x.shape[1], RELU=relu, **options)
+    return out
 
 
 def backward_sums(
@@ -140,24 +128,28 @@ def backward_sums(
     g = torch.empty_like(x, memory_format=torch.channels_last) if wanted else None
     with _device(x):
         backward_sums_kernel[grid](dy, more_dy, x, out, g, saved, sums, rows, x.shape[1], RELU=relu, **options)
-    return Partial(sums, plan.block_m), dy if g is None else g
+    return Partial(sums, rows, plan.block_m), dy if g is None else g
 
 
-def backward_apply(
-    g: Tensor, x: Tensor, saved: Tensor, partial: Partial, relu: bool, plan: Plan | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, weight and bias; with ``relu``, g has yet to pass it."""
+def finish_sums(partial: Partial, saved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of weight and bias, and (2, C) coefficients for ``backward_apply``."""
+    _, splits, channels = partial.sums.shape
+    d_weight, d_bias = (torch.empty(channels, dtype=torch.float32, device=saved.device) for _ in range(2))
+    slope = torch.empty((2, channels), dtype=torch.float32, device=saved.device)
+    with _device(saved):
+        finish_sums_kernel[(triton.cdiv(channels, MERGE["BLOCK_C"]),)](
+            partial.sums, saved, d_weight, d_bias, slope, partial.rows, channels, splits, **MERGE
+        )
+    return d_weight, d_bias, slope
+
+
+def backward_apply(g: Tensor, x: Tensor, saved: Tensor, slope: Tensor, relu: bool, plan: Plan | None = None) -> Tensor:
+    """The gradient of x; with ``relu``, g has yet to pass it."""
     rows, grid, _, options = _prepare("backward_apply", x, plan)
     dx = torch.empty_like(x, memory_format=torch.channels_last)
-    d_weight, d_bias = (torch.empty(x.shape[1], dtype=torch.float32, device=x.device) for _ in range(2))
     with _device(x):
-        backward_apply_kernel[grid](
-            *(g, x, saved, partial.sums, d_weight, d_bias, dx, rows, x.shape[1], partial.splits),
-            RELU=relu,
-            CHUNK=CHUNK,
-            **options,
-        )
-    return dx, d_weight, d_bias
+        backward_apply_kernel[grid](g, x, saved, slope, dx, rows, x.shape[1], RELU=relu, **options)
+    return dx
 
 
 class _BatchNormReLU(torch.autograd.Function):
@@ -175,7 +167,8 @@ class _BatchNormReLU(torch.autograd.Function):
         eps: float,
         relu: bool,
     ) -> tuple[Tensor, Tensor]:
-        out, saved = apply(x, residual, statistics(x), weight, bias, running, momentum, eps, relu)
+        saved = finish_statistics(statistics(x), weight, bias, running, momentum, eps)
+        out = apply(x, residual, saved, relu)
         ctx.relu, ctx.has_residual = relu, residual is not None
         ctx.save_for_backward(x, saved, out if relu and residual is not None else None)
         ctx.set_materialize_grads(False)
@@ -191,7 +184,8 @@ class _BatchNormReLU(torch.autograd.Function):
         dy, more_dy = _rows(dy), None if more_dy is None else _rows(more_dy)
         partial, g = backward_sums(dy, more_dy, x, out, saved, ctx.relu)
         has_passed = out is not None or more_dy is not None
-        dx, d_weight, d_bias = backward_apply(g, x, saved, partial, ctx.relu and not has_passed)
+        d_weight, d_bias, slope = finish_sums(partial, saved)
+        dx = backward_apply(g, x, saved, slope, ctx.relu and not has_passed)
         return dx, d_weight, d_bias, g if ctx.has_residual else None, *[None] * 4
 
 
@@ -290,6 +284,6 @@ def _prepare(kernel: str, x: Tensor, plan: Plan | None) -> tuple[int, tuple[int,
     plan = plan or plan_for(kernel, rows, channels, x.element_size(), _num_sms(x.device))
     plan = plan._replace(splits=min(plan.splits, triton.cdiv(rows, plan.block_m)))
     # Fused multiply-adds, said explicitly: the default differs between versions of triton.
-    options = {"num_warps": plan.num_warps, "enable_fp_fusion": True, "STAGES": plan.num_stages, "UNROLL": plan.unroll}
+    options = {"num_warps": plan.num_warps, "enable_fp_fusion": True, "STAGES": plan.num_stages}
     grid = triton.cdiv(channels, plan.block_c), plan.splits
     return rows, grid, plan, {"BLOCK_M": plan.block_m, "BLOCK_C": plan.block_c, **options}

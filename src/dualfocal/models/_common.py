@@ -5,6 +5,7 @@ from functools import cache
 from types import ModuleType
 from typing import TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -41,7 +42,7 @@ def normalize_for_two(
     Training on CUDA in channels_last, kernels of our own do all of it in two passes, and its gradient in two; they add
     the gradients of both users as they read them.
     """
-    kernels = _kernels() if x.is_cuda else None
+    kernels = _kernels() if x.is_cuda and not torch.compiler.is_compiling() else None
     if kernels is not None and kernels.applies(x, norm):
         both: tuple[Tensor, Tensor] = kernels.batch_norm_of(norm, x, residual, relu)
         return both

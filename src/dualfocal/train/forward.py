@@ -1,7 +1,7 @@
 """The way of a batch through a model, as the recipe wants it: precision, memory format, copies of weights."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -30,17 +30,13 @@ class Forward:
     recipe: Recipe
     device: torch.device
 
-    def __post_init__(self) -> None:
-        half = self.recipe.precision == "bfloat16"
-        self.context = torch.autocast(self.device.type, torch.bfloat16) if half else nullcontext()
-
     def __call__(self, inputs: Tensor, weights: dict[str, Tensor] | None = None) -> Tensor:
         """Logits, float32 or float64; with ``weights`` in the place of some of the model's, by name."""
         if self.recipe.precision == "float64":
             inputs = inputs.double()
         if self.recipe.channels_last and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        with self.context:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16"):
             logits = functional_call(self.model, weights, (inputs,)) if weights else self.model(inputs)
         if not isinstance(logits, Tensor):
             raise TypeError(f"a model must give a tensor of logits, got {type(logits).__name__}")

@@ -221,7 +221,8 @@ def repeatable(recipe: Recipe, device: torch.device) -> Iterator[None]:
     if on_cuda and recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
         torch.use_deterministic_algorithms(True)
-    cudnn.benchmark = on_cuda and not recipe.deterministic
+    # A search for the fastest convolutions takes 10 s and more; for bfloat16 in channels_last it has found none.
+    cudnn.benchmark = on_cuda and not recipe.deterministic and recipe.precision != "bfloat16"
     if on_cuda and recipe.precision in ("float32", "tf32"):
         cudnn.allow_tf32 = recipe.precision == "tf32"
         torch.set_float32_matmul_precision("high" if recipe.precision == "tf32" else "highest")

@@ -118,12 +118,12 @@ class CapturedStep(Step):
 
     def make_ready(self) -> None:
         """Memory that the graph reads the batch from."""
-        self.way = "captured"
+        self.aim: str | None = "captured"
         self.index = torch.zeros(self.recipe.batch_size, dtype=torch.int64, device=self.group.device)
         self.stream = torch.cuda.Stream(self.group.device)  # type: ignore[no-untyped-call]
         self.graph: torch.cuda.CUDAGraph | None = None
         self.result: Taken | None = None
-        self.before: list[Any] = []
+        self.warm, self.changing = 0, False
         self.fast_loss: Callable[[Tensor, Tensor], Tensor] = self.loss
         if self.recipe.precision == "bfloat16":
             self.halves = HalfWeights(self.forward.model)
@@ -141,38 +141,40 @@ class CapturedStep(Step):
         if len(batch) < len(self.index):
             with without_search():  # one step in hundreds
                 return super().__call__(batch)
-        if self.graph is None and self.way != "eager":
-            return self.approach(batch)
-        if self.graph is None:
-            return super().__call__(batch)
-        self.index.copy_(batch)
-        return self.replay()
+        if self.graph is not None:
+            self.index.copy_(batch)
+            return self.replay()
+        return super().__call__(batch) if self.aim is None else self.approach(batch)
 
     def approach(self, batch: Tensor) -> Taken:
         """One of the steps before there is a graph, or the first with it; the clock runs."""
         start = time.perf_counter()
         self.index.copy_(batch)
-        if len(self.before) < WARM_UP:
+        if self.warm < WARM_UP:
             taken = self.warm_up()
-        elif self.before[-1] != self.before[0]:
+        elif self.changing:
             self.give_up("the model draws random numbers or keeps numbers on the CPU, which a graph would not see")
             taken = super().__call__(batch)
         else:
             taken = self.replay() if self.capture() else super().__call__(batch)
         torch.cuda.synchronize(self.group.device)
         self.seconds += time.perf_counter() - start
-        if self.graph is not None:
+        if self.graph is not None and self.aim is not None:
+            self.way = self.aim
             self.say(f"the step is {self.way}, ready after {self.seconds:.1f} s")
         return taken
 
     def warm_up(self) -> Taken:
         """A step like any other, on a stream like the graph's."""
+        before = _on_the_host(self.forward.model)
         current = torch.cuda.current_stream()
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
             taken = self.take(self.index, self.fast_loss)
         current.wait_stream(self.stream)
-        self.before.append(_on_the_host(self.forward.model))
+        # The first step may make what the others find.
+        self.changing |= self.warm > 0 and _on_the_host(self.forward.model) != before
+        self.warm += 1
         return taken
 
     def capture(self) -> bool:
@@ -197,11 +199,11 @@ class CapturedStep(Step):
 
     def give_up(self, reason: str) -> None:
         """From now on without a graph."""
-        self.change("eager", f"the step cannot be captured and runs slower: {reason}")
+        self.aim_lower(None, f"the step cannot be captured and runs slower: {reason}")
 
-    def change(self, way: str, problem: str) -> None:
+    def aim_lower(self, aim: str | None, problem: str) -> None:
         """Another way than the recipe's, and why."""
-        self.way, self.problem = way, problem
+        self.aim, self.problem = aim, problem
         self.say(problem)
 
 
@@ -211,20 +213,20 @@ class CompiledStep(CapturedStep):
     def make_ready(self) -> None:
         """Nothing is compiled before the first batch."""
         super().make_ready()
-        self.way, self.halves = "compiled", None
-        torch.compiler.reset()  # each run compiles once, and none shall meet the limit of recompilations
-        self.fast_loss = torch.compile(self.loss, fullgraph=True, dynamic=False)
+        self.aim, self.halves, self.fast_loss = "compiled", None, self.loss
 
     def warm_up(self) -> Taken:
         """A step like any other, but the first is compiled before it."""
-        if self.before or self.way != "compiled":
+        if self.warm or self.aim != "compiled":
             return super().warm_up()
         self.say("compiling the step, about a minute")
         try:
+            torch.compiler.reset()  # each run compiles once, and none shall meet the limit of recompilations
+            self.fast_loss = torch.compile(self.loss, fullgraph=True, dynamic=False)
             return super().warm_up()
         except Exception as error:  # a model may be anybody's code
             self.fast_loss = self.loss
-            self.change("captured", f"the step cannot be compiled and is captured as it is: {_reason(error)}")
+            self.aim_lower("captured", f"the step cannot be compiled and is captured as it is: {_reason(error)}")
             return super().warm_up()
 
 
