@@ -1,10 +1,10 @@
-"""Does the fast step train the same? The same batches of CIFAR-10 through ResNet-50, step by step, in five ways.
+"""Does the fast step train the same? The same batches of CIFAR-10 through ResNet-50, step by step, in four ways.
 
     python benchmarks/train_agreement_gpu.py --data-root DATA [--csv benchmarks/results/train_agreement_gpu.csv]
 
 All start from the same weights and see the same images, varied alike. float32 by eager steps is the yardstick, and the
 same again in another order of summation (channels_last) says how far apart rounding alone drives two trainings. Losses
-are means over a batch. Deterministic algorithms, but for the compiled steps.
+are means over a batch. Deterministic algorithms.
 """
 
 import argparse
@@ -27,7 +27,6 @@ WAYS = {
     "float32, eager, channels_last": ["precision=float32", "step=eager", "channels_last=true"],
     "bfloat16, eager": ["precision=bfloat16", "step=eager"],
     "bfloat16, captured": ["precision=bfloat16", "step=captured"],
-    "bfloat16, compiled": ["precision=bfloat16", "step=compiled", "deterministic=false"],
 }
 
 
