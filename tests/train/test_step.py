@@ -46,11 +46,12 @@ class Played(CapturedStep):
                 self.result.norm.copy_(norm)
             self.replays += 1
 
-        self.graph = SimpleNamespace(replay=replay)
+        self.graph = SimpleNamespace(replay=replay, reset=lambda: closed.append(self))
         return True
 
 
 made: list[Played] = []
+closed: list[Played] = []
 
 
 @pytest.fixture
@@ -66,6 +67,7 @@ def played(monkeypatch: pytest.MonkeyPatch, quick: None) -> list[Played]:
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(engine, "make_step", Played)
     made.clear()
+    closed.clear()
     return made
 
 
@@ -108,6 +110,7 @@ def test_replays_are_the_steps_they_stand_for(
     recipe = recipe_of(toy, *settings)
     captured = go(recipe, tmp_path / "captured")
     assert played[0].replays == 3 * 5 - WARM_UP
+    assert closed == played  # or it would be at any time
     assert [(s["step"], s["start_up_seconds"] > 0) for s in captured.result["sessions"]] == [("captured", True)]
     monkeypatch.setattr(engine, "make_step", Step)
     eager = go(recipe, tmp_path / "eager")

@@ -3,7 +3,7 @@
 import os
 import time
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -134,7 +134,7 @@ def _train(
     parts = [part for part in wanted if wanted[part] and part in data.splits]
     display.begin(recipe, at, len(data.splits["train"]), run.log if group.first else [])
 
-    with Interrupts(catch=group.size == 1) as stop:
+    with Interrupts(catch=group.size == 1) as stop, closing(step):
         for epoch in range(at.epoch, recipe.epochs):
             began = time.perf_counter() - at.seconds
             torch.manual_seed(derived_seed(recipe.seed, epoch, f"dropout {group.rank}"))

@@ -6,6 +6,7 @@ running means and the gammas of adaptive losses are changed in place; dropout dr
 advances as the step itself would.
 """
 
+import gc
 import math
 import random
 import time
@@ -108,6 +109,9 @@ class Step:
         loss: Tensor = self.criterion(self.forward(inputs), target)
         return loss
 
+    def close(self) -> None:
+        """Give back what a way of running it holds."""
+
 
 class CapturedStep(Step):
     """The whole step as one CUDA graph: no kernel waits for Python to launch it.
@@ -124,14 +128,13 @@ class CapturedStep(Step):
         self.graph: torch.cuda.CUDAGraph | None = None
         self.result: Taken | None = None
         self.warm, self.changing = 0, False
-        self.fast_loss: Callable[[Tensor, Tensor], Tensor] = self.loss
         if self.recipe.precision == "bfloat16":
             self.halves = HalfWeights(self.forward.model)
-            self.fast_loss = self.loss_by_halves
 
-    def loss_by_halves(self, inputs: Tensor, target: Tensor) -> Tensor:
-        """The same, with fewer kernels."""
-        assert self.halves is not None
+    def fast_loss(self, inputs: Tensor, target: Tensor) -> Tensor:
+        """The same as :meth:`loss`, with fewer kernels."""
+        if self.halves is None:
+            return self.loss(inputs, target)
         self.halves.refresh()
         loss: Tensor = self.criterion(self.forward(inputs, self.halves.named), target)
         return loss
@@ -179,11 +182,15 @@ class CapturedStep(Step):
 
     def capture(self) -> bool:
         """Record a step; if that fails nothing has happened yet."""
+        gc.collect()  # no graph of an earlier training may be destroyed meanwhile: that would end the capture
+        generator = torch.cuda.default_generators[self.group.device.index]
+        untouched = generator.clone_state()
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self.stream):
                 self.result = self.take(self.index, self.fast_loss)
         except Exception as error:  # a model may be anybody's code
+            generator.graphsafe_set_state(untouched)  # the other one believes that the capture goes on
             self.give_up(_reason(error))
             return False
         self.graph = graph
@@ -196,6 +203,12 @@ class CapturedStep(Step):
         self.graph.replay()
         loss, norm, _ = self.result
         return Taken(loss.clone(), None if norm is None else norm.clone(), updated=True)
+
+    def close(self) -> None:
+        """Destroy the graph, which else would happen at any time."""
+        if self.graph is not None:
+            self.graph.reset()
+        self.graph = self.result = None
 
     def give_up(self, reason: str) -> None:
         """From now on without a graph."""
@@ -213,7 +226,12 @@ class CompiledStep(CapturedStep):
     def make_ready(self) -> None:
         """Nothing is compiled before the first batch."""
         super().make_ready()
-        self.aim, self.halves, self.fast_loss = "compiled", None, self.loss
+        self.aim, self.halves = "compiled", None
+        self.compiled: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def fast_loss(self, inputs: Tensor, target: Tensor) -> Tensor:
+        """The compiled one, if there is one."""
+        return self.loss(inputs, target) if self.compiled is None else self.compiled(inputs, target)
 
     def warm_up(self) -> Taken:
         """A step like any other, but the first is compiled before it."""
@@ -222,12 +240,17 @@ class CompiledStep(CapturedStep):
         self.say("compiling the step, about a minute")
         try:
             torch.compiler.reset()  # each run compiles once, and none shall meet the limit of recompilations
-            self.fast_loss = torch.compile(self.loss, fullgraph=True, dynamic=False)
+            self.compiled = torch.compile(self.loss, fullgraph=True, dynamic=False)
             return super().warm_up()
         except Exception as error:  # a model may be anybody's code
-            self.fast_loss = self.loss
+            self.compiled = None
             self.aim_lower("captured", f"the step cannot be compiled and is captured as it is: {_reason(error)}")
             return super().warm_up()
+
+    def close(self) -> None:
+        """Let go of what was compiled, too."""
+        super().close()
+        self.compiled = None
 
 
 def make_step(recipe: Recipe, *arguments: Any, **options: Any) -> Step:
