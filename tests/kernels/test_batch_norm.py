@@ -300,8 +300,9 @@ def test_of_a_layer() -> None:
         torch.testing.assert_close(bn.state_dict()[name], value)
 
 
-def test_applies_only_where_it_may() -> None:
+def test_applies_only_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """The questions asked of the module and the tensor, on a tensor that claims to be on a GPU."""
+    monkeypatch.setattr(batch_norm, "_is_recent", lambda device: True)
 
     class OnGPU(Tensor):
         is_cuda = True
@@ -328,6 +329,8 @@ def test_applies_only_where_it_may() -> None:
     assert not applies(x, nn.SyncBatchNorm(16))
     assert not applies(x, nn.BatchNorm2d(8))
     assert not torch.func.vmap(lambda _: torch.tensor(applies(x, bn)))(torch.zeros(2)).any()
+    monkeypatch.setattr(batch_norm, "_is_recent", lambda device: False)
+    assert not applies(x, bn)
 
 
 @needs_cuda

@@ -138,7 +138,7 @@ def stopped_in_the_middle(recipe: Recipe, out: Path) -> None:
         return nn.utils.clip_grad_norm_(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dualfocal.train.engine.clip_grad_norm_", clip)
+        patch.setattr("dualfocal.train.step.clip_grad_norm_", clip)
         with pytest.raises(KeyboardInterrupt):
             train(recipe, out, device="cpu", progress=False)
     assert (saved(out)["epoch"], saved(out)["step"]) == (1, 3)

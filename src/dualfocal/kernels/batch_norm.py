@@ -250,6 +250,7 @@ def applies(x: Tensor, bn: nn.Module) -> bool:
         and bn.weight.dtype == torch.float32
         and not torch.compiler.is_compiling()
         and x.is_cuda
+        and _is_recent(x.device)
         and x.ndim == 4
         and x.dtype in DTYPES
         and x.shape[1] == bn.num_features
@@ -270,6 +271,12 @@ def _rows(x: Tensor) -> Tensor:
 
 def _device(x: Tensor) -> AbstractContextManager[Any]:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+@functools.cache
+def _is_recent(device: torch.device) -> bool:
+    """Whether the GPU is one that Triton is made for, and of a kind that the kernels have been run on."""
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 @functools.cache

@@ -84,7 +84,7 @@ class Recipe:
     seed: int = 1
     """Of initial weights, order, augmentation and dropout. What splits the data is an option of the data."""
     precision: str = "auto"
-    """float32; tf32, for products on CUDA; bfloat16, where autocast thinks it safe; float64. auto: bfloat16 on CUDA."""
+    """float32; tf32, on CUDA; bfloat16, by autocast; float64. auto: bfloat16 on a GPU that has it, else float32."""
     channels_last: bool | None = None
     """Memory format of images and weights. none: true on CUDA."""
     step: str = "auto"
@@ -158,9 +158,10 @@ class Recipe:
             raise ValueError(f"step={self.step} needs one process, there are {processes}")
         if self.step == "compiled" and self.deterministic:
             raise ValueError("deterministic=true cannot be had with step=compiled, but with captured and eager")
+        automatic = "bfloat16" if _has_bfloat16(device) else "float32"
         return dataclasses.replace(
             self,
-            precision=self.precision if self.precision != "auto" else "bfloat16" if on_cuda else "float32",
+            precision=automatic if self.precision == "auto" else self.precision,
             channels_last=on_cuda if self.channels_last is None else self.channels_last,
             step=self.step if self.step != "auto" else "captured" if on_cuda and processes == 1 else "eager",
         )
@@ -275,6 +276,13 @@ def field_docs() -> dict[str, str]:
         if isinstance(below.value, ast.Constant):
             docs[of.target.id] = str(below.value.value)
     return docs
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    """Whether a device computes in it; a CUDA device that is not here is taken for a recent one."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return device.type == "cuda"
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _hints() -> dict[str, Any]:
