@@ -12,6 +12,7 @@ from dualfocal.cli.calibrate import apply, calibrate
 from dualfocal.cli.compare import compare
 from dualfocal.cli.data import app as data
 from dualfocal.cli.evaluate import evaluate
+from dualfocal.cli.study import study
 from dualfocal.cli.train import runs, train
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app.command()(compare)
 app.command()(calibrate)
 app.command()(apply)
 app.command()(train)
+app.command()(study)
 app.command()(runs)
 app.add_typer(data, name="data")
 

@@ -1,6 +1,7 @@
 """Figures, drawn from what has been computed; matplotlib only, no global state."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,6 +9,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from dualfocal.metrics import Evaluation
+
+if TYPE_CHECKING:
+    from dualfocal.study import Summary
 
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#BBBBBB"  # Okabe-Ito: told apart with any colour vision
 LEVEL, DRAWS = 0.9, 4000
@@ -35,6 +39,41 @@ def reliability_figure(evaluations: Mapping[str, Evaluation]) -> Figure:
     figure.legend(
         handles, labels, loc="outside lower center", ncols=3, frameon=False, columnspacing=1.0, handletextpad=0.4
     )
+    return figure
+
+
+def study_figure(summary: "Summary") -> Figure:
+    """ECE and NLL of each entry of a study, as trained and after temperature scaling: a small dot is a seed.
+
+    The grey band of the ECE is the floor: what perfectly calibrated models of this size would show by chance.
+    """
+    entries = summary.study.entries
+    figure = Figure(figsize=(9.5, 0.45 * len(entries) + 1.9), layout="constrained")
+    places = np.arange(len(entries))[::-1]
+    for axis, (column, label, factor) in zip(
+        figure.subplots(1, 2, sharey=True), (("ece", "test ECE [%]", 100), ("nll", "test NLL [nats]", 1)), strict=True
+    ):
+        for name, colour, shift, text in (
+            (column, VERMILION, 0.16, "as trained"),
+            (f"{column}_t", BLUE, -0.16, "after temperature scaling"),
+        ):
+            for place, entry in zip(places, entries, strict=True):
+                values = factor * np.array(summary.scores[entry][name])
+                axis.plot(values, np.full(len(values), place + shift), "o", color=colour, markersize=3.5, alpha=0.5)
+            means = [factor * summary.mean(entry, name) for entry in entries]
+            axis.plot(means, places + shift, "|", color=colour, markersize=13, markeredgewidth=2.5, label=text)
+        if column == "ece" and "ece" in summary.floors:
+            floors = [100 * floor for floor in summary.floors["ece"].values()]
+            low, high = min(floors), max(floors)
+            axis.axvspan(low, max(high, low + 0.02), color=GREY, alpha=0.6, label="floor", zorder=0)
+            axis.set_xlim(left=0)
+        axis.set_yticks(places, entries)
+        axis.set_xlabel(label)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(axis="x", alpha=0.3)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.suptitle(summary.study.title, fontsize=10)
     return figure
 
 

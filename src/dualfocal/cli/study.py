@@ -1,0 +1,169 @@
+"""`dualfocal study`: losses x seeds on one data set, one table, and what it says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from dualfocal._files import atomic_path
+from dualfocal.cli._common import AsJson, bad_input_ends, consoles
+from dualfocal.cli.data import Root
+from dualfocal.losses import LOSSES
+from dualfocal.study import PAPER_LOSSES, Summary, make_study, run_study, summarize
+from dualfocal.study.gammas import CRITERIA, choose_gamma
+from dualfocal.study.summary import COLUMNS
+from dualfocal.train import RunError
+
+Number = TypeVar("Number", int, float)
+
+
+def study(
+    losses: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help=f"Of {', '.join(LOSSES)}. The first is what the others are compared with. "
+            f"[default: {','.join(PAPER_LOSSES)}]",
+        ),
+    ] = None,
+    gamma: Annotated[
+        str | None,
+        typer.Option(metavar="2,3,5", help="Compare these gammas of one loss (`dual_focal`), and choose one."),
+    ] = None,
+    criterion: Annotated[
+        str, typer.Option(help=f"Choose gamma by this on validation data: {' or '.join(CRITERIA)}.")
+    ] = "nll",
+    dataset: Annotated[str, typer.Option(help="A data set's name, a folder of images by class, an .npz file.")] = (
+        "digits"
+    ),
+    model: Annotated[str | None, typer.Option(help="By default the first that the paper has on these data.")] = None,
+    seeds: Annotated[str, typer.Option(metavar="0,1,...", help="Of the trainings.")] = "0,1,2",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of all recipes; may be given often."),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Trainings at a time. [default: cores; 1 on a GPU]")] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="For runs, tables and the figure.")] = Path("study"),
+    data_root_: Root = None,
+    device: Annotated[str | None, typer.Option(help="By default a GPU if there is one.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train several losses on several seeds, and put them in one table, with a reading that the numbers can bear.
+
+    What is finished is not trained again: add a loss or a seed, or go on after an interruption, with the same `--out`.
+
+        dualfocal study
+
+        dualfocal study --losses cross_entropy,flsd,dual_focal --dataset cifar10 --seeds 1,2,3 --set epochs=60
+
+        dualfocal study --gamma 2,3,4,5,10
+    """
+    printer, errors = consoles(as_json)
+    with bad_input_ends():
+        if criterion not in CRITERIA:
+            raise ValueError(f"--criterion must be {' or '.join(CRITERIA)}, got {criterion!r}")
+        gammas = _numbers("--gamma", gamma, float)
+        names = [name.strip() for name in losses.split(",")] if losses else ["dual_focal"] if gammas else PAPER_LOSSES
+        planned = make_study(
+            names,
+            dataset=dataset,
+            model=model,
+            seeds=_numbers("--seeds", seeds, int),
+            gammas=gammas,
+            settings=settings or [],
+        )
+        printer.print(f"{planned.title}, into {out}", markup=False, highlight=False, soft_wrap=True)
+        with _bar(errors) as bar:
+            task = bar.add_task("", total=None)
+
+            def tell(done: int, total: int, finished: int) -> None:
+                text = f"{finished} of {len(planned.entries) * len(planned.seeds)} runs"
+                bar.update(task, completed=done, total=total, description=text)
+
+            failed = run_study(planned, out, jobs=jobs, data_root=data_root_, device=device, progress=tell)
+        summary = summarize(planned, out, failed)
+        chosen = choose_gamma(planned, out, criterion) if gammas else None
+        extra = "" if chosen is None else f"\n{chosen.markdown()}\n"
+        _write(out, summary, extra, None if chosen is None else chosen.to_dict())
+    if as_json:
+        content = summary.to_dict() | ({} if chosen is None else {"gamma": chosen.to_dict()})
+        print(json.dumps(content, indent=2))
+        return
+    _print(printer, summary)
+    if chosen is not None:
+        printer.print(chosen.sentence(), markup=False, highlight=False, soft_wrap=True)
+    for problem in failed.values():
+        typer.echo(f"dualfocal: {problem}", err=True)
+    files = ", ".join(str(out / name) for name in ("table.md", "table.csv", "study.png"))
+    printer.print(
+        f"Written: {files}; runs: dualfocal runs {out / 'runs'}", markup=False, highlight=False, soft_wrap=True
+    )
+    if failed:
+        raise typer.Exit(1)
+
+
+def _numbers(name: str, text: str | None, kind: Callable[[str], Number]) -> list[Number]:
+    """1,2,3 as numbers."""
+    try:
+        return [kind(part) for part in text.split(",")] if text else []
+    except ValueError as error:
+        raise ValueError(f"{name} must be numbers, separated by commas, got {text!r}") from error
+
+
+def _bar(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"))
+    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+
+
+def _print(printer: Console, summary: Summary) -> None:
+    names = [None, *(name for name, *_ in COLUMNS[:5]), None, *(name for name, *_ in COLUMNS[5:])]
+    best = {name: summary.best(name) for name in names if name}
+    table = _table(summary.headings())
+    table.add_row(*(Text(cell, "dim") for cell in summary.floor_row()))
+    for row in summary.rows():
+        styles = ["bold" if name and row[0] in best[name] else "" for name in names]
+        table.add_row(*(Text(cell, style) for cell, style in zip(row, styles, strict=True)))
+    printer.print(table)
+    printer.print(summary.explanation(), markup=False, highlight=False)
+    headings, rows = summary.difference_rows()
+    if rows:
+        table = _table(headings)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        printer.print(table)
+    printer.print(summary.reading(), markup=False, highlight=False, style="bold")
+
+
+def _table(headings: list[str]) -> Table:
+    """Narrow enough for 80 columns."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for i, heading in enumerate(headings):
+        name, _, unit = heading.partition(" %")
+        text = f"{name}\n%{unit}" if " %" in heading else heading.replace(", ", "\n")
+        table.add_column(Text(text), justify="right" if i else "left", no_wrap=True)
+    return table
+
+
+def _write(out: Path, summary: Summary, extra: str, gamma: dict[str, object] | None) -> None:
+    from dualfocal.report.plots import study_figure
+
+    content = summary.to_dict() | ({} if gamma is None else {"gamma": gamma})
+    texts = {
+        "table.md": summary.to_markdown() + extra,
+        "table.csv": summary.to_csv(),
+        "study.json": json.dumps(content, indent=2) + "\n",
+    }
+    try:
+        for name, text in texts.items():
+            with atomic_path(out / name) as path:
+                path.write_text(text, encoding="utf-8")
+        with atomic_path(out / "study.png") as path:
+            study_figure(summary).savefig(path, dpi=150, format="png")
+    except OSError as error:
+        raise RunError(f"{out}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,103 @@
+"""Which gamma: by validation data, with all that they cannot tell from it."""
+
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.nn.functional as F
+
+from dualfocal.metrics import compare
+from dualfocal.study.plan import Study
+from dualfocal.train import Run
+
+CRITERIA = ("nll", "ece")
+Z90 = 1.645
+
+
+@dataclass(frozen=True)
+class GammaChoice:
+    """The lowest of a criterion on the validation part, and its neighbours within one standard error."""
+
+    criterion: str
+    means: dict[str, float]
+    """Of each entry, over the seeds."""
+    behind: dict[str, tuple[float, float]]
+    """Of each entry, how far behind the best it is, and the standard error of that."""
+    chosen: str
+
+    @property
+    def within(self) -> list[str]:
+        """The entries that one standard error does not tell from the best; it is one of them."""
+        return [entry for entry, (by, error) in self.behind.items() if by <= error]
+
+    def sentence(self) -> str:
+        """The choice, and how much it means."""
+        label = "NLL" if self.criterion == "nll" else "ECE"
+        others = [entry for entry in self.within if entry != self.chosen]
+        start = f"Lowest validation {label}: {self.chosen}"
+        if not others:
+            return f"{start}, more than one standard error below the others."
+        return f"{start}; within one standard error of it: {', '.join(others)}."
+
+    def markdown(self) -> str:
+        """A table of its own, and the sentence."""
+        label, factor, decimals = ("NLL", 1, 4) if self.criterion == "nll" else ("ECE %", 100, 2)
+        lines = [f"| | validation {label} | behind the best | standard error |", "|---|---:|---:|---:|"]
+        for entry, (by, error) in self.behind.items():
+            numbers = (self.means[entry], by, error)
+            lines.append(f"| {entry} | " + " | ".join(f"{factor * number:.{decimals}f}" for number in numbers) + " |")
+        return "\n".join([*lines, "", self.sentence()])
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        behind = {entry: {"by": by, "standard_error": error} for entry, (by, error) in self.behind.items()}
+        return {"criterion": self.criterion, "chosen": self.chosen, "within": self.within, "behind": behind}
+
+
+def choose_gamma(study: Study, out: Path, criterion: str = "nll") -> GammaChoice:
+    """Choose among the entries of a study by validation NLL; or by validation ECE, as the paper did.
+
+    An ECE of few samples is mostly noise, and its least value is where the noise was lucky: the NLL says more. The
+    standard error is of the paired difference to the best, over seeds and validation samples.
+
+    Raises:
+        ValueError: no entry has all its runs.
+    """
+    folders = study.folders(out)
+    complete = [
+        entry for entry in study.entries if all(Run(folders[entry, seed]).result is not None for seed in study.seeds)
+    ]
+    if not complete:
+        raise ValueError("no gamma has been trained with all seeds")
+    scores = {entry: [_result(folders[entry, seed])["val"][criterion] for seed in study.seeds] for entry in complete}
+    means = {entry: statistics.mean(values) for entry, values in scores.items()}
+    best = min(means, key=lambda entry: means[entry])
+    behind = {}
+    for entry in complete:
+        apart = [mine - right for mine, right in zip(scores[entry], scores[best], strict=True)]
+        over_seeds = statistics.stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else 0.0
+        errors = [_sampling_error(folders[entry, seed], folders[best, seed], criterion) for seed in study.seeds]
+        over_samples = math.sqrt(sum(error**2 for error in errors)) / len(errors)
+        error = 0.0 if entry == best else math.hypot(over_seeds, over_samples)
+        behind[entry] = means[entry] - means[best], error
+    return GammaChoice(criterion, means, behind, best)
+
+
+def _sampling_error(one: Path, other: Path, criterion: str) -> float:
+    """Of the difference between two runs on the same validation samples."""
+    if one == other:
+        return 0.0
+    (a, target), (b, _) = Run(one).predictions("val"), Run(other).predictions("val")
+    if criterion == "ece":
+        difference = compare(a, b, target).differences["ece"]
+        return (difference.high - difference.low) / (2 * Z90)
+    losses = [F.cross_entropy(logits.double(), target, reduction="none") for logits in (a, b)]
+    return float((losses[0] - losses[1]).std() / math.sqrt(len(target)))
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    result = Run(folder).result
+    assert result is not None
+    return result

@@ -1,0 +1,115 @@
+"""Many trainings in a few processes: those that are finished are left alone, those that were interrupted go on."""
+
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dualfocal.data.places import Root
+from dualfocal.study.plan import Study
+from dualfocal.train import DivergedError, Recipe, Run, RunError, train
+
+LOOK = 0.5  # seconds between looks at how far the runs have come
+CHECKPOINTS = 5  # of each run: enough to lose little, few enough to cost little
+
+Progress = Callable[[int, int, int], None]  # epochs that are done, of how many, and runs that are finished
+
+
+def run_study(
+    study: Study,
+    out: Path,
+    *,
+    jobs: int | None = None,
+    data_root: Root = None,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> dict[tuple[str, int], str]:
+    """Train everything that is not trained yet.
+
+    Args:
+        study: what.
+        out: where; each run has a folder in ``out/runs``.
+        jobs: how many trainings at a time, each in a process; by default one per core, on a GPU one.
+        data_root: folder of the data.
+        device: None: a GPU if there is one.
+        progress: told twice a second how far it is.
+
+    Returns:
+        What went wrong, for the runs that failed: their loss did not stay finite.
+
+    Raises:
+        RunError, ValueError: a recipe that cannot be trained, a folder of something else.
+        KeyboardInterrupt: on Ctrl-C, once all runs are saved.
+    """
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs must be at least 1, got {jobs}")
+    folders = study.folders(out)
+    recipes = {key: study.recipes[key[0]][key[1]] for key in folders}
+    for key, folder in folders.items():
+        Run(folder).check_recipe(recipes[key])
+    left = {key: folder for key, folder in folders.items() if Run(folder).state != "finished"}
+    total = sum(recipe.epochs for recipe in recipes.values())
+
+    def tell() -> None:
+        if progress is not None:
+            done = sum(_epochs(folder, recipes[key].epochs) for key, folder in folders.items())
+            progress(done, total, sum(Run(folder).state == "finished" for folder in folders.values()))
+
+    tell()
+    if not left:
+        return {}
+    on_gpu = torch.cuda.is_available() if device is None else device.startswith("cuda")
+    cores = os.cpu_count() or 1
+    jobs = min(jobs or (1 if on_gpu else cores), len(left))
+    threads = max(1, cores // jobs)
+    failed: dict[tuple[str, int], str] = {}
+    # Spawned, not forked: a fork of a process that has used threads or a GPU may hang.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(threads,)) as pool:
+        waiting: dict[Future[str | None], tuple[str, int]] = {
+            pool.submit(_train, recipes[key], str(folder), data_root, device): key for key, folder in left.items()
+        }
+        try:
+            while waiting:
+                done, _ = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
+                for future in done:
+                    key = waiting.pop(future)
+                    if (problem := future.result()) is not None:
+                        failed[key] = problem
+                tell()
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)  # those at work have got Ctrl-C, too, and save
+            raise
+    return failed
+
+
+def _begin(threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a training minds it; an idle process has nothing to say
+    torch.set_num_threads(threads)
+
+
+def _train(recipe: Recipe, folder: str, data_root: Any, device: str | None) -> str | None:
+    """In a process of its own; gives what went wrong if the loss did not stay finite."""
+    every = max(1, recipe.epochs // CHECKPOINTS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # notes are in the result, and would come once a run
+            train(recipe, folder, data_root=data_root, device=device, checkpoint_every=every, progress=False)
+    except DivergedError as error:
+        return str(error)
+    except RunError as error:
+        raise RunError(str(error)) from None
+    return None
+
+
+def _epochs(folder: Path, epochs: int) -> int:
+    try:
+        return min(epochs, (folder / "log.jsonl").read_bytes().count(b"\n"))
+    except OSError:
+        return 0
