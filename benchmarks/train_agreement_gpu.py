@@ -70,7 +70,7 @@ class Training:
 
 def compare(settings: list[str], data: DataSet, steps: int, device: torch.device) -> dict[str, Any]:
     """One way beside the yardstick: from the same state, and by itself."""
-    with repeatable(preset("cifar10_resnet50", ["deterministic=true"]).on(device), device):
+    with repeatable(preset("cifar10_resnet50", ["deterministic=true", *YARDSTICK]).on(device), device):
         yardstick, forced, free = (Training(of, data, device) for of in (YARDSTICK, settings, settings))
         losses: dict[str, list[float]] = {"yardstick": [], "forced": [], "free": []}
         off = []

@@ -10,7 +10,6 @@ batches of 128 random images of 3 x 32 x 32. The published way is timed before a
 """
 
 import argparse
-import csv
 import gc
 import statistics
 import subprocess
@@ -145,7 +144,6 @@ def main() -> None:
     """Measure each net."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csv", type=Path, help="write the table there")
-    parser.add_argument("--append", action="store_true", help="below what is there")
     parser.add_argument("--models", default=",".join(GOALS))
     parser.add_argument("--ways", default=";".join(WAYS), help="separated by semicolons")
     parser.add_argument("--images", type=int, default=10_000, help="in an epoch")
@@ -164,9 +162,6 @@ def main() -> None:
         for model in args.models.split(","):
             records += measure(model, args.ways.split(";"), data, args.epochs, device)
     records = [finished(record, device) for record in records]
-    if args.append and args.csv.exists():
-        with args.csv.open(newline="") as file:
-            records = [*csv.DictReader(file), *records]
     show("A training step on one GPU", records, args.csv)
 
 

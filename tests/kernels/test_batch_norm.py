@@ -261,6 +261,40 @@ def test_gradients_of_some_inputs_only() -> None:
         wanted.requires_grad_(False)
 
 
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+def test_differentiable_twice(residual: bool, relu: bool) -> None:
+    """As for a penalty on gradients."""
+    case = Case((3, 5, 2, 2), residual=residual, relu=relu)
+    found = []
+    for fused in (True, False):
+        x, other, weight, bias = case.leaves(None if fused else torch.float64)
+        if fused:
+            running = Running(case.running_mean.clone(), case.running_var.clone(), None)
+            out, _ = batch_norm_relu(x, weight, bias, running, momentum=0.1, eps=1e-5, residual=other, relu=relu)
+        else:
+            out = nn.functional.batch_norm(x, None, None, weight, bias, training=True, eps=1e-5)
+            out = out if other is None else out + other
+            out = out.relu() if relu else out
+        leaves = [x, weight, bias]
+        grads = torch.autograd.grad(out, leaves, case.dy.to(out.dtype), create_graph=True)
+        penalty = sum(grad.square().sum() for grad in grads)
+        found.append([*grads, *torch.autograd.grad(penalty, leaves[:2])])
+    for ours, right in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), right, rtol=1e-3, atol=1e-3)
+
+
+def test_many_gradients_at_once() -> None:
+    case = Case((3, 5, 2, 2))
+    x, _, weight, bias = case.leaves(None)
+    running = Running(case.running_mean.clone(), case.running_var.clone(), None)
+    out, _ = batch_norm_relu(x, weight, bias, running, momentum=0.1, eps=1e-5)
+    many = torch.stack([case.dy, 2 * case.dy])
+    found = torch.autograd.grad(out, weight, many, is_grads_batched=True, retain_graph=True)[0]
+    torch.testing.assert_close(found[0], torch.autograd.grad(out, weight, case.dy)[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found[1], 2 * found[0])
+
+
 def test_nan_is_not_hidden_by_the_relu() -> None:
     case = Case((4, 16, 5, 5))
     case.x[1, 3, 2, 2] = torch.nan

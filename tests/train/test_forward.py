@@ -1,5 +1,7 @@
 """Copies of weights in half precision: what autocast would have computed, bit for bit."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -76,6 +78,81 @@ def test_gradients_that_are_not_theirs_stay() -> None:
     halves.return_gradients()
     for name, grad in want.items():
         assert torch.equal(model.get_parameter(name).grad, grad)
+
+
+class Leaves(nn.Linear):
+    """Leaves autocast."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(x.float())
+
+
+class Reads(nn.Module):
+    """Uses the weight of a layer otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ F.normalize(self.fc.weight).t()
+
+
+class Changes(Reads):
+    """Changes the weight of a layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.fc.weight.clamp_(-0.01, 0.01)
+        return self.fc(x)
+
+
+class Inner(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return self.inner(x.float())
+
+
+@pytest.mark.parametrize(
+    ("make", "agrees"),
+    [
+        (lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 5)), True),
+        (Net, True),
+        (lambda: Leaves(6, 5), True),  # it is no plain layer
+        (lambda: nn.utils.spectral_norm(nn.Linear(6, 5)), True),  # nor is this
+        (lambda: Inner(nn.Linear(6, 5)), False),
+        (Reads, False),
+        (Changes, False),
+    ],
+    ids=["plain", "net", "own layer", "hooked", "leaves autocast", "reads", "changes"],
+)
+def test_they_are_tried_first(make: Callable[[], nn.Module], agrees: bool) -> None:
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(2, 6)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    states = torch.get_rng_state()
+    assert HalfWeights.agree(forward_of(model), lambda logits: logits.square().sum(), x) == agrees
+    assert torch.equal(torch.get_rng_state(), states)
+    assert not torch.backends.cudnn.deterministic
+    for name, value in model.state_dict().items():
+        assert torch.equal(before[name], value)
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_gradients_from_elsewhere_are_added_to() -> None:
+    """As those of a part of the model that is run again by itself."""
+    model = nn.Linear(3, 2)
+    halves = HalfWeights(model)
+    halves.refresh()
+    model.weight.grad = torch.ones(2, 3)
+    halves.named["weight"].grad = torch.full((2, 3), 2.0, dtype=torch.bfloat16)
+    halves.return_gradients()
+    assert torch.equal(model.weight.grad, torch.full((2, 3), 3.0))
 
 
 def test_memory_format_stays() -> None:

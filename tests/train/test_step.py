@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from dualfocal.paper.recipes import preset
 from dualfocal.train import Recipe, Run, engine, train
-from dualfocal.train.step import WARM_UP, CapturedStep, Step, Taken, _on_the_host
+from dualfocal.train._host import host_state
+from dualfocal.train.step import WARM_UP, CapturedStep, Step, Taken
 
 FILES = ("model.safetensors", "predictions.safetensors")
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
@@ -60,7 +61,7 @@ def played(monkeypatch: pytest.MonkeyPatch, quick: None) -> list[Played]:
     stream = SimpleNamespace(wait_stream=lambda other: None)
     for name, stand_in in {
         "Stream": lambda device: stream,
-        "current_stream": lambda: stream,
+        "current_stream": lambda device: stream,
         "stream": lambda stream: nullcontext(),
         "synchronize": lambda device: None,
     }.items():
@@ -172,6 +173,9 @@ class Net(nn.Module):
     def __init__(self, act: Any) -> None:
         super().__init__()
         self.act, self.steps, self.inner = act, 0, nn.BatchNorm1d(3)
+        self.numpy, self.python, self.torch = np.random.default_rng(0), random.Random(0), torch.Generator()
+        self.list, self.plain = [0], torch.zeros(3)
+        self.register_buffer("kept", torch.zeros(3))
 
     def forward(self, x: Tensor) -> Tensor:
         self.act(self)
@@ -189,16 +193,26 @@ def count(net: Net) -> None:
         (lambda net: random.random(), True),
         (lambda net: np.random.rand(), True),
         (lambda net: torch.rand(1), True),
+        (lambda net: net.numpy.random(), True),
+        (lambda net: net.python.random(), True),
+        (lambda net: torch.rand(1, generator=net.torch), True),
+        (lambda net: net.list.append(1), True),
+        (lambda net: net.plain.add_(1), True),
+        (lambda net: setattr(net, "kept", net.kept + 1), True),
+        (lambda net: net.kept.add_(1), False),
         (lambda net: None, False),
     ],
-    ids=["counts", "random", "numpy", "torch on the CPU", "nothing"],
+    ids=[
+        *("counts", "random", "numpy", "torch on the CPU", "numpy of its own", "random of its own", "torch of its own"),
+        *("list", "tensor", "another buffer", "buffer in place", "nothing"),
+    ],
 )
 def test_what_a_graph_would_not_see_is_noticed(act: Any, seen: bool) -> None:
     net = Net(act)
     found = []
     for _ in range(2):
         net(torch.randn(4, 3, generator=torch.Generator()))
-        found.append(_on_the_host(net))
+        found.append(host_state(net))
     assert (found[0] != found[1]) == seen
 
 

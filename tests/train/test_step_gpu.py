@@ -49,6 +49,23 @@ class ReadsAndDrops(Reads):
 
 def reads_and_drops(*, num_classes): return ReadsAndDrops(num_classes)
 
+class Back(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * (1.0 if grad.abs().sum().item() > 0 else 0.5)
+
+class ReadsBack(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 32), nn.Linear(32, num_classes)
+    def forward(self, x):
+        return self.last(Back.apply(self.first(x.flatten(1))).relu())
+
+def reads_back(*, num_classes): return ReadsBack(num_classes)
+
 class Draws(Reads):
     def forward(self, x):
         return self.last(x.flatten(1)) * (1 if random.random() < 0.5 or not self.training else 0.5)
@@ -182,6 +199,7 @@ def test_interrupted_gives_the_same_bytes(
     [
         ("reads", "captur"),
         ("reads_and_drops", "captur"),
+        ("reads_back", "captur"),
         ("draws", "the model draws random numbers"),
         ("counts", "keeps numbers"),
     ],
@@ -192,12 +210,14 @@ def test_what_cannot_be_captured_runs_all_the_same(
     random.seed(1)
     eager = go(digits(f"model={nets}:{model}", "step=eager"), tmp_path / "eager")
     random.seed(1)
+    stream = torch.cuda.current_stream()
     run = train(digits(f"model={nets}:{model}", "step=captured"), tmp_path / "run", device="cuda")
     told = [line for line in capsys.readouterr().err.splitlines() if "cannot be captured" in line]
     assert len(told) == 1
     assert reason in told[0]
     assert run.result["notes"] == told
     assert way(run) == "eager"
+    assert torch.cuda.current_stream() == stream
     assert_same_bytes(eager, run)
 
 

@@ -128,7 +128,7 @@ def test_random_numbers_and_settings_of_the_caller_stay(device: str, determinist
     def settings() -> tuple[Any, ...]:
         cudnn = torch.backends.cudnn
         flags = cudnn.benchmark, cudnn.deterministic, torch.are_deterministic_algorithms_enabled()
-        products = cudnn.allow_tf32, torch.get_float32_matmul_precision()
+        products = cudnn.conv.fp32_precision, torch.backends.cuda.matmul.fp32_precision
         return torch.get_rng_state().tolist(), torch.cuda.get_rng_state().tolist(), flags, products
 
     before = settings()

@@ -201,7 +201,7 @@ def _show(printer: Console, recipe: Recipe, as_json: bool) -> None:
         table.add_column(heading, overflow="fold")
     for name, value in recipe.to_dict().items():
         if name != "schema":
-            shown = value if isinstance(value, str) else json.dumps(value)
+            shown = value if isinstance(value, str) else "none" if value is None else json.dumps(value)
             table.add_row(Text(name), Text(shown), Text(docs.get(name, "")))
     printer.print(table)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import triton  # type: ignore[import-untyped]
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from dualfocal.kernels._batch_norm_triton import (
     apply_kernel,
@@ -23,7 +23,7 @@ from dualfocal.kernels._batch_norm_triton import (
     finish_sums_kernel,
     statistics_kernel,
 )
-from dualfocal.losses._common import under_transform
+from dualfocal.losses._common import in_batched_backward, under_transform
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MERGE = {"CHUNK": 64, "BLOCK_C": 16}  # splits and channels that are merged at a time
@@ -169,24 +169,41 @@ class _BatchNormReLU(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         saved = finish_statistics(statistics(x), weight, bias, running, momentum, eps)
         out = apply(x, residual, saved, relu)
-        ctx.relu, ctx.has_residual = relu, residual is not None
-        ctx.save_for_backward(x, saved, out if relu and residual is not None else None)
+        ctx.relu, ctx.eps = relu, eps
+        ctx.save_for_backward(x, saved, out if relu and residual is not None else None, weight, bias, residual)
         ctx.set_materialize_grads(False)
         return out, out.detach()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor | None, more_dy: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, saved, out = ctx.saved_tensors
+        x, saved, out, weight, bias, residual = ctx.saved_tensors
         if dy is None:
             dy, more_dy = more_dy, None
         assert dy is not None
+        if torch.is_grad_enabled() or in_batched_backward(dy):
+            dy = dy if more_dy is None else dy + more_dy
+            return *_differentiable_gradient(dy, x, weight, bias, residual, ctx.eps, ctx.relu), *[None] * 4
         dy, more_dy = _rows(dy), None if more_dy is None else _rows(more_dy)
         partial, g = backward_sums(dy, more_dy, x, out, saved, ctx.relu)
         has_passed = out is not None or more_dy is not None
         d_weight, d_bias, slope = finish_sums(partial, saved)
         dx = backward_apply(g, x, saved, slope, ctx.relu and not has_passed)
-        return dx, d_weight, d_bias, g if ctx.has_residual else None, *[None] * 4
+        return dx, d_weight, d_bias, None if residual is None else g, *[None] * 4
+
+
+def _differentiable_gradient(
+    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float, relu: bool
+) -> tuple[Tensor | None, ...]:
+    """The same gradient by torch's own operations, for ``create_graph=True`` and for many gradients at once."""
+    with torch.enable_grad():
+        leaves = [of if of.requires_grad else of.detach().requires_grad_() for of in (x, weight, bias)]
+        out = F.batch_norm(leaves[0], None, None, leaves[1], leaves[2], training=True, eps=eps)
+        if residual is not None:
+            leaves.append(residual if residual.requires_grad else residual.detach().requires_grad_())
+            out = out + leaves[3]
+        out = F.relu(out) if relu else out
+        grads = torch.autograd.grad(out, leaves, dy, create_graph=True)
+    return *grads, *[None] * (4 - len(grads))
 
 
 def batch_norm_relu(
@@ -203,6 +220,7 @@ def batch_norm_relu(
     """``relu(batch_norm(x) + residual)`` with batch statistics, as ``F.batch_norm(..., training=True)`` defines them.
 
     It comes as two tensors on the same memory, for two users of it: the sum of their gradients then costs nothing.
+    Neither may be changed in place.
 
     ``x`` is (N, C, H, W), dense in channels-last order, in bfloat16, float16 or float32, of fewer than 2^31 elements,
     so that offsets fit 32 bits; the tensors of channels are float32. May be captured in a CUDA graph.
@@ -258,6 +276,13 @@ def applies(x: Tensor, bn: nn.Module) -> bool:
         and _is_rows(x)
         and not under_transform()
     )
+
+
+def try_out(device: torch.device) -> None:
+    """Build and run the kernels once; raises whatever stands in the way."""
+    x = torch.ones(2, 16, 1, 1, device=device, requires_grad=True)
+    weight, bias, mean, var = torch.ones(4, 16, device=device)
+    batch_norm_relu(x, weight, bias, Running(mean, var, None), momentum=0.1, eps=1e-5)[0].sum().backward()  # type: ignore[no-untyped-call]
 
 
 def _is_rows(x: Tensor) -> bool:

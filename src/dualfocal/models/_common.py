@@ -1,6 +1,8 @@
 """What nets share: checks of arguments, convolutions, batch norm with what follows it, pooling, initial weights."""
 
 import math
+import os
+import warnings
 from functools import cache
 from types import ModuleType
 from typing import TypeVar
@@ -42,7 +44,7 @@ def normalize_for_two(
     Training on CUDA in channels_last, kernels of our own do all of it in two passes, and its gradient in two; they add
     the gradients of both users as they read them.
     """
-    kernels = _kernels() if x.is_cuda and not torch.compiler.is_compiling() else None
+    kernels = _kernels(x.device) if x.is_cuda and not torch.compiler.is_compiling() else None
     if kernels is not None and kernels.applies(x, norm):
         both: tuple[Tensor, Tensor] = kernels.batch_norm_of(norm, x, residual, relu)
         return both
@@ -53,10 +55,19 @@ def normalize_for_two(
 
 
 @cache
-def _kernels() -> ModuleType | None:
+def _kernels(device: torch.device) -> ModuleType | None:
+    """Where Triton is there, and can build them; ``DUALFOCAL_KERNELS=0`` in the environment does without."""
+    if os.environ.get("DUALFOCAL_KERNELS") == "0":
+        return None
     try:
         from dualfocal.kernels import batch_norm
     except ImportError:  # there is no Triton, as on Windows
+        return None
+    try:
+        batch_norm.try_out(device)
+    except Exception as error:  # it needs a C compiler, and Python's headers
+        reason = " ".join(str(error).split())[:200]
+        warnings.warn(f"batch norm runs slower, Triton cannot build kernels: {reason}", stacklevel=2)
         return None
     return batch_norm
 

@@ -117,8 +117,9 @@ class Bottleneck(nn.Module):
         self.conv3, self.bn3 = conv1x1(inner, out_channels), nn.BatchNorm2d(out_channels)
         self.shortcut = _shortcut(in_channels, out_channels, stride)
 
-    def forward(self, both: Pair) -> Pair:
-        """One block."""
+    def forward(self, both: Pair | Tensor) -> Pair:
+        """One block, for an image twice, or once; see :func:`~dualfocal.models._common.normalize_for_two`."""
+        both = (both, both) if isinstance(both, Tensor) else both
         branch = normalize(self.bn1, self.conv1(both[0]))
         branch = normalize(self.bn2, self.conv2(branch))
         return normalize_for_two(self.bn3, self.conv3(branch), self.shortcut(both[1]))
@@ -133,8 +134,9 @@ class BasicBlock(nn.Module):
         self.conv2, self.bn2 = conv3x3(out_channels, out_channels), nn.BatchNorm2d(out_channels)
         self.shortcut = _shortcut(in_channels, out_channels, stride)
 
-    def forward(self, both: Pair) -> Pair:
-        """One block."""
+    def forward(self, both: Pair | Tensor) -> Pair:
+        """One block, as :class:`Bottleneck`."""
+        both = (both, both) if isinstance(both, Tensor) else both
         branch = normalize(self.bn1, self.conv1(both[0]))
         return normalize_for_two(self.bn2, self.conv2(branch), self.shortcut(both[1]))
 

@@ -191,7 +191,8 @@ def make_display(run: Run, tensorboard: bool, progress: bool) -> Silent:
 
 def describe(line: Line, epochs: int) -> str:
     """An epoch in one line."""
-    took = f"{line['images_per_second']:,.0f} images/s  {line['seconds']:.1f} s"
+    speed = "" if line["images_per_second"] is None else f"{line['images_per_second']:,.0f} images/s  "
+    took = f"{speed}{line['seconds']:.1f} s"
     start = f"epoch {line['epoch']:{len(str(epochs))}}/{epochs}  lr {line['lr']:.4g}  loss {line['train_loss']:.4f}"
     return "  ".join(part for part in (start, short(line), took) if part)
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -121,7 +121,8 @@ def processes(device: str | torch.device | None) -> Iterator[Group]:
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     chosen = _device(device, int(os.environ.get("LOCAL_RANK", "0")) if size > 1 else None)
     if size == 1:
-        yield Group(0, 1, chosen)
+        with torch.cuda.device(chosen) if chosen.type == "cuda" else nullcontext():
+            yield Group(0, 1, chosen)
         return
     mine = not dist.is_initialized()
     if mine:

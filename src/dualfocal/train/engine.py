@@ -142,7 +142,7 @@ def _train(
                 set_random_states(random_states, group.device)
             batches = make_batches(recipe, data, epoch)
             step.begin(epoch)
-            ready = step.seconds
+            ready, warm = step.seconds, step.samples
             for batch in batches[at.step :]:
                 taken = step(batch)
                 at.losses.append(taken.loss)
@@ -183,7 +183,8 @@ def _train(
             if follows_validation(criterion):
                 criterion.update(*map(group.gather, predicted[watched]))
                 line["gamma"] = criterion.gamma.tolist()
-            line |= {"images_per_second": number / trained, "seconds": time.perf_counter() - began}
+            timed = number - (step.samples - warm)  # those before the step was ready have no part in its speed
+            line |= {"images_per_second": timed / trained if timed else None, "seconds": time.perf_counter() - began}
 
             at = replace(at, epoch=epoch + 1, step=0, losses=[], norms=[], seconds=0.0)
             if recipe.weights != "last":

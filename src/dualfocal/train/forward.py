@@ -1,8 +1,9 @@
 """The way of a batch through a model, as the recipe wants it: precision, memory format, copies of weights."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -47,19 +48,19 @@ class HalfWeights:
     """bfloat16 copies of the weights that autocast would copy layer by layer: all at once, and their gradients back.
 
     Args:
-        model: with weights in float32. Those of convolutions and linear layers are copied, if they are used nowhere
-            else.
+        model: with weights in float32. Those of plain convolutions and linear layers are copied. A model may use them
+            otherwise than by calling its layers: see :meth:`agree`.
     """
 
     KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
     def __init__(self, model: nn.Module) -> None:
-        elsewhere = {
-            weight
+        plain = [
+            module
             for module in model.modules()
-            if type(module) not in self.KINDS
-            for weight in module.parameters(False)
-        }
+            if type(module) in self.KINDS and not (module._forward_pre_hooks or module._forward_hooks)
+        ]
+        elsewhere = {weight for module in model.modules() if module not in plain for weight in module.parameters(False)}
         self.whole = {
             name: weight
             for name, weight in model.named_parameters()
@@ -83,9 +84,45 @@ class HalfWeights:
         found, owed = [], []
         for name, half in self.named.items():
             if half.grad is not None:
-                self.whole[name].grad = grad = torch.empty_like(self.whole[name])
-                found.append(grad)
-                owed.append(half.grad)
+                whole = self.whole[name]
+                if whole.grad is None:
+                    whole.grad = torch.empty_like(whole)
+                    found.append(whole.grad)
+                    owed.append(half.grad)
+                else:
+                    whole.grad += half.grad
                 half.grad = None
         if owed:
             torch._foreach_copy_(found, owed)
+
+    @classmethod
+    def agree(cls, forward: Forward, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> bool:
+        """Whether a model gives the same bits with copies as without, tried on a few inputs and a copy of the model.
+
+        Not so where it reads its weights itself, or changes them, or leaves autocast on its way.
+        """
+        found = []
+        device = [inputs.device] if inputs.is_cuda else []
+        deterministic = torch.backends.cudnn.deterministic
+        torch.backends.cudnn.deterministic = True
+        try:
+            for by_halves in (False, True):
+                model = deepcopy(forward.model).train()
+                halves = cls(model)
+                halves.refresh()
+                with torch.random.fork_rng(device), without_search():
+                    torch.manual_seed(0)
+                    logits = replace(forward, model=model)(inputs, halves.named if by_halves else None)
+                    loss(logits).backward()  # type: ignore[no-untyped-call]
+                halves.return_gradients()
+                grads = [weight.grad for weight in model.parameters()]
+                found.append([logits.detach(), *model.state_dict().values(), *grads])
+        except Exception:  # a model may be anybody's code; without copies it has been tried before
+            return False
+        finally:
+            torch.backends.cudnn.deterministic = deterministic
+        return all(_same(one, other) for one, other in zip(*found, strict=True))
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other if one is None or other is None else torch.equal(one, other)

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from dualfocal.models import make_model
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, without_search
 from dualfocal.train.recipe import Recipe
+
+TF32 = {"float32": "ieee", "tf32": "tf32"}  # what products of float32 numbers are in, on CUDA
 
 
 def check_fit(recipe: Recipe, data: DataSet, group: Group) -> list[str]:
@@ -216,16 +218,19 @@ def repeatable(recipe: Recipe, device: torch.device) -> Iterator[None]:
     """Leave the caller's random numbers and settings as they are; on CUDA, choose between repeatable and fast."""
     on_cuda = device.type == "cuda"
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    cudnn, products = torch.backends.cudnn, torch.get_float32_matmul_precision()
-    benchmark, allow_tf32 = cudnn.benchmark, cudnn.allow_tf32
+    cudnn: Any = torch.backends.cudnn
+    benchmark = cudnn.benchmark
+    # By this API alone: torch raises where a program has used it and the older one is asked.
+    products: list[Any] = [cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul]
+    products = products if on_cuda and recipe.precision in TF32 else []
+    were = [of.fp32_precision for of in products]
     if on_cuda and recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
         torch.use_deterministic_algorithms(True)
     # A search for the fastest convolutions takes 10 s and more; for bfloat16 in channels_last it has found none.
     cudnn.benchmark = on_cuda and not recipe.deterministic and recipe.precision != "bfloat16"
-    if on_cuda and recipe.precision in ("float32", "tf32"):
-        cudnn.allow_tf32 = recipe.precision == "tf32"
-        torch.set_float32_matmul_precision("high" if recipe.precision == "tf32" else "highest")
+    for of in products:
+        of.fp32_precision = TF32[recipe.precision]
     try:
         # Seeding seeds every GPU that is in use, not only ours.
         in_use = range(torch.cuda.device_count()) if on_cuda or torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
@@ -233,5 +238,6 @@ def repeatable(recipe: Recipe, device: torch.device) -> Iterator[None]:
             yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        cudnn.benchmark, cudnn.allow_tf32 = benchmark, allow_tf32
-        torch.set_float32_matmul_precision(products)
+        cudnn.benchmark = benchmark
+        for of, was in zip(products, were, strict=True):
+            of.fp32_precision = was

@@ -156,6 +156,8 @@ class Recipe:
             raise ValueError(f"step={self.step} needs CUDA, this is {device.type}")
         if self.step in ("captured", "compiled") and processes > 1:
             raise ValueError(f"step={self.step} needs one process, there are {processes}")
+        if self.precision == "tf32" and not on_cuda:
+            raise ValueError(f"precision=tf32 needs CUDA, this is {device.type}")
         if self.step == "compiled" and self.deterministic:
             raise ValueError("deterministic=true cannot be had with step=compiled, but with captured and eager")
         automatic = "bfloat16" if _has_bfloat16(device) else "float32"

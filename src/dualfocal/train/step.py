@@ -6,21 +6,19 @@ running means and the gammas of adaptive losses are changed in place; dropout dr
 advances as the step itself would.
 """
 
-import gc
 import math
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from dualfocal.data import DataSet
+from dualfocal.train._host import host_state, no_garbage_collected
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, HalfWeights, without_search
 from dualfocal.train.recipe import Recipe
@@ -59,6 +57,8 @@ class Step:
     """Why it turned out otherwise."""
     seconds: float = 0.0
     """That making it ready has taken so far."""
+    samples: int = 0
+    """That were trained on meanwhile."""
 
     def __post_init__(self) -> None:
         self.weights = [weight for of in self.optimizer.param_groups for weight in of["params"]]
@@ -129,7 +129,9 @@ class CapturedStep(Step):
         self.result: Taken | None = None
         self.warm, self.changing = 0, False
         if self.recipe.precision == "bfloat16":
-            self.halves = HalfWeights(self.forward.model)
+            inputs, target = self.data.batch(self.data.splits["train"][:2], part="train")
+            if HalfWeights.agree(self.forward, lambda logits: self.criterion(logits, target), inputs):
+                self.halves = HalfWeights(self.forward.model)
 
     def fast_loss(self, inputs: Tensor, target: Tensor) -> Tensor:
         """The same as :meth:`loss`, with fewer kernels."""
@@ -162,6 +164,7 @@ class CapturedStep(Step):
             taken = self.replay() if self.capture() else super().__call__(batch)
         torch.cuda.synchronize(self.group.device)
         self.seconds += time.perf_counter() - start
+        self.samples += len(batch)
         if self.graph is not None and self.aim is not None:
             self.way = self.aim
             self.say(f"the step is {self.way}, ready after {self.seconds:.1f} s")
@@ -169,30 +172,43 @@ class CapturedStep(Step):
 
     def warm_up(self) -> Taken:
         """A step like any other, on a stream like the graph's."""
-        before = _on_the_host(self.forward.model)
-        current = torch.cuda.current_stream()
+        before = host_state(self.forward.model)
+        current = torch.cuda.current_stream(self.group.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
             taken = self.take(self.index, self.fast_loss)
         current.wait_stream(self.stream)
         # The first step may make what the others find.
-        self.changing |= self.warm > 0 and _on_the_host(self.forward.model) != before
+        self.changing |= self.warm > 0 and host_state(self.forward.model) != before
         self.warm += 1
         return taken
 
     def capture(self) -> bool:
-        """Record a step; if that fails nothing has happened yet."""
-        gc.collect()  # no graph of an earlier training may be destroyed meanwhile: that would end the capture
-        generator = torch.cuda.default_generators[self.group.device.index]
+        """Record a step; if that fails nothing has happened yet.
+
+        Raises:
+            OutOfMemoryError: there was no room for it; what the attempt has taken is not given back.
+        """
+        device = self.group.device
+        generator = torch.cuda.default_generators[device.index]
         untouched = generator.clone_state()
         graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, stream=self.stream):
-                self.result = self.take(self.index, self.fast_loss)
-        except Exception as error:  # a model may be anybody's code
-            generator.graphsafe_set_state(untouched)  # the other one believes that the capture goes on
-            self.give_up(_reason(error))
-            return False
+        # After a failure torch leaves the stream of the capture the current one.
+        with torch.cuda.stream(torch.cuda.current_stream(device)), no_garbage_collected():
+            try:
+                with torch.cuda.graph(graph, stream=self.stream):
+                    self.result = self.take(self.index, self.fast_loss)
+            except BaseException as error:
+                generator.graphsafe_set_state(untouched)  # the other one believes that the capture goes on
+                cause = error.__context__ or error  # the end of a capture that has failed fails, too
+                if "out of memory" in str(cause):
+                    raise torch.OutOfMemoryError(
+                        f"no memory to capture the step: step=eager needs less; {cause}"
+                    ) from error
+                if not isinstance(error, Exception):
+                    raise
+                self.give_up(_reason(cause))
+                return False
         self.graph = graph
         return True
 
@@ -212,6 +228,8 @@ class CapturedStep(Step):
 
     def give_up(self, reason: str) -> None:
         """From now on without a graph."""
+        self.halves = None  # they may have got gradients that were recorded, and never computed
+        self.optimizer.zero_grad()
         self.aim_lower(None, f"the step cannot be captured and runs slower: {reason}")
 
     def aim_lower(self, aim: str | None, problem: str) -> None:
@@ -259,18 +277,6 @@ def make_step(recipe: Recipe, *arguments: Any, **options: Any) -> Step:
     return kinds[recipe.step](recipe, *arguments, **options)
 
 
-def _on_the_host(model: nn.Module) -> list[Any]:
-    """What a graph would take for a constant, as far as it can be seen: generators on the CPU, numbers in modules."""
-    numbers = [
-        (name, key, value)
-        for name, module in model.named_modules()
-        for key, value in vars(module).items()
-        if isinstance(value, int | float | str)
-    ]
-    key, place = (np.random.get_state(legacy=False)["state"][name] for name in ("key", "pos"))
-    return [numbers, torch.get_rng_state().tolist(), random.getstate(), key.tolist(), place]
-
-
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]} ..."
