@@ -17,11 +17,10 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
-demo: $(VENV)/installed  ## train three losses on scikit-learn's digits, compare and calibrate them, draw pictures in demo/
-	$(BIN)/python examples/digits.py --out demo
-	$(BIN)/dualfocal compare demo/cross_entropy.npz demo/dual_focal.npz
-	$(BIN)/dualfocal evaluate demo/cross_entropy.npz --calibrate all --plot demo/calibrated.png
-	@echo "Next: $(BIN)/dualfocal evaluate demo/dual_focal.npz --calibrate all; or $(BIN)/dualfocal train digits"
+demo: $(VENV)/installed  ## train the losses of the paper's first table on scikit-learn's digits, put them in a table, mend one
+	$(BIN)/dualfocal study --out demo
+	$(BIN)/dualfocal evaluate demo/runs/cross_entropy-seed0 --calibrate all --plot demo/calibrated.png
+	@echo "Next: $(BIN)/dualfocal compare demo/runs/cross_entropy-seed0 demo/runs/dual_focal-seed0; $(BIN)/dualfocal train digits"
 
 test: $(VENV)/installed  ## lint, types, tests and doctests
 	$(BIN)/ruff check .

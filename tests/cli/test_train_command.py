@@ -302,7 +302,7 @@ def test_show_lists_every_field_and_trains_nothing(run, record, name, monkeypatc
     assert [line.split()[0] for line in lines] == fields
     for field, line in zip(fields, lines, strict=True):
         value = recipe.to_dict()[field]
-        shown = value if isinstance(value, str) else json.dumps(value)
+        shown = value if isinstance(value, str) else "none" if value is None else json.dumps(value)
         name, value, what = line[: len(field)], *line[len(field) :].strip().split("  ", 1)
         assert (name, value) == (field, shown)
         assert what.strip().endswith(".")

@@ -79,6 +79,7 @@ def study(
             settings=settings or [],
         )
         printer.print(f"{planned.title}, into {out}", markup=False, highlight=False, soft_wrap=True)
+        printer.print(f"Recipe: {planned.recipe}.", markup=False, highlight=False)
         with _bar(errors) as bar:
             task = bar.add_task("", total=None)
 

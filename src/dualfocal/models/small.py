@@ -8,8 +8,7 @@ from dualfocal.models._common import AveragePool, check_sizes
 def small_cnn(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
     """Two convolutions and two linear layers: 38,282 parameters for 10 classes and 1 channel.
 
-    Images of any size from 2x2 are pooled to 4x4; for 8x8 images it is the net of ``examples/digits.py``, draw for
-    draw. Arguments as :func:`~dualfocal.models.resnet.resnet50`.
+    Images of any size from 2x2 are pooled to 4x4. Arguments as :func:`~dualfocal.models.resnet.resnet50`.
     """
     check_sizes(num_classes, in_channels)
     return nn.Sequential(

@@ -45,7 +45,7 @@ def reliability_figure(evaluations: Mapping[str, Evaluation]) -> Figure:
 def study_figure(summary: "Summary") -> Figure:
     """ECE and NLL of each entry of a study, as trained and after temperature scaling: a small dot is a seed.
 
-    The grey band of the ECE is the floor: what perfectly calibrated models of this size would show by chance.
+    The grey mark is the floor of the ECE: what a perfectly calibrated model with such confidences would show by chance.
     """
     entries = summary.study.entries
     figure = Figure(figsize=(9.5, 0.45 * len(entries) + 1.9), layout="constrained")
@@ -62,10 +62,10 @@ def study_figure(summary: "Summary") -> Figure:
                 axis.plot(values, np.full(len(values), place + shift), "o", color=colour, markersize=3.5, alpha=0.5)
             means = [factor * summary.mean(entry, name) for entry in entries]
             axis.plot(means, places + shift, "|", color=colour, markersize=13, markeredgewidth=2.5, label=text)
-        if column == "ece" and "ece" in summary.floors:
-            floors = [100 * floor for floor in summary.floors["ece"].values()]
-            low, high = min(floors), max(floors)
-            axis.axvspan(low, max(high, low + 0.02), color=GREY, alpha=0.6, label="floor", zorder=0)
+        if column == "ece":
+            floors = [100 * summary.floors.get("ece", {}).get(entry, np.nan) for entry in entries]
+            tick = {"color": GREY, "markersize": 20, "markeredgewidth": 4}
+            axis.plot(floors, places + 0.16, "|", **tick, label="its floor", zorder=0)
             axis.set_xlim(left=0)
         axis.set_yticks(places, entries)
         axis.set_xlabel(label)

@@ -31,6 +31,20 @@ class Study:
         """The same for each entry, so that they can be paired."""
         return list(next(iter(self.recipes.values())))
 
+    @property
+    def recipe(self) -> str:
+        """What all runs share, in one line; the loss has its own options."""
+        of = next(iter(next(iter(self.recipes.values())).values()))
+        schedule = "cosine" if of.schedule == "cosine" else f"times {of.lr_factor:g} after {_list(of.milestones)}"
+        momentum = f", momentum {of.momentum:g}" if of.optimizer == "sgd" else ""
+        clip = "" if of.clip_norm is None else f", gradient norm up to {of.clip_norm:g}"
+        options = {name: value for name, value in of.data_options.items() if name != "split_seed"}
+        data = "".join(f", {name} {value}" for name, value in options.items())
+        return (
+            f"{of.data}{data}; {of.model}; {of.optimizer}, lr {of.lr:g} ({schedule}){momentum}, weight decay "
+            f"{of.weight_decay:g}, {of.epochs} epochs, batches of {of.batch_size}, {of.reduction} of the loss{clip}"
+        )
+
     def folders(self, out: Path) -> dict[tuple[str, int], Path]:
         """Where each run goes."""
         return {
@@ -94,6 +108,10 @@ def make_study(
     what = f"{losses[0]} by gamma" if gammas else f"{len(losses)} losses"
     number = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
     return Study(f"{first.data}, {first.model}: {what}, {number}, {first.epochs} epochs", recipes)
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return " and ".join(map(str, numbers)) or "never"
 
 
 def _recipe(dataset: str, model: str | None, settings: list[str]) -> Recipe:

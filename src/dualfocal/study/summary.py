@@ -133,6 +133,7 @@ class Summary:
         return {
             "schema": SCHEMA,
             "title": self.study.title,
+            "recipe": self.study.recipe,
             "seeds": self.study.seeds,
             "level": LEVEL,
             "floors": self.floors,
@@ -161,7 +162,7 @@ class Summary:
             for row in self.rows()
         ]
         table = _markdown(self.headings(), [self.floor_row(), *body])
-        parts = [f"# {self.study.title}", table, self.explanation()]
+        parts = [f"# {self.study.title}", f"Recipe: {self.study.recipe}.", table, self.explanation()]
         if self.differences:
             parts += [_markdown(*self.difference_rows())]
         return "\n\n".join([*parts, self.reading()]) + "\n"

@@ -1,0 +1,71 @@
+"""`dualfocal study` as one types it."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+
+def study(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dualfocal", "study", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("study")
+    options = ["--gamma", "1,5", "--seeds", "0,1", "--set", "epochs=2", "--set", "data.val_size=100", "--device", "cpu"]
+    return folder, study(*options, "--out", "out", cwd=folder)
+
+
+def test_it_prints_a_table_and_a_reading(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    _, done = finished
+    assert done.returncode == 0, done.stderr
+    assert "digits, small_cnn: dual_focal by gamma, 2 seeds, 2 epochs, into out" in done.stdout
+    assert "floor" in done.stdout
+    text = " ".join(done.stdout.split())
+    assert "As trained, gamma " in text
+    assert "Lowest validation NLL: gamma " in text
+    assert max(map(len, done.stdout.splitlines()[:8])) <= 80
+
+
+def test_it_writes_tables_and_a_figure(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    out = finished[0] / "out"
+    assert (out / "table.md").read_text().startswith("# digits, small_cnn: dual_focal by gamma")
+    with (out / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["entry"], row["seed"]) for row in rows] == [(f"gamma {g}", s) for g in "15" for s in "01"]
+    with Image.open(out / "study.png") as picture:
+        assert picture.size[0] > 1000
+    assert json.loads((out / "study.json").read_text())["gamma"]["criterion"] == "nll"
+
+
+def test_again_it_trains_nothing_and_says_the_same(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, first = finished
+    options = ["--gamma", "1,5", "--seeds", "0,1", "--set", "epochs=2", "--set", "data.val_size=100", "--out", "out"]
+    again = study(*options, "--json", cwd=folder)
+    assert again.returncode == 0, again.stderr
+    content = json.loads(again.stdout)
+    assert " ".join(content["reading"].split()) in " ".join(first.stdout.split())
+    assert content["entries"]["gamma 5"]["recipe"]["loss_options"] == {"gamma": 5}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--losses", "fokal"], "got 'fokal'; did you mean focal?"),
+        (["--seeds", "a"], "--seeds must be numbers, separated by commas, got 'a'"),
+        (["--criterion", "mce"], "--criterion must be nll or ece, got 'mce'"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = study(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert message in done.stderr
+    assert not (tmp_path / "study").exists()
