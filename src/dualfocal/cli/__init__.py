@@ -12,6 +12,7 @@ from dualfocal.cli.calibrate import apply, calibrate
 from dualfocal.cli.compare import compare
 from dualfocal.cli.data import app as data
 from dualfocal.cli.evaluate import evaluate
+from dualfocal.cli.paper import app as paper
 from dualfocal.cli.study import study
 from dualfocal.cli.train import runs, train
 
@@ -29,6 +30,7 @@ app.command()(train)
 app.command()(study)
 app.command()(runs)
 app.add_typer(data, name="data")
+app.add_typer(paper, name="paper")
 
 
 def _version(wanted: bool) -> None:

@@ -68,19 +68,19 @@ def study(
     with bad_input_ends():
         if criterion not in CRITERIA:
             raise ValueError(f"--criterion must be {' or '.join(CRITERIA)}, got {criterion!r}")
-        gammas = _numbers("--gamma", gamma, float)
+        gammas = numbers("--gamma", gamma, float)
         names = [name.strip() for name in losses.split(",")] if losses else ["dual_focal"] if gammas else PAPER_LOSSES
         planned = make_study(
             names,
             dataset=dataset,
             model=model,
-            seeds=_numbers("--seeds", seeds, int),
+            seeds=numbers("--seeds", seeds, int),
             gammas=gammas,
             settings=settings or [],
         )
         printer.print(f"{planned.title}, into {out}", markup=False, highlight=False, soft_wrap=True)
         printer.print(f"Recipe: {planned.recipe}.", markup=False, highlight=False)
-        with _bar(errors) as bar:
+        with make_bar(errors) as bar:
             task = bar.add_task("", total=None)
 
             def tell(done: int, total: int, finished: int) -> None:
@@ -109,7 +109,7 @@ def study(
         raise typer.Exit(1)
 
 
-def _numbers(name: str, text: str | None, kind: Callable[[str], Number]) -> list[Number]:
+def numbers(name: str, text: str | None, kind: Callable[[str], Number]) -> list[Number]:
     """1,2,3 as numbers."""
     try:
         return [kind(part) for part in text.split(",")] if text else []
@@ -117,7 +117,8 @@ def _numbers(name: str, text: str | None, kind: Callable[[str], Number]) -> list
         raise ValueError(f"{name} must be numbers, separated by commas, got {text!r}") from error
 
 
-def _bar(console: Console) -> Progress:
+def make_bar(console: Console) -> Progress:
+    """For trainings that report their epochs."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"))
     return Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
 

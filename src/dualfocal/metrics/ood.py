@@ -18,7 +18,7 @@ def ood_auroc(logits: Array, ood_logits: Array, *, input: str = "logits", score:
         ood_logits: predictions for samples that are not of it.
         input: what both hold, ``"logits"`` or ``"probs"``.
         score: the uncertainty, ``"entropy"`` of the distribution or ``"max_prob"``, one minus the confidence. The paper
-            reports both.
+            does not say which it printed.
 
     Returns:
         The area under the ROC curve: 0.5 for no separation, 1 for perfect.

@@ -57,7 +57,7 @@ class GammaChoice:
 
 
 def choose_gamma(study: Study, out: Path, criterion: str = "nll") -> GammaChoice:
-    """Choose among the entries of a study by validation NLL; or by validation ECE, as the paper did.
+    """Choose among the entries of a study by validation NLL, or by validation ECE.
 
     An ECE of few samples is mostly noise, and its least value is where the noise was lucky: the NLL says more. The
     standard error is of the paired difference to the best, over seeds and validation samples.

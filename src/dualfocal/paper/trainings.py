@@ -1,0 +1,124 @@
+"""Which trainings a table of the paper needs: a recipe for each of its methods, models and data sets."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dualfocal.paper.published import Cell, Table
+from dualfocal.paper.recipes import EXCEPTIONS, GAMMA, images, texts
+from dualfocal.train import Recipe
+
+# In the authors' code the ablation's means are one number per batch.
+RIVALS = {"mean2": "batch_mean2", "mean3": "batch_mean3", "mean_all": "batch_mean_all"}
+KDE_STRENGTH = {"cifar10": 0.3, "cifar100": 0.5}
+TRAINED_BY = ("rival", "gamma")  # variants that are trained differently; others are read off the same run
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model that a table has numbers of; several of its cells may be read off it."""
+
+    data: str
+    model: str
+    method: str
+    variant: str | None
+    recipe: Recipe
+    extra: bool = False
+    """Not in the paper: beside what it has."""
+
+    @property
+    def name(self) -> str:
+        """As in ``cifar10 resnet50 dual_focal``."""
+        return " ".join(part for part in (self.data, self.model, self.method, self.variant) if part)
+
+
+def trainings(table: Table, *, epochs_scale: float = 1.0, extras: bool = False) -> dict[str, Training]:
+    """The trainings of a table by name, in its order.
+
+    Args:
+        table: with misplaced cells where they belong, see :meth:`~dualfocal.paper.published.Table.as_meant`.
+        epochs_scale: below 1 for a shorter schedule, whose numbers are not the paper's.
+        extras: also what the paper lacks: AdaFocal and AdaDualFocal with updates that work, beside the adaptive
+            losses as they were run; other weight decays than 5e-4, beside cross-entropy in the first table.
+
+    >>> from dualfocal.paper.published import published
+    >>> found = trainings(published("table1"))
+    >>> len(found), found["cifar10 resnet110 dual_focal"].recipe.loss_options
+    (70, {'gamma': 4.5})
+    """
+    if not 0 < epochs_scale <= 1:
+        raise ValueError(f"epochs_scale must be above 0 and at most 1, got {epochs_scale:g}")
+    found: dict[str, Training] = {}
+    for cell in table.cells:
+        variant = cell.variant if table.variant in TRAINED_BY else None
+        training = Training(cell.data, cell.model, cell.method, variant, _recipe(table, cell, variant))
+        found.setdefault(training.name, training)
+    if extras:
+        for training in list(found.values()):
+            for name, settings in _extras(table, training).items():
+                recipe = training.recipe.with_settings(settings)
+                more = dataclasses.replace(training, variant=name, recipe=recipe, extra=True)
+                found[more.name] = more
+    return {name: dataclasses.replace(of, recipe=shortened(of.recipe, epochs_scale)) for name, of in found.items()}
+
+
+def shortened(recipe: Recipe, scale: float) -> Recipe:
+    """The same schedule in fewer epochs.
+
+    >>> short = shortened(images("cifar10", "resnet50"), 0.1)
+    >>> short.epochs, short.milestones
+    (35, (15, 25))
+    """
+    if scale == 1:
+        return recipe
+    epochs = max(1, round(scale * recipe.epochs))
+    milestones = sorted({max(1, round(scale * milestone)) for milestone in recipe.milestones})
+    return dataclasses.replace(recipe, epochs=epochs, milestones=tuple(milestones))
+
+
+def _recipe(table: Table, cell: Cell, variant: str | None) -> Recipe:
+    if table.name == "kde_xe":
+        return _kde_recipe(cell)
+    recipe = texts(cell.method) if cell.data == "20newsgroups" else images(cell.data, cell.model, cell.method)
+    if cell.data == "cifar100":  # as the tables were made, see `dualfocal paper errata`
+        recipe = recipe.with_settings(["data.published_test_mismatch=true"])
+    if table.variant == "rival" and variant is not None:
+        constant = variant.replace(".", "").isdigit()
+        return recipe.with_settings([f"loss.rival={variant if constant else RIVALS.get(variant, variant)}"])
+    if table.variant == "gamma" and variant is not None:
+        return recipe.with_settings([f"loss.gamma={variant}"])
+    return recipe
+
+
+def _kde_recipe(cell: Cell) -> Recipe:
+    """As the authors ran that comparison: less weight decay, fewer epochs, of which one milestone is left; seed 0."""
+    options: Mapping[str, Mapping[str, float]] = {
+        "dual_focal": {"gamma": GAMMA[cell.data, "resnet110"]},
+        "kde_xe": {"strength": KDE_STRENGTH[cell.data]},
+    }
+    return Recipe(
+        data=cell.data,
+        model=cell.model,
+        loss=cell.method,
+        loss_options=dict(options.get(cell.method, {})),
+        weight_decay=1e-4,
+        epochs=200,
+        milestones=(150,),
+        seed=0,
+    )
+
+
+def _extras(table: Table, training: Training) -> Mapping[str, list[str]]:
+    if table.name == "adafocal" and training.method == "ada_focal":
+        return {"switch": ["loss.variant=switch"]}
+    if table.name == "adafocal" and training.method == "ada_dual_focal":
+        return {"working": ["loss.frozen=false"]}
+    if table.name == "ece" and training.method == "cross_entropy" and training.data != "20newsgroups":
+        return {f"decay {decay}": [f"weight_decay={decay}"] for decay in ("1e-4", "1e-3")}
+    return {}
+
+
+def exceptions(training: Training) -> str:
+    """What the paper says of this training alone, if it does."""
+    special = EXCEPTIONS.get((training.data, training.model, training.method), {})
+    return ", ".join(f"{name} {value}" for name, value in special.items() if name in ("epochs", "lr"))

@@ -1,0 +1,233 @@
+"""The tables run again: which trainings, by which recipes, and how our numbers stand beside the published ones."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from scipy import stats
+
+from dualfocal.data import DataSet
+from dualfocal.metrics import evaluate, kde_ece, ood_auroc
+from dualfocal.models import make_model
+from dualfocal.paper import reproduction
+from dualfocal.paper.published import load_published, published
+from dualfocal.paper.reproduction import Row, foreign_scores, rows_of, value_of
+from dualfocal.paper.trainings import exceptions, shortened, trainings
+from dualfocal.train import Recipe, Run
+from dualfocal.train.run import MODEL, PREDICTIONS, RECIPE, RESULT
+
+COUNTS = {  # trainings of each table; AdaFocal has four columns of eight, the KDE table lacks three
+    **{"ece": 70, "error": 70, "adafocal": 32, "ablation": 9, "adaptive_ece": 63, "classwise_ece": 63, "mce": 63},
+    **{"nll": 63, "ood_auroc": 14, "kde_xe": 21, "rbs": 48, "robustness": 7, "gamma": 5},
+}
+
+
+# Trainings
+
+
+def test_every_table_has_its_trainings() -> None:
+    assert {table.name: len(trainings(table.as_meant())) for table in load_published().tables} == COUNTS
+
+
+def test_main_tables_share_their_trainings() -> None:
+    first = trainings(published("table1"))
+    for name in ("error", "adaptive_ece", "classwise_ece", "mce", "nll", "ood_auroc", "rbs", "robustness"):
+        for key, training in trainings(published(name).as_meant()).items():
+            assert training.recipe == first[key].recipe
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "wanted"),
+    [
+        ("ece", "cifar10 resnet50 cross_entropy", {"weight_decay": 5e-4, "epochs": 350, "milestones": (150, 250)}),
+        ("ece", "cifar10 resnet50 label_smoothing", {"loss_options": {}, "reduction": "sum", "clip_norm": 2.0}),
+        ("ece", "cifar10 wide_resnet26_10 brier", {"epochs": 550, "reduction": "mean"}),
+        ("ece", "cifar100 resnet110 brier", {"epochs": 430, "data_options": {"published_test_mismatch": True}}),
+        ("ece", "tiny_imagenet tiny_resnet50 brier", {"lr": 0.035, "epochs": 100, "milestones": (40, 60)}),
+        ("ece", "tiny_imagenet tiny_resnet50 dual_focal", {"loss_options": {"gamma": 2.3}, "lr": 0.1}),
+        ("ece", "20newsgroups text_cnn dual_focal", {"optimizer": "adam", "loss_options": {"gamma": 3}}),
+        ("adafocal", "cifar10 resnet50 ada_focal", {"loss_options": {"variant": "no_switch"}}),
+        ("adafocal", "cifar10 resnet110 ada_dual_focal", {"loss_options": {"gamma": 7, "frozen": True}}),
+        ("ablation", "cifar10 resnet50 dual_focal 0.2", {"loss_options": {"gamma": 5, "rival": 0.2}}),
+        ("ablation", "cifar10 resnet50 dual_focal mean2", {"loss_options": {"gamma": 5, "rival": "batch_mean2"}}),
+        ("ablation", "cifar10 resnet50 dual_focal 3rd", {"loss_options": {"gamma": 5, "rival": "3rd"}}),
+        ("gamma", "cifar10 resnet50 dual_focal 10", {"loss_options": {"gamma": 10}}),
+        ("kde_xe", "cifar100 resnet110_sd kde_xe", {"loss_options": {"strength": 0.5}, "weight_decay": 1e-4}),
+        ("kde_xe", "cifar10 densenet40 dual_focal", {"epochs": 200, "milestones": (150,), "seed": 0}),
+    ],
+)
+def test_recipes(table: str, name: str, wanted: dict[str, Any]) -> None:
+    recipe = trainings(published(table).as_meant())[name].recipe
+    assert {field: getattr(recipe, field) for field in wanted} == wanted
+
+
+def test_exceptions_are_named() -> None:
+    found = trainings(published("table1"))
+    named = {name: exceptions(training) for name, training in found.items() if exceptions(training)}
+    assert named == {
+        "cifar10 wide_resnet26_10 brier": "epochs 550",
+        "cifar100 resnet110 brier": "epochs 430",
+        "tiny_imagenet tiny_resnet50 brier": "lr 0.035",
+    }
+
+
+def test_extras_come_beside() -> None:
+    plain, more = (trainings(published("adafocal").as_meant(), extras=extras) for extras in (False, True))
+    assert list(more)[: len(plain)] == list(plain)
+    working = more["cifar10 resnet50 ada_dual_focal working"]
+    assert working.extra
+    assert working.recipe.loss_options == {"gamma": 6, "frozen": False}
+    assert more["cifar10 resnet50 ada_focal switch"].recipe.loss_options == {"variant": "switch"}
+    decays = trainings(published("table1"), extras=True)
+    assert decays["cifar10 resnet50 cross_entropy decay 1e-3"].recipe.weight_decay == 1e-3
+    assert len(decays) == 70 + 2 * 9
+
+
+def test_a_shorter_schedule_is_the_same_in_small() -> None:
+    recipe = Recipe(data="cifar10", model="resnet50")
+    assert shortened(recipe, 1.0) == recipe
+    assert (shortened(recipe, 0.2).epochs, shortened(recipe, 0.2).milestones) == (70, (30, 50))
+    assert (shortened(recipe, 0.001).epochs, shortened(recipe, 0.001).milestones) == (1, (1,))
+    for wrong in (0, -1, 1.5, math.nan):
+        with pytest.raises(ValueError, match="epochs_scale must be above 0 and at most 1"):
+            trainings(published("table1"), epochs_scale=wrong)
+
+
+# Numbers
+
+
+def fake(folder: Path, *, seed: int = 0, sharper: float = 2.0) -> Run:
+    """A finished run of small_cnn with known predictions."""
+    folder.mkdir(parents=True)
+    run = Run(folder)
+    recipe = Recipe(data="cifar10", model="small_cnn", seed=seed)
+    rng = torch.Generator().manual_seed(seed)
+    logits = sharper * torch.randn(300, 10, generator=rng)
+    target = torch.multinomial((logits / sharper).softmax(1), 1, generator=rng)[:, 0]
+    named = {
+        f"{part}_{name}": of.clone()
+        for part in ("val", "test")
+        for name, of in (("logits", logits), ("target", target))
+    }
+    run.write_json(RECIPE, recipe.to_dict())
+    save_file(named, folder / PREDICTIONS)
+    torch.manual_seed(0)
+    save_file(make_model("small_cnn", num_classes=10, in_channels=3).state_dict(), folder / MODEL)
+    before, after = evaluate(logits, target).to_dict(), evaluate(logits / sharper, target).to_dict()
+    scaled = {"temperature_ece": {"temperature": sharper, "test": after, "val": after}}
+    run.write_json(RESULT, {"schema": 1, "num_classes": 10, "in_channels": 3, "test": before, "calibrated": scaled})
+    return run
+
+
+def test_numbers_are_read_off_a_run(tmp_path: Path) -> None:
+    run = fake(tmp_path / "run")
+    logits, target = run.predictions()
+    right = evaluate(logits, target)
+    for metric in ("ece", "adaptive_ece", "classwise_ece", "mce", "nll", "error", "brier", "rbs"):
+        assert value_of(run, metric, "before") == pytest.approx(getattr(right, metric))
+        assert value_of(run, metric, None) == pytest.approx(getattr(right, metric))
+        assert value_of(run, metric, "after") == pytest.approx(getattr(evaluate(logits / 2, target), metric))
+    assert value_of(run, "accuracy", None) == pytest.approx(1 - right.error)
+    assert value_of(run, "kde_ece", None) == pytest.approx(kde_ece(logits, target))
+
+
+@pytest.fixture
+def small_data(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """Twenty images for each data set; what was asked for."""
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def load(name: str, root: object = None, **options: Any) -> DataSet:
+        asked.append((name, options))
+        rng = torch.Generator().manual_seed(len(name) + options.get("severity", 5))
+        images = torch.randint(256, (20, 3, 32, 32), dtype=torch.uint8, generator=rng)
+        scale = torch.nn.Module() if name != "cifar10" else _Scale()
+        classes = tuple(map(str, range(10)))
+        return DataSet(
+            **{"name": name, "class_names": classes, "inputs": images, "target": torch.arange(20) % 10},
+            **{"splits": {"test": torch.arange(20)}, "encoder": scale},
+        )
+
+    monkeypatch.setattr(reproduction, "load_data", load)
+    return asked
+
+
+class _Scale(torch.nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.float() / 255
+
+
+def test_foreign_images_are_seen_as_the_model_sees_its_own(tmp_path: Path, small_data: list[Any]) -> None:
+    """Encoded by the encoder of the data it was trained on; by both scores; kept in the run folder."""
+    run = fake(tmp_path / "run")
+    found = foreign_scores(run, "svhn")
+    images, _ = reproduction.load_data("svhn").part("test")
+    with torch.no_grad():
+        foreign = run.model()(images.float() / 255)
+    known, _ = run.predictions()
+    for score in ("entropy", "max_prob"):
+        assert found["auroc"]["before"][score] == pytest.approx(ood_auroc(known, foreign, score=score))
+        assert found["auroc"]["after"][score] == pytest.approx(ood_auroc(known / 2, foreign / 2, score=score))
+    assert value_of(run, "ood_auroc", "after", "svhn") == found["auroc"]["after"]["entropy"]
+    assert value_of(run, "ood_auroc_max_prob", "before", "svhn") == found["auroc"]["before"]["max_prob"]
+    assert ("svhn", {"only_test": True}) in small_data
+    number = len(small_data)
+    assert foreign_scores(run, "svhn") == found
+    assert len(small_data) == number  # nothing was read again
+
+
+def test_corrupted_images_are_scored_at_each_severity(tmp_path: Path, small_data: list[Any]) -> None:
+    found = foreign_scores(fake(tmp_path / "run"), "cifar10c")
+    assert list(found["severities"]) == [1, 2, 3, 4, 5]
+    assert set(found["severities"][3]["after"]) == {"error", "ece", "nll"}
+    assert len({of["before"]["nll"] for of in found["severities"].values()}) == 5
+
+
+def test_rows_stand_beside_the_published_cells(tmp_path: Path) -> None:
+    table = published("table1")
+    wanted = {"cifar10 resnet50 dual_focal": trainings(table)["cifar10 resnet50 dual_focal"]}
+    runs = {("cifar10 resnet50 dual_focal", seed): tmp_path / str(seed) for seed in (1, 2, 3)}
+    for seed in (1, 2):
+        fake(tmp_path / str(seed), seed=seed)
+    before, after = rows_of(table, wanted, runs)
+    assert (before.published.printed, after.published.printed) == ("0.46", "0.46")
+    assert [before.stage, after.stage] == ["before", "after"]
+    assert before.ours == [Run(tmp_path / str(seed)).result["test"]["ece"] for seed in (1, 2)]
+    assert after.temperatures == [2.0, 2.0]
+
+
+def test_the_brier_table_has_both_readings(tmp_path: Path) -> None:
+    table = published("rbs").as_meant()
+    name = "cifar10 resnet50 dual_focal"
+    fake(tmp_path / "1")
+    rows = rows_of(table, {name: trainings(table)[name]}, {(name, 1): tmp_path / "1"})
+    assert [row.metric for row in rows] == ["brier", "rbs"]
+    assert rows[0].ours[0] == pytest.approx(rows[1].ours[0] ** 2)
+
+
+def test_the_interval_is_that_of_one_more_run() -> None:
+    training = trainings(published("table1"))["cifar10 resnet50 dual_focal"]
+    cell = published("table1").find(data="cifar10", model="resnet50", method="dual_focal", stage="before")[0]
+    values = [0.004, 0.006, 0.005]
+    row = Row(training, "ece", "before", None, cell, values, [])
+    half = stats.t.ppf(0.95, 2) * np.std(values, ddof=1) * math.sqrt(1 + 1 / 3)
+    assert row.interval == pytest.approx((0.005 - half, 0.005 + half))
+    assert row.agrees
+    assert not Row(training, "ece", "before", None, cell, [0.5, 0.51], []).agrees
+    assert Row(training, "ece", "before", None, cell, [0.5], []).agrees is None
+    assert Row(training, "ece", "before", None, None, values, []).agrees is None
+
+
+def test_coverage_of_the_interval() -> None:
+    """One more draw of a normal falls into it nine times in ten."""
+    rng = np.random.default_rng(0)
+    training = trainings(published("table1"))["cifar10 resnet50 dual_focal"]
+    inside = 0
+    for _ in range(2000):
+        *values, one_more = rng.normal(size=4)
+        low, high = Row(training, "ece", None, None, None, list(values), []).interval
+        inside += low <= one_more <= high
+    assert 0.88 < inside / 2000 < 0.92
