@@ -208,6 +208,34 @@ def test_the_brier_table_has_both_readings(tmp_path: Path) -> None:
     assert rows[0].ours[0] == pytest.approx(rows[1].ours[0] ** 2)
 
 
+def test_the_ablation_has_the_columns_that_its_text_promises(tmp_path: Path) -> None:
+    table = published("ablation")
+    name = "cifar10 resnet50 dual_focal mean3"
+    fake(tmp_path / "1")
+    rows = rows_of(table, {name: trainings(table)[name]}, {(name, 1): tmp_path / "1"})
+    assert [(row.metric, row.stage, row.published is None) for row in rows] == [
+        *(("ece", "before", False), ("adaptive_ece", "before", False)),
+        *(("ece", "after", True), ("classwise_ece", "before", True)),
+    ]
+    assert [row.published.printed for row in rows[:2]] == ["0.61", "0.5"]
+
+
+def test_robustness_is_mean_and_standard_error(tmp_path: Path) -> None:
+    table = published("robustness").as_meant()
+    name = "cifar10 resnet50 dual_focal"
+    runs = {(name, seed): tmp_path / str(seed) for seed in (1, 2, 3)}
+    for seed in (1, 2, 3):
+        fake(tmp_path / str(seed), seed=seed)
+    rows = rows_of(table, {name: trainings(table)[name]}, runs)
+    assert len(rows) == 4  # ECE before and after, AdaECE, classwise ECE
+    for row in rows:
+        assert row.variant == "mean"
+        assert row.published_error.variant == "standard_error"
+        assert (row.published_error.metric, row.published_error.stage) == (row.metric, row.stage)
+        assert row.standard_error == pytest.approx(np.std(row.ours, ddof=1) / math.sqrt(3))
+        assert row.agrees is None  # a mean is no run
+
+
 def test_the_interval_is_that_of_one_more_run() -> None:
     training = trainings(published("table1"))["cifar10 resnet50 dual_focal"]
     cell = published("table1").find(data="cifar10", model="resnet50", method="dual_focal", stage="before")[0]

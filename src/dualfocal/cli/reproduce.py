@@ -214,6 +214,9 @@ def _cells(row: Row) -> list[str]:
     factor, decimals = _scale(row)
     ours = "" if math.isnan(row.mean) else f"{factor * row.mean:.{decimals}f}"
     theirs = "" if row.published is None else row.published.printed
+    if row.published_error is not None:
+        theirs += f" ± {row.published_error.printed}"
+        ours += "" if row.standard_error is None else f" ± {factor * row.standard_error:.{decimals}f}"
     interval = row.interval
     where = "" if interval is None else " to ".join(f"{factor * end:.{decimals}f}" for end in interval)
     agrees = {True: "yes", False: "no", None: ""}[row.agrees]
@@ -253,6 +256,8 @@ def _content(table: Table, title: str, rows: list[Row], failed: list[str]) -> di
                 "published": None if row.published is None else row.published.value,
                 "erratum": None if row.published is None else row.published.erratum,
                 "ours": [finite(value) for value in row.ours],
+                "standard_error": row.standard_error,
+                "published_standard_error": None if row.published_error is None else row.published_error.value,
                 "temperatures": row.temperatures,
                 "interval": None if row.interval is None else list(row.interval),
                 "agrees": row.agrees,

@@ -36,11 +36,18 @@ class Row:
     ours: list[float]
     """Of each seed that is finished."""
     temperatures: list[float]
+    published_error: Cell | None = None
+    """The standard error of a published mean."""
 
     @property
     def mean(self) -> float:
         """Over the seeds."""
         return statistics.mean(self.ours) if self.ours else math.nan
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the mean, over the seeds; None: that takes two."""
+        return statistics.stdev(self.ours) / math.sqrt(len(self.ours)) if len(self.ours) > 1 else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -53,8 +60,8 @@ class Row:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the published run could be one of ours; None: unknown."""
-        if self.published is None or self.interval is None:
+        """Whether the published run could be one of ours; None: unknown, or it is a mean of several."""
+        if self.published is None or self.interval is None or self.published_error is not None:
             return None
         low, high = self.interval
         return low <= self.published.value <= high
@@ -86,14 +93,23 @@ def rows_of(
             wanted = [(cell.metric, cell.stage, cell.variant, cell) for cell in cells]
             if table.name == "rbs":  # in both readings
                 wanted += [("rbs", cell.stage, cell.variant, None) for cell in cells]
+            if table.name == "ablation":  # the columns that the text promises
+                wanted += [
+                    ("ece", "after", training.variant, None),
+                    ("classwise_ece", "before", training.variant, None),
+                ]
             if table.name == "ood_auroc":  # by the other score, too
                 wanted += [("ood_auroc_max_prob", cell.stage, cell.variant, None) for cell in cells]
         for metric, stage, variant, cell in wanted:
             if variant == "standard_error":
-                continue  # it belongs to the mean, beside which ours stands
+                continue  # it stands beside its mean
             values = [value_of(run, metric, stage, variant, data_root) for run in finished]
             temperatures = [_temperature(run) for run in finished] if stage == "after" else []
-            rows.append(Row(training, metric, stage, variant, cell, values, temperatures))
+            error = None
+            if variant == "mean" and cell is not None:
+                same = {"method": cell.method, "metric": metric, "stage": stage, "variant": "standard_error"}
+                error = table.find(data=cell.data, model=cell.model, **same)[0]
+            rows.append(Row(training, metric, stage, variant, cell, values, temperatures, error))
     return rows
 
 
