@@ -2,8 +2,11 @@
 
 import csv
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +55,34 @@ def test_again_it_trains_nothing_and_says_the_same(finished: tuple[Path, subproc
     content = json.loads(again.stdout)
     assert " ".join(content["reading"].split()) in " ".join(first.stdout.split())
     assert content["entries"]["gamma 5"]["recipe"]["loss_options"] == {"gamma": 5}
+
+
+def test_ctrl_c_saves_what_is_running_and_starts_nothing_more(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "dualfocal",
+        "study",
+        "--losses",
+        "cross_entropy",
+        "--seeds",
+        "0,1,2",
+        "--jobs",
+        "1",
+    ]
+    process = subprocess.Popen(
+        [*command, "--device", "cpu"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    runs = tmp_path / "study" / "runs"
+    end = time.monotonic() + 60
+    while not list(runs.glob("*/log.jsonl")) and time.monotonic() < end:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert told.splitlines()[-1] == "dualfocal: stopped; run the same command again to go on"
+    assert [folder.name for folder in runs.iterdir()] == ["cross_entropy-seed0"]
+    assert (runs / "cross_entropy-seed0" / "checkpoint.safetensors").exists()
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,16 @@ def consoles(as_json: bool) -> tuple[Console, Console]:
 
 
 @contextmanager
+def stopped_goes_on() -> Iterator[None]:
+    """Ctrl-C during trainings says what to do next."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("dualfocal: stopped; run the same command again to go on", err=True)
+        raise
+
+
+@contextmanager
 def bad_input_ends(name: str | None = None) -> Iterator[None]:
     """What is wrong with the input becomes one line and exit code 2."""
     try:

@@ -12,7 +12,7 @@ from rich.table import Table as Shown
 from rich.text import Text
 
 from dualfocal._files import atomic_path
-from dualfocal.cli._common import AsJson, bad_input_ends, consoles
+from dualfocal.cli._common import AsJson, bad_input_ends, consoles, stopped_goes_on
 from dualfocal.cli.data import Root
 from dualfocal.cli.study import make_bar, numbers
 from dualfocal.data.registry import did_you_mean
@@ -99,7 +99,7 @@ def reproduce(
         return
     with bad_input_ends():
         printer.print(f"{title}: {len(wanted)} trainings, {len(chosen)} seeds, into {out}", soft_wrap=True)
-        with make_bar(errors) as bar:
+        with stopped_goes_on(), make_bar(errors) as bar:
             task = bar.add_task("", total=None)
 
             def tell(done: int, total: int, finished: int) -> None:

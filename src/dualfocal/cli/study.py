@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dualfocal._files import atomic_path
-from dualfocal.cli._common import AsJson, bad_input_ends, consoles
+from dualfocal.cli._common import AsJson, bad_input_ends, consoles, stopped_goes_on
 from dualfocal.cli.data import Root
 from dualfocal.losses import LOSSES
 from dualfocal.study import PAPER_LOSSES, Summary, make_study, run_study, summarize
@@ -80,7 +80,7 @@ def study(
         )
         printer.print(f"{planned.title}, into {out}", markup=False, highlight=False, soft_wrap=True)
         printer.print(f"Recipe: {planned.recipe}.", markup=False, highlight=False)
-        with make_bar(errors) as bar:
+        with stopped_goes_on(), make_bar(errors) as bar:
             task = bar.add_task("", total=None)
 
             def tell(done: int, total: int, finished: int) -> None:

@@ -6,6 +6,7 @@ import signal
 import warnings
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,15 @@ def run_study(
     # Spawned, not forked: a fork of a process that has used threads or a GPU may hang.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(threads,)) as pool:
-        waiting: dict[Future[str | None], tuple[str, int]] = {
-            pool.submit(_train, recipes[key], str(folder), data_root, device): key for key, folder in left.items()
-        }
+        waiting: dict[Future[str | None], tuple[str, int]] = {}
+        next_ones = iter(left.items())
         try:
-            while waiting:
+            while True:
+                # No more than there are processes: what a pool has in its queue it also does after Ctrl-C.
+                for key, folder in islice(next_ones, jobs - len(waiting)):
+                    waiting[pool.submit(_train, recipes[key], str(folder), data_root, device)] = key
+                if not waiting:
+                    break
                 done, _ = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
                 for future in done:
                     key = waiting.pop(future)
