@@ -91,6 +91,7 @@ def test_ctrl_c_saves_what_is_running_and_starts_nothing_more(tmp_path: Path) ->
         (["--losses", "fokal"], "got 'fokal'; did you mean focal?"),
         (["--seeds", "a"], "--seeds must be numbers, separated by commas, got 'a'"),
         (["--criterion", "mce"], "--criterion must be nll or ece, got 'mce'"),
+        (["--criterion", "ece"], "--criterion is for --gamma, which is not given"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:

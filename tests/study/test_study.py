@@ -79,6 +79,7 @@ def test_gammas() -> None:
         ({"seeds": []}, "a study needs at least one loss and one seed"),
         ({"losses": ["focal", "focal"]}, "losses must be different, got focal, focal"),
         ({"seeds": [1, 1]}, "seeds must be different, got 1, 1"),
+        ({"losses": ["focal"], "gammas": [2.0, 2.0000001]}, "gammas must differ in their first six digits"),
         ({"gammas": [1.0]}, "gammas are those of one loss, got cross_entropy, brier"),
         ({"dataset": "cifar1"}, "got 'cifar1'; did you mean cifar10?"),
         ({"settings": ["seed=3"]}, "seed is not for --set in a study: see --seeds"),
@@ -130,8 +131,15 @@ def test_a_loss_that_explodes_is_told_and_the_others_go_on(tmp_path: Path) -> No
     assert "in epoch 1" in failed["cross_entropy", 0]
     summary = summarize(study, tmp_path, failed)
     assert summary.rows()[0][1] == "failed"
-    assert summary.reading() == "There is nothing to compare."
+    assert summary.reading().startswith("There is nothing to compare")
     assert json.loads(json.dumps(summary.to_dict(), allow_nan=False))["failed"]
+
+
+def test_data_without_a_validation_part_are_refused_before_training(tmp_path: Path) -> None:
+    study = make_study(["cross_entropy"], seeds=[0], settings=["data.val_size=0"])
+    with pytest.raises(ValueError, match=r"data digits has no val part, which the tables need: see data\.val_size"):
+        run_study(study, tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out").exists()
 
 
 def test_jobs_must_be_positive(tmp_path: Path) -> None:
@@ -142,18 +150,22 @@ def test_jobs_must_be_positive(tmp_path: Path) -> None:
 # Tables
 
 
-def made(scores: dict[str, dict[str, list[float]]], differences: dict[str, dict[str, Interval]]) -> Summary:
+def made(
+    scores: dict[str, dict[str, list[float]]],
+    differences: dict[str, dict[str, Interval]],
+    behind_best: dict[str, Interval] | None = None,
+) -> Summary:
     recipe = Recipe(data="digits", model="small_cnn")
     number = len(next(iter(scores.values()))["ece"])
     study = Study("a title", {entry: dict.fromkeys(range(number), recipe) for entry in scores})
     filled = {entry: {name: of.get(name, [0.5] * number) for name in NAMES} for entry, of in scores.items()}
-    return Summary(study, filled, {"ece": dict.fromkeys(scores, 0.02)}, differences, {})
+    return Summary(study, filled, {"ece": dict.fromkeys(scores, 0.02)}, differences, behind_best or {}, {})
 
 
 def test_a_table_has_the_means_and_the_best_in_bold() -> None:
     scores = {"a": {"ece": [0.10, 0.20], "error": [0.1, 0.1]}, "b": {"ece": [0.02, 0.04], "error": [0.1, 0.1]}}
-    differences = {"b": {name: Interval(-0.12, 0.01) for name in ("nll", "nll_t", "ece", "ece_t")}}
-    summary = made(scores, differences)
+    differences = {"b": {name: Interval(-0.12, 0.01) for name in ("error", "nll", "nll_t", "ece", "ece_t")}}
+    summary = made(scores, differences, {"a": Interval(0.12, 0.01)})
     assert summary.headings()[:5] == ["", "error %", "NLL", "NLL, T", "ECE %"]
     assert summary.floor_row()[4] == "2.0"
     assert [row[4] for row in summary.rows()] == ["15.0", "3.0"]
@@ -163,7 +175,7 @@ def test_a_table_has_the_means_and_the_best_in_bold() -> None:
     assert "| b | **10.0** |" in text
     assert "**3.0**" in text
     assert "**15.0**" not in text
-    assert "| b | -0.120 ± 0.010 |" in text
+    assert "| b | -12.0 ± 1.0 | -0.120 ± 0.010 |" in text
     lines = summary.to_csv().splitlines()
     assert lines[0].startswith("entry,seed,error,nll,nll_t,ece")
     assert len(lines) == 5
@@ -181,11 +193,30 @@ def test_a_table_has_the_means_and_the_best_in_bold() -> None:
 def test_the_reading_says_what_the_numbers_bear(ece: float, difference: Interval, said: str) -> None:
     after = {"nll": Interval(0.0, 0.1), "nll_t": Interval(0.05, 0.02), "ece_t": Interval(-0.01, 0.02)}
     scores = {"a": {"ece": [0.1, 0.1], "error": [0.2, 0.2]}, "b": {"ece": [ece, ece], "error": [0.21, 0.21]}}
-    reading = made(scores, {"b": {"ece": difference, **after}}).reading()
+    worse = "b" if ece > 0.1 else "a"
+    behind = {worse: Interval(abs(difference.mean), difference.half_width)}
+    after["error"] = Interval(0.01, 0.02)
+    reading = made(scores, {"b": {"ece": difference, **after}}, behind).reading()
     assert reading.startswith(f"As trained, {said}")
     assert "the NLL of b is 0.050 ± 0.020 nats above a's" in reading
     assert "its ECE not told apart (-1.0 ± 2.0 points) from a's" in reading
-    assert reading.endswith("its error is +1.0 points.")
+    assert reading.endswith("its error is not told apart (+1.0 ± 2.0 points) from a's.")
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    """One seed each, on other samples each: there is nothing to tell noise by."""
+    unknown = dict.fromkeys(("error", "nll", "nll_t", "ece", "ece_t"), Interval(-0.1, None))
+    summary = made({"a": {"ece": [0.2]}, "b": {"ece": [0.1]}}, {"b": unknown}, {"a": Interval(0.1, None)})
+    assert "told apart" not in summary.reading()
+    assert "noise unknown" in summary.reading()
+
+
+def test_an_entry_that_lacks_a_run_is_not_compared() -> None:
+    summary = made({"a": {"ece": [0.1, 0.3]}, "b": {"ece": [0.05, math.nan]}}, {})
+    assert summary.complete == ["a"]
+    assert summary.best("ece") == set()
+    assert summary.reading().startswith("There is nothing to compare")
+    assert [row[0] for row in summary.rows()] == ["a", "b (1 of 2)"]
 
 
 def test_a_run_that_failed_is_left_out_of_the_means() -> None:
@@ -263,6 +294,7 @@ def test_a_gamma_without_all_its_runs_is_not_chosen(faked: tuple[Study, Path]) -
     for entry in ("gamma 2", "gamma 3"):
         (study.folders(out)[entry, 0] / RESULT).unlink()
     assert choose_gamma(study, out).chosen == "gamma 1"
+    assert choose_gamma(study, out).sentence().endswith("left out: gamma 2, gamma 3.")
     (study.folders(out)["gamma 1", 1] / RESULT).unlink()
     with pytest.raises(ValueError, match="no gamma has been trained with all seeds"):
         choose_gamma(study, out)

@@ -1,6 +1,7 @@
 """`dualfocal paper reproduce`: the trainings of a table, what they cost, and our numbers beside the published ones."""
 
 import dataclasses
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -15,10 +16,11 @@ from dualfocal._files import atomic_path
 from dualfocal.cli._common import AsJson, bad_input_ends, consoles, stopped_goes_on
 from dualfocal.cli.data import Root
 from dualfocal.cli.study import make_bar, numbers
+from dualfocal.data import load_data
 from dualfocal.data.registry import did_you_mean
 from dualfocal.metrics.evaluation import finite
 from dualfocal.paper.published import Table, load_published, published
-from dualfocal.paper.reproduction import LEVEL, Row, rows_of
+from dualfocal.paper.reproduction import FOREIGN, LEVEL, Row, rows_of
 from dualfocal.paper.trainings import Training, exceptions, trainings
 from dualfocal.study import Study, run_study
 from dualfocal.train import Run
@@ -41,8 +43,8 @@ def reproduce(
         typer.Option(metavar="FIELD=VALUE,...", help="Some of its trainings: by dataset, model, method, variant."),
     ] = None,
     seeds: Annotated[
-        str, typer.Option(metavar="1,2,...", help="The paper's is 1; two or more give an interval.")
-    ] = "1",
+        str | None, typer.Option(metavar="1,2,...", help="Two or more give an interval. [default: the paper's]")
+    ] = None,
     epochs_scale: Annotated[
         float, typer.Option(metavar="X", help="A shorter schedule, such as 0.2; its numbers are not the paper's.")
     ] = 1.0,
@@ -77,17 +79,24 @@ def reproduce(
     printer, errors = consoles(as_json)
     with bad_input_ends():
         table = published(name).as_meant()
-        chosen = numbers("--seeds", seeds, int)
-        if not chosen or len(set(chosen)) < len(chosen):
-            raise ValueError(f"--seeds must be different numbers, separated by commas, got {seeds!r}")
+        for setting in settings or ():
+            if (field := setting.partition("=")[0].strip()) in ("data", "model", "loss", "seed"):
+                raise ValueError(
+                    f"{field} is what a row of the table stands for, not for --set; see --only and --seeds"
+                )
         wanted = _chosen(trainings(table, epochs_scale=epochs_scale, extras=extras), only)
         wanted = {
             key: dataclasses.replace(of, recipe=of.recipe.with_settings(settings or [])) for key, of in wanted.items()
         }
+        chosen = numbers("--seeds", seeds, int) if seeds else [next(iter(wanted.values())).recipe.seed]
+        if len(set(chosen)) < len(chosen):
+            raise ValueError(f"--seeds must be different numbers, separated by commas, got {seeds!r}")
         short = f", SHORTENED to {epochs_scale:g} of the paper's epochs" if epochs_scale < 1 else ""
         changed = f", CHANGED: {', '.join(settings)}" if settings else ""
         title = f"{table.key}, {table.title}{short}{changed}"
         suffix = f" x{epochs_scale:g}" if epochs_scale < 1 else ""
+        if settings:  # another folder and another file than the paper's
+            suffix += f" set-{hashlib.sha256(' '.join(sorted(settings)).encode()).hexdigest()[:6]}"
         recipes = {
             key + suffix: {seed: of.recipe.with_settings([f"seed={seed}"]) for seed in chosen}
             for key, of in wanted.items()
@@ -98,7 +107,10 @@ def reproduce(
         _list(printer, title, wanted, folders, len(chosen), as_json)
         return
     with bad_input_ends():
-        printer.print(f"{title}: {len(wanted)} trainings, {len(chosen)} seeds, into {out}", soft_wrap=True)
+        for foreign, options in FOREIGN.items() if table.name == "ood_auroc" else ():
+            load_data(foreign, data_root_, **options)  # to know now, and not after the trainings, whether it is there
+        told = f"{title}: {len(wanted)} trainings, seeds {', '.join(map(str, chosen))}, into {out}"
+        printer.print(told, markup=False, highlight=False, soft_wrap=True)
         with stopped_goes_on(), make_bar(errors) as bar:
             task = bar.add_task("", total=None)
 
@@ -194,7 +206,7 @@ def _list(
     unknown = len(rows) - len(known)
     more = f", and {unknown} whose time has not been measured (?)" if unknown else ""
     printer.print(
-        f"{len(rows)} trainings x {num_seeds} seeds; hours of one on an H200, as measured: "
+        f"{len(rows)} trainings x {num_seeds} seeds. Hours are those of one on an H200, by measured steps: "
         f"{num_seeds * sum(known):.1f} in all{more}.",
         markup=False,
         highlight=False,

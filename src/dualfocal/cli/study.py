@@ -69,6 +69,8 @@ def study(
         if criterion not in CRITERIA:
             raise ValueError(f"--criterion must be {' or '.join(CRITERIA)}, got {criterion!r}")
         gammas = numbers("--gamma", gamma, float)
+        if criterion != "nll" and not gammas:
+            raise ValueError("--criterion is for --gamma, which is not given")
         names = [name.strip() for name in losses.split(",")] if losses else ["dual_focal"] if gammas else PAPER_LOSSES
         planned = make_study(
             names,
@@ -135,16 +137,17 @@ def _print(printer: Console, summary: Summary) -> None:
     printer.print(summary.explanation(), markup=False, highlight=False)
     headings, rows = summary.difference_rows()
     if rows:
-        table = _table(headings)
+        headings[0] = headings[0].replace(" ", "\n", 1)
+        table = _table(headings, gap=1)
         for row in rows:
             table.add_row(*map(Text, row))
         printer.print(table)
     printer.print(summary.reading(), markup=False, highlight=False, style="bold")
 
 
-def _table(headings: list[str]) -> Table:
+def _table(headings: list[str], gap: int = 2) -> Table:
     """Narrow enough for 80 columns."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for i, heading in enumerate(headings):
         name, _, unit = heading.partition(" %")
         text = f"{name}\n%{unit}" if " %" in heading else heading.replace(", ", "\n")

@@ -55,7 +55,8 @@ class Row:
         if len(self.ours) < 2:
             return None
         number = len(self.ours)
-        half = student.ppf((1 + LEVEL) / 2, number - 1) * statistics.stdev(self.ours) * math.sqrt(1 + 1 / number)
+        quantile = float(student.ppf((1 + LEVEL) / 2, number - 1))
+        half = quantile * statistics.stdev(self.ours) * math.sqrt(1 + 1 / number)
         return self.mean - half, self.mean + half
 
     @property

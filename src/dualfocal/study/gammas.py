@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 
 from dualfocal.metrics import compare
@@ -26,6 +27,7 @@ class GammaChoice:
     behind: dict[str, tuple[float, float]]
     """Of each entry, how far behind the best it is, and the standard error of that."""
     chosen: str
+    left_out: list[str]
 
     @property
     def within(self) -> list[str]:
@@ -37,9 +39,12 @@ class GammaChoice:
         label = "NLL" if self.criterion == "nll" else "ECE"
         others = [entry for entry in self.within if entry != self.chosen]
         start = f"Lowest validation {label}: {self.chosen}"
+        left_out = f" Without all their runs, and left out: {', '.join(self.left_out)}." if self.left_out else ""
+        if len(self.means) == 1:
+            return f"{start}, the only one.{left_out}"
         if not others:
-            return f"{start}, more than one standard error below the others."
-        return f"{start}; within one standard error of it: {', '.join(others)}."
+            return f"{start}, more than one standard error below the others.{left_out}"
+        return f"{start}; within one standard error of it: {', '.join(others)}.{left_out}"
 
     def markdown(self) -> str:
         """A table of its own, and the sentence."""
@@ -78,23 +83,27 @@ def choose_gamma(study: Study, out: Path, criterion: str = "nll") -> GammaChoice
     for entry in complete:
         apart = [mine - right for mine, right in zip(scores[entry], scores[best], strict=True)]
         over_seeds = statistics.stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else 0.0
-        errors = [_sampling_error(folders[entry, seed], folders[best, seed], criterion) for seed in study.seeds]
-        over_samples = math.sqrt(sum(error**2 for error in errors)) / len(errors)
-        error = 0.0 if entry == best else math.hypot(over_seeds, over_samples)
+        pairs = [(folders[entry, seed], folders[best, seed]) for seed in study.seeds]
+        error = 0.0 if entry == best else math.hypot(over_seeds, _sampling_error(pairs, criterion))
         behind[entry] = means[entry] - means[best], error
-    return GammaChoice(criterion, means, behind, best)
+    return GammaChoice(criterion, means, behind, best, [entry for entry in study.entries if entry not in complete])
 
 
-def _sampling_error(one: Path, other: Path, criterion: str) -> float:
-    """Of the difference between two runs on the same validation samples."""
-    if one == other:
+def _sampling_error(pairs: list[tuple[Path, Path]], criterion: str) -> float:
+    """What the validation samples leave open, where all seeds share them; otherwise the spread over seeds has it."""
+    runs = [[Run(folder).predictions("val") for folder in pair] for pair in pairs]
+    target = runs[0][0][1]
+    if any(not torch.equal(of[1], target) for pair in runs for of in pair):
         return 0.0
-    (a, target), (b, _) = Run(one).predictions("val"), Run(other).predictions("val")
     if criterion == "ece":
+        (a, _), (b, _) = runs[0]
         difference = compare(a, b, target).differences["ece"]
         return (difference.high - difference.low) / (2 * Z90)
-    losses = [F.cross_entropy(logits.double(), target, reduction="none") for logits in (a, b)]
-    return float((losses[0] - losses[1]).std() / math.sqrt(len(target)))
+    apart = [
+        F.cross_entropy(a.double(), target, reduction="none") - F.cross_entropy(b.double(), target, reduction="none")
+        for (a, _), (b, _) in runs
+    ]
+    return float(torch.stack(apart).mean(0).std() / math.sqrt(len(target)))
 
 
 def _result(folder: Path) -> dict[str, Any]:

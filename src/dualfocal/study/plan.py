@@ -100,6 +100,8 @@ def make_study(
         if len(losses) != 1:
             raise ValueError(f"gammas are those of one loss, got {', '.join(losses)}")
         rows = {f"gamma {gamma:g}": [f"loss={losses[0]}", f"loss.gamma={gamma!r}"] for gamma in gammas}
+        if len(rows) < len(gammas):
+            raise ValueError(f"gammas must differ in their first six digits, got {', '.join(map(repr, gammas))}")
     recipes = {
         entry: {seed: _recipe(dataset, model, [*of, f"seed={seed}", *settings]) for seed in seeds}
         for entry, of in rows.items()

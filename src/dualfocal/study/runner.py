@@ -3,15 +3,20 @@
 import multiprocessing
 import os
 import signal
+import sys
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dualfocal.data import load_data
 from dualfocal.data.places import Root
 from dualfocal.study.plan import Study
 from dualfocal.train import DivergedError, Recipe, Run, RunError, train
@@ -65,6 +70,11 @@ def run_study(
     tell()
     if not left:
         return {}
+    some = next(iter(recipes.values()))
+    parts = load_data(some.data, data_root, **some.data_options).splits
+    for part in ("val", "test"):
+        if part not in parts:
+            raise ValueError(f"data {some.data} has no {part} part, which the tables need: see data.{part}_size")
     on_gpu = torch.cuda.is_available() if device is None else device.startswith("cuda")
     cores = os.cpu_count() or 1
     jobs = min(jobs or (1 if on_gpu else cores), len(left))
@@ -72,7 +82,7 @@ def run_study(
     failed: dict[tuple[str, int], str] = {}
     # Spawned, not forked: a fork of a process that has used threads or a GPU may hang.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(threads,)) as pool:
+    with _terminated_as_interrupted(), ProcessPoolExecutor(jobs, context, _begin, (threads,)) as pool:
         waiting: dict[Future[str | None], tuple[str, int]] = {}
         next_ones = iter(left.items())
         try:
@@ -88,10 +98,32 @@ def run_study(
                     if (problem := future.result()) is not None:
                         failed[key] = problem
                 tell()
+        except BrokenProcessPool as error:
+            raise RunError(f"{out}: a process was killed, for want of memory perhaps; --jobs 1 takes less") from error
         except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)  # those at work have got Ctrl-C, too, and save
+            for process in multiprocessing.active_children():
+                with suppress(ProcessLookupError, TypeError):
+                    os.kill(process.pid, signal.SIGINT)  # type: ignore[arg-type]  # whoever trains saves, and ends
+            pool.shutdown(wait=True, cancel_futures=True)
             raise
     return failed
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends the processes, too; only a main thread can mind it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(*_: object) -> None:
+        sys.exit(143)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _begin(threads: int) -> None:

@@ -29,7 +29,8 @@ COLUMNS: tuple[tuple[str, str, str, bool, float, int], ...] = (
     ("classwise_ece", "cw ECE %", "classwise_ece", False, 100, 2),
     ("mce", "MCE %", "mce", False, 100, 1),
 )
-DIFFERENCES = ("nll", "nll_t", "ece", "ece_t")
+DIFFERENCES = ("error", "nll", "nll_t", "ece", "ece_t")
+FLOORS = ("ece", "ece_t", "adaptive_ece", "classwise_ece", "mce")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,14 @@ class Summary:
     """Calibration error -> entry -> mean over seeds of what a perfectly calibrated model would show."""
     differences: dict[str, dict[str, Interval]]
     """Entry but the first -> column -> paired difference to the first."""
+    behind_best: dict[str, Interval]
+    """Entry -> how far its ECE is above the lowest, paired; of those with all their runs."""
     failed: dict[tuple[str, int], str]
+
+    @property
+    def complete(self) -> list[str]:
+        """The entries that have all their runs: only they can be compared."""
+        return [entry for entry, of in self.scores.items() if all(map(math.isfinite, of["ece"]))]
 
     def mean(self, entry: str, column: str) -> float:
         """Over the seeds that are there."""
@@ -66,9 +74,10 @@ class Summary:
     def best(self, column: str) -> set[str]:
         """The entries with the lowest mean, as it is printed."""
         decimals, factor = next((d, f) for name, _, _, _, f, d in COLUMNS if name == column)
-        means = {entry: round(factor * self.mean(entry, column), decimals) for entry in self.scores}
-        lowest = min((mean for mean in means.values() if math.isfinite(mean)), default=math.nan)
-        return {entry for entry, mean in means.items() if mean == lowest}
+        means = {entry: round(factor * self.mean(entry, column), decimals) for entry in self.complete}
+        if len(means) < 2:
+            return set()
+        return {entry for entry, mean in means.items() if mean == min(means.values())}
 
     def headings(self) -> list[str]:
         """Of the table."""
@@ -89,8 +98,10 @@ class Summary:
         for entry in self.study.entries:
             cells = {name: self._cell(entry, name, factor, decimals) for name, _, _, _, factor, decimals in COLUMNS}
             numbers = list(cells.values())
-            temperature = f"{self.mean(entry, 'temperature'):.2f}"
-            found.append([entry, *numbers[:5], temperature, *numbers[5:]])
+            temperature = self._cell(entry, "temperature", 1, 2)
+            done = sum(map(math.isfinite, self.scores[entry]["ece"]))
+            name = entry if done == len(self.study.seeds) else f"{entry} ({done} of {len(self.study.seeds)})"
+            found.append([name, *numbers[:5], temperature, *numbers[5:]])
         return found
 
     def difference_rows(self) -> tuple[list[str], list[list[str]]]:
@@ -109,22 +120,22 @@ class Summary:
     def reading(self) -> str:
         """One sentence that the numbers decide; the first entry is the yardstick."""
         first = self.study.entries[0]
-        known = [entry for entry in self.study.entries if math.isfinite(self.mean(entry, "ece"))]
-        if len(known) < 2 or first not in known:
-            return "There is nothing to compare."
-        best, *others = sorted(known, key=lambda entry: self.mean(entry, "ece"))
+        if len(self.complete) < 2 or first not in self.complete:
+            return "There is nothing to compare: that takes two entries with all their runs, the first being one."
+        best, *others = sorted(self.complete, key=lambda entry: self.mean(entry, "ece"))
         own = f"{100 * self.mean(best, 'ece'):.1f} % with a floor of {100 * self.floors['ece'][best]:.1f}"
         said = f"As trained, {best} has the lowest ECE, {own}"
-        alike = [entry for entry in others if not self._between(best, entry, "ece").told]
-        said += f", not told apart from {', '.join(alike)}" if alike else ""
+        alike = [entry for entry in others if not self.behind_best[entry].told]
+        unknown = all(self.behind_best[entry].half_width is None for entry in others)
+        if alike and not unknown:
+            said += f", not told apart from {', '.join(alike)}"
         against = best if best != first else others[0]
-        if first not in alike and best != first:
+        if best != first and first not in alike:
             said += f", {self._says(best, 'ece', 100, 1, ' points')} {first}"
-        error = self.mean(against, "error") - self.mean(first, "error")
         return (
             f"{said}; after temperature scaling the NLL of {against} is {self._says(against, 'nll_t', 1, 3, ' nats')} "
             f"{first}'s, its ECE {self._says(against, 'ece_t', 100, 1, ' points')} {first}'s; "
-            f"its error is {100 * error:+.1f} points."
+            f"its error is {self._says(against, 'error', 100, 1, ' points')} {first}'s."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -190,18 +201,12 @@ class Summary:
         mean = self.mean(entry, column)
         return "failed" if math.isnan(mean) else f"{factor * mean:.{decimals}f}"
 
-    def _between(self, one: str, other: str, column: str) -> Interval:
-        """The paired difference of any two entries, over seeds; to the first as it is in the table."""
-        first = self.study.entries[0]
-        if first in (one, other):
-            d = self.differences[one if other == first else other][column]
-            return d if other == first else Interval(-d.mean, d.half_width)
-        return _difference(self.scores[other][column], self.scores[one][column], None)
-
     def _says(self, entry: str, column: str, factor: float, decimals: int, unit: str) -> str:
         d = self.differences[entry][column]
         if d.half_width is None:
             return f"{factor * d.mean:+.{decimals}f}{unit} (noise unknown) from"
+        if factor * abs(d.mean) < 0.5 * 10**-decimals:
+            decimals += 2  # a difference that is told is not 0
         size = f"{factor * abs(d.mean):.{decimals}f} ± {factor * d.half_width:.{decimals}f}{unit}"
         if not d.told:
             return f"not told apart ({factor * d.mean:+.{decimals}f} ± {factor * d.half_width:.{decimals}f}{unit}) from"
@@ -224,18 +229,30 @@ def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None
                 of[name].append(math.nan if part is None or part[key] is None else part[key])
             of["temperature"].append(math.nan if scaled is None else scaled["temperature"])
         known = [Run(folders[entry, seed]).result for seed in study.seeds]
-        for name in ("ece", "adaptive_ece", "classwise_ece", "mce"):
-            values = [result["test"]["inference"]["floors"][name]["mean"] for result in known if result is not None]
+        for name in FLOORS:
+            values = [_floor(result, name) for result in known if result is not None]
             if values:
                 floors.setdefault(name, {})[entry] = statistics.mean(values)
     differences = {}
     for entry in study.entries[1:]:
-        sampling = _sampling(study, folders, entry)
+        sampling = _sampling(study, folders, study.entries[0], entry)
         differences[entry] = {
             name: _difference(scores[study.entries[0]][name], scores[entry][name], sampling.get(name))
             for name in DIFFERENCES
         }
-    return Summary(study, scores, floors, differences, failed or {})
+    summary = Summary(study, scores, floors, differences, {}, failed or {})
+    if len(summary.complete) > 1:
+        best = min(summary.complete, key=lambda entry: summary.mean(entry, "ece"))
+        for entry in summary.complete:
+            if entry != best:
+                noise = _sampling(study, folders, best, entry).get("ece")
+                summary.behind_best[entry] = _difference(scores[best]["ece"], scores[entry]["ece"], noise)
+    return summary
+
+
+def _floor(result: dict[str, Any], name: str) -> float:
+    of = result["calibrated"]["temperature"]["test"] if name.endswith("_t") else result["test"]
+    return float(of["inference"]["floors"][name.removesuffix("_t")]["mean"])
 
 
 def _difference(first: list[float], other: list[float], sampling: float | None) -> Interval:
@@ -249,13 +266,13 @@ def _difference(first: list[float], other: list[float], sampling: float | None) 
     mean = statistics.mean(pairs)
     if len(pairs) == 1:
         return Interval(mean, sampling)
-    over_seeds = student.ppf((1 + LEVEL) / 2, len(pairs) - 1) * statistics.stdev(pairs) / math.sqrt(len(pairs))
+    quantile = float(student.ppf((1 + LEVEL) / 2, len(pairs) - 1))
+    over_seeds = quantile * statistics.stdev(pairs) / math.sqrt(len(pairs))
     return Interval(mean, math.hypot(over_seeds, sampling or 0.0))
 
 
-def _sampling(study: Study, folders: dict[tuple[str, int], Path], entry: str) -> dict[str, float]:
+def _sampling(study: Study, folders: dict[tuple[str, int], Path], first: str, entry: str) -> dict[str, float]:
     """Half of the interval that the test samples leave open, for a comparison of one seed; where seeds share them."""
-    first = study.entries[0]
     both = [seed for seed in study.seeds if all(Run(folders[of, seed]).result for of in (first, entry))]
     if not both:
         return {}
@@ -271,7 +288,7 @@ def _sampling(study: Study, folders: dict[tuple[str, int], Path], entry: str) ->
     found = {}
     for suffix, (one, other) in (("", (a, b)), ("_t", scaled)):
         differences = compare(one, other, targets[0], level=LEVEL).differences
-        for name in ("nll", "ece"):
+        for name in ("error", "nll", "ece"):
             found[name + suffix] = (differences[name].high - differences[name].low) / 2
     return found
 
