@@ -87,6 +87,18 @@ def test_extras_come_beside() -> None:
     assert len(decays) == 70 + 2 * 9
 
 
+def test_the_authors_own_net_has_their_number_beside_it(tmp_path: Path) -> None:
+    """In the comparison with KDE-XE their ResNet-110 was the larger one."""
+    table = published("kde_xe").as_meant()
+    found = trainings(table, extras=True)
+    name = "cifar10 resnet110_kde dual_focal as run"
+    assert found[name].recipe.model == "resnet110"
+    assert len(found) == COUNTS["kde_xe"] + 2
+    rows = rows_of(table, {name: found[name]}, {})
+    right = table.find(data="cifar10", model="resnet110_kde", method="dual_focal")
+    assert [row.published for row in rows] == right
+
+
 def test_a_shorter_schedule_is_the_same_in_small() -> None:
     recipe = Recipe(data="cifar10", model="resnet50")
     assert shortened(recipe, 1.0) == recipe

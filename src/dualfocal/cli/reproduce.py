@@ -202,12 +202,14 @@ def _list(
         cells = (row["training"], str(row["epochs"]), options, row["special"], f"{row['finished']}/{num_seeds}", took)
         table.add_row(*map(Text, cells))
     printer.print(table)
-    known = [row["hours_on_an_h200"] for row in rows if row["hours_on_an_h200"] is not None]
+    known = [
+        (num_seeds - row["finished"]) * row["hours_on_an_h200"] for row in rows if row["hours_on_an_h200"] is not None
+    ]
     unknown = len(rows) - len(known)
     more = f", and {unknown} whose time has not been measured (?)" if unknown else ""
     printer.print(
         f"{len(rows)} trainings x {num_seeds} seeds. Hours are those of one on an H200, by measured steps: "
-        f"{num_seeds * sum(known):.1f} in all{more}.",
+        f"{sum(known):.1f} left in all{more}.",
         markup=False,
         highlight=False,
     )

@@ -83,7 +83,7 @@ def rows_of(
     for training in found.values():
         folders = [path for (name, _), path in runs.items() if name == training.name]
         finished = [run for run in map(Run, folders) if run.result is not None]
-        if training.extra:
+        if training.extra and table.name != "kde_xe":
             wanted: list[tuple[str, str | None, str | None, Cell | None]] = [
                 (table.metric or "ece", stage, None, None) for stage in ("before", "after")
             ]

@@ -115,7 +115,7 @@ def _extras(table: Table, training: Training) -> Mapping[str, list[str]]:
         return {"switch": ["loss.variant=switch"]}
     if table.name == "adafocal" and training.method == "ada_dual_focal":
         return {"working": ["loss.frozen=false"]}
-    if table.name == "kde_xe" and training.model == "resnet110_kde":
+    if table.name == "kde_xe" and training.model == "resnet110_kde" and training.method == "dual_focal":
         return {"as run": ["model=resnet110"]}  # the larger net that the authors took
     if table.name == "ece" and training.method == "cross_entropy" and training.data != "20newsgroups":
         return {f"decay {decay}": [f"weight_decay={decay}"] for decay in ("1e-4", "1e-3")}
