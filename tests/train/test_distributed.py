@@ -208,7 +208,11 @@ def kill_tree(pid: int) -> None:
 
 
 def alive(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if tree(pid)]
+    """Those that are still there; on a busy machine a process that is killed takes a moment to go."""
+    end = time.monotonic() + 10
+    while (left := [pid for pid in pids if tree(pid)]) and time.monotonic() < end:
+        time.sleep(0.05)
+    return left
 
 
 def saved(folder: Path) -> dict[str, Any]:
