@@ -83,8 +83,8 @@ def texts(loss: str = "dual_focal") -> Recipe:
 def digits(loss: str = "dual_focal") -> Recipe:
     """scikit-learn's digits with noise on them, and a small net: seconds on any machine.
 
-    150 epochs, chosen on seeds 100 to 104: by then cross-entropy is clearly over-confident (after 20 it is not yet, and
-    losses that hold confidence down look worse than it).
+    150 epochs, checked on seeds 100 to 104: by then cross-entropy is clearly over-confident (after 20 it is not yet,
+    and losses that hold confidence down look worse than it).
     """
     return Recipe(
         data="digits",

@@ -227,7 +227,7 @@ def repeatable(recipe: Recipe, device: torch.device) -> Iterator[None]:
     if on_cuda and recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
         torch.use_deterministic_algorithms(True)
-    # A search for the fastest convolutions takes 10 s and more; for bfloat16 in channels_last it has found none.
+    # A search for the fastest convolutions takes 10 s and more; for bfloat16 it gained about 1 %, benchmarks/NOTES.md.
     cudnn.benchmark = on_cuda and not recipe.deterministic and recipe.precision != "bfloat16"
     for of in products:
         of.fp32_precision = TF32[recipe.precision]
