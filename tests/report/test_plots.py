@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from dualfocal import metrics
 from dualfocal.metrics import Evaluation
-from dualfocal.report.plots import BLUE, VERMILION, reliability_figure
+from dualfocal.report.plots import reliability_figure
+from dualfocal.report.plots.style import BLUE, VERMILION
 
 
 def evaluation(n: int = 1000, sharpness: float = 1.0, seed: int = 0, **options: object) -> Evaluation:
