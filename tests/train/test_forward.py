@@ -1,7 +1,9 @@
 """Copies of weights in half precision: what autocast would have computed, bit for bit."""
 
+import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -108,6 +110,13 @@ class Changes(Reads):
         return self.fc(x)
 
 
+class Draws(Reads):
+    """Draws on the host."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) * (random.random() + np.random.random())
+
+
 class Inner(nn.Module):
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -125,19 +134,22 @@ class Inner(nn.Module):
         (Net, True),
         (lambda: Leaves(6, 5), True),  # it is no plain layer
         (lambda: nn.utils.spectral_norm(nn.Linear(6, 5)), True),  # nor is this
+        (Draws, True),
         (lambda: Inner(nn.Linear(6, 5)), False),
         (Reads, False),
         (Changes, False),
     ],
-    ids=["plain", "net", "own layer", "hooked", "leaves autocast", "reads", "changes"],
+    ids=["plain", "net", "own layer", "hooked", "draws", "leaves autocast", "reads", "changes"],
 )
 def test_they_are_tried_first(make: Callable[[], nn.Module], agrees: bool) -> None:
     torch.manual_seed(0)
     model, x = make(), torch.randn(2, 6)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    states = torch.get_rng_state()
+    states, python, numpy = torch.get_rng_state(), random.getstate(), repr(np.random.get_state(legacy=False))
     assert HalfWeights.agree(forward_of(model), lambda logits: logits.square().sum(), x) == agrees
     assert torch.equal(torch.get_rng_state(), states)
+    assert random.getstate() == python
+    assert repr(np.random.get_state(legacy=False)) == numpy
     assert not torch.backends.cudnn.deterministic
     for name, value in model.state_dict().items():
         assert torch.equal(before[name], value)

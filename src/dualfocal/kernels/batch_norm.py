@@ -194,10 +194,16 @@ class _BatchNormReLU(torch.autograd.Function):
 def _differentiable_gradient(
     dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float, relu: bool
 ) -> tuple[Tensor | None, ...]:
-    """The same gradient by torch's own operations, for ``create_graph=True`` and for many gradients at once."""
+    """The same gradient by torch's own operations, for ``create_graph=True`` and for many gradients at once.
+
+    Not by ``F.batch_norm``: on CUDA many gradients at once, channels-last, are too much for it.
+    """
     with torch.enable_grad():
         leaves = [of if of.requires_grad else of.detach().requires_grad_() for of in (x, weight, bias)]
-        out = F.batch_norm(leaves[0], None, None, leaves[1], leaves[2], training=True, eps=eps)
+        wide = leaves[0].float()
+        variance, mean = torch.var_mean(wide, (0, 2, 3), correction=0, keepdim=True)
+        scale, shift = (of.view(-1, 1, 1) for of in leaves[1:])
+        out = ((wide - mean) * torch.rsqrt(variance + eps) * scale + shift).to(x.dtype)
         if residual is not None:
             leaves.append(residual if residual.requires_grad else residual.detach().requires_grad_())
             out = out + leaves[3]

@@ -25,6 +25,17 @@ def no_garbage_collected() -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def host_generators_kept() -> Iterator[None]:
+    """Whatever a trial draws of Python's and NumPy's random numbers, the training draws them, too."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
 def host_state(model: nn.Module) -> list[Any]:
     """What a graph would take for a constant, as far as it can be seen: generators, numbers and tensors in modules."""
     attributes = [

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from dualfocal.train._host import host_generators_kept
 from dualfocal.train.recipe import Recipe
 
 
@@ -110,7 +111,7 @@ class HalfWeights:
                 model = deepcopy(forward.model).train()
                 halves = cls(model)
                 halves.refresh()
-                with torch.random.fork_rng(device), without_search():
+                with torch.random.fork_rng(device), host_generators_kept(), without_search():
                     torch.manual_seed(0)
                     logits = replace(forward, model=model)(inputs, halves.named if by_halves else None)
                     loss(logits).backward()  # type: ignore[no-untyped-call]
