@@ -158,6 +158,18 @@ def test_dropout_draws_what_it_would_have_drawn(nets: str, tmp_path: Path) -> No
     compare(tmp_path, f"model={nets}:dropout")
 
 
+def test_dropout_bears_a_gpu_that_lags_behind(nets: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch writes on the stream of the capture must have happened before the first replay writes there."""
+    begin = torch.cuda.CUDAGraph.capture_begin
+
+    def late(*arguments: Any, **options: Any) -> None:
+        torch.cuda._sleep(500_000_000)
+        begin(*arguments, **options)
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", late)
+    compare(tmp_path, f"model={nets}:dropout")
+
+
 @pytest.mark.parametrize("model", ["resnet110_sd", "densenet40"])
 def test_larger_nets(model: str, tmp_path: Path) -> None:
     compare(tmp_path, f"model={model}", "epochs=1")

@@ -209,6 +209,8 @@ class CapturedStep(Step):
                     raise
                 self.give_up(_reason(cause))
                 return False
+        # Before a capture torch clears, on its stream, the place that a replay writes the state of dropout to.
+        torch.cuda.current_stream(device).wait_stream(self.stream)
         self.graph = graph
         return True
 
