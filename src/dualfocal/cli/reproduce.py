@@ -26,7 +26,7 @@ from dualfocal.study import Study, run_study
 from dualfocal.train import Run
 
 # Milliseconds of a step of 128 images of 32 x 32 on one H200, benchmarks/results/train_step_gpu.csv.
-STEP = {"resnet50": 6.75, "wide_resnet26_10": 11.26, "densenet121": 12.7}
+STEP = {"resnet50": 6.73, "wide_resnet26_10": 11.16, "densenet121": 12.61}
 STEPS = {"cifar10": 352, "cifar100": 352}  # an epoch
 FIELDS = ("dataset", "model", "method", "variant")
 
