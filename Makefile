@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PEERS  := .venv-peers
 
-.PHONY: help demo test bench clean
+.PHONY: help demo test chromium bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list what there is to make
@@ -22,11 +22,21 @@ demo: $(VENV)/installed  ## train the losses of the paper's first table on sciki
 	$(BIN)/dualfocal evaluate demo/runs/cross_entropy-seed0 --calibrate all --plot demo/calibrated.png
 	@echo "Next: $(BIN)/dualfocal compare demo/runs/cross_entropy-seed0 demo/runs/dual_focal-seed0; $(BIN)/dualfocal train digits"
 
-test: $(VENV)/installed  ## lint, types, tests and doctests
+test: $(VENV)/installed chromium  ## lint, types, tests and doctests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto --dist worksteal --durations=15
+
+# The HTML report is tested in a real browser, Debian's: installed where that can be done, looked for in PATH or $CHROMIUM.
+chromium:
+	@if command -v "$${CHROMIUM:-chromium}" > /dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ]; then as_root=; elif sudo -n true 2> /dev/null; then as_root='sudo -n'; else as_root=no; fi; \
+	echo "Installing chromium with apt-get, for the tests of the report"; \
+	get="apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3"; \
+	if ! command -v apt-get > /dev/null || [ "$$as_root" = no ] || ! { $$as_root $$get update && $$as_root env \
+	DEBIAN_FRONTEND=noninteractive $$get install -y --no-install-recommends chromium fonts-dejavu-core; } > /dev/null; then \
+	echo "No chromium, and it cannot be installed here: the report is not tested in a browser"; fi
 
 bench: $(VENV)/installed $(PEERS)/installed  ## every script of benchmarks/; results go to benchmarks/results/ (an hour)
 	$(BIN)/python benchmarks/loss_cpu.py --csv benchmarks/results/loss_cpu.csv

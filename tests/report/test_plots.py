@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
+from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 
 from dualfocal import metrics
 from dualfocal.metrics import Evaluation
-from dualfocal.report.plots import reliability_figure
-from dualfocal.report.plots.style import BLUE, VERMILION
+from dualfocal.report.plots import Reliability, chance_range, reliability_figure
 
 
 def evaluation(n: int = 1000, sharpness: float = 1.0, seed: int = 0, **options: object) -> Evaluation:
@@ -32,12 +31,22 @@ def diagrams(figure: Figure) -> list[tuple[Axes, Axes]]:
     return list(zip(tops, strips, strict=True))
 
 
-def dots(axis: Axes) -> dict[str, np.ndarray]:
-    """x and y of the dots, (2, n) in order of x, by colour."""
-    found = {
-        to_hex(line.get_color()).upper(): np.array(line.get_data()) for line in axis.lines if line.get_marker() == "o"
+def bars(axis: Axes) -> dict[str, np.ndarray]:
+    """Left edge, bottom and height of the bars, (n, 3), by what the legend calls them."""
+    return {
+        container.get_label(): np.array([(bar.get_x(), bar.get_y(), bar.get_height()) for bar in container])
+        for container in axis.containers
+        if isinstance(container, BarContainer)
     }
-    return {colour: xy[:, xy[0].argsort()] for colour, xy in found.items()}
+
+
+def whiskers(axis: Axes) -> np.ndarray:
+    """Low and high end, (n, 2), of the range of a calibrated model, bin by bin."""
+    [container] = [of for of in axis.containers if isinstance(of, ErrorbarContainer)]
+    return np.array([segment[:, 1] for segment in container.lines[2][0].get_segments()])
+
+
+BEYOND, WITHIN = "gap beyond it", "gap within it"
 
 
 def png(figure: Figure, dpi: int = 50) -> tuple[int, int]:
@@ -49,10 +58,15 @@ def png(figure: Figure, dpi: int = 50) -> tuple[int, int]:
 
 
 def assert_drawn(top: Axes, strip: Axes, of: Evaluation) -> None:
-    full = of.bins.count > 0
-    expected = torch.stack([of.bins.mean_confidence[full], of.bins.accuracy[full]]).numpy()
-    drawn = np.concatenate(list(dots(top).values()), axis=1)
-    np.testing.assert_array_equal(drawn[:, drawn[0].argsort()], expected)
+    full = (of.bins.count > 0).numpy()
+    accuracy, confidence = of.bins.accuracy.numpy(), of.bins.mean_confidence.numpy()
+    drawn = bars(top)
+    np.testing.assert_array_equal(drawn["accuracy"][:, 0], of.bins.edges[:-1].numpy())
+    np.testing.assert_array_equal(drawn["accuracy"][:, 2], np.where(full, accuracy, 0))
+    gaps = np.concatenate([gap for gap in (drawn[BEYOND], drawn[WITHIN]) if len(gap)])
+    gaps = gaps[gaps[:, 0].argsort()]
+    np.testing.assert_array_equal(gaps[:, 1], accuracy[full])
+    np.testing.assert_allclose(gaps[:, 2], (confidence - accuracy)[full], atol=1e-15)
     heights = [bar.get_height() for bar in strip.patches]
     np.testing.assert_allclose(heights, 100 * of.bins.count.numpy() / of.num_samples)
     np.testing.assert_allclose([bar.get_x() for bar in strip.patches], of.bins.edges[:-1].numpy())
@@ -85,30 +99,29 @@ def test_five_evaluations_each_in_a_diagram_of_its_own():
     assert width > 1.2 * height  # four beside each other, then one
 
 
-def test_dots_outside_the_range_of_a_calibrated_model_have_another_colour():
+def test_gaps_beyond_the_range_of_a_calibrated_model_are_told_apart():
     of = evaluation(3000, 2.5)
     [(top, _)] = diagrams(reliability_figure({"": of}))
-    coloured = dots(top)
-    assert coloured.keys() == {BLUE, VERMILION}
-    confidence, accuracy = coloured[VERMILION]
-    assert len(confidence) >= 8
-    assert (accuracy < confidence).all()
-    bars = {round(bar.get_x() + bar.get_width() / 2, 9): bar for bar in top.patches}
-    for colour, outside in ((BLUE, False), (VERMILION, True)):
-        for x, y in coloured[colour].T:
-            bar = bars[round(x, 9)]
-            low, high = bar.get_y(), bar.get_y() + bar.get_height()
-            assert low <= x <= high  # the range of a calibrated model is about its confidence
-            assert (not low - 1e-9 <= y <= high + 1e-9) == outside
+    drawn, edges = bars(top), of.bins.edges.numpy()
+    full = np.flatnonzero(of.bins.count.numpy())
+    ranges = dict(zip(full, whiskers(top), strict=True))
+    assert len(drawn[BEYOND]) >= 8
+    assert (drawn[BEYOND][:, 2] > 0).all()  # over-confident: from the accuracy up
+    assert len(drawn[WITHIN]) >= 1
+    for label, beyond in ((BEYOND, True), (WITHIN, False)):
+        for left, accuracy, gap in drawn[label]:
+            low, high = ranges[np.abs(edges[:-1] - left).argmin()]
+            assert low <= accuracy + gap <= high  # the range of a calibrated model is about its confidence
+            assert (not low - 1e-9 <= accuracy <= high + 1e-9) == beyond
 
 
-def test_few_dots_of_calibrated_models_are_outside():
+def test_few_bins_of_calibrated_models_are_beyond():
     counts = []
     for seed in range(20):
-        [(top, _)] = diagrams(reliability_figure({"": evaluation(2000, seed=seed)}))
-        counts.append([dots(top)[colour].shape[1] for colour in (BLUE, VERMILION)])
-    within, outside = np.sum(counts, axis=0)
-    assert 0.03 < outside / (within + outside) < 0.17  # 10 % by construction, of 220 dots
+        drawn = Reliability.of(evaluation(2000, seed=seed).to_dict())
+        counts.append([drawn.outside.sum(), (drawn.count > 0).sum()])
+    beyond, bins = np.sum(counts, axis=0)
+    assert 0.02 < beyond / bins < 0.14  # at most 10 % by construction, of 220 bins
 
 
 def test_range_is_that_of_binomial_outcomes():
@@ -116,10 +129,21 @@ def test_range_is_that_of_binomial_outcomes():
     probs = torch.tensor([[0.8, 0.2]], dtype=torch.float64).repeat(400, 1)
     of = metrics.evaluate(probs, (torch.arange(400) % 5 == 0).long(), input="probs")
     [(top, _)] = diagrams(reliability_figure({"": of}))
-    [bar] = top.patches
-    assert bar.get_y() == pytest.approx(0.8 - 0.033, abs=0.004)
-    assert bar.get_y() + bar.get_height() == pytest.approx(0.8 + 0.033, abs=0.004)
-    np.testing.assert_allclose(dots(top)[BLUE], [[0.8], [0.8]], atol=1e-9)
+    np.testing.assert_allclose(whiskers(top), [[0.8 - 0.033, 0.8 + 0.033]], atol=0.003)
+    np.testing.assert_allclose(bars(top)[WITHIN][:, 1:], [[0.8, 0.0]], atol=1e-9)
+
+
+def test_range_holds_what_it_says_by_simulation():
+    rng = np.random.default_rng(0)
+    count, confidence = np.array([7, 40, 300, 0]), np.array([0.9, 0.55, 0.97, np.nan])
+    low, high = chance_range(count, confidence)
+    assert np.isnan([low[3], high[3]]).all()
+    for n, p, a, b in zip(count[:3], confidence, low, high, strict=False):
+        shares = (rng.random((20_000, n)) < p).mean(1)
+        assert (shares < a - 1e-9).mean() < 0.055
+        assert (shares > b + 1e-9).mean() < 0.055
+        assert (shares <= a + 1e-9).mean() > 0.045  # and it is not wider than need be
+        assert (shares >= b - 1e-9).mean() > 0.045
 
 
 def test_a_figure_is_the_same_twice_and_leaves_pyplot_alone():
@@ -163,7 +187,8 @@ def test_confidences_of_0_and_1():
     figure = reliability_figure({"sure": of})
     [(top, strip)] = diagrams(figure)
     assert_drawn(top, strip, of)
-    np.testing.assert_array_equal(dots(top)[VERMILION], [[1.0], [0.9]])
+    np.testing.assert_allclose(bars(top)[BEYOND][:, 1:], [[0.9, 0.1]])
+    np.testing.assert_array_equal(whiskers(top), [[1.0, 1.0]])
     png(figure)
 
 

@@ -13,6 +13,7 @@ from dualfocal.cli.compare import compare
 from dualfocal.cli.data import app as data
 from dualfocal.cli.evaluate import evaluate
 from dualfocal.cli.paper import app as paper
+from dualfocal.cli.report import report
 from dualfocal.cli.study import study
 from dualfocal.cli.train import runs, train
 
@@ -23,6 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(evaluate)
+app.command()(report)
 app.command()(compare)
 app.command()(calibrate)
 app.command()(apply)

@@ -172,11 +172,11 @@ def evaluate(
     if as_json:
         print(json.dumps({"schema": 1, "files": records}, indent=2, allow_nan=False))
     if plot is not None:
-        from dualfocal.report.plots import reliability_figure
+        from dualfocal.report.plots import reliability_figure, save
 
         with bad_input_ends():
             panels = results | panels
-            reliability_figure(dict(zip(_short(list(panels)), panels.values(), strict=True))).savefig(plot, dpi=150)
+            save(reliability_figure(dict(zip(_short(list(panels)), panels.values(), strict=True))), plot, dpi=150)
         err.print(f"Reliability diagram: {plot}", markup=False, highlight=False, soft_wrap=True)
 
 

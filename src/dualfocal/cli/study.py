@@ -156,7 +156,7 @@ def _table(headings: list[str], gap: int = 2) -> Table:
 
 
 def _write(out: Path, summary: Summary, extra: str, gamma: dict[str, object] | None) -> None:
-    from dualfocal.report.plots import study_figure
+    from dualfocal.report.plots import save, study_figure
 
     content = summary.to_dict() | ({} if gamma is None else {"gamma": gamma})
     texts = {
@@ -168,7 +168,6 @@ def _write(out: Path, summary: Summary, extra: str, gamma: dict[str, object] | N
         for name, text in texts.items():
             with atomic_path(out / name) as path:
                 path.write_text(text, encoding="utf-8")
-        with atomic_path(out / "study.png") as path:
-            study_figure(summary).savefig(path, dpi=150, format="png")
+        save(study_figure(summary), out / "study.png", dpi=150)
     except OSError as error:
         raise RunError(f"{out}: cannot be written: {error.strerror}") from error

@@ -1,7 +1,60 @@
-"""Figures, drawn from what has been computed; matplotlib only, no global state."""
+"""Figures, drawn from what has been computed; matplotlib only, no global state.
 
-from dualfocal.report.plots.reliability import reliability_figure
+Each diagram is a function that takes an axis and returns it; what it draws is computed by functions of its own.
+``*_figure`` and ``*_panels`` put whole figures together, :func:`save` writes them.
+"""
+
+from dualfocal.report.plots.corp import corp_diagram, corp_panels
+from dualfocal.report.plots.distributions import (
+    box_statistics,
+    max_logit_histogram,
+    maximum_logits,
+    rival_boxplot,
+    rival_probabilities,
+    shared_histograms,
+)
+from dualfocal.report.plots.metric_bars import MetricBar, metric_bars, metric_figure, t_interval
+from dualfocal.report.plots.reliability import (
+    Reliability,
+    chance_range,
+    density_strip,
+    reliability_diagram,
+    reliability_figure,
+    reliability_panels,
+)
 from dualfocal.report.plots.samples import sample_sheet
 from dualfocal.report.plots.study import study_figure
+from dualfocal.report.plots.style import LOOKS, STYLE, Look, look_of, save, styled
+from dualfocal.report.plots.training import Curve, ece_over_training, exponential_average
 
-__all__ = ["reliability_figure", "sample_sheet", "study_figure"]
+__all__ = [
+    "LOOKS",
+    "STYLE",
+    "Curve",
+    "Look",
+    "MetricBar",
+    "Reliability",
+    "box_statistics",
+    "chance_range",
+    "corp_diagram",
+    "corp_panels",
+    "density_strip",
+    "ece_over_training",
+    "exponential_average",
+    "look_of",
+    "max_logit_histogram",
+    "maximum_logits",
+    "metric_bars",
+    "metric_figure",
+    "reliability_diagram",
+    "reliability_figure",
+    "reliability_panels",
+    "rival_boxplot",
+    "rival_probabilities",
+    "sample_sheet",
+    "save",
+    "shared_histograms",
+    "study_figure",
+    "styled",
+    "t_interval",
+]

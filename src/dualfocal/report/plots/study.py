@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from dualfocal.report.plots.style import BLUE, GREY, VERMILION
+from dualfocal.report.plots.style import BLUE, GREY, VERMILION, plain, styled, tidy
 
 if TYPE_CHECKING:
     from dualfocal.study import Summary
@@ -16,6 +16,11 @@ def study_figure(summary: "Summary") -> Figure:
 
     The grey mark is the floor of the ECE: what a perfectly calibrated model with such confidences would show by chance.
     """
+    with styled():
+        return _drawn(summary)
+
+
+def _drawn(summary: "Summary") -> Figure:
     entries = summary.study.entries
     figure = Figure(figsize=(9.5, 0.45 * len(entries) + 1.9), layout="constrained")
     places = np.arange(len(entries))[::-1]
@@ -36,11 +41,10 @@ def study_figure(summary: "Summary") -> Figure:
             tick = {"color": GREY, "markersize": 20, "markeredgewidth": 4}
             axis.plot(floors, places + 0.16, "|", **tick, label="its floor", zorder=0)
             axis.set_xlim(left=0)
-        axis.set_yticks(places, entries)
+        axis.set_yticks(places, [plain(entry) for entry in entries])
         axis.set_xlabel(label)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(axis="x", alpha=0.3)
+        tidy(axis, grid="x")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    figure.suptitle(summary.study.title, fontsize=10)
+    figure.suptitle(plain(summary.study.title), fontsize=10)
     return figure

@@ -1,3 +1,178 @@
-"""One look for all figures: colours, and how they are saved."""
+"""One look for all figures: colours, lines and hatches that read in grey, too, and how figures are saved.
 
-BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#BBBBBB"  # Okabe-Ito: told apart with any colour vision
+Figures are matplotlib's own, made without pyplot. What :data:`STYLE` sets holds while a figure is drawn or saved, and
+is undone then.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+
+from dualfocal._files import atomic_path
+
+# Okabe and Ito's colours: told apart with any colour vision.
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#BBBBBB"
+DARK_GREY = "#555555"
+
+STYLE: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # it comes with matplotlib: the same everywhere
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "axes.linewidth": 0.8,
+    "hatch.linewidth": 0.7,
+    "pdf.fonttype": 42,  # TrueType inside, which journals ask for
+    "svg.fonttype": "path",
+    "svg.hashsalt": "dualfocal",  # otherwise its ids are drawn anew each time
+}
+DPI = 200
+# No date, and no version of matplotlib: the same figure has the same bytes.
+METADATA: dict[str, dict[str, None]] = {
+    ".png": {"Software": None},
+    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    ".svg": {"Date": None, "Creator": None},
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a method is drawn wherever it appears."""
+
+    colour: str
+    line: str | tuple[int, tuple[float, ...]]
+    marker: str
+    hatch: str
+
+
+# Of one family one colour, and lines, markers and hatches that differ.
+LOOKS: dict[str, Look] = {
+    "cross_entropy": Look(BLACK, "-", "o", ""),
+    "brier": Look(SKY, (0, (5, 1.5)), "s", "//"),
+    "mmce": Look(ORANGE, (0, (1, 1)), "D", "\\\\"),
+    "label_smoothing": Look(GREEN, (0, (5, 1.5, 1, 1.5)), "^", "xx"),
+    "inverse_focal": Look(PURPLE, (0, (2, 1)), "v", ".."),
+    "flsd": Look(BLUE, (0, (7, 2)), "P", "--"),
+    "dual_focal": Look(VERMILION, "-", "X", ""),
+    "focal": Look(BLUE, "-", "h", "||"),
+    "ada_focal": Look(BLUE, (0, (1, 1)), "p", "++"),
+    "ada_dual_focal": Look(VERMILION, (0, (3, 1)), "*", "oo"),
+    "kde_xe": Look(DARK_GREY, (0, (3, 1, 1, 1, 1, 1)), "d", "**"),
+}
+OTHERS = (*LOOKS.values(),)
+
+
+def look_of(method: str, place: int = 0) -> Look:
+    """The look of a loss; of any other name one by its place among its likes.
+
+    >>> look_of("dual_focal").colour, look_of("mine", 3).marker
+    ('#D55E00', '^')
+    """
+    return LOOKS.get(method, OTHERS[place % len(OTHERS)])
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw in this style; what matplotlib had set before is back afterwards."""
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+def plain(name: str) -> str:
+    """A name from data for matplotlib to draw as it is: dollars in it do not begin a formula.
+
+    >>> print(plain("$a_b$"))
+    \\$a_b\\$
+    """
+    return name.replace("$", r"\$")
+
+
+def tidy(axis: Axes, *, grid: str | None = None) -> None:
+    """The frame of every axis: open at the top and the right, small ticks, a faint grid along ``"x"`` or ``"y"``."""
+    axis.spines[["top", "right"]].set_visible(False)
+    # Said here and not by the style alone: matplotlib makes ticks as late as when it draws.
+    axis.tick_params(labelsize=STYLE["xtick.labelsize"], width=STYLE["axes.linewidth"])
+    if grid in ("x", "y"):
+        axis.grid(axis=grid, color=GREY, alpha=0.4, linewidth=0.6)  # type: ignore[arg-type]
+        axis.set_axisbelow(True)
+
+
+@contextmanager
+def one_axis(
+    title: str, remark: str, *, rows: int | None = None, legend: bool = False
+) -> Iterator[tuple[Figure, Axes]]:
+    """A figure with one axis to draw on, in this style; titles, remark and legend are put around it afterwards.
+
+    Args:
+        title: above it.
+        remark: below it.
+        rows: what it will have above each other, which decides its height.
+        legend: of what is labelled, to the right.
+    """
+    with styled():
+        figure = Figure(figsize=(6.2 if legend else 5.2, 3.4 if rows is None else 0.42 * rows + 1.2))
+        figure.set_layout_engine("constrained")
+        axis = figure.subplots()
+        yield figure, axis
+        axis.set_title(plain(title))
+        note(figure, remark)
+        if legend:
+            figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper", frameon=False, handlelength=3.2)
+
+
+def note(figure: Figure, text: str) -> None:
+    """A small line below a figure, that says what cannot be seen in it."""
+    figure.supxlabel(plain(text), fontsize=7.5, color=DARK_GREY)
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int, remark: str = "") -> None:
+    """One legend for all axes of a figure, under a line that says what cannot be seen in it."""
+    legend = figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, frameon=False, columnspacing=1.6, handlelength=2.4
+    )
+    if remark:
+        # As its title: beside a legend outside the axes the layout makes no room for a text of its own.
+        legend.set_title(plain(remark), FontProperties(size=7.5))
+        legend.get_title().set_color(DARK_GREY)
+
+
+def save(figure: Figure, path: Path, *, dpi: float = DPI) -> None:
+    """Write a figure as PNG, PDF or SVG, by the suffix: all of it or nothing, and the same bytes each time.
+
+    ``dpi`` is for PNG.
+
+    Raises:
+        ValueError: another suffix, or the file cannot be written.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in METADATA:
+        raise ValueError(f"a figure's file must end in {', '.join(METADATA)}; got {str(path)!r}")
+    with atomic_path(path) as temporary, styled(), _quiet_fonts():
+        try:
+            figure.savefig(temporary, format=suffix[1:], dpi=dpi, metadata=METADATA[suffix])
+        except OSError as error:
+            raise ValueError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def _quiet_fonts() -> Iterator[None]:
+    """Without fontTools's warnings of what is odd in a font when it goes into a PDF: nobody can act on them."""
+    logger = logging.getLogger("fontTools")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

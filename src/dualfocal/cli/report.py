@@ -1,0 +1,91 @@
+"""`dualfocal report`: predictions or finished runs in, one HTML page out."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+
+from dualfocal.calibrators import CALIBRATORS
+from dualfocal.cli._common import (
+    FILES,
+    BinaryOption,
+    IgnoreIndex,
+    Level,
+    Logits,
+    NumBins,
+    Probs,
+    Seed,
+    Split,
+    Target,
+    bad_input_ends,
+    check_output,
+    consoles,
+)
+from dualfocal.report.calibrated import DEFAULT
+
+
+def report(
+    inputs: Annotated[list[Path], typer.Argument(metavar="RUN|FILE", help=f"{FILES}Several go side by side.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page: .html.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Of the page.")] = None,
+    calibrators: Annotated[
+        str,
+        typer.Option(
+            metavar="METHODS",
+            help="Shown beside the model as it is: `none`, `all`, or these, separated by commas: "
+            f"{', '.join(CALIBRATORS)}; joined by + for a chain.",
+        ),
+    ] = ",".join(DEFAULT),
+    data_root: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where data sets lie, for images of mistakes. Nothing is downloaded."),
+    ] = None,
+    logits: Logits = None,
+    probs: Probs = None,
+    target: Target = None,
+    split: Split = None,
+    binary: BinaryOption = None,
+    num_bins: NumBins = 15,
+    ignore_index: IgnoreIndex = -100,
+    level: Level = 0.9,
+    seed: Seed = 0,
+) -> None:
+    """One HTML page to send to a colleague: verdict, metrics, reliability, classes, mistakes, training, recipe.
+
+    The page needs no network and no other file. It recomputes the diagram, ECE and NLL as bins, temperature and class
+    are changed. Calibrators are fitted on the validation part of a run; predictions in a file are cross-fitted.
+
+        dualfocal report runs/cross_entropy runs/dual_focal -o report.html
+
+        dualfocal report predictions.csv --probs score --target outcome --binary top_label
+    """
+    # pillow and the templates are needed here alone
+    from dualfocal.report.calibrated import parse_methods
+    from dualfocal.report.html import write_report
+    from dualfocal.report.subjects import Reading
+
+    printer, err = consoles(False)
+    with bad_input_ends(), Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        check_output(out, *inputs)
+        bar = progress.add_task("reading", total=1.0)
+        size = write_report(
+            inputs,
+            out,
+            title=title,
+            calibrators=parse_methods(calibrators),
+            reading=Reading(
+                logits=logits,
+                probs=probs,
+                target=target,
+                split=split,
+                num_bins=num_bins,
+                ignore_index=ignore_index,
+                binary=None if binary is None else binary.value,
+                level=level,
+                seed=seed,
+            ),
+            data_root=data_root,
+            progress=lambda share, what: progress.update(bar, completed=share, description=what),
+        )
+    printer.print(f"Report: {out} ({size / 1e6:.1f} MB)", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,170 @@
+"""The figures of the paper, from run folders.
+
+``FIGURES`` has each by name. Runs are put together first, by :func:`~dualfocal.report.plots.entries.gather`: those of
+one data set and model make a *setting*, and those of it that differ in their seed only an *entry*, such as a loss.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from dualfocal.metrics.corp import corp
+from dualfocal.report.plots import (
+    Curve,
+    MetricBar,
+    Reliability,
+    corp_panels,
+    ece_over_training,
+    max_logit_histogram,
+    maximum_logits,
+    metric_figure,
+    reliability_panels,
+    rival_boxplot,
+    rival_probabilities,
+    t_interval,
+)
+from dualfocal.report.plots.entries import Entry, Setting
+from dualfocal.report.plots.metric_bars import LEVEL
+from dualfocal.report.plots.style import one_axis, styled
+from dualfocal.train import Run
+from dualfocal.train.run import LOG, PREDICTIONS
+
+METRICS = {"ece": "ECE", "adaptive_ece": "AdaECE", "classwise_ece": "classwise ECE"}
+
+
+class CannotDrawError(ValueError):
+    """What the runs lack for a figure."""
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """A figure of the paper, and how it is drawn: from the runs of a setting, or from nothing."""
+
+    number: str
+    label: str  # in the paper's source
+    shows: str
+    from_runs: Callable[[Setting], Figure] | None = None
+    alone: Callable[[], Figure] | None = None
+
+
+def _phi() -> Figure:
+    from dualfocal.report.plots.theory import phi_figure  # not before it is wanted: the others need no theory
+
+    with styled():
+        return phi_figure()
+
+
+def _reliability(setting: Setting) -> Figure:
+    found = {entry.label: Reliability.of(entry.records("test")[0]) for entry in setting.entries}
+    remark = f"Test part, before temperature scaling; {setting.seeds}."
+    return reliability_panels(found, title=setting.title, remark=remark)
+
+
+def _corp(setting: Setting) -> Figure:
+    found = {label: corp(*run.predictions()) for label, run in _with_predictions(setting).items()}
+    remark = (
+        f"Test part, before temperature scaling; {setting.seeds}. Brier score of the predicted class = MCB - DSC + UNC."
+    )
+    return corp_panels(found, title=setting.title, remark=remark)
+
+
+def _metrics(setting: Setting) -> Figure:
+    records = {entry.label: entry.records("test") for entry in setting.entries}
+    panels = {}
+    for metric, name in METRICS.items():
+        bars = {}
+        for label, of in records.items():
+            values = tuple(float(record[metric]) for record in of)
+            bars[label] = MetricBar(values, t_interval(values), _mean_floor(of, metric))
+        panels[name] = bars
+    interval = f"{100 * LEVEL:.0f} % t-interval of the mean"
+    remark = "Test part, before temperature scaling."
+    if all(len(of) == 1 for of in records.values()):
+        # Of a single run there is an honest interval of one error only, which is not the ECE.
+        single = {label: of[0] for label, of in records.items()}
+        debiased = {label: record["inference"]["debiased_ece"] for label, record in single.items()}
+        panels["debiased RMS error"] = {
+            label: MetricBar((float(record["debiased_ece"]),), tuple(debiased[label]["interval"]))
+            for label, record in single.items()
+        }
+        level = min(of["level"] for of in debiased.values())
+        interval = f"{100 * level:.0f} % interval of the debiased RMS error"
+        remark = f"Test part, before temperature scaling; {setting.seeds}: no interval over seeds."
+    return metric_figure(panels, setting.looks, interval=interval, title=setting.title, remark=remark)
+
+
+def _training(setting: Setting) -> Figure:
+    for part in ("test", "val"):
+        curves = {entry.label: Curve(seeds) for entry in setting.entries if (seeds := _logged(entry, f"{part}_ece"))}
+        if curves:
+            break
+    else:
+        raise CannotDrawError(f"no run has test_ece or val_ece of each epoch in its {LOG}")
+    drawn = [entry for entry in setting.entries if entry.label in curves]
+    floors = [_mean_floor(entry.records(part), "ece") for entry in drawn]
+    remark = "Smoothed: s(1) = x(1), s(t) = 0.5 s(t-1) + 0.5 x(t)."
+    if any(len(curve.seeds) > 1 for curve in curves.values()):
+        remark += " Lines: means over seeds; bands: lowest to highest seed."
+    if part == "val":
+        remark += "\nThe test part was not logged (test_each_epoch=true does that)."
+    missing = {entry.label: len(entry.runs) - len(_logged(entry, f"{part}_ece")) for entry in setting.entries}
+    if any(missing.values()):
+        remark += f"\nNot logged by {', '.join(_runs(n, label) for label, n in missing.items() if n)}."
+    with one_axis(setting.title, remark, legend=True) as (figure, axis):
+        ece_over_training(axis, curves, setting.looks, part="test" if part == "test" else "validation", floors=floors)
+    return figure
+
+
+def _logits(setting: Setting) -> Figure:
+    found = {label: maximum_logits(run.predictions()[0]) for label, run in _with_predictions(setting).items()}
+    remark = f"Test part, outputs before softmax; {setting.seeds}. Equal areas; a stroke at the median."
+    with one_axis(setting.title, remark, rows=len(found)) as (figure, axis):
+        max_logit_histogram(axis, found, setting.looks)
+    return figure
+
+
+def _rival(setting: Setting) -> Figure:
+    found = {label: rival_probabilities(*run.predictions()) for label, run in _with_predictions(setting).items()}
+    remark = f"All samples of the test part; {setting.seeds}. Diamond: mean. Outliers are not shown."
+    with one_axis(setting.title, remark, rows=len(found)) as (figure, axis):
+        rival_boxplot(axis, found, setting.looks)
+    return figure
+
+
+def _logged(entry: Entry, name: str) -> tuple[tuple[float, ...], ...]:
+    """A number of each epoch, for the seeds whose log has it for all of them."""
+    logs = [run.log for run in entry.runs.values()]
+    found = [tuple(line[name] for line in log if name in line) for log in logs]
+    return tuple(values for values in found if len(values) == entry.recipe.epochs)
+
+
+def _runs(number: int, label: str) -> str:
+    return f"{number} run{'s' * (number > 1)} of {label}"
+
+
+def _with_predictions(setting: Setting) -> dict[str, Run]:
+    """The first run of each entry."""
+    runs = {entry.label: entry.first for entry in setting.entries}
+    for run in runs.values():
+        if not (run.path / PREDICTIONS).exists():
+            raise CannotDrawError(f"{run.path} has no {PREDICTIONS}")
+    return runs
+
+
+def _mean_floor(records: Sequence[dict[str, Any]], metric: str) -> float:
+    """What calibrated models would show, over the seeds."""
+    return statistics.fmean(record["inference"]["floors"][metric]["mean"] for record in records)
+
+
+FIGURES: dict[str, PaperFigure] = {
+    "phi": PaperFigure("figure 1", "fig:methodology", "phi of focal and dual focal loss", alone=_phi),
+    "reliability": PaperFigure("figure 2", "fig:Reliability Diagram", "reliability diagrams", _reliability),
+    "corp": PaperFigure("figure 2", "fig:Reliability Diagram", "reliability diagrams without bins (CORP)", _corp),
+    "metrics": PaperFigure("figure 3", "fig:other_metrics", "ECE, AdaECE and classwise ECE with intervals", _metrics),
+    "training": PaperFigure("figure 4a", "fig:test_ece_epochs", "ECE over training", _training),
+    "logits": PaperFigure("figure 4b", "fig:maximum logits", "histograms of maximum logits", _logits),
+    "rival": PaperFigure("figure 4c", "fig:distribution_pk_pj", "box plot of q_j(x)", _rival),
+}

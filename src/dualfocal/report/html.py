@@ -1,0 +1,225 @@
+"""A calibration report: one HTML page that needs nothing but itself.
+
+Numbers in text and tables come from here, from all samples; what the page computes itself comes from the samples it
+carries. Everything that comes from data travels as JSON and is set as text, never as HTML; a Content-Security-Policy
+lets no script run but ours, and forbids every request.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import dualfocal
+from dualfocal._files import atomic_path, check_place
+from dualfocal.report import provenance, tables
+from dualfocal.report.calibrated import DEFAULT, Calibrated, calibrate
+from dualfocal.report.embedded import OCTAVES, STEPS, Embedded, deal, embed
+from dualfocal.report.mistakes import describe_mistakes
+from dualfocal.report.subjects import Reading, Subject, load_subjects, shortened
+
+MOST_BYTES = 3_900_000  # of a page: under 4 MB, to go by mail
+DESCRIPTION = 1500  # bytes that tell how to read the numbers of one subject
+MOST_CLASSES = 1000  # in the class filter
+SCRIPTS = (
+    "vendor/d3.min.js",
+    "vendor/plot.umd.min.js",
+    "calibration.js",
+    "tables.js",
+    "charts.js",
+    "live.js",
+    "page.js",
+)
+
+Progress = Callable[[float, str], None]
+
+
+def write_report(
+    inputs: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    calibrators: Sequence[str] = DEFAULT,
+    reading: Reading | None = None,
+    data_root: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Write a report on predictions or finished runs; the same input gives the same bytes.
+
+    Args:
+        inputs: files of predictions or run folders, each once.
+        out: the page.
+        title: of the page; by default made of the inputs' names.
+        calibrators: names from ``CALIBRATORS``; fitted on the validation part of a run, otherwise cross-fitted.
+        reading: which arrays to read, and how to score them.
+        data_root: where data sets lie, for the images of mistakes. Nothing is downloaded.
+        progress: called with the share of the work done, and what is being done.
+
+    Returns:
+        The size of the page in bytes.
+
+    Raises:
+        ValueError: an input cannot be read or scored, or the page cannot be written.
+    """
+    out = Path(out)
+    if out.suffix.lower() not in (".html", ".htm"):  # so that nothing else is ever written over
+        raise ValueError(f"a report must be called .html or .htm, got {out.name!r}")
+    check_place(out)
+    page = make_report(
+        [Path(path) for path in inputs],
+        title=title,
+        calibrators=calibrators,
+        reading=reading or Reading(),
+        data_root=None if data_root is None else Path(data_root),
+        progress=progress or (lambda share, what: None),
+    )
+    content = page.encode("utf-8", "replace")
+    with atomic_path(out) as temporary:
+        temporary.write_bytes(content)
+    return len(content)
+
+
+def make_report(
+    inputs: Sequence[Path],
+    *,
+    title: str | None,
+    calibrators: Sequence[str],
+    reading: Reading,
+    data_root: Path | None,
+    progress: Progress,
+) -> str:
+    """The text of the page, see :func:`write_report`."""
+    progress(0.0, "reading")
+    subjects = load_subjects(inputs, reading)
+    found = []
+    for i, subject in enumerate(subjects):
+
+        def tell(share: float, done: int = i) -> None:
+            progress(0.1 + 0.8 * (done + share) / len(subjects), f"calibrating {subjects[done].name}")
+
+        found.append(calibrate(subject, calibrators, reading, tell))
+    progress(0.9, "writing")
+    title = shortened(
+        title or f"Calibration of {subjects[0].name if len(subjects) == 1 else f'{len(subjects)} models'}"
+    )
+    contents = _contents(title, subjects, found, reading, data_root)
+    # What is written so far has its size; the rest of the page is for the numbers that it computes from.
+    room = MOST_BYTES - len(_page(title, subjects, contents, []).encode("utf-8", "replace"))
+    limits = deal([subject.rows for subject in subjects], room - DESCRIPTION * len(subjects))
+    blocks = [
+        embed(subject.rows, subject.predicted, limit, fitted=of.temperature, seed=reading.seed)
+        for subject, of, limit in zip(subjects, found, limits, strict=True)
+    ]
+    for record, block in zip(contents["runs"], blocks, strict=True):
+        record["data"] = block.describe()
+    return _page(title, subjects, contents, blocks)
+
+
+def _contents(
+    title: str, subjects: list[Subject], found: list[Calibrated], reading: Reading, data_root: Path | None
+) -> dict[str, Any]:
+    """Everything the page shows, but for the numbers it computes from."""
+    mistakes, images = describe_mistakes(subjects, reading, data_root)
+    class_rows = max(10, tables.MOST_CLASS_ROWS // len(subjects))
+    points = provenance.MOST_POINTS // len(subjects)
+    runs = []
+    for subject, of, wrong in zip(subjects, found, mistakes, strict=True):
+        by_class, note = tables.class_table(subject, class_rows)
+        runs.append(
+            {
+                "name": subject.name,
+                "verdict": subject.evaluation.verdict(),
+                "metrics": tables.metric_table(of.methods),
+                "calibrators": tables.calibrator_table(of, reading.level) if len(of.methods) > 1 else None,
+                "how": of.how,
+                "advice": of.advice,
+                "remarks": [shortened(remark, provenance.LONGEST_VALUE) for remark in of.remarks],
+                "temperature": of.temperature,
+                "temperatureFrom": of.temperature_from,
+                "classes": by_class,
+                "classesNote": note,
+                "mistakes": wrong,
+                "curves": provenance.curves(subject, points),
+                "about": provenance.about(subject),
+            }
+        )
+    names = {subject.class_names for subject in subjects}
+    shared = names.pop() if len(names) == 1 else ()
+    return {
+        "title": title,
+        "version": dualfocal.__version__,
+        "classNames": list(shared) if len(shared) <= MOST_CLASSES else [],
+        "settings": {
+            "numBins": reading.num_bins,
+            "level": reading.level,
+            "seed": reading.seed,
+            "octaves": OCTAVES,
+            "steps": STEPS,
+        },
+        "summary": tables.summary_table(subjects, found) if len(subjects) > 1 else None,
+        "recipes": provenance.differences(subjects),
+        "runs": runs,
+        "images": images,
+    }
+
+
+def headline(subjects: Sequence[Subject]) -> str:
+    """The finding: of one model its verdict, of several how many are found miscalibrated."""
+    if len(subjects) == 1:
+        return subjects[0].evaluation.verdict()
+    found = [subject.evaluation.inference for subject in subjects]
+    count = sum(inference is not None and inference.p_value <= 0.05 for inference in found)
+    return (
+        f"{count} of {len(subjects)} models are found miscalibrated at 5 % (p-values not adjusted for their number); "
+        "the verdict on each is below."
+    )
+
+
+def _page(title: str, subjects: list[Subject], contents: dict[str, Any], blocks: list[Embedded]) -> str:
+    asked = contents["settings"]
+    scripts = [_resource(name) for name in SCRIPTS]
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "policy": html.escape(policy),
+        "title": html.escape(title),
+        "headline": html.escape(headline(subjects)),
+        "settings": f"{asked['numBins']} bins, intervals of {100 * asked['level']:.4g} %, seed {asked['seed']}",
+        "style": _resource("style.css"),
+        "contents": as_inert_json(contents),
+        "values": "\n".join(
+            f'<script type="text/plain" id="values-{i}">{block.text}</script>' for i, block in enumerate(blocks)
+        ),
+        "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
+    }
+    # One pass, so that nothing within a part is taken for a place to fill in.
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _resource("template.html"))
+
+
+def as_inert_json(contents: object) -> str:
+    """JSON that no HTML parser can see an end of script, a comment or an entity in.
+
+    >>> as_inert_json("</script><!-- &")
+    '"\\\\u003c/script\\\\u003e\\\\u003c!-- \\\\u0026"'
+    """
+    text = json.dumps(contents, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text.encode("utf-8", "replace").decode()  # a lone surrogate, of a file name perhaps, has no UTF-8
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _resource(name: str) -> str:
+    return resources.files("dualfocal.report").joinpath("page", *name.split("/")).read_text(encoding="utf-8")

@@ -1,0 +1,197 @@
+"use strict";
+// Computing, apart from drawing: nothing here touches the page. The definitions are those of dualfocal.metrics; the
+// browser test compares every figure with them.
+const Calibration = (() => {
+  const ONE = 2 ** 32; // confidences are rounded to multiples of 2^-32, as in metrics/bins.py
+  const TINY = 1.1754943508222875e-38; // smallest normal float32: what calibrators take for a probability of 0
+  const CHANCE = 1.96; // standard errors that chance stays within 19 times of 20
+
+  // The arrays of a block of base64; `spec` says which.
+  function decode(base64, spec) {
+    const text = atob(base64);
+    const bytes = new Uint8Array(text.length);
+    for (let i = 0; i < bytes.length; i++) bytes[i] = text.charCodeAt(i);
+    let offset = 0;
+    const take = (type, length) => {
+      const array = new type(bytes.buffer, offset, length);
+      offset += array.byteLength;
+      return array;
+    };
+    const { count, kind } = spec;
+    if (kind === "log_sums") {
+      const width = spec.temperatures.length;
+      const logSums = take(Float32Array, count * width),
+        ofTarget = take(Float32Array, count);
+      return { ...spec, logSums, ofTarget, target: take(Uint32Array, count), predicted: take(Uint32Array, count) };
+    }
+    const values = take(Float32Array, count * spec.numClasses),
+      target = take(Uint32Array, count);
+    return { ...spec, values, target, predicted: largest(values, count, spec.numClasses) };
+  }
+
+  // The first of the largest of each row.
+  function largest(values, count, width) {
+    const found = new Uint32Array(count);
+    for (let i = 0; i < count; i++) {
+      let best = 0;
+      for (let c = 1; c < width; c++) if (values[i * width + c] > values[i * width + best]) best = c;
+      found[i] = best;
+    }
+    return found;
+  }
+
+  // Which temperature stands for the wanted one: any, but where only those of the slider are there.
+  function nearest(data, temperature) {
+    if (data.kind !== "log_sums") return temperature;
+    const distance = (t) => Math.abs(Math.log(t / temperature));
+    return data.temperatures.reduce((best, t) => (distance(t) < distance(best) ? t : best));
+  }
+
+  // Confidence in units, correctness and NLL of the samples predicted as a class (null: of all) at a temperature.
+  function score(data, temperature, ofClass) {
+    const rows = [];
+    for (let i = 0; i < data.count; i++) if (ofClass === null || data.predicted[i] === ofClass) rows.push(i);
+    const n = rows.length;
+    const units = new Float64Array(n),
+      correct = new Uint8Array(n),
+      nll = new Float64Array(n);
+    const pick = { log_sums: fromLogSums, logits: fromLogits, probs: temperature === 1 ? fromProbs : fromLogits }[
+      data.kind
+    ];
+    let right = 0;
+    rows.forEach((i, k) => {
+      const [confidence, loss] = pick(data, i, temperature);
+      units[k] = Math.round(confidence * ONE);
+      nll[k] = loss;
+      const hit = data.predicted[i] === data.target[i];
+      correct[k] = data.positive ? data.target[i] === 1 : hit;
+      right += hit;
+    });
+    return { units, correct, nll, right };
+  }
+
+  function fromLogSums(data, i, temperature) {
+    const logSum = data.logSums[i * data.temperatures.length + data.temperatures.indexOf(temperature)];
+    return [Math.exp(-logSum), logSum - data.ofTarget[i] / temperature];
+  }
+
+  function fromLogits(data, i, temperature) {
+    const { values, numClasses } = data,
+      start = i * numClasses;
+    const log = data.kind === "probs" ? (p) => Math.log(Math.max(p, TINY)) : (z) => z;
+    const peak = log(values[start + data.predicted[i]]);
+    let total = 0;
+    for (let c = 0; c < numClasses; c++) total += Math.exp((log(values[start + c]) - peak) / temperature);
+    const own = data.positive ? Math.exp((log(values[start + 1]) - peak) / temperature) : 1;
+    return [own / total, Math.log(total) - (log(values[start + data.target[i]]) - peak) / temperature];
+  }
+
+  // Probabilities count as they are given, also where they do not quite sum to 1.
+  function fromProbs(data, i) {
+    const start = i * data.numClasses;
+    const confidence = data.values[start + (data.positive ? 1 : data.predicted[i])];
+    return [Math.min(confidence, 1), -Math.log(data.values[start + data.target[i]])];
+  }
+
+  // Bins (lo, hi] of equal width, 0 in the first. Edges are rounded as the confidences are: of float32 probabilities
+  // to float32, so that 0.2 lies on the edge 1/5.
+  function equalWidth({ units, correct }, numBins, narrow) {
+    const edges = Array.from({ length: numBins + 1 }, (_, k) => (narrow ? Math.fround(k / numBins) : k / numBins));
+    const bounds = edges.map((edge) => Math.round(edge * ONE));
+    const bins = edges.slice(1).map((high, b) => empty(edges[b], high));
+    for (let i = 0; i < units.length; i++) {
+      let b = Math.min(Math.max(Math.ceil((units[i] * numBins) / ONE) - 1, 0), numBins - 1);
+      while (b > 0 && units[i] <= bounds[b]) b--;
+      while (b < numBins - 1 && units[i] > bounds[b + 1]) b++;
+      add(bins[b], units[i], correct[i]);
+    }
+    return bins.map(finish);
+  }
+
+  // Bins (lo, hi] between interpolated quantiles; equal confidences share a bin, so that bins can be empty.
+  function equalMass({ units, correct }, numBins) {
+    const n = units.length;
+    const order = Uint32Array.from(units.keys()).sort((a, b) => units[a] - units[b]);
+    const sorted = Float64Array.from(order, (i) => units[i]);
+    const edges = places(n, numBins).map((place) => {
+      const below = Math.floor(place),
+        low = sorted[below],
+        high = sorted[Math.min(below + 1, n - 1)];
+      return low + (place - below) * (high - low);
+    });
+    const bins = [];
+    let i = 0;
+    for (let b = 0; b < numBins; b++) {
+      const bin = empty(edges[b] / ONE, edges[b + 1] / ONE);
+      for (const end = Math.floor(edges[b + 1]); i < n && sorted[i] <= end; i++)
+        add(bin, sorted[i], correct[order[i]]);
+      bins.push(finish(bin));
+    }
+    return bins;
+  }
+
+  // torch.linspace(0, n, numBins + 1), which counts from both ends: a place that is whole there must be whole here.
+  function places(n, numBins) {
+    const step = n / numBins,
+      half = Math.floor((numBins + 1) / 2);
+    return Array.from({ length: numBins + 1 }, (_, k) =>
+      Math.min(k < half ? step * k : n - step * (numBins - k), n - 1),
+    );
+  }
+
+  const empty = (low, high) => ({ low, high, count: 0, correct: 0, units: 0, variance: 0 });
+
+  function add(bin, units, correct) {
+    const p = units / ONE;
+    bin.count += 1;
+    bin.correct += correct;
+    bin.units += units; // whole numbers below 2^53 up to two million samples of full confidence
+    bin.variance += p * (1 - p);
+  }
+
+  function finish({ low, high, count, correct, units, variance }) {
+    const confidence = units / ONE / count,
+      accuracy = correct / count;
+    return {
+      low,
+      high,
+      count,
+      correct,
+      confidence,
+      accuracy,
+      variance,
+      gap: units / ONE - correct,
+      chance: (CHANCE * Math.sqrt(variance)) / count,
+    };
+  }
+
+  // What a calibrated model would score on average: of each bin E|sum of (p - outcome)|, by the normal distribution,
+  // and never more than its bound 2 sum p (1 - p).
+  function expected(bins, n) {
+    return bins.reduce((sum, { variance: v }) => sum + Math.min(Math.sqrt((2 * v) / Math.PI), 2 * v), 0) / n;
+  }
+
+  // All figures at one setting: {temperature, numBins, scheme: "width" or "mass", ofClass: index or null}.
+  function evaluate(data, { temperature, numBins, scheme, ofClass }) {
+    const used = nearest(data, temperature);
+    const scored = score(data, used, ofClass);
+    const n = scored.units.length,
+      narrow = data.kind === "probs" && used === 1;
+    const result = { temperature: used, count: n, bins: [], histogram: [] };
+    if (n === 0) return { ...result, ece: NaN, chance: NaN, nll: NaN, error: NaN, confidence: NaN, accuracy: NaN };
+    result.histogram = equalWidth(scored, numBins, narrow);
+    result.bins = scheme === "mass" ? equalMass(scored, numBins) : result.histogram;
+    const sum = (array) => array.reduce((a, b) => a + b, 0);
+    return {
+      ...result,
+      ece: result.bins.reduce((total, bin) => total + Math.abs(bin.gap), 0) / n,
+      chance: expected(result.bins, n),
+      nll: sum(scored.nll) / n,
+      error: 1 - scored.right / n,
+      confidence: sum(scored.units) / ONE / n,
+      accuracy: sum(scored.correct) / n,
+    };
+  }
+
+  return { decode, evaluate, nearest, places };
+})();

@@ -1,0 +1,193 @@
+"use strict";
+// Drawing what has been computed. Colours are variables of the style sheet, so that themes and print need no redraw.
+const Charts = (() => {
+  const OVER = "var(--over)",
+    UNDER = "var(--under)",
+    MUTED = "var(--muted)";
+  const COLOURS = Array.from({ length: 8 }, (_, k) => `var(--series-${k})`);
+  const percent = (x, digits = 1) => (Number.isFinite(x) ? `${(100 * x).toFixed(digits)} %` : "–");
+  const hundredfold = (x) => String(Number((100 * x).toFixed(6))); // not 7.000000000000001
+  // As wide as its column, in whole pixels: charts are drawn anew when the window changes.
+  const widthOf = (place) => Math.max(220, Math.floor(place.clientWidth));
+  const tipStyle = { fill: "var(--paper)", stroke: "var(--muted)", lineHeight: 1.3 };
+
+  const describe = (bin) =>
+    [
+      `confidence ${percent(bin.low)} to ${percent(bin.high)}`,
+      `${bin.count.toLocaleString("en")} samples`,
+      `mean confidence ${percent(bin.confidence)}`,
+      `accuracy ${percent(bin.accuracy)}`,
+      `${bin.gap > 0 ? "over" : "under"}-confident by ${(100 * Math.abs(bin.gap / bin.count)).toFixed(1)} points`,
+      `chance explains ${(100 * bin.chance).toFixed(1)}`,
+    ].join("\n");
+
+  function label(svg, text) {
+    svg.setAttribute("role", "img");
+    svg.setAttribute("aria-label", text);
+    return svg;
+  }
+
+  // Accuracy by confidence: bars, the diagonal of calibration, what chance explains around it, and the gap.
+  function reliability(live, name, width) {
+    const bins = live.bins.filter((bin) => bin.count);
+    const colour = (bin) => (bin.gap > 0 ? OVER : UNDER);
+    const svg = Plot.plot({
+      width,
+      height: width * 0.92,
+      marginLeft: 40,
+      marginBottom: 36,
+      marginTop: 22,
+      marginRight: 12,
+      x: { domain: [0, 1], label: "confidence (%)", ticks: 5, tickFormat: hundredfold, labelAnchor: "right" },
+      y: { domain: [0, 1], label: "accuracy (%)", ticks: 5, tickFormat: hundredfold, grid: true },
+      marks: [
+        Plot.rect(bins, { x1: "low", x2: "high", y1: 0, y2: "accuracy", fill: "var(--bar)", inset: 0.5 }),
+        Plot.line(
+          [
+            [0, 0],
+            [1, 1],
+          ],
+          { stroke: "currentColor", strokeOpacity: 0.55, strokeDasharray: "4,4" },
+        ),
+        Plot.ruleX(bins, {
+          x: "confidence",
+          y1: (b) => Math.max(0, b.confidence - b.chance),
+          y2: (b) => Math.min(1, b.confidence + b.chance),
+          stroke: MUTED,
+          strokeOpacity: 0.4,
+          strokeWidth: 6,
+        }),
+        Plot.ruleX(bins, { x: "confidence", y1: "confidence", y2: "accuracy", stroke: colour, strokeWidth: 2 }),
+        Plot.dot(bins, { x: "confidence", y: "accuracy", fill: colour, r: 3.5 }),
+        Plot.tip(bins, Plot.pointer({ x: "confidence", y: "accuracy", title: describe, ...tipStyle })),
+      ],
+    });
+    return label(
+      svg,
+      `Reliability diagram of ${name}: ECE ${percent(live.ece, 2)}, mean confidence ` +
+        `${percent(live.confidence)}, accuracy ${percent(live.accuracy)}, ${live.count} samples`,
+    );
+  }
+
+  // How many samples have which confidence, right and wrong ones.
+  function histogram(live, name, width) {
+    const bars = live.histogram
+      .filter((bin) => bin.count)
+      .flatMap((bin) => [
+        { ...bin, y1: 0, y2: bin.correct / live.count, fill: UNDER },
+        { ...bin, y1: bin.correct / live.count, y2: bin.count / live.count, fill: OVER },
+      ]);
+    const svg = Plot.plot({
+      width,
+      height: Math.max(150, width * 0.5),
+      marginLeft: 40,
+      marginBottom: 36,
+      marginTop: 22,
+      marginRight: 12,
+      x: { domain: [0, 1], label: "confidence (%)", ticks: 5, tickFormat: hundredfold, labelAnchor: "right" },
+      y: { label: "samples (%)", ticks: 4, tickFormat: hundredfold, grid: true, zero: true, nice: true },
+      marks: [
+        Plot.rect(bars, {
+          x1: "low",
+          x2: "high",
+          y1: "y1",
+          y2: "y2",
+          fill: "fill",
+          fillOpacity: 0.75,
+          insetLeft: 0.5,
+          insetRight: 0.5,
+        }),
+        Plot.ruleY([0], { strokeOpacity: 0.4 }),
+        Plot.ruleX([live.confidence], { stroke: "currentColor", strokeWidth: 1.5 }),
+        Plot.ruleX([live.accuracy], { stroke: "currentColor", strokeWidth: 1.5, strokeDasharray: "2,3" }),
+        Plot.tip(
+          bars,
+          Plot.pointerX({
+            x: (b) => (b.low + b.high) / 2,
+            y: "y2",
+            ...tipStyle,
+            title: (b) =>
+              `confidence ${percent(b.low)} to ${percent(b.high)}\n${b.count.toLocaleString("en")} samples, ` +
+              `${(b.count - b.correct).toLocaleString("en")} wrong`,
+          }),
+        ),
+      ],
+    });
+    return label(
+      svg,
+      `Histogram of the confidence of ${name}: mean ${percent(live.confidence)}, accuracy ${percent(live.accuracy)}`,
+    );
+  }
+
+  const NAMES = { error: "error (%)", nll: "NLL (nats)", ece: "ECE (%)" };
+
+  // One metric of all runs by epoch; of very many runs the chosen one alone has a colour.
+  function curve(runs, metric, chosen, width) {
+    const factor = metric === "nll" ? 1 : 100;
+    const rows = runs.flatMap((run, r) =>
+      ["val", "test"].flatMap((part) =>
+        (run.curves?.series[`${part}_${metric}`] ?? []).map((value, i) => ({
+          run: run.name,
+          key: r,
+          part,
+          epoch: run.curves.epoch[i],
+          value: value === null ? NaN : factor * value,
+        })),
+      ),
+    );
+    if (!rows.length) return null;
+    const drops = [...new Set(runs.flatMap((run) => run.curves?.drops ?? []))];
+    const options = {
+      x: "epoch",
+      y: "value",
+      z: "key",
+      stroke: (row) => colourOf(row.key, runs.length, chosen),
+      strokeOpacity: (row) =>
+        runs.length === 1 || row.key === chosen ? 1 : runs.length > COLOURS.length ? 0.35 : 0.8,
+      strokeWidth: 1.5,
+    };
+    const of = (part) => rows.filter((row) => row.part === part);
+    const svg = Plot.plot({
+      width,
+      height: width * 0.7,
+      marginLeft: 44,
+      marginBottom: 36,
+      marginTop: 22,
+      marginRight: 12,
+      opacity: { type: "identity" },
+      x: { label: "epoch", labelAnchor: "right", ticks: 5 },
+      y: { label: NAMES[metric], zero: true, grid: true, ticks: 5 },
+      marks: [
+        Plot.ruleX(drops, { stroke: MUTED, strokeDasharray: "2,4" }),
+        Plot.line(of("val"), { ...options, strokeDasharray: "4,3" }),
+        Plot.line(of("test"), options),
+        Plot.tip(
+          rows.filter((row) => Number.isFinite(row.value)),
+          Plot.pointer({
+            x: "epoch",
+            y: "value",
+            ...tipStyle,
+            title: (row) => `${row.run}\n${row.part}, epoch ${row.epoch}: ${row.value.toPrecision(4)}`,
+          }),
+        ),
+      ],
+    });
+    const last = ["val", "test"].flatMap((part) =>
+      of(part)
+        .filter((row) => row.key === chosen)
+        .slice(-1),
+    );
+    return label(
+      svg,
+      `${NAMES[metric]} by epoch; at the end of ${runs[chosen].name}: ` +
+        last.map((row) => `${row.part} ${row.value.toPrecision(3)}`).join(", "),
+    );
+  }
+
+  function colourOf(key, count, chosen) {
+    if (count > COLOURS.length) return key === chosen ? COLOURS[0] : MUTED;
+    return COLOURS[key];
+  }
+
+  return { reliability, histogram, curve, colourOf, percent, widthOf };
+})();

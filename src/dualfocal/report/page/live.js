@@ -1,0 +1,196 @@
+"use strict";
+// The reliability section: its controls, and what they move.
+const Live = (() => {
+  const { element, make } = Tables;
+  const byId = (id) => document.getElementById(id);
+  const contents = JSON.parse(byId("contents").textContent);
+  const { runs, settings } = contents;
+  const several = runs.length > 1;
+  const data = runs.map((run, i) => Calibration.decode(byId(`values-${i}`).textContent, run.data));
+
+  const figures = [
+    ["count", "samples", (x) => x.toLocaleString("en")],
+    ["temperature", "T", (x) => x.toFixed(3)],
+    ["ece", "ECE", (x) => Charts.percent(x, 2)],
+    ["chance", "by chance", (x) => Charts.percent(x, 2)],
+    ["nll", "NLL", (x) => (Number.isFinite(x) ? x.toFixed(4) : Number.isNaN(x) ? "–" : "∞")],
+    ["error", "error", (x) => Charts.percent(x, 2)],
+    ["confidence", "confidence", (x) => Charts.percent(x, 2)],
+    ["accuracy", "accuracy", (x) => Charts.percent(x, 2)],
+  ];
+
+  function wanted(i) {
+    const fitted = byId("fitted").checked && runs[i].temperature !== null;
+    return {
+      temperature: fitted ? runs[i].temperature : 2 ** Number(byId("temperature").value),
+      numBins: Number(byId("bins").value),
+      scheme: document.querySelector("input[name=scheme]:checked").value,
+      ofClass: byId("class").value === "" ? null : Number(byId("class").value),
+    };
+  }
+
+  function setUp() {
+    byId("live-head").append(
+      element("th", { scope: "col" }, "input"),
+      ...figures.map(([, title]) => element("th", { scope: "col", className: "number" }, title)),
+    );
+    runs.forEach((run, i) => {
+      byId("live-body").append(
+        element(
+          "tr",
+          { id: `live-${i}` },
+          element("th", { scope: "row" }, run.name),
+          ...figures.map(([name]) => element("td", { className: "number", "data-figure": name })),
+        ),
+      );
+      const bins = element(
+        "details",
+        {},
+        element("summary", {}, "The bins as a table"),
+        element("div", { id: `bins-${i}` }),
+      );
+      byId("panels").append(
+        element(
+          "figure",
+          { id: `panel-${i}` },
+          ...(several ? [element("h3", {}, run.name)] : []),
+          element(
+            "div",
+            { className: "pair" },
+            element("div", { className: "chart reliability" }),
+            element("div", { className: "chart histogram" }),
+          ),
+          element("figcaption", {}),
+          bins,
+        ),
+      );
+    });
+    byId("panels").classList.toggle("several", several);
+    byId("bins").value = settings.numBins;
+    const slider = byId("temperature");
+    const coarse = data.some((block) => block.kind === "log_sums");
+    Object.assign(slider, {
+      min: -settings.octaves,
+      max: settings.octaves,
+      step: coarse ? 1 / settings.steps : 1 / 64,
+      value: 0,
+    });
+    byId("class").append(
+      element("option", { value: "" }, "all"),
+      ...contents.classNames.map((name, c) => element("option", { value: c }, name)),
+    );
+    byId("class-control").hidden = !contents.classNames.length;
+    byId("fitted-control").hidden = runs.every((run) => run.temperature === null);
+    byId("fitted-text").textContent = several ? "each input's own T, fitted on " : "T fitted on ";
+    byId("fitted-text").append([...new Set(runs.map((run) => run.temperatureFrom))].join(" or "));
+    for (const id of ["bins", "temperature", "class", "fitted"]) byId(id).addEventListener("input", redraw);
+    for (const radio of document.querySelectorAll("input[name=scheme]")) radio.addEventListener("input", redraw);
+    slider.addEventListener("input", () => {
+      byId("fitted").checked = false;
+    });
+    byId("reset").addEventListener("click", () => {
+      Object.assign(slider, { value: 0 });
+      byId("bins").value = settings.numBins;
+      byId("fitted").checked = false;
+      byId("class").value = "";
+      byId("equal-width").checked = true;
+      redraw();
+    });
+    byId("sample-note").replaceChildren(...sampleNotes().map((text) => Tables.paragraph(text, "note")));
+  }
+
+  function sampleNotes() {
+    const parts = data
+      .filter((block) => block.count < block.total)
+      .map((block) => `${block.count.toLocaleString("en")} of ${block.total.toLocaleString("en")} samples`);
+    const notes = [];
+    if (parts.length)
+      notes.push(
+        "The figures and diagrams of this section are computed from a random part, " +
+          `${[...new Set(parts)].join("; ")}: the page would get too large otherwise. ` +
+          "All other tables are of all samples.",
+      );
+    if (data.some((block) => block.kind === "probs"))
+      notes.push("The input holds probabilities: temperature acts on their logarithms.");
+    if (data.some((block) => block.positive))
+      notes.push("The confidence is that of class 1, and accuracy is how often it is the true one.");
+    if (!contents.classNames.length)
+      notes.push("There is no class filter: the inputs have different classes, or more than 1,000.");
+    return notes;
+  }
+
+  let waiting = false;
+  function redraw() {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => {
+      waiting = false;
+      draw();
+    });
+  }
+
+  function draw() {
+    const temperature = byId("fitted").checked
+      ? "fitted T"
+      : `T = ${(2 ** Number(byId("temperature").value)).toFixed(3)}`;
+    byId("bins-value").textContent = byId("bins").value;
+    byId("temperature-value").textContent = temperature;
+    byId("temperature").setAttribute("aria-valuetext", temperature);
+    // Said in words, too: on paper there are no controls.
+    const scheme = byId("equal-mass").checked ? "equal mass" : "equal width",
+      filter = byId("class").selectedOptions[0];
+    byId("live-caption").textContent =
+      `Computed in this page: ${byId("bins").value} bins of ${scheme}, ${temperature}, ` +
+      (filter.value === "" ? "all samples" : `samples predicted as ${filter.textContent}`);
+    runs.forEach((run, i) => {
+      const live = Calibration.evaluate(data[i], wanted(i));
+      for (const [name, , show] of figures) {
+        const cell = document.querySelector(`#live-${i} [data-figure=${name}]`);
+        cell.textContent = show(live[name]);
+        cell.dataset.value = live[name];
+      }
+      const panel = byId(`panel-${i}`),
+        caption = panel.querySelector("figcaption");
+      const [diagram, bars] = panel.querySelectorAll(".chart");
+      if (!live.count) {
+        diagram.replaceChildren(Tables.paragraph("No sample is predicted as this class.", "note"));
+        bars.replaceChildren();
+        caption.textContent = "";
+        byId(`bins-${i}`).replaceChildren();
+        return;
+      }
+      diagram.replaceChildren(Charts.reliability(live, run.name, Charts.widthOf(diagram)));
+      bars.replaceChildren(Charts.histogram(live, run.name, Charts.widthOf(bars)));
+      caption.textContent =
+        `ECE ${Charts.percent(live.ece, 2)} (${Charts.percent(live.chance, 2)} by chance), NLL ` +
+        `${figures[4][2](live.nll)} at T = ${live.temperature.toFixed(3)}`;
+      byId(`bins-${i}`).replaceChildren(make(binTable(live, run.name)));
+    });
+  }
+
+  function binTable(live, name) {
+    const cell = (x) => [Charts.percent(x, 2), Number.isFinite(x) ? x : null];
+    return {
+      caption: `Bins of ${name}`,
+      sortable: true,
+      columns: ["above", "to", "samples", "confidence", "accuracy", "conf − acc", "± chance"].map((title) => ({
+        title,
+        help: "",
+        numeric: true,
+      })),
+      rows: live.bins
+        .filter((bin) => bin.count)
+        .map((bin) => [
+          cell(bin.low),
+          cell(bin.high),
+          [bin.count.toLocaleString("en"), bin.count],
+          cell(bin.confidence),
+          cell(bin.accuracy),
+          cell(bin.gap / bin.count),
+          cell(bin.chance),
+        ]),
+    };
+  }
+
+  return { setUp, draw };
+})();

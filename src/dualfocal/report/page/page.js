@@ -1,0 +1,149 @@
+"use strict";
+// The page: what is shown where, and what the controls do.
+(() => {
+  const { element, make } = Tables;
+  const byId = (id) => document.getElementById(id);
+  const contents = JSON.parse(byId("contents").textContent);
+  const { runs } = contents;
+  const several = runs.length > 1;
+  const chosen = () => Number(byId("run").value);
+
+  // --- what does not move ---
+
+  function fillSummary() {
+    byId("summary").hidden = !several;
+    if (!several) return;
+    byId("summary-table").replaceChildren(make(contents.summary));
+    byId("verdicts").replaceChildren(
+      ...runs.map((run) => element("li", {}, element("strong", {}, run.name), ` – ${run.verdict}`)),
+    );
+    if (contents.recipes) byId("recipes").replaceChildren(make(contents.recipes));
+    byId("run").replaceChildren(...runs.map((run, i) => element("option", { value: i }, run.name)));
+    byId("chooser").hidden = false;
+    byId("run").addEventListener("change", () => {
+      fillRun();
+      drawCurves();
+    });
+  }
+
+  function fillRun() {
+    const run = runs[several ? chosen() : 0];
+    for (const place of document.querySelectorAll(".of-run")) place.textContent = several ? ` – ${run.name}` : "";
+    byId("metrics-body").replaceChildren(
+      ...(several ? [Tables.paragraph(run.verdict, "verdict")] : []),
+      make(run.metrics),
+      ...(run.calibrators ? [make(run.calibrators)] : []),
+      ...(run.advice ? [Tables.paragraph(run.advice, "verdict")] : []),
+      ...(run.how ? [Tables.paragraph(run.how, "note")] : []),
+      ...run.remarks.map((text) => Tables.paragraph(text, "note")),
+    );
+    byId("classes-body").replaceChildren(
+      make(run.classes),
+      ...(run.classesNote ? [Tables.paragraph(run.classesNote, "note")] : []),
+    );
+    fillMistakes(run.mistakes);
+    byId("about-body").replaceChildren(make(run.about));
+  }
+
+  function fillMistakes({ items, total, note }) {
+    const cards = items.map((item) => {
+      const card = element("li");
+      const picture = contents.images[item.image];
+      if (picture)
+        card.append(element("img", { src: picture, alt: `Image of sample ${item.place}`, width: 96, height: 96 }));
+      card.append(
+        element(
+          "div",
+          {},
+          element("strong", {}, item.predicted),
+          element("span", {}, ` at ${Charts.percent(item.confidence, 2)}`),
+          element(
+            "div",
+            {},
+            `is ${item.true}`,
+            element("span", { className: "muted" }, ` (${Charts.percent(item.ofTrue, 2)})`),
+          ),
+          element("small", {}, `sample ${item.place.toLocaleString("en")}`),
+        ),
+      );
+      return card;
+    });
+    const shown = items.length
+      ? `The ${items.length} most confident of ${total.toLocaleString("en")} wrong predictions: ` +
+        "predicted class with its confidence, true class with its own."
+      : "No prediction is wrong.";
+    byId("mistakes-body").replaceChildren(
+      Tables.paragraph(shown, "note"),
+      element("ol", { className: "mistakes" }, ...cards),
+      ...(note ? [Tables.paragraph(note, "note")] : []),
+    );
+  }
+
+  // --- what moves ---
+
+  function drawCurves() {
+    const with_ = runs.filter((run) => run.curves);
+    byId("curves").hidden = !with_.length;
+    if (!with_.length) return;
+    const of = several ? chosen() : 0;
+    const place = byId("curves-body");
+    place.replaceChildren(...["error", "nll", "ece"].map(() => element("div", { className: "chart" })));
+    ["error", "nll", "ece"].forEach((metric, i) => {
+      const chart = Charts.curve(runs, metric, of, Charts.widthOf(place.children[i]));
+      if (chart) place.children[i].append(chart);
+    });
+    const parts = [
+      ...new Set(with_.flatMap((run) => Object.keys(run.curves.series).map((name) => name.split("_")[0]))),
+    ];
+    const notes = [
+      parts.length > 1 ? "Solid: test. Dashed: validation." : parts[0] === "val" ? "Validation part." : "Test part.",
+    ];
+    if (with_.some((run) => run.curves.drops.length)) notes.push("Dotted: the learning rate falls.");
+    const most = Math.max(...with_.map((run) => run.curves.step));
+    if (most > 1) notes.push(`Of long runs every ${most}th epoch is drawn.`);
+    byId("curves-note").textContent = notes.join(" ");
+    const key = runs
+      .map((run, i) => [run, i])
+      .filter(([run, i]) => several && run.curves && (runs.length <= 8 || i === of));
+    byId("curves-key").replaceChildren(
+      ...key.map(([run, i]) => {
+        const swatch = element("span", { className: "swatch" });
+        swatch.style.background = Charts.colourOf(i, runs.length, of);
+        return element("li", {}, swatch, run.name);
+      }),
+    );
+  }
+
+  function setUpTheme() {
+    const root = document.documentElement,
+      button = byId("theme");
+    const dark = () =>
+      (root.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+    const say = () => {
+      button.textContent = dark() ? "Light theme" : "Dark theme";
+    };
+    button.addEventListener("click", () => {
+      root.dataset.theme = dark() ? "light" : "dark";
+      say();
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", say);
+    say();
+  }
+
+  let resizing = null;
+  addEventListener("resize", () => {
+    clearTimeout(resizing);
+    resizing = setTimeout(() => {
+      Live.draw();
+      drawCurves();
+    }, 150);
+  });
+
+  setUpTheme();
+  fillSummary();
+  fillRun();
+  Live.setUp();
+  Live.draw();
+  drawCurves();
+  byId("version").textContent = contents.version;
+})();

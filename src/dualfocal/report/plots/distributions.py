@@ -1,0 +1,121 @@
+"""Distributions of what a model puts out: maximum logits, and the rival's probability q_j(x)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cbook import boxplot_stats
+from matplotlib.colors import to_rgba
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dualfocal.report.plots.style import Look, look_of, plain, tidy
+
+Floats = NDArray[np.float64]
+
+BINS = 60
+HEIGHT = 0.85  # of the tallest histogram, where their feet are 1 apart
+
+
+def maximum_logits(logits: Tensor) -> Floats:
+    """The largest logit of each sample, as the model put it out.
+
+    >>> import torch
+    >>> maximum_logits(torch.tensor([[1.0, 3.0], [5.0, -2.0]]))
+    array([3., 5.])
+    """
+    found: Floats = logits.double().amax(1).numpy()
+    return found
+
+
+def rival_probabilities(logits: Tensor, target: Tensor) -> Floats:
+    """q_j(x) of each sample: the largest probability strictly below the true class's, 0 if there is none (Eq. 3).
+
+    >>> import torch
+    >>> rival_probabilities(torch.tensor([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1]]).log(), torch.tensor([0, 1])).round(6)
+    array([0.2, 0.1])
+    """
+    from dualfocal.train.validation import true_and_rival  # not before it is needed: it knows how to train
+
+    found: Floats = true_and_rival(logits.double(), target)[1].numpy()
+    return found
+
+
+def shared_histograms(values: Mapping[str, Floats], bins: int = BINS) -> tuple[Floats, dict[str, Floats]]:
+    """Edges that all share, and each one's density over them, so that areas are 1.
+
+    >>> edges, densities = shared_histograms({"a": np.array([0.0, 1.0]), "b": np.array([4.0])}, bins=2)
+    >>> print(edges, densities["a"], densities["b"])
+    [0. 2. 4.] [0.5 0. ] [0.  0.5]
+    """
+    if not values or any(not len(of) for of in values.values()):
+        raise ValueError("histograms need at least one method, and a value of each")
+    low, high = min(of.min() for of in values.values()), max(of.max() for of in values.values())
+    edges = np.histogram_bin_edges([low, high], bins)
+    return edges, {name: np.histogram(of, edges, density=True)[0] for name, of in values.items()}
+
+
+def max_logit_histogram(
+    axis: Axes, values: Mapping[str, Floats], looks: Mapping[str, Look] | None = None, *, bins: int = BINS
+) -> Axes:
+    """A histogram for each method, one above the other on a common axis; a stroke at the median.
+
+    All have the same area and the same scale.
+    """
+    edges, densities = shared_histograms(values, bins)
+    scale = HEIGHT / max(of.max() for of in densities.values())
+    feet = np.arange(len(values))[::-1]
+    for place, (foot, (name, density)) in enumerate(zip(feet, densities.items(), strict=True)):
+        look = _look(name, place, looks)
+        top = foot + scale * density
+        axis.stairs(top, edges, baseline=foot, fill=True, color=look.colour, alpha=0.3)
+        axis.stairs(top, edges, baseline=foot, color=look.colour, linewidth=1.0)
+        axis.axhline(foot, color="black", linewidth=0.6, zorder=3)
+        median = float(np.median(values[name]))
+        axis.plot([median, median], [foot, foot + HEIGHT], color="black", linewidth=1.2)
+    axis.set_yticks(feet, [plain(name) for name in values])
+    axis.set(xlabel="maximum logit", ylim=(-0.05, len(values) - 1 + HEIGHT + 0.1))
+    tidy(axis)
+    axis.tick_params(axis="y", length=0)
+    return axis
+
+
+def box_statistics(values: Mapping[str, Floats]) -> list[dict[str, Any]]:
+    """Quartiles, and whiskers to the last value within 1.5 times their distance, for each method.
+
+    >>> [box] = box_statistics({"a": np.array([0.0, 1.0, 2.0, 3.0, 50.0])})
+    >>> print(box["q1"], box["med"], box["q3"], box["whislo"], box["whishi"])
+    1.0 2.0 3.0 0.0 3.0
+    """
+    return [{**boxplot_stats(of, whis=1.5)[0], "label": plain(name)} for name, of in values.items()]
+
+
+def rival_boxplot(axis: Axes, values: Mapping[str, Floats], looks: Mapping[str, Look] | None = None) -> Axes:
+    """Box plot of q_j(x) for each method; outliers are not shown, as in the paper, and the mean is a diamond."""
+    boxes = box_statistics(values)
+    drawn = axis.bxp(
+        boxes,
+        positions=np.arange(len(boxes))[::-1],
+        widths=0.6,
+        orientation="horizontal",
+        showfliers=False,
+        showmeans=True,
+        patch_artist=True,
+        medianprops={"color": "black", "linewidth": 1.8},
+        meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black", "markersize": 4},
+        whiskerprops={"linewidth": 0.9},
+        capprops={"linewidth": 0.9},
+    )
+    for place, (box, name) in enumerate(zip(drawn["boxes"], values, strict=True)):
+        look = _look(name, place, looks)
+        box.set(facecolor=to_rgba(look.colour, 0.5), edgecolor="black", linewidth=0.8)
+    axis.set_xlabel("$q_j(x)$, the largest probability below the true class's")
+    axis.set_xlim(left=-0.01 * axis.get_xlim()[1])  # a whisker that ends at 0 is seen
+    tidy(axis, grid="x")
+    axis.tick_params(axis="y", length=0)
+    return axis
+
+
+def _look(name: str, place: int, looks: Mapping[str, Look] | None) -> Look:
+    return look_of(name, place) if looks is None or name not in looks else looks[name]

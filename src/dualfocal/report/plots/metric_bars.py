@@ -1,0 +1,126 @@
+"""Bar plots of calibration errors: seeds, intervals that say what they are, and floors."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from scipy.stats import t as student
+
+from dualfocal.report.plots.style import BLACK, DARK_GREY, GREY, Look, legend_below, look_of, plain, styled, tidy
+
+LEVEL = 0.9
+
+
+@dataclass(frozen=True)
+class MetricBar:
+    """A metric of a method: a value for each seed, an interval, and what a calibrated model would show; fractions."""
+
+    values: tuple[float, ...]
+    interval: tuple[float, float] | None = None
+    floor: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise ValueError("a bar needs at least one value")
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds."""
+        return statistics.fmean(self.values)
+
+
+def t_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
+    """Student's interval of the mean over seeds; None of a single one.
+
+    >>> low, high = t_interval([0.01, 0.02, 0.03])
+    >>> round(low, 4), round(high, 4)
+    (0.0031, 0.0369)
+    """
+    if len(values) < 2:
+        return None
+    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    reach = float(student.ppf((1 + level) / 2, len(values) - 1)) * error
+    return mean - reach, mean + reach
+
+
+def metric_bars(axis: Axes, bars: Mapping[str, MetricBar], looks: Mapping[str, Look] | None = None) -> Axes:
+    """A bar per method in percent, a dot per seed where there are several, whiskers at the interval, a floor tick."""
+    places = np.arange(len(bars))[::-1]
+    for i, (place, (name, bar)) in enumerate(zip(places, bars.items(), strict=True)):
+        look = look_of(name, i) if looks is None or name not in looks else looks[name]
+        axis.barh(
+            place, 100 * bar.mean, 0.66, facecolor=look.colour, alpha=0.4, hatch=look.hatch, edgecolor=look.colour
+        )
+        axis.barh(place, 100 * bar.mean, 0.66, facecolor="none", edgecolor=BLACK, linewidth=0.7)
+        if len(bar.values) > 1:
+            spread = place + np.linspace(-0.18, 0.18, len(bar.values))
+            axis.plot(
+                100 * np.array(bar.values), spread, "o", color="white", markeredgecolor=BLACK, markersize=3.2, zorder=3
+            )
+        if bar.interval is not None:
+            low, high = (100 * end for end in bar.interval)
+            axis.plot([low, high], [place, place], "|-", color=BLACK, linewidth=1.2, markersize=7, zorder=2.5)
+        if bar.floor is not None:
+            at = 100 * bar.floor
+            axis.plot([at, at], [place - 0.42, place + 0.42], color="white", linewidth=3.4, solid_capstyle="butt")
+            axis.plot([at, at], [place - 0.42, place + 0.42], color=DARK_GREY, linewidth=2, solid_capstyle="butt")
+    axis.set_yticks(places, [plain(name) for name in bars])
+    axis.set_ylim(-0.6, len(bars) - 0.4)
+    axis.set_xlim(left=0)
+    tidy(axis, grid="x")
+    axis.tick_params(axis="y", length=0)
+    return axis
+
+
+def metric_figure(
+    panels: Mapping[str, Mapping[str, MetricBar]],
+    looks: Mapping[str, Look] | None = None,
+    *,
+    interval: str = "",
+    title: str = "",
+    remark: str = "",
+) -> Figure:
+    """A panel of bars for each metric, side by side.
+
+    Args:
+        panels: metric, as it is to be named, to method to bar.
+        looks: of the methods.
+        interval: what the whiskers are, for the legend; needed where there are some.
+        title: above all of it.
+        remark: below it.
+    """
+    bars = [bar for of in panels.values() for bar in of.values()]
+    if not bars:
+        raise ValueError("metric_figure needs at least one metric of one method")
+    if not interval and any(bar.interval is not None for bar in bars):
+        raise ValueError("metric_figure has intervals to draw: say what they are")
+    with styled():
+        rows = max(len(of) for of in panels.values())
+        figure = Figure(figsize=(2.5 * len(panels) + 1.2, 0.3 * rows + 1.5), layout="constrained")
+        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axis, (metric, of) in zip(axes, panels.items(), strict=True):
+            metric_bars(axis, of, looks)
+            axis.set_xlabel(plain(f"{metric} [%]"))
+        several = any(len(bar.values) > 1 for bar in bars)
+        entries: list[tuple[Line2D | Patch, str]] = [
+            (Patch(facecolor=GREY, edgecolor=BLACK, linewidth=0.7), "mean over seeds" if several else "one run")
+        ]
+        if several:
+            dot = Line2D([], [], marker="o", color="white", markeredgecolor=BLACK, markersize=3.2, linestyle="none")
+            entries.append((dot, "a seed"))
+        if any(bar.interval is not None for bar in bars):
+            entries.append((Line2D([], [], marker="|", color=BLACK, linewidth=1.2), interval))
+        if any(bar.floor is not None for bar in bars):
+            tick = Line2D([], [], marker="|", color=DARK_GREY, markersize=9, markeredgewidth=2, linestyle="none")
+            entries.append((tick, "floor: a calibrated model"))
+        handles, labels = zip(*entries, strict=True)
+        legend_below(figure, handles, labels, len(entries), remark)
+        if title:
+            figure.suptitle(plain(title), fontsize=10)
+    return figure

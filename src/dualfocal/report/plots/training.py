@@ -1,0 +1,89 @@
+"""Calibration over the epochs of training."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from dualfocal.report.plots.style import GREY, Look, look_of, plain, tidy
+
+Floats = NDArray[np.float64]
+
+SMOOTHING = 0.5
+MARKS = 6  # on a line
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A number per epoch for each seed of a method; fractions."""
+
+    seeds: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        if not self.seeds or not all(self.seeds):
+            raise ValueError("a curve needs at least one seed, and an epoch of each")
+        if len({len(of) for of in self.seeds}) > 1:
+            raise ValueError(f"seeds must have equally many epochs, got {', '.join(str(len(of)) for of in self.seeds)}")
+
+
+def exponential_average(values: Iterable[float], smoothing: float = SMOOTHING) -> Floats:
+    """s_1 = x_1, then s_t = smoothing * s_(t-1) + (1 - smoothing) * x_t: the first value is not averaged with 0.
+
+    >>> exponential_average([1.0, 0.0, 0.0])
+    array([1.  , 0.5 , 0.25])
+    """
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"smoothing must be at least 0 and below 1, got {smoothing!r}")
+    smooth: list[float] = []
+    for value in values:
+        smooth.append(smoothing * smooth[-1] + (1 - smoothing) * value if smooth else value)
+    return np.array(smooth)
+
+
+def ece_over_training(
+    axis: Axes,
+    curves: Mapping[str, Curve],
+    looks: Mapping[str, Look] | None = None,
+    *,
+    part: str = "test",
+    smoothing: float = SMOOTHING,
+    floors: Sequence[float] = (),
+) -> Axes:
+    """ECE of each method over the epochs, smoothed seed by seed, then averaged; a band from lowest to highest seed.
+
+    Args:
+        axis: to draw on.
+        curves: ECE by method, fractions.
+        looks: of the methods.
+        part: of the data, as the label names it.
+        smoothing: of :func:`exponential_average`; the paper's is 0.5.
+        floors: ECE of calibrated models like those of the last epoch; a grey band from the lowest to the highest.
+    """
+    if floors:
+        low, high = 100 * min(floors), 100 * max(floors)
+        axis.axhspan(low, high, color=GREY, alpha=0.5, linewidth=2, label="calibrated models, last epoch")
+    for place, (name, curve) in enumerate(curves.items()):
+        look = look_of(name, place) if looks is None or name not in looks else looks[name]
+        smooth = 100 * np.array([exponential_average(seed, smoothing) for seed in curve.seeds])  # (seeds, epochs)
+        epochs = np.arange(1, smooth.shape[1] + 1)
+        every = max(1, len(epochs) // MARKS)
+        if len(smooth) > 1:
+            axis.fill_between(epochs, smooth.min(0), smooth.max(0), color=look.colour, alpha=0.15, linewidth=0)
+        axis.plot(
+            epochs,
+            smooth.mean(0),
+            color=look.colour,
+            linestyle=look.line,
+            marker=look.marker,
+            markersize=4.5,
+            markevery=(place * every // len(curves), every),  # at other epochs for each, not to hide each other
+            linewidth=1.3,
+            label=plain(name),
+        )
+    axis.set(xlabel="epoch", ylabel=f"{part} ECE [%]")
+    axis.set_ylim(bottom=0)
+    axis.margins(x=0.01)
+    tidy(axis, grid="y")
+    return axis

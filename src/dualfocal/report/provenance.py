@@ -1,0 +1,74 @@
+"""Where predictions come from: recipe, versions, seeds, and the curves of the training."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from dualfocal.report.subjects import Subject, shortened
+from dualfocal.report.tables import Table, plain_table
+
+CURVES = ("error", "nll", "ece")
+MOST_POINTS = 60_000  # numbers of all curves of a page together
+LONGEST_VALUE = 600
+
+
+def about(subject: Subject) -> Table:
+    """What is known of how the predictions were made."""
+    rows = [["predictions", subject.data.taken]]
+    if subject.run is not None:
+        result, recipe = subject.run.result or {}, subject.run.recipe
+        rows += [[f"recipe: {name}", _plain(value)] for name, value in recipe.to_dict().items() if name != "schema"]
+        for name in ("data", "num_weights", "weights_of_epoch", "device", "versions", "commit", "notes"):
+            if result.get(name) not in (None, []):
+                rows.append([name.replace("_", " "), _plain(result[name])])
+        if "seconds" in result:
+            rows.append(["seconds of training", f"{result['seconds']:.1f}"])
+        for number, session in enumerate(result.get("sessions", []), start=1):
+            rows.append([f"session {number}", _plain(session)])
+    return plain_table("Where the predictions come from", ["what", "value"], rows)
+
+
+def differences(subjects: Sequence[Subject]) -> Table | None:
+    """The fields in which the recipes of several runs differ; None: there are none."""
+    runs = [(subject.name, subject.run.recipe.to_dict()) for subject in subjects if subject.run is not None]
+    fields = [name for name in (runs[0][1] if runs else {}) if len({_plain(recipe[name]) for _, recipe in runs}) > 1]
+    if len(runs) < 2 or not fields:
+        return None
+    rows = [[name, *(_plain(recipe[field]) for field in fields)] for name, recipe in runs]
+    return plain_table("In what the recipes differ", ["run", *fields], rows)
+
+
+def curves(subject: Subject, most: int) -> dict[str, Any] | None:
+    """Error, NLL and ECE by epoch, of validation and, where they were logged, of test data; None: no log."""
+    if subject.run is None:
+        return None
+    log = subject.run.log
+    series = {
+        f"{part}_{metric}": [line.get(f"{part}_{metric}") for line in log]
+        for part in ("val", "test")
+        for metric in CURVES
+    }
+    series = {name: values for name, values in series.items() if any(value is not None for value in values)}
+    if not series:
+        return None
+    # A cosine falls all the time.
+    rates = [float(line["lr"]) for line in log] if subject.run.recipe.schedule == "step" else []
+    drops = [i + 1 for i in range(1, len(rates)) if rates[i] < rates[i - 1]]
+    # Every k-th epoch and the last one, where all would be too many.
+    step = -(-len(log) * (len(series) + 1) // most)
+    kept = sorted({*range(0, len(log), step), len(log) - 1})
+    return {
+        "epoch": [i + 1 for i in kept],
+        "series": {name: [_short(values[i]) for i in kept] for name, values in series.items()},
+        "drops": drops,
+        "step": step,
+    }
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")
+
+
+def _plain(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return shortened(text, LONGEST_VALUE)

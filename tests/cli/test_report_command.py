@@ -1,0 +1,86 @@
+"""`dualfocal report`: what it writes, what it says, and what it refuses."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dualfocal import metrics
+
+
+@pytest.fixture(autouse=True)
+def _files():
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(300, 4, generator=generator)
+    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    np.savez("a.npz", logits=2 * logits.numpy(), target=target.numpy())
+    scores = torch.rand(200, generator=generator)
+    np.savez("score.npz", score=scores.numpy(), outcome=torch.bernoulli(scores, generator=generator).long().numpy())
+
+
+def contents(file: str = "report.html") -> dict:
+    found = re.search(r'id="contents">(.*?)</script>', Path(file).read_text(), re.DOTALL)
+    return json.loads(found[1])
+
+
+def test_report_says_where_it_is_and_how_large(run):
+    out, err = run("report", "a.npz")
+    size = Path("report.html").stat().st_size
+    assert out == f"Report: report.html ({size / 1e6:.1f} MB)\n"
+    assert err == ""
+    [found] = contents()["runs"]
+    methods = [row[0] for row in found["calibrators"]["rows"]]
+    assert methods[0] == "as it is"
+    assert sorted(methods[1:]) == ["isotonic", "temperature", "vector"]
+
+
+def test_options_reach_the_metrics(run):
+    options = ("--probs", "score", "--target", "outcome", "--binary", "positive", "--num-bins", "8", "--level", "0.8")
+    run("report", "score.npz", *options, "--calibrators", "none", "--title", "Mine", "-o", "x.html", "--seed", "3")
+    found = contents("x.html")
+    with np.load("score.npz") as file:
+        arrays = dict(file)
+    result = metrics.evaluate(
+        arrays["score"],
+        arrays["outcome"],
+        input="probs",
+        binary="positive",
+        num_bins=8,
+        inference=True,
+        level=0.8,
+        seed=3,
+    )
+    assert found["title"] == "Mine"
+    assert found["runs"][0]["verdict"] == result.verdict()
+    assert found["runs"][0]["calibrators"] is None
+    assert found["settings"]["numBins"] == 8
+    assert "80 %: " in json.dumps(found["runs"][0]["metrics"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("missing.npz",), "missing.npz: there is no such file"),
+        (("a.npz", "a.npz"), "a.npz is given more than once"),
+        (("a.npz", "-o", "a.npz"), "--out: a.npz is read from, it would be lost"),
+        (("a.npz", "-o", "page.txt"), "a report must be called .html or .htm, got 'page.txt'"),
+        (("a.npz", "-o", "nowhere/page.html"), "nowhere/page.html: there is no folder 'nowhere'"),
+        (("a.npz", "--calibrators", "temprature"), "there is no calibrator 'temprature'; there are: "),
+        (("a.npz", "--calibrators", "vector,vector"), "calibrators must differ, vector is given more than once"),
+        (("score.npz", "--probs", "score", "--target", "outcome"), "score.npz: probabilities of shape (200,) are one"),
+    ],
+)
+def test_bad_input_is_one_line(refused, arguments, line):
+    assert refused("report", *arguments).startswith(line)
+    assert not Path("report.html").exists()
+
+
+def test_an_old_report_stays_when_a_new_one_fails(run, refused):
+    run("report", "a.npz", "--calibrators", "none")
+    before = Path("report.html").read_bytes()
+    np.savez("a.npz", logits=np.zeros((3, 2)), target=np.array([0, 1, 7]))
+    assert refused("report", "a.npz").startswith("a.npz: target 7 is out of range")
+    assert Path("report.html").read_bytes() == before

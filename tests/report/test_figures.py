@@ -1,0 +1,229 @@
+"""Axis functions: what is drawn is what was computed."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from dualfocal.metrics.corp import corp
+from dualfocal.report.plots import (
+    LOOKS,
+    Curve,
+    MetricBar,
+    box_statistics,
+    corp_diagram,
+    corp_panels,
+    density_strip,
+    ece_over_training,
+    exponential_average,
+    max_logit_histogram,
+    maximum_logits,
+    metric_bars,
+    metric_figure,
+    rival_boxplot,
+    rival_probabilities,
+    shared_histograms,
+    t_interval,
+)
+
+
+@pytest.fixture
+def axis() -> Axes:
+    return Figure().subplots()
+
+
+def predictions(n: int = 300, sharpness: float = 2.0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(n, 5, generator=generator)
+    return logits, torch.multinomial((logits / sharpness).softmax(1), 1, generator=generator)[:, 0]
+
+
+# CORP
+
+
+def test_corp_diagram_draws_the_fit_the_band_and_the_scores(axis):
+    of = corp(*predictions(), draws=100)
+    assert corp_diagram(axis, of) is axis
+    [fit] = [line for line in axis.lines if line.get_label() == "accuracy by isotonic fit"]
+    np.testing.assert_array_equal(fit.get_data(), [of.confidence, of.recalibrated])
+    [band] = axis.collections
+    corners = band.get_paths()[0].vertices
+    for at, low, high in zip(of.band_at, of.low, of.high, strict=True):
+        there = corners[np.isclose(corners[:, 0], at), 1]
+        assert (there.min(), there.max()) == pytest.approx((low, high))
+    text = axis.texts[0].get_text()
+    for name, value in (("MCB", of.mcb), ("DSC", of.dsc), ("UNC", of.unc), ("Brier", of.score)):
+        assert f"{name} {value:.4f}" in text
+    assert f"a calibrated model: {of.mcb_floor.mean:.4f}" in text
+
+
+def test_a_fit_of_one_point_can_be_seen(axis):
+    corp_diagram(axis, corp(torch.tensor([[2.0, 0.0]]).repeat(30, 1), torch.arange(30) % 2, draws=100))
+    assert axis.lines[-1].get_marker() == "o"
+
+
+def test_corp_panels_have_shares_below():
+    figure = corp_panels({"a": corp(*predictions(), draws=100), "b": corp(*predictions(200), draws=100)})
+    tops = [axis for axis in figure.axes if axis.get_title()]
+    assert [axis.get_title() for axis in tops] == ["a, N = 300", "b, N = 200"]
+    strips = [axis for axis in figure.axes if not axis.get_title()]
+    for strip in strips:
+        assert sum(bar.get_height() for bar in strip.patches) == pytest.approx(100)
+    with pytest.raises(ValueError, match="at least one"):
+        corp_panels({})
+
+
+def test_density_strip_in_percent(axis):
+    assert density_strip(axis, np.array([0, 0.5, 1]), np.array([1, 3])) is axis
+    assert [bar.get_height() for bar in axis.patches] == [25, 75]
+
+
+# Bars
+
+
+def test_t_interval_of_three_seeds():
+    # t(0.95; 2 degrees of freedom) = 2.919986, from a table.
+    values = [0.01, 0.02, 0.06]
+    error = math.sqrt(sum((v - 0.03) ** 2 for v in values) / 2) / math.sqrt(3)
+    assert t_interval(values) == pytest.approx((0.03 - 2.919986 * error, 0.03 + 2.919986 * error))
+    assert t_interval([0.03]) is None
+
+
+def test_t_interval_covers_the_mean_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    ends = np.array([t_interval(rng.normal(0.05, 0.01, 3).tolist()) for _ in range(2000)])
+    assert ((ends[:, 0] < 0.05) & (ends[:, 1] > 0.05)).mean() == pytest.approx(0.9, abs=0.025)
+
+
+def test_metric_bars_in_percent_with_seeds_interval_and_floor(axis):
+    bars = {"one": MetricBar((0.02,), floor=0.01), "three": MetricBar((0.01, 0.02, 0.06), (0.005, 0.055), 0.015)}
+    assert metric_bars(axis, bars) is axis
+    assert [bar.get_width() for bar in axis.patches][::2] == pytest.approx([2, 3])
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["one", "three"]
+    [dots] = [line for line in axis.lines if line.get_marker() == "o"]  # of a single run the bar says it all
+    np.testing.assert_allclose(dots.get_xdata(), [1, 2, 6])
+    [whisker] = [line for line in axis.lines if line.get_marker() == "|"]
+    np.testing.assert_allclose(whisker.get_xdata(), [0.5, 5.5])
+    np.testing.assert_array_equal(whisker.get_ydata(), [0, 0])  # the lower of the two bars
+    ticks = {tuple(line.get_xdata()) for line in axis.lines if line.get_marker() == "None"}
+    assert {round(x, 9) for x, _ in ticks} == {1.0, 1.5}
+
+
+def test_intervals_are_never_drawn_unsaid():
+    bar = MetricBar((0.01, 0.02), (0.0, 0.03))
+    with pytest.raises(ValueError, match="say what they are"):
+        metric_figure({"ECE": {"a": bar}})
+    figure = metric_figure({"ECE": {"a": bar}, "AdaECE": {"a": bar}}, interval="this and that")
+    assert [axis.get_xlabel() for axis in figure.axes] == ["ECE [%]", "AdaECE [%]"]
+    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert words == ["mean over seeds", "a seed", "this and that"]
+    single = metric_figure({"ECE": {"a": MetricBar((0.01,), floor=0.01)}})
+    words = [text.get_text() for text in single.legends[0].get_texts()]
+    assert words == ["one run", "floor: a calibrated model"]
+    with pytest.raises(ValueError, match="at least one"):
+        metric_figure({})
+    with pytest.raises(ValueError, match="at least one value"):
+        MetricBar(())
+
+
+# Over training
+
+
+def test_exponential_average_is_the_loop():
+    values = np.random.default_rng(0).random(30)
+    expected = [values[0]]
+    for value in values[1:]:
+        expected.append(0.5 * expected[-1] + 0.5 * value)
+    np.testing.assert_allclose(exponential_average(values), expected, atol=1e-15)
+    # What was seen k epochs ago counts 2^-(k + 1): a single peak fades by half each epoch.
+    np.testing.assert_array_equal(exponential_average([0, 0, 8, 0, 0, 0]), [0, 0, 4, 2, 1, 0.5])
+    np.testing.assert_array_equal(exponential_average(values, 0.0), values)
+    with pytest.raises(ValueError, match="smoothing must be at least 0 and below 1, got 1"):
+        exponential_average(values, 1)
+
+
+def test_curves_are_smoothed_then_averaged_over_seeds(axis):
+    seeds = ((0.4, 0.2, 0.0), (0.2, 0.2, 0.2))
+    drawn = ece_over_training(
+        axis, {"a": Curve(seeds), "b": Curve((seeds[1],))}, floors=[0.01, 0.03], part="validation"
+    )
+    assert drawn is axis
+    first, second = axis.lines
+    np.testing.assert_array_equal(first.get_xdata(), [1, 2, 3])
+    np.testing.assert_allclose(first.get_ydata(), [30, 25, 17.5])  # (40, 30, 15) and (20, 20, 20)
+    np.testing.assert_allclose(second.get_ydata(), [20, 20, 20])
+    [band] = axis.collections  # of two seeds; of one there is none
+    corners = band.get_paths()[0].vertices
+    third = corners[corners[:, 0] == 3, 1]
+    assert (third.min(), third.max()) == pytest.approx((15, 20))
+    [floor] = axis.patches
+    assert (floor.get_y(), floor.get_y() + floor.get_height()) == pytest.approx((1, 3))
+    assert axis.get_ylabel() == "validation ECE [%]"
+
+
+@pytest.mark.parametrize("seeds", [(), ((),), ((0.1,), (0.1, 0.2))])
+def test_curves_that_are_none(seeds):
+    with pytest.raises(ValueError, match="seed"):
+        Curve(seeds)
+
+
+# Distributions
+
+
+def test_maximum_logits_are_before_softmax():
+    logits, _ = predictions()
+    np.testing.assert_array_equal(maximum_logits(logits), [max(row) for row in logits.tolist()])
+
+
+def test_rival_is_the_largest_strictly_below_the_true_class():
+    logits, target = predictions(200)
+    logits[0] = 0.0  # all are equal: there is none below
+    p = logits.double().softmax(1)
+    expected = []
+    for row, label in zip(p.tolist(), target.tolist(), strict=True):
+        expected.append(max((q for q in row if q < row[label]), default=0.0))
+    np.testing.assert_allclose(rival_probabilities(logits, target), expected, atol=1e-15)
+    assert rival_probabilities(logits, target)[0] == 0
+
+
+def test_histograms_share_edges_and_have_area_1(axis):
+    values = {"wide": np.random.default_rng(0).normal(10, 4, 500), "narrow": np.random.default_rng(1).normal(5, 1, 300)}
+    edges, densities = shared_histograms(values, 30)
+    assert (edges[0], edges[-1]) == (min(map(np.min, values.values())), max(map(np.max, values.values())))
+    for name, density in densities.items():
+        assert (density * np.diff(edges)).sum() == pytest.approx(1)
+        inside = (values[name] >= edges[7]) & (values[name] < edges[8])
+        assert density[7] == pytest.approx(inside.mean() / (edges[8] - edges[7]))
+    assert max_logit_histogram(axis, values, bins=30) is axis
+    outlines = [patch.get_data() for patch in axis.patches if not patch.get_fill()]
+    heights = {name: np.array(of.values) - of.baseline for name, of in zip(values, outlines, strict=True)}
+    scale = heights["narrow"].max() / densities["narrow"].max()
+    for name, height in heights.items():
+        np.testing.assert_allclose(height, scale * densities[name], atol=1e-12)
+    medians = [line.get_xdata()[0] for line in axis.lines if len(set(line.get_xdata())) == 1]
+    np.testing.assert_allclose(medians, [np.median(of) for of in values.values()])
+    with pytest.raises(ValueError, match="a value of each"):
+        shared_histograms({"a": np.array([])})
+
+
+def test_box_plot_is_drawn_at_the_quartiles_without_outliers(axis):
+    values = {"a": np.append(np.linspace(0, 0.2, 101), 0.9), "b": np.linspace(0.1, 0.3, 11)}
+    assert rival_boxplot(axis, values) is axis
+    for box, patch, name in zip(box_statistics(values), axis.patches, values, strict=True):
+        q1, median, q3 = np.quantile(values[name], [0.25, 0.5, 0.75])
+        assert (box["q1"], box["med"], box["q3"]) == pytest.approx((q1, median, q3))
+        x = patch.get_path().vertices[:, 0]
+        assert (x.min(), x.max()) == pytest.approx((q1, q3))
+        assert box["whishi"] <= q3 + 1.5 * (q3 - q1)
+    assert max(line.get_xdata().max() for line in axis.lines) < 0.5  # 0.9 is an outlier, and not there
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["a", "b"]
+
+
+def test_looks_that_are_given_are_drawn(axis):
+    looks = {"mine": LOOKS["dual_focal"]}
+    ece_over_training(axis, {"mine": Curve(((0.1, 0.2),))}, looks)
+    assert to_hex(axis.lines[0].get_color()).upper() == LOOKS["dual_focal"].colour

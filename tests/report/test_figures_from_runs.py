@@ -1,0 +1,247 @@
+"""Which runs go into a figure, and that the paper's figures show the numbers of their run folders."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from dualfocal.losses import LOSSES
+from dualfocal.metrics import evaluate
+from dualfocal.paper.figures import FIGURES, CannotDrawError
+from dualfocal.report.plots import exponential_average, rival_probabilities
+from dualfocal.report.plots.entries import LABELS, Setting, gather
+from dualfocal.train import Recipe, Run
+from dualfocal.train.run import LOG, PREDICTIONS, RECIPE, RESULT
+
+DIGITS = Recipe(data="digits", model="small_cnn", epochs=3, milestones=())
+
+
+def fake_run(folder: Path, recipe: Recipe, sharper: float = 1.0, log: Mapping[str, list[float]] | None = None) -> Run:
+    """A finished run folder, with predictions that are more or less over-confident."""
+    folder.mkdir(parents=True)
+    run, generator = Run(folder), torch.Generator().manual_seed(recipe.seed)
+    logits = 2 * torch.randn(240, 4, generator=generator)
+    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    logits *= sharper
+    run.write_json(RECIPE, recipe.to_dict())
+    named = {"logits": logits, "target": target}
+    run.write_tensors(
+        PREDICTIONS, {f"{part}_{name}": of.clone() for part in ("val", "test") for name, of in named.items()}
+    )
+    scores = {part: evaluate(logits, target, inference=True, draws=100).to_dict() for part in ("val", "test")}
+    for epoch in range(3):
+        run.append({"epoch": epoch + 1, **{name: of[epoch] for name, of in (log or {}).items()}})
+    run.write_json(RESULT, {"schema": 1, **scores})
+    return run
+
+
+def recipe(loss: str, seed: int = 0, **changes: object) -> Recipe:
+    return dataclasses.replace(DIGITS, loss=loss, seed=seed, **changes)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two losses, two seeds each, as a study leaves them."""
+    root = tmp_path_factory.mktemp("study")
+    for place, loss in enumerate(("dual_focal", "cross_entropy")):
+        for seed in (3, 1):
+            test = [0.3 + 0.1 * seed, 0.2, 0.01 * (place + 1)]
+            log = {"val_ece": [0.5, 0.5, 0.5], "test_ece": test}
+            options = {"data_options": {"noise": 0.3, "split_seed": seed}}
+            fake_run(root / "runs" / f"{loss}-seed{seed}", recipe(loss, seed, **options), 1 + place, log)
+    return root
+
+
+@pytest.fixture(scope="module")
+def setting(folder: Path) -> Setting:
+    [setting], left_out = gather([folder])
+    assert left_out == {}
+    return setting
+
+
+def draw(name: str, setting: Setting) -> Figure:
+    drawer = FIGURES[name].from_runs
+    assert drawer is not None
+    return drawer(setting)
+
+
+def words(figure: Figure) -> str:
+    """The line below a figure."""
+    below = figure.legends[0].get_title() if figure.legends and figure.legends[0].get_title().get_text() else None
+    return below.get_text() if below is not None else figure._supxlabel.get_text()
+
+
+# Which runs
+
+
+def test_every_loss_has_a_label():
+    assert LABELS.keys() == LOSSES.keys()
+    assert len(set(LABELS.values())) == len(LABELS)
+
+
+def test_runs_are_grouped_by_loss_in_the_papers_order_and_seed(setting, folder):
+    assert [entry.label for entry in setting.entries] == ["Cross entropy", "Dual focal"]
+    assert [list(entry.runs) for entry in setting.entries] == [[1, 3], [1, 3]]
+    assert setting.entries[1].first.path == folder / "runs" / "dual_focal-seed1"
+    assert (setting.title, setting.stem) == ("digits, noise 0.3, small_cnn, 3 epochs", "digits-small_cnn")
+    assert setting.seeds == "seed 1 of 2"
+
+
+def test_a_run_given_twice_counts_once(setting, folder):
+    [again], _ = gather([folder, folder / "runs" / "dual_focal-seed1"])
+    assert [len(entry.runs) for entry in again.entries] == [2, 2]
+
+
+def test_entries_of_one_loss_say_in_what_they_differ(tmp_path):
+    for gamma in (2.0, 5.0):
+        fake_run(tmp_path / f"g{gamma}", recipe("dual_focal", loss_options={"gamma": gamma}))
+    fake_run(tmp_path / "default", recipe("dual_focal", lr=0.2))
+    fake_run(tmp_path / "ls", recipe("label_smoothing", loss_options={"alpha": 0.1}))
+    [found], _ = gather([tmp_path])
+    assert [entry.label for entry in found.entries] == [
+        "LS-0.1",
+        "Dual focal, gamma 2, lr 0.1",
+        "Dual focal, gamma 5, lr 0.1",
+        "Dual focal, gamma default, lr 0.2",
+    ]
+    assert len({(look.colour, look.line) for look in found.looks.values()}) == 4
+
+
+def test_looks_are_those_of_the_losses(setting):
+    from dualfocal.report.plots import LOOKS
+
+    assert setting.looks == {"Cross entropy": LOOKS["cross_entropy"], "Dual focal": LOOKS["dual_focal"]}
+
+
+def test_data_sets_and_models_are_not_mixed(tmp_path):
+    fake_run(tmp_path / "a", recipe("focal"))
+    fake_run(tmp_path / "b", recipe("focal", model="resnet50"))
+    fake_run(tmp_path / "c", recipe("focal", data="cifar10"))
+    found, _ = gather([tmp_path])
+    assert sorted(setting.stem for setting in found) == ["cifar10-small_cnn", "digits-resnet50", "digits-small_cnn"]
+    fake_run(tmp_path / "d", recipe("focal", data_options={"noise": 0.9}))
+    with pytest.raises(ValueError, match=r"digits, small_cnn, 3 epochs and digits, noise 0\.9, small_cnn.*one name"):
+        gather([tmp_path])
+
+
+def test_two_runs_of_one_seed_are_refused(tmp_path):
+    for name in "ab":
+        fake_run(tmp_path / name, recipe("focal", test_each_epoch=name == "a"))
+    with pytest.raises(ValueError, match=r"a and .*b are two runs of one recipe and one seed"):
+        gather([tmp_path])
+
+
+def test_unfinished_runs_are_told(tmp_path):
+    fake_run(tmp_path / "a", recipe("focal"))
+    (tmp_path / "a" / RESULT).unlink()
+    assert gather([tmp_path]) == ([], {tmp_path / "a": "is stopped, not finished"})
+
+
+def test_folders_without_runs_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="is no run folder, and holds none"):
+        gather([tmp_path])
+    with pytest.raises(ValueError, match="there is no such folder"):
+        gather([tmp_path / "nowhere"])
+
+
+# What is drawn
+
+
+def test_reliability_is_that_of_the_first_seed(setting):
+    figure = draw("reliability", setting)
+    tops = [axis for axis in figure.axes if axis.get_title()]
+    assert [axis.get_title() for axis in tops] == ["Cross entropy, N = 240", "Dual focal, N = 240"]
+    for axis, entry in zip(tops, setting.entries, strict=True):
+        test = entry.runs[1].result["test"]
+        floor = test["inference"]["floors"]["ece"]["mean"]
+        text = f"ECE {100 * test['ece']:.1f} %\na calibrated model: {100 * floor:.1f} %"
+        assert axis.texts[0].get_text() == text
+    assert "seed 1 of 2" in words(figure)
+
+
+def test_corp_is_that_of_the_first_seed(setting):
+    axis = draw("corp", setting).axes[0]
+    logits, target = setting.entries[0].first.predictions()
+    p, label = logits.double().softmax(1).max(1)
+    assert f"Brier {((p - (label == target).double()) ** 2).mean():.4f}" in axis.texts[0].get_text()
+
+
+def test_metrics_over_seeds(setting):
+    figure = draw("metrics", setting)
+    assert [axis.get_xlabel() for axis in figure.axes] == ["ECE [%]", "AdaECE [%]", "classwise ECE [%]"]
+    for axis, metric in zip(figure.axes, ("ece", "adaptive_ece", "classwise_ece"), strict=True):
+        widths = [bar.get_width() for bar in axis.patches][::2]
+        whiskers = [line.get_xdata() for line in axis.lines if line.get_marker() == "|"]
+        for entry, width, whisker in zip(setting.entries, widths, whiskers, strict=True):
+            values = [100 * run.result["test"][metric] for run in entry.runs.values()]
+            assert width == pytest.approx(statistics.mean(values))
+            reach = 6.313752 * statistics.stdev(values) / math.sqrt(2)  # t(0.95; 1 degree of freedom)
+            np.testing.assert_allclose(whisker, [width - reach, width + reach], rtol=1e-6)
+    assert "90 % t-interval of the mean" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_metrics_of_single_runs_have_the_interval_that_exists(folder):
+    [setting], _ = gather([folder / "runs" / "dual_focal-seed3", folder / "runs" / "cross_entropy-seed3"])
+    figure = draw("metrics", setting)
+    *plain, debiased = figure.axes
+    assert debiased.get_xlabel() == "debiased RMS error [%]"
+    assert not [line for axis in plain for line in axis.lines if line.get_marker() == "|"]
+    whiskers = [line.get_xdata() for line in debiased.lines if line.get_marker() == "|"]
+    for entry, whisker in zip(setting.entries, whiskers, strict=True):
+        interval = entry.first.result["test"]["inference"]["debiased_ece"]["interval"]
+        np.testing.assert_allclose(whisker, 100 * np.array(interval))
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "90 % interval of the debiased RMS error" in legend
+
+
+def test_training_is_smoothed_from_the_log(setting):
+    figure = draw("training", setting)
+    [axis] = figure.axes
+    assert axis.get_ylabel() == "test ECE [%]"
+    for place, (line, entry) in enumerate(zip(axis.lines, setting.entries, strict=True)):
+        assert line.get_label() == entry.label
+        last = 0.01 * (2 - place)  # cross entropy was written second
+        seeds = [exponential_average([0.3 + 0.1 * seed, 0.2, last]) for seed in (1, 3)]
+        np.testing.assert_allclose(line.get_ydata(), 100 * np.mean(seeds, axis=0))
+    assert "s(t) = 0.5 s(t-1) + 0.5 x(t)" in words(figure)
+
+
+def test_training_without_the_test_part_says_so(tmp_path):
+    fake_run(tmp_path / "a", recipe("focal"), log={"val_ece": [0.3, 0.2, 0.1]})
+    fake_run(tmp_path / "b", recipe("dual_focal"), log={})
+    [setting], _ = gather([tmp_path])
+    figure = draw("training", setting)
+    assert figure.axes[0].get_ylabel() == "validation ECE [%]"
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [30, 25, 17.5])
+    assert "The test part was not logged" in words(figure)
+    assert "Not logged by 1 run of Dual focal." in words(figure)
+    lines = (tmp_path / "a" / LOG).read_text().splitlines(keepends=True)
+    (tmp_path / "a" / LOG).write_text("".join(lines[:2]))  # a copy that lost its end
+    with pytest.raises(CannotDrawError, match=r"no run has test_ece or val_ece of each epoch in its log\.jsonl"):
+        draw("training", setting)
+
+
+def test_logits_and_rival_are_those_of_the_test_part(setting):
+    logits, target = setting.entries[0].first.predictions("test")
+    axis = draw("logits", setting).axes[0]
+    medians = [line.get_xdata()[0] for line in axis.lines if len(set(line.get_xdata())) == 1]
+    assert medians[0] == pytest.approx(float(np.median(logits.double().amax(1).numpy())))
+    box = draw("rival", setting).axes[0].patches[0].get_path().vertices[:, 0]
+    quartiles = np.quantile(rival_probabilities(logits, target), [0.25, 0.75])
+    assert (box.min(), box.max()) == pytest.approx(tuple(quartiles))
+
+
+@pytest.mark.parametrize("name", ["corp", "logits", "rival"])
+def test_what_needs_predictions_says_so(tmp_path, name):
+    fake_run(tmp_path / "a", recipe("focal"))
+    (tmp_path / "a" / PREDICTIONS).unlink()
+    [setting], _ = gather([tmp_path])
+    with pytest.raises(CannotDrawError, match=r"a has no predictions\.safetensors"):
+        draw(name, setting)
+    draw("reliability", setting)  # the result has its bins

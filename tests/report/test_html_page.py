@@ -1,0 +1,190 @@
+"""The page in a real browser: nothing of the data runs, and everybody can use it."""
+
+import numpy as np
+import pytest
+from browser import HOSTILE, arrays_of, contents_of, opened, read
+
+from dualfocal.report.html import write_report
+
+DASH = "\N{EN DASH}"
+
+
+def test_names_are_shown_as_they_are_and_never_run(browser, pages):
+    with opened(browser, pages("logits")) as page:
+        assert page.locator("#class option").all_text_contents() == ["all", *HOSTILE]
+        names = page.locator("#classes-body tbody th").all_text_contents()
+        assert sorted(names) == sorted(HOSTILE)
+        assert page.evaluate("typeof hacked") == "undefined"
+        assert page.locator("img").count() == 0
+
+
+def test_scripts_that_are_not_ours_do_not_run(browser, pages):
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    logged: list[str] = []
+    page.on("console", lambda message: logged.append(message.text))
+    page.goto(pages("probs").as_uri())
+    page.evaluate("document.body.append(Object.assign(document.createElement('script'), {textContent: 'hacked = 1'}))")
+    assert page.evaluate("typeof hacked") == "undefined"
+    assert page.evaluate("fetch('data:text/plain,hello').then(() => 'came', () => 'refused')") == "refused"
+    assert sum("Content Security Policy" in text for text in logged) >= 2
+    context.close()
+
+
+def test_a_hover_tells_of_the_bin(browser, pages):
+    data = arrays_of(pages("logits"))
+    with opened(browser, pages("logits")) as page:
+        page.locator("#bins").fill("1")
+        read(page)
+        page.locator(".reliability circle").first.hover()
+        tip = page.locator(".reliability [aria-label=tip]").text_content()
+        assert f"{data['count']} samples" in tip
+        assert "confidence 0.0 % to 100.0 %" in tip
+        page.locator("#panel-0 summary").click()
+        assert page.locator("#bins-0 tbody tr").count() == 1
+
+
+def test_tables_sort_by_mouse_and_keyboard(browser, pages):
+    with opened(browser, pages("many")) as page:
+        heading = page.locator("#classes-body thead th:nth-child(3)")
+
+        def column() -> list[float]:
+            texts = page.locator("#classes-body tbody tr td:nth-child(3)").all_text_contents()
+            return [float(text.replace(",", "")) for text in texts]
+
+        worst = page.locator("#classes-body thead th:nth-child(8)")
+        assert worst.get_attribute("aria-sort") == "descending"
+        beyond = [float(text) for text in page.locator("#classes-body tbody tr td:nth-child(8)").all_text_contents()]
+        assert beyond == sorted(beyond, reverse=True)
+        assert len(beyond) == 120
+        heading.locator("button").click()
+        assert heading.get_attribute("aria-sort") == "descending"
+        assert worst.get_attribute("aria-sort") == "none"
+        assert column() == sorted(column(), reverse=True)
+        heading.locator("button").press("Enter")
+        assert heading.get_attribute("aria-sort") == "ascending"
+        assert column() == sorted(column())
+        page.locator("#classes-body thead th").first.locator("button").click()
+        names = page.locator("#classes-body tbody th").all_text_contents()
+        assert names == [str(c) for c in range(120)]  # 2 before 10
+
+
+def test_a_class_that_is_never_predicted(browser, tmp_path):
+    np.savez(tmp_path / "p.npz", logits=np.array([[3.0, 0.0]] * 5), target=np.array([0, 0, 0, 1, 1]))
+    write_report([tmp_path / "p.npz"], tmp_path / "p.html", calibrators=())
+    with opened(browser, tmp_path / "p.html") as page:
+        page.locator("#class").select_option("1")
+        assert read(page)["count"] == 0
+        assert page.locator("#panel-0 .reliability").text_content() == "No sample is predicted as this class."
+        assert page.locator("#live-0 [data-figure=ece]").text_content() == DASH
+        page.locator("#class").select_option("0")
+        assert read(page)["count"] == 5
+        assert page.locator("#panel-0 .reliability svg").count() == 1
+
+
+def test_a_part_of_the_samples_is_called_one(browser, pages):
+    count = arrays_of(pages("part"))["count"]
+    with opened(browser, pages("part")) as page:
+        assert f"a random part, {count:,} of 6,000 samples" in page.locator("#sample-note").text_content()
+        assert read(page)["count"] == count
+    with opened(browser, pages("many")) as page:
+        assert page.locator("#sample-note").text_content() == ""
+        assert read(page)["count"] == 800
+
+
+def test_runs_side_by_side(browser, runs, folder):
+    contents = contents_of(runs)
+    with opened(browser, runs) as page:
+        assert page.locator("#panels figure").count() == 2
+        assert page.locator("#summary-table tbody tr").count() == 2
+        assert page.locator("#verdicts li").all_text_contents() == [
+            f"{run['name']} {DASH} {run['verdict']}" for run in contents["runs"]
+        ]
+        assert page.locator("#curves-body svg").count() == 3
+        assert (
+            page.locator("#curves-body svg")
+            .first.get_attribute("aria-label")
+            .startswith("error (%) by epoch; at the end of a: val ")
+        )
+        assert "Dotted: the learning rate falls." in page.locator("#curves-note").text_content()
+        assert page.locator("#metrics-title").text_content() == f"Metrics {DASH} a"
+        page.locator("#run").focus()
+        page.keyboard.press("ArrowDown")
+        assert page.locator("#metrics-title").text_content() == f"Metrics {DASH} b"
+        assert page.locator("#metrics-body .verdict").first.text_content() == contents["runs"][1]["verdict"]
+        assert "seed1" in page.locator("#about-body").text_content().replace(" ", "")
+        page.locator("#fitted").check()
+        temperatures = [read(page, i)["temperature"] for i in (0, 1)]
+        assert temperatures == [run["temperature"] for run in contents["runs"]]
+        after = [read(page, i)["nll"] for i in (0, 1)]
+        static = page.locator("#summary-table tbody td:nth-child(8)").all_text_contents()
+        assert static == [f"{nll:.4f}" for nll in after]
+        pictures = page.locator(".mistakes img")
+        assert pictures.count() == 12
+        assert pictures.evaluate_all("images => images.every(image => image.complete && image.naturalWidth === 8)")
+
+
+CONTRAST = """() => {
+    const light = (text) => {
+        const [r, g, b] = text.match(/\\d+/g).map((x) => ((x / 255 + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const paper = getComputedStyle(document.documentElement).backgroundColor;
+    return ["#headline", ".note", "small", "td", "button", "figcaption"].map((place) => {
+        const style = getComputedStyle(document.querySelector(place));
+        const [a, b] = [style.color, paper].map(light).sort();
+        return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    });
+}"""
+
+
+def test_both_themes(browser, runs, folder):
+    shots = {}
+    for dark in (False, True):
+        with opened(browser, runs, dark=dark) as page:
+            button = page.locator("#theme")
+            assert button.text_content() == ("Light theme" if dark else "Dark theme")
+            first = page.screenshot(full_page=True)
+            assert min(page.evaluate(CONTRAST)) >= 4.5
+            button.press("Enter")
+            assert button.text_content() == ("Dark theme" if dark else "Light theme")
+            assert min(page.evaluate(CONTRAST)) >= 4.5
+            shots[dark] = first, page.locator("header").screenshot()
+    assert shots[False][0] != shots[True][0]
+    assert shots[False][1][:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_a_phone_never_scrolls_sideways(browser, runs, pages):
+    for file in (runs, pages("logits"), pages("many")):
+        with opened(browser, file, width=360) as page:
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360
+            widths = page.locator(".chart svg").evaluate_all("charts => charts.map(chart => chart.clientWidth)")
+            assert all(220 <= width <= 360 for width in widths)
+
+
+def test_print_is_light_and_without_controls(browser, runs):
+    with opened(browser, runs, dark=True) as page:
+        page.emulate_media(media="print")
+        assert not page.locator(".controls").is_visible()
+        assert not page.locator("#chooser").is_visible()
+        assert page.locator("#live-caption").is_visible()
+        assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
+        assert page.pdf().startswith(b"%PDF")
+
+
+def test_the_keyboard_reaches_every_control(browser, pages):
+    with opened(browser, pages("logits")) as page:
+        reached = []
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            reached.append(page.evaluate("document.activeElement.id"))
+        for control in ("theme", "bins", "equal-width", "temperature", "class", "fitted", "reset"):
+            assert control in reached
+        page.locator("#temperature").focus()
+        before = read(page)["ece"]
+        for _ in range(32):
+            page.keyboard.press("ArrowRight")
+        found = read(page)
+        assert found["temperature"] == pytest.approx(2**0.5)
+        assert found["ece"] < before
+        assert page.locator("#temperature-value").text_content() == "T = 1.414"

@@ -1,0 +1,82 @@
+"""The style of all figures: read in grey, names as they are, and the same bytes each time."""
+
+import io
+import re
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from dualfocal.losses import LOSSES
+from dualfocal.report.plots import LOOKS, MetricBar, metric_figure, rival_boxplot, save
+from dualfocal.report.plots.style import plain, styled
+
+
+def test_every_loss_has_a_look_of_its_own():
+    assert LOOKS.keys() == LOSSES.keys()
+    for what in (
+        lambda look: (look.colour, look.line),
+        lambda look: look.marker,
+        lambda look: (look.colour, look.hatch),
+    ):
+        assert len({what(look) for look in LOOKS.values()}) == len(LOOKS)
+
+
+def test_lines_of_the_papers_losses_are_told_apart_in_grey():
+    """By lightness, or else by the dashes."""
+    names = ("cross_entropy", "brier", "mmce", "label_smoothing", "inverse_focal", "flsd", "dual_focal")
+    lightness = {name: float(np.dot(to_rgb(LOOKS[name].colour), (0.299, 0.587, 0.114))) for name in names}
+    for i, one in enumerate(names):
+        for other in names[:i]:
+            assert abs(lightness[one] - lightness[other]) > 0.1 or LOOKS[one].line != LOOKS[other].line
+
+
+def test_names_are_drawn_as_they_are():
+    axis = Figure().subplots()
+    name = r"$a_b$ \x_{1"
+    rival_boxplot(axis, {name: np.array([0.1, 0.2])})
+    axis.set_title(plain(name))
+    file = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        axis.figure.savefig(file, format="svg")
+    assert len(re.findall(re.escape(name) + "<", file.getvalue())) == 2
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
+def test_a_figure_has_the_same_bytes_each_time(tmp_path, suffix):
+    import matplotlib.pyplot as plt
+
+    before = dict(matplotlib.rcParams)
+    for i in range(2):
+        figure = metric_figure({"ECE": {"brier": MetricBar((0.02, 0.03), (0.0, 0.1), 0.01)}}, interval="some")
+        save(figure, tmp_path / f"{i}.{suffix}", dpi=40)
+    first, second = ((tmp_path / f"{i}.{suffix}").read_bytes() for i in range(2))
+    assert first == second
+    assert not re.search(rb"CreationDate|<dc:date>|Matplotlib v", first)
+    assert dict(matplotlib.rcParams) == before
+    assert plt.get_fignums() == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"0.{suffix}", f"1.{suffix}"]
+
+
+def test_fonts_are_embedded_in_a_pdf_as_truetype(tmp_path, caplog):
+    save(metric_figure({"ECE": {"a": MetricBar((0.02,))}}), tmp_path / "a.pdf")
+    assert b"/CIDFontType2" in (tmp_path / "a.pdf").read_bytes()
+    assert b"/Type3" not in (tmp_path / "a.pdf").read_bytes()
+    assert caplog.messages == []  # fontTools has opinions on old fonts
+
+
+def test_what_cannot_be_saved(tmp_path):
+    figure = Figure()
+    with pytest.raises(ValueError, match=r"must end in \.png, \.pdf, \.svg; got .*a\.jpg"):
+        save(figure, tmp_path / "a.jpg")
+    with pytest.raises(ValueError, match="there is no folder"):
+        save(figure, tmp_path / "nowhere" / "a.png")
+
+
+def test_style_is_undone_after_an_error():
+    before = dict(matplotlib.rcParams)
+    with pytest.raises(RuntimeError), styled():
+        raise RuntimeError
+    assert dict(matplotlib.rcParams) == before

@@ -1,0 +1,258 @@
+"""What a report says comes from the metrics, and fits into a page, whatever comes in."""
+
+import base64
+import hashlib
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from browser import HOSTILE, contents_of, find_chromium
+from PIL import Image
+
+import dualfocal
+from dualfocal import metrics
+from dualfocal.calibrators import cross_fit, make_calibrator
+from dualfocal.data import load_data
+from dualfocal.report import html, provenance
+from dualfocal.report.html import write_report
+from dualfocal.report.subjects import Reading
+from dualfocal.train import Run
+
+PAGE = Path(html.__file__).parent / "page"
+
+
+@pytest.fixture
+def logits(pages, folder) -> tuple[torch.Tensor, torch.Tensor]:
+    pages("logits")
+    arrays = np.load(folder / "logits.npz")
+    return torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["target"])
+
+
+def texts(table: dict, column: int) -> list[str]:
+    cells = [row[column] for row in table["rows"]]
+    return [cell if isinstance(cell, str) else cell[0] for cell in cells]
+
+
+def test_the_chart_library_is_the_official_one():
+    sums = dict(re.findall(r"^\| `(\S+)` .*`([0-9a-f]{64})` \|$", (PAGE / "vendor" / "README.md").read_text(), re.M))
+    scripts = sorted(path.name for path in (PAGE / "vendor").glob("*.js"))
+    assert sorted(sums) == scripts == ["d3.min.js", "plot.umd.min.js"]
+    for name, expected in sums.items():
+        assert hashlib.sha256((PAGE / "vendor" / name).read_bytes()).hexdigest() == expected
+    assert sum((PAGE / "vendor" / name).stat().st_size for name in scripts) < 1_000_000
+    for licence in ("d3.LICENSE", "plot.LICENSE"):
+        assert "Permission to use, copy, modify" in (PAGE / "vendor" / licence).read_text()
+
+
+def test_the_same_input_gives_the_same_bytes(pages, folder, tmp_path):
+    before = pages("logits").read_bytes()
+    size = write_report([folder / "logits.npz"], tmp_path / "again.html", calibrators=())
+    assert (tmp_path / "again.html").read_bytes() == before
+    assert size == len(before)
+
+
+def test_the_page_asks_for_nothing(pages):
+    text = pages("logits").read_text()
+    own = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)  # addresses in the library are namespaces
+    assert not re.findall(r"https?:|@import|url\(|<link|\bsrc=[^x]", own)
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
+    assert policy is not None
+    assert policy[1].startswith("default-src &#x27;none&#x27;; script-src &#x27;sha256-")
+    assert "unsafe-eval" not in policy[1]
+    assert "img-src data:;" in policy[1]
+
+
+def test_text_of_data_is_inert(pages, folder, tmp_path):
+    title = "<b>5 & 6</b>"
+    write_report([folder / "logits.npz"], tmp_path / "page.html", calibrators=(), title=title)
+    text = (tmp_path / "page.html").read_text()
+    assert "<title>&lt;b&gt;5 &amp; 6&lt;/b&gt;</title>" in text
+    for name in HOSTILE[:2]:
+        assert name not in text
+    assert "\u2028" not in text
+    found = contents_of(tmp_path / "page.html")
+    assert found["classNames"] == HOSTILE
+    assert found["title"] == title
+
+
+def test_tables_say_what_the_metrics_say(pages, logits):
+    [run] = contents_of(pages("logits"))["runs"]
+    result = metrics.evaluate(*logits, inference=True)
+    assert run["verdict"] == result.verdict()
+    expected = [row[1] for row in result.table()[1][:-1]]
+    assert texts(run["metrics"], 1)[: len(expected)] == expected
+    floor = result.inference.floors["ece"]
+    [remark] = [row[1][2] for row in run["metrics"]["rows"] if row[0] == "ECE [%]"]
+    assert remark == f"floor {100 * floor.mean:.2f}, 95 % {100 * floor.q95:.2f}"
+
+
+def test_classes_are_judged_by_what_is_predicted(pages, logits):
+    values, target = logits
+    confidence, predicted = values.double().softmax(1).max(1)
+    [run] = contents_of(pages("logits"))["runs"]
+    rows = {row[0][0]: [cell[1] for cell in row[1:]] for row in run["classes"]["rows"]}
+    one_vs_rest = []
+    for c, name in enumerate(HOSTILE):
+        mine = predicted == c
+        p, right = confidence[mine], (target == c)[mine].double()
+        gap, chance = float(p.mean() - right.mean()), 1.96 * float((p * (1 - p)).sum().sqrt() / mine.sum())
+        expected = [int((target == c).sum()), int(mine.sum()), right.mean(), p.mean(), gap, chance]
+        expected += [max(0.0, abs(gap) - chance)]
+        expected[2:] = [100 * float(value) for value in expected[2:]]
+        assert rows[name][:7] == pytest.approx(expected, abs=1e-6)
+        one_vs_rest.append(rows[name][7] / 100)
+    assert np.mean(one_vs_rest) == pytest.approx(metrics.classwise_ece(values, target))
+    beyond = [row[7][1] for row in run["classes"]["rows"]]
+    assert beyond == sorted(beyond, reverse=True)
+
+
+def test_mistakes_are_the_most_confident_wrong_ones(pages, logits):
+    values, target = logits
+    confidence, predicted = values.double().softmax(1).max(1)
+    wrong = (predicted != target).nonzero()[:, 0]
+    worst = wrong[confidence[wrong].argsort(descending=True)][:12].tolist()
+    [run] = contents_of(pages("logits"))["runs"]
+    found = run["mistakes"]
+    assert found["total"] == len(wrong)
+    assert [item["place"] for item in found["items"]] == worst
+    first = found["items"][0]
+    assert (first["true"], first["predicted"]) == (HOSTILE[target[worst[0]]], HOSTILE[predicted[worst[0]]])
+    assert first["confidence"] == pytest.approx(float(confidence[worst[0]]))
+    assert first["ofTrue"] == pytest.approx(float(values[worst[0]].double().softmax(0)[target[worst[0]]]))
+
+
+def test_places_count_ignored_samples(tmp_path):
+    values = torch.tensor([[9.0, 0.0]] * 4)
+    np.savez(tmp_path / "p.npz", logits=values.numpy(), target=np.array([0, -100, 0, 1]))
+    write_report([tmp_path / "p.npz"], tmp_path / "p.html", calibrators=())
+    [run] = contents_of(tmp_path / "p.html")["runs"]
+    assert [item["place"] for item in run["mistakes"]["items"]] == [3]
+    assert run["data"]["count"] == 3
+
+
+def test_files_are_cross_fitted(folder, pages, logits, tmp_path):
+    write_report([folder / "logits.npz"], tmp_path / "page.html", calibrators=("temperature", "vector"))
+    [run] = contents_of(tmp_path / "page.html")["runs"]
+    found = cross_fit(*logits, ["temperature", "vector"])
+    assert texts(run["calibrators"], 0)[0] == "as it is"
+    assert dict(zip(texts(run["calibrators"], 0), texts(run["calibrators"], 1), strict=True)) == {
+        of.name: f"{of.scores['nll']:.4f}" for of in found.methods
+    }
+    assert run["advice"] == found.verdict()
+    assert run["how"].startswith(found.caveat())
+    fitted = make_calibrator("temperature").fit(*logits)
+    assert run["temperature"] == float(fitted.temperature)
+    assert run["temperatureFrom"] == "these same samples"
+
+
+def test_runs_are_calibrated_on_their_validation_part(runs, folder):
+    [run, _] = contents_of(runs)["runs"]
+    fitted = make_calibrator("temperature").fit(*Run(folder / "a").predictions("val"))
+    values, target = Run(folder / "a").predictions("test")
+    assert run["temperature"] == float(fitted.temperature)
+    assert texts(run["calibrators"], 1) == [f"{metrics.nll(z, target):.4f}" for z in (values, fitted(values))]
+    change = metrics.compare(values, fitted(values), target).differences["nll"]
+    _, cell = run["calibrators"]["rows"]
+    minus = "\N{MINUS SIGN}"
+    assert cell[2][0] == f"{change.difference:+.4f}".replace("-", minus)
+    assert cell[2][2] == f"{change.low:+.4f} to {change.high:+.4f}".replace("-", minus)
+    assert run["how"].startswith("Fitted on the run's validation part (200 samples), scored on its test part (997)")
+
+
+def test_runs_say_how_they_were_made(runs, folder):
+    contents = contents_of(runs)
+    assert texts(contents["recipes"], 1) == ["0", "1"]
+    assert [column["title"] for column in contents["recipes"]["columns"]] == ["run", "seed"]
+    about = dict(contents["runs"][1]["about"]["rows"])
+    assert about["recipe: loss"] == "dual_focal"
+    assert about["recipe: seed"] == "1"
+    assert f'"torch": "{torch.__version__}"' in about["versions"]
+    curves = contents["runs"][0]["curves"]
+    log = Run(folder / "a").log
+    assert curves["epoch"] == [1, 2, 3]
+    assert curves["drops"] == [3]
+    assert curves["series"]["test_nll"] == pytest.approx([line["test_nll"] for line in log], rel=1e-4)
+    assert contents["version"] == dualfocal.__version__
+
+
+def test_long_logs_are_thinned(runs, folder):
+    subject = html.load_subjects([folder / "a"], Reading())[0]
+    found = provenance.curves(subject, 10)
+    assert (found["epoch"], found["step"]) == ([1, 3], 3)
+
+
+def test_images_are_those_of_the_samples(runs, folder):
+    contents = contents_of(runs)
+    data = load_data("digits", noise=0.5)
+    item = contents["runs"][0]["mistakes"]["items"][0]
+    place = int(data.splits["test"][item["place"]])
+    assert item["true"] == data.class_names[data.target[place]]
+    assert item["image"] == f"0-{place}"
+    picture = Image.open(io.BytesIO(base64.b64decode(contents["images"][item["image"]].partition(",")[2])))
+    pixels = data.inputs[place, 0].numpy()
+    assert np.corrcoef(np.asarray(picture).ravel(), pixels.ravel())[0, 1] > 0.999
+    assert set(contents["images"]) == {item["image"] for run in contents["runs"] for item in run["mistakes"]["items"]}
+
+
+def test_images_of_other_data_are_not_shown(runs, folder, tmp_path, monkeypatch):
+    other = load_data("digits", noise=0.5, split_seed=5)
+    monkeypatch.setattr("dualfocal.report.mistakes.load_data", lambda *_, **__: other)
+    write_report([folder / "a"], tmp_path / "page.html", calibrators=())
+    contents = contents_of(tmp_path / "page.html")
+    assert contents["images"] == {}
+    assert contents["runs"][0]["mistakes"]["note"].startswith("No images: the data found here are not those")
+
+
+@pytest.mark.parametrize("num_classes", [10, 300])
+def test_a_page_is_never_too_large(tmp_path, monkeypatch, num_classes):
+    monkeypatch.setattr(html, "MOST_BYTES", 1_400_000)
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(200_000 // num_classes * 10, num_classes)).astype(np.float32)
+    names = [f"{c} {'<' * 300}" for c in range(num_classes)]
+    np.savez(tmp_path / "a.npz", logits=logits, target=rng.integers(num_classes, size=len(logits)), class_names=names)
+    size = write_report([tmp_path / "a.npz"], tmp_path / "a.html", calibrators=())
+    assert 1_380_000 < size <= 1_400_000
+    [run] = contents_of(tmp_path / "a.html")["runs"]
+    assert run["data"]["count"] < run["data"]["total"] == len(logits)
+    assert max(map(len, contents_of(tmp_path / "a.html")["classNames"])) == 60
+
+
+def test_a_page_is_under_four_million_bytes():
+    assert html.MOST_BYTES < 4_000_000
+
+
+def test_inputs_of_other_classes_have_no_filter(folder, pages, tmp_path):
+    for name in ("logits", "probs"):
+        pages(name)
+    write_report([folder / "logits.npz", folder / "probs.npz"], tmp_path / "page.html", calibrators=())
+    contents = contents_of(tmp_path / "page.html")
+    assert contents["classNames"] == []
+    assert texts(contents["summary"], 0) == ["logits.npz", "probs.npz"]
+
+
+def test_what_cannot_be_reported(folder, pages, tmp_path):
+    pages("logits")
+    file = folder / "logits.npz"
+    with pytest.raises(ValueError, match="given more than once"):
+        write_report([file, file], tmp_path / "page.html")
+    with pytest.raises(ValueError, match="1 to 32 files or run folders, got 0"):
+        write_report([], tmp_path / "page.html")
+    with pytest.raises(ValueError, match=r"must be called .html or .htm, got 'page.npz'"):
+        write_report([file], tmp_path / "page.npz")
+    np.savez(tmp_path / "nan.npz", logits=np.full((3, 2), np.nan), target=np.zeros(3, int))
+    with pytest.raises(ValueError, match=r"nan.npz: logits must not be NaN"):
+        write_report([tmp_path / "nan.npz"], tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_without_a_browser_ci_fails(monkeypatch):
+    monkeypatch.setenv("CHROMIUM", "no-such-browser")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="no chromium"):
+        find_chromium()
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="no chromium"):
+        find_chromium()
