@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from dualfocal.cli._common import bad_input_ends, consoles
+from dualfocal.cli.figures import figures
 from dualfocal.cli.reproduce import reproduce
+from dualfocal.cli.theory import theory
 from dualfocal.paper.errata import OUT_OF_SCOPE, Erratum, find_errata
 
 WIDTH = 80  # longer lines are hard to read
@@ -19,9 +21,12 @@ INDENT = 4
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="""The paper, Dual Focal Loss for Calibration (ICML 2023): its tables run again, and its errata.""",
+    help="""The paper, Dual Focal Loss for Calibration (ICML 2023): its tables and figures run again, its theory
+    computed, and its errata.""",
 )
 app.command()(reproduce)
+app.command()(figures)
+app.command()(theory)
 
 
 @app.command()

@@ -28,7 +28,7 @@ from dualfocal.report.plots import (
 )
 from dualfocal.report.plots.entries import Entry, Setting
 from dualfocal.report.plots.metric_bars import LEVEL
-from dualfocal.report.plots.style import one_axis, styled
+from dualfocal.report.plots.style import one_axis
 from dualfocal.train import Run
 from dualfocal.train.run import LOG, PREDICTIONS
 
@@ -53,8 +53,7 @@ class PaperFigure:
 def _phi() -> Figure:
     from dualfocal.report.plots.theory import phi_figure  # not before it is wanted: the others need no theory
 
-    with styled():
-        return phi_figure()
+    return phi_figure()
 
 
 def _reliability(setting: Setting) -> Figure:

@@ -1,0 +1,198 @@
+"""`dualfocal paper theory`: the paper's functions, its claims put to the test, and the exact minimiser."""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from textwrap import fill
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from dualfocal.cli._common import AsJson, bad_input_ends, check_plot, consoles, print_table
+from dualfocal.cli.study import numbers
+from dualfocal.theory import (
+    FIGURE_1,
+    Claim,
+    Minimiser,
+    Regions,
+    check_claims,
+    cross_entropy_minimiser,
+    dual_focal_minimiser,
+    focal_minimiser,
+    gradient_ratios,
+    phi,
+    regions,
+)
+
+WIDTH = 100
+STYLES = {"holds": "green", "fails": "bold red", "empty": "yellow"}
+
+
+def theory(
+    gamma: Annotated[float, typer.Option(metavar="X", help="Above 0, at most 20.")] = FIGURE_1[0],
+    c: Annotated[
+        float, typer.Option("--c", metavar="C", help="q_j, the probability below the largest: at least 0, below 1.")
+    ] = FIGURE_1[1],
+    eta: Annotated[
+        str | None,
+        typer.Option(metavar=".5,.3,.2", help="A true posterior, 2 to 5 classes: which prediction has the least risk?"),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the paper's Figure 1 for gamma and C: .png, .pdf or .svg.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What the theory of the paper claims, and what holds: every number computed, here and now.
+
+    First the points of its Figure 1 and the factors on the gradient. Then Lemma 1, Theorem 1 and what follows from
+    them, each on a grid. With a posterior: the exact minimiser of the conditional risk, beside those of cross-entropy
+    and focal loss. `docs/theory.md` explains it.
+
+        dualfocal paper theory
+
+        dualfocal paper theory --gamma 2 --eta .5,.3,.2
+
+        dualfocal paper theory --gamma 5 --c 0.1 --plot figure1.png
+    """
+    out, err = consoles(as_json)
+    with bad_input_ends():
+        check_plot(plot)
+        found = regions(gamma, c)
+        gradients = _gradients(gamma, c)
+        minimisers = {} if eta is None else _minimisers(numbers("--eta", eta, float), gamma)
+        claims = check_claims(gamma)
+    if as_json:
+        print(json.dumps(_content(found, gradients, claims, minimisers), indent=2, allow_nan=False))
+    _print_regions(out, found)
+    _print_gradients(out, gamma, c, gradients)
+    _print_claims(out, gamma, claims)
+    if minimisers:
+        _print_minimisers(out, minimisers)
+    if plot is not None:
+        from dualfocal.report.plots import save
+        from dualfocal.report.plots.theory import phi_figure
+
+        with bad_input_ends():
+            save(phi_figure(gamma, c), plot, dpi=150)
+        err.print(f"Figure 1: {plot}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _gradients(gamma: float, c: float) -> list[dict[str, float | None]]:
+    """For each p_k that a rival C leaves possible; no number for the rival where C = 0."""
+    rows: list[dict[str, float | None]] = []
+    for p_k in (k / 10 for k in range(1, 10)):
+        if c < p_k <= 1 - c:
+            ratios = gradient_ratios(p_k, c, gamma)._asdict()
+            dual = {name: None if math.isnan(value) else float(value) for name, value in ratios.items()}
+            rows.append({"p_k": p_k, "focal": float(phi(p_k, gamma)), **dual})
+    return rows
+
+
+def _minimisers(eta: list[float], gamma: float) -> dict[str, Minimiser]:
+    found = {
+        "cross-entropy": cross_entropy_minimiser(eta),
+        "focal": focal_minimiser(eta, gamma),
+        "dual focal": dual_focal_minimiser(eta, gamma),
+    }
+    if not found["dual focal"].keeps_order and min(eta) > 0:
+        order = sorted(range(len(eta)), key=lambda k: -eta[k])
+        found["dual focal, eta's order"] = dual_focal_minimiser(eta, gamma, order=order)
+    found["dual focal, with ties"] = dual_focal_minimiser(eta, gamma, ties=True)
+    return found
+
+
+def _print_regions(out: Console, found: Regions) -> None:
+    gamma, c = found.gamma, found.c
+
+    def row(name: str, focal: float | str, dual: float | str) -> list[str]:
+        return [name, *(value if isinstance(value, str) else f"{value:.4f}" for value in (focal, dual))]
+
+    rows = [
+        row("phi(0)", 1.0, (1 + c) ** gamma),
+        row("phi(1)", 0.0, c**gamma),
+        row("v^m, where phi is largest", found.focal_v_m, found.v_m),
+        row("phi(v^m)", float(phi(found.focal_v_m, gamma)), float(phi(found.v_m, gamma, c))),
+        row("v', where phi = phi(0)", found.focal_v_prime, found.v_prime),
+        row("v^uc, where phi = 1", found.focal_v_prime, found.v_uc),
+        row("claimed over-confident: q_m in", f"(0, {found.focal_v_m:.4f}]", f"(0, {found.v_m:.4f}]"),
+        row("claimed under-confident: q_m in", f"[{found.focal_v_prime:.4f}, 1)", f"[{found.v_uc:.4f}, 1)"),
+        row("claimed reduction, v^uc - v'", "", found.reduction),
+        row("v^uc less focal loss's v'", "", found.reduction_from_focal),
+    ]
+    print_table(out, f"Lemma 1 and Figure 1, gamma = {gamma:g}, C = q_j = {c:g}", ["", "focal", "dual focal"], rows)
+    low, high = found.possible
+    where = f"q_m lies in ({low:.4g}, {high:.4g}]" if low < high else "there is no such q_m"
+    out.print(f"Being above C, and at most 1 - C, {where}.", style="dim", markup=False, highlight=False)
+
+
+def _print_gradients(out: Console, gamma: float, c: float, gradients: list[dict[str, float | None]]) -> None:
+    if not gradients:
+        return
+    rows = [
+        [f"{row['p_k']:.1f}", *("-" if value is None else f"{value:.3f}" for value in list(row.values())[1:])]
+        for row in gradients
+    ]
+    title = f"gradient by a logit over cross-entropy's (function g), gamma = {gamma:g}, p_j = {c:g}"
+    print_table(out, title, ["p_k", "focal: all logits", "dual focal: target's", "its rival's", "others'"], rows)
+
+
+def _print_claims(out: Console, gamma: float, claims: list[Claim]) -> None:
+    out.print(Text(f"what is claimed, and what was found for gamma = {gamma:g}", style="italic"))
+    width = min(WIDTH, out.width)
+    for claim in claims:
+        line = Text.assemble((f"{claim.verdict:7}", STYLES[claim.verdict]))
+        lines = fill(f"{claim.where}: {claim.says}", width, initial_indent=" " * 7, subsequent_indent=" " * 7)
+        out.print(line.append(lines[7:]), soft_wrap=True, highlight=False)
+        text = fill(claim.found, width, initial_indent=" " * 9, subsequent_indent=" " * 9)
+        out.print(Text(text, style="dim"), soft_wrap=True)
+    out.print("empty: no case that it speaks of. What holds on a grid is not proved by it.", style="dim")
+
+
+def _print_minimisers(out: Console, minimisers: dict[str, Minimiser]) -> None:
+    rows = []
+    for name, one in minimisers.items():
+        order = " > ".join(" = ".join(map(str, group)) for group in one.ranking)
+        confidence = f"{max(one.q):.4f} {one.verdict.removesuffix('-confident')}"
+        risk = f"{one.risk:.5f}" if one.attained else f"{one.risk:.5f} (limit)"
+        rows.append([name, " ".join(f"{value:.4f}" for value in one.q), order, confidence, risk])
+    eta = ", ".join(f"{value:g}" for value in minimisers["cross-entropy"].eta)
+    title = f"least conditional risk for eta = ({eta})"
+    print_table(out, title, ["loss", "q", "order of classes", "confidence, max q", "risk"], rows)
+    dual = minimisers["dual focal"]
+    pairs = ", ".join(f"class {b} above class {a}" for a, b in dual.inversions)
+    text = f"Dual focal loss ranks {pairs}, against the posterior." if pairs else "Dual focal loss keeps the order."
+    if not dual.attained:
+        text += " Its risk is a limit, as neighbours in the order become equal."
+    gap = dual.overconfidence
+    text += f" It is {dual.verdict}{f' by {abs(gap):.4f}' if dual.verdict != 'calibrated' else ''}."
+    out.print(text, style="bold", markup=False, highlight=False)
+
+
+def _content(
+    found: Regions, gradients: list[dict[str, float | None]], claims: list[Claim], minimisers: dict[str, Minimiser]
+) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "regions": {
+            **asdict(found),
+            "reduction": found.reduction,
+            "reduction_from_focal": found.reduction_from_focal,
+            "possible": list(found.possible),
+        },
+        "gradient_ratios": gradients,
+        "claims": [asdict(claim) for claim in claims],
+        "minimisers": [
+            {
+                "name": name,
+                **asdict(one),
+                "overconfidence": one.overconfidence,
+                "verdict": one.verdict,
+                "keeps_order": one.keeps_order,
+                "keeps_top": one.keeps_top,
+            }
+            for name, one in minimisers.items()
+        ],
+    }

@@ -1,0 +1,51 @@
+"""The paper's theory, executable: its functions, what it claims, and the exact minimiser of the conditional risk."""
+
+from dualfocal.theory.bounds import dual_entropy_bound, entropy_bound
+from dualfocal.theory.claims import Claim, check_claims, posterior_grid
+from dualfocal.theory.curves import GradientRatios, gradient_ratios, h, phi, phi_slope, s, t, u
+from dualfocal.theory.minimiser import (
+    MINIMISERS,
+    Minimiser,
+    conditional_risk,
+    cross_entropy_minimiser,
+    dual_focal_minimiser,
+    dual_focal_minimisers,
+    focal_minimiser,
+    focal_minimisers,
+    uniform_threshold,
+)
+from dualfocal.theory.regions import FIGURE_1, Regions, phi_inverse, phi_peak, regions
+from dualfocal.theory.stationarity import exact_eta, focal_eta, published_eta
+
+__all__ = [
+    "FIGURE_1",
+    "MINIMISERS",
+    "Claim",
+    "GradientRatios",
+    "Minimiser",
+    "Regions",
+    "check_claims",
+    "conditional_risk",
+    "cross_entropy_minimiser",
+    "dual_entropy_bound",
+    "dual_focal_minimiser",
+    "dual_focal_minimisers",
+    "entropy_bound",
+    "exact_eta",
+    "focal_eta",
+    "focal_minimiser",
+    "focal_minimisers",
+    "gradient_ratios",
+    "h",
+    "phi",
+    "phi_inverse",
+    "phi_peak",
+    "phi_slope",
+    "posterior_grid",
+    "published_eta",
+    "regions",
+    "s",
+    "t",
+    "u",
+    "uniform_threshold",
+]

@@ -1,0 +1,169 @@
+"""The conditional risk inside one ordering of the classes, minimised: the numerics behind `minimiser`.
+
+An ordering puts the classes into groups of equal probability, x_1 > x_2 > ... > x_G, of sizes n_1 ... n_G; without
+ties every size is 1. With E_m the posterior of a group, the risk there is smooth,
+
+    F(x) = sum_m E_m (1 - x_m + x_(m+1))^gamma (-log x_m),    x_(G+1) = 0,    sum_m n_m x_m = 1.
+
+The ordered x are a simplex, with corners u_l = the first l groups equal and the others 0; x = sum_l w_l u_l, and
+w_l = 0 is where groups l and l + 1 meet. F is not convex, so a grid gives several starts for Newton's method.
+"""
+
+import itertools
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+STEPS = 200
+GRID = {1: 1, 2: 160, 3: 28, 4: 14, 5: 9}  # parts that the grid of starts cuts an edge of the simplex into
+NEAR = 1e-3  # neighbours that differ by less than this share are tried as equal
+
+
+def minimise(weights: Array, sizes: tuple[int, ...], gamma: Array) -> tuple[Array, Array]:
+    """The least F for each row of ``weights``, over the closed ordering.
+
+    Args:
+        weights: E, (B, G), positive.
+        sizes: n, the number of classes in each group.
+        gamma: (B,), at least 0.
+
+    Returns:
+        x, (B, G), equal in neighbours where the least value is only approached towards a tie; and F there, (B,).
+    """
+    rows, groups = weights.shape
+    corners = np.tril(np.ones((groups, groups))) / np.cumsum(sizes)[:, None]  # (G, G), u_l in row l
+    if groups == 1:
+        x = np.broadcast_to(corners, (rows, 1)).copy()
+        return x, _value(x, weights, gamma)
+    theta = _starts(weights, corners, gamma)  # (B, S, G)
+    starts = theta.shape[1]
+    theta = theta.reshape(rows * starts, groups)
+    theta = _newton(theta, weights.repeat(starts, 0), corners, gamma.repeat(starts))
+    w = _softmax(theta)
+    values = _value(w @ corners, weights.repeat(starts, 0), gamma.repeat(starts)).reshape(rows, starts)
+    best = values.argmin(1)
+    w = w.reshape(rows, starts, groups)[np.arange(rows), best]
+    return _onto_faces(w, weights, corners, gamma)
+
+
+def costs(x: Array, gamma: Array) -> Array:
+    """(1 - x_m + x_(m+1))^gamma (-log x_m): the loss if the label is in group m, for x in descending order."""
+    margin = 1 - x + np.concatenate([x[..., 1:], np.zeros_like(x[..., :1])], -1)
+    return np.asarray(margin ** gamma[..., None] * -np.log(x))
+
+
+def _onto_faces(w: Array, weights: Array, corners: Array, gamma: Array) -> tuple[Array, Array]:
+    """x and F, with neighbours made equal where that lowers F: Newton's method only comes near to a face."""
+    value = _value(w @ corners, weights, gamma)
+    for face in range(len(corners) - 1):
+        moved = w.copy()
+        moved[:, face] = 0
+        moved /= moved.sum(1, keepdims=True)
+        new, x = _value(moved @ corners, weights, gamma), w @ corners
+        better = (x[:, face] < (1 + NEAR) * x[:, face + 1]) & (new <= value)
+        w, value = np.where(better[:, None], moved, w), np.where(better, new, value)
+    return w @ corners, value
+
+
+def _value(x: Array, weights: Array, gamma: Array) -> Array:
+    return np.asarray((weights * costs(x, gamma)).sum(-1))
+
+
+def _softmax(theta: Array) -> Array:
+    e = np.exp(theta - theta.max(-1, keepdims=True))
+    return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+@cache
+def _grid(groups: int) -> Array:
+    """Points inside the simplex of w, (P, G)."""
+    parts = GRID[groups]
+    cuts = np.array([cut for cut in itertools.product(range(parts), repeat=groups - 1) if sum(cut) < parts])
+    w = np.concatenate([cuts, parts - 1 - cuts.sum(1, keepdims=True)], 1) + 0.25
+    return np.asarray(w / w.sum(1, keepdims=True))
+
+
+def _starts(weights: Array, corners: Array, gamma: Array) -> Array:
+    """For each row the best point of the grid near each corner, as log w: basins do not hide behind one another."""
+    w = _grid(len(corners))
+    found = np.empty((len(weights), len(corners), len(corners)))
+    nearest = w.argmax(1)
+    for each in np.unique(gamma):
+        here = gamma == each
+        values = weights[here] @ costs(w @ corners, np.full(len(w), each)).T  # (b, P)
+        for corner in range(len(corners)):
+            points = np.flatnonzero(nearest == corner)
+            found[here, corner] = np.log(w[points[values[:, points].argmin(1)]])
+    return found
+
+
+def _newton(theta: Array, weights: Array, corners: Array, gamma: Array) -> Array:
+    """Newton's method on theta, w = softmax(theta): downhill also where F curves the wrong way, halving the step.
+
+    Towards a face, where w_l goes to 0, each step divides it by e.
+    """
+    value = _value(_softmax(theta) @ corners, weights, gamma)
+    moving = np.arange(len(theta))
+    for _ in range(STEPS):
+        at = theta[moving]
+        step = _step(_softmax(at), weights[moving], corners, gamma[moving])
+        start = value[moving]
+        taken = np.zeros(len(moving), dtype=bool)
+        share = 1.0
+        for _ in range(20):
+            rest = np.flatnonzero(~taken)
+            if not len(rest):
+                break
+            tried = at[rest] + share * step[rest]
+            new = _value(_softmax(tried) @ corners, weights[moving[rest]], gamma[moving[rest]])
+            good = new < value[moving[rest]]
+            theta[moving[rest[good]]], value[moving[rest[good]]] = tried[good], new[good]
+            taken[rest[good]] = True
+            share /= 2
+        moving = moving[start - value[moving] > 1e-13 * start]
+        if not len(moving):
+            break
+    # Rounding hides the gain of the last steps, which bring the last digits of x.
+    for _ in range(2):
+        step = _step(_softmax(theta), weights, corners, gamma)
+        theta += np.where(np.linalg.norm(step, axis=1, keepdims=True) < 1e-4, step, 0.0)
+    return theta
+
+
+def _step(w: Array, weights: Array, corners: Array, gamma: Array) -> Array:
+    """Newton's, with the curvature's sign turned where it is wrong, and never long."""
+    slope, curvature = _derivatives(w, weights, corners, gamma)
+    bends, along = np.linalg.eigh(curvature)
+    downhill = (along.swapaxes(1, 2) @ slope[..., None])[..., 0] / np.maximum(np.abs(bends), 1e-14)
+    step = -(along @ downhill[..., None])[..., 0]
+    step -= step.mean(1, keepdims=True)  # adding one number to theta leaves w as it is, so F says nothing of it
+    return np.asarray(step * np.minimum(1, 3 / np.maximum(np.linalg.norm(step, axis=1, keepdims=True), 1e-300)))
+
+
+def _derivatives(w: Array, weights: Array, corners: Array, gamma: Array) -> tuple[Array, Array]:
+    """Gradient (B, G) and Hessian (B, G, G) of F with respect to theta."""
+    x = w @ corners
+    g, log = gamma[:, None], -np.log(x)
+    a = 1 - x + np.concatenate([x[:, 1:], np.zeros_like(x[:, :1])], 1)
+    # By (x_m, x_(m+1)) a term of F, over E_m, has the gradient (-by_own, by_next) and this Hessian.
+    by_next = g * a ** (g - 1) * log
+    by_own = a**g / x + by_next
+    both = g * (g - 1) * a ** (g - 2) * log
+    mixed = both + g * a ** (g - 1) / x
+    own = both + 2 * g * a ** (g - 1) / x + a**g / x**2
+    slope = -weights * by_own
+    slope[:, 1:] += (weights * by_next)[:, :-1]
+    bend = np.zeros((*x.shape, x.shape[1]))
+    place = np.arange(x.shape[1])
+    bend[:, place, place] = weights * own
+    bend[:, place[1:], place[1:]] += (weights * both)[:, :-1]
+    bend[:, place[:-1], place[1:]] = bend[:, place[1:], place[:-1]] = -(weights * mixed)[:, :-1]
+    # From x to w, which is linear, and on to theta.
+    slope, bend = slope @ corners.T, corners @ bend @ corners.T
+    jacobian = w[:, :, None] * (np.eye(w.shape[1]) - w[:, None, :])
+    pull = w * (slope - (w * slope).sum(1, keepdims=True))
+    second = pull[:, :, None] * np.eye(w.shape[1]) - pull[:, :, None] * w[:, None, :] - w[:, :, None] * pull[:, None, :]
+    return pull, jacobian.swapaxes(1, 2) @ bend @ jacobian + second

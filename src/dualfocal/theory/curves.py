@@ -1,0 +1,116 @@
+"""The functions of the paper's Section 4 and of its appendix, in its letters; c = 0 is focal loss everywhere.
+
+v stands for the probability of a class, C (here ``c``) for that of the class below it, which the paper holds fixed.
+All take numbers or tensors and give float64 tensors.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dualfocal.losses._common import check_number
+
+Values = Tensor | float
+
+
+def phi(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
+    """phi(v) = (1 - v + C)^gamma - gamma (1 - v + C)^(gamma-1) v log v, below Eq. 7 with df/dv = 0 (i != j).
+
+    With it dL/dp_k = -phi(p_k) / p_k; cross-entropy has phi = 1. At v = 1, C = 0 it is the limit from below.
+
+    >>> phi(0.0, 2.0, 0.3), phi(1.0, 2.0, 0.3)  # (1 + C)^gamma and C^gamma
+    (tensor(1.6900, dtype=torch.float64), tensor(0.0900, dtype=torch.float64))
+    """
+    v, c = _checked(v, gamma, c)
+    a = 1 - v + c
+    return a**gamma - gamma * _power(a, gamma - 1) * torch.xlogy(v, v)
+
+
+def phi_slope(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
+    """dphi/dv = gamma (1 - v + C)^(gamma-2) s(v): the last equation before s in the proof of Lemma 1."""
+    v, c = _checked(v, gamma, c)
+    return gamma * _power(1 - v + c, gamma - 2) * s(v, gamma, c)
+
+
+def s(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
+    """s(v) = 2 (v - 1 - C) + gamma v log v - (1 + C) log v: the sign of dphi/dv, proof of Lemma 1. Convex."""
+    v, c = _checked(v, gamma, c)
+    return 2 * (v - 1 - c) + gamma * torch.xlogy(v, v) - (1 + c) * v.log()
+
+
+def h(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
+    """h(v) = v / phi(v), proof of Theorem 1: by the paper eta_i = h(q_i) / sum_k h(q_k). Infinite at v = 1, C = 0."""
+    v, c = _checked(v, gamma, c)
+    return v / phi(v, gamma, c)
+
+
+def t(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
+    """t(v), the numerator of dh/dv = t / phi^2, proof of Theorem 1 (which calls it the denominator).
+
+    t(v) = (1 - v + C)^gamma + 2 gamma v (1 - v + C)^(gamma-1) - (gamma-1) gamma v^2 (1 - v + C)^(gamma-2) log v.
+    """
+    v, c = _checked(v, gamma, c)
+    a = 1 - v + c
+    curved = (gamma - 1) * gamma * v * torch.xlogy(v, v) * _power(a, gamma - 2)
+    return a**gamma + 2 * gamma * v * _power(a, gamma - 1) - curved
+
+
+def u(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
+    """u(v) = (1 - v + C)^2 + 2 gamma v (1 - v + C) + gamma v^2 log v, proof of Theorem 1.
+
+    t >= (1 - v + C)^(gamma-2) u, so that u > 0 shows t > 0; the paper needs it for gamma < 1.
+    """
+    v, c = _checked(v, gamma, c)
+    a = 1 - v + c
+    return a**2 + 2 * gamma * v * a + gamma * v * torch.xlogy(v, v)
+
+
+class GradientRatios(NamedTuple):
+    """The gradient by each logit, over that of cross-entropy; for focal loss the three are one."""
+
+    target: Tensor
+    rival: Tensor
+    """Not defined for p_j = 0, where cross-entropy has no gradient: NaN."""
+    others: Tensor
+
+
+def gradient_ratios(p_k: Values, p_j: Values, gamma: float) -> GradientRatios:
+    """Function g of the appendix "Gamma Value Selection", and what becomes of it for dual focal loss.
+
+    For focal loss (Mukhoti et al., 2020) the gradient is g(p_k) = phi(p_k; C = 0) times that of cross-entropy. For
+    dual focal loss it also flows through p_j: with w = gamma (1 - p_k + p_j)^(gamma-1) |log p_k| p_j the factor is
+    phi + w p_k / (1 - p_k) on the target's logit, phi + w (1 - p_j) / p_j on its rival's, phi - w on all others.
+
+    Args:
+        p_k: of the target, in (0, 1).
+        p_j: of its rival, 0 if it has none: the factors are then those of focal loss.
+        gamma: at least 0.
+
+    >>> [round(float(ratio), 3) for ratio in gradient_ratios(0.6, 0.3, 2.0)]
+    [1.241, 1.42, 0.705]
+    >>> round(float(phi(0.6, 2.0)), 3)  # focal loss, every logit
+    0.405
+    """
+    v, c = _checked(p_k, gamma, p_j)
+    if bool((v + c > 1 + 1e-12).any()):
+        raise ValueError(f"p_k + p_j must be at most 1, got {float((v + c).max()):g}")
+    own = phi(v, gamma, c)
+    flow = gamma * _power(1 - v + c, gamma - 1) * -v.log()  # dL/dp_j
+    rival = torch.where(c > 0, own + flow * (1 - c), torch.nan)
+    return GradientRatios(own + flow * c * v / (1 - v), rival, own - flow * c)
+
+
+def _power(base: Tensor, exponent: float) -> Tensor:
+    """base^exponent, huge but finite at 0: what it is multiplied with vanishes faster."""
+    return base.clamp_min(1e-100) ** exponent
+
+
+def _checked(v: Values, gamma: float, c: Values) -> tuple[Tensor, Tensor]:
+    check_number("gamma", gamma)
+    v, c = (torch.as_tensor(value, dtype=torch.float64) for value in (v, c))
+    for name, values in (("v", v), ("C", c)):
+        bad = ~((values >= 0) & (values <= 1))
+        if bool(bad.any()):
+            raise ValueError(f"{name} must be a probability, from 0 to 1, got {float(values[bad][0]):g}")
+    return v, c

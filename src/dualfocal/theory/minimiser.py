@@ -1,0 +1,223 @@
+"""The prediction with the least conditional risk for a posterior eta: R(q) = sum_k eta_k L(q, k), Eq. 4."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+
+from dualfocal.losses._common import check_choice, check_number
+from dualfocal.theory._cells import Array
+from dualfocal.theory._focal import focal_least
+from dualfocal.theory._orders import Ranking, all_rankings, least
+
+MOST_GAMMA = 20.0  # beyond, risks are so small that rounding hides which is least
+NEAR = 1e-6  # a confidence this near to the posterior is called calibrated
+
+
+@dataclass(frozen=True)
+class Minimiser:
+    """A prediction of least risk."""
+
+    loss: str
+    gamma: float
+    eta: tuple[float, ...]
+    q: tuple[float, ...]
+    risk: float
+    ranking: tuple[tuple[int, ...], ...]
+    """Classes from most to least probable, in groups of exactly equal probability."""
+    attained: bool = True
+    """False: the risk is an infimum, approached within the ranking while classes beside each other become equal."""
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Classes from most to least probable."""
+        return tuple(itertools.chain.from_iterable(self.ranking))
+
+    @property
+    def overconfidence(self) -> float:
+        """max q - max eta, Eq. 10."""
+        return max(self.q) - max(self.eta)
+
+    @property
+    def verdict(self) -> str:
+        """``"over-confident"``, ``"under-confident"`` or ``"calibrated"``, by Eq. 10."""
+        if abs(self.overconfidence) < NEAR:
+            return "calibrated"
+        return "over-confident" if self.overconfidence > 0 else "under-confident"
+
+    @property
+    def inversions(self) -> tuple[tuple[int, int], ...]:
+        """Pairs a, b with eta_a > eta_b that are ranked b above a; tied ones are not among them."""
+        place = {k: i for i, group in enumerate(self.ranking) for k in group}
+        pairs = itertools.permutations(range(len(self.eta)), 2)
+        return tuple((a, b) for a, b in pairs if self.eta[a] > self.eta[b] and place[a] > place[b])
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether classes of different posterior are ranked as it ranks them, none tied: what Theorem 1 claims."""
+        together = any(self.eta[a] != self.eta[b] for group in self.ranking for a, b in itertools.pairwise(group))
+        return not self.inversions and not together
+
+    @property
+    def keeps_top(self) -> bool:
+        """Whether the most probable classes are classes of the largest posterior."""
+        return all(self.eta[k] == max(self.eta) for k in self.ranking[0])
+
+
+def conditional_risk(q: Tensor, eta: Tensor, gamma: float, loss: str = "dual_focal") -> Tensor:
+    """R(q) = -sum_k eta_k (1 - q_k + q_j)^gamma log q_k, Eq. 4; q_j the largest strictly below q_k, 0 if none.
+
+    Args:
+        q: predictions, (..., K).
+        eta: posteriors that broadcast with them.
+        gamma: at least 0.
+        loss: ``"dual_focal"``, ``"focal"`` (q_j = 0) or ``"cross_entropy"`` (gamma = 0).
+
+    >>> conditional_risk(torch.tensor([0.5322, 0.2267, 0.2411]), torch.tensor([0.5, 0.3, 0.2]), 2.0)
+    tensor(0.7011, dtype=torch.float64)
+    """
+    check_number("gamma", gamma)
+    check_choice("loss", loss, tuple(MINIMISERS))
+    q, eta = q.double(), eta.double()
+    rival = torch.zeros_like(q)
+    if loss == "dual_focal":
+        rival = torch.where(q[..., None, :] < q[..., :, None], q[..., None, :], 0.0).amax(-1)
+    modulation = (1 - q + rival) ** (0.0 if loss == "cross_entropy" else gamma)
+    return -torch.xlogy(eta * modulation, q).sum(-1)
+
+
+def cross_entropy_minimiser(eta: Sequence[float], gamma: float = 0.0) -> Minimiser:
+    """q = eta: cross-entropy is proper. ``gamma`` is of no account."""
+    eta = _posterior(eta)
+    return _found("cross_entropy", 0.0, eta, eta)
+
+
+def focal_minimiser(eta: Sequence[float], gamma: float) -> Minimiser:
+    """The only minimiser of the focal risk, which is convex: h(q_k; C = 0) / eta_k is the same for all classes.
+
+    >>> found = focal_minimiser([0.5, 0.3, 0.2], 2.0)
+    >>> [round(q, 4) for q in found.q], found.verdict
+    ([0.4265, 0.3253, 0.2482], 'under-confident')
+    """
+    return focal_minimisers([eta], gamma)[0]
+
+
+def focal_minimisers(etas: Sequence[Sequence[float]], gamma: float) -> list[Minimiser]:
+    """:func:`focal_minimiser` of many posteriors of one length at once."""
+    _check_gamma(gamma)
+    rows = [_posterior(eta) for eta in etas]
+    return [_found("focal", gamma, eta, q) for eta, q in zip(rows, focal_least(np.array(rows), gamma), strict=True)]
+
+
+def dual_focal_minimiser(
+    eta: Sequence[float], gamma: float, *, order: Sequence[int] | None = None, ties: bool = False
+) -> Minimiser:
+    """The least dual focal risk over predictions without exact ties, over one order of them, or with ties, too.
+
+    Within an order of the classes the risk is smooth; between two it jumps. Each of the K! orders is solved for
+    itself, and the least is returned. A class of posterior 0 gets probability 0: given to the most probable of the
+    others, its mass lowers the risk.
+
+    Args:
+        eta: the posterior, at most 5 classes of it positive.
+        gamma: from 0 to 20.
+        order: only predictions that rank the classes so, most probable first; needs a positive posterior.
+        ties: allow exactly equal probabilities as well. A class that ties with the target is not below it and so no
+            rival: a tie has less risk than its surroundings.
+
+    >>> found = dual_focal_minimiser([0.5, 0.3, 0.2], 2.0)
+    >>> [round(q, 4) for q in found.q], round(found.risk, 5), found.inversions
+    ([0.5322, 0.2267, 0.2411], 0.70111, ((1, 2),))
+    >>> round(dual_focal_minimiser([0.5, 0.3, 0.2], 2.0, order=[0, 1, 2]).risk, 5)
+    0.70298
+    >>> dual_focal_minimiser([0.5, 0.3, 0.2], 2.0, ties=True).ranking
+    ((0, 1, 2),)
+    """
+    if order is None:
+        return dual_focal_minimisers([eta], gamma, ties=ties)[0]
+    _check_gamma(gamma)
+    eta = _posterior(eta)
+    if ties or sorted(order) != list(range(len(eta))) or min(eta) == 0:
+        raise ValueError(
+            f"order must name each of the {len(eta)} classes once, all of positive posterior, and goes without ties; "
+            f"got {list(order)} for eta = {list(eta)}"
+        )
+    rankings, q, risk = least(np.array([eta]), gamma, [tuple((k,) for k in order)])
+    return _whole(eta, gamma, rankings[0], q[0], risk[0])
+
+
+def dual_focal_minimisers(etas: Sequence[Sequence[float]], gamma: float, *, ties: bool = False) -> list[Minimiser]:
+    """:func:`dual_focal_minimiser` of many posteriors at once."""
+    _check_gamma(gamma)
+    rows = [_posterior(eta) for eta in etas]
+    found: dict[int, Minimiser] = {}
+    for count in {sum(value > 0 for value in eta) for eta in rows}:
+        some = [i for i, eta in enumerate(rows) if sum(value > 0 for value in eta) == count]
+        positive = np.array([[value for value in rows[i] if value > 0] for i in some])
+        for i, *best in zip(some, *least(positive, gamma, list(all_rankings(count, ties))), strict=True):
+            found[i] = _whole(rows[i], gamma, *best)
+    return [found[i] for i in range(len(rows))]
+
+
+MINIMISERS: dict[str, Callable[[Sequence[float], float], Minimiser]] = {
+    "cross_entropy": cross_entropy_minimiser,
+    "focal": focal_minimiser,
+    "dual_focal": dual_focal_minimiser,
+}
+
+
+def uniform_threshold(gamma: float) -> float:
+    """With two classes: the larger posterior below which the exact tie q = (1/2, 1/2) has the least risk of all.
+
+    >>> [round(uniform_threshold(gamma), 3) for gamma in (0.5, 1.0, 2.0, 3.0, 5.0)]
+    [0.707, 0.774, 0.855, 0.905, 0.958]
+    """
+    _check_gamma(gamma)
+    if gamma == 0:
+        raise ValueError("gamma must be above 0, got 0: cross-entropy has its minimum at the posterior")
+    uniform: float = 0.5**gamma * math.log(2)
+
+    def excess(larger: float) -> float:
+        _, _, risk = least(np.array([[larger, 1 - larger]]), gamma)
+        return float(risk[0]) - uniform
+
+    return float(brentq(excess, 0.5, 1 - 1e-9, xtol=1e-9))
+
+
+def _check_gamma(gamma: float) -> None:
+    check_number("gamma", gamma, 0.0, MOST_GAMMA)
+
+
+def _posterior(eta: Sequence[float]) -> tuple[float, ...]:
+    values = tuple(float(value) for value in eta)
+    if len(values) < 2:
+        raise ValueError(f"eta must have two classes or more, got {list(values)}")
+    if not all(0 <= value <= 1 for value in values) or abs(sum(values) - 1) > 1e-6:
+        raise ValueError(f"eta must be probabilities that sum to 1, got {list(values)}, with sum {sum(values):g}")
+    return values
+
+
+def _found(loss: str, gamma: float, eta: tuple[float, ...], values: Iterable[float]) -> Minimiser:
+    q = tuple(map(float, values))
+    both = torch.tensor([q, eta], dtype=torch.float64)
+    risk = float(conditional_risk(both[0], both[1], gamma, loss))
+    heights = sorted(set(q), reverse=True)
+    ranking = tuple(tuple(k for k, value in enumerate(q) if value == height) for height in heights)
+    return Minimiser(loss, gamma, eta, q, risk, ranking)
+
+
+def _whole(eta: tuple[float, ...], gamma: float, ranking: Ranking, q: Array, risk: float) -> Minimiser:
+    """From the classes of positive posterior to all of them; the others have probability 0."""
+    kept = [k for k, value in enumerate(eta) if value > 0]
+    every = [0.0] * len(eta)
+    for k, value in zip(kept, q, strict=True):
+        every[k] = float(value)
+    groups = [tuple(kept[k] for k in group) for group in ranking]
+    attained = all(every[above[0]] > every[below[0]] for above, below in itertools.pairwise(groups))
+    groups += [(k,) for k in range(len(eta)) if k not in kept]
+    return Minimiser("dual_focal", gamma, eta, tuple(every), float(risk), tuple(groups), attained)

@@ -1,0 +1,101 @@
+"""Where the paper says that the minimiser is over- or under-confident: Lemma 1 and Figure 1."""
+
+import math
+from dataclasses import dataclass
+
+from scipy.optimize import brentq
+
+from dualfocal.losses._common import check_number
+
+FIGURE_1 = (1.0, 0.3)
+"""gamma and q_j of the paper's Figure 1."""
+
+
+@dataclass(frozen=True)
+class Regions:
+    """The points of Figure 1 for one gamma and one C = q_j."""
+
+    gamma: float
+    c: float
+    v_m: float
+    """Where phi of dual focal loss is largest; claimed: over-confident for q_m in (0, v^m]."""
+    v_prime: float
+    """phi(v') = (1 + C)^gamma = phi(0)."""
+    v_uc: float
+    """phi(v^uc) = 1; claimed: under-confident for q_m in [v^uc, 1)."""
+    focal_v_m: float
+    focal_v_prime: float
+    """For focal loss; claimed: under-confident for q_m in [v', 1)."""
+
+    @property
+    def reduction(self) -> float:
+        """phi^-1(1) - phi^-1((1 + C)^gamma), by which the under-confident region is said to shrink."""
+        return self.v_uc - self.v_prime
+
+    @property
+    def reduction_from_focal(self) -> float:
+        """The same from focal loss's own v', which the paper takes to be close to that of dual focal loss."""
+        return self.v_uc - self.focal_v_prime
+
+    @property
+    def possible(self) -> tuple[float, float]:
+        """Where q_m can lie at all: above its rival C, and q_m + C <= 1. Empty for C >= 1/2."""
+        return self.c, 1 - self.c
+
+
+def regions(gamma: float, c: float) -> Regions:
+    """The points of Figure 1, for any gamma > 0 and 0 <= C < 1.
+
+    >>> found = regions(*FIGURE_1)
+    >>> f"{found.v_m:.4f} {found.v_prime:.4f} {found.v_uc:.4f} {found.focal_v_prime:.4f} {found.reduction:.4f}"
+    '0.1353 0.3679 0.6044 0.3679 0.2365'
+    """
+    return Regions(
+        gamma=gamma,
+        c=c,
+        v_m=phi_peak(gamma, c),
+        v_prime=phi_inverse((1 + c) ** gamma, gamma, c),
+        v_uc=phi_inverse(1.0, gamma, c),
+        focal_v_m=phi_peak(gamma, 0.0),
+        focal_v_prime=phi_inverse(1.0, gamma, 0.0),
+    )
+
+
+def phi_peak(gamma: float, c: float) -> float:
+    """v^m of Lemma 1: the only root of s in (0, 1)."""
+    _check(gamma, c)
+
+    def s(log_v: float) -> float:  # in log v, as the root may be tiny
+        v = math.exp(log_v)
+        return 2 * (v - 1 - c) + (gamma * v - 1 - c) * log_v
+
+    def slope(v: float) -> float:
+        return 2 + gamma * math.log(v) + gamma - (1 + c) / v
+
+    # s is convex and at most 0 at v = 1, which for C = 0 is a root of its own: the one meant lies before the minimum.
+    lowest = brentq(slope, 1e-9, 1.0, xtol=1e-15)
+    return math.exp(brentq(s, -700.0, math.log(lowest), xtol=1e-15))
+
+
+def phi_inverse(value: float, gamma: float, c: float) -> float:
+    """phi^-1 on (v^m, 1], where phi falls from its peak to C^gamma."""
+    peak = phi_peak(gamma, c)
+    low, high = _phi(1.0, gamma, c), _phi(peak, gamma, c)
+    if not low <= value <= high:
+        raise ValueError(f"phi takes values from {low:.6g} to {high:.6g} on (v^m, 1], not {value:g}")
+    return float(brentq(lambda v: _phi(v, gamma, c) - value, peak, 1.0, xtol=1e-15))
+
+
+def _phi(v: float, gamma: float, c: float) -> float:
+    """As `curves.phi`, for one number: a solver calls it many times."""
+    a = max(1 - v + c, 1e-100)
+    return float(a**gamma - gamma * a ** (gamma - 1) * v * math.log(v))
+
+
+def _check(gamma: float, c: float) -> None:
+    check_number("gamma", gamma)
+    check_number("C", c)
+    if gamma == 0:
+        raise ValueError("gamma must be above 0, got 0: phi is then 1 everywhere")
+    if c >= 1:
+        raise ValueError(f"C must be below 1, got {c!r}")

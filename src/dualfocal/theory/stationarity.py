@@ -1,0 +1,70 @@
+"""Which posterior a prediction is stationary for: the paper's equation, and the exact one with the cross terms."""
+
+import torch
+from torch import Tensor
+
+from dualfocal.losses._common import check_number
+from dualfocal.theory.curves import h, phi
+
+
+def published_eta(q: Tensor, gamma: float) -> Tensor:
+    """eta_i = h(q_i) / sum_k h(q_k), the paper's Eq. 9, each class with its own C: the probability below its own.
+
+    It leaves out that q_i is also the rival of the class above it. For focal loss see :func:`focal_eta`.
+
+    Args:
+        q: predictions, (..., K), without ties.
+        gamma: at least 0.
+    """
+    order, q, below = _descending(q, gamma)
+    return _in_place(h(q, gamma, below), order)
+
+
+def focal_eta(q: Tensor, gamma: float) -> Tensor:
+    """The only posterior whose focal risk is least at q: eta_i = h(q_i; C = 0) / sum_k h(q_k; C = 0)."""
+    order, q, _ = _descending(q, gamma, ties=True)
+    return _in_place(h(q, gamma), order)
+
+
+def exact_eta(q: Tensor, gamma: float) -> Tensor:
+    """The only posterior for which q is a stationary point of the dual focal risk.
+
+    With q in descending order, a_i = 1 - q_i + q_(i+1) and phi_i = a_i^g - g a_i^(g-1) q_i log q_i,
+
+        eta_i = (q_i / phi_i) (lambda + g a_(i-1)^(g-1) |log q_(i-1)| eta_(i-1)),
+
+    without the second term for i = 1; lambda makes them sum to 1. Stationary need not mean least. Arguments as of
+    :func:`published_eta`.
+
+    >>> exact_eta(torch.tensor([0.5322, 0.2267, 0.2411]), 2.0)
+    tensor([0.5000, 0.3000, 0.2000], dtype=torch.float64)
+    >>> published_eta(torch.tensor([0.5322, 0.2267, 0.2411]), 2.0)
+    tensor([0.6091, 0.2270, 0.1639], dtype=torch.float64)
+    """
+    order, q, below = _descending(q, gamma)
+    own = phi(q, gamma, below) / q
+    # A rival passes on what the loss of the class above it feels.
+    passed = gamma * (1 - q + below) ** (gamma - 1) * -q.log()
+    eta = [1 / own[..., 0]]
+    for i in range(1, q.shape[-1]):
+        eta.append((1 + passed[..., i - 1] * eta[-1]) / own[..., i])
+    return _in_place(torch.stack(eta, -1), order)
+
+
+def _descending(q: Tensor, gamma: float, *, ties: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """The order, q in it, and for each class the probability below."""
+    check_number("gamma", gamma)
+    q = torch.as_tensor(q, dtype=torch.float64)
+    if q.ndim == 0 or q.shape[-1] < 2 or not bool(((q > 0) & (q < 1)).all()):
+        raise ValueError(f"q must be predictions of two classes or more, each in (0, 1), got {q.tolist()}")
+    if bool(((sums := q.sum(-1)) - 1).abs().gt(1e-3).any()):
+        raise ValueError(f"q must sum to 1, got {sums.tolist()}")
+    order = q.argsort(-1, descending=True)
+    q = q.gather(-1, order)
+    if not ties and bool((q.diff(dim=-1) == 0).any()):
+        raise ValueError(f"q must be without ties, where the risk has no derivative, got {q.tolist()}")
+    return order, q, torch.cat([q[..., 1:], torch.zeros_like(q[..., :1])], -1)
+
+
+def _in_place(values: Tensor, order: Tensor) -> Tensor:
+    return (values / values.sum(-1, keepdim=True)).gather(-1, order.argsort(-1))

@@ -1,0 +1,124 @@
+"""`dualfocal paper figures` as one types it: what is written, and why something is not."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dualfocal.cli.figures import FORMATS, NAMES
+from dualfocal.metrics import evaluate
+from dualfocal.paper.figures import FIGURES
+from dualfocal.report.plots.style import METADATA
+from dualfocal.train import Recipe, Run
+from dualfocal.train.run import LOG, PREDICTIONS, RECIPE, RESULT
+
+FROM_RUNS = NAMES[1:]
+
+
+def fake_run(folder: str, loss: str, seed: int = 0, data: str = "digits") -> Run:
+    """A finished run folder."""
+    run = Run(folder)
+    run.path.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(120, 3, generator=generator)
+    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    run.write_json(
+        RECIPE, Recipe(data=data, model="small_cnn", loss=loss, seed=seed, epochs=2, milestones=()).to_dict()
+    )
+    run.write_tensors(PREDICTIONS, {"test_logits": logits, "test_target": target})
+    scores = evaluate(logits, target, inference=True, draws=100).to_dict()
+    for epoch in (1, 2):
+        run.append({"epoch": epoch, "val_ece": 0.1, "test_ece": 0.1})
+    run.write_json(RESULT, {"schema": 1, "val": scores, "test": scores})
+    return run
+
+
+@pytest.fixture
+def _study() -> None:
+    for loss in ("cross_entropy", "dual_focal"):
+        for seed in (0, 1):
+            fake_run(f"study/runs/{loss}-seed{seed}", loss, seed)
+
+
+def files(folder: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def test_names_are_those_of_the_figures():
+    assert tuple(FIGURES) == NAMES
+    assert {f".{name}" for name in FORMATS} == METADATA.keys()
+
+
+@pytest.mark.usefixtures("_study")
+def test_all_that_the_runs_allow_twice_the_same(run):
+    options = ("--only", ",".join(FROM_RUNS), "--format", "png", "--dpi", 30)
+    out, _ = run("paper", "figures", "study", *options)
+    names = [f"digits-small_cnn-{name}.png" for name in FROM_RUNS]
+    assert [line.split()[1] for line in out.splitlines()] == [f"figures/{name}" for name in names]
+    assert "(figure 3, ECE, AdaECE and classwise ECE with intervals)" in out
+    first = files("figures")
+    assert sorted(first) == sorted(names)
+    assert all(content.startswith(b"\x89PNG") for content in first.values())
+    run("paper", "figures", "study", *options, "--out", "again/there")
+    assert files("again/there") == first
+
+
+@pytest.mark.usefixtures("_study")
+def test_what_is_left_out_and_why(record, run):
+    (Path("study/runs/dual_focal-seed0") / PREDICTIONS).unlink()
+    for path in Path("study/runs").iterdir():
+        (path / LOG).unlink()
+    fake_run("study/runs/stopped", "focal").path.joinpath(RESULT).unlink()
+    command = ("paper", "figures", "study", "--only", "metrics,training,logits", "--format", "pdf")
+    found = record(*command)
+    assert [figure["files"] for figure in found["written"]] == [["figures/digits-small_cnn-metrics.pdf"]]
+    why = {figure["figure"]: figure["why"] for figure in found["left_out"]}
+    assert why == {
+        "training": "no run has test_ece or val_ece of each epoch in its log.jsonl",
+        "logits": "study/runs/dual_focal-seed0 has no predictions.safetensors",
+    }
+    assert found["runs_left_out"] == [{"run": "study/runs/stopped", "why": "is stopped, not finished"}]
+    assert sorted(files("figures")) == ["digits-small_cnn-metrics.pdf"]
+    out, _ = run(*command)
+    assert "Left out: logits of digits, small_cnn, 2 epochs: study/runs/dual_focal-seed0 has no" in out
+    assert "Run left out: study/runs/stopped is stopped, not finished" in out
+
+
+def test_each_data_set_has_figures_of_its_own(record):
+    fake_run("runs/a", "focal")
+    fake_run("runs/b", "focal", data="cifar10")
+    found = record("paper", "figures", "runs/a", "runs/b", "--only", "rival", "--format", "svg")
+    names = {file for figure in found["written"] for file in figure["files"]}
+    assert names == {"figures/digits-small_cnn-rival.svg", "figures/cifar10-small_cnn-rival.svg"}
+
+
+def test_nothing_written_is_a_failure(run):
+    out, _ = run("paper", "figures", "--only", "reliability", code=1)
+    assert out == "Left out: reliability: it needs finished runs\n"
+
+
+def test_phi_needs_no_runs(run):
+    out, _ = run("paper", "figures", "--only", "phi", "--format", "pdf")
+    assert out.startswith("Written: figures/phi.pdf (figure 1, ")
+    assert files("figures")["phi.pdf"].startswith(b"%PDF")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--only", "reliabilty"],
+            ["--only takes phi, reliability", "got 'reliabilty'", "did you mean reliability?"],
+        ),
+        (["--format", "pdf,jpg"], ["--format takes pdf, png, svg; got 'jpg'"]),
+        (["nowhere"], ["nowhere: there is no such folder"]),
+        (["."], ["is no run folder, and holds none"]),
+        (["--only", "phi", "--out", "file"], ["--out: file cannot be made"]),
+    ],
+)
+def test_refusals(refused, arguments, words):
+    Path("file").write_text("")
+    line = refused("paper", "figures", *arguments)
+    for word in words:
+        assert word in line
+    assert not Path("figures").exists()

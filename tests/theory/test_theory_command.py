@@ -1,0 +1,92 @@
+"""`dualfocal paper theory`: tables, JSON, a picture, and bad input in one line."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dualfocal.cli.theory import theory
+from dualfocal.theory import dual_focal_minimiser, regions
+
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
+app.command()(theory)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def run(*arguments: str, code: int = 0):
+        done = CliRunner().invoke(app, list(arguments))
+        assert done.exit_code == code, done.output
+        return done
+
+    return run
+
+
+def test_defaults_are_those_of_figure_1(run) -> None:
+    out = run().stdout
+    assert "Lemma 1 and Figure 1, gamma = 1, C = q_j = 0.3" in out
+    for text in ("0.1353", "0.3679", "0.6044", "0.2365", "q_m lies in (0.3, 0.7]", "[0.6044, 1)"):
+        assert text in out
+    verdicts = [line.split()[0] for line in out.splitlines() if line.startswith(("holds ", "fails ", "empty "))]
+    assert len(verdicts) == 12
+    assert {"holds", "fails"} == set(verdicts)
+    assert "least conditional risk" not in out
+
+
+def test_a_posterior_and_a_picture(run, tmp_path) -> None:
+    done = run("--gamma", "2", "--eta", ".5,.3,.2", "--plot", "figure.png")
+    assert "0.5322 0.2267 0.2411" in done.stdout
+    for text in ("0.70111", "0.70298", "0 > 2 > 1", "0.5322 over", "0.4265 under", "0.5000 calibrated", "0 = 1 = 2"):
+        assert text in done.stdout
+    assert "Dual focal loss ranks class 2 above class 1, against the posterior." in done.stdout
+    assert "Figure 1: figure.png" in done.stderr
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json(run) -> None:
+    done = run("--gamma", "1", "--c", "0", "--eta", ".5,.3,.2", "--json")
+    found = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert list(found) == ["schema", "regions", "gradient_ratios", "claims", "minimisers"]
+    assert found["regions"]["v_uc"] == pytest.approx(regions(1.0, 0.0).v_uc)
+    assert found["regions"]["reduction"] == pytest.approx(0, abs=1e-9)
+    assert [row["rival"] for row in found["gradient_ratios"]] == [None] * 9  # C = 0: there is no rival
+    assert all(row["target"] == pytest.approx(row["focal"]) for row in found["gradient_ratios"])
+    assert len(found["claims"]) == 12
+    names = [one["name"] for one in found["minimisers"]]
+    assert names == ["cross-entropy", "focal", "dual focal", "dual focal, eta's order", "dual focal, with ties"]
+    dual = found["minimisers"][2]
+    assert dual["risk"] == pytest.approx(dual_focal_minimiser([0.5, 0.3, 0.2], 1.0).risk)
+    assert not dual["attained"]
+    assert not dual["keeps_order"]
+    assert dual["keeps_top"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--gamma", "0"], "gamma must be above 0, got 0: phi is then 1 everywhere"),
+        (["--gamma", "30"], "gamma must be finite and between 0 and 20, got 30.0"),
+        (["--c", "1"], "C must be below 1, got 1.0"),
+        (["--eta", "a,b"], "--eta must be numbers, separated by commas, got 'a,b'"),
+        (["--eta", ".5,.3"], "eta must be probabilities that sum to 1, got [0.5, 0.3], with sum 0.8"),
+        (["--eta", ".2,.2,.2,.2,.1,.1"], "at most 5 classes of positive posterior can be solved exactly, got 6"),
+        (["--plot", "figure.gif"], "--plot must end in .png, .pdf or .svg, got 'figure.gif'"),
+        (["--plot", "nowhere/figure.png"], "--plot: there is no folder 'nowhere'"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(run, arguments, line) -> None:
+    done = run(*arguments, code=2)
+    assert done.stdout == ""
+    assert done.stderr == f"dualfocal: {line}\n"
+
+
+def test_help_teaches(run) -> None:
+    out = run("--help").stdout
+    for text in ("--gamma", "--eta", "--plot", "dualfocal paper theory --gamma 2 --eta .5,.3,.2", "docs/theory.md"):
+        assert text in out
