@@ -17,10 +17,11 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
-demo: $(VENV)/installed  ## train the losses of the paper's first table on scikit-learn's digits, put them in a table, mend one
+demo: $(VENV)/installed  ## train the losses of the paper's first table on scikit-learn's digits, put them in a table, mend one, report
 	$(BIN)/dualfocal study --out demo
 	$(BIN)/dualfocal evaluate demo/runs/cross_entropy-seed0 --calibrate all --plot demo/calibrated.png
-	@echo "Next: $(BIN)/dualfocal compare demo/runs/cross_entropy-seed0 demo/runs/dual_focal-seed0; $(BIN)/dualfocal train digits"
+	$(BIN)/dualfocal report demo/runs/cross_entropy-seed0 demo/runs/dual_focal-seed0 -o demo/report.html
+	@echo "Next: open demo/report.html; $(BIN)/dualfocal compare demo/runs/cross_entropy-seed0 demo/runs/dual_focal-seed0; $(BIN)/dualfocal train digits"
 
 test: $(VENV)/installed chromium  ## lint, types, tests and doctests
 	$(BIN)/ruff check .
@@ -45,6 +46,7 @@ bench: $(VENV)/installed $(PEERS)/installed  ## every script of benchmarks/; res
 	$(BIN)/python benchmarks/cross_fit_coverage.py --csv benchmarks/results/cross_fit_coverage.csv
 	$(BIN)/python benchmarks/data_cpu.py --csv benchmarks/results/data_cpu.csv
 	$(BIN)/python benchmarks/train_step_cpu.py --csv benchmarks/results/train_step_cpu.csv
+	$(BIN)/python benchmarks/theory_claims.py --csv benchmarks/results/theory_claims.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --csv benchmarks/results/metrics_cpu.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --stream --csv benchmarks/results/metrics_stream.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --cli --csv benchmarks/results/metrics_cli.csv

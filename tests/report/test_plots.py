@@ -1,6 +1,7 @@
 """Reliability diagrams: what is drawn is what was computed, and can be seen."""
 
 import io
+import itertools
 import struct
 
 import numpy as np
@@ -199,3 +200,13 @@ def test_torchmetrics_bins_are_drawn_with_the_one_of_confidence_1():
     [(top, strip)] = diagrams(figure)
     assert_drawn(top, strip, of)
     png(figure)
+
+
+def test_long_names_do_not_run_into_each_other() -> None:
+    """Titles of panels side by side, as they are drawn."""
+    names = [f"cross_entropy-seed{i}, temperature_ece" for i in range(4)] + ["a/" * 60]
+    figure = reliability_figure({name: evaluation(100, seed=i) for i, name in enumerate(names)})
+    figure.savefig(io.BytesIO(), format="png")
+    boxes = [axis.title.get_window_extent() for axis in figure.axes if axis.get_title()]
+    assert len(boxes) == 5
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))

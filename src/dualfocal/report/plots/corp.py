@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dualfocal.metrics.corp import Corp
-from dualfocal.report.plots.reliability import density_strip, finish_panels, panel_grid, unit_square
-from dualfocal.report.plots.style import BLUE, GREY, plain, styled
+from dualfocal.report.plots.reliability import density_strip, finish_panels, panel_grid, panel_title, unit_square
+from dualfocal.report.plots.style import BLUE, GREY, styled
 
 STRIP = np.linspace(0, 1, 41)
 
@@ -51,6 +51,6 @@ def corp_panels(found: Mapping[str, Corp], *, title: str = "", remark: str = "")
             corp_diagram(top, of)
             count, _ = np.histogram(of.confidence, STRIP, weights=of.count)
             density_strip(strip, STRIP, count.astype(np.int64))
-            top.set_title(plain(f"{name}, N = {of.num_samples:,}"))
+            top.set_title(panel_title(name, of.num_samples, len(found)))
         finish_panels(figure, panels, remark)
     return figure

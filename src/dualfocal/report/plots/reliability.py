@@ -1,5 +1,6 @@
 """Reliability diagrams by bins: accuracy, its gap to the confidence, and what chance alone would show."""
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ Floats = NDArray[np.float64]
 
 LEVEL = 0.9
 COLUMNS = 4
-TOP = 1.24  # of the axis: accuracies end at 1, above is room for text in the corner
+TOP, TOP_ALONE = 1.24, 1.15  # of the axis: accuracies end at 1, above is room for text in the corner
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +157,7 @@ def reliability_panels(found: Mapping[str, Reliability], *, title: str = "", rem
         for (top, strip), (name, of) in zip(panels, found.items(), strict=True):
             reliability_diagram(top, of)
             density_strip(strip, of.edges, of.count)
-            top.set_title(plain(f"{name}, N = {of.num_samples:,}"))
+            top.set_title(panel_title(name, of.num_samples, len(found)))
         finish_panels(figure, panels, remark)
     return figure
 
@@ -176,8 +177,17 @@ def panel_grid(number: int, *, title: str = "") -> tuple[Figure, list[tuple[Axes
     return figure, panels
 
 
+def panel_title(name: str, num_samples: int, panels: int) -> str:
+    """In lines that fit above a panel."""
+    number = f"N\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{num_samples:,}"
+    lines = textwrap.wrap(f"{name}, {number}", 34 if panels > 1 else 56)
+    return plain("\n".join(lines).replace("\N{NO-BREAK SPACE}", " "))
+
+
 def finish_panels(figure: Figure, panels: list[tuple[Axes, Axes]], remark: str = "") -> None:
-    """Labels where they are needed only, and one legend for all."""
+    """Labels where they are needed only, room for the text, and one legend for all."""
+    if len(panels) == 1:  # which is larger
+        panels[0][0].set_ylim(top=TOP_ALONE)
     for i, (top, strip) in enumerate(panels):
         top.tick_params(labelbottom=False)
         if i % COLUMNS:
