@@ -154,13 +154,14 @@ def _print_claims(out: Console, gamma: float, claims: list[Claim]) -> None:
 def _print_minimisers(out: Console, minimisers: dict[str, Minimiser]) -> None:
     rows = []
     for name, one in minimisers.items():
-        order = " > ".join(" = ".join(map(str, group)) for group in one.ranking)
-        confidence = f"{max(one.q):.4f} {one.verdict.removesuffix('-confident')}"
+        order = ">".join("=".join(map(str, group)) for group in one.ranking)
+        confidence = f"{_fraction(max(one.q))} {one.verdict.removesuffix('-confident')}"
         risk = f"{one.risk:.5f}" if one.attained else f"{one.risk:.5f} (limit)"
-        rows.append([name, " ".join(f"{value:.4f}" for value in one.q), order, confidence, risk])
+        shown = name.replace("dual focal, ", "  ")  # three classes fit into 80 columns
+        rows.append([shown, " ".join(map(_fraction, one.q)), order, confidence, risk])
     eta = ", ".join(f"{value:g}" for value in minimisers["cross-entropy"].eta)
     title = f"least conditional risk for eta = ({eta})"
-    print_table(out, title, ["loss", "q", "order of classes", "confidence, max q", "risk"], rows)
+    print_table(out, title, ["loss", "q", "order", "max q", "risk"], rows)
     dual = minimisers["dual focal"]
     pairs = ", ".join(f"class {b} above class {a}" for a, b in dual.inversions)
     text = f"Dual focal loss ranks {pairs}, against the posterior." if pairs else "Dual focal loss keeps the order."
@@ -169,6 +170,10 @@ def _print_minimisers(out: Console, minimisers: dict[str, Minimiser]) -> None:
     gap = dual.overconfidence
     text += f" It is {dual.verdict}{f' by {abs(gap):.4f}' if dual.verdict != 'calibrated' else ''}."
     out.print(text, style="bold", markup=False, highlight=False)
+
+
+def _fraction(value: float) -> str:
+    return f"{value:.4f}".removeprefix("0")
 
 
 def _content(
