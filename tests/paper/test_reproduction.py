@@ -33,6 +33,11 @@ def test_every_table_has_its_trainings() -> None:
     assert {table.name: len(trainings(table.as_meant())) for table in load_published().tables} == COUNTS
 
 
+def test_every_training_can_be_drawn_over_its_epochs() -> None:
+    for table in load_published().tables:
+        assert all(of.recipe.test_each_epoch for of in trainings(table.as_meant(), extras=True).values())
+
+
 def test_main_tables_share_their_trainings() -> None:
     first = trainings(published("table1"))
     for name in ("error", "adaptive_ece", "classwise_ece", "mce", "nll", "ood_auroc", "rbs", "robustness"):

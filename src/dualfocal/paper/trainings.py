@@ -60,7 +60,13 @@ def trainings(table: Table, *, epochs_scale: float = 1.0, extras: bool = False) 
                 recipe = training.recipe.with_settings(settings)
                 more = dataclasses.replace(training, variant=name, recipe=recipe, extra=True)
                 found[more.name] = more
-    return {name: dataclasses.replace(of, recipe=shortened(of.recipe, epochs_scale)) for name, of in found.items()}
+    # The test part is logged for the figure of test ECE over training; nothing is chosen by it.
+    return {
+        name: dataclasses.replace(
+            of, recipe=dataclasses.replace(shortened(of.recipe, epochs_scale), test_each_epoch=True)
+        )
+        for name, of in found.items()
+    }
 
 
 def shortened(recipe: Recipe, scale: float) -> Recipe:
