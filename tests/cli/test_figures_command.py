@@ -97,6 +97,13 @@ def test_nothing_written_is_a_failure(run):
     assert out == "Left out: reliability: it needs finished runs\n"
 
 
+def test_runs_that_cannot_be_drawn_are_a_failure(run):
+    fake_run("study/runs/stopped", "focal").path.joinpath(RESULT).unlink()
+    out, _ = run("paper", "figures", "study", "--only", "phi", "--format", "svg", code=1)
+    assert "Written: figures/phi.svg" in out
+    assert "Run left out: study/runs/stopped" in out
+
+
 def test_phi_needs_no_runs(run):
     out, _ = run("paper", "figures", "--only", "phi", "--format", "pdf")
     assert out.startswith("Written: figures/phi.pdf (figure 1, ")

@@ -23,18 +23,17 @@ DIGITS = Recipe(data="digits", model="small_cnn", epochs=3, milestones=())
 
 
 def fake_run(folder: Path, recipe: Recipe, sharper: float = 1.0, log: Mapping[str, list[float]] | None = None) -> Run:
-    """A finished run folder, with predictions that are more or less over-confident."""
+    """A finished run folder, with predictions that are more or less over-confident; the parts differ."""
     folder.mkdir(parents=True)
     run, generator = Run(folder), torch.Generator().manual_seed(recipe.seed)
-    logits = 2 * torch.randn(240, 4, generator=generator)
-    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
-    logits *= sharper
     run.write_json(RECIPE, recipe.to_dict())
-    named = {"logits": logits, "target": target}
-    run.write_tensors(
-        PREDICTIONS, {f"{part}_{name}": of.clone() for part in ("val", "test") for name, of in named.items()}
-    )
-    scores = {part: evaluate(logits, target, inference=True, draws=100).to_dict() for part in ("val", "test")}
+    named, scores = {}, {}
+    for part, size, sharpness in (("val", 100, 3 * sharper), ("test", 240, sharper)):
+        logits = 2 * torch.randn(size, 4, generator=generator)
+        target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+        named |= {f"{part}_logits": sharpness * logits, f"{part}_target": target}
+        scores[part] = evaluate(sharpness * logits, target, inference=True, draws=100).to_dict()
+    run.write_tensors(PREDICTIONS, named)
     for epoch in range(3):
         run.append({"epoch": epoch + 1, **{name: of[epoch] for name, of in (log or {}).items()}})
     run.write_json(RESULT, {"schema": 1, **scores})
@@ -90,7 +89,8 @@ def test_runs_are_grouped_by_loss_in_the_papers_order_and_seed(setting, folder):
     assert [list(entry.runs) for entry in setting.entries] == [[1, 3], [1, 3]]
     assert setting.entries[1].first.path == folder / "runs" / "dual_focal-seed1"
     assert (setting.title, setting.stem) == ("digits, noise 0.3, small_cnn, 3 epochs", "digits-small_cnn")
-    assert setting.seeds == "seed 1 of 2"
+    assert setting.seeds == "seed 1, one of 2"
+    assert setting.numbers_of_seeds == "2 seeds each"
 
 
 def test_a_run_given_twice_counts_once(setting, folder):
@@ -111,6 +111,14 @@ def test_entries_of_one_loss_say_in_what_they_differ(tmp_path):
         "Dual focal, gamma default, lr 0.2",
     ]
     assert len({(look.colour, look.line) for look in found.looks.values()}) == 4
+    assert len({look.colour for look in found.looks.values()}) == 2  # of a loss one colour
+
+
+def test_entries_of_one_loss_are_in_the_order_of_their_numbers(tmp_path):
+    for gamma in (10.0, 2.5, 2.0):
+        fake_run(tmp_path / f"g{gamma}", recipe("dual_focal", loss_options={"gamma": gamma}))
+    [found], _ = gather([tmp_path])
+    assert [entry.label for entry in found.entries] == [f"Dual focal, gamma {gamma}" for gamma in ("2", "2.5", "10")]
 
 
 def test_looks_are_those_of_the_losses(setting):
@@ -162,7 +170,7 @@ def test_reliability_is_that_of_the_first_seed(setting):
         floor = test["inference"]["floors"]["ece"]["mean"]
         text = f"ECE {100 * test['ece']:.1f} %\na calibrated model: {100 * floor:.1f} %"
         assert axis.texts[0].get_text() == text
-    assert "seed 1 of 2" in words(figure)
+    assert "seed 1, one of 2" in words(figure)
 
 
 def test_corp_is_that_of_the_first_seed(setting):
@@ -174,6 +182,10 @@ def test_corp_is_that_of_the_first_seed(setting):
 
 def test_metrics_over_seeds(setting):
     figure = draw("metrics", setting)
+
+    def places(entry):
+        return [len(setting.entries) - 1 - setting.entries.index(entry)]
+
     assert [axis.get_xlabel() for axis in figure.axes] == ["ECE [%]", "AdaECE [%]", "classwise ECE [%]"]
     for axis, metric in zip(figure.axes, ("ece", "adaptive_ece", "classwise_ece"), strict=True):
         widths = [bar.get_width() for bar in axis.patches][::2]
@@ -182,7 +194,13 @@ def test_metrics_over_seeds(setting):
             values = [100 * run.result["test"][metric] for run in entry.runs.values()]
             assert width == pytest.approx(statistics.mean(values))
             reach = 6.313752 * statistics.stdev(values) / math.sqrt(2)  # t(0.95; 1 degree of freedom)
-            np.testing.assert_allclose(whisker, [width - reach, width + reach], rtol=1e-6)
+            np.testing.assert_allclose(whisker, [max(width - reach, 0), width + reach], rtol=1e-6)
+            arrow = [line for line in axis.lines if line.get_marker() == "<" and line.get_ydata()[0] in places(entry)]
+            assert len(arrow) == (width < reach)
+            floors = [run.result["test"]["inference"]["floors"][metric]["mean"] for run in entry.runs.values()]
+            ticks = {line.get_xdata()[0] for line in axis.lines if np.ptp(line.get_ydata()) > 0.5}
+            assert any(tick == pytest.approx(100 * statistics.mean(floors)) for tick in ticks)
+    assert "2 seeds each. Intervals are over seeds." in words(figure)
     assert "90 % t-interval of the mean" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
@@ -200,9 +218,34 @@ def test_metrics_of_single_runs_have_the_interval_that_exists(folder):
     assert "90 % interval of the debiased RMS error" in legend
 
 
+def test_metrics_of_one_run_and_of_several_say_which(folder):
+    [setting], _ = gather([folder / "runs" / "dual_focal-seed3", *sorted((folder / "runs").glob("cross_entropy-*"))])
+    figure = draw("metrics", setting)
+    assert len(figure.axes) == 3
+    assert "1 to 2 seeds each. Intervals are over seeds. No interval of a single run: Dual focal." in words(figure)
+
+
+def test_results_without_inference_are_told(tmp_path):
+    run = fake_run(tmp_path / "a", recipe("focal"), log={"val_ece": [0.3, 0.2, 0.1]})
+    result = run.result
+    run.write_json(RESULT, result | {part: result[part] | {"inference": None} for part in ("val", "test")})
+    [setting], _ = gather([tmp_path])
+    with pytest.raises(CannotDrawError, match=r"the result of .*a has no floors"):
+        draw("metrics", setting)
+    assert not draw("training", setting).axes[0].patches
+    assert "a calibrated model" not in draw("reliability", setting).axes[0].texts[0].get_text()
+
+
 def test_training_is_smoothed_from_the_log(setting):
     figure = draw("training", setting)
     [axis] = figure.axes
+    means = [
+        statistics.mean(record["inference"]["floors"]["ece"]["mean"] for record in entry.records("test"))
+        for entry in setting.entries
+    ]
+    [band] = axis.patches
+    assert band.get_y() == pytest.approx(100 * min(means))
+    assert band.get_y() + band.get_height() == pytest.approx(100 * max(means))
     assert axis.get_ylabel() == "test ECE [%]"
     for place, (line, entry) in enumerate(zip(axis.lines, setting.entries, strict=True)):
         assert line.get_label() == entry.label

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from dualfocal import metrics
 from dualfocal.metrics import Evaluation
-from dualfocal.report.plots import Reliability, chance_range, reliability_figure
+from dualfocal.metrics.corp import corp
+from dualfocal.report.plots import Reliability, chance_range, corp_panels, reliability_figure, reliability_panels
 
 
 def evaluation(n: int = 1000, sharpness: float = 1.0, seed: int = 0, **options: object) -> Evaluation:
@@ -200,6 +201,22 @@ def test_torchmetrics_bins_are_drawn_with_the_one_of_confidence_1():
     [(top, strip)] = diagrams(figure)
     assert_drawn(top, strip, of)
     png(figure)
+
+
+@pytest.mark.parametrize("panels", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("binned", [True, False])
+def test_legend_and_remark_fit_into_the_figure(panels: int, binned: bool) -> None:
+    remark = "Test part, before temperature scaling; seed 0, one of 3. Brier score of the predicted class = MCB - DSC."
+    found = {f"model {i}": evaluation(100, seed=i) for i in range(panels)}
+    if binned:
+        figure = reliability_panels({name: Reliability.of(of.to_dict()) for name, of in found.items()}, remark=remark)
+    else:
+        one = corp(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 3, draws=100)
+        figure = corp_panels(dict.fromkeys(found, one), remark=remark)
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+    assert box.y0 >= 0
 
 
 def test_long_names_do_not_run_into_each_other() -> None:

@@ -38,6 +38,11 @@ def test_figure_1(gamma, c) -> None:
     assert [y for _, y in (marked[1], *marked[3:])] == pytest.approx(heights, abs=1e-4)
     assert f"{found.reduction:.3f}" in axis.get_title()
     assert min(axis.get_yticks()) >= 0
+    grey = [of.get_extents().intervalx for of in axis.patches if of.get_height() == 1]  # spans, of the axis's height
+    wanted = [(0, c), (1 - c, 1)] if c < 0.5 else [(0, 1)]
+    assert [tuple(axis.transData.inverted().transform([(x, 0) for x in of])[:, 0]) for of in grey] == [
+        pytest.approx(of, abs=1e-9) for of in wanted
+    ]
     figure.savefig(io.BytesIO(), format="svg")
 
 

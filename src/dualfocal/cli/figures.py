@@ -79,7 +79,7 @@ def figures(
         of = f" of {figure['setting']}" if figure["setting"] else ""
         line = f"Left out: {figure['figure']}{of}: {figure['why']}"
         printer.print(line, markup=False, highlight=False, soft_wrap=True)
-    if not written:
+    if not written or (runs and not settings):
         raise typer.Exit(1)
 
 

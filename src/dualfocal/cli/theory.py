@@ -168,7 +168,7 @@ def _print_minimisers(out: Console, minimisers: dict[str, Minimiser]) -> None:
     if not dual.attained:
         text += " Its risk is a limit, as neighbours in the order become equal."
     gap = dual.overconfidence
-    text += f" It is {dual.verdict}{f' by {abs(gap):.4f}' if dual.verdict != 'calibrated' else ''}."
+    text += f" It is {dual.verdict}{f' by {abs(gap):.2g}' if dual.verdict != 'calibrated' else ''}."
     out.print(text, style="bold", markup=False, highlight=False)
 
 

@@ -72,6 +72,10 @@ def _corp(setting: Setting) -> Figure:
 
 def _metrics(setting: Setting) -> Figure:
     records = {entry.label: entry.records("test") for entry in setting.entries}
+    for entry in setting.entries:
+        for run, record in zip(entry.runs.values(), records[entry.label], strict=True):
+            if not record.get("inference"):
+                raise CannotDrawError(f"the result of {run.path} has no floors")
     panels = {}
     for metric, name in METRICS.items():
         bars = {}
@@ -80,14 +84,16 @@ def _metrics(setting: Setting) -> Figure:
             bars[label] = MetricBar(values, t_interval(values), _mean_floor(of, metric))
         panels[name] = bars
     interval = f"{100 * LEVEL:.0f} % t-interval of the mean"
-    remark = "Test part, before temperature scaling."
-    if all(len(of) == 1 for of in records.values()):
+    single = [label for label, of in records.items() if len(of) == 1]
+    remark = f"Test part, before temperature scaling; {setting.numbers_of_seeds}. Intervals are over seeds."
+    if single:
+        remark += f" No interval of a single run: {', '.join(single)}."
+    if len(single) == len(records):
         # Of a single run there is an honest interval of one error only, which is not the ECE.
-        single = {label: of[0] for label, of in records.items()}
-        debiased = {label: record["inference"]["debiased_ece"] for label, record in single.items()}
+        debiased = {label: of[0]["inference"]["debiased_ece"] for label, of in records.items()}
         panels["debiased RMS error"] = {
-            label: MetricBar((float(record["debiased_ece"]),), tuple(debiased[label]["interval"]))
-            for label, record in single.items()
+            label: MetricBar((float(of[0]["debiased_ece"]),), tuple(debiased[label]["interval"]))
+            for label, of in records.items()
         }
         level = min(of["level"] for of in debiased.values())
         interval = f"{100 * level:.0f} % interval of the debiased RMS error"
@@ -103,7 +109,8 @@ def _training(setting: Setting) -> Figure:
     else:
         raise CannotDrawError(f"no run has test_ece or val_ece of each epoch in its {LOG}")
     drawn = [entry for entry in setting.entries if entry.label in curves]
-    floors = [_mean_floor(entry.records(part), "ece") for entry in drawn]
+    records = [entry.records(part) for entry in drawn]
+    floors = [_mean_floor(of, "ece") for of in records if all(record.get("inference") for record in of)]
     remark = "Smoothed: s(1) = x(1), s(t) = 0.5 s(t-1) + 0.5 x(t)."
     if any(len(curve.seeds) > 1 for curve in curves.values()):
         remark += " Lines: means over seeds; bands: lowest to highest seed."

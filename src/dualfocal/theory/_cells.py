@@ -6,7 +6,8 @@ ties every size is 1. With E_m the posterior of a group, the risk there is smoot
     F(x) = sum_m E_m (1 - x_m + x_(m+1))^gamma (-log x_m),    x_(G+1) = 0,    sum_m n_m x_m = 1.
 
 The ordered x are a simplex, with corners u_l = the first l groups equal and the others 0; x = sum_l w_l u_l, and
-w_l = 0 is where groups l and l + 1 meet. F is not convex, so a grid gives several starts for Newton's method.
+w_l = 0 is where groups l and l + 1 meet. F need not be convex, so Newton's method starts from several points of a grid;
+in the cases tried one of them would nearly always have done.
 """
 
 import itertools

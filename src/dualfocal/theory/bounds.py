@@ -23,6 +23,8 @@ def entropy_bound(p: Tensor, target: Tensor, gamma: float) -> Tensor:
     tensor(-1.2851, dtype=torch.float64)
     """
     check_number("gamma", gamma)
+    if not bool(((p >= 0) & (p <= 1)).all()):
+        raise ValueError(f"p must be probabilities, from 0 to 1, got {float(p.min()):g} to {float(p.max()):g}")
     entropy = -torch.xlogy(p, p).sum(-1)
     return -_of_target(p, target).log() - gamma * entropy
 
@@ -37,7 +39,7 @@ def dual_entropy_bound(p: Tensor, target: Tensor, gamma: float) -> Tensor:
     check_number("gamma", gamma, 1.0)
     p_k = _of_target(p, target)
     p_j = torch.where(p < p_k[..., None], p, 0.0).amax(-1)
-    return entropy_bound(p, target, gamma) - gamma * (torch.xlogy(p_j, p_j) + p_j * p_k.log())
+    return entropy_bound(p, target, gamma) - gamma * (torch.xlogy(p_j, p_j) + torch.xlogy(p_j, p_k))
 
 
 def _of_target(p: Tensor, target: Tensor) -> Tensor:

@@ -28,7 +28,10 @@ def phi(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
 
 
 def phi_slope(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
-    """dphi/dv = gamma (1 - v + C)^(gamma-2) s(v): the last equation before s in the proof of Lemma 1."""
+    """dphi/dv = gamma (1 - v + C)^(gamma-2) s(v): the last equation before s in the proof of Lemma 1.
+
+    At v = 1, C = 0 a product of 0 and infinity, for which it gives no limit: take v below 1 there.
+    """
     v, c = _checked(v, gamma, c)
     return gamma * _power(1 - v + c, gamma - 2) * s(v, gamma, c)
 
@@ -95,6 +98,8 @@ def gradient_ratios(p_k: Values, p_j: Values, gamma: float) -> GradientRatios:
     v, c = _checked(p_k, gamma, p_j)
     if bool((v + c > 1 + 1e-12).any()):
         raise ValueError(f"p_k + p_j must be at most 1, got {float((v + c).max()):g}")
+    if bool(((v <= 0) | (v >= 1) | (c >= v)).any()):
+        raise ValueError("p_k must be above 0 and below 1, and p_j below p_k")
     own = phi(v, gamma, c)
     flow = gamma * _power(1 - v + c, gamma - 1) * -v.log()  # dL/dp_j
     rival = torch.where(c > 0, own + flow * (1 - c), torch.nan)

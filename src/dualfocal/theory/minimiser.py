@@ -16,7 +16,7 @@ from dualfocal.theory._focal import focal_least
 from dualfocal.theory._orders import Ranking, all_rankings, least
 
 MOST_GAMMA = 20.0  # beyond, risks are so small that rounding hides which is least
-NEAR = 1e-6  # a confidence this near to the posterior is called calibrated
+NEAR = 1e-6  # a confidence this near to the posterior, times gamma if it is below 1, is called calibrated
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Minimiser:
     @property
     def verdict(self) -> str:
         """``"over-confident"``, ``"under-confident"`` or ``"calibrated"``, by Eq. 10."""
-        if abs(self.overconfidence) < NEAR:
+        if abs(self.overconfidence) < NEAR * (min(1.0, self.gamma) or 1.0):  # gamma = 0: cross-entropy
             return "calibrated"
         return "over-confident" if self.overconfidence > 0 else "under-confident"
 
@@ -88,7 +88,7 @@ def conditional_risk(q: Tensor, eta: Tensor, gamma: float, loss: str = "dual_foc
     if loss == "dual_focal":
         rival = torch.where(q[..., None, :] < q[..., :, None], q[..., None, :], 0.0).amax(-1)
     modulation = (1 - q + rival) ** (0.0 if loss == "cross_entropy" else gamma)
-    return -torch.xlogy(eta * modulation, q).sum(-1)
+    return -torch.xlogy(eta * modulation, q).sum(-1) + 0.0  # no -0
 
 
 def cross_entropy_minimiser(eta: Sequence[float], gamma: float = 0.0) -> Minimiser:
@@ -219,5 +219,6 @@ def _whole(eta: tuple[float, ...], gamma: float, ranking: Ranking, q: Array, ris
         every[k] = float(value)
     groups = [tuple(kept[k] for k in group) for group in ranking]
     attained = all(every[above[0]] > every[below[0]] for above, below in itertools.pairwise(groups))
-    groups += [(k,) for k in range(len(eta)) if k not in kept]
-    return Minimiser("dual_focal", gamma, eta, tuple(every), float(risk), tuple(groups), attained)
+    if len(kept) < len(eta):  # equal at 0
+        groups.append(tuple(k for k in range(len(eta)) if k not in kept))
+    return Minimiser("dual_focal", gamma, eta, tuple(every), float(risk) + 0.0, tuple(groups), attained)

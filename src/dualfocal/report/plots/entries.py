@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from dualfocal.report.plots.style import Look, look_of
+from dualfocal.report.plots.style import Look, look_of, varied
 from dualfocal.train import Recipe, Run, find_runs
 
 # As the paper's tables and figures call them, in the order of the first table.
@@ -56,11 +57,10 @@ class Setting:
 
     @property
     def looks(self) -> dict[str, Look]:
-        """Of each entry: that of its loss, if there is one entry for each."""
+        """Of each entry that of its loss; further entries of a loss keep its colour."""
         losses = [entry.recipe.loss for entry in self.entries]
-        by_loss = len(set(losses)) == len(losses)
         return {
-            entry.label: look_of(entry.recipe.loss if by_loss else "", place)
+            entry.label: varied(look_of(entry.recipe.loss), losses[:place].count(entry.recipe.loss))
             for place, entry in enumerate(self.entries)
         }
 
@@ -70,7 +70,14 @@ class Setting:
         shown = {next(iter(entry.runs)) for entry in self.entries}
         which = f"seed {shown.pop()}" if len(shown) == 1 else "each its lowest seed"
         several = max(len(entry.runs) for entry in self.entries)
-        return f"{which} of {several}" if several > 1 else which
+        return f"{which}, one of {several}" if several > 1 else which
+
+    @property
+    def numbers_of_seeds(self) -> str:
+        """How many each method has, in words."""
+        numbers = sorted({len(entry.runs) for entry in self.entries})
+        text = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}"
+        return f"{text} seed{'s' * (numbers[-1] > 1)} each"
 
 
 def gather(paths: Iterable[Path]) -> tuple[list[Setting], dict[Path, str]]:
@@ -117,7 +124,7 @@ def _setting(groups: Iterable[Mapping[int, Run]]) -> Setting:
     first = recipes[0]
     entries = [Entry(_label(recipe, recipes), recipe, of) for recipe, of in zip(recipes, by_seed, strict=True)]
     order = list(LABELS)
-    entries.sort(key=lambda entry: (order.index(entry.recipe.loss), entry.label))
+    entries.sort(key=lambda entry: (order.index(entry.recipe.loss), _natural(entry.label)))
     data, model = Path(first.data).stem, first.model.rpartition(":")[2]
     options = "".join(f", {name} {value}" for name, value in _without_split(first).items())
     epochs = {recipe.epochs for recipe in recipes}
@@ -136,6 +143,12 @@ def _label(recipe: Recipe, among: list[Recipe]) -> str:
     differ = [name for name in names if len({json.dumps(other.get(name)) for other in likes}) > 1]
     told = [f"{name} {own.get(name, 'default')}" for name in differ]
     return ", ".join([label, *told])
+
+
+def _natural(label: str) -> list[tuple[float, str]]:
+    """For sorting: numbers in a text by their value, gamma 5 before gamma 10."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", label)
+    return [(float(part), "") if i % 2 else (0.0, part) for i, part in enumerate(parts)]
 
 
 def _flat(recipe: Recipe) -> dict[str, Any]:

@@ -65,7 +65,9 @@ def metric_bars(axis: Axes, bars: Mapping[str, MetricBar], looks: Mapping[str, L
             )
         if bar.interval is not None:
             low, high = (100 * end for end in bar.interval)
-            axis.plot([low, high], [place, place], "|-", color=BLACK, linewidth=1.2, markersize=7, zorder=2.5)
+            axis.plot([max(low, 0.0), high], [place, place], "|-", color=BLACK, linewidth=1.2, markersize=7, zorder=2.5)
+            if low < 0:  # no error is negative: an arrow says that the interval goes on
+                axis.plot([0], [place], "<", color=BLACK, markersize=5, zorder=2.6, clip_on=False)
         if bar.floor is not None:
             at = 100 * bar.floor
             axis.plot([at, at], [place - 0.42, place + 0.42], color="white", linewidth=3.4, solid_capstyle="butt")

@@ -100,7 +100,7 @@ def reliability_diagram(axis: Axes, of: Reliability) -> Axes:
         ecolor="black",
         elinewidth=1.1,
         capsize=2,
-        label=f"{100 * LEVEL:.0f} % range of a calibrated model",
+        label=f"{100 * LEVEL:.0f} % range of a calibrated model, bin by bin",
         zorder=3,
     )
     for mask, colour, hatch, text in (
@@ -194,4 +194,4 @@ def finish_panels(figure: Figure, panels: list[tuple[Axes, Axes]], remark: str =
             top.set_ylabel("")
             strip.set_ylabel("")
     handles, labels = panels[0][0].get_legend_handles_labels()
-    legend_below(figure, handles, labels, 2 if len(panels) == 1 else 4, remark)
+    legend_below(figure, handles, labels, 4, remark)

@@ -5,6 +5,7 @@ is undone then.
 """
 
 import logging
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,6 +84,20 @@ def look_of(method: str, place: int = 0) -> Look:
     return LOOKS.get(method, OTHERS[place % len(OTHERS)])
 
 
+def varied(look: Look, place: int) -> Look:
+    """The same colour with another line, marker and hatch, for the second, third ... of its kind.
+
+    >>> first, second = varied(look_of("dual_focal"), 0), varied(look_of("dual_focal"), 1)
+    >>> first == look_of("dual_focal"), second.colour == first.colour, second.line == first.line
+    (True, True, False)
+    """
+    if place == 0:
+        return look
+    others = [other for other in OTHERS if other.line != look.line]
+    other = others[(place - 1) % len(others)]
+    return Look(look.colour, other.line, other.marker, other.hatch)
+
+
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw in this style; what matplotlib had set before is back afterwards."""
@@ -134,18 +149,29 @@ def one_axis(
 
 def note(figure: Figure, text: str) -> None:
     """A small line below a figure, that says what cannot be seen in it."""
-    figure.supxlabel(plain(text), fontsize=7.5, color=DARK_GREY)
+    figure.supxlabel(plain(wrapped(text, figure.get_figwidth())), fontsize=7.5, color=DARK_GREY)
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int, remark: str = "") -> None:
-    """One legend for all axes of a figure, under a line that says what cannot be seen in it."""
-    legend = figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, frameon=False, columnspacing=1.6, handlelength=2.4
-    )
+    """One legend for all axes of a figure, under a line that says what cannot be seen in it.
+
+    It has at most as many columns as asked for, and as fit.
+    """
+    look: dict[str, Any] = {"frameon": False, "columnspacing": 1.6, "handlelength": 2.4}
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, **look)
+    while columns > 1 and legend.get_window_extent().width > figure.bbox.width:
+        columns -= 1
+        legend.remove()
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, **look)
     if remark:
         # As its title: beside a legend outside the axes the layout makes no room for a text of its own.
-        legend.set_title(plain(remark), FontProperties(size=7.5))
+        legend.set_title(plain(wrapped(remark, figure.get_figwidth())), FontProperties(size=7.5))
         legend.get_title().set_color(DARK_GREY)
+
+
+def wrapped(remark: str, width: float) -> str:
+    """A small text in lines that fit into a figure of this width, in inches; its own lines stay."""
+    return "\n".join(textwrap.fill(line, max(20, int(15.5 * width))) for line in remark.splitlines())
 
 
 def save(figure: Figure, path: Path, *, dpi: float = DPI) -> None:

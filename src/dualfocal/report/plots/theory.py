@@ -23,7 +23,7 @@ def phi_figure(gamma: float = FIGURE_1[0], c: float = FIGURE_1[1]) -> Figure:
     """Figure 1 of the paper, for any gamma > 0 and 0 <= C < 1: phi of both losses and the regions it derives."""
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axis = draw_phi(figure.subplots(), gamma, c)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 
@@ -52,10 +52,15 @@ def draw_phi(axis: Axes, gamma: float, c: float) -> Axes:
         axis.plot([at], [height], "o", color=colour, markersize=5)
         axis.annotate(text, (at, height), shift, textcoords="offset points", color=colour)
     top = max(focal.max(), dual.max())
-    # The under-confident regions that the paper derives, as bars below the curves.
-    starts = ((found.focal_v_prime, BLUE, "focal loss"), (found.v_uc, VERMILION, "dual focal loss"))
-    for row, (start, colour, name) in enumerate(starts):
+    # The regions that the paper derives, as bars below the curves.
+    ends = (
+        (found.focal_v_m, found.focal_v_prime, BLUE, "focal loss"),
+        (found.v_m, found.v_uc, VERMILION, "dual focal loss"),
+    )
+    for row, (v_m, start, colour, name) in enumerate(ends):
         height = (-0.08 - 0.11 * row) * top
+        label = "" if row else "claimed over-confident"
+        axis.barh(height, v_m, 0.085 * top, facecolor="none", edgecolor=colour, hatch="////", label=label)
         axis.barh(height, 1 - start, 0.085 * top, left=start, color=colour, alpha=0.35)
         text = f"{name}: claimed under-confident"
         end = 0.99 if start < 0.5 else start - 0.01  # inside the bar if it is long enough, else before it
@@ -104,7 +109,7 @@ def minimiser_figure(gammas: Sequence[float] = (1.0, 2.0, 5.0), others: Sequence
     draw_minimisers(right, minimiser_curves("dual_focal", gammas, others), "dual focal loss", VERMILION)
     left.set_ylabel("confidence of the minimiser, max $q^*$")
     shares = " : ".join(f"{share:g}" for share in others)
-    text = f"{len(others) + 1} classes, the others share the rest {shares}; predictions with exact ties left out"
+    text = f"{len(others) + 1} classes, the others share the rest {shares}; exact ties left out; gaps: the order of the classes changes"
     figure.supxlabel(text, fontsize=8, color="0.35")
     return figure
 

@@ -1,5 +1,6 @@
 """Calibration over the epochs of training."""
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ Floats = NDArray[np.float64]
 
 SMOOTHING = 0.5
 MARKS = 6  # on a line
+LONGEST_LABEL = 26  # characters of a line in the legend
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def ece_over_training(
             markersize=4.5,
             markevery=(place * every // len(curves), every),  # at other epochs for each, not to hide each other
             linewidth=1.3,
-            label=plain(name),
+            label=plain("\n".join(textwrap.wrap(name, LONGEST_LABEL))),
         )
     axis.set(xlabel="epoch", ylabel=f"{part} ECE [%]")
     axis.set_ylim(bottom=0)
