@@ -22,6 +22,7 @@ from dualfocal.metrics import Evaluation, brier_score, ece, nll
 from dualfocal.paper.errata import ERRATA, GROUPS, OUT_OF_SCOPE, Erratum, find_errata
 from dualfocal.paper.published import Table, load_published, published
 from dualfocal.paper.recipes import GAMMA, preset
+from dualfocal.theory import check_claims
 from dualfocal.train.recipe import Recipe
 
 BY_KEY = {erratum.key: erratum for erratum in ERRATA}
@@ -309,6 +310,13 @@ def test_the_jump_of_the_loss() -> None:
 def risk(q: torch.Tensor, eta: torch.Tensor, gamma: float) -> float:
     """By the loss itself, as class probabilities are its targets."""
     return float(dual_focal_loss(q.log()[None], eta[None], gamma=gamma, reduction="sum"))
+
+
+def test_the_region_that_is_called_under_confident() -> None:
+    (numbers,) = (c.numbers for c in check_claims(1.0) if c.says == "under-confident for q_m in [v^uc, 1)")
+    assert (numbers["of"], numbers["inside"], numbers["right"]) == (156, 85, 54)
+    for number in ("156", "85", "54"):
+        assert f" {number} " in BY_KEY["underconfident-region"].what
 
 
 def test_the_order_below_the_top_class() -> None:
