@@ -88,8 +88,9 @@ def run_study(
         try:
             while True:
                 # No more than there are processes: what a pool has in its queue it also does after Ctrl-C.
-                for key, folder in islice(next_ones, jobs - len(waiting)):
-                    waiting[pool.submit(_train, recipes[key], str(folder), data_root, device)] = key
+                with _interrupts_later():
+                    for key, folder in islice(next_ones, jobs - len(waiting)):
+                        waiting[pool.submit(_train, recipes[key], str(folder), data_root, device)] = key
                 if not waiting:
                     break
                 done, _ = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
@@ -101,12 +102,27 @@ def run_study(
         except BrokenProcessPool as error:
             raise RunError(f"{out}: a process was killed, for want of memory perhaps; --jobs 1 takes less") from error
         except BaseException:
-            for process in multiprocessing.active_children():
-                with suppress(ProcessLookupError, TypeError):
-                    os.kill(process.pid, signal.SIGINT)  # type: ignore[arg-type]  # whoever trains saves, and ends
-            pool.shutdown(wait=True, cancel_futures=True)
+            left_over = {future for future in waiting if not future.cancel()}
+            while left_over:  # again and again: who loads data, or torch itself, does not mind it yet
+                for process in multiprocessing.active_children():
+                    with suppress(ProcessLookupError, TypeError):
+                        os.kill(process.pid, signal.SIGINT)  # type: ignore[arg-type]  # whoever trains saves, and ends
+                left_over = wait(left_over, timeout=LOOK).not_done
             raise
     return failed
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Ctrl-C waits until processes are started, and in those until they are ready: none ends with a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # new processes inherit it
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -128,6 +144,8 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 def _begin(threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a training minds it; an idle process has nothing to say
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     torch.set_num_threads(threads)
 
 
