@@ -261,6 +261,7 @@ def test_the_interval_is_that_of_one_more_run() -> None:
     half = stats.t.ppf(0.95, 2) * np.std(values, ddof=1) * math.sqrt(1 + 1 / 3)
     assert row.interval == pytest.approx((0.005 - half, 0.005 + half))
     assert row.agrees
+    assert Row(training, "ece", "before", None, cell, [0.001, 0.009], []).interval[0] == 0  # no ECE is negative
     assert not Row(training, "ece", "before", None, cell, [0.5, 0.51], []).agrees
     assert Row(training, "ece", "before", None, cell, [0.5], []).agrees is None
     assert Row(training, "ece", "before", None, None, values, []).agrees is None

@@ -57,7 +57,7 @@ class Row:
         number = len(self.ours)
         quantile = float(student.ppf((1 + LEVEL) / 2, number - 1))
         half = quantile * statistics.stdev(self.ours) * math.sqrt(1 + 1 / number)
-        return self.mean - half, self.mean + half
+        return max(self.mean - half, 0.0), self.mean + half  # no number of the tables is negative
 
     @property
     def agrees(self) -> bool | None:
