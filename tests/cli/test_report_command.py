@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 from dualfocal import metrics
+from dualfocal.paper.recipes import preset
+from dualfocal.train import outcome, train
 
 
 @pytest.fixture(autouse=True)
@@ -68,14 +71,30 @@ def test_options_reach_the_metrics(run):
         (("a.npz", "-o", "a.npz"), "--out: a.npz is read from, it would be lost"),
         (("a.npz", "-o", "page.txt"), "a report must be called .html or .htm, got 'page.txt'"),
         (("a.npz", "-o", "nowhere/page.html"), "nowhere/page.html: there is no folder 'nowhere'"),
+        (("a.npz", "--num-bins", "1001"), "num_bins of a report must be from 1 to 1,000, got 1001"),
+        (("a.npz", "./../{here}/a.npz"), "a.npz is given more than once"),
+        (("empty",), "empty: must be a file, a run folder or a folder of finished runs, but there is none in it"),
         (("a.npz", "--calibrators", "temprature"), "there is no calibrator 'temprature'; there are: "),
         (("a.npz", "--calibrators", "vector,vector"), "calibrators must differ, vector is given more than once"),
         (("score.npz", "--probs", "score", "--target", "outcome"), "score.npz: probabilities of shape (200,) are one"),
     ],
 )
 def test_bad_input_is_one_line(refused, arguments, line):
+    Path("empty").mkdir()
+    arguments = [argument.replace("{here}", Path.cwd().name) for argument in arguments]
     assert refused("report", *arguments).startswith(line)
     assert not Path("report.html").exists()
+
+
+def test_a_folder_stands_for_its_finished_runs(run, monkeypatch):
+    monkeypatch.setattr(outcome, "metrics_of", lambda predictions: {})  # it has tests of its own
+    train(preset("digits", ["epochs=1", "batch_size=200"]), "runs/b", progress=False)
+    shutil.copytree("runs/b", "runs/a")
+    shutil.copytree("runs/b", "runs/c")
+    Path("runs/c/result.json").unlink()
+    _, err = run("report", "runs", "--calibrators", "none")
+    assert [of["name"] for of in contents()["runs"]] == ["a", "b"]
+    assert err == "dualfocal: left out, not finished: runs/c (stopped)\n"
 
 
 def test_an_old_report_stays_when_a_new_one_fails(run, refused):

@@ -17,7 +17,7 @@ import torch
 from dualfocal import metrics
 from dualfocal.calibrators import log_probs
 from dualfocal.metrics._ranked import Ranked
-from dualfocal.metrics.bins import BinStats, to_units
+from dualfocal.metrics.bins import ONE, BinStats, to_units
 from dualfocal.metrics.calibration import adaptive_error
 
 HOSTILE = [
@@ -94,21 +94,21 @@ def arrays_of(file: Path, i: int = 0) -> dict[str, Any]:
     found = re.search(rf'<script type="text/plain" id="values-{i}">(.*?)</script>', file.read_text())
     assert found is not None
     content, n = base64.b64decode(found[1]), spec["count"]
-    names = [("values", "<f4", spec["numClasses"]), ("target", "<u4", 1)]
+    names = [("target", "<u4", 1), ("predicted", "<u4", 1)]
     if spec["kind"] == "log_sums":
-        names = [("log_sums", "<f4", len(spec["temperatures"])), ("of_target", "<f4", 1), *names[1:]]
-        names += [("predicted", "<u4", 1)]
+        names = [("log_sums", "<f4", len(spec["temperatures"])), ("of_target", "<f4", 1), *names]
+    else:
+        names = [("values", "<f4", spec["numClasses"]), *names]
+    if spec["exact"]:
+        names = [("units", "<f8", 1), ("nll", "<f8", 1), *names]
     arrays, offset = dict(spec), 0
     for name, kind, width in names:
         array = np.frombuffer(content, kind, n * width, offset)
         offset += array.nbytes
-        arrays[name] = torch.from_numpy(array.astype(np.int64 if kind == "<u4" else np.float32))
+        arrays[name] = torch.from_numpy(array.astype({"<u4": np.int64, "<f4": np.float32, "<f8": np.float64}[kind]))
     assert offset == len(content)
-    if "values" in arrays:
-        arrays["values"] = arrays["values"].view(n, -1)
-        arrays["predicted"] = torch.from_numpy(arrays["values"].numpy().argmax(1))
-    else:
-        arrays["log_sums"] = arrays["log_sums"].view(n, -1)
+    wide = "values" if "values" in arrays else "log_sums"
+    arrays[wide] = arrays[wide].view(n, -1)
     return arrays
 
 
@@ -118,8 +118,13 @@ def expected(
     """What dualfocal.metrics says of these numbers at one setting of the controls."""
     keep = torch.ones(data["count"], dtype=torch.bool) if of_class is None else data["predicted"] == of_class
     target = data["target"][keep]
+    if data["exact"] and temperature == 1:
+        return _of_sums(data, keep, data["units"] / ONE, data["nll"], num_bins, mass)
     if data["kind"] == "log_sums":
-        return _of_log_sums(data, keep, num_bins, mass, temperature)
+        column = int(np.argmin(np.abs(np.log(np.array(data["temperatures"]) / temperature))))
+        log_sum = data["log_sums"][:, column].double()
+        nll = log_sum - data["of_target"].double() / data["temperatures"][column]
+        return _of_sums(data, keep, (-log_sum).exp(), nll, num_bins, mass)
     values, options = data["values"][keep], {"binary": "positive" if data["positive"] else None}
     if data["kind"] == "probs" and temperature == 1:
         options["input"] = "probs"
@@ -134,19 +139,17 @@ def expected(
     }
 
 
-def _of_log_sums(
-    data: dict[str, Any], keep: torch.Tensor, num_bins: int, mass: bool, temperature: float
+def _of_sums(
+    data: dict[str, Any], keep: torch.Tensor, confidence: torch.Tensor, nll: torch.Tensor, num_bins: int, mass: bool
 ) -> dict[str, float]:
-    column = int(np.argmin(np.abs(np.log(np.array(data["temperatures"]) / temperature))))
-    log_sum = data["log_sums"][keep, column].double()
     right = (data["predicted"] == data["target"])[keep]
-    confidence = (-log_sum).exp()
-    bins = BinStats.from_confidence(confidence, right, num_bins=num_bins)
-    ranked = Ranked.of(to_units(confidence), right)
+    correct = data["target"][keep] == 1 if data["positive"] else right
+    bins = BinStats.from_confidence(confidence[keep], correct, num_bins=num_bins)
+    ranked = Ranked.of(to_units(confidence[keep]), correct)
     return {
         "count": int(keep.sum()),
         "ece": adaptive_error(ranked, num_bins, None)[0] if mass else float(bins.ece()),
-        "nll": float((log_sum - data["of_target"][keep].double() / data["temperatures"][column]).mean()),
+        "nll": float(nll[keep].mean()),
         "error": 1 - float(right.double().mean()),
     }
 

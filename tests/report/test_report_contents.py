@@ -83,9 +83,12 @@ def test_tables_say_what_the_metrics_say(pages, logits):
     result = metrics.evaluate(*logits, inference=True)
     assert run["verdict"] == result.verdict()
     expected = [row[1] for row in result.table()[1][:-1]]
-    assert texts(run["metrics"], 1)[: len(expected)] == expected
+    [table] = run["metrics"]
+    assert texts(table, 1)[: len(expected)] == expected
+    assert texts(table, 1)[-2:] == [f"{100 * result.overconfidence:+.2f}", "< 0.001"]
+    assert table["rows"][-1][1][1] == result.inference.p_value
     floor = result.inference.floors["ece"]
-    [remark] = [row[1][2] for row in run["metrics"]["rows"] if row[0] == "ECE [%]"]
+    [remark] = [row[1][2] for row in table["rows"] if row[0] == "ECE [%]"]
     assert remark == f"floor {100 * floor.mean:.2f}, 95 % {100 * floor.q95:.2f}"
 
 
@@ -98,7 +101,8 @@ def test_classes_are_judged_by_what_is_predicted(pages, logits):
     for c, name in enumerate(HOSTILE):
         mine = predicted == c
         p, right = confidence[mine], (target == c)[mine].double()
-        gap, chance = float(p.mean() - right.mean()), 1.96 * float((p * (1 - p)).sum().sqrt() / mine.sum())
+        gap = float(p.mean() - right.mean())
+        chance = rows[name][5] / 100  # test_report_chance.py
         expected = [int((target == c).sum()), int(mine.sum()), right.mean(), p.mean(), gap, chance]
         expected += [max(0.0, abs(gap) - chance)]
         expected[2:] = [100 * float(value) for value in expected[2:]]
@@ -141,7 +145,10 @@ def test_files_are_cross_fitted(folder, pages, logits, tmp_path):
     assert dict(zip(texts(run["calibrators"], 0), texts(run["calibrators"], 1), strict=True)) == {
         of.name: f"{of.scores['nll']:.4f}" for of in found.methods
     }
-    assert run["advice"] == found.verdict()
+    assert run["advice"] == f"{found.verdict()} (Chosen among 2 methods on these same samples.)"
+    assert run["calibrators"]["caption"] == "Calibrators: means over 2 repeats"
+    titles = [column["title"] for column in run["metrics"][0]["columns"]]
+    assert titles == ["metric", "as it is", *(f"{of.name}, repeat 1" for of in found.methods if of.name != "as it is")]
     assert run["how"].startswith(found.caveat())
     fitted = make_calibrator("temperature").fit(*logits)
     assert run["temperature"] == float(fitted.temperature)
@@ -199,7 +206,7 @@ def test_images_are_those_of_the_samples(runs, folder):
 
 def test_images_of_other_data_are_not_shown(runs, folder, tmp_path, monkeypatch):
     other = load_data("digits", noise=0.5, split_seed=5)
-    monkeypatch.setattr("dualfocal.report.mistakes.load_data", lambda *_, **__: other)
+    monkeypatch.setattr("dualfocal.report.library.load_data", lambda *_, **__: other)
     write_report([folder / "a"], tmp_path / "page.html", calibrators=())
     contents = contents_of(tmp_path / "page.html")
     assert contents["images"] == {}

@@ -5,36 +5,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from dualfocal.calibrators._base import Calibrator, log_probs
+from dualfocal.calibrators.ranking import AS_IS, Scored, Unranked, advice, has_ends, nats, ranked, recommend, unranked
 from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
 from dualfocal.losses._common import compute_dtype
 from dualfocal.metrics._rows import Array, Rows, as_rows, as_tensor, check_count, check_level
 from dualfocal.metrics._scan import scan
-from dualfocal.metrics.comparison import Difference, interval
-from dualfocal.metrics.evaluation import Evaluation, evaluate_rows, finite, text_table
-from dualfocal.metrics.resampling import Progress, resample
+from dualfocal.metrics.comparison import Difference
+from dualfocal.metrics.evaluation import evaluate_rows, finite, text_table
+from dualfocal.metrics.resampling import Progress
 
-AS_IS = "as it is"
 LEAST = 20  # samples
-COMPARED = ("nll", "brier", "error", "ece")
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A method, cross-fitted: what it made of samples that its fits had not seen."""
-
-    name: str
-    evaluation: Evaluation  # of the first repeat, with floors
-    scores: dict[str, float]  # nll, brier, error and ece, means over the repeats
-    changes: dict[str, Difference]  # of these, from the model as it is (a) to this method (b)
-    behind: Difference  # in NLL: from the best method (a) to this one (b)
-    argmax_changed: float  # share of samples whose predicted class is another
-    notes: tuple[str, ...]  # what the fits had to say
 
 
 @dataclass(frozen=True)
@@ -43,7 +28,7 @@ class CrossFit:
 
     methods: tuple[Scored, ...]  # the lowest NLL first; the model as it is is one of them
     refused: dict[str, str]  # method to reason
-    recommended: str  # the simplest that helps for certain and is not told apart from the lowest NLL, or the lowest
+    recommended: str  # the simplest that helps for certain and is not told apart from the lowest NLL
     folds: int
     repeats: int
     level: float
@@ -54,18 +39,7 @@ class CrossFit:
 
     def verdict(self) -> str:
         """What to do, in a sentence or two."""
-        best, advised = self.methods[0], self[self.recommended]
-        gain = advised.changes["nll"]
-        if best.name == AS_IS and len(self.methods) == 1:
-            return "No method could be fitted to these data."
-        if advised.name == AS_IS:
-            text = "Leave the model as it is: no method lowers its NLL by more than chance may."
-            return text if best is advised else f"{text} {_behind(best, advised)}"
-        text = (
-            f"Use {advised.name}: it lowers the NLL by {-gain.difference:.4f} nats "
-            f"({-gain.high:.4f} to {-gain.low:.4f}, {100 * self.level:.4g} % interval)."
-        )
-        return text if best is advised else f"{text} {_behind(best, advised)}"
+        return advice(self.methods, self.recommended, self.level)
 
     def caveat(self) -> str:
         """What the numbers are of."""
@@ -88,12 +62,13 @@ class CrossFit:
         rows = []
         for of in self.methods:
             change, floors = of.changes["nll"], of.evaluation.inference
-            half = (change.high - change.low) / 2
+            size = "" if of.name == AS_IS or math.isnan(change.difference) else nats(change.difference, "+")
+            half = f" ± {nats((change.high - change.low) / 2)}" if has_ends(change) else ""
             rows.append(
                 [
                     of.name,
-                    f"{of.scores['nll']:.4f}",
-                    "" if of.name == AS_IS else f"{change.difference:+.4f} ± {half:.4f}",
+                    nats(of.scores["nll"]),
+                    f"{size}{half}" if size else "",
                     f"{100 * of.scores['ece']:.2f}",
                     "" if floors is None else f"{100 * floors.floors['ece'].mean:.2f}",
                     f"{100 * of.scores['error']:.2f}",
@@ -222,14 +197,9 @@ def cross_fit(
             after = [replace(rows, values=of_repeat, input="logits", dtype=torch.float64) for of_repeat in calibrated]
             changed = torch.stack([of_repeat.argmax(1) != given.argmax(1) for of_repeat in calibrated])
             found.append(score(name, after, changed=float(changed.double().mean()), notes=notes))
-    ranked = _ranked(found, level)
-    simple_first = [AS_IS, *(name for name in CALIBRATORS if name in made), *made]
-    # An infinite NLL has no interval, and is behind any finite one.
-    finite_first = math.isfinite(ranked[0].scores["nll"])
-    equal = {of.name for of in ranked if of.behind.low <= 0 and (math.isfinite(of.scores["nll"]) or not finite_first)}
-    helpful = {ranked[0].name, AS_IS, *(of.name for of in ranked if of.changes["nll"].high < 0)}
-    recommended = next(name for name in simple_first if name in equal & helpful)
-    return CrossFit(ranked, refused, recommended, folds, repeats, level, seed)
+    methods_by_nll = ranked(found, level)
+    recommended = recommend(methods_by_nll, [*(name for name in CALIBRATORS if name in made), *made])
+    return CrossFit(methods_by_nll, refused, recommended, folds, repeats, level, seed)
 
 
 def _images(target: Tensor, ignore_index: int) -> Tensor | None:
@@ -274,15 +244,6 @@ def _out_of_fold(
     return results, tuple(notes)
 
 
-class _Unranked(NamedTuple):
-    name: str
-    evaluation: Evaluation
-    scores: dict[str, float]
-    draws: dict[str, Tensor]  # of the scores, on resampled data
-    changed: float
-    notes: tuple[str, ...]
-
-
 def _score(
     name: str,
     repeats: list[Rows],
@@ -292,45 +253,9 @@ def _score(
     seed: int,
     changed: float = 0.0,
     notes: tuple[str, ...] = (),
-) -> _Unranked:
+) -> Unranked:
     """Metrics, and the same on resampled data: the draws depend on the seed alone, and are the same for all methods."""
     seen = [(rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)) for rows in repeats]
     first = evaluate_rows(*seen[0], num_bins, inference=True, level=level, seed=seed)
     found = [first, *(evaluate_rows(*one, num_bins) for one in seen[1:])]
-    drawn = resample(seen, num_bins, seed=seed, every_metric=False)
-    scores = {metric: sum(getattr(of, metric) for of in found) / len(found) for metric in COMPARED}
-    return _Unranked(name, first, scores, {metric: drawn[metric].mean(1) for metric in COMPARED}, changed, notes)
-
-
-def _ranked(found: list[_Unranked], level: float) -> tuple[Scored, ...]:
-    """The lowest NLL first; differences from the first of ``found``, the model as it is."""
-    before, best = found[0], min(found, key=lambda of: of.scores["nll"])
-
-    def between(a: _Unranked, b: _Unranked, metric: str) -> Difference:
-        centre = b.scores[metric] - a.scores[metric]
-        return Difference(
-            a.scores[metric], b.scores[metric], *interval(b.draws[metric] - a.draws[metric], centre, level)
-        )
-
-    scored = [
-        Scored(
-            name=of.name,
-            evaluation=of.evaluation,
-            scores=of.scores,
-            changes={metric: between(before, of, metric) for metric in COMPARED},
-            behind=between(best, of, "nll"),
-            argmax_changed=of.changed,
-            notes=of.notes,
-        )
-        for of in found
-    ]
-    return tuple(sorted(scored, key=lambda of: of.scores["nll"]))
-
-
-def _behind(best: Scored, advised: Scored) -> str:
-    d = advised.behind
-    simpler = "" if advised.name == AS_IS else f", and {advised.name} is simpler"
-    return (
-        f"{best.name} has the lowest NLL, but by {d.difference:.4f} nats ({d.low:+.4f} to {d.high:+.4f}) only, "
-        f"which chance can explain{simpler}."
-    )
+    return unranked(name, found, seen, num_bins=num_bins, seed=seed, changed=changed, notes=notes)

@@ -26,15 +26,17 @@ from dualfocal.report.calibrated import DEFAULT
 
 
 def report(
-    inputs: Annotated[list[Path], typer.Argument(metavar="RUN|FILE", help=f"{FILES}Several go side by side.")],
+    inputs: Annotated[
+        list[Path], typer.Argument(metavar="RUN|FILE", help=f"{FILES}Or a folder of runs. Several go side by side.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page: .html.")] = Path("report.html"),
-    title: Annotated[str | None, typer.Option(help="Of the page.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     calibrators: Annotated[
         str,
         typer.Option(
             metavar="METHODS",
-            help="Shown beside the model as it is: `none`, `all`, or these, separated by commas: "
-            f"{', '.join(CALIBRATORS)}; joined by + for a chain.",
+            help="Calibrators to try: `none`, `all`, or some of these, separated by commas: "
+            f"{', '.join(CALIBRATORS)}. Names joined by + are a chain.",
         ),
     ] = ",".join(DEFAULT),
     data_root: Annotated[
@@ -58,15 +60,21 @@ def report(
 
         dualfocal report runs/cross_entropy runs/dual_focal -o report.html
 
+        dualfocal report runs  # all finished runs in there
+
         dualfocal report predictions.csv --probs score --target outcome --binary top_label
     """
     # pillow and the templates are needed here alone
     from dualfocal.report.calibrated import parse_methods
     from dualfocal.report.html import write_report
-    from dualfocal.report.subjects import Reading
+    from dualfocal.report.subjects import Reading, find_inputs
 
     printer, err = consoles(False)
     with bad_input_ends(), Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        inputs, unfinished = find_inputs(inputs)
+        if unfinished:
+            names = ", ".join(f"{run.path} ({run.state})" for run in unfinished)
+            typer.echo(f"dualfocal: left out, not finished: {names}", err=True)
         check_output(out, *inputs)
         bar = progress.add_task("reading", total=1.0)
         size = write_report(

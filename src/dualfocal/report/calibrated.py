@@ -7,12 +7,8 @@ import torch
 from torch import Tensor
 
 from dualfocal.calibrators import CALIBRATORS, Calibrator, TemperatureScaling, cross_fit, log_probs, make_calibrator
-from dualfocal.calibrators.cross_fitting import AS_IS, LEAST, CrossFit
-from dualfocal.metrics import Evaluation
+from dualfocal.calibrators.ranking import AS_IS, Scored, Unranked, advice, ranked, recommend, unranked
 from dualfocal.metrics._rows import Rows
-from dualfocal.metrics.comparison import LEAST as LEAST_COMPARED
-from dualfocal.metrics.comparison import Difference, interval
-from dualfocal.metrics.resampling import resample
 from dualfocal.predictions import PredictionsError
 from dualfocal.report.subjects import Reading, Subject
 
@@ -23,27 +19,15 @@ Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True)
-class Method:
-    """A calibrator's effect on the samples of a report."""
-
-    name: str
-    evaluation: Evaluation
-    nll: float
-    ece: float
-    error: float
-    change: Difference | None  # in NLL, from the model as it is; None: it is the model as it is
-    moved: float  # share of samples whose predicted class is another
-    temperature: float | None = None
-
-
-@dataclass(frozen=True)
 class Calibrated:
     """The model as it is and every method, how they were fitted, and what follows."""
 
-    methods: tuple[Method, ...]  # the model as it is first
+    methods: tuple[Scored, ...]  # the model as it is first, then by NLL
+    repeats: int  # of cross-fitting, over which scores are means; 1: there was one fit
     how: str
     advice: str
     remarks: tuple[str, ...]  # methods that refused the data, and what fits had to say
+    temperatures: dict[str, float]  # by method, where it is one number
     temperature: float | None  # for the slider of the page
     temperature_from: str
 
@@ -68,134 +52,134 @@ def parse_methods(text: str) -> tuple[str, ...]:
 
 def calibrate(subject: Subject, names: Sequence[str], reading: Reading, progress: Progress) -> Calibrated:
     """Score calibrators on the samples of a report, by fits that have not seen them."""
-    before = Method(AS_IS, *_scores(subject.evaluation), None, 0.0)
-    validation = _validation(subject, reading)
+    validation, remark = _validation(subject, reading)
     fitted_on = validation if validation is not None else subject.rows
-    temperature = _temperature(fitted_on)
-    where = "the validation part" if validation is not None else "these same samples"
-    if not names:
-        return Calibrated((before,), "", "", (), temperature, where)
-    if validation is not None:
-        return _of_validation(subject, validation, before, names, reading, progress, temperature)
-    smallest = max(LEAST, FOLDS)
-    if len(subject.rows) < smallest:
-        how = f"No calibrator was tried: that needs {smallest} samples, there are {len(subject.rows)}."
-        return Calibrated((before,), how, "", (), temperature, where)
-    found = cross_fit(
-        subject.data.values,
-        subject.data.target,
-        {name: make_calibrator(name) for name in names},
-        input=subject.data.input,
-        folds=FOLDS,
-        repeats=REPEATS,
-        num_bins=reading.num_bins,
-        ignore_index=reading.ignore_index,
-        binary=reading.binary,
-        level=reading.level,
-        seed=reading.seed,
-        progress=progress,
+    found = Calibrated(
+        methods=ranked([_as_it_is(subject, reading)], reading.level),
+        repeats=1,
+        how="",
+        advice="",
+        remarks=(remark,) if remark else (),
+        temperatures={},
+        temperature=_temperature(fitted_on),
+        temperature_from="the validation part" if validation is not None else "these same samples",
     )
-    return _of_cross_fit(found, before, temperature, where)
+    if not names:
+        return found
+    if validation is not None:
+        return _of_validation(found, subject, validation, names, reading, progress)
+    return _cross_fitted(found, subject, names, reading, progress)
 
 
-def _of_cross_fit(found: CrossFit, before: Method, temperature: float | None, where: str) -> Calibrated:
-    methods = [
-        Method(
-            name=of.name,
-            evaluation=of.evaluation,
-            nll=of.scores["nll"],
-            ece=of.scores["ece"],
-            error=of.scores["error"],
-            change=of.changes["nll"],
-            moved=of.argmax_changed,
+def _cross_fitted(
+    found: Calibrated, subject: Subject, names: Sequence[str], reading: Reading, progress: Progress
+) -> Calibrated:
+    calibrators = {name: make_calibrator(name) for name in names}
+    try:
+        crossed = cross_fit(
+            subject.data.values,
+            subject.data.target,
+            calibrators,
+            input=subject.data.input,
+            folds=FOLDS,
+            repeats=REPEATS,
+            num_bins=reading.num_bins,
+            ignore_index=reading.ignore_index,
+            binary=reading.binary,
+            level=reading.level,
+            seed=reading.seed,
+            progress=progress,
         )
-        for of in found.methods
-        if of.name != AS_IS
-    ]
-    remarks = [f"{name} refused: {reason}" for name, reason in found.refused.items()]
-    remarks += [f"{', '.join(names)}: {note}" for note, names in found.notes().items()]
-    how = f"{found.caveat()} Scores are means over the repeats; the table of all metrics is of the first."
-    return Calibrated((before, *methods), how, found.verdict(), tuple(remarks), temperature, where)
+    except ValueError as error:  # too few samples, or images, to be dealt into folds
+        return replace(found, how=f"No calibrator was tried: {error}.")
+    remarks = [f"{name} refused: {reason}" for name, reason in crossed.refused.items()]
+    remarks += [f"{', '.join(of)}: {note}" for note, of in crossed.notes().items()]
+    return replace(
+        found,
+        methods=_as_it_is_first(crossed.methods),
+        repeats=REPEATS,
+        how=f"{crossed.caveat()} Scores in the table of calibrators are means over the repeats.",
+        advice=f"{crossed.verdict()}{_choice(crossed.methods)}",
+        remarks=(*found.remarks, *remarks),
+    )
 
 
 def _of_validation(
-    subject: Subject,
-    validation: Rows,
-    before: Method,
-    names: Sequence[str],
-    reading: Reading,
-    progress: Progress,
-    temperature: float | None,
+    found: Calibrated, subject: Subject, validation: Rows, names: Sequence[str], reading: Reading, progress: Progress
 ) -> Calibrated:
-    rows, methods, remarks = subject.rows, [before], list[str]()
-    given = _as_logits(rows)
+    methods, remarks, temperatures = [_as_it_is(subject, reading)], list[str](), dict[str, float]()
     for done, name in enumerate(names):
         calibrator = make_calibrator(name)
         try:
             calibrator.fit(_as_logits(validation), validation.target)
+            methods.append(_applied(name, calibrator, subject, reading))
         except ValueError as error:
             remarks.append(f"{name} refused: {error}")
         else:
-            methods.append(_applied(name, calibrator, given, subject, reading))
             assert calibrator.report is not None
             remarks += [f"{name}: {note}" for note in calibrator.report.notes]
+            if isinstance(calibrator, TemperatureScaling):
+                temperatures[name] = float(calibrator.temperature)
         progress((done + 1) / len(names))
-    how = (
-        f"Fitted on the run's validation part ({len(validation):,} samples), scored on its "
-        f"{subject.part(reading)} part ({len(rows):,}), which no fit has seen."
-    )
-    return Calibrated(
-        tuple(methods), how, _advice(methods, reading.level), tuple(remarks), temperature, "the validation part"
+    by_nll = ranked(methods, reading.level)
+    simple_first = [*(name for name in CALIBRATORS if name in names), *names]
+    return replace(
+        found,
+        methods=_as_it_is_first(by_nll),
+        how=f"Fitted on the run's validation part ({len(validation):,} samples), scored on its "
+        f"{subject.part(reading)} part ({len(subject.rows):,}), which no fit has seen.",
+        advice=f"{advice(by_nll, recommend(by_nll, simple_first), reading.level)}{_choice(by_nll)}",
+        remarks=tuple(remarks),
+        temperatures=temperatures,
     )
 
 
-def _applied(name: str, calibrator: Calibrator, given: Tensor, subject: Subject, reading: Reading) -> Method:
+def _as_it_is(subject: Subject, reading: Reading) -> Unranked:
+    seen = [(subject.rows, subject.seen)]
+    return unranked(AS_IS, [subject.evaluation], seen, num_bins=reading.num_bins, seed=reading.seed)
+
+
+def _applied(name: str, calibrator: Calibrator, subject: Subject, reading: Reading) -> Unranked:
+    given = _as_logits(subject.rows)
     calibrated = calibrator(given)
     rows = replace(subject.rows, values=calibrated, input="logits", dtype=torch.float64)
     seen = reading.scan(rows)
-    found = reading.evaluate(rows, seen)
-    gain = found.nll - subject.evaluation.nll
-    ends = (-torch.inf, torch.inf)
-    if len(rows) >= LEAST_COMPARED:
-        pair = [(subject.rows, subject.seen), (rows, seen)]
-        drawn = resample(pair, reading.num_bins, seed=reading.seed, every_metric=False)["nll"]
-        ends = interval(drawn[:, 1] - drawn[:, 0], gain, reading.level)
-    return Method(
+    return unranked(
         name,
-        found,
-        *_scores(found)[1:],
-        Difference(subject.evaluation.nll, found.nll, *ends),
-        float((given.argmax(1) != calibrated.argmax(1)).double().mean()),
-        float(calibrator.temperature) if isinstance(calibrator, TemperatureScaling) else None,
+        [reading.evaluate(rows, seen)],
+        [(rows, seen)],
+        num_bins=reading.num_bins,
+        seed=reading.seed,
+        changed=float((given.argmax(1) != calibrated.argmax(1)).double().mean()),
     )
 
 
-def _scores(found: Evaluation) -> tuple[Evaluation, float, float, float]:
-    return found, found.nll, found.ece, found.error
+def _as_it_is_first(methods: Sequence[Scored]) -> tuple[Scored, ...]:
+    return tuple(sorted(methods, key=lambda of: of.name != AS_IS))
 
 
-def _advice(methods: Sequence[Method], level: float) -> str:
-    """What the best of them did, with the interval that it must be read with."""
-    changes = [(of.name, of.change) for of in methods if of.change is not None]
-    if not changes:
-        return "No method could be fitted to these data."
-    name, best = min(changes, key=lambda change: change[1].difference)
-    if best.difference >= 0:
-        return "No method lowers the NLL."
-    ends = f"{-best.high:.4f} to {-best.low:.4f}, {100 * level:.4g} % interval"
-    text = f"The lowest NLL has {name}: it saves {-best.difference:.4f} nats ({ends})"
-    return f"{text}." if best.told_apart else f"{text}, which chance can explain."
+def _choice(methods: Sequence[Scored]) -> str:
+    """A choice by the numbers that it is then praised with looks better than it is."""
+    tried = len(methods) - 1
+    return f" (Chosen among {tried} methods on these same samples.)" if tried > 1 else ""
 
 
-def _validation(subject: Subject, reading: Reading) -> Rows | None:
-    """The validation part of a run, unless the report is of it."""
+def _validation(subject: Subject, reading: Reading) -> tuple[Rows | None, str]:
+    """The validation part of a run, unless the report is of it; and why it cannot be used, if it is there."""
     named = reading.logits or reading.probs or reading.target
     if subject.run is None or named or subject.part(reading) == "val":
-        return None
+        return None, ""
     try:
-        return reading.rows(reading.load(subject.path, "val"))
+        data = reading.load(subject.path, "val")
     except PredictionsError:  # a run without one
-        return None
+        return None, ""
+    try:
+        rows = reading.rows(data)
+        if rows.num_classes != subject.rows.num_classes:
+            raise ValueError(f"it has {rows.num_classes} classes, the samples have {subject.rows.num_classes}")
+    except (ValueError, IndexError) as error:
+        return None, f"The run's validation part cannot be used: {error}."
+    return rows, ""
 
 
 def _as_logits(rows: Rows) -> Tensor:

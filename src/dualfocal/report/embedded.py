@@ -4,6 +4,9 @@ A page computes confidences softmax(z / T) at any temperature T of its slider. W
 float32. With many it gets of each sample log sum exp((z - max z) / T) for every position of the slider: the confidence
 is its exp(-...), and that less (z_target - max z) / T is the NLL, so that nothing is approximated. Where even that
 would make the page too large it gets a random part of the samples, and says so.
+
+Where float32 loses something - of float64 input, or by log sums of probabilities that do not quite sum to 1 - the page
+also gets confidence and NLL at T = 1 in float64, as the tables have them. The predicted class always comes along.
 """
 
 import base64
@@ -16,12 +19,16 @@ from torch import Tensor
 
 from dualfocal.calibrators import log_probs
 from dualfocal.metrics._rows import Rows
+from dualfocal.metrics._scan import Scan
 
 OCTAVES, STEPS = 2.5, 8  # of the slider: T from 2^-2.5 to 2^2.5, eight steps for each doubling
 GRID = tuple(2.0 ** (k / STEPS) for k in range(-int(OCTAVES * STEPS), int(OCTAVES * STEPS) + 1))
 BYTES = 4 / 3 * 4  # of base64 for a number of 32 bits
 PADDING = 8
 BLOCK = 1 << 22  # logits widened at a time
+EXACT = 4  # numbers of 32 bits for confidence and NLL in float64
+SIGNIFICANT = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}  # bits of a dtype
+LOWEST = float(torch.finfo(torch.float32).min)
 
 
 @dataclass(frozen=True)
@@ -29,10 +36,14 @@ class Embedded:
     """Base64 of little-endian arrays, one after the other, and how to read it."""
 
     kind: str  # "logits", "probs" or "log_sums"
+    input: str  # what they were made from, "logits" or "probs"
     count: int  # samples
     total: int  # of which they are a random part, if it is larger
     num_classes: int
     positive: bool  # whether the confidence is that of class 1
+    exact: bool  # whether confidence and NLL at T = 1 come along
+    edge_bits: int  # to which edges of bins are rounded at T = 1
+    clipped: bool  # whether logits lie further below the largest than float32 can say
     temperatures: tuple[float, ...]  # of log_sums; () otherwise
     text: str
 
@@ -40,56 +51,76 @@ class Embedded:
         """All but the numbers themselves."""
         return {
             "kind": self.kind,
+            "input": self.input,
             "count": self.count,
             "total": self.total,
             "numClasses": self.num_classes,
             "positive": self.positive,
+            "exact": self.exact,
+            "edgeBits": self.edge_bits,
+            "clipped": self.clipped,
             "temperatures": list(self.temperatures),
         }
 
 
-def embed(rows: Rows, predicted: Tensor, limit: float, *, fitted: float | None = None, seed: int = 0) -> Embedded:
+def embed(
+    rows: Rows, seen: Scan, predicted: Tensor, limit: float, *, fitted: float | None = None, seed: int = 0
+) -> Embedded:
     """Put as many samples as ``limit`` bytes of base64 hold into text, all if they fit.
 
     Args:
         rows: the samples.
+        seen: their confidence and NLL.
         predicted: class of each.
         limit: bytes.
         fitted: a temperature that the slider shall have, too.
         seed: of the choice of samples.
     """
+    assert seen.nll is not None
     n, num_classes = len(rows), rows.num_classes
     temperatures = tuple(sorted({*GRID, *([] if fitted is None else [fitted])}))
-    whole, reduced = num_classes + 1, len(temperatures) + 3  # numbers for a sample
+    whole, reduced = _whole(rows), len(temperatures) + 3 + EXACT  # numbers for a sample
     few = n * whole * BYTES > limit and reduced < whole and not rows.positive
     count = min(n, max(1, int(limit / BYTES / (reduced if few else whole))))
-    values, target = rows.values, rows.target
+    chosen: slice | Tensor = slice(None)
     if count < n:
         chosen = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:count].sort().values
-        values, target, predicted = values[chosen], target[chosen], predicted[chosen]
-    arrays: tuple[Tensor, ...]
+    values, target = rows.values[chosen], rows.target[chosen]
+    exact = few or rows.values.dtype == torch.float64
+    clipped = False
     if few:
         logits = values if rows.input == "logits" else log_probs(values)
-        arrays = (*_log_sums(logits, target, temperatures), target, predicted)
+        sums, of_target = _log_sums(logits, target, temperatures)
+        of_target, clipped = _in_range(of_target)
+        arrays: tuple[Tensor, ...] = (sums, of_target)
     else:
-        arrays = (values, target)
+        if rows.input == "logits" and exact:
+            values, clipped = _in_range(values - values.amax(1, keepdim=True))
+        arrays = (values,)
+    text = b"".join(_bytes(array) for array in (*arrays, target, predicted[chosen]))
+    if exact:  # first: eight bytes must lie at a multiple of eight
+        text = _bytes(seen.confidence[chosen].double(), "<f8") + _bytes(seen.nll[chosen], "<f8") + text
     return Embedded(
         kind="log_sums" if few else rows.input,
+        input=rows.input,
         count=count,
         total=n,
         num_classes=num_classes,
         positive=rows.positive,
+        exact=exact,
+        edge_bits=SIGNIFICANT[rows.dtype],
+        clipped=clipped,
         temperatures=temperatures if few else (),
-        text=base64.b64encode(b"".join(map(_bytes, arrays))).decode(),
+        text=base64.b64encode(text).decode(),
     )
 
 
 def deal(samples: Sequence[Rows], room: float) -> list[float]:
     """Bytes of base64 for each set of samples: for all logits of all of them if there is room, else fair shares."""
-    whole = [len(rows) * (rows.num_classes + 1) * BYTES + PADDING for rows in samples]
+    whole = [len(rows) * _whole(rows) * BYTES + PADDING for rows in samples]
     if sum(whole) <= room:
         return whole
-    reduced = [len(rows) * (len(GRID) + 4) * BYTES + PADDING for rows in samples]
+    reduced = [len(rows) * (len(GRID) + 4 + EXACT) * BYTES + PADDING for rows in samples]
     least = [w if rows.positive else min(w, r) for rows, w, r in zip(samples, whole, reduced, strict=True)]
     return shares(least, room)
 
@@ -108,6 +139,11 @@ def shares(needs: list[float], total: float) -> list[float]:
     return given
 
 
+def _whole(rows: Rows) -> int:
+    """Numbers of 32 bits for a sample with all its classes."""
+    return rows.num_classes + 2 + (EXACT if rows.values.dtype == torch.float64 else 0)
+
+
 def _log_sums(logits: Tensor, target: Tensor, temperatures: tuple[float, ...]) -> tuple[Tensor, Tensor]:
     """log sum exp((z - max z) / T), (N, T), and z_target - max z, (N,)."""
     sums = torch.empty(len(logits), len(temperatures), dtype=torch.float64)
@@ -116,15 +152,21 @@ def _log_sums(logits: Tensor, target: Tensor, temperatures: tuple[float, ...]) -
     for start in range(0, len(logits), step):
         here = slice(start, start + step)
         below = logits[here].double()
-        below -= below.amax(1, keepdim=True)
+        below = below - below.amax(1, keepdim=True)
         of_target[here] = below.gather(1, target[here, None])[:, 0]
         for k, temperature in enumerate(temperatures):
             sums[here, k] = (below / temperature).exp_().sum(1).log_()
     return sums, of_target
 
 
-def _bytes(array: Tensor) -> bytes:
-    kind = "<f4" if array.is_floating_point() else "<u4"
+def _in_range(below: Tensor) -> tuple[Tensor, bool]:
+    """Numbers of at most 0 that float32 can hold, and whether some were lower; a class that is ruled out stays so."""
+    low = (below < LOWEST) & below.isfinite()
+    return below.masked_fill(low, LOWEST), bool(low.any())
+
+
+def _bytes(array: Tensor, kind: str = "") -> bytes:
+    kind = kind or ("<f4" if array.is_floating_point() else "<u4")
     if array.dtype in (torch.float16, torch.bfloat16):
         array = array.float()
     return np.ascontiguousarray(array.cpu().numpy().astype(kind)).tobytes()

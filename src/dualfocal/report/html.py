@@ -18,11 +18,13 @@ from typing import Any
 
 import dualfocal
 from dualfocal._files import atomic_path, check_place
-from dualfocal.report import provenance, tables
+from dualfocal.report import classes, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibrated, calibrate
 from dualfocal.report.embedded import OCTAVES, STEPS, Embedded, deal, embed
+from dualfocal.report.library import Library
 from dualfocal.report.mistakes import describe_mistakes
-from dualfocal.report.subjects import Reading, Subject, load_subjects, shortened
+from dualfocal.report.naming import shortened
+from dualfocal.report.subjects import Reading, Subject, load_subjects
 
 MOST_BYTES = 3_900_000  # of a page: under 4 MB, to go by mail
 DESCRIPTION = 1500  # bytes that tell how to read the numbers of one subject
@@ -96,7 +98,8 @@ def make_report(
 ) -> str:
     """The text of the page, see :func:`write_report`."""
     progress(0.0, "reading")
-    subjects = load_subjects(inputs, reading)
+    library = Library(data_root, reading)
+    subjects = [library.named(subject) for subject in load_subjects(inputs, reading)]
     found = []
     for i, subject in enumerate(subjects):
 
@@ -108,12 +111,12 @@ def make_report(
     title = shortened(
         title or f"Calibration of {subjects[0].name if len(subjects) == 1 else f'{len(subjects)} models'}"
     )
-    contents = _contents(title, subjects, found, reading, data_root)
+    contents = _contents(title, subjects, found, reading, library)
     # What is written so far has its size; the rest of the page is for the numbers that it computes from.
     room = MOST_BYTES - len(_page(title, subjects, contents, []).encode("utf-8", "replace"))
     limits = deal([subject.rows for subject in subjects], room - DESCRIPTION * len(subjects))
     blocks = [
-        embed(subject.rows, subject.predicted, limit, fitted=of.temperature, seed=reading.seed)
+        embed(subject.rows, subject.seen, subject.predicted, limit, fitted=of.temperature, seed=reading.seed)
         for subject, of, limit in zip(subjects, found, limits, strict=True)
     ]
     for record, block in zip(contents["runs"], blocks, strict=True):
@@ -122,20 +125,21 @@ def make_report(
 
 
 def _contents(
-    title: str, subjects: list[Subject], found: list[Calibrated], reading: Reading, data_root: Path | None
+    title: str, subjects: list[Subject], found: list[Calibrated], reading: Reading, library: Library
 ) -> dict[str, Any]:
     """Everything the page shows, but for the numbers it computes from."""
-    mistakes, images = describe_mistakes(subjects, reading, data_root)
-    class_rows = max(10, tables.MOST_CLASS_ROWS // len(subjects))
+    mistakes, images = describe_mistakes(subjects, reading, library)
+    class_rows = max(10, classes.MOST_ROWS // len(subjects))
     points = provenance.MOST_POINTS // len(subjects)
+    positive = subjects[0].rows.positive  # of all of them, or of none: it follows from the options
     runs = []
     for subject, of, wrong in zip(subjects, found, mistakes, strict=True):
-        by_class, note = tables.class_table(subject, class_rows)
+        by_class, note = classes.class_table(subject, class_rows)
         runs.append(
             {
                 "name": subject.name,
                 "verdict": subject.evaluation.verdict(),
-                "metrics": tables.metric_table(of.methods),
+                "metrics": tables.metric_tables(of, positive),
                 "calibrators": tables.calibrator_table(of, reading.level) if len(of.methods) > 1 else None,
                 "how": of.how,
                 "advice": of.advice,
@@ -151,10 +155,13 @@ def _contents(
         )
     names = {subject.class_names for subject in subjects}
     shared = names.pop() if len(names) == 1 else ()
+    why_none = "the inputs have different classes" if not shared else f"there are more than {MOST_CLASSES:,} classes"
     return {
         "title": title,
         "version": dualfocal.__version__,
         "classNames": list(shared) if len(shared) <= MOST_CLASSES else [],
+        "noFilter": why_none,
+        "positive": positive,
         "settings": {
             "numBins": reading.num_bins,
             "level": reading.level,
@@ -162,7 +169,7 @@ def _contents(
             "octaves": OCTAVES,
             "steps": STEPS,
         },
-        "summary": tables.summary_table(subjects, found) if len(subjects) > 1 else None,
+        "summary": tables.summary_table(subjects, found, positive) if len(subjects) > 1 else None,
         "recipes": provenance.differences(subjects),
         "runs": runs,
         "images": images,

@@ -4,7 +4,6 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from dualfocal.data import DataNotFoundError, DataSet, load_data
-from dualfocal.report.subjects import Reading, Subject, shortened
+from dualfocal.data import DataSet
+from dualfocal.report.library import Library
+from dualfocal.report.subjects import Reading, Subject
 
 SHOWN = 12  # mistakes of each subject
 MOST_IMAGE_BYTES = 400_000  # of all images of a page, as base64
@@ -46,15 +46,15 @@ def find_mistakes(subject: Subject) -> list[int]:
 
 
 def describe_mistakes(
-    subjects: Sequence[Subject], reading: Reading, data_root: Path | None
+    subjects: Sequence[Subject], reading: Reading, library: Library
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """For each subject its mistakes and a line on their images; and the images by key."""
-    library, pictures = _Library(data_root), Pictures()
+    pictures = Pictures()
     found = []
     for subject in subjects:
         rows = find_mistakes(subject)
         places = _places(subject, reading)
-        data, why = library.data_of(subject, reading) if rows else (None, "")
+        data, why = library.images_of(subject) if rows else (None, "")
         items = []
         low, high = (0.0, 1.0) if data is None else _range(data, reading, [int(places[row]) for row in rows])
         for row in rows:
@@ -71,55 +71,6 @@ def describe_mistakes(
         total = int((~subject.seen.right).sum())
         found.append({"items": items, "total": total, "note": why})
     return found, pictures.uris
-
-
-class _Library:
-    """The data sets of runs, each read once, and only where they lie on disk."""
-
-    def __init__(self, root: Path | None) -> None:
-        self.root = root
-        self.read: dict[str, DataSet | str] = {}
-
-    def key(self, subject: Subject) -> str:
-        """A number for each data set."""
-        return str(list(self.read).index(self._name(subject)))
-
-    def data_of(self, subject: Subject, reading: Reading) -> tuple[DataSet | None, str]:
-        """The data of a run if they have images of these very samples; otherwise why not, in a line."""
-        if subject.run is None:
-            return None, ""
-        name = self._name(subject)
-        if name not in self.read:
-            self.read[name] = self._load(subject)
-        data = self.read[name]
-        if isinstance(data, str):
-            return None, data
-        part = subject.part(reading)
-        index = data.splits.get(part, torch.empty(0, dtype=torch.int64))
-        # All labels must agree: an image beside the wrong sample would be worse than none.
-        if not torch.equal(data.target[index], subject.data.target.reshape(-1)):
-            return None, "No images: the data found here are not those that the run was tested on."
-        return data, ""
-
-    def _load(self, subject: Subject) -> DataSet | str:
-        assert subject.run is not None
-        recipe = subject.run.recipe
-        if "newsgroups" in recipe.data:
-            return "The samples are texts: there are no images."
-        try:
-            data = load_data(recipe.data, self.root, **recipe.data_options)
-        except DataNotFoundError:
-            return f"No images: {shortened(recipe.data)} is not among the data here (see --data-root)."
-        except (ValueError, OSError):
-            return f"No images: {shortened(recipe.data)} could not be read here (see --data-root)."
-        if data.inputs.ndim != 4 or data.inputs.shape[1] not in (1, 3):
-            return "The samples are no images."
-        return data
-
-    def _name(self, subject: Subject) -> str:
-        assert subject.run is not None
-        recipe = subject.run.recipe
-        return f"{recipe.data} {sorted(recipe.data_options.items())}"
 
 
 def _places(subject: Subject, reading: Reading) -> Tensor:
@@ -148,6 +99,7 @@ def _range(data: DataSet, reading: Reading, places: list[int]) -> tuple[float, f
 
 
 def _data_uri(pixels: Tensor) -> str:
+    pixels = pixels.nan_to_num(0.0)  # of values so far apart that their range is infinite
     array = np.rint(255 * pixels.clamp(0, 1).permute(1, 2, 0).numpy()).astype(np.uint8)
     image = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
     if max(image.size) > MOST_SIDE:

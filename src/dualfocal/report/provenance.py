@@ -1,11 +1,16 @@
 """Where predictions come from: recipe, versions, seeds, and the curves of the training."""
 
 import json
+import math
 from collections.abc import Sequence
+from itertools import pairwise
+from types import UnionType
 from typing import Any
 
-from dualfocal.report.subjects import Subject, shortened
+from dualfocal.report.naming import shortened
+from dualfocal.report.subjects import Subject
 from dualfocal.report.tables import Table, plain_table
+from dualfocal.train.run import RESULT, Run, RunError
 
 CURVES = ("error", "nll", "ece")
 MOST_POINTS = 60_000  # numbers of all curves of a page together
@@ -21,9 +26,11 @@ def about(subject: Subject) -> Table:
         for name in ("data", "num_weights", "weights_of_epoch", "device", "versions", "commit", "notes"):
             if result.get(name) not in (None, []):
                 rows.append([name.replace("_", " "), _plain(result[name])])
-        if "seconds" in result:
-            rows.append(["seconds of training", f"{result['seconds']:.1f}"])
-        for number, session in enumerate(result.get("sessions", []), start=1):
+        seconds = _checked(subject.run, "seconds", result.get("seconds"), int | float)
+        if seconds is not None:
+            rows.append(["seconds of training", f"{seconds:.1f}"])
+        sessions = _checked(subject.run, "sessions", result.get("sessions"), list)
+        for number, session in enumerate(sessions or [], start=1):
             rows.append([f"session {number}", _plain(session)])
     return plain_table("Where the predictions come from", ["what", "value"], rows)
 
@@ -44,7 +51,7 @@ def curves(subject: Subject, most: int) -> dict[str, Any] | None:
         return None
     log = subject.run.log
     series = {
-        f"{part}_{metric}": [line.get(f"{part}_{metric}") for line in log]
+        f"{part}_{metric}": [_number(line.get(f"{part}_{metric}")) for line in log]
         for part in ("val", "test")
         for metric in CURVES
     }
@@ -52,21 +59,31 @@ def curves(subject: Subject, most: int) -> dict[str, Any] | None:
     if not series:
         return None
     # A cosine falls all the time.
-    rates = [float(line["lr"]) for line in log] if subject.run.recipe.schedule == "step" else []
-    drops = [i + 1 for i in range(1, len(rates)) if rates[i] < rates[i - 1]]
+    rates = [_number(line.get("lr")) for line in log] if subject.run.recipe.schedule == "step" else []
+    drops = [i + 2 for i, (a, b) in enumerate(pairwise(rates)) if a is not None and b is not None and b < a]
     # Every k-th epoch and the last one, where all would be too many.
     step = -(-len(log) * (len(series) + 1) // most)
     kept = sorted({*range(0, len(log), step), len(log) - 1})
     return {
         "epoch": [i + 1 for i in kept],
-        "series": {name: [_short(values[i]) for i in kept] for name, values in series.items()},
+        "series": {name: [values[i] for i in kept] for name, values in series.items()},
         "drops": drops,
         "step": step,
     }
 
 
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")
+def _number(value: object) -> float | None:
+    """Five digits of it; None, a gap in a curve, where it is no finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(f"{value:.5g}")
+
+
+def _checked(run: Run, name: str, value: Any, kind: type | UnionType) -> Any:
+    if value is not None and not isinstance(value, kind):
+        wanted = "a list" if kind is list else "a number"
+        raise RunError(f"{run.path / RESULT}: {name} must be {wanted}, got {_plain(value)!r}")
+    return value
 
 
 def _plain(value: object) -> str:

@@ -12,11 +12,12 @@ from dualfocal.metrics._rows import Rows, as_rows
 from dualfocal.metrics._scan import Scan, scan
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.predictions import Predictions, load_predictions
+from dualfocal.report.naming import distinct, input_names, shortened
 from dualfocal.train import Run
-from dualfocal.train.run import RECIPE
+from dualfocal.train.run import PREDICTIONS, RECIPE, find_runs
 
 MOST_SUBJECTS = 32  # more could not be told apart on a page, nor fit into it
-LONGEST_NAME = 60  # characters
+MOST_BINS = 1000  # more could not be drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,10 @@ class Reading:
     binary: str | None = None
     level: float = 0.9
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_bins <= MOST_BINS:
+            raise ValueError(f"num_bins of a report must be from 1 to {MOST_BINS:,}, got {self.num_bins}")
 
     def load(self, path: Path, split: str | None = None) -> Predictions:
         """The predictions of a file, or of a part of a run folder: the test part unless told."""
@@ -68,12 +73,15 @@ class Subject:
     seen: Scan
     evaluation: Evaluation
     run: Run | None
+    known_names: tuple[str, ...] = ()  # of the classes, where the data set is at hand
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """As the file says them, cut to a readable length; or numbers."""
-        names = self.data.class_names or tuple(map(str, range(self.rows.num_classes)))
-        return tuple(shortened(name) for name in names)
+        """As the file says them, or the data set, cut to a readable length; or numbers."""
+        names = self.data.class_names or self.known_names
+        if len(names) != self.rows.num_classes:
+            names = tuple(map(str, range(self.rows.num_classes)))
+        return distinct(shortened(name) for name in names)
 
     @cached_property
     def predicted(self) -> Tensor:
@@ -87,6 +95,27 @@ class Subject:
         return reading.split or "test"
 
 
+def find_inputs(paths: Sequence[Path]) -> tuple[list[Path], list[Run]]:
+    """The inputs, a folder of runs as its finished runs; and the runs in it that are not finished.
+
+    Raises:
+        ValueError: a folder holds no finished run.
+    """
+    inputs, unfinished = list[Path](), list[Run]()
+    for path in paths:
+        if not path.is_dir() or any((path / name).exists() for name in (RECIPE, PREDICTIONS)):
+            inputs.append(path)
+            continue
+        runs = find_runs(path)
+        finished = [run.path for run in runs if run.state == "finished"]
+        if not finished:
+            held = f"the {len(runs)} in it are not" if runs else "there is none in it"
+            raise ValueError(f"{path}: must be a file, a run folder or a folder of finished runs, but {held}")
+        inputs += finished
+        unfinished += [run for run in runs if run.path not in finished]
+    return inputs, unfinished
+
+
 def load_subjects(paths: Sequence[Path], reading: Reading) -> list[Subject]:
     """Read everything a report is about.
 
@@ -95,10 +124,12 @@ def load_subjects(paths: Sequence[Path], reading: Reading) -> list[Subject]:
     """
     if not 1 <= len(paths) <= MOST_SUBJECTS:
         raise ValueError(f"a report is of 1 to {MOST_SUBJECTS} files or run folders, got {len(paths)}")
-    if len(set(paths)) < len(paths):
-        raise ValueError(f"{next(path for path in paths if paths.count(path) > 1)} is given more than once")
+    places = [path.resolve() for path in paths]
+    for path, place in zip(paths, places, strict=True):
+        if places.count(place) > 1:
+            raise ValueError(f"{path} is given more than once")
     subjects = []
-    for name, path in zip(_names(paths), paths, strict=True):
+    for name, path in zip(input_names(paths), paths, strict=True):
         data = reading.load(path)
         try:
             rows = reading.rows(data)
@@ -109,18 +140,3 @@ def load_subjects(paths: Sequence[Path], reading: Reading) -> list[Subject]:
         run = Run(path) if (path / RECIPE).is_file() else None
         subjects.append(Subject(name, path, data, rows, seen, found, run))
     return subjects
-
-
-def shortened(text: str, longest: int = LONGEST_NAME) -> str:
-    """The text, cut where it is longer than anybody reads.
-
-    >>> shortened("a long name", 6)
-    'a lon…'
-    """
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """File names without their folders, where these tell them apart: a page is sent to others."""
-    short = [path.absolute().name for path in paths]
-    return [shortened(name) for name in (short if len(set(short)) == len(short) else map(str, paths))]

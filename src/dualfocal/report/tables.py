@@ -8,166 +8,143 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from dualfocal.calibrators.ranking import AS_IS, LARGE, Scored, has_ends, nats
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.evaluation import READ, finite
 from dualfocal.metrics.inference import Inference
-from dualfocal.report.calibrated import Calibrated, Method
+from dualfocal.report.calibrated import Calibrated
 from dualfocal.report.subjects import Subject
 
 Cell = str | list[Any]
 Table = dict[str, Any]
 
-MOST_CLASS_ROWS = 2500  # of all tables of classes on a page together
+MOST_METHODS = 5  # side by side in a table: more would not fit on paper
 MINUS, NONE = "\N{MINUS SIGN}", "\N{EN DASH}"
-CHANCE = 1.96  # standard errors that chance stays within 19 times of 20
 
 
-def metric_table(methods: Sequence[Method]) -> Table:
-    """Every metric, a column for each method; beneath a calibration error its floor."""
+def metric_tables(found: Calibrated, positive: bool) -> list[Table]:
+    """Every metric, a column for each method; beneath a calibration error its floor. A few methods to a table."""
+    gap = f"mean forecast {MINUS} share of class 1" if positive else f"confidence {MINUS} accuracy"
+    parts = [found.methods[i : i + MOST_METHODS] for i in range(0, len(found.methods), MOST_METHODS)]
+    caption = "Every metric, before and after each calibrator" if len(found.methods) > 1 else "Every metric"
+    if len(parts) == 1:
+        return [_metric_table(caption, parts[0], gap, found.repeats)]
+    return [
+        _metric_table(f"{caption} ({i} of {len(parts)})", part, gap, found.repeats)
+        for i, part in enumerate(parts, start=1)
+    ]
+
+
+def _metric_table(caption: str, methods: Sequence[Scored], gap: str, repeats: int) -> Table:
     rows: list[list[Cell]] = []
     for attribute, name, factor, unit in READ:
         decimals = 4 if unit != "%" else 3 if attribute == "classwise_ece" else 2
         row: list[Cell] = [f"{name} [{unit}]" if unit else name]
         for of in methods:
             remark = _remark(of.evaluation, attribute, factor, decimals)
-            row.append(_number(factor * getattr(of.evaluation, attribute), decimals, remark))
+            row.append(number(factor * getattr(of.evaluation, attribute), decimals, remark))
         rows.append(row)
-    rows.append(
-        [f"confidence {MINUS} accuracy [%]", *(_number(100 * of.evaluation.overconfidence, 2) for of in methods)]
-    )
-    rows.append(["p-value of “calibrated”", *(_number(_inference(of.evaluation).p_value, 4) for of in methods)])
-    headings = [_column("metric", numeric=False), *(_column(of.name) for of in methods)]
-    caption = "Every metric, before and after each calibrator" if len(methods) > 1 else "Every metric"
-    return {"caption": caption, "columns": headings, "rows": rows}
+    rows.append([f"{gap} [%]", *(number(100 * of.evaluation.overconfidence, 2, sign=True) for of in methods)])
+    rows.append(["p-value of “calibrated”", *(_p_value(of.evaluation) for of in methods)])
+    # The table of calibrators has means over repeats, so that this one must say that it has not.
+    titles = [of.name if repeats == 1 or of.name == AS_IS else f"{of.name}, repeat 1" for of in methods]
+    return {"caption": caption, "columns": [column("metric", numeric=False), *map(column, titles)], "rows": rows}
 
 
 def calibrator_table(found: Calibrated, level: float) -> Table:
     """What each calibrator did to likelihood, calibration and error."""
     rows: list[list[Cell]] = []
     for of in found.methods:
-        change: Cell = ["", 0.0]
-        if of.change is not None:
-            ends = f"{of.change.low:+.4f} to {of.change.high:+.4f}"
-            change = _number(of.change.difference, 4, ends, sign=True)
-        rows.append(
-            [
-                of.name,
-                _number(of.nll, 4),
-                change,
-                _number(100 * of.ece, 2, f"floor {100 * _inference(of.evaluation).floors['ece'].mean:.2f}"),
-                _number(100 * of.error, 2),
-                _number(100 * of.moved, 2),
-            ]
-        )
-        if any(other.temperature is not None for other in found.methods):
-            rows[-1].append("" if of.temperature is None else _number(of.temperature, 3))
-    columns = [
-        _column("method", numeric=False),
-        _column("NLL", "nats"),
-        _column("change", f"of the NLL, with its {100 * level:.4g} % interval"),
-        _column("ECE %", "and what a perfectly calibrated model would show"),
-        _column("error %"),
-        _column("moved %", "samples whose predicted class is another"),
-        _column("T", "fitted temperature"),
-    ]
-    return {"caption": "Calibrators", "columns": columns[: len(rows[0])], "rows": rows}
-
-
-def class_table(subject: Subject, most: int) -> tuple[Table, str]:
-    """Calibration by predicted class, worst first; and a line on what was left out, if anything was."""
-    num_classes, predicted, seen = subject.rows.num_classes, subject.predicted, subject.seen
-    assert seen.classes is not None
-    confidence = seen.uncertainty.reciprocal()
-    count, right, sums, variance = (
-        _by_class(predicted, of, num_classes)
-        for of in (torch.ones_like(confidence), seen.right.double(), confidence, confidence * (1 - confidence))
-    )
-    gap = (sums - right) / count
-    chance = CHANCE * variance.sqrt() / count
-    beyond = (gap.abs() - chance).clamp_min(0).nan_to_num(-1.0)
-    true = torch.bincount(subject.rows.target, minlength=num_classes)
-    one_against_rest = seen.classes.ece()
-    order = sorted(range(num_classes), key=lambda c: (-float(beyond[c]), -float(one_against_rest[c]), c))
-    columns = (true.double(), count, 100 * right / count, 100 * sums / count, 100 * gap, 100 * chance, 100 * beyond)
-    names = subject.class_names
-    rows: list[list[Cell]] = []
-    for c in order[:most]:
-        row: list[Cell] = [[names[c], c]]
-        row += [_number(float(of[c]), 0 if i < 2 else 1, sign=i == 4) for i, of in enumerate(columns[:-1])]
-        row.append(_number(float(columns[-1][c]), 1) if count[c] else _number(math.nan, 1))
-        row.append(_number(100 * float(one_against_rest[c]), 2))
+        change = of.changes["nll"]
+        ends = f"{nats(change.low, '+')} to {nats(change.high, '+')}" if has_ends(change) else ""
+        row: list[Cell] = [
+            of.name,
+            number(of.scores["nll"], 4),
+            ["", 0.0] if of.name == AS_IS else number(change.difference, 4, ends, sign=True),
+            number(100 * of.scores["ece"], 2, f"floor {100 * _inference(of.evaluation).floors['ece'].mean:.2f}"),
+            number(100 * of.scores["error"], 2),
+            number(100 * of.argmax_changed, 2),
+        ]
+        if found.temperatures:
+            row.append(number(found.temperatures[of.name], 3) if of.name in found.temperatures else "")
         rows.append(row)
-    headings = [
-        _column("class", numeric=False),
-        _column("true", "samples of this class"),
-        _column("predicted", "samples predicted as this class"),
-        _column("accuracy %", "among those predicted as this class"),
-        _column("confidence %", "mean, among those predicted as this class"),
-        _column(f"conf {MINUS} acc", "in points: above 0 is over-confident"),
-        _column("± chance", "95 % of what a calibrated model would show, in points"),
-        _column("beyond", "how far the gap exceeds what chance explains, in points"),
-        _column("one-vs-rest ECE %", "its mean over the classes is the classwise ECE"),
+    columns = [
+        column("method", numeric=False),
+        column("NLL", "nats"),
+        column("change", f"of the NLL, with its {100 * level:.4g} % interval"),
+        column("ECE %", "and what a perfectly calibrated model would show"),
+        column("error %"),
+        column("moved %", "samples whose predicted class is another"),
+        column("T", "fitted temperature"),
     ]
-    note = "" if len(rows) == num_classes else f"The {len(rows):,} worst of {num_classes:,} classes are shown."
-    caption = "Calibration by predicted class, worst first"
-    return {"caption": caption, "columns": headings, "rows": rows, "sort": [7, True], "sortable": True}, note
+    caption = "Calibrators" if found.repeats == 1 else f"Calibrators: means over {found.repeats} repeats"
+    return {"caption": caption, "columns": columns[: len(rows[0])], "rows": rows}
 
 
-def summary_table(subjects: Sequence[Subject], found: Sequence[Calibrated]) -> Table:
+def summary_table(subjects: Sequence[Subject], found: Sequence[Calibrated], positive: bool) -> Table:
     """All subjects in a line each, before and after temperature scaling where that was tried."""
+    gap = f"forecast {MINUS} share" if positive else f"conf {MINUS} acc"
     scaled = [next((of for of in each.methods if of.name == "temperature"), None) for each in found]
     rows: list[list[Cell]] = []
     for subject, after in zip(subjects, scaled, strict=True):
         result, inference = subject.evaluation, _inference(subject.evaluation)
         row: list[Cell] = [
             subject.name,
-            _number(result.num_samples, 0),
-            _number(100 * result.error, 2),
-            _number(result.nll, 4),
-            _number(100 * result.ece, 2, f"floor {100 * inference.floors['ece'].mean:.2f}"),
-            _number(100 * result.overconfidence, 2, sign=True),
-            _number(inference.p_value, 3),
+            number(result.num_samples, 0),
+            number(100 * result.error, 2),
+            number(result.nll, 4),
+            number(100 * result.ece, 2, f"floor {100 * inference.floors['ece'].mean:.2f}"),
+            number(100 * result.overconfidence, 2, sign=True),
+            _p_value(result),
         ]
         if after is not None:
             floor = _inference(after.evaluation).floors["ece"].mean
-            row += [_number(after.nll, 4), _number(100 * after.ece, 2, f"floor {100 * floor:.2f}")]
+            row += [
+                number(after.scores["nll"], 4),
+                number(100 * after.scores["ece"], 2, f"floor {100 * floor:.2f}"),
+            ]
         elif any(scaled):
             row += ["", ""]
         rows.append(row)
     columns = [
-        _column("input", numeric=False),
-        _column("N", "samples"),
-        _column("error %"),
-        _column("NLL", "nats"),
-        _column("ECE %", "and what a perfectly calibrated model would show"),
-        _column(f"conf {MINUS} acc", "in points: above 0 is over-confident"),
-        _column("p", "of “calibrated”; not adjusted for the number of inputs"),
+        column("input", numeric=False),
+        column("N", "samples"),
+        column("error %"),
+        column("NLL", "nats"),
+        column("ECE %", "and what a perfectly calibrated model would show"),
+        column(gap, "in points: above 0 claims too much"),
+        column("p", "of “calibrated”; not adjusted for the number of inputs"),
     ]
     caption = "As they are"
     if any(scaled):
         caption = "Before and after temperature scaling"
-        columns += [_column("NLL after T", "temperature scaling"), _column("ECE % after T", "temperature scaling")]
+        columns += [column("NLL after T", "temperature scaling"), column("ECE % after T", "temperature scaling")]
     return {"caption": caption, "columns": columns, "rows": rows, "sortable": True}
 
 
 def plain_table(caption: str, headings: Sequence[str], rows: list[list[str]]) -> Table:
     """Texts only."""
-    columns = [_column(title, numeric=False) for title in headings]
+    columns = [column(title, numeric=False) for title in headings]
     return {"caption": caption, "columns": columns, "rows": rows}
 
 
-def _column(title: str, help: str = "", *, numeric: bool = True) -> dict[str, object]:
+def column(title: str, help: str = "", *, numeric: bool = True) -> dict[str, object]:
+    """A heading, and what it means."""
     return {"title": title, "help": help, "numeric": numeric}
 
 
-def _number(value: float, decimals: int, remark: str = "", *, sign: bool = False) -> Cell:
-    text = NONE if math.isnan(value) else f"{value:{'+' if sign else ''},.{decimals}f}".replace("-", MINUS)
+def number(value: float, decimals: int, remark: str = "", *, sign: bool = False) -> Cell:
+    """A cell with a number, and a remark beneath it."""
+    form = f".{decimals}f" if not abs(value) >= LARGE or decimals == 0 else ".3e"
+    text = NONE if math.isnan(value) else f"{value:{'+' if sign else ''},{form}}".replace("-", MINUS)
     text = text.replace("inf", "∞")
     sorted_by = finite(value)
     return [text, sorted_by, remark.replace("-", MINUS)] if remark else [text, sorted_by]
+
+
+def _p_value(result: Evaluation) -> Cell:
+    value = _inference(result).p_value
+    return ["< 0.001" if value < 0.001 else f"{value:.3f}", value]  # 1/1001 is the least that 1000 draws give
 
 
 def _remark(result: Evaluation, attribute: str, factor: float, decimals: int) -> str:
@@ -184,7 +161,3 @@ def _remark(result: Evaluation, attribute: str, factor: float, decimals: int) ->
 def _inference(result: Evaluation) -> Inference:
     assert result.inference is not None
     return result.inference
-
-
-def _by_class(of_class: Tensor, values: Tensor, num_classes: int) -> Tensor:
-    return torch.zeros(num_classes, dtype=torch.float64).index_add_(0, of_class, values.double())

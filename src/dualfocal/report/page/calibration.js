@@ -17,27 +17,19 @@ const Calibration = (() => {
       offset += array.byteLength;
       return array;
     };
-    const { count, kind } = spec;
-    if (kind === "log_sums") {
-      const width = spec.temperatures.length;
-      const logSums = take(Float32Array, count * width),
-        ofTarget = take(Float32Array, count);
-      return { ...spec, logSums, ofTarget, target: take(Uint32Array, count), predicted: take(Uint32Array, count) };
+    const { count } = spec,
+      data = { ...spec };
+    if (spec.exact) {
+      data.unitsAsGiven = take(Float64Array, count);
+      data.nllAsGiven = take(Float64Array, count);
     }
-    const values = take(Float32Array, count * spec.numClasses),
-      target = take(Uint32Array, count);
-    return { ...spec, values, target, predicted: largest(values, count, spec.numClasses) };
-  }
-
-  // The first of the largest of each row.
-  function largest(values, count, width) {
-    const found = new Uint32Array(count);
-    for (let i = 0; i < count; i++) {
-      let best = 0;
-      for (let c = 1; c < width; c++) if (values[i * width + c] > values[i * width + best]) best = c;
-      found[i] = best;
-    }
-    return found;
+    if (spec.kind === "log_sums") {
+      data.logSums = take(Float32Array, count * spec.temperatures.length);
+      data.ofTarget = take(Float32Array, count);
+    } else data.values = take(Float32Array, count * spec.numClasses);
+    data.target = take(Uint32Array, count);
+    data.predicted = take(Uint32Array, count);
+    return data;
   }
 
   // Which temperature stands for the wanted one: any, but where only those of the slider are there.
@@ -55,14 +47,18 @@ const Calibration = (() => {
     const units = new Float64Array(n),
       correct = new Uint8Array(n),
       nll = new Float64Array(n);
-    const pick = { log_sums: fromLogSums, logits: fromLogits, probs: temperature === 1 ? fromProbs : fromLogits }[
-      data.kind
-    ];
+    const asGiven = temperature === 1;
+    const pick = { log_sums: fromLogSums, logits: fromLogits, probs: asGiven ? fromProbs : fromLogits }[data.kind];
     let right = 0;
     rows.forEach((i, k) => {
-      const [confidence, loss] = pick(data, i, temperature);
-      units[k] = Math.round(confidence * ONE);
-      nll[k] = loss;
+      if (asGiven && data.exact) {
+        units[k] = data.unitsAsGiven[i];
+        nll[k] = data.nllAsGiven[i];
+      } else {
+        const [confidence, loss] = pick(data, i, temperature);
+        units[k] = Math.round(confidence * ONE);
+        nll[k] = loss;
+      }
       const hit = data.predicted[i] === data.target[i];
       correct[k] = data.positive ? data.target[i] === 1 : hit;
       right += hit;
@@ -93,10 +89,17 @@ const Calibration = (() => {
     return [Math.min(confidence, 1), -Math.log(data.values[start + data.target[i]])];
   }
 
+  // The nearest number of so many significant bits.
+  function rounded(x, bits) {
+    if (x === 0 || bits >= 53) return x;
+    const unit = 2 ** (Math.floor(Math.log2(x)) + 1 - bits);
+    return Math.round(x / unit) * unit;
+  }
+
   // Bins (lo, hi] of equal width, 0 in the first. Edges are rounded as the confidences are: of float32 probabilities
   // to float32, so that 0.2 lies on the edge 1/5.
-  function equalWidth({ units, correct }, numBins, narrow) {
-    const edges = Array.from({ length: numBins + 1 }, (_, k) => (narrow ? Math.fround(k / numBins) : k / numBins));
+  function equalWidth({ units, correct }, numBins, bits) {
+    const edges = Array.from({ length: numBins + 1 }, (_, k) => rounded(k / numBins, bits));
     const bounds = edges.map((edge) => Math.round(edge * ONE));
     const bins = edges.slice(1).map((high, b) => empty(edges[b], high));
     for (let i = 0; i < units.length; i++) {
@@ -161,7 +164,8 @@ const Calibration = (() => {
       accuracy,
       variance,
       gap: units / ONE - correct,
-      chance: (CHANCE * Math.sqrt(variance)) / count,
+      // How many are right is a whole number: half a sample more, or a normal distribution calls too much a finding.
+      chance: (CHANCE * Math.sqrt(variance) + 0.5) / count,
     };
   }
 
@@ -176,10 +180,10 @@ const Calibration = (() => {
     const used = nearest(data, temperature);
     const scored = score(data, used, ofClass);
     const n = scored.units.length,
-      narrow = data.kind === "probs" && used === 1;
-    const result = { temperature: used, count: n, bins: [], histogram: [] };
+      bits = used === 1 ? data.edgeBits : 53;
+    const result = { temperature: used, count: n, positive: data.positive, bins: [], histogram: [] };
     if (n === 0) return { ...result, ece: NaN, chance: NaN, nll: NaN, error: NaN, confidence: NaN, accuracy: NaN };
-    result.histogram = equalWidth(scored, numBins, narrow);
+    result.histogram = equalWidth(scored, numBins, bits);
     result.bins = scheme === "mass" ? equalMass(scored, numBins) : result.histogram;
     const sum = (array) => array.reduce((a, b) => a + b, 0);
     return {

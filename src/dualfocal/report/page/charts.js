@@ -9,17 +9,27 @@ const Charts = (() => {
   const hundredfold = (x) => String(Number((100 * x).toFixed(6))); // not 7.000000000000001
   // As wide as its column, in whole pixels: charts are drawn anew when the window changes.
   const widthOf = (place) => Math.max(220, Math.floor(place.clientWidth));
-  const tipStyle = { fill: "var(--paper)", stroke: "var(--muted)", lineHeight: 1.3 };
+  const tipStyle = { fill: "var(--paper)", stroke: "var(--muted)", lineHeight: 1.3, lineWidth: 30 };
 
-  const describe = (bin) =>
-    [
-      `confidence ${percent(bin.low)} to ${percent(bin.high)}`,
+  // What the axes show: of two classes it may be the probability of class 1, and how often that is the true one.
+  const wordsOf = ({ positive }) =>
+    positive
+      ? { forecast: "probability of class 1", outcome: "share of class 1", over: "too high", under: "too low" }
+      : { forecast: "confidence", outcome: "accuracy", over: "over-confident", under: "under-confident" };
+
+  function describe(bin, words) {
+    const gap = Math.abs(bin.gap / bin.count);
+    const points = `${(100 * gap).toFixed(1)} points`;
+    return [
+      `${words.forecast} ${percent(bin.low)} to ${percent(bin.high)}`,
       `${bin.count.toLocaleString("en")} samples`,
-      `mean confidence ${percent(bin.confidence)}`,
-      `accuracy ${percent(bin.accuracy)}`,
-      `${bin.gap > 0 ? "over" : "under"}-confident by ${(100 * Math.abs(bin.gap / bin.count)).toFixed(1)} points`,
-      `chance explains ${(100 * bin.chance).toFixed(1)}`,
+      `mean ${words.forecast} ${percent(bin.confidence)}`,
+      `${words.outcome} ${percent(bin.accuracy)}`,
+      gap <= bin.chance
+        ? `within what chance explains: ${points} of ${(100 * bin.chance).toFixed(1)}`
+        : `${bin.gap > 0 ? words.over : words.under} by ${points}; chance explains ${(100 * bin.chance).toFixed(1)}`,
     ].join("\n");
+  }
 
   function label(svg, text) {
     svg.setAttribute("role", "img");
@@ -29,7 +39,8 @@ const Charts = (() => {
 
   // Accuracy by confidence: bars, the diagonal of calibration, what chance explains around it, and the gap.
   function reliability(live, name, width) {
-    const bins = live.bins.filter((bin) => bin.count);
+    const bins = live.bins.filter((bin) => bin.count),
+      words = wordsOf(live);
     const colour = (bin) => (bin.gap > 0 ? OVER : UNDER);
     const svg = Plot.plot({
       width,
@@ -38,8 +49,8 @@ const Charts = (() => {
       marginBottom: 36,
       marginTop: 22,
       marginRight: 12,
-      x: { domain: [0, 1], label: "confidence (%)", ticks: 5, tickFormat: hundredfold, labelAnchor: "right" },
-      y: { domain: [0, 1], label: "accuracy (%)", ticks: 5, tickFormat: hundredfold, grid: true },
+      x: { domain: [0, 1], label: `${words.forecast} (%)`, ticks: 5, tickFormat: hundredfold, labelAnchor: "right" },
+      y: { domain: [0, 1], label: `${words.outcome} (%)`, ticks: 5, tickFormat: hundredfold, grid: true },
       marks: [
         Plot.rect(bins, { x1: "low", x2: "high", y1: 0, y2: "accuracy", fill: "var(--bar)", inset: 0.5 }),
         Plot.line(
@@ -59,18 +70,22 @@ const Charts = (() => {
         }),
         Plot.ruleX(bins, { x: "confidence", y1: "confidence", y2: "accuracy", stroke: colour, strokeWidth: 2 }),
         Plot.dot(bins, { x: "confidence", y: "accuracy", fill: colour, r: 3.5 }),
-        Plot.tip(bins, Plot.pointer({ x: "confidence", y: "accuracy", title: describe, ...tipStyle })),
+        Plot.tip(
+          bins,
+          Plot.pointer({ x: "confidence", y: "accuracy", title: (bin) => describe(bin, words), ...tipStyle }),
+        ),
       ],
     });
     return label(
       svg,
-      `Reliability diagram of ${name}: ECE ${percent(live.ece, 2)}, mean confidence ` +
-        `${percent(live.confidence)}, accuracy ${percent(live.accuracy)}, ${live.count} samples`,
+      `Reliability diagram of ${name}: ECE ${percent(live.ece, 2)}, mean ${words.forecast} ` +
+        `${percent(live.confidence)}, ${words.outcome} ${percent(live.accuracy)}, ${live.count} samples`,
     );
   }
 
-  // How many samples have which confidence, right and wrong ones.
-  function histogram(live, name, width) {
+  // How many samples have which confidence, right and wrong ones, or those of either class.
+  function histogram(live, name, width, height) {
+    const words = wordsOf(live);
     const bars = live.histogram
       .filter((bin) => bin.count)
       .flatMap((bin) => [
@@ -79,12 +94,12 @@ const Charts = (() => {
       ]);
     const svg = Plot.plot({
       width,
-      height: Math.max(150, width * 0.5),
+      height,
       marginLeft: 40,
       marginBottom: 36,
       marginTop: 22,
       marginRight: 12,
-      x: { domain: [0, 1], label: "confidence (%)", ticks: 5, tickFormat: hundredfold, labelAnchor: "right" },
+      x: { domain: [0, 1], label: `${words.forecast} (%)`, ticks: 5, tickFormat: hundredfold, labelAnchor: "right" },
       y: { label: "samples (%)", ticks: 4, tickFormat: hundredfold, grid: true, zero: true, nice: true },
       marks: [
         Plot.rect(bars, {
@@ -107,15 +122,18 @@ const Charts = (() => {
             y: "y2",
             ...tipStyle,
             title: (b) =>
-              `confidence ${percent(b.low)} to ${percent(b.high)}\n${b.count.toLocaleString("en")} samples, ` +
-              `${(b.count - b.correct).toLocaleString("en")} wrong`,
+              `${words.forecast} ${percent(b.low)} to ${percent(b.high)}\n${b.count.toLocaleString("en")} samples, ` +
+              (live.positive
+                ? `${b.correct.toLocaleString("en")} of class 1`
+                : `${(b.count - b.correct).toLocaleString("en")} wrong`),
           }),
         ),
       ],
     });
     return label(
       svg,
-      `Histogram of the confidence of ${name}: mean ${percent(live.confidence)}, accuracy ${percent(live.accuracy)}`,
+      `Histogram of the ${words.forecast}, ${name}: mean ${percent(live.confidence)}, ` +
+        `${words.outcome} ${percent(live.accuracy)}`,
     );
   }
 
@@ -142,9 +160,8 @@ const Charts = (() => {
       y: "value",
       z: "key",
       stroke: (row) => colourOf(row.key, runs.length, chosen),
-      strokeOpacity: (row) =>
-        runs.length === 1 || row.key === chosen ? 1 : runs.length > COLOURS.length ? 0.35 : 0.8,
-      strokeWidth: 1.5,
+      strokeOpacity: (row) => (row.key === chosen ? 1 : runs.length > 3 ? 0.35 : 0.8),
+      strokeWidth: (row) => (row.key === chosen && runs.length > 3 ? 2.5 : 1.5),
     };
     const of = (part) => rows.filter((row) => row.part === part);
     const svg = Plot.plot({
@@ -189,5 +206,5 @@ const Charts = (() => {
     return COLOURS[key];
   }
 
-  return { reliability, histogram, curve, colourOf, percent, widthOf };
+  return { reliability, histogram, curve, colourOf, percent, widthOf, wordsOf };
 })();

@@ -8,15 +8,18 @@ const Live = (() => {
   const several = runs.length > 1;
   const data = runs.map((run, i) => Calibration.decode(byId(`values-${i}`).textContent, run.data));
 
+  const words = Charts.wordsOf(contents);
+  // Of logits that are far apart a loss has hundreds of digits.
+  const nats = (x) => (Number.isNaN(x) ? "–" : x === Infinity ? "∞" : x < 1e7 ? x.toFixed(4) : x.toExponential(3));
   const figures = [
     ["count", "samples", (x) => x.toLocaleString("en")],
     ["temperature", "T", (x) => x.toFixed(3)],
     ["ece", "ECE", (x) => Charts.percent(x, 2)],
     ["chance", "by chance", (x) => Charts.percent(x, 2)],
-    ["nll", "NLL", (x) => (Number.isFinite(x) ? x.toFixed(4) : Number.isNaN(x) ? "–" : "∞")],
+    ["nll", "NLL", nats],
     ["error", "error", (x) => Charts.percent(x, 2)],
-    ["confidence", "confidence", (x) => Charts.percent(x, 2)],
-    ["accuracy", "accuracy", (x) => Charts.percent(x, 2)],
+    ["confidence", words.forecast, (x) => Charts.percent(x, 2)],
+    ["accuracy", words.outcome, (x) => Charts.percent(x, 2)],
   ];
 
   function wanted(i) {
@@ -39,7 +42,7 @@ const Live = (() => {
         element(
           "tr",
           { id: `live-${i}` },
-          element("th", { scope: "row" }, run.name),
+          element("th", { scope: "row" }, element("bdi", {}, run.name)),
           ...figures.map(([name]) => element("td", { className: "number", "data-figure": name })),
         ),
       );
@@ -53,7 +56,7 @@ const Live = (() => {
         element(
           "figure",
           { id: `panel-${i}` },
-          ...(several ? [element("h3", {}, run.name)] : []),
+          ...(several ? [element("h3", {}, element("bdi", {}, run.name))] : []),
           element(
             "div",
             { className: "pair" },
@@ -66,7 +69,7 @@ const Live = (() => {
       );
     });
     byId("panels").classList.toggle("several", several);
-    byId("bins").value = settings.numBins;
+    Object.assign(byId("bins"), { max: Math.max(50, settings.numBins), value: settings.numBins });
     const slider = byId("temperature");
     const coarse = data.some((block) => block.kind === "log_sums");
     Object.assign(slider, {
@@ -85,9 +88,6 @@ const Live = (() => {
     byId("fitted-text").append([...new Set(runs.map((run) => run.temperatureFrom))].join(" or "));
     for (const id of ["bins", "temperature", "class", "fitted"]) byId(id).addEventListener("input", redraw);
     for (const radio of document.querySelectorAll("input[name=scheme]")) radio.addEventListener("input", redraw);
-    slider.addEventListener("input", () => {
-      byId("fitted").checked = false;
-    });
     byId("reset").addEventListener("click", () => {
       Object.assign(slider, { value: 0 });
       byId("bins").value = settings.numBins;
@@ -97,6 +97,14 @@ const Live = (() => {
       redraw();
     });
     byId("sample-note").replaceChildren(...sampleNotes().map((text) => Tables.paragraph(text, "note")));
+    byId("filter-note").textContent = contents.classNames.length
+      ? "The class filter keeps the samples that are predicted as the class, whatever they are."
+      : `There is no class filter: ${contents.noFilter}.`;
+    if (contents.positive) {
+      byId("key-over").textContent = "forecast too high, or class 0";
+      byId("key-under").textContent = "forecast too low, or class 1";
+    }
+    byId("key-lines").textContent = `In the histogram: solid line, mean ${words.forecast}; dotted, ${words.outcome}.`;
   }
 
   function sampleNotes() {
@@ -110,12 +118,11 @@ const Live = (() => {
           `${[...new Set(parts)].join("; ")}: the page would get too large otherwise. ` +
           "All other tables are of all samples.",
       );
-    if (data.some((block) => block.kind === "probs"))
+    if (data.some((block) => block.input === "probs"))
       notes.push("The input holds probabilities: temperature acts on their logarithms.");
-    if (data.some((block) => block.positive))
-      notes.push("The confidence is that of class 1, and accuracy is how often it is the true one.");
-    if (!contents.classNames.length)
-      notes.push("There is no class filter: the inputs have different classes, or more than 1,000.");
+    if (contents.positive) notes.push("Forecasts are those of class 1; the error is that of the predicted class.");
+    if (data.some((block) => block.clipped))
+      notes.push("Some logits lie more than 3.4e38 below the largest: at other temperatures they count as 3.4e38.");
     return notes;
   }
 
@@ -136,12 +143,14 @@ const Live = (() => {
     byId("bins-value").textContent = byId("bins").value;
     byId("temperature-value").textContent = temperature;
     byId("temperature").setAttribute("aria-valuetext", temperature);
+    byId("temperature").disabled = byId("fitted").checked;
     // Said in words, too: on paper there are no controls.
     const scheme = byId("equal-mass").checked ? "equal mass" : "equal width",
       filter = byId("class").selectedOptions[0];
-    byId("live-caption").textContent =
-      `Computed in this page: ${byId("bins").value} bins of ${scheme}, ${temperature}, ` +
-      (filter.value === "" ? "all samples" : `samples predicted as ${filter.textContent}`);
+    byId("live-caption").replaceChildren(
+      `Computed in this page: ${byId("bins").value} bins of ${scheme}, ${temperature}, `,
+      ...(filter.value === "" ? ["all samples"] : ["samples predicted as ", element("bdi", {}, filter.textContent)]),
+    );
     runs.forEach((run, i) => {
       const live = Calibration.evaluate(data[i], wanted(i));
       for (const [name, , show] of figures) {
@@ -160,10 +169,13 @@ const Live = (() => {
         return;
       }
       diagram.replaceChildren(Charts.reliability(live, run.name, Charts.widthOf(diagram)));
-      bars.replaceChildren(Charts.histogram(live, run.name, Charts.widthOf(bars)));
+      // Beside each other they are of one height.
+      const [width, beside] = [Charts.widthOf(bars), diagram.offsetTop === bars.offsetTop];
+      const height = beside ? diagram.clientHeight : Math.max(150, width * 0.5);
+      bars.replaceChildren(Charts.histogram(live, run.name, width, height));
       caption.textContent =
         `ECE ${Charts.percent(live.ece, 2)} (${Charts.percent(live.chance, 2)} by chance), NLL ` +
-        `${figures[4][2](live.nll)} at T = ${live.temperature.toFixed(3)}`;
+        `${nats(live.nll)} at T = ${live.temperature.toFixed(3)}`;
       byId(`bins-${i}`).replaceChildren(make(binTable(live, run.name)));
     });
   }
@@ -173,7 +185,7 @@ const Live = (() => {
     return {
       caption: `Bins of ${name}`,
       sortable: true,
-      columns: ["above", "to", "samples", "confidence", "accuracy", "conf − acc", "± chance"].map((title) => ({
+      columns: ["above", "to", "samples", words.forecast, words.outcome, "difference", "± chance"].map((title) => ({
         title,
         help: "",
         numeric: true,

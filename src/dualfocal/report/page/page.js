@@ -14,9 +14,15 @@
     byId("summary").hidden = !several;
     if (!several) return;
     byId("summary-table").replaceChildren(make(contents.summary));
-    byId("verdicts").replaceChildren(
-      ...runs.map((run) => element("li", {}, element("strong", {}, run.name), ` – ${run.verdict}`)),
+    const name = (run) => element("bdi", {}, run.name);
+    const verdicts = runs.map((run) =>
+      element("li", {}, element("strong", {}, name(run)), ` – ${run.verdict}`),
     );
+    const list = element("ul", { className: "verdicts" }, ...verdicts);
+    byId("verdicts").replaceChildren(
+      runs.length > 8 ? element("details", {}, element("summary", {}, "The verdict on each"), list) : list,
+    );
+    byId("chooser").before(byId("live")); // what the choice does not change stands before it
     if (contents.recipes) byId("recipes").replaceChildren(make(contents.recipes));
     byId("run").replaceChildren(...runs.map((run, i) => element("option", { value: i }, run.name)));
     byId("chooser").hidden = false;
@@ -28,10 +34,11 @@
 
   function fillRun() {
     const run = runs[several ? chosen() : 0];
-    for (const place of document.querySelectorAll(".of-run")) place.textContent = several ? ` – ${run.name}` : "";
+    for (const place of document.querySelectorAll(".of-run"))
+      place.replaceChildren(...(several ? [" – ", element("bdi", {}, run.name)] : []));
     byId("metrics-body").replaceChildren(
       ...(several ? [Tables.paragraph(run.verdict, "verdict")] : []),
-      make(run.metrics),
+      ...run.metrics.map(make),
       ...(run.calibrators ? [make(run.calibrators)] : []),
       ...(run.advice ? [Tables.paragraph(run.advice, "verdict")] : []),
       ...(run.how ? [Tables.paragraph(run.how, "note")] : []),
@@ -55,12 +62,13 @@
         element(
           "div",
           {},
-          element("strong", {}, item.predicted),
+          element("strong", {}, element("bdi", {}, item.predicted)),
           element("span", {}, ` at ${Charts.percent(item.confidence, 2)}`),
           element(
             "div",
             {},
-            `is ${item.true}`,
+            "is ",
+            element("bdi", {}, item.true),
             element("span", { className: "muted" }, ` (${Charts.percent(item.ofTrue, 2)})`),
           ),
           element("small", {}, `sample ${item.place.toLocaleString("en")}`),
@@ -109,7 +117,7 @@
       ...key.map(([run, i]) => {
         const swatch = element("span", { className: "swatch" });
         swatch.style.background = Charts.colourOf(i, runs.length, of);
-        return element("li", {}, swatch, run.name);
+        return element("li", {}, swatch, element("bdi", {}, run.name));
       }),
     );
   }
@@ -137,6 +145,10 @@
       Live.draw();
       drawCurves();
     }, 150);
+  });
+
+  addEventListener("beforeprint", () => {
+    for (const folded of document.querySelectorAll("#verdicts details")) folded.open = true;
   });
 
   setUpTheme();

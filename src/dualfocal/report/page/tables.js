@@ -20,7 +20,8 @@ const Tables = (() => {
   function make(spec) {
     const head = element("tr"),
       body = element("tbody");
-    const table = element("table", {}, element("caption", {}, spec.caption), element("thead", {}, head), body);
+    const caption = element("caption", {}, element("span", {}, spec.caption));
+    const table = element("table", {}, caption, element("thead", {}, head), body);
     let sort = spec.sort ?? null;
     const headings = spec.columns.map((column, i) => {
       const cell = element("th", { scope: "col", className: column.numeric ? "number" : "" });
@@ -61,7 +62,7 @@ const Tables = (() => {
   function makeCell(cell, i, column) {
     const made =
       i === 0 ? element("th", { scope: "row" }) : element("td", { className: column.numeric ? "number" : "" });
-    made.append(textOf(cell));
+    made.append(element("bdi", {}, textOf(cell)));
     if (Array.isArray(cell) && cell[2]) made.append(element("small", {}, cell[2]));
     return made;
   }

@@ -109,7 +109,10 @@ def minimiser_figure(gammas: Sequence[float] = (1.0, 2.0, 5.0), others: Sequence
     draw_minimisers(right, minimiser_curves("dual_focal", gammas, others), "dual focal loss", VERMILION)
     left.set_ylabel("confidence of the minimiser, max $q^*$")
     shares = " : ".join(f"{share:g}" for share in others)
-    text = f"{len(others) + 1} classes, the others share the rest {shares}; exact ties left out; gaps: the order of the classes changes"
+    text = (
+        f"{len(others) + 1} classes, the others share the rest {shares}; exact ties left out; "
+        "gaps: the order of the classes changes"
+    )
     figure.supxlabel(text, fontsize=8, color="0.35")
     return figure
 

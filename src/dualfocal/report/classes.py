@@ -1,0 +1,86 @@
+"""Calibration class by class, worst first: how far each lies beyond what chance explains, all classes considered."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dualfocal.report.chance import TIE, chance_range
+from dualfocal.report.subjects import Subject
+from dualfocal.report.tables import MINUS, Cell, Table, column, number
+
+MOST_ROWS = 2500  # of all tables of classes on a page together
+ALARMS = 0.05  # of calibrated models, the share that may have a class beyond chance
+
+
+def class_table(subject: Subject, most: int) -> tuple[Table, str]:
+    """Calibration by predicted class, worst first; and how to read it."""
+    num_classes, predicted, seen = subject.rows.num_classes, subject.predicted, subject.seen
+    assert seen.classes is not None
+    confidence = seen.uncertainty.reciprocal()
+    count, right, sums = (
+        _by_class(predicted, of, num_classes) for of in (torch.ones_like(confidence), seen.right, confidence)
+    )
+    bound, p_value = class_chances(predicted, confidence, right)
+    excess = (sums - right).abs() - bound
+    beyond = torch.where(excess > TIE, excess, 0.0) / count  # NaN: never predicted
+    true = torch.bincount(subject.rows.target, minlength=num_classes)
+    one_against_rest = seen.classes.ece()
+    order = sorted(range(num_classes), key=lambda c: (-float(beyond[c].nan_to_num(-1.0)), float(p_value[c]), c))
+    means = (right / count, sums / count, (sums - right) / count, bound / count, beyond)
+    rows: list[list[Cell]] = []
+    for c in order[:most]:
+        row: list[Cell] = [[subject.class_names[c], c], number(float(true[c]), 0), number(float(count[c]), 0)]
+        row += [number(100 * float(of[c]), 1, sign=i == 2) for i, of in enumerate(means)]
+        row.append(number(100 * float(one_against_rest[c]), 2))
+        rows.append(row)
+    headings = [
+        column("class", numeric=False),
+        column("true", "samples of this class"),
+        column("predicted", "samples predicted as this class"),
+        column("accuracy %", "among those predicted as this class"),
+        column("confidence %", "mean, among those predicted as this class"),
+        column(f"conf {MINUS} acc", "in points: above 0 is over-confident"),
+        column("± chance", "what chance explains, in points, with so many classes"),
+        column("beyond", "how far the gap exceeds what chance explains, in points"),
+        column("one-vs-rest ECE %", "its mean over the classes is the classwise ECE"),
+    ]
+    caption = "Calibration by predicted class, worst first"
+    table = {"caption": caption, "columns": headings, "rows": rows, "sort": [7, True], "sortable": True}
+    return table, _note(subject, int((count > 0).sum()), len(rows))
+
+
+def class_chances(predicted: Tensor, confidence: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """For each class what chance explains of |confidence - right|, summed over its predictions, and the p-value.
+
+    The level is that of all predicted classes together: a perfectly calibrated model has one that lies beyond its
+    bound in at most 5 % of cases. A class that is never predicted has NaN and 1.
+    """
+    num_classes, order = len(right), predicted.argsort(stable=True)
+    parts = np.split(confidence[order].numpy(), torch.bincount(predicted, minlength=num_classes).cumsum(0)[:-1].numpy())
+    level = 1 - ALARMS / sum(len(part) > 0 for part in parts)
+    found = [
+        chance_range(part, float(right[c]), level) if len(part) else (math.nan, 1.0) for c, part in enumerate(parts)
+    ]
+    bound, p_value = torch.tensor(found, dtype=torch.float64).T
+    return bound, p_value
+
+
+def _note(subject: Subject, predicted: int, shown: int) -> str:
+    notes = []
+    if shown < subject.rows.num_classes:
+        notes.append(f"The {shown:,} worst of {subject.rows.num_classes:,} classes are shown.")
+    if subject.rows.positive:
+        notes.append("This table is of the predicted class and its confidence, not of the confidence of class 1.")
+    among = f" ({predicted:,} classes are predicted, 5 % is for all of them together)" if predicted > 1 else ""
+    notes.append(
+        "Chance: the exact distribution of how many are right if every confidence holds (Poisson-binomial), cut at "
+        f"{100 * ALARMS / predicted:.2g} %{among}: of calibrated models at most 5 % have a class beyond it. "
+        "Classes within chance follow by p-value."
+    )
+    return " ".join(notes)
+
+
+def _by_class(of_class: Tensor, values: Tensor, num_classes: int) -> Tensor:
+    return torch.zeros(num_classes, dtype=torch.float64).index_add_(0, of_class, values.double())

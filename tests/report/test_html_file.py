@@ -1,0 +1,190 @@
+"""At T = 1 the page shows what Python says of the FILE, whatever its precision; and says what it shows."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from browser import contents_of, opened, read
+
+from dualfocal import metrics
+from dualfocal.report import html
+from dualfocal.report.html import write_report
+from dualfocal.report.subjects import Reading
+
+RNG = np.random.default_rng(0)
+LOGITS = 2 * RNG.normal(size=(400, 5))
+TARGET = (LOGITS + RNG.gumbel(size=LOGITS.shape)).argmax(1)
+
+
+def near_ties(values: list[float], place: int, by: float) -> np.ndarray:
+    rows = np.tile(np.array(values), (300, 1))
+    rows[:, place] += by
+    return rows
+
+
+def two_groups(confidences: np.ndarray) -> dict[str, Any]:
+    """Samples of two confidences, around the edge 0.6: the one all right, the other all wrong. Together they cancel."""
+    of = np.tile(confidences, 100)
+    return {"probs": np.stack([of, 1 - of], axis=1), "target": np.arange(200) % 2}
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    return torch.from_numpy(z).softmax(1).numpy()
+
+
+def with_tiny() -> np.ndarray:
+    probs = softmax(LOGITS)
+    probs[np.arange(9), TARGET[:9]] = 1e-60
+    return probs / probs.sum(1, keepdims=True)
+
+
+def huge() -> np.ndarray:
+    logits = LOGITS.copy()
+    logits[:5] *= 1e300
+    return logits
+
+
+def many() -> dict[str, Any]:
+    """Probabilities that do not quite sum to 1, and a true class of probability 0."""
+    logits = 3 * RNG.normal(size=(500, 150))
+    target = (logits + RNG.gumbel(size=logits.shape)).argmax(1)
+    probs = (0.992 * softmax(logits)).astype(np.float32)
+    probs[0, target[0]] = 0
+    probs[0] /= probs[0].sum()
+    return {"probs": probs, "target": target}
+
+
+FILES: dict[str, Callable[[], dict[str, Any]]] = {
+    "far from 0": lambda: {"logits": LOGITS - 1e7, "target": TARGET},
+    "nearly equal logits": lambda: {"logits": near_ties([1.0] * 5, 3, 1e-12), "target": np.full(300, 3)},
+    "nearly equal probabilities": lambda: {
+        "probs": near_ties([0.25, 0.375, 0.375], 2, 1e-12),
+        "target": np.full(300, 2),
+    },
+    "a hair above an edge": lambda: two_groups(np.float64([0.55, 0.6 + 5e-9])),
+    "tiny": lambda: {"probs": with_tiny(), "target": TARGET},
+    "huge": lambda: {"logits": huge(), "target": TARGET},
+    "half precision": lambda: two_groups(np.float16([0.6, 0.65])),
+    "many classes": many,
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_page_says_what_python_says_of_the_file(browser, tmp_path, monkeypatch, name):
+    if name == "many classes":
+        monkeypatch.setattr(html, "deal", lambda samples, room: [200_000])
+    arrays = FILES[name]()
+    np.savez(tmp_path / "p.npz", **arrays)
+    write_report([tmp_path / "p.npz"], tmp_path / "p.html", calibrators=(), reading=Reading(num_bins=5))
+    kind = "probs" if "probs" in arrays else "logits"
+    result = metrics.evaluate(arrays[kind], arrays["target"], input=kind, num_bins=5)
+    with opened(browser, tmp_path / "p.html") as page:
+        found = read(page)
+        for figure in ("ece", "nll", "error", "confidence", "accuracy"):
+            assert found[figure] == pytest.approx(getattr(result, figure), abs=1e-6, rel=1e-6), figure
+        page.locator("#temperature").fill("0.5")  # nothing is thrown there either
+        assert read(page)["ece"] == read(page)["ece"]  # not NaN
+        notes = page.locator("#sample-note").text_content()
+        assert ("temperature acts on their logarithms" in notes) == (kind == "probs")
+        assert ("3.4e38" in notes) == (name == "huge")
+        assert len(page.locator("#live-0 [data-figure=nll]").text_content()) < 12
+    block = contents_of(tmp_path / "p.html")["runs"][0]["data"]
+    assert block["kind"] == ("log_sums" if name == "many classes" else kind)
+
+
+def test_forecasts_of_class_one_are_called_so(browser, pages, folder):
+    page_file = pages("scores")
+    arrays = np.load(folder / "scores.npz")
+    with opened(browser, page_file) as page:
+        page.locator("#bins").fill("1")
+        read(page)
+        page.locator(".histogram rect").last.hover(position={"x": 200, "y": 30})  # beside the lines
+        tip = page.locator(".histogram [aria-label=tip]").text_content()
+        assert f"400 samples, {arrays['target'].sum()} of class 1" in tip
+        assert "wrong" not in tip
+        heads = page.locator("#live-head th").all_text_contents()
+        assert heads[-3:] == ["error", "probability of class 1", "share of class 1"]
+        assert read(page)["accuracy"] == pytest.approx(arrays["target"].mean())
+        assert "share of class 1 (%)" in page.locator(".reliability svg").first.text_content()
+        key = page.locator(".note.key").text_content()
+        assert "forecast too high, or class 0" in key
+        assert "forecast too low, or class 1" in key
+        assert "dotted, share of class 1" in key
+        assert "over-confident" not in key
+        assert "not of the confidence of class 1" in page.locator("#classes-body").text_content()
+        assert "mean forecast \N{MINUS SIGN} share of class 1 [%]" in page.locator("#metrics-body").text_content()
+
+
+def test_more_bins_than_the_slider_had(browser, tmp_path):
+    np.savez(tmp_path / "p.npz", logits=LOGITS, target=TARGET)
+    write_report([tmp_path / "p.npz"], tmp_path / "p.html", calibrators=(), reading=Reading(num_bins=100))
+    with opened(browser, tmp_path / "p.html") as page:
+        assert page.locator("#bins").input_value() == "100"
+        assert read(page)["ece"] == pytest.approx(metrics.ece(LOGITS, TARGET, num_bins=100), abs=1e-6)
+
+
+def test_chance_in_a_bin_has_half_a_sample_more(browser, tmp_path):
+    """One sample at 90 % that is wrong is no finding: that happens to one in ten."""
+    np.savez(tmp_path / "p.npz", probs=np.float32([[0.9, 0.1]]), target=np.array([1]))
+    write_report([tmp_path / "p.npz"], tmp_path / "p.html", calibrators=())
+    with opened(browser, tmp_path / "p.html") as page:
+        page.locator(".reliability circle").first.hover()
+        tip = page.locator(".reliability [aria-label=tip]").text_content()
+        assert "within what chance explains: 90.0 points of 108.8" in tip
+        assert "confident by" not in tip
+
+
+def test_names_that_run_from_right_to_left_stay_by_themselves(browser, tmp_path):
+    names = ["\u05d0\u05d1\u05d2 5", "\u202eabc"]
+    np.savez(tmp_path / "p.npz", logits=np.array([[9.0, 0.0]] * 20), target=np.arange(20) % 2, class_names=names)
+    write_report([tmp_path / "p.npz"], tmp_path / "p.html", calibrators=())
+    with opened(browser, tmp_path / "p.html") as page:
+        card = page.locator(".mistakes li").first
+        assert card.locator("bdi").all_text_contents() == ["\u05d0\u05d1\u05d2 5", "abc"]
+        assert page.locator("#classes-body tbody th bdi").count() == 2
+        assert page.locator("#class option").all_text_contents() == ["all", "\u05d0\u05d1\u05d2 5", "abc"]
+        page.locator("#class").select_option("0")
+        read(page)
+        assert page.locator("#live-caption bdi").text_content() == "\u05d0\u05d1\u05d2 5"
+
+
+def test_many_inputs(browser, tmp_path):
+    files: list[Path] = []
+    for i in range(9):
+        np.savez(tmp_path / f"{i}.npz", logits=LOGITS[:40] * (i + 1), target=TARGET[:40])
+        files.append(tmp_path / f"{i}.npz")
+    np.savez(files[0], logits=LOGITS[:40, :4], target=TARGET[:40] % 4)
+    write_report(files, tmp_path / "p.html", calibrators=())
+    with opened(browser, tmp_path / "p.html") as page:
+        assert not page.locator("#verdicts li").first.is_visible()
+        page.locator("#verdicts summary").click()
+        assert page.locator("#verdicts li").count() == 9
+        assert page.locator("#verdicts li bdi").first.text_content() == "0.npz"
+        note = page.locator("#filter-note")
+        assert note.text_content() == "There is no class filter: the inputs have different classes."
+        above = "document.querySelector('#live').compareDocumentPosition(document.querySelector('#chooser'))"
+        assert page.evaluate(above) & 4  # the chooser follows
+        page.emulate_media(media="print")
+        assert not note.is_visible()  # nor are the controls
+
+
+def test_a_table_that_goes_on_says_so_on_a_phone(browser, pages):
+    with opened(browser, pages("logits"), width=360) as page:
+        box = page.locator("#classes-body .scroll")
+        assert box.evaluate("box => box.scrollWidth > box.clientWidth")
+        assert "linear-gradient" in box.evaluate("box => getComputedStyle(box).backgroundImage")
+        caption = box.locator("caption span")
+        before = caption.bounding_box()
+        box.evaluate("box => { box.scrollLeft = 200; }")
+        assert caption.bounding_box()["x"] == pytest.approx(before["x"], abs=1)
+        assert before["x"] + before["width"] <= 360
+
+
+def test_a_single_diagram_and_its_histogram_are_of_one_height(browser, pages):
+    with opened(browser, pages("logits")) as page:
+        diagram, bars = (page.locator(f".{kind} svg").first.bounding_box() for kind in ("reliability", "histogram"))
+        assert diagram["y"] == pytest.approx(bars["y"], abs=1)
+        assert diagram["height"] == pytest.approx(bars["height"], abs=2)

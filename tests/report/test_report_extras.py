@@ -1,0 +1,221 @@
+"""What goes beyond the predictions themselves never costs a report, nor makes it say nonsense."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from browser import contents_of
+from safetensors.torch import load_file, save_file
+
+from dualfocal import metrics
+from dualfocal.calibrators import cross_fit, make_calibrator
+from dualfocal.metrics.comparison import Difference
+from dualfocal.report.html import write_report
+from dualfocal.report.subjects import Reading, find_inputs, load_subjects
+from dualfocal.train import Run
+
+
+@pytest.fixture
+def run(runs, folder, tmp_path) -> Path:
+    """A finished run to spoil."""
+    shutil.copytree(folder / "a", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def report(path: Path, *calibrators: str, **reading: object) -> dict:
+    page = path.with_name("page.html")
+    write_report([path], page, calibrators=calibrators, reading=Reading(**reading))
+    [found] = contents_of(page)["runs"]
+    assert "nan" not in json.dumps([found["advice"], found["how"], found["metrics"], found["calibrators"]]).lower()
+    assert "inf " not in json.dumps([found["advice"], found["how"], found["calibrators"]])
+    return found
+
+
+def change(run: Path, **tensors: torch.Tensor) -> None:
+    file = run / "predictions.safetensors"
+    save_file(load_file(file) | {name: of.contiguous() for name, of in tensors.items()}, file)
+
+
+def set_json(file: Path, **values: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def test_a_true_class_that_is_ruled_out(run):
+    tensors = load_file(run / "predictions.safetensors")
+    values = tensors["test_logits"]
+    values[5, tensors["test_target"][5]] = -math.inf
+    change(run, test_logits=values)
+    found = report(run, "temperature", "isotonic")
+    nll = next(row[1][0] for row in found["calibrators"]["rows"] if row[0] == "isotonic")
+    assert found["advice"].startswith(
+        f"Use isotonic: it has the lowest NLL, {nll} nats. That of the model as it is is "
+    )
+    rows = {row[0]: row for row in found["calibrators"]["rows"]}
+    assert rows["as it is"][1][0] == rows["temperature"][1][0] == "∞"
+    assert rows["temperature"][2] == ["\N{EN DASH}", None]
+    assert rows["isotonic"][2] == ["\N{MINUS SIGN}∞", None]  # without an interval
+    found = report(run, "temperature")
+    assert found["advice"] == "The NLL is infinite, as it is and after each method: a true class has probability 0."
+
+
+def test_few_samples_of_a_run_have_no_interval(run):
+    tensors = load_file(run / "predictions.safetensors")
+    change(run, test_logits=tensors["test_logits"][:8], test_target=tensors["test_target"][:8])
+    found = report(run, "temperature")
+    assert found["advice"].startswith("Too few samples for an interval, and for advice: ")
+    assert [len(row[2]) for row in found["calibrators"]["rows"]] == [2, 2]
+
+
+def test_the_simplest_of_equals_is_advised_and_the_choice_admitted(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    logits = 1.5 * torch.randn(1500, 4, generator=generator)
+    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    np.savez(tmp_path / "p.npz", logits=3 * logits.numpy(), target=target.numpy())
+    found = report(tmp_path / "p.npz", "vector", "ets", "temperature", "temperature+vector")
+    assert found["advice"].startswith("Use temperature: it lowers the NLL by ")
+    assert found["advice"].endswith("(Chosen among 4 methods on these same samples.)")
+
+
+def test_the_advice_on_a_run_follows_from_paired_comparisons(run):
+    names = ["temperature", "vector", "isotonic"]  # the simplest first
+    found = report(run, *names)
+    values, target = Run(run).predictions("test")
+    fitted = {name: make_calibrator(name).fit(*Run(run).predictions("val"))(values) for name in names}
+    best = min(names, key=lambda name: metrics.nll(fitted[name], target))
+
+    def nll(a: torch.Tensor, b: torch.Tensor) -> Difference:
+        return metrics.compare(a, b, target).differences["nll"]
+
+    good = [name for name in names if nll(values, fitted[name]).high < 0 or name == best]
+    equal = [name for name in good if name == best or nll(fitted[best], fitted[name]).low <= 0]
+    gain = nll(values, fitted[equal[0]])
+    assert gain.told_apart
+    assert found["advice"].startswith(f"Use {equal[0]}: it lowers the NLL by {-gain.difference:.4f} nats ")
+    assert [row[0] for row in found["calibrators"]["rows"]][:2] == ["as it is", best]
+    assert found["advice"].endswith("(Chosen among 3 methods on these same samples.)")
+
+
+def test_losses_of_hundreds_of_digits(tmp_path):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(300, 5))
+    logits[:5] *= 1e300
+    np.savez(tmp_path / "p.npz", logits=logits, target=rng.integers(5, size=300))
+    found = report(tmp_path / "p.npz", "temperature")
+    assert "0000000" not in json.dumps([found["metrics"], found["calibrators"]["rows"][0][1][0], found["advice"]])
+    [nll] = [row[1][0] for row in found["metrics"][0]["rows"] if row[0] == "NLL [nats]"]
+    assert nll.endswith("e+297") or nll.endswith("e+298")
+
+
+def test_a_calibrator_that_does_not_exist_is_an_error(pages, folder, tmp_path):
+    pages("logits")
+    with pytest.raises(ValueError, match="there is no calibrator 'temprature'"):
+        write_report([folder / "logits.npz"], tmp_path / "page.html", calibrators=("temprature",))
+
+
+def test_too_few_images_for_folds(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "p.npz", logits=rng.normal(size=(4, 3, 5, 5)), target=rng.integers(3, size=(4, 5, 5)))
+    found = report(tmp_path / "p.npz", "temperature")
+    assert found["how"] == ("No calibrator was tried: 5 folds of whole images need as many images with labels, got 4.")
+    assert found["calibrators"] is None
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "reason"),
+    [
+        ("digits", {"noise": "x"}, "could not be read here"),
+        ("digits", {"split_seed": -5}, "could not be read here"),
+        ("/no/such/place.npz", {}, "place.npz could not be read here (see --data-root): place.npz"),
+        ("digits", {"colour": 1}, "digits has the options "),
+        ("cifar10", {}, "cifar10 is not among the data here (see --data-root)."),
+    ],
+)
+def test_images_that_cannot_be_had(run, tmp_path, data, options, reason):
+    set_json(run / "recipe.json", data=data, data_options=options)
+    write_report([run], tmp_path / "page.html", calibrators=(), data_root=tmp_path)
+    [found] = contents_of(tmp_path / "page.html")["runs"]
+    note = found["mistakes"]["note"]
+    assert note.startswith("No images: ")
+    assert reason in note
+    assert str(tmp_path) not in note
+    assert "/no/" not in note
+
+
+def test_pixels_of_any_size(run, tmp_path):
+    set_json(run / "recipe.json", data_options={"noise": 1e308})
+    write_report([run], tmp_path / "page.html", calibrators=())  # pytest makes an error of a warning
+    assert len(contents_of(tmp_path / "page.html")["runs"][0]["mistakes"]["items"]) == 12
+
+
+def test_what_is_no_number_is_a_gap(run):
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    lines[0]["val_nll"], lines[1]["test_nll"], lines[2]["val_ece"] = math.nan, math.inf, "x"
+    del lines[1]["lr"]
+    (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    series = report(run)["curves"]["series"]
+    assert [value is None for value in series["val_nll"]] == [True, False, False]
+    assert [value is None for value in series["test_nll"]] == [False, True, False]
+    assert [value is None for value in series["val_ece"]] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"seconds": "fast"}, "result.json: seconds must be a number, got 'fast'"),
+        ({"sessions": "abc"}, "result.json: sessions must be a list, got 'abc'"),
+    ],
+)
+def test_a_result_of_other_kinds_is_named(run, values, reason):
+    set_json(run / "result.json", **values)
+    with pytest.raises(ValueError, match=reason):
+        report(run)
+
+
+def test_a_validation_part_that_does_not_fit(run):
+    tensors = load_file(run / "predictions.safetensors")
+    change(run, val_logits=tensors["val_logits"][:, :5], val_target=tensors["val_target"] % 5)
+    found = report(run, "temperature")
+    assert "The run's validation part cannot be used: it has 5 classes, the samples have 10." in found["remarks"]
+    values, target = tensors["test_logits"], tensors["test_target"]
+    assert found["advice"] == cross_fit(values, target, ["temperature"]).verdict()
+    change(run, val_logits=tensors["val_logits"], val_target=tensors["val_target"] + 100)
+    assert report(run)["remarks"][0].startswith("The run's validation part cannot be used: target 109 is out of range")
+
+
+def test_many_calibrators_go_into_several_tables(run):
+    names = ["temperature", "temperature_ece", "vector", "platt", "beta", "isotonic"]
+    found = report(run, *names)
+    titles = [[column["title"] for column in table["columns"]] for table in found["metrics"]]
+    assert [len(of) for of in titles] == [6, 3]
+    assert titles[0][:2] == ["metric", "as it is"]
+    assert sorted(titles[0][2:] + titles[1][1:]) == sorted(names)
+
+
+def test_p_values_have_one_form(run, folder, tmp_path):
+    write_report([run, folder / "b"], tmp_path / "page.html", calibrators=())
+    contents = contents_of(tmp_path / "page.html")
+    for row, subject in zip(contents["summary"]["rows"], load_subjects([run, folder / "b"], Reading()), strict=True):
+        p = subject.evaluation.inference.p_value
+        assert row[6] == ["< 0.001" if p < 0.001 else f"{p:.3f}", p]
+
+
+def test_bins_that_nobody_could_draw():
+    with pytest.raises(ValueError, match="num_bins of a report must be from 1 to 1,000, got 1001"):
+        Reading(num_bins=1001)
+
+
+def test_a_folder_of_runs_is_its_finished_ones(runs, folder, tmp_path):
+    shutil.copytree(folder / "a", tmp_path / "all" / "2")
+    shutil.copytree(folder / "b", tmp_path / "all" / "deep" / "1")
+    shutil.copytree(folder / "b", tmp_path / "all" / "3")
+    (tmp_path / "all" / "3" / "result.json").unlink()
+    inputs, unfinished = find_inputs([tmp_path / "all", folder / "a", tmp_path / "x.npz"])
+    assert inputs == [tmp_path / "all" / "2", tmp_path / "all" / "deep" / "1", folder / "a", tmp_path / "x.npz"]
+    assert [run.path.name for run in unfinished] == ["3"]
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError, match="none: must be a file, a run folder or a folder of finished runs"):
+        find_inputs([tmp_path / "none"])
