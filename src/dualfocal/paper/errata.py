@@ -163,8 +163,8 @@ _THEORY = (
         "underconfident-region",
         "Section 4.2 and Figure 1",
         "The minimiser is said to be under-confident for q_m from v^uc to 1. Of 156 posteriors on a grid 85 have such "
-        "a minimiser for gamma = 1, and 54 of these are under-confident; part of the region no q_m can reach, as q_m is "
-        "above its rival C and at most 1 - C.",
+        "a minimiser for gamma = 1, and 54 of these are under-confident; part of the region no q_m can reach, as q_m "
+        "is above its rival C and at most 1 - C.",
         "`dualfocal paper theory` counts for any gamma. Dual focal loss is under-confident less often than focal loss "
         "all the same.",
         "",
