@@ -232,6 +232,10 @@ def test_texts() -> None:
     assert f"<td>{100 * result.ece:.2f}</td>" in result._repr_html_()
     under = M.evaluate(logits / 4, target, inference=True).verdict()
     assert under.startswith("Under-confident")
+    p, outcome = torch.full((2000,), 0.3), torch.arange(2000) % 10 < 5
+    for given, said in ((p, "too low"), (1 - p, "too high")):
+        verdict = M.evaluate(given, outcome.long(), input="probs", binary="positive", inference=True).verdict()
+        assert verdict.startswith(f"Probabilities of class 1 {said}: ECE is 20.0 points;")
     json.dumps(result.to_dict(), allow_nan=False)
     zero = M.evaluate(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), input="probs", inference=True)
     assert zero.nll == math.inf

@@ -52,6 +52,7 @@ class Evaluation:
     bins: BinStats  # of the ECE
     inference: Inference | None = None
     convention: str | None = None
+    positive: bool = False  # whether it is about the probability of class 1
 
     @property
     def rbs(self) -> float:
@@ -78,7 +79,10 @@ class Evaluation:
                 f"{_p(found.p_value)})"
             )
         share = self.overconfidence / self.ece
-        kind = "Over-confident" if share > 0.5 else "Under-confident" if share < -0.5 else "Miscalibrated both ways"
+        high, low = "Over-confident", "Under-confident"
+        if self.positive:
+            high, low = "Probabilities of class 1 too high", "Probabilities of class 1 too low"
+        kind = "Miscalibrated both ways" if abs(share) <= 0.5 else high if share > 0 else low
         return (
             f"{kind}: ECE is {ece:.1f} points; a calibrated model of this size would show {floor:.1f} "
             f"({_p(found.p_value)})."
@@ -249,6 +253,7 @@ def evaluate_rows(
         accuracy=float(bins.correct.sum()) / len(rows),
         bins=bins,
         inference=found,
+        positive=rows.positive,
     )
 
 
