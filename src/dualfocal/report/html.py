@@ -21,9 +21,9 @@ from dualfocal._files import atomic_path, check_place
 from dualfocal.report import classes, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibrated, calibrate
 from dualfocal.report.embedded import OCTAVES, STEPS, Embedded, deal, embed
-from dualfocal.report.library import Library
 from dualfocal.report.mistakes import describe_mistakes
 from dualfocal.report.naming import shortened
+from dualfocal.report.run_data import RunData
 from dualfocal.report.subjects import Reading, Subject, load_subjects
 
 MOST_BYTES = 3_900_000  # of a page: under 4 MB, to go by mail
@@ -98,8 +98,8 @@ def make_report(
 ) -> str:
     """The text of the page, see :func:`write_report`."""
     progress(0.0, "reading")
-    library = Library(data_root, reading)
-    subjects = [library.named(subject) for subject in load_subjects(inputs, reading)]
+    run_data = RunData(data_root, reading)
+    subjects = [run_data.named(subject) for subject in load_subjects(inputs, reading)]
     found = []
     for i, subject in enumerate(subjects):
 
@@ -111,7 +111,7 @@ def make_report(
     title = shortened(
         title or f"Calibration of {subjects[0].name if len(subjects) == 1 else f'{len(subjects)} models'}"
     )
-    contents = _contents(title, subjects, found, reading, library)
+    contents = _contents(title, subjects, found, reading, run_data)
     # What is written so far has its size; the rest of the page is for the numbers that it computes from.
     room = MOST_BYTES - len(_page(title, subjects, contents, []).encode("utf-8", "replace"))
     limits = deal([subject.rows for subject in subjects], room - DESCRIPTION * len(subjects))
@@ -125,10 +125,10 @@ def make_report(
 
 
 def _contents(
-    title: str, subjects: list[Subject], found: list[Calibrated], reading: Reading, library: Library
+    title: str, subjects: list[Subject], found: list[Calibrated], reading: Reading, run_data: RunData
 ) -> dict[str, Any]:
     """Everything the page shows, but for the numbers it computes from."""
-    mistakes, images = describe_mistakes(subjects, reading, library)
+    mistakes, images = describe_mistakes(subjects, reading, run_data)
     class_rows = max(10, classes.MOST_ROWS // len(subjects))
     points = provenance.MOST_POINTS // len(subjects)
     positive = subjects[0].rows.positive  # of all of them, or of none: it follows from the options

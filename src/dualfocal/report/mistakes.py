@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from dualfocal.data import DataSet
-from dualfocal.report.library import Library
+from dualfocal.report.run_data import RunData
 from dualfocal.report.subjects import Reading, Subject
 
 SHOWN = 12  # mistakes of each subject
@@ -46,7 +46,7 @@ def find_mistakes(subject: Subject) -> list[int]:
 
 
 def describe_mistakes(
-    subjects: Sequence[Subject], reading: Reading, library: Library
+    subjects: Sequence[Subject], reading: Reading, run_data: RunData
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """For each subject its mistakes and a line on their images; and the images by key."""
     pictures = Pictures()
@@ -54,7 +54,7 @@ def describe_mistakes(
     for subject in subjects:
         rows = find_mistakes(subject)
         places = _places(subject, reading)
-        data, why = library.images_of(subject) if rows else (None, "")
+        data, why = run_data.images_of(subject) if rows else (None, "")
         items = []
         low, high = (0.0, 1.0) if data is None else _range(data, reading, [int(places[row]) for row in rows])
         for row in rows:
@@ -62,7 +62,7 @@ def describe_mistakes(
             if data is not None:
                 place = int(data.splits[subject.part(reading)][int(places[row])])
                 pixels = (data.inputs[place].double() - low) / max(high - low, 1e-9)
-                key = f"{library.key(subject)}-{place}"
+                key = f"{run_data.key(subject)}-{place}"
                 if pictures.add(key, pixels):
                     item["image"] = key
                 else:

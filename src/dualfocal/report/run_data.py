@@ -12,7 +12,7 @@ from dualfocal.report.subjects import Reading, Subject
 LONGEST_REASON = 200  # characters
 
 
-class Library:
+class RunData:
     """The data sets of runs, each read once, and only where they lie on disk."""
 
     def __init__(self, root: Path | None, reading: Reading) -> None:
