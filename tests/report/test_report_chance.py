@@ -7,7 +7,7 @@ import pytest
 import torch
 from browser import contents_of
 
-from dualfocal.report.chance import GROUPS, chance_range, distribution
+from dualfocal.report.chance import GROUPS, chance_bound, distribution
 from dualfocal.report.classes import class_chances
 from dualfocal.report.html import write_report
 from dualfocal.report.subjects import Reading
@@ -48,7 +48,7 @@ def test_of_many_samples_it_is_that_of_a_long_loop(sharpness):
 def test_the_bound_is_the_least_that_keeps_its_level(level):
     confidence = np.random.default_rng(1).uniform(0.3, 1.0, 8)
     masses, distance = by_hand(confidence), np.abs(np.arange(9) - confidence.sum())
-    bound, p_value = chance_range(confidence, 3, level)
+    bound, p_value = chance_bound(confidence, 3, level)
     assert masses[distance > bound + 1e-9].sum() <= 1 - level + 1e-12
     assert masses[distance > bound - 1e-9].sum() > 1 - level
     assert p_value == pytest.approx(masses[distance >= distance[3] - 1e-9].sum())

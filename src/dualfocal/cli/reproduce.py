@@ -15,7 +15,7 @@ from rich.text import Text
 from dualfocal._files import atomic_path
 from dualfocal.cli._common import AsJson, bad_input_ends, consoles, stopped_goes_on
 from dualfocal.cli.data import Root
-from dualfocal.cli.study import make_bar, numbers
+from dualfocal.cli.study import epochs_shown, numbers
 from dualfocal.data import load_data
 from dualfocal.data.registry import did_you_mean
 from dualfocal.metrics.evaluation import finite
@@ -111,13 +111,7 @@ def reproduce(
             load_data(foreign, data_root_, **options)  # to know now, and not after the trainings, whether it is there
         told = f"{title}: {len(wanted)} trainings, seeds {', '.join(map(str, chosen))}, into {out}"
         printer.print(told, markup=False, highlight=False, soft_wrap=True)
-        with stopped_goes_on(), make_bar(errors) as bar:
-            task = bar.add_task("", total=None)
-
-            def tell(done: int, total: int, finished: int) -> None:
-                text = f"{finished} of {len(folders)} runs"
-                bar.update(task, completed=done, total=total, description=text)
-
+        with stopped_goes_on(), epochs_shown(errors, len(folders)) as tell:
             failed = run_study(study, out, jobs=jobs, data_root=data_root_, device=device, progress=tell)
         rows = rows_of(table, wanted, folders, data_root_)
         content = _content(table, title, rows, list(failed.values()))

@@ -1,7 +1,8 @@
 """`dualfocal study`: losses x seeds on one data set, one table, and what it says."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -82,13 +83,7 @@ def study(
         )
         printer.print(f"{planned.title}, into {out}", markup=False, highlight=False, soft_wrap=True)
         printer.print(f"Recipe: {planned.recipe}.", markup=False, highlight=False)
-        with stopped_goes_on(), make_bar(errors) as bar:
-            task = bar.add_task("", total=None)
-
-            def tell(done: int, total: int, finished: int) -> None:
-                text = f"{finished} of {len(planned.entries) * len(planned.seeds)} runs"
-                bar.update(task, completed=done, total=total, description=text)
-
+        with stopped_goes_on(), epochs_shown(errors, len(planned.entries) * len(planned.seeds)) as tell:
             failed = run_study(planned, out, jobs=jobs, data_root=data_root_, device=device, progress=tell)
         summary = summarize(planned, out, failed)
         chosen = choose_gamma(planned, out, criterion) if gammas else None
@@ -119,10 +114,17 @@ def numbers(name: str, text: str | None, kind: Callable[[str], Number]) -> list[
         raise ValueError(f"{name} must be numbers, separated by commas, got {text!r}") from error
 
 
-def make_bar(console: Console) -> Progress:
-    """For trainings that report their epochs."""
+@contextmanager
+def epochs_shown(console: Console, runs: int) -> Iterator[Callable[[int, int, int], None]]:
+    """A bar for so many trainings; gives what is to be told epochs done, all epochs, and runs that are finished."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"))
-    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(done: int, total: int, finished: int) -> None:
+            bar.update(task, completed=done, total=total, description=f"{finished} of {runs} runs")
+
+        yield tell
 
 
 def _print(printer: Console, summary: Summary) -> None:

@@ -39,7 +39,7 @@ def _binomial(n: int, p: float) -> tuple[int, Vector]:
     return low, np.exp(ways + xlogy(k, p) + xlog1py(n - k, -p))
 
 
-def chance_range(confidence: Vector, right: float, level: float) -> tuple[float, float]:
+def chance_bound(confidence: Vector, right: float, level: float) -> tuple[float, float]:
     """What chance explains: of |number right - sum of confidences|, the bound that it keeps with ``level``.
 
     Args:

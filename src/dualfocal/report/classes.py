@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.report.chance import TIE, chance_range
+from dualfocal.report.chance import TIE, chance_bound
 from dualfocal.report.subjects import Subject
 from dualfocal.report.tables import MINUS, Cell, Table, column, number
 
@@ -61,7 +61,7 @@ def class_chances(predicted: Tensor, confidence: Tensor, right: Tensor) -> tuple
     parts = np.split(confidence[order].numpy(), torch.bincount(predicted, minlength=num_classes).cumsum(0)[:-1].numpy())
     level = 1 - ALARMS / sum(len(part) > 0 for part in parts)
     found = [
-        chance_range(part, float(right[c]), level) if len(part) else (math.nan, 1.0) for c, part in enumerate(parts)
+        chance_bound(part, float(right[c]), level) if len(part) else (math.nan, 1.0) for c, part in enumerate(parts)
     ]
     bound, p_value = torch.tensor(found, dtype=torch.float64).T
     return bound, p_value

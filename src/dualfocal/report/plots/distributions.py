@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgba
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.report.plots.style import Look, look_of, plain, tidy
+from dualfocal.report.plots.style import Look, look_among, plain, tidy
 
 Floats = NDArray[np.float64]
 
@@ -67,7 +67,7 @@ def max_logit_histogram(
     scale = HEIGHT / max(of.max() for of in densities.values())
     feet = np.arange(len(values))[::-1]
     for place, (foot, (name, density)) in enumerate(zip(feet, densities.items(), strict=True)):
-        look = _look(name, place, looks)
+        look = look_among(name, place, looks)
         top = foot + scale * density
         axis.stairs(top, edges, baseline=foot, fill=True, color=look.colour, alpha=0.3)
         axis.stairs(top, edges, baseline=foot, color=look.colour, linewidth=1.0)
@@ -108,14 +108,10 @@ def rival_boxplot(axis: Axes, values: Mapping[str, Floats], looks: Mapping[str, 
         capprops={"linewidth": 0.9},
     )
     for place, (box, name) in enumerate(zip(drawn["boxes"], values, strict=True)):
-        look = _look(name, place, looks)
+        look = look_among(name, place, looks)
         box.set(facecolor=to_rgba(look.colour, 0.5), edgecolor="black", linewidth=0.8)
     axis.set_xlabel("$q_j(x)$, the largest probability below the true class's")
     axis.set_xlim(left=-0.01 * axis.get_xlim()[1])  # a whisker that ends at 0 is seen
     tidy(axis, grid="x")
     axis.tick_params(axis="y", length=0)
     return axis
-
-
-def _look(name: str, place: int, looks: Mapping[str, Look] | None) -> Look:
-    return look_of(name, place) if looks is None or name not in looks else looks[name]

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from scipy.stats import t as student
 
-from dualfocal.report.plots.style import BLACK, DARK_GREY, GREY, Look, legend_below, look_of, plain, styled, tidy
+from dualfocal.report.plots.style import BLACK, DARK_GREY, GREY, Look, legend_below, look_among, plain, styled, tidy
 
 LEVEL = 0.9
 
@@ -53,7 +53,7 @@ def metric_bars(axis: Axes, bars: Mapping[str, MetricBar], looks: Mapping[str, L
     """A bar per method in percent, a dot per seed where there are several, whiskers at the interval, a floor tick."""
     places = np.arange(len(bars))[::-1]
     for i, (place, (name, bar)) in enumerate(zip(places, bars.items(), strict=True)):
-        look = look_of(name, i) if looks is None or name not in looks else looks[name]
+        look = look_among(name, i, looks)
         axis.barh(
             place, 100 * bar.mean, 0.66, facecolor=look.colour, alpha=0.4, hatch=look.hatch, edgecolor=look.colour
         )

@@ -6,7 +6,7 @@ is undone then.
 
 import logging
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +82,11 @@ def look_of(method: str, place: int = 0) -> Look:
     ('#D55E00', '^')
     """
     return LOOKS.get(method, OTHERS[place % len(OTHERS)])
+
+
+def look_among(name: str, place: int, looks: Mapping[str, Look] | None) -> Look:
+    """The look that is given for a name; else that of a loss of this name, or one by its place."""
+    return looks[name] if looks is not None and name in looks else look_of(name, place)
 
 
 def varied(look: Look, place: int) -> Look:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from dualfocal.report.plots.style import GREY, Look, look_of, plain, tidy
+from dualfocal.report.plots.style import GREY, Look, look_among, plain, tidy
 
 Floats = NDArray[np.float64]
 
@@ -67,7 +67,7 @@ def ece_over_training(
         low, high = 100 * min(floors), 100 * max(floors)
         axis.axhspan(low, high, color=GREY, alpha=0.5, linewidth=2, label="calibrated models, last epoch")
     for place, (name, curve) in enumerate(curves.items()):
-        look = look_of(name, place) if looks is None or name not in looks else looks[name]
+        look = look_among(name, place, looks)
         smooth = 100 * np.array([exponential_average(seed, smoothing) for seed in curve.seeds])  # (seeds, epochs)
         epochs = np.arange(1, smooth.shape[1] + 1)
         every = max(1, len(epochs) // MARKS)
