@@ -44,9 +44,10 @@ def test_figures_of_the_page_are_those_of_python(browser, pages, kind, of):
 
 
 def test_at_first_the_page_shows_what_evaluate_says(browser, pages, folder):
-    arrays = np.load(folder / "logits.npz") if pages("logits") else None
-    result = evaluate(arrays["logits"], arrays["target"], inference=True)
-    with opened(browser, pages("logits")) as page:
+    file = pages("logits")
+    with np.load(folder / "logits.npz") as arrays:
+        result = evaluate(arrays["logits"], arrays["target"], inference=True)
+    with opened(browser, file) as page:
         found = read(page)
         for name in ("ece", "nll", "error", "confidence", "accuracy"):
             assert found[name] == pytest.approx(getattr(result, name), abs=1e-6)
