@@ -97,7 +97,8 @@ def test_the_page_says_what_python_says_of_the_file(browser, tmp_path, monkeypat
 
 def test_forecasts_of_class_one_are_called_so(browser, pages, folder):
     page_file = pages("scores")
-    arrays = np.load(folder / "scores.npz")
+    with np.load(folder / "scores.npz") as file:
+        arrays = dict(file)
     with opened(browser, page_file) as page:
         page.locator("#bins").fill("1")
         read(page)

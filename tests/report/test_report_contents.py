@@ -27,8 +27,8 @@ PAGE = Path(html.__file__).parent / "page"
 @pytest.fixture
 def logits(pages, folder) -> tuple[torch.Tensor, torch.Tensor]:
     pages("logits")
-    arrays = np.load(folder / "logits.npz")
-    return torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["target"])
+    with np.load(folder / "logits.npz") as arrays:
+        return torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["target"])
 
 
 def texts(table: dict, column: int) -> list[str]:
