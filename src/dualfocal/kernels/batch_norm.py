@@ -285,10 +285,11 @@ def applies(x: Tensor, bn: nn.Module) -> bool:
 
 
 def try_out(device: torch.device) -> None:
-    """Build and run the kernels once; raises whatever stands in the way."""
-    x = torch.ones(2, 16, 1, 1, device=device, requires_grad=True)
-    weight, bias, mean, var = torch.ones(4, 16, device=device)
-    batch_norm_relu(x, weight, bias, Running(mean, var, None), momentum=0.1, eps=1e-5)[0].sum().backward()  # type: ignore[no-untyped-call]
+    """Build and run the kernels once, both ways, whoever calls; raises whatever stands in the way."""
+    with torch.inference_mode(False), torch.enable_grad():
+        x = torch.ones(2, 16, 1, 1, device=device, requires_grad=True)
+        weight, bias, mean, var = torch.ones(4, 16, device=device)
+        batch_norm_relu(x, weight, bias, Running(mean, var, None), momentum=0.1, eps=1e-5)[0].sum().backward()  # type: ignore[no-untyped-call]
 
 
 def _is_rows(x: Tensor) -> bool:
