@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,6 +14,10 @@ pytest.importorskip("triton")
 
 from dualfocal.kernels import batch_norm
 from dualfocal.kernels.batch_norm import MAX_SPLITS, Plan, Running, applies, batch_norm_of, batch_norm_relu, plan_for
+from dualfocal.models import MODELS
+from dualfocal.models._common import kernels_on
+from dualfocal.paper.recipes import preset
+from dualfocal.train.preparation import slowed_by
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KERNELS = ("statistics", "apply", "backward_sums", "backward_apply")
@@ -322,6 +326,41 @@ def test_refuses_what_it_cannot_do() -> None:
         batch_norm_relu(case.x, case.weight, case.bias[:3], running, **options)
     with pytest.raises(ValueError, match="var must be 16"):
         batch_norm_relu(case.x, case.weight, case.bias, running._replace(var=case.running_var.double()), **options)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_tried_out_both_ways_whoever_calls(mode: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first batch norm of a training is in an evaluation, without gradients: no reason to give the kernels up."""
+    called = []
+    backward_apply = batch_norm.backward_apply
+    monkeypatch.setattr(batch_norm, "backward_apply", lambda *given: called.append(given) or backward_apply(*given))
+    with mode():
+        batch_norm.try_out(torch.device(DEVICE))
+    assert len(called) == 1
+
+
+def test_kernels_that_cannot_be_built_are_given_up_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler(device: torch.device) -> None:
+        raise RuntimeError("Failed to find\n  C compiler")
+
+    device = torch.device("cuda", 0)
+    monkeypatch.setattr(batch_norm, "try_out", lambda device: None)
+    kernels_on.cache_clear()
+    assert kernels_on(device) == (batch_norm, None)
+    monkeypatch.setattr(batch_norm, "try_out", no_compiler)
+    kernels_on.cache_clear()
+    with pytest.warns(UserWarning, match="runs slower, Triton cannot build kernels: Failed to find C compiler"):
+        found = kernels_on(device)
+    assert found.module is None
+    # And a result says so, if there is something to be slowed.
+    resnet, text = preset("cifar10_resnet50"), preset("20newsgroups_text_cnn")
+    assert slowed_by(MODELS["resnet50"](), resnet, device) == found.problem
+    assert slowed_by(MODELS["resnet50"](), resnet, torch.device("cpu")) is None
+    assert slowed_by(MODELS["text_cnn"](), text, device) is None
+    monkeypatch.setenv("DUALFOCAL_KERNELS", "0")
+    kernels_on.cache_clear()
+    assert kernels_on(device) == (None, None)
+    kernels_on.cache_clear()
 
 
 def test_of_a_layer() -> None:

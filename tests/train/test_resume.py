@@ -1,6 +1,7 @@
 """A training that was stopped, in whatever way and at whatever moment, ends as if it had not been."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -10,6 +11,7 @@ import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ import torch
 from safetensors import safe_open
 
 from dualfocal.paper.recipes import preset
-from dualfocal.train import DivergedError, Recipe, Run, RunError, engine, train
+from dualfocal.train import DivergedError, Recipe, Run, RunError, checkpoint, engine, train
 from dualfocal.train import run as run_folder
 from dualfocal.train.checkpoint import KEY
 from dualfocal.train.interrupts import SIGNALS, Interrupts
@@ -254,6 +256,20 @@ def test_a_checkpoint_every_three_epochs(tmp_path, kill_at_write, name) -> None:
     assert [session["from_epoch"] for session in finished.result["sessions"]] == [1, 4]
 
 
+def test_checkpoints_with_a_pause_between_them(tmp_path, kill_at_write, monkeypatch) -> None:
+    """Epochs take 10 seconds by this clock, the pause is 25: epochs 3, 6, ... leave a checkpoint."""
+    killed = Run(tmp_path / "killed")
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: 10.0 * len(killed.log)))
+    recipe = small("adaptive", "epochs=8")
+    kill_at_write(7)  # the recipe, 3 epochs, a checkpoint, epoch 4, half a line of epoch 5
+    with pytest.raises(Killed):
+        go(recipe, killed.path, checkpoint_pause=25)
+    assert position(killed.path)["epoch"] == 3
+    assert len(killed.log) == 4
+    finished = go(recipe, killed.path, checkpoint_pause=1e9)
+    assert outcome(finished.path) == outcome(go(recipe, tmp_path / "whole").path)
+
+
 def test_a_process_that_is_killed_with_everything_written_leaves_nothing_else(tmp_path, monkeypatch) -> None:
     def killed(self, name, content) -> None:
         write_json(self, name, content)
@@ -271,6 +287,8 @@ def test_a_process_that_is_killed_with_everything_written_leaves_nothing_else(tm
 def test_how_often_to_save_must_make_sense(tmp_path) -> None:
     with pytest.raises(ValueError, match="checkpoint_every must be at least 1, got 0"):
         go(small(), tmp_path / "run", checkpoint_every=0)
+    with pytest.raises(ValueError, match="checkpoint_pause must be at least 0 seconds, got nan"):
+        go(small(), tmp_path / "run", checkpoint_pause=math.nan)
     assert not (tmp_path / "run").exists()
 
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from dualfocal.models._common import kernels_on
 from dualfocal.paper.recipes import preset
 from dualfocal.train import DivergedError, Recipe, Run, train
 
@@ -17,6 +18,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:not repeatable to the bit"),
 ]
+batch_norm = pytest.importorskip("dualfocal.kernels.batch_norm")
 TIMES = ("seconds", "images_per_second")
 FILES = ("model.safetensors", "predictions.safetensors")
 AtStep = Callable[[int, Callable[[Tensor], Any]], None]
@@ -99,6 +101,17 @@ def test_bfloat16_in_channels_last_trains(tmp_path: Path) -> None:
     stored = load_file(run.path / "predictions.safetensors")
     assert stored["test_logits"].dtype == torch.float32
     assert {weight.dtype for weight in load_file(run.path / "model.safetensors").values()} == {torch.float32}
+
+
+def test_batch_norm_is_done_by_our_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are tried out at the first batch norm of all, in an evaluation."""
+    calls = []
+    batch_norm_of = batch_norm.batch_norm_of
+    monkeypatch.setattr(batch_norm, "batch_norm_of", lambda *given: calls.append(given) or batch_norm_of(*given))
+    kernels_on.cache_clear()
+    run = go(digits("model=densenet40", "precision=bfloat16", "channels_last=true", "epochs=1"), tmp_path / "run")
+    assert calls
+    assert run.result["notes"] == ["not repeatable to the bit: on CUDA that needs deterministic=true"]
 
 
 @pytest.mark.parametrize(("step", "epoch", "in_epoch"), [(3, 1, 3), (10, 2, 4)])

@@ -5,7 +5,7 @@ import os
 import warnings
 from functools import cache
 from types import ModuleType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ def normalize_for_two(
     Training on CUDA in channels_last, kernels of our own do all of it in two passes, and its gradient in two; they add
     the gradients of both users as they read them.
     """
-    kernels = _kernels(x.device) if x.is_cuda and not torch.compiler.is_compiling() else None
+    kernels = kernels_on(x.device).module if x.is_cuda and not torch.compiler.is_compiling() else None
     if kernels is not None and kernels.applies(x, norm):
         both: tuple[Tensor, Tensor] = kernels.batch_norm_of(norm, x, residual, relu)
         return both
@@ -54,22 +54,30 @@ def normalize_for_two(
     return out, out
 
 
+class Kernels(NamedTuple):
+    """Batch norm of our own on a device; if there is none that was not unwanted, why."""
+
+    module: ModuleType | None
+    problem: str | None = None
+
+
 @cache
-def _kernels(device: torch.device) -> ModuleType | None:
+def kernels_on(device: torch.device) -> Kernels:
     """Where Triton is there, and can build them; ``DUALFOCAL_KERNELS=0`` in the environment does without."""
     if os.environ.get("DUALFOCAL_KERNELS") == "0":
-        return None
+        return Kernels(None)
     try:
         from dualfocal.kernels import batch_norm
-    except ImportError:  # there is no Triton, as on Windows
-        return None
+    except ImportError:  # as on Windows
+        return Kernels(None, "batch norm runs slower: there is no Triton")
     try:
         batch_norm.try_out(device)
     except Exception as error:  # it needs a C compiler, and Python's headers
         reason = " ".join(str(error).split())[:200]
-        warnings.warn(f"batch norm runs slower, Triton cannot build kernels: {reason}", stacklevel=2)
-        return None
-    return batch_norm
+        problem = f"batch norm runs slower, Triton cannot build kernels: {reason}"
+        warnings.warn(problem, stacklevel=2)
+        return Kernels(None, problem)
+    return Kernels(batch_norm)
 
 
 def he_normal_(net: Net) -> Net:

@@ -22,7 +22,7 @@ from dualfocal.study.plan import Study
 from dualfocal.train import DivergedError, Recipe, Run, RunError, train
 
 LOOK = 0.5  # seconds between looks at how far the runs have come
-CHECKPOINTS = 5  # of each run: enough to lose little, few enough to cost little
+CHECKPOINT_PAUSE = 30.0  # seconds: little is lost if a process is killed, and runs of short epochs are not held up
 
 Progress = Callable[[int, int, int], None]  # epochs that are done, of how many, and runs that are finished
 
@@ -151,11 +151,17 @@ def _begin(threads: int) -> None:
 
 def _train(recipe: Recipe, folder: str, data_root: Any, device: str | None) -> str | None:
     """In a process of its own; gives what went wrong if the loss did not stay finite."""
-    every = max(1, recipe.epochs // CHECKPOINTS)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # notes are in the result, and would come once a run
-            train(recipe, folder, data_root=data_root, device=device, checkpoint_every=every, progress=False)
+            train(
+                recipe,
+                folder,
+                data_root=data_root,
+                device=device,
+                checkpoint_pause=CHECKPOINT_PAUSE,
+                progress=False,
+            )
     except DivergedError as error:
         return str(error)
     except RunError as error:

@@ -15,7 +15,7 @@ from torch.nn.utils import get_total_norm
 from dualfocal.data import DataSet, load_data
 from dualfocal.data.places import Root
 from dualfocal.metrics.evaluation import finite
-from dualfocal.train.checkpoint import resume, save_checkpoint
+from dualfocal.train.checkpoint import Pace, resume, save_checkpoint
 from dualfocal.train.display import Silent, make_display
 from dualfocal.train.distributed import Group, processes
 from dualfocal.train.failure import DivergedError, diagnosis
@@ -34,6 +34,7 @@ from dualfocal.train.preparation import (
     prepare_model,
     repeatable,
     set_random_states,
+    slowed_by,
     try_out,
     watched_part,
 )
@@ -50,6 +51,7 @@ def train(
     data_root: Root = None,
     device: str | torch.device | None = None,
     checkpoint_every: int = 1,
+    checkpoint_pause: float = 0.0,
     tensorboard: bool = False,
     progress: bool = True,
 ) -> Run:
@@ -65,6 +67,7 @@ def train(
         device: None: a GPU if there is one.
         checkpoint_every: epochs; what was done since is done again after a crash. Ctrl-C loses nothing, but with
             several processes it is a crash, too.
+        checkpoint_pause: seconds from one to the next at least, so that short epochs are not held up by saving.
         tensorboard: whether to write scalars to ``tensorboard/`` in the run folder.
         progress: whether to show it, as bars on a terminal, as lines elsewhere.
 
@@ -76,8 +79,7 @@ def train(
         DivergedError: the loss did not stay finite; the last checkpoint is kept, and ``failure.json`` tells more.
         KeyboardInterrupt: on Ctrl-C, once everything is saved; on SIGTERM a SystemExit of 143.
     """
-    if checkpoint_every < 1:
-        raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}")
+    pace = Pace(checkpoint_every, checkpoint_pause)
     run = Run(default_folder(recipe) if out is None else out)
     with processes(device) as group:
         group.first_does(partial(run.check_recipe, recipe))
@@ -99,7 +101,7 @@ def train(
                 stack.enter_context(display)
                 # Another process may have been quicker; now nobody can be.
                 if group.tell(run.state.encode() if group.first else None) != b"finished":
-                    _train(recipe, run, data, model, all_used, group, notes, checkpoint_every, display)
+                    _train(recipe, run, data, model, all_used, group, notes, pace, display)
     return run
 
 
@@ -111,7 +113,7 @@ def _train(
     all_used: bool,
     group: Group,
     notes: list[str],
-    checkpoint_every: int,
+    pace: Pace,
     display: Silent,
 ) -> None:
     identity = identify(data)
@@ -122,9 +124,14 @@ def _train(
 
     def save() -> None:
         save_checkpoint(run, at, model, optimizer, criterion, identity)
+        pace.saved(at.epoch)
+
+    def save_if_due(asked: bool) -> None:
+        if asked or at.epoch == recipe.epochs or pace.is_due(at.epoch):
+            save()
 
     at, random_states = resume(run, model, optimizer, criterion, identity, group)
-    saved = at.epoch if (run.path / CHECKPOINT).exists() else None
+    pace.saved(at.epoch if (run.path / CHECKPOINT).exists() else None)
     at.sessions.append(session(recipe, group, at.epoch))
     forward = Forward(group.wrap(model, sync_bn=recipe.sync_bn, all_used=all_used), recipe, group.device)
     plain = Forward(model, recipe, group.device)  # for predictions: processes need not take as many steps
@@ -167,7 +174,9 @@ def _train(
             losses = group.sum(torch.stack(at.losses).cpu().double())  # of the batches, over all processes
             sound &= _finite(losses.sum(), *(logits.sum() for logits, _ in predicted.values())).all()
             if int(group.sum(sound.long())) < group.size:
-                report = diagnosis(recipe, data, step.draws, batches, losses.tolist(), at.norms, epoch, model, saved)
+                report = diagnosis(
+                    recipe, data, step.draws, batches, losses.tolist(), at.norms, epoch, model, pace.epoch
+                )
                 group.first_does(partial(run.write_json, FAILURE, report))
                 raise DivergedError(run, report)
 
@@ -194,9 +203,7 @@ def _train(
                     at = replace(at, best_epoch=epoch + 1, best_score=score, best_weights=best)
             group.first_does(partial(run.append, line))
             asked = stop.asked is not None
-            if asked or at.epoch % checkpoint_every == 0 or at.epoch == recipe.epochs:
-                group.first_does(save)
-                saved = at.epoch
+            group.first_does(partial(save_if_due, asked))  # by the first one's clock
             display.epoch(line)
             if asked:
                 stop.leave()
@@ -209,7 +216,7 @@ def _train(
         if part in data.splits:
             logits, target = map(group.gather, predict(plain, data, part, group))
             predictions[part] = logits.cpu(), target.cpu()
-    notes += [step.problem] if step.problem else []
+    notes += [slow for slow in (step.problem, slowed_by(model, recipe, group.device)) if slow]
     group.first_does(partial(finish, recipe, run, data, model, at, predictions, notes))
 
 

@@ -14,7 +14,8 @@ from torch.optim import SGD, Adam, Optimizer
 
 from dualfocal.data import DataSet
 from dualfocal.losses import AdaFocalLoss
-from dualfocal.models import make_model
+from dualfocal.models import MODELS, make_model
+from dualfocal.models._common import kernels_on
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, without_search
 from dualfocal.train.recipe import Recipe
@@ -82,6 +83,14 @@ def notes_on(model: nn.Module, recipe: Recipe) -> list[str]:
     if not hidden:
         return []
     return [f"model {recipe.model} keeps {', '.join(hidden)} out of its state_dict: nothing of it is saved"]
+
+
+def slowed_by(model: nn.Module, recipe: Recipe, device: torch.device) -> str | None:
+    """Why batch norm is not done by our kernels, where it should be. There has been a warning, but who reads those?"""
+    if device.type != "cuda" or recipe.model not in MODELS:
+        return None
+    has_batch_norm = any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+    return kernels_on(device).problem if has_batch_norm else None
 
 
 def follows_validation(criterion: nn.Module) -> TypeGuard[AdaFocalLoss]:
