@@ -1,0 +1,79 @@
+"""The pages tell the truth where a program can check it: links, commands, options, imports."""
+
+import ast
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from dualfocal.cli import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "results").glob("*.md"), *ROOT.glob("benchmarks/*.md")]
+)
+COMMANDS = typer.main.get_command(app)
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def help_texts(command: Any, name: str = "dualfocal") -> Iterator[tuple[str, str]]:
+    yield name, command.help or ""
+    for short, other in getattr(command, "commands", {}).items():
+        yield from help_texts(other, f"{name} {short}")
+
+
+TEXTS = {named(page): page.read_text(encoding="utf-8") for page in PAGES} | {
+    f"{name} --help": text for name, text in help_texts(COMMANDS)
+}
+
+
+def test_there_are_pages_and_commands() -> None:
+    assert {"README.md", "docs/train.md", "results/README.md"} <= TEXTS.keys()
+    assert {"dualfocal evaluate --help", "dualfocal paper reproduce --help"} <= TEXTS.keys()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in [*re.findall(r"\]\(([^)\s]+)\)", text), *re.findall(r'src="([^"]+)"', text)]:
+        if "://" in target:
+            continue
+        place, _, anchor = target.partition("#")
+        found = (page.parent / place).resolve() if place else page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_commands_and_options_exist(name: str) -> None:
+    for line in re.findall(r"^ +(?:\$ )?(?:torchrun \S+ -m )?(dualfocal [a-z].*)$", TEXTS[name], re.M):
+        words = shlex.split(line, comments=True)[1:]
+        command: Any = COMMANDS
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        assert not hasattr(command, "commands"), f"{line}: no such command"
+        known = {spelling for option in command.params for spelling in option.opts} | {"--help"}
+        assert {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)} <= known, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_what_is_imported_is_there(page: Path) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dualfocal"):
+                module = importlib.import_module(node.module)
+                assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
