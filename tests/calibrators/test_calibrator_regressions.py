@@ -144,7 +144,7 @@ def test_labels_of_another_shape_are_one_line(tmp_path, capsys, command) -> None
     arguments = [tmp_path / "c.safetensors", tmp_path / "a.npz"] if command == "apply" else [tmp_path / "a.npz"]
     out = "b.npz" if command == "apply" else "d.safetensors"
     with pytest.raises(SystemExit) as ended:
-        main([command, *map(str, arguments), "--out", str(tmp_path / out)])
+        main([command, *map(str, arguments), "--target", "target", "--out", str(tmp_path / out)])
     assert ended.value.code == 2
     assert "must have shape (8, 4, 5)" in capsys.readouterr().err
 

@@ -1,13 +1,16 @@
 """Which calibrator to use, in words: nothing that is not finite, and nothing that the intervals do not bear."""
 
 import math
+import re
+from dataclasses import replace
 from typing import ClassVar
 
+import pytest
 import torch
 from calibrator_cases import sample
 from torch import Tensor
 
-from dualfocal.calibrators import Calibrator, cross_fit
+from dualfocal.calibrators import Calibrator, cross_fit, make_calibrator
 from dualfocal.calibrators._base import Fit
 from dualfocal.calibrators.ranking import Scored, advice, recommend
 from dualfocal.metrics.comparison import Difference
@@ -38,6 +41,25 @@ def test_where_the_model_rules_out_the_truth() -> None:
     rows = {row[0]: row for row in result.table()[1]}
     assert (rows["as it is"][1], rows["isotonic"][2]) == ("inf", "-inf")  # and no interval
     assert "nan" not in str(result)
+
+
+def test_where_the_model_rules_out_the_truth_simple_methods_come_first_too() -> None:
+    def method(name: str, nll: float, behind: tuple[float, float]) -> Scored:
+        return replace(scored(name, nll, (-math.inf, math.inf), behind), changes={"nll": infinite})
+
+    infinite = Difference(math.inf, 0.98, -math.inf, math.inf)
+    as_is = replace(scored("as it is", math.inf, (0.0, 0.0), (-math.inf, math.inf)), changes={"nll": infinite})
+    methods = [method("vector", 0.98, (0.0, 0.0)), method("temperature", 0.99, (-0.01, 0.03)), as_is]
+    assert recommend(methods, ["temperature", "vector"]) == "temperature"
+    assert advice(methods, "temperature", 0.9) == (
+        "Use temperature: its NLL is 0.9900 nats. That of the model as it is is infinite: a true class has probability "
+        "0. vector has the lowest NLL, but by 0.0100 nats (-0.0100 to +0.0300) only, which chance can explain, and "
+        "temperature is simpler."
+    )
+    methods[1] = method("temperature", 0.99, (0.001, 0.03))
+    assert recommend(methods, ["temperature", "vector"]) == "vector"
+    few = [method("vector", 0.98, (-math.inf, math.inf)), method("temperature", 0.99, (-math.inf, math.inf)), as_is]
+    assert recommend(few, ["temperature", "vector"]) == "vector"
 
 
 def test_where_every_method_does() -> None:
@@ -91,3 +113,86 @@ def test_few_samples_have_no_interval() -> None:
         "Too few samples for an interval, and for advice: temperature has the lowest NLL, 0.9800 nats, "
         "0.0200 less than the model as it is."
     )
+
+
+# Gains that do not show
+
+
+@pytest.mark.parametrize(
+    ("change", "recommended"),
+    [((-0.0002, -0.00001), "as it is"), ((-0.0002, -0.0000499), "as it is"), ((-0.0003, -0.00006), "temperature")],
+)
+def test_a_gain_must_show_in_the_digits_that_are_printed(change, recommended) -> None:
+    methods = [scored("temperature", 0.9999, change, (0.0, 0.0)), AS_IS]
+    assert recommend(methods, ["temperature"]) == recommended
+    if recommended == "as it is":
+        text = "Leave the model as it is: no method is sure to lower its NLL by 0.0001 nats."
+        assert advice(methods, recommended, 0.9) == text
+
+
+def test_constant_logits_of_one_class_are_left_alone() -> None:
+    logits = torch.tensor([[30.0, 0.0, 0.0]]).repeat(200, 1)  # and right: nothing to gain, to ten digits
+    result = cross_fit(logits, torch.zeros(200, dtype=torch.int64), ["temperature", "platt"], repeats=1)
+    assert result.recommended == "as it is"
+    assert result.verdict().startswith("Leave the model as it is")
+    assert "by 0.0000 nats" not in result.verdict()
+
+
+# Classes without samples
+
+
+def without_class_3(n: int = 600) -> tuple[Tensor, Tensor]:
+    logits, target = sample(n, 4, sharp=1.0)
+    keep = target != 3
+    return logits[keep], target[keep]
+
+
+def test_what_rules_out_an_absent_class_is_not_recommended() -> None:
+    logits, target = without_class_3()
+    result = cross_fit(logits, target, ["temperature", "vector", "isotonic", "temperature+platt"], repeats=1)
+    assert result.methods[0].name != "temperature"  # by these samples, the class had better be ruled out
+    assert result.recommended in ("temperature", "as it is")
+    assert set(result.left_out) == {"vector", "isotonic", "temperature+platt"}
+    names = ", ".join(result.left_out)
+    sentence = f"Class 3 has no sample here: left out of this advice is what all but rules it out ({names})."
+    assert result.verdict().endswith(sentence)
+    assert "vector" not in result.verdict().removesuffix(sentence)
+    assert result.to_dict()["left_out"] == list(result.left_out)
+    complete = cross_fit(*sample(600, 4, sharp=1.0), ["temperature", "vector"], repeats=1)
+    assert complete.left_out == ()
+    assert "left out" not in complete.verdict()
+
+
+def test_where_everything_would_rule_it_out() -> None:
+    result = cross_fit(*without_class_3(), ["vector", "isotonic"], repeats=1)
+    assert result.recommended == "as it is"
+    assert result.verdict().startswith("Leave the model as it is. Class 3 has no sample here: ")
+
+
+def test_the_note_on_absent_classes_is_true() -> None:
+    logits, target = without_class_3()
+    for name in ("vector", "matrix", "dirichlet", "platt", "beta", "histogram", "isotonic", "bbq"):
+        calibrator = make_calibrator(name).fit(logits, target)
+        assert calibrator.report.notes == ("1 of 4 classes have no sample (3): the fit all but rules them out",)
+        before, after = (of.softmax(1)[:, 3].mean() for of in (logits, calibrator(logits)))
+        assert before > 0.1
+        assert after < 0.02
+
+
+# Notes of all folds
+
+
+def test_notes_that_differ_in_a_count_are_one_line() -> None:
+    logits, target = sample(120, 40)
+    result = cross_fit(logits, target, ["vector", "temperature"])
+    [note] = result["vector"].notes
+    found = re.fullmatch(r"up to (\d+) of 40 classes have no sample in a fold: the fit all but rules them out", note)
+    assert found
+    absent = 40 - len(target.unique())
+    assert absent < int(found[1]) < 40
+    assert result["temperature"].notes == ()
+
+
+def test_notes_that_do_not_differ_stay() -> None:
+    result = cross_fit(*without_class_3(), ["vector"])
+    assert result["vector"].notes == ("1 of 4 classes have no sample (3): the fit all but rules them out",)

@@ -55,7 +55,7 @@ def refused(run):
         files = "|".join(re.escape(str(argument)) for argument in arguments)
         for other in before:
             assert re.fullmatch(
-                rf"(?:{files}): (?:logits|probabilities) from .+, (?:labels from '.+'|no labels.*)", other
+                rf"(?:{files}): (?:logits|probabilities) from .+, (?:labels from '.+'.*|no labels.*)", other
             )
         assert line.startswith("dualfocal: ")
         return line.removeprefix("dualfocal: ")

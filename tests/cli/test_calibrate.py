@@ -41,9 +41,10 @@ def saved(name: str, values: Tensor, target: Tensor | None = None, *, input: str
     return name
 
 
-def fitted(method: str = "temperature", **options: object) -> str:
+def fitted(method: str = "temperature", input: str = "logits", **options: object) -> str:
     """A calibrator on disk, fitted to `drawn()`."""
-    calibrator = make_calibrator(method).fit(*drawn())
+    logits, target = drawn()
+    calibrator = make_calibrator(method).fit(logits if input == "logits" else logits.softmax(1), target, input=input)
     for name, value in options.items():
         setattr(calibrator, name, value)
     save_calibrator(calibrator, "cal.safetensors")
@@ -216,7 +217,7 @@ def test_odd_data_are_noted(run, record):
     assert "\nnote: all samples are predicted correctly: each label counts as wrong with probability" in out
     saved("absent.npz", logits, target.where(target != 2, 1))
     out, _ = run("calibrate", "absent.npz", "--out", "cal.safetensors", "--method", "vector")
-    note = "1 of 4 classes have no sample (2): theirs is guessed from the others"
+    note = "1 of 4 classes have no sample (2): the fit all but rules them out"
     assert f"\nnote: {note}\n" in out
     assert record("calibrate", "absent.npz", "--out", "c.safetensors", "--method", "vector")["notes"] == [note]
 
@@ -327,10 +328,10 @@ def test_logits_stay_logits(run, suffix, method):
 def test_dtype_is_kept_or_widened(run, dtype, input):
     logits, target = drawn(seed=1)
     values = (logits if input == "logits" else logits.double().softmax(1)).to(dtype)
-    run("apply", fitted("vector"), saved("a.safetensors", values, target, input=input), "--out", "b.safetensors")
+    run("apply", fitted("vector", input), saved("a.safetensors", values, target, input=input), "--out", "b.safetensors")
     calibrator, got = load_calibrator("cal.safetensors"), load_file("b.safetensors")
     assert got.keys() == {input, "target"}
-    expected = calibrator(values) if input == "logits" else calibrator(log_probs(values)).softmax(1)
+    expected = calibrator(values) if input == "logits" else calibrator(values, input="probs").softmax(1)
     assert got[input].dtype == (torch.float64 if dtype == torch.float64 else torch.float32)  # halves could overflow
     assert torch.equal(got[input], expected)
     if input == "probs":
@@ -409,7 +410,7 @@ def test_scores_before_and_after_are_the_library_s(run, record, input):
     logits, target = drawn(seed=1)
     target[:20] = 7
     values = logits if input == "logits" else logits.softmax(1)
-    arguments = [fitted("vector"), saved("test.npz", values, target, input=input), "--out", "out.npz"]
+    arguments = [fitted("vector", input), saved("test.npz", values, target, input=input), "--out", "out.npz"]
     arguments += ["--ignore-index", "7"]
     out, _ = run("apply", *arguments)
     both = [
@@ -496,7 +497,7 @@ def case_of(case: str) -> str:
         ("cut", [], ["cal.safetensors: cannot be read"]),
         ("nan", [], ["test.npz: ", "row 7 holds NaN"]),
         ("nan", ["--json"], ["test.npz: ", "row 7 holds NaN"]),
-        ("label", [], ["test.npz: ", "target 9 is out of range"]),
+        ("label", ["--target", "target"], ["test.npz: ", "target 9 is out of range"]),
         ("", ["--out", "test.npz"], ["--out: test.npz is read from"]),
         ("", ["--out", "./folder/../test.npz"], ["is read from"]),
         ("", ["--out", "link.npz"], ["is read from"]),
@@ -552,3 +553,79 @@ def test_calibrate_apply_and_compare(run, input):
     verdict = run("compare", "test.npz", "calibrated.npz")[0].splitlines()[-1]
     assert verdict.startswith("B has the lower NLL, by ")
     assert "; error not told apart; B has the lower calibration error, by " in verdict
+
+
+# What a calibrator knows of the data of its fit
+
+
+def test_rounded_probabilities(run):
+    generator = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(2000, 10, generator=generator, dtype=torch.float64)
+    target = torch.multinomial((logits / 1.5).softmax(1), 1, generator=generator)[:, 0]
+    probs = logits.softmax(1).round(decimals=3)
+    out, _ = run("calibrate", saved("val.npz", probs, target, input="probs"), "--out", "cal.safetensors")
+    assert temperature() == pytest.approx(1.5, rel=0.1)
+    zeros = int((probs.gather(1, target[:, None]) == 0).sum())
+    assert f"note: {zeros} of 2,000 true classes have probability 0: a 0 counts as 0.0005 " in out
+    assert "NLL inf before" in out
+    run("apply", "cal.safetensors", "val.npz", "--out", "out.npz")
+    ece = [metrics.ece(of.values, target, input="probs") for of in map(load_predictions, ("val.npz", "out.npz"))]
+    assert ece[1] < ece[0] / 2
+
+
+@pytest.mark.parametrize(("first", "second"), [("logits", "probs"), ("probs", "logits")])
+def test_a_vector_of_logits_is_none_of_probabilities(run, refused, first, second):
+    logits, target = drawn(seed=1)
+    values = logits if second == "logits" else logits.softmax(1)
+    saved("test.npz", values, target, input=second)
+    line = refused("apply", fitted("vector", first), "test.npz", "--out", "out.npz")
+    names = {"logits": "logits", "probs": "probabilities"}
+    assert line.startswith(
+        f"test.npz: this VectorScaling was fitted on {names[first]}, and these are {names[second]}: "
+    )
+    assert line.endswith(f"give it {names[first]}, or fit one on {names[second]}")
+    assert not Path("out.npz").exists()
+    run("apply", fitted("temperature", first), "test.npz", "--out", "out.npz")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".safetensors"])
+def test_the_data_of_the_fit_are_known_again(run, suffix):
+    logits, target = drawn()
+    run("calibrate", saved(f"val{suffix}", logits, target), "--out", "cal.safetensors")
+    saved("others.npz", *drawn(seed=1))
+    saved("unlabelled.npz", logits)
+    words = "dualfocal: these are the data of the fit: "
+    assert words in run("apply", "cal.safetensors", f"val{suffix}", "--out", "out.npz")[1]
+    assert words in run("apply", "cal.safetensors", "unlabelled.npz", "--out", "out.npz")[1]
+    assert words not in run("apply", "cal.safetensors", "others.npz", "--out", "out.npz")[1]
+
+
+def test_the_data_of_the_fit_are_known_again_without_those_ignored(run):
+    logits, target = drawn()
+    target[:40] = 9
+    saved("val.npz", logits, target)
+    run("calibrate", "val.npz", "--out", "cal.safetensors", "--ignore-index", "9")
+    _, err = run("apply", "cal.safetensors", "val.npz", "--out", "out.npz", "--ignore-index", "9")
+    assert err.count("these are the data of the fit") == 1
+
+
+def test_few_samples_are_a_caution(run, record):
+    logits, target = drawn(19)
+    assert (logits.argmax(1) != target).any()
+    _, err = run("calibrate", saved("val.npz", logits, target), "--out", "cal.safetensors")
+    assert err.splitlines()[1:] == ["dualfocal: 19 samples: what is fitted to fewer than 20 is mostly chance"]
+    assert "fewer than" not in run("calibrate", saved("more.npz", *drawn(20)), "--out", "cal.safetensors")[1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (0, "3 samples cannot be fitted to: all samples are predicted correctly; give at least 20"),
+        (1, "3 samples cannot be fitted to: no temperature helps; give at least 20"),
+    ],
+)
+def test_few_samples_without_a_best_temperature_are_refused(refused, labels, words):
+    logits = torch.tensor([[2.0, 0.0], [3.0, 0.0], [1.0, 0.0]])
+    saved("val.npz", logits, torch.full((3,), labels))
+    assert refused("calibrate", "val.npz", "--out", "cal.safetensors") == f"val.npz: {words}"
+    assert not Path("cal.safetensors").exists()

@@ -199,4 +199,8 @@ def test_infinite_nll(run, record, other):
     assert got["nll"]["difference"] is None
     assert got["nll"]["interval"] == [None, None]
     assert got["error"]["a"] == 0.5
-    assert "NLL not told apart" in run("sure.npz", other)[0]
+    out, _ = run("sure.npz", other)
+    verdicts = {"sure.npz": "NLL not told apart; ", "unsure.npz": "B has the lower NLL, that of A is infinite: "}
+    assert out.splitlines()[-1].startswith(verdicts[other])
+    assert better(out)["NLL [nats]"] == {"sure.npz": "", "unsure.npz": "B"}[other]
+    assert "nan" not in out

@@ -148,6 +148,23 @@ def test_infinite_nll_is_null_in_json_and_inf_in_the_table(run, records):
     assert re.search(r"│ NLL \[nats\] +│ +inf │", run("evaluate", file)[0])
 
 
+def test_infinite_nll_is_explained(run):
+    probs = np.tile([[1.0, 0.0], [0.25, 0.75]], (20, 1))
+    target = np.tile([1, 1], 20)
+    target[0] = -100  # counts nothing
+    logits = np.log(probs, out=np.full_like(probs, -np.inf), where=probs > 0)
+    npz_of_probs("scores.npz", probs[:, 1], target)
+    for file, options in (
+        (npz_of_probs("probs.npz", probs, target), []),
+        (npz("logits.npz", logits, target), []),
+        ("scores.npz", ["--binary", "positive"]),
+    ):
+        out, _ = run("evaluate", file, *options, "--no-inference")
+        assert out.endswith("\nNLL is infinite: 19 true classes have probability 0.\n")
+    out, _ = run("evaluate", npz_of_probs("a.npz", probs, np.tile([0, 0], 20)), "--no-inference")
+    assert "infinite" not in out
+
+
 def test_what_was_taken_goes_to_stderr_alone(run):
     file = npz("a.npz", *drawn(50))
     out, err = run("evaluate", file, "--no-inference")
@@ -252,6 +269,33 @@ def test_csv_with_given_names(records):
     )
     assert record["taken"] == "probabilities from 'risk' (60, float64), labels from 'outcome'"
     assert record["ece"] == pytest.approx(abs(scores.mean() - target.mean()), abs=1e-9)
+
+
+def test_the_example_of_the_help_runs(run, capsys):
+    out, _ = run("evaluate", "--help")
+    example = " ".join(out.split())
+    example = re.search(r"dualfocal (evaluate predictions\.csv .+? --group-by hospital)", example)[1].split()
+    assert "--binary" in example
+    rows = "".join(f"{i / 40},{int(i > 20)},{'ab'[i % 2]}\n" for i in range(41))
+    Path("predictions.csv").write_text(f"score,outcome,hospital\n{rows}")
+    assert "by hospital, worst first" in run(*example)[0]
+
+
+def test_the_label_of_class_1_by_option(records, refused):
+    rows = "".join(f"{i / 40},{'yes' if i > 10 else 'no'}\n" for i in range(41))
+    Path("a.csv").write_text(f"score,outcome\n{rows}")
+    options = ["a.csv", "--probs", "score", "--target", "outcome", "--binary", "positive", "--no-inference"]
+    assert "--positive (labels: no, yes)" in refused("evaluate", *options)
+    for label, accuracy in (("yes", 30 / 41), ("no", 11 / 41)):
+        [record] = records(*options, "--positive", label)
+        assert record["accuracy"] == pytest.approx(accuracy)  # of class 1, the share that is
+
+
+def test_columns_in_a_list(records):
+    Path("a.csv").write_text("dog,cat,note,y\n" + "0.9,0.1,0.5,cat\n0.3,0.7,0.5,cat\n0.8,0.2,0.5,dog\n" * 5)
+    for columns in ("cat,dog", "dog,cat"):
+        [record] = records("a.csv", "--probs", columns, "--no-inference")
+        assert record["error"] == pytest.approx(1 / 3)
 
 
 # Several files
@@ -406,6 +450,29 @@ def test_a_group_without_labels_is_no_test(run):
     file = npz("a.npz", logits, target, part=np.repeat([1, 2, 3], 100))
     out, _ = run("evaluate", file, "--group-by", "part")
     assert "0 of 2 groups are miscalibrated at 5 %, p-values adjusted for 2 tests" in out
+
+
+@pytest.mark.parametrize("option", [[], ["--target", "target"], ["--split", "test"]])
+def test_groups_that_are_the_labels_are_refused(refused, option):
+    logits, target = drawn(300)
+    prefix = "test_" if "--split" in option else ""
+    np.savez("a.npz", **{f"{prefix}logits": logits, f"{prefix}target": target})
+    line = refused("evaluate", "a.npz", "--group-by", "target", *option)
+    assert line == (
+        f"--group-by: '{prefix}target' of a.npz holds the labels, and among samples of one label no model is "
+        "calibrated; group by what is known before the label is"
+    )
+
+
+def test_groups_that_follow_the_labels_are_pointed_out(run):
+    logits, target = drawn(300)
+    remark = "Each label lies in one group of 'kind'. If groups were made from labels, the table means nothing"
+    for kind, said in ((target // 2, True), (np.array(list("vwxyz"))[target], True), (np.arange(300) % 3, False)):
+        out, _ = run("evaluate", npz("a.npz", logits, target, kind=kind), "--group-by", "kind")
+        assert (remark in out) == said
+    logits, target = logits[:4], np.arange(4)  # by chance
+    out, _ = run("evaluate", npz("a.npz", logits, target, kind=target % 2), "--group-by", "kind")
+    assert remark not in out
 
 
 # Drawing

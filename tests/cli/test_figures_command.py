@@ -84,6 +84,18 @@ def test_what_is_left_out_and_why(record, run):
     assert "Run left out: study/runs/stopped is stopped, not finished" in out
 
 
+@pytest.mark.usefixtures("_study")
+@pytest.mark.parametrize("file", [PREDICTIONS, RESULT, RECIPE])
+def test_a_damaged_run_does_not_keep_the_others_from_being_drawn(file, record):
+    path = Path("study/runs/dual_focal-seed0", file)
+    path.write_bytes(path.read_bytes()[:-30])
+    found = record("paper", "figures", "study", "--only", "logits", "--format", "svg")
+    assert [figure["files"] for figure in found["written"]] == [["figures/digits-small_cnn-logits.svg"]]
+    ((left_out, why),) = [(run["run"], run["why"]) for run in found["runs_left_out"]]
+    assert left_out == "study/runs/dual_focal-seed0"
+    assert why.startswith(f"cannot be read: {file}: ")
+
+
 def test_each_data_set_has_figures_of_its_own(record):
     fake_run("runs/a", "focal")
     fake_run("runs/b", "focal", data="cifar10")

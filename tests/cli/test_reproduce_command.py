@@ -3,10 +3,20 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from official import cifar_files, some_images, write_folder
+
+from dualfocal.cli import main
+from dualfocal.cli import reproduce as command
+from dualfocal.cli.reproduce import _changes
+from dualfocal.paper.foreign import STAGES
+from dualfocal.paper.published import published
+from dualfocal.paper.trainings import trainings
+from dualfocal.train import Run
 
 ONE = ["--only", "dataset=cifar10,model=resnet50,method=dual_focal"]
 
@@ -39,6 +49,59 @@ def test_the_list_is_readable(tmp_path: Path) -> None:
     assert max(map(len, lines[:7])) <= 80
 
 
+def test_several_values_of_a_field_add_up(record: Callable[..., dict[str, Any]]) -> None:
+    only = "method=dual_focal,dataset=cifar10,method=flsd,model=resnet50"
+    found = record("paper", "reproduce", "table1", "--dry-run", "--only", only)["trainings"]
+    assert [row["training"] for row in found] == ["cifar10 resnet50 flsd", "cifar10 resnet50 dual_focal"]
+
+
+def test_of_two_settings_of_a_field_the_second_counts() -> None:
+    assert _changes(["lr=1", "epochs=3", "lr = 2"]) == ["lr=2", "epochs=3"]
+    assert _changes(["lr=2", "lr=1"]) == ["lr=1"]
+
+
+def test_a_training_that_fails_is_told_whatever_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its exit code is 1, also where JSON is asked for."""
+    problem = "paper/runs/x: the loss is nan in epoch 1"
+    monkeypatch.setattr(command, "run_study", lambda study, *_, **__: dict.fromkeys(study.folders(tmp_path), problem))
+    Path("paper").mkdir()
+    for as_json in ([], ["--json"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["paper", "reproduce", "table1", *ONE, *as_json])
+        assert ended.value.code == 1
+        captured = capsys.readouterr()
+        assert captured.err == f"dualfocal: {problem}\n"
+        if as_json:
+            assert json.loads(captured.out)["failed"] == [problem]
+    assert json.loads(Path("paper/table1.json").read_text())["failed"] == [problem]
+
+
+def test_the_file_has_the_whole_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whatever recipe, seed or extra there are runs; other recipes in a folder of that name are left out."""
+    wanted = trainings(published("table1"), extras=True)
+    names = ["cifar10 resnet50 dual_focal", "cifar10 resnet50 cross_entropy decay 1e-3", "cifar10 resnet50 brier"]
+    for name in names:
+        for seed in (1, 12):
+            run = Run(Path("paper/runs") / f"{name.replace(' ', '_')}-seed{seed}")
+            run.path.mkdir(parents=True)
+            changed = ["lr=7"] if name.endswith("brier") and seed == 12 else []
+            run.write_json("recipe.json", wanted[name].recipe.with_settings([f"seed={seed}", *changed]).to_dict())
+            scores = {"ece": seed / 1000}
+            scaled = {"temperature_ece": {"temperature": 2.0, "test": scores}}
+            run.write_json("result.json", {"schema": 1, "test": scores, "calibrated": scaled, "notes": [name]})
+    monkeypatch.setattr(command, "run_study", lambda *_, **__: {})
+    with pytest.raises(SystemExit) as ended:
+        main(["paper", "reproduce", "table1", *ONE])
+    assert ended.value.code == 0
+    content = json.loads(Path("paper/table1.json").read_text())
+    found = {(row["training"], row["stage"]): (row["seeds"], row["ours"]) for row in content["rows"]}
+    both = [1, 12], [0.001, 0.012]
+    assert found == {(name, stage): both if name != names[2] else ([1], [0.001]) for name in names for stage in STAGES}
+    assert sorted(content["notes"]) == sorted(names)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("paper")
@@ -67,6 +130,33 @@ def test_one_cell_end_to_end(finished: tuple[Path, list[str], subprocess.Complet
     assert "SHORTENED" in file.with_suffix(".md").read_text()
 
 
+def test_fewer_seeds_lose_nothing_of_what_was_written(
+    finished: tuple[Path, list[str], subprocess.CompletedProcess[str]],
+) -> None:
+    """What is shown is what was asked for; the file has every run of the table that is there."""
+    folder, command, _ = finished
+    (file,) = (folder / "paper").glob("table1-x0.001-set-*.json")
+    before = file.read_text(), file.with_suffix(".md").read_text()
+    done = reproduce(*command[:-1], "2", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    whole = json.loads(before[0])
+    assert [row["seeds"] for row in whole["rows"]] == [[1, 2], [1, 2]]
+    assert [row["seeds"] for row in shown["rows"]] == [[2], [2]]
+    assert [row["ours"] for row in shown["rows"]] == [row["ours"][1:] for row in whole["rows"]]
+    assert shown["rows"][0]["agrees"] is None
+    assert (file.read_text(), file.with_suffix(".md").read_text()) == before
+
+
+def test_images_that_are_missing_are_told(finished: tuple[Path, list[str], subprocess.CompletedProcess[str]]) -> None:
+    folder, _, done = finished
+    note = "cifar10 has 40 + 8 images, not 50,000 + 10,000"
+    assert note in " ".join(done.stdout.split())
+    (file,) = (folder / "paper").glob("table1-x0.001-set-*.json")
+    assert note in json.loads(file.read_text())["notes"][0]
+    assert note in file.with_suffix(".md").read_text()
+
+
 def test_another_table_reads_the_same_run(
     finished: tuple[Path, list[str], subprocess.CompletedProcess[str]],
 ) -> None:
@@ -84,6 +174,8 @@ def test_another_table_reads_the_same_run(
         (["tabel1"], "got 'tabel1'; did you mean table1?"),
         (["table1", "--only", "dataset=cifar"], "--only dataset must be one of 20newsgroups, cifar10"),
         (["table1", "--only", "data=cifar10"], "--only is written field=value"),
+        (["table1", "--only", ""], "--only is written field=value,..., of dataset, model, method, variant; got ''"),
+        (["table1", "--seeds", ""], "--seeds must be different numbers"),
         (["table1", "--seeds", "1,1"], "--seeds must be different numbers"),
         (["table1", "--epochs-scale", "2"], "epochs_scale must be above 0 and at most 1, got 2"),
         (["table1", "--set", "epoch=2"], "a recipe has no field 'epoch'"),

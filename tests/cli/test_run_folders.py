@@ -10,9 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dualfocal.calibrators import load_calibrator
+from dualfocal.calibrators import load_calibrator, make_calibrator
+from dualfocal.metrics import evaluate
 from dualfocal.paper.recipes import preset
 from dualfocal.predictions import load_predictions
+from dualfocal.report.calibrated import calibrate
+from dualfocal.report.subjects import Reading, load_subjects
 from dualfocal.train import Run, train
 
 TAKEN = "logits from '{0}_logits' ({1} x 10, float32), labels from '{0}_target'"
@@ -120,6 +123,54 @@ def test_the_file_of_a_run_is_no_run_folder(refused, run):
     file = "runs/a/predictions.safetensors"
     assert refused("evaluate", file) == f"{file}: holds several splits (test, val): say which with --split"
     assert run("evaluate", file, "--split", "val", "--no-inference")[0].startswith(f"{file}: 200 samples, ")
+
+
+# --- evaluate --calibrate ---
+
+
+def test_calibrators_of_a_run_are_fitted_on_its_validation_part(run, record):
+    [of_run] = record("evaluate", "runs/a", "--calibrate", "temperature,vector")["files"]
+    got = of_run["calibration"]
+    assert got["fitted_on"] == {"part": "val", "num_samples": 200}
+    assert got["scored_on"] == {"part": "test", "num_samples": 997}
+    arrays = load_file("runs/a/predictions.safetensors")
+    for name in ("temperature", "vector"):
+        calibrator = make_calibrator(name).fit(arrays["val_logits"], arrays["val_target"])
+        wanted = evaluate(calibrator(arrays["test_logits"]), arrays["test_target"])
+        [of_method] = [of for of in got["methods"] if of["method"] == name]
+        assert {metric: of_method[metric] for metric in ("nll", "ece", "error")} == pytest.approx(
+            {metric: getattr(wanted, metric) for metric in ("nll", "ece", "error")}, abs=1e-9
+        )
+    out, _ = run("evaluate", "runs/a", "--calibrate", "temperature,vector")
+    assert "\ncalibrators, fitted on the validation part, lowest NLL first; " in out
+    assert "cross" not in out
+    *_, caveat, verdict = out.splitlines()
+    parts = "the run's validation part (200 samples), scored on its test part (997), which no fit has seen."
+    assert caveat == f"Fitted on {parts}"
+    assert verdict == got["verdict"]
+    assert verdict.endswith(" (Chosen among 2 methods on these same samples.)")
+
+
+def test_report_and_evaluate_say_the_same_of_a_run(record):
+    [of_run] = record("evaluate", "runs/a", "--calibrate", "temperature,vector,isotonic")["files"]
+    reading = Reading()
+    [subject] = load_subjects([Path("runs/a")], reading)
+    found = calibrate(subject, ["temperature", "vector", "isotonic"], reading, lambda share: None)
+    assert found.advice == of_run["calibration"]["verdict"]
+    assert {of.name: of.scores["nll"] for of in found.methods} == {
+        of["method"]: of["nll"] for of in of_run["calibration"]["methods"]
+    }
+
+
+@pytest.mark.parametrize("options", [("--split", "val"), ("--logits", "test_logits", "--target", "test_target")])
+def test_parts_and_arrays_that_are_named_are_cross_fitted(record, options):
+    [got] = record("evaluate", "runs/a", *options, "--calibrate", "temperature", "--repeats", 1)["files"]
+    assert (got["calibration"]["folds"], got["calibration"]["repeats"]) == (5, 1)
+
+
+def test_merged_runs_are_cross_fitted(record):
+    [got] = record("evaluate", "runs/a", "runs/b", "--merge", "--calibrate", "temperature", "--repeats", 1)["files"]
+    assert got["calibration"]["folds"] == 5
 
 
 # --- compare ---

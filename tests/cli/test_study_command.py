@@ -1,6 +1,7 @@
 """`dualfocal study` as one types it."""
 
 import csv
+import importlib
 import json
 import os
 import signal
@@ -11,6 +12,10 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+
+from dualfocal.cli import main
+
+command = importlib.import_module("dualfocal.cli.study")  # the package has the function of this name
 
 
 def study(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -91,6 +96,35 @@ def test_ctrl_c_saves_what_is_running_and_starts_nothing_more(trains: bool, tmp_
     assert not (runs / "cross_entropy-seed0" / "result.json").exists()
     if trains:
         assert (runs / "cross_entropy-seed0" / "checkpoint.safetensors").exists()
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["table", "json"])
+def test_a_training_that_fails_is_told_whatever_is_printed(
+    as_json: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = "study/runs/x: the loss is nan in epoch 1"
+    monkeypatch.setattr(command, "run_study", lambda study, *_, **__: dict.fromkeys(study.folders(Path()), problem))
+    Path("study").mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main(["study", "--losses", "focal", "--seeds", "0", *as_json])
+    assert ended.value.code == 1
+    captured = capsys.readouterr()
+    assert captured.err == f"dualfocal: {problem}\n"
+    assert not as_json or json.loads(captured.out)["failed"] == {"focal, seed 0": problem}
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt(), SystemExit(143)], ids=["Ctrl-C", "SIGTERM"])
+def test_stopped_it_says_what_to_do_next(
+    ending: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise ending
+
+    monkeypatch.setattr(command, "run_study", stopped)
+    with pytest.raises(SystemExit) as ended:
+        main(["study", "--losses", "focal"])
+    assert ended.value.code in (130, 143)
+    assert capsys.readouterr().err.splitlines()[-1] == "dualfocal: stopped; run the same command again to go on"
 
 
 @pytest.mark.parametrize(

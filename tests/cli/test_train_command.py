@@ -217,6 +217,13 @@ def test_an_adaptive_loss_that_follows_the_validation_part_is_noted(run, record)
     assert record(*command)["notes"] == [note]
 
 
+def test_a_rank_among_one_process_is_not_heeded(record, monkeypatch):
+    """Some schedulers set it for everything that they start."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert record("train", "digits", "--set", "epochs=1", "--out", "a")["epochs"] == 1
+
+
 @pytest.mark.filterwarnings("default")
 def test_notes_come_together_one_line_each(run):
     settings = ("epochs=1", "schedule=step", "milestones=5", "data.val_size=0")

@@ -48,7 +48,8 @@ def test_input(name: str, logits, target, options, error, words) -> None:
         (lambda: L.dual_focal_loss(LOGITS, TARGET, -1.0), ["gamma", "-1.0", "at least 0"]),
         (lambda: L.dual_focal_loss(LOGITS, TARGET, INF), ["gamma", "inf", "finite"]),
         (lambda: L.dual_focal_loss(LOGITS, TARGET, torch.tensor([1.0, -3.0])), ["-3.0", "position 1"]),
-        (lambda: L.dual_focal_loss(LOGITS, TARGET, torch.ones(3)), ["(2,)", "(3,)"]),
+        (lambda: L.dual_focal_loss(LOGITS, TARGET, torch.ones(3)), ["(2,)", "(2, 1)", "(3,)", "weight="]),
+        (lambda: L.dual_focal_loss(LOGITS[:, :2], TARGET, torch.ones(2)), ["(2,)", "2 of both", "(2, 1)", "weight="]),
         (lambda: L.dual_focal_loss(LOGITS, TARGET, rival="4th"), ["'4th'", "'next'", "'batch_mean2'"]),
         (lambda: L.dual_focal_loss(LOGITS, TARGET, rival=1.5), ["1.5", "between 0 and 1"]),
         (lambda: L.dual_focal_loss(LOGITS, TARGET, impl="cuda"), ["'cuda'", "'auto'", "'torch'"]),
@@ -75,7 +76,7 @@ def test_input(name: str, logits, target, options, error, words) -> None:
         (lambda: L.ada_focal_loss(LOGITS, TARGET, torch.ones(3) / 0, torch.ones(2)), ["bin_gamma", "inf"]),
         (lambda: L.ada_focal_loss(LOGITS, TARGET, torch.ones(3), torch.tensor([0.8, 0.2])), ["decrease", "0.8"]),
         (lambda: L.DualFocalLoss(torch.tensor(-3.0)), ["gamma", "-3.0"]),
-        (lambda: L.FocalLoss(torch.tensor([1.0, -3.0])), ["gamma", "-3.0", "position 1"]),
+        (lambda: L.FocalLoss(torch.ones(2)), ["gamma", "(2,)", "weight=", "function"]),
     ],
 )
 def test_arguments(call, words) -> None:

@@ -40,12 +40,13 @@ BAD = {
     "all ignored": (LOGITS, torch.tensor([-100, -100]), {}, ValueError, "every target is ignore_index = -100"),
     "too many labels": (LOGITS, torch.tensor([0, 1, 2]), {}, ValueError, r"must have shape \(2,\), got \(3,\)"),
     "label too large": (LOGITS, torch.tensor([0, 3]), {}, IndexError, r"target 3 .*\[0, 2\]"),
+    "labels from 1": (LOGITS, torch.tensor([1, 3]), {}, IndexError, "do the labels start at 1"),
     "label negative": (LOGITS, torch.tensor([0, -1]), {}, IndexError, "target -1"),
     "float labels": (LOGITS, torch.tensor([0.0, 1.0]), {}, ValueError, "integer class indices, got torch.float32"),
     "multilabel": (LOGITS, torch.tensor([[0, 1, 1], [1, 0, 0]]), {}, ValueError, "multilabel"),
     "integer logits": (LOGITS.long(), TARGET, {}, ValueError, "floating point, got torch.int64"),
     "one class": (LOGITS[:, :1], TARGET * 0, {}, ValueError, r"at least two classes, got \(2, 1\)"),
-    "one score": (LOGITS[:, 0], TARGET, {}, ValueError, "option binary"),
+    "one score": (LOGITS[:, 0], TARGET, {}, ValueError, "say by binary=.*--binary"),
     "a list": (LOGITS.tolist(), TARGET, {}, TypeError, "got list"),
     "objects": (np.array([["a", "b"]]), TARGET[:1], {}, ValueError, "plain numbers"),
     "input": (LOGITS, TARGET, {"input": "softmax"}, ValueError, "'logits', 'probs', got 'softmax'"),
@@ -63,6 +64,45 @@ def test_bad_input(name, case) -> None:
     logits, target, options, error, message = BAD[case]
     with pytest.raises(error, match=message):
         getattr(M, name)(logits, target, **options)
+
+
+def test_labels_that_do_not_start_at_1_are_not_said_to() -> None:
+    for labels in ([0, 3], [1, 4], [2, 3]):
+        with pytest.raises(IndexError, match=r"equal ignore_index = -100$"):
+            M.ece(LOGITS, torch.tensor(labels))
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_rounding_below_0_is_0(name) -> None:
+    metric = getattr(M, name)
+    probs = torch.tensor([[0.75, 0.25, 0.0], [0.25, 0.5, 0.25], [0.5, 0.25, 0.25]], dtype=torch.float64)
+    target = torch.tensor([0, 2, 1])
+    rounded = changed(0, 2, -1e-10, probs)
+    before = rounded.clone()
+    got, expected = (metric(of, target, input="probs") for of in (rounded, probs))
+    assert str(got) == str(expected)
+    assert torch.equal(rounded, before)  # the caller's numbers stay
+    with pytest.raises(ValueError, match=r"row 0 holds -1e-05; are these logits"):
+        metric(changed(0, 2, -1e-5, probs), target, input="probs")
+
+
+def test_a_true_class_below_0_is_impossible_not_nan() -> None:
+    probs = torch.tensor([[1.0, -1e-10]], dtype=torch.float64)
+    assert M.nll(probs, torch.tensor([1]), input="probs") == math.inf
+    assert M.nll(torch.tensor([1 + 1e-10]).double(), torch.tensor([0]), input="probs", binary="positive") == math.inf
+
+
+def test_sums_at_the_tolerance() -> None:
+    assert M.ece(torch.tensor([[0.5, 0.49]], dtype=torch.float64), TARGET[:1], input="probs") == pytest.approx(0.5)
+    with pytest.raises(ValueError, match=r"\(within 0\.01\): row 0 sums to 0\.9899$"):
+        M.ece(torch.tensor([[0.5, 0.4899]]).double(), TARGET[:1], input="probs")
+
+
+def test_one_column_is_one_score_once_binary_is_said() -> None:
+    scores, target = torch.tensor([[0.25], [0.75], [0.5]]), torch.tensor([0, 1, 1])
+    expected = M.ece(scores[:, 0], target, input="probs", binary="positive")
+    for labels in (target, target[:, None]):
+        assert M.ece(scores, labels, input="probs", binary="positive") == expected
 
 
 @pytest.mark.parametrize("name", ["ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "evaluate"])

@@ -242,12 +242,34 @@ def test_texts() -> None:
     assert json.loads(json.dumps(zero.to_dict(), allow_nan=False))["nll"] is None
 
 
-def test_a_target_of_probability_0_is_not_told_apart() -> None:
+def test_an_infinite_nll_is_told_apart_from_a_finite_one() -> None:
     probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.7, 0.3]])
     probs, target = probs.repeat(4, 1), torch.tensor([1, 0, 0]).repeat(4)
-    result = M.compare(probs, probs.flip(1), target, input="probs")
-    assert "NLL not told apart" in result.verdict()
-    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["differences"]["nll"]["a"] is None
+    for pair, better, other in (((probs, probs.flip(1)), "B", "A"), ((probs.flip(1), probs), "A", "B")):
+        result = M.compare(*pair, target, input="probs")
+        sentence = f"{better} has the lower NLL, that of {other} is infinite: a true class has probability 0; "
+        assert result.verdict().startswith(sentence)
+        row = {row[0]: row[1:] for row in result.table()[1]}["NLL [nats]"]
+        assert row[2:] == ["-inf" if better == "B" else "+inf", "", better]
+        assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["differences"]["nll"][other.lower()] is None
+
+
+def test_two_infinite_nlls_are_not_told_apart() -> None:
+    probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.7, 0.3]]).repeat(4, 1)
+    result = M.compare(probs, probs * 1.0, torch.tensor([1, 0, 0]).repeat(4), input="probs")
+    assert result.verdict().startswith("NLL not told apart; ")
+    assert result.table()[1][1] == ["NLL [nats]", "inf", "inf", "", "", ""]
+    assert "nan" not in str(result)
+
+
+@pytest.mark.parametrize(("gain", "said"), [(1e-6, "NLL not told apart; "), (1e-3, "B has the lower NLL, by 0.0010 ")])
+def test_a_difference_must_show_in_the_digits_that_are_printed(gain, said) -> None:
+    probs = torch.full((200, 2), 0.5, dtype=torch.float64)
+    better = probs + torch.tensor([gain / 2, -gain / 2])
+    result = M.compare(probs, better, torch.zeros(200, dtype=torch.int64), input="probs")
+    assert result.differences["nll"].told_apart  # for certain, but it may not be worth a word
+    assert result.verdict().startswith(said)
+    assert result.table()[1][1][-1] == ("B" if gain > 1e-4 else "")
 
 
 def test_interval_of_a_sure_and_right_model_has_room_for_errors() -> None:
@@ -273,6 +295,46 @@ def test_interval_covers_for_confident_models() -> None:
     assert hits >= 47
 
 
+def squared(bins: M.BinStats) -> float:
+    """Sum over bins of |B|/N times the squared gap."""
+    return float((bins.gap**2 / bins.count).nan_to_num(0.0).sum() / bins.count.sum())
+
+
+def certain(confidence: float, n: int, wrong: int) -> M.Evaluation:
+    probs = torch.tensor([[confidence, 1 - confidence]], dtype=torch.float64).expand(n, 2)
+    return M.evaluate(probs, (torch.arange(n) < wrong).long(), input="probs", inference=True)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "n", "wrong", "p"),
+    [
+        (1.0, 1000, 1, 0.0),  # which is impossible
+        (1.0, 3, 1, 0.0),
+        (1.0, 1, 1, 0.0),
+        (1 - 1e-6, 10_000, 1, 1 - (1 - 1e-6) ** 10_000),
+        (1 - 3e-6, 10_000, 1, 1 - (1 - 3e-6) ** 10_000),
+        (1 - 1e-3, 100, 1, 1 - (1 - 1e-3) ** 100),
+        (1.0, 1000, 0, 1.0),
+        (1 - 1e-6, 10_000, 0, 1.0),
+    ],
+)
+def test_a_single_error_of_a_certain_model_counts(confidence, n, wrong, p) -> None:
+    """In one bin, S grows with the number of errors: its p-value is the chance of so many."""
+    result = certain(confidence, n, wrong)
+    assert result.inference.p_value == pytest.approx(p, abs=0.002 + 4 * math.sqrt(p * (1 - p) / 1000))
+    assert result.verdict().startswith("Over-confident: " if p <= 0.05 else "No miscalibration detectable")
+    assert " 0.0 points" not in result.verdict() or wrong == 0
+
+
+@pytest.mark.parametrize("confidence", [0.7, 0.99, 0.9999])
+def test_false_alarms_are_rare(confidence) -> None:
+    """300 calibrated samples of N = 200, all in one bin: at 5 %, more than 8 % would be a wonder of 1 in 100."""
+    rng = np.random.default_rng(0)
+    wrong = rng.binomial(200, 1 - confidence, size=300).tolist()
+    alarms = {k: certain(confidence, 200, k).inference.p_value <= 0.05 for k in set(wrong)}
+    assert np.mean([alarms[k] for k in wrong]) <= 0.08
+
+
 def test_ties_of_the_statistic_are_ties() -> None:
     """Few confidences, few samples: draws often repeat the outcome seen, which must count as "as large"."""
     for seed in range(20):
@@ -281,14 +343,12 @@ def test_ties_of_the_statistic_are_ties() -> None:
         probs = torch.from_numpy(np.stack([confidence, 1 - confidence], 1))
         target = torch.from_numpy((rng.random(14) > confidence).astype(np.int64))
         result = M.evaluate(probs, target, input="probs", inference=True)
-        seen = float(result.bins.squared_error())
+        seen = squared(result.bins)
         drawn = [
-            float(
-                M.BinStats.from_confidence(probs[:, 0], torch.from_numpy(rng.random(14) < confidence)).squared_error()
-            )
+            squared(M.BinStats.from_confidence(probs[:, 0], torch.from_numpy(rng.random(14) < confidence)))
             for _ in range(1000)
         ]
-        assert result.inference.p_value == pytest.approx(np.mean(np.array(drawn) >= seen - 1e-12), abs=0.07)
+        assert result.inference.p_value == pytest.approx(np.mean(np.array(drawn) >= seen * (1 - 1e-7)), abs=0.07)
 
 
 def test_many_classes_and_many_bins_stay_small(monkeypatch) -> None:

@@ -7,11 +7,15 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import matplotlib
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from torchmetrics import MetricCollection
 
 from dualfocal import metrics as M
+
+matplotlib.use("Agg")
 
 PAIRS = {
     "ExpectedCalibrationError": (lambda **k: M.ExpectedCalibrationError(**k), M.ece),
@@ -99,6 +103,84 @@ def test_collection_shares_bins() -> None:
     assert sorted(sorted(group) for group in collection.compute_groups.values()) == [["ece", "mce"], ["rbs"]]
 
 
+OTHER_OPTIONS = [{"ignore_index": 0}, {"ignore_index": 4}, {"input": "probs"}]
+
+
+@pytest.mark.parametrize("first", ["without the class", "empty"])
+@pytest.mark.parametrize("options", OTHER_OPTIONS, ids=str)
+@pytest.mark.parametrize("name", PAIRS)
+def test_collection_keeps_other_options_apart(name, options, first) -> None:
+    """Even if the states agree after the first batch, when torchmetrics makes its groups."""
+    make, function = PAIRS[name]
+    logits, target, _ = batches()
+    values = logits.softmax(1)  # logits as good as any, and probabilities
+    target[:100] = target[:100].clamp(1, 3)
+    collection = MetricCollection({"plain": make(), "other": make(**options)})
+    parts = [slice(0, 100), slice(100, 500)]
+    for part in [slice(0, 0), *parts] if first == "empty" else parts:
+        collection.update(values[part], target[part])
+    got = {name: value.item() for name, value in collection.compute().items()}
+    expected = {"plain": function(values, target), "other": function(values, target, **options)}
+    assert got == pytest.approx(expected, abs=1e-9)
+    assert len(collection.compute_groups) == 2
+
+
+def test_collection_keeps_kinds_of_binary_apart() -> None:
+    scores, target = torch.tensor([1.0, 2.0, -1.0, 0.5]), torch.tensor([1, 0, 1, 0])
+    names = ("top_label", "positive")
+    collection = MetricCollection({name: M.ExpectedCalibrationError(binary=name) for name in names})
+    collection.update(scores[:2], target[:2])  # class 1 is the predicted one: the same bins
+    collection.update(scores[2:], target[2:])
+    got = {name: value.item() for name, value in collection.compute().items()}
+    assert got == {name: M.ece(scores, target, binary=name) for name in names}
+    assert got["top_label"] != got["positive"]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_copies_and_saved_states(name) -> None:
+    make, function = PAIRS[name]
+    logits, target, _ = batches()
+    metric = make(ignore_index=3)
+    metric.update(logits[:200], target[:200])
+    metric.persistent(True)
+    loaded = make(ignore_index=3)
+    loaded.load_state_dict(pickle.loads(pickle.dumps(metric.state_dict())))
+    for copy in (metric.clone(), pickle.loads(pickle.dumps(metric)), loaded):
+        copy.update(logits[200:], target[200:])
+        assert copy.compute().item() == pytest.approx(function(logits, target, ignore_index=3), abs=1e-9)
+    other = make(ignore_index=3)
+    other.update(logits[200:], target[200:])
+    metric.merge_state(other)
+    assert metric.compute().item() == pytest.approx(function(logits, target, ignore_index=3), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_plot(name) -> None:
+    logits, target, parts = batches()
+    metric = PAIRS[name][0]()
+    values = [metric(logits[part], target[part]) for part in parts]
+    figure, axes = metric.plot()
+    assert axes.lines[0].get_ydata()[0] == metric.compute().item()
+    assert axes.get_ylim()[0] <= 0
+    assert axes.get_ylim()[1] >= metric.plot_upper_bound
+    plt.close(figure)
+    figure, axes = plt.subplots()
+    metric.plot(values, axes)
+    assert list(axes.lines[0].get_ydata()) == [value.item() for value in values]
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_numpy_arrays(name) -> None:
+    make, function = PAIRS[name]
+    logits, target, _ = batches()
+    metric = make()
+    metric.update(logits.numpy(), target.numpy())
+    assert metric.compute().item() == pytest.approx(function(logits, target), abs=1e-9)
+    with pytest.raises(TypeError, match="target must be a tensor or a numpy array, got list"):
+        metric.update(logits, target.tolist())
+
+
 def test_state_has_the_size_of_the_bins() -> None:
     logits, target, _ = batches()
     metrics = [
@@ -113,7 +195,8 @@ def test_state_has_the_size_of_the_bins() -> None:
         for _ in range(20):
             metric.update(logits, target)
         assert len(pickle.dumps(metric.metric_state)) == before
-        assert all(state.dtype == torch.int64 for state in metric.metric_state.values())
+        # Integers, and the empty list whose name holds the options.
+        assert all(state == [] or state.dtype == torch.int64 for state in metric.metric_state.values())
 
 
 def test_casts_leave_the_integers_alone() -> None:
@@ -150,7 +233,7 @@ generator = torch.Generator().manual_seed(0)
 logits = 2 * torch.randn(1001, 5, generator=generator)
 target = torch.randint(5, (1001,), generator=generator)
 metrics = [M.ExpectedCalibrationError(), M.MaximumCalibrationError(), M.ClasswiseCalibrationError(5),
-           M.AdaptiveCalibrationError(), M.BrierScore()]
+           M.AdaptiveCalibrationError(), M.BrierScore(), M.ExpectedCalibrationError(ignore_index=2)]
 # Unequal shares, and unequal numbers of batches.
 mine = slice(0, 1001) if world == 1 else slice(0, 300) if rank == 0 else slice(300, 1001)
 if sys.argv[5] == "empty" and world > 1:

@@ -1,5 +1,6 @@
 """The tables run again: which trainings, by which recipes, and how our numbers stand beside the published ones."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -7,17 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from scipy import stats
 
 from dualfocal.data import DataSet
 from dualfocal.metrics import evaluate, kde_ece, ood_auroc
 from dualfocal.models import make_model
-from dualfocal.paper import reproduction
+from dualfocal.paper import foreign
+from dualfocal.paper.foreign import Foreign
 from dualfocal.paper.published import load_published, published
-from dualfocal.paper.reproduction import Row, foreign_scores, rows_of, value_of
-from dualfocal.paper.trainings import exceptions, shortened, trainings
-from dualfocal.train import Recipe, Run
+from dualfocal.paper.reproduction import Row, rows_of, value_of
+from dualfocal.paper.trainings import exceptions, shortened, trainings, with_defaults
+from dualfocal.train import Recipe, Run, RunError
 from dualfocal.train.run import MODEL, PREDICTIONS, RECIPE, RESULT
 
 COUNTS = {  # trainings of each table; AdaFocal has four columns of eight, the KDE table lacks three
@@ -43,6 +45,32 @@ def test_main_tables_share_their_trainings() -> None:
     for name in ("error", "adaptive_ece", "classwise_ece", "mce", "nll", "ood_auroc", "rbs", "robustness"):
         for key, training in trainings(published(name).as_meant()).items():
             assert training.recipe == first[key].recipe
+
+
+def test_no_training_has_two_names_and_no_name_two_trainings() -> None:
+    """Tables share runs: one that is trained for one is not trained again for another."""
+    names: dict[str, set[str]] = {}
+    recipes: dict[str, set[str]] = {}
+    for table in load_published().tables:
+        for name, training in trainings(table.as_meant(), extras=True).items():
+            text = json.dumps(with_defaults(training.recipe).to_dict(), sort_keys=True)
+            names.setdefault(text, set()).add(name)
+            recipes.setdefault(name, set()).add(json.dumps(training.recipe.to_dict(), sort_keys=True))
+    assert [of for of in names.values() if len(of) > 1] == []
+    assert [name for name, of in recipes.items() if len(of) > 1] == []
+
+
+@pytest.mark.parametrize(("table", "variant"), [("gamma", "5"), ("ablation", "next")])
+def test_a_variant_that_is_the_method_itself_is_its_run(table: str, variant: str, tmp_path: Path) -> None:
+    name = "cifar10 resnet50 dual_focal"
+    found = trainings(published(table).as_meant())
+    assert found[name].variant == variant
+    assert found[name].label == f"{name} {variant}"
+    assert found[name].recipe == trainings(published("ece"))[name].recipe
+    fake(tmp_path / "1")
+    rows = rows_of(published(table).as_meant(), {name: found[name]}, {(name, 1): tmp_path / "1"})
+    assert {row.variant for row in rows} == {variant}
+    assert all(row.ours for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +145,11 @@ def test_a_shorter_schedule_is_the_same_in_small() -> None:
 # Numbers
 
 
-def fake(folder: Path, *, seed: int = 0, sharper: float = 2.0) -> Run:
+def fake(folder: Path, *, seed: int = 0, sharper: float = 2.0, precision: str = "auto") -> Run:
     """A finished run of small_cnn with known predictions."""
     folder.mkdir(parents=True)
     run = Run(folder)
-    recipe = Recipe(data="cifar10", model="small_cnn", seed=seed)
+    recipe = Recipe(data="cifar10", model="small_cnn", seed=seed, precision=precision)
     rng = torch.Generator().manual_seed(seed)
     logits = sharper * torch.randn(300, 10, generator=rng)
     target = torch.multinomial((logits / sharper).softmax(1), 1, generator=rng)[:, 0]
@@ -152,6 +180,14 @@ def test_numbers_are_read_off_a_run(tmp_path: Path) -> None:
     assert value_of(run, "kde_ece", None) == pytest.approx(kde_ece(logits, target))
 
 
+@pytest.mark.parametrize("stage", ["before", "after"])
+def test_a_result_that_lacks_a_number_is_named(stage: str, tmp_path: Path) -> None:
+    run = fake(tmp_path / "run")
+    run.write_json(RESULT, {"schema": 1, "test": {"ece": "much"}})
+    with pytest.raises(RunError, match=r"run/result\.json: is damaged, it has no number at .*test ece"):
+        value_of(run, "ece", stage)
+
+
 @pytest.fixture
 def small_data(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """Twenty images for each data set; what was asked for."""
@@ -168,7 +204,7 @@ def small_data(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any
             **{"splits": {"test": torch.arange(20)}, "encoder": scale},
         )
 
-    monkeypatch.setattr(reproduction, "load_data", load)
+    monkeypatch.setattr(foreign, "load_data", load)
     return asked
 
 
@@ -180,24 +216,53 @@ class _Scale(torch.nn.Module):
 def test_foreign_images_are_seen_as_the_model_sees_its_own(tmp_path: Path, small_data: list[Any]) -> None:
     """Encoded by the encoder of the data it was trained on; by both scores; kept in the run folder."""
     run = fake(tmp_path / "run")
-    found = foreign_scores(run, "svhn")
-    images, _ = reproduction.load_data("svhn").part("test")
+    found = Foreign().scores(run, "svhn")
+    images, _ = foreign.load_data("svhn").part("test")
     with torch.no_grad():
-        foreign = run.model()(images.float() / 255)
+        seen = run.model()(images.float() / 255)
     known, _ = run.predictions()
     for score in ("entropy", "max_prob"):
-        assert found["auroc"]["before"][score] == pytest.approx(ood_auroc(known, foreign, score=score))
-        assert found["auroc"]["after"][score] == pytest.approx(ood_auroc(known / 2, foreign / 2, score=score))
+        assert found["auroc"]["before"][score] == pytest.approx(ood_auroc(known, seen, score=score))
+        assert found["auroc"]["after"][score] == pytest.approx(ood_auroc(known / 2, seen / 2, score=score))
     assert value_of(run, "ood_auroc", "after", "svhn") == found["auroc"]["after"]["entropy"]
     assert value_of(run, "ood_auroc_max_prob", "before", "svhn") == found["auroc"]["before"]["max_prob"]
     assert ("svhn", {"only_test": True}) in small_data
     number = len(small_data)
-    assert foreign_scores(run, "svhn") == found
+    assert Foreign().scores(run, "svhn") == found
     assert len(small_data) == number  # nothing was read again
 
 
+@pytest.mark.parametrize("precision", ["float64", "bfloat16", "tf32"])
+def test_foreign_images_are_seen_in_the_precision_of_what_is_kept(
+    precision: str, tmp_path: Path, small_data: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the device that is asked for, whatever the training was done on, and with progress."""
+    run = fake(tmp_path / "run", precision=precision)
+    wide = precision == "float64"
+    save_file({name: of.double() if wide else of for name, of in load_file(run.path / MODEL).items()}, run.path / MODEL)
+    told: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(foreign, "BATCH", 8)
+    found = Foreign(device="cpu", progress=lambda *of: told.append(of)).scores(run, "svhn")
+    images, _ = foreign.load_data("svhn").part("test")
+    with torch.no_grad():
+        seen = run.model()((images.float() / 255).to(torch.float64 if wide else torch.float32))
+    known, _ = run.predictions()
+    assert found["auroc"]["before"]["entropy"] == pytest.approx(ood_auroc(known, seen), abs=1e-12)
+    assert told == [("run, svhn", done, 20) for done in (0, 8, 16)]
+    with pytest.raises(ValueError, match="there is no device"):
+        Foreign(device="cuda:99").scores(fake(tmp_path / "other"), "svhn")
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"auroc": {"before": {}}}'])
+def test_kept_scores_that_are_damaged_are_named(content: str, tmp_path: Path) -> None:
+    run = fake(tmp_path / "run")
+    (run.path / "foreign-svhn.json").write_text(content)
+    with pytest.raises(RunError, match=r"run/foreign-svhn\.json: is empty or damaged .*: remove it"):
+        value_of(run, "ood_auroc", "after", "svhn")
+
+
 def test_corrupted_images_are_scored_at_each_severity(tmp_path: Path, small_data: list[Any]) -> None:
-    found = foreign_scores(fake(tmp_path / "run"), "cifar10c")
+    found = Foreign().scores(fake(tmp_path / "run"), "cifar10c")
     assert list(found["severities"]) == [1, 2, 3, 4, 5]
     assert set(found["severities"][3]["after"]) == {"error", "ece", "nll"}
     assert len({of["before"]["nll"] for of in found["severities"].values()}) == 5
@@ -267,6 +332,28 @@ def test_the_interval_is_that_of_one_more_run() -> None:
     assert Row(training, "ece", "before", None, None, values, []).agrees is None
 
 
+@pytest.mark.parametrize(("metric", "largest"), [("ece", 1), ("ood_auroc", 1), ("accuracy", 1), ("brier", 2)])
+def test_one_more_run_stays_where_numbers_can_be(metric: str, largest: float) -> None:
+    """And where it could be anywhere, nothing is said to agree."""
+    training = trainings(published("table1"))["cifar10 resnet50 dual_focal"]
+    cell = published("table1").find(data="cifar10", model="resnet50", method="dual_focal", stage="before")[0]
+    anywhere = Row(training, metric, "before", None, cell, [0.3 * largest, 0.6 * largest], [])
+    assert anywhere.interval == (0, largest)
+    assert anywhere.agrees is None
+    high = Row(training, metric, "before", None, cell, [0.95 * largest, 0.96 * largest], [])
+    assert high.interval[0] > 0
+    assert high.interval[1] == largest
+    assert high.agrees is False
+    assert Row(training, "nll", "before", None, cell, [3.0, 9.0], []).interval[1] > 20
+
+
+def test_a_row_of_some_seeds() -> None:
+    training = trainings(published("table1"))["cifar10 resnet50 dual_focal"]
+    row = Row(training, "ece", "after", None, None, [0.1, 0.2, 0.3], [1.0, 2.0, 3.0], None, (1, 4, 7))
+    some = row.of_seeds([7, 1])
+    assert (some.ours, some.temperatures, some.seeds) == ([0.1, 0.3], [1.0, 3.0], (1, 7))
+
+
 def test_coverage_of_the_interval() -> None:
     """One more draw of a normal falls into it nine times in ten."""
     rng = np.random.default_rng(0)
@@ -274,6 +361,6 @@ def test_coverage_of_the_interval() -> None:
     inside = 0
     for _ in range(2000):
         *values, one_more = rng.normal(100, size=4)  # far from 0, below which it is cut
-        low, high = Row(training, "ece", None, None, None, list(values), []).interval
+        low, high = Row(training, "nll", None, None, None, list(values), []).interval
         inside += low <= one_more <= high
     assert 0.88 < inside / 2000 < 0.92

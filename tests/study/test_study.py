@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,28 @@ def test_differences_are_paired_and_know_of_the_samples(faked: tuple[Study, Path
     assert ece.half_width > 6.31 * abs(apart[0] - apart[1]) / 2  # more than the seeds alone leave open
     assert not summary.differences["gamma 2"]["nll_t"].told
     assert summary.reading().startswith("As trained, gamma ")
+
+
+@pytest.mark.parametrize(
+    ("damage", "missing"),
+    [
+        (lambda of: of.pop("calibrated"), "calibrated"),
+        (lambda of: of.pop("test"), "test"),
+        (lambda of: of["calibrated"]["temperature"]["test"].pop("mce"), "mce"),
+    ],
+    ids=["calibrated", "test", "mce"],
+)
+def test_a_result_that_lacks_something_is_named(
+    damage: Callable[[dict[str, Any]], object], missing: str, faked: tuple[Study, Path]
+) -> None:
+    study, out = faked
+    path = study.folders(out)["gamma 2", 1] / RESULT
+    content = json.loads(path.read_text())
+    damage(content)
+    path.write_text(json.dumps(content))
+    for read in (summarize, choose_gamma):
+        with pytest.raises(RunError, match=rf"gamma_2-seed1/result\.json: is damaged.*'{missing}'"):
+            read(study, out)
 
 
 def test_gamma_is_chosen_with_all_that_cannot_be_told_from_it(faked: tuple[Study, Path]) -> None:

@@ -100,6 +100,7 @@ def test_bfloat16_in_channels_last_trains(tmp_path: Path) -> None:
     assert run.result["test"]["error"] < 0.21  # as on the CPU
     stored = load_file(run.path / "predictions.safetensors")
     assert stored["test_logits"].dtype == torch.float32
+    assert not torch.equal(stored["test_logits"], stored["test_logits"].bfloat16().float())
     assert {weight.dtype for weight in load_file(run.path / "model.safetensors").values()} == {torch.float32}
 
 
@@ -111,6 +112,7 @@ def test_batch_norm_is_done_by_our_kernels(tmp_path: Path, monkeypatch: pytest.M
     kernels_on.cache_clear()
     run = go(digits("model=densenet40", "precision=bfloat16", "channels_last=true", "epochs=1"), tmp_path / "run")
     assert calls
+    assert run.result["sessions"][-1]["batch_norm_kernels"]
     assert run.result["notes"] == ["not repeatable to the bit: on CUDA that needs deterministic=true"]
 
 

@@ -3,7 +3,8 @@
 ``TemperatureScaling().fit(val_logits, val_target)(test_logits)``. Which one helps, :func:`cross_fit` tells.
 """
 
-from dualfocal.calibrators._base import Calibrator, FitReport, log_probs
+from dualfocal.calibrators._base import Calibrator, FitReport
+from dualfocal.calibrators._inputs import log_probs
 from dualfocal.calibrators.binning import BayesianBinning, HistogramBinning, IsotonicCalibration
 from dualfocal.calibrators.chain import Chain
 from dualfocal.calibrators.cross_fitting import CrossFit, cross_fit

@@ -1,20 +1,32 @@
 """What all calibrators share: the contract of ``fit`` and ``forward``, and buffers of any size."""
 
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from dualfocal.calibrators._inputs import (
+    NAMES,
+    FittedOn,
+    Offset,
+    checked,
+    digest,
+    kind_of,
+    log_probs,
+    ruled_out,
+    smallest,
+)
+from dualfocal.calibrators._notes import absent_note, zero_note
 from dualfocal.calibrators._passes import tile_parts
-from dualfocal.losses._common import compute_dtype, wide_dtype
-from dualfocal.metrics._rows import Array, Rows, as_rows, as_tensor
+from dualfocal.losses._common import check_choice, compute_dtype, wide_dtype
+from dualfocal.metrics._rows import INPUTS, Array, Rows, as_rows, as_tensor
 
 CHUNK_CPU, CHUNK_DEVICE = 1 << 20, 1 << 23  # elements that are mapped at a time, unless gradients are wanted
-MOST_LISTED = 8  # absent classes that a note names
 
 
 @dataclass(frozen=True)
@@ -60,20 +72,22 @@ class Calibrator(nn.Module, ABC):
 
     ``fit(logits, target)`` learns it and returns the calibrator itself; calling the calibrator applies the map. What
     is learned are buffers, which move with ``.to(device)`` and stay float64; a ``state_dict`` of any size loads into an
-    unfitted object. Options are stored as given; ``repr`` shows them.
+    unfitted object. Options are stored as given; ``repr`` shows them. Both take probabilities, too: ``input="probs"``.
     """
 
     # A method names its buffers, says which (if any) has a row for each class, and writes _fit and _map.
     learned: ClassVar[tuple[str, ...]]
     by_class: ClassVar[str | None] = None
+    offset: Offset = "seen"  # what the map does with a constant added to a row
 
     keeps_argmax: bool = False  # True: predicted classes stay, but for ties that rounding makes or breaks
     report: FitReport | None  # of the last fit; it travels with save_calibrator, not with state_dict
+    fitted_on: FittedOn | None  # likewise
     class_names: tuple[str, ...] | None  # for whoever wants to keep them with the calibrator; likewise
 
     def __init__(self) -> None:
         super().__init__()
-        self.report = self.class_names = None
+        self.report = self.fitted_on = self.class_names = None
         for name in self.learned:
             self.register_buffer(name, torch.empty(0, dtype=torch.float64))
 
@@ -97,37 +111,49 @@ class Calibrator(nn.Module, ABC):
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
 
     @torch.no_grad()
-    def fit(self, logits: Array, target: Array, *, ignore_index: int = -100) -> Self:
+    def fit(self, logits: Array, target: Array, *, input: str = "logits", ignore_index: int = -100) -> Self:
         """Learn from held-out predictions; those for the training data would flatter the model.
 
         Args:
             logits: ``(N, C)`` or ``(N, C, d1, ...)``, a tensor or a numpy array; or ``(N,)``, the log-odds of class 1.
-                Of probabilities, give :func:`~dualfocal.calibrators.log_probs`.
             target: class indices, ``(N,)`` or ``(N, d1, ...)``.
+            input: what ``logits`` holds, ``"logits"`` or ``"probs"``. Of probabilities the logarithms are taken; one of
+                0 counts as half of the smallest other one, at most 1 / C^2, here and in later calls.
             ignore_index: samples of this target are left out.
 
         Returns:
             The calibrator, with a ``report``. If it raises, an earlier fit stays as it was.
         """
-        logits = as_tensor("logits", logits)
-        rows = as_rows(
-            logits,
-            target,
-            input="logits",
-            ignore_index=ignore_index,
-            binary="top_label" if logits.ndim == 1 else None,
-        )
+        values = as_tensor("logits", logits)
+        binary = "top_label" if values.ndim == 1 else None
+        rows = given = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
+        zeros, impossible = None, 0
+        if input == "probs":
+            zeros, impossible = smallest(checked(given)), ruled_out(given)
+            as_logits = log_probs(values, zeros)
+            rows = as_rows(as_logits, target, input="logits", ignore_index=ignore_index, binary=binary)
         found = self._fit(rows)
         for name in self.learned:
             setattr(self, name, found.learned[name].to(rows.values.device))
-        self.report = self._report(rows, found)
+        report = self._report(rows, found)
+        if zeros is not None and impossible:
+            notes = (*report.notes, *zero_note(impossible, len(rows), zeros))
+            report = replace(report, nll_before=math.inf, notes=notes)
+        self.report, self.fitted_on = report, FittedOn(kind_of(values, input), zeros, digest(given.values))
         return self
 
-    def forward(self, logits: Array) -> Tensor:
-        """Calibrated logits of the shape of the given ones, float32 or float64; log-probabilities of some methods."""
+    def forward(self, logits: Array, *, input: str = "logits") -> Tensor:
+        """Calibrated logits of the shape of the given ones, float32 or float64; log-probabilities of some methods.
+
+        ``input="probs"`` says that probabilities are given; the answer is logits all the same.
+        """
         if not self.is_fitted:
             raise RuntimeError(f"this {type(self).__name__} is not fitted: call fit(logits, target) first")
+        check_choice("input", input, INPUTS)
         logits = as_tensor("logits", logits)
+        self._check_kind(logits, input)
+        if input == "probs" and logits.is_floating_point() and logits.ndim:
+            logits = log_probs(logits, None if self.fitted_on is None else self.fitted_on.zeros)
         if not logits.is_floating_point() or logits.ndim == 0:
             raise ValueError(f"logits must be floating point (N, C), got {logits.dtype} {tuple(logits.shape)}")
         logits = logits.to(compute_dtype(logits))
@@ -146,6 +172,19 @@ class Calibrator(nn.Module, ABC):
     @abstractmethod
     def _map(self, logits: Tensor) -> Tensor:
         """Calibrated logits of (N, C) logits in float32 or float64, as a new tensor of that dtype."""
+
+    def _check_kind(self, values: Tensor, input: str) -> None:
+        """Logits of a row may all be larger by one number and mean the same, but not to every map."""
+        kind = kind_of(values, input)
+        if self.fitted_on is None or self.offset != "seen" or self.fitted_on.kind == kind:
+            return
+        if values.ndim == 1 and self.num_classes not in (None, 2):
+            return  # an error that says more will follow
+        theirs, ours = NAMES[self.fitted_on.kind], NAMES[kind]
+        raise ValueError(
+            f"this {type(self).__name__} was fitted on {theirs}, and these are {ours}: as logits both mean the same "
+            f"but for a number added to each row, which this map sees; give it {theirs}, or fit one on {ours}"
+        )
 
     def _apply_rows(self, logits: Tensor) -> Tensor:
         if self.num_classes not in (None, logits.shape[1]):
@@ -201,7 +240,7 @@ class Calibrator(nn.Module, ABC):
             if isinstance(theirs, Tensor) and theirs.shape != ours.shape:
                 setattr(self, name, torch.empty(theirs.shape, dtype=ours.dtype, device=ours.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self.report = None
+        self.report = self.fitted_on = None
 
 
 def _chunk(values: Tensor) -> int:
@@ -211,27 +250,4 @@ def _chunk(values: Tensor) -> int:
 
 def absent_classes(rows: Rows) -> tuple[str, ...]:
     """A note on the classes that no label names, if there are any."""
-    counts = torch.bincount(rows.target, minlength=rows.num_classes)
-    absent = (counts == 0).nonzero()[:, 0].tolist()
-    if not absent:
-        return ()
-    some = ", ".join(map(str, absent[:MOST_LISTED])) + (", ..." if len(absent) > MOST_LISTED else "")
-    return (f"{len(absent)} of {rows.num_classes} classes have no sample ({some}): theirs is guessed from the others",)
-
-
-def log_probs(probs: Array) -> Tensor:
-    """Logarithms of probabilities, to be given to a calibrator as logits; of 0, that of the smallest normal float32.
-
-    ``(N,)`` probabilities of class 1 become log-odds.
-
-    >>> log_probs(torch.tensor([[1.0, 0.0]]))
-    tensor([[  0.0000, -87.3365]])
-    >>> log_probs(torch.tensor([0.5]))
-    tensor([0.])
-    """
-    probs = as_tensor("probabilities", probs)
-    probs = probs.to(compute_dtype(probs))
-    low = torch.finfo(torch.float32).tiny
-    if probs.ndim == 1:
-        return probs.clamp(min=low).log() - (1 - probs).clamp(min=low).log()
-    return probs.clamp(min=low).log()
+    return absent_note(rows.target, rows.num_classes)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal.calibrators._base import Calibrator, Fit, absent_classes
+from dualfocal.calibrators._inputs import Offset
 from dualfocal.calibrators._passes import tile_parts
 from dualfocal.losses._common import check_choice, check_number, wide_dtype
 from dualfocal.metrics._rows import Rows, check_count
@@ -67,6 +68,7 @@ class _ClasswiseMap(Calibrator):
 
     learned: ClassVar[tuple[str, ...]] = ("knots", "values")
     by_class: ClassVar[str | None] = "knots"
+    offset: Offset = "removed"
     knots: Tensor  # (C, M), ascending; short rows are filled up
     values: Tensor  # (C, M) or (C, M + 1)
 

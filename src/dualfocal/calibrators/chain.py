@@ -36,6 +36,7 @@ class Chain(Calibrator):
         super().__init__()
         self.steps = nn.ModuleList(steps)
         self.keeps_argmax = all(step.keeps_argmax for step in steps)
+        self.offset = next((step.offset for step in steps if step.offset != "kept"), "kept")
 
     def __getitem__(self, index: int) -> Calibrator:
         step = self.steps[index]
@@ -64,15 +65,16 @@ class Chain(Calibrator):
         return {}
 
     def _fit(self, rows: Rows) -> Fit:
-        before = [(of, dict(of._buffers), of.report) for of in self.modules() if isinstance(of, Calibrator)]
+        steps = [of for of in self.modules() if isinstance(of, Calibrator)]
+        before = [(of, dict(of._buffers), of.report, of.fitted_on) for of in steps]
         logits = rows.values
         try:
             for step in self:
                 logits = step.fit(logits, rows.target)(logits)
         except BaseException:
-            for of, buffers, report in before:
+            for of, buffers, report, fitted_on in before:
                 of._buffers.update(buffers)
-                of.report = report
+                of.report, of.fitted_on = report, fitted_on
             raise
         reports = [step.report for step in self if step.report is not None]
         iterations = [report.iterations for report in reports if report.iterations is not None]

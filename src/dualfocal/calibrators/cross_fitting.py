@@ -1,7 +1,6 @@
 """Which calibrator helps? Each is fitted on some folds and scored on the others, beside the model as it is."""
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,37 +8,27 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from dualfocal.calibrators._base import Calibrator, log_probs
-from dualfocal.calibrators.ranking import AS_IS, Scored, Unranked, advice, has_ends, nats, ranked, recommend, unranked
+from dualfocal.calibrators._base import Calibrator
+from dualfocal.calibrators._inputs import log_probs
+from dualfocal.calibrators._notes import of_all_folds
+from dualfocal.calibrators.ranking import AS_IS, Unranked, unranked
 from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
+from dualfocal.calibrators.tried import Tried, rank
 from dualfocal.losses._common import compute_dtype
 from dualfocal.metrics._rows import Array, Rows, as_rows, as_tensor, check_count, check_level
 from dualfocal.metrics._scan import scan
-from dualfocal.metrics.comparison import Difference
-from dualfocal.metrics.evaluation import evaluate_rows, finite, text_table
+from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.resampling import Progress
 
 LEAST = 20  # samples
 
 
-@dataclass(frozen=True)
-class CrossFit:
-    """Calibrators and the model as it is, by NLL; ``print`` it, or see :meth:`to_dict`."""
+@dataclass(frozen=True, kw_only=True)
+class CrossFit(Tried):
+    """Calibrators, cross-fitted, and the model as it is, by NLL; ``print`` it, or see :meth:`to_dict`."""
 
-    methods: tuple[Scored, ...]  # the lowest NLL first; the model as it is is one of them
-    refused: dict[str, str]  # method to reason
-    recommended: str  # the simplest that helps for certain and is not told apart from the lowest NLL
     folds: int
     repeats: int
-    level: float
-    seed: int
-
-    def __getitem__(self, name: str) -> Scored:
-        return {scored.name: scored for scored in self.methods}[name]
-
-    def verdict(self) -> str:
-        """What to do, in a sentence or two."""
-        return advice(self.methods, self.recommended, self.level)
 
     def caveat(self) -> str:
         """What the numbers are of."""
@@ -49,67 +38,8 @@ class CrossFit:
             "procedure, fitted on a part of the data; a calibrator fitted on all of it is not scored here."
         )
 
-    def notes(self) -> dict[str, list[str]]:
-        """What the fits had to say, and which methods did."""
-        found: dict[str, list[str]] = {}
-        for of in self.methods:
-            for note in of.notes:
-                found.setdefault(note, []).append(of.name)
-        return found
-
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Headings and rows of text; the last column is the share of samples whose predicted class is another."""
-        rows = []
-        for of in self.methods:
-            change, floors = of.changes["nll"], of.evaluation.inference
-            size = "" if of.name == AS_IS or math.isnan(change.difference) else nats(change.difference, "+")
-            half = f" ± {nats((change.high - change.low) / 2)}" if has_ends(change) else ""
-            rows.append(
-                [
-                    of.name,
-                    nats(of.scores["nll"]),
-                    f"{size}{half}" if size else "",
-                    f"{100 * of.scores['ece']:.2f}",
-                    "" if floors is None else f"{100 * floors.floors['ece'].mean:.2f}",
-                    f"{100 * of.scores['error']:.2f}",
-                    f"{100 * of.argmax_changed:.2f}",
-                ]
-            )
-        return ["method", "NLL", f"change ± {100 * self.level:.4g} %", "ECE %", "floor", "error", "moved"], rows
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain numbers: fractions, NLL in nats; what is not finite is None."""
-
-        def plain(d: Difference) -> dict[str, object]:
-            return {"difference": finite(d.difference), "interval": [finite(d.low), finite(d.high)]}
-
-        return {
-            "schema": 1,
-            "folds": self.folds,
-            "repeats": self.repeats,
-            "level": self.level,
-            "seed": self.seed,
-            "recommended": self.recommended,
-            "methods": [
-                {
-                    "method": of.name,
-                    **{name: finite(value) for name, value in of.scores.items()},
-                    "ece_floor": None
-                    if of.evaluation.inference is None
-                    else of.evaluation.inference.floors["ece"].mean,
-                    "change": {name: plain(d) for name, d in of.changes.items()},
-                    "nll_behind_best": plain(of.behind),
-                    "argmax_changed": of.argmax_changed,
-                    "notes": list(of.notes),
-                }
-                for of in self.methods
-            ],
-            "refused": self.refused,
-        }
-
-    def __str__(self) -> str:
-        refused = [f"{name} refused: {reason}" for name, reason in self.refused.items()]
-        return "\n".join([*text_table(*self.table()), *refused, self.caveat(), self.verdict()])
+    def _how(self) -> dict[str, object]:
+        return {"folds": self.folds, "repeats": self.repeats}
 
 
 def cross_fit(
@@ -140,7 +70,7 @@ def cross_fit(
         logits: as :func:`~dualfocal.metrics.ece`.
         target: likewise.
         methods: names from ``CALIBRATORS``, joined by ``+`` for a chain; or calibrators by names of your own.
-        input: what ``logits`` holds, ``"logits"`` or ``"probs"``; of probabilities, calibrators get the logarithms.
+        input: what ``logits`` holds, ``"logits"`` or ``"probs"``; as in ``Calibrator.fit``.
         folds: number of folds.
         repeats: how often samples are dealt anew; scores are means.
         num_bins: as :func:`~dualfocal.metrics.ece`.
@@ -189,7 +119,7 @@ def cross_fit(
                 progress((done + share) / len(made))
 
         try:
-            calibrated, notes = _out_of_fold(calibrator, given, rows.target, deals, folds, tell)
+            calibrated, notes = _out_of_fold(calibrator, rows, deals, folds, tell)
         except ValueError as error:
             refused[name] = str(error)
             tell(1.0)
@@ -197,9 +127,8 @@ def cross_fit(
             after = [replace(rows, values=of_repeat, input="logits", dtype=torch.float64) for of_repeat in calibrated]
             changed = torch.stack([of_repeat.argmax(1) != given.argmax(1) for of_repeat in calibrated])
             found.append(score(name, after, changed=float(changed.double().mean()), notes=notes))
-    methods_by_nll = ranked(found, level)
-    recommended = recommend(methods_by_nll, [*(name for name in CALIBRATORS if name in made), *made])
-    return CrossFit(methods_by_nll, refused, recommended, folds, repeats, level, seed)
+    ranking = rank(found, made, rows.target, rows.num_classes, level)
+    return CrossFit(**ranking._asdict(), refused=refused, folds=folds, repeats=repeats, level=level, seed=seed)
 
 
 def _images(target: Tensor, ignore_index: int) -> Tensor | None:
@@ -225,23 +154,23 @@ def _deal(target: Tensor, image: Tensor | None, folds: int, seed: int) -> Tensor
 
 
 def _out_of_fold(
-    calibrator: Calibrator, logits: Tensor, target: Tensor, deals: list[Tensor], folds: int, tell: Progress
+    calibrator: Calibrator, rows: Rows, deals: list[Tensor], folds: int, tell: Progress
 ) -> tuple[list[Tensor], tuple[str, ...]]:
     """Of each deal all rows, each calibrated by a fit on the other folds; and what the fits had to say."""
-    results, notes = [], dict[str, None]()
+    values, results, notes = rows.values, list[Tensor](), list[str]()
     for r, fold in enumerate(deals):
-        result = torch.empty(logits.shape, dtype=compute_dtype(logits), device=logits.device)
+        result = torch.empty(values.shape, dtype=compute_dtype(values), device=values.device)
         for k in range(folds):
             here = fold == k
-            fitted = copy.deepcopy(calibrator).fit(logits[~here], target[~here])
-            result[here] = fitted(logits[here])
+            fitted = copy.deepcopy(calibrator).fit(values[~here], rows.target[~here], input=rows.input)
+            result[here] = fitted(values[here], input=rows.input)
             assert fitted.report is not None
-            notes |= dict.fromkeys(fitted.report.notes)
+            notes += fitted.report.notes
             if not fitted.report.converged:
-                notes["a fit did not converge"] = None
+                notes.append("a fit did not converge")
             tell((r + (k + 1) / folds) / len(deals))
         results.append(result)
-    return results, tuple(notes)
+    return results, of_all_folds(notes)
 
 
 def _score(

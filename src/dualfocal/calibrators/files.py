@@ -11,6 +11,7 @@ import torch
 
 from dualfocal._files import atomic_path
 from dualfocal.calibrators._base import Calibrator, FitReport
+from dualfocal.calibrators._inputs import FittedOn
 from dualfocal.calibrators.chain import Chain
 from dualfocal.calibrators.registry import CALIBRATORS
 from dualfocal.metrics.evaluation import finite
@@ -43,6 +44,7 @@ def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> Non
         "calibrator": _describe(calibrator),
         "report": None if calibrator.report is None else plain_report(calibrator.report),
         "class_names": calibrator.class_names,
+        "fitted_on": None if calibrator.fitted_on is None else asdict(calibrator.fitted_on),
     }
     state = {name: value.cpu().contiguous() for name, value in calibrator.state_dict().items()}
     with atomic_path(path) as temporary:
@@ -86,6 +88,10 @@ def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
             nlls = {name: math.inf if report[name] is None else report[name] for name in ("nll_before", "nll_after")}
             calibrator.report = FitReport(**report | nlls | {"notes": tuple(report["notes"])})
         calibrator.class_names = None if names is None else tuple(names)
+        fitted_on = found.get("fitted_on")  # older files have none
+        if fitted_on is not None:
+            zeros = fitted_on["zeros"]
+            calibrator.fitted_on = FittedOn(**fitted_on | {"zeros": None if zeros is None else tuple(zeros)})
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path}: is damaged: {error}") from error
     if tried.shape != some.shape or not all(bool(torch.isfinite(value).all()) for value in (tried, *state.values())):

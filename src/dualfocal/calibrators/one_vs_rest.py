@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dualfocal.calibrators._base import Calibrator, Fit, absent_classes
+from dualfocal.calibrators._inputs import Offset
 from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import tile_parts
 from dualfocal.losses._common import wide_dtype
@@ -44,6 +45,7 @@ class _OneVsRest(Calibrator):
 
     learned: ClassVar[tuple[str, ...]] = ("coefficients",)
     by_class: ClassVar[str | None] = "coefficients"
+    offset: Offset = "removed"
     bounded: ClassVar[tuple[bool, ...]]  # which coefficients must not be negative
     start: ClassVar[tuple[float, ...]]  # the coefficients that change nothing
     coefficients: Tensor  # (C, D), the last is the constant

@@ -1,7 +1,7 @@
 """Methods side by side, the model as it is among them: by NLL, with paired intervals, and which one to use."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from dualfocal.metrics.resampling import Models, resample
 AS_IS = "as it is"
 COMPARED = ("nll", "brier", "error", "ece")
 LARGE = 1e7  # from here on a loss is written as 1.234e+07
+LEAST_GAIN = 1e-4  # nats: less would be written as 0.0000
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Scored:
     evaluation: Evaluation  # of the first repeat, with floors
     scores: dict[str, float]  # nll, brier, error and ece, means over the repeats
     changes: dict[str, Difference]  # of these, from the model as it is (a) to this method (b)
-    behind: Difference  # in NLL: from the best method (a) to this one (b)
+    behind: Difference  # in NLL: from the best method that may be advised (a) to this one (b)
     argmax_changed: float  # share of samples whose predicted class is another
     notes: tuple[str, ...]  # what the fits had to say
 
@@ -60,9 +61,13 @@ def unranked(
     return Unranked(name, found[0], scores, draws, changed, notes)
 
 
-def ranked(found: Sequence[Unranked], level: float) -> tuple[Scored, ...]:
-    """The lowest NLL first; differences from the first of ``found``, the model as it is."""
-    before, best = found[0], min(found, key=lambda of: of.scores["nll"])
+def ranked(found: Sequence[Unranked], level: float, left_out: Collection[str] = ()) -> tuple[Scored, ...]:
+    """The lowest NLL first; differences from the first of ``found``, the model as it is.
+
+    Those ``left_out`` of the advice are not the best, whatever their NLL.
+    """
+    before = found[0]
+    best = min((of for of in found if of.name not in left_out), key=lambda of: of.scores["nll"])
 
     def between(a: Unranked, b: Unranked, metric: str) -> Difference:
         centre, draws = b.scores[metric] - a.scores[metric], b.draws[metric] - a.draws[metric]
@@ -90,9 +95,12 @@ def recommend(methods: Sequence[Scored], simple_first: Sequence[str]) -> str:
     ``methods`` have the lowest NLL first.
     """
     lowest, as_is = methods[0].scores["nll"], next(of.scores["nll"] for of in methods if of.name == AS_IS)
-    helpful = {of.name for of in methods if of.changes["nll"].high < 0}
-    if not helpful:  # an infinite NLL has no interval, and is behind any finite one
-        return methods[0].name if math.isinf(as_is) and math.isfinite(lowest) else AS_IS
+    helpful = {of.name for of in methods if -of.changes["nll"].high >= LEAST_GAIN / 2}  # and it must show
+    if math.isinf(as_is) and math.isfinite(lowest):  # which has no interval, and is behind any finite one
+        helpful = {of.name for of in methods if math.isfinite(of.scores["nll"]) and has_ends(of.behind)}
+        helpful.add(methods[0].name)
+    if not helpful:
+        return AS_IS
     equal = {of.name for of in methods if of.behind.low <= 0 and math.isfinite(of.scores["nll"])}
     return next((name for name in simple_first if name in equal & helpful), methods[0].name)
 
@@ -107,22 +115,26 @@ def advice(methods: Sequence[Scored], recommended: str, level: float) -> str:
     if not math.isfinite(best.scores["nll"]):
         return "The NLL is infinite, as it is and after each method: a true class has probability 0."
     if not math.isfinite(as_is.scores["nll"]):
-        return (
-            f"Use {best.name}: it has the lowest NLL, {nats(best.scores['nll'])} nats. "
+        size = f"{'it has the lowest' if best is advised else 'its'} NLL{',' if best is advised else ' is'}"
+        text = (
+            f"Use {advised.name}: {size} {nats(advised.scores['nll'])} nats. "
             "That of the model as it is is infinite: a true class has probability 0."
         )
+        return text if best is advised else f"{text} {_behind(best, advised)}"
     if not all(has_ends(of.changes["nll"]) for of in (best, advised)):
         lowest = f"{best.name} has the lowest NLL, {nats(best.scores['nll'])} nats"
         less = "" if best is as_is else f", {nats(-best.changes['nll'].difference)} less than the model as it is"
         return f"Too few samples for an interval, and for advice: {lowest}{less}."
     if advised is as_is:
+        if any(of.changes["nll"].high < 0 for of in methods):
+            return f"Leave the model as it is: no method is sure to lower its NLL by {LEAST_GAIN:.4f} nats."
         text = "Leave the model as it is: no method lowers its NLL by more than chance may."
     else:
         text = (
             f"Use {advised.name}: it lowers the NLL by {nats(-gain.difference)} nats "
             f"({nats(-gain.high)} to {nats(-gain.low)}, {100 * level:.4g} % interval)."
         )
-    return text if best is advised else f"{text} {_behind(best, advised)}"
+    return text if best is advised or advised.behind.difference < LEAST_GAIN / 2 else f"{text} {_behind(best, advised)}"
 
 
 def has_ends(d: Difference) -> bool:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dualfocal.calibrators._base import Calibrator, Fit, absent_classes
+from dualfocal.calibrators._inputs import Offset
 from dualfocal.calibrators._logistic import Problem
 from dualfocal.calibrators._passes import Shifted, tile_parts
 from dualfocal.calibrators.temperature import best_temperature
@@ -26,6 +27,7 @@ class _LinearScaling(Calibrator):
 
     learned: ClassVar[tuple[str, ...]] = ("weight", "bias")
     by_class: ClassVar[str | None] = "bias"
+    offset: Offset = "seen"
     full: ClassVar[bool] = True  # whether A has entries off its diagonal
     weight: Tensor  # (C, C), or (C,) for a diagonal A
     bias: Tensor  # (C,)
@@ -165,6 +167,8 @@ class DirichletCalibration(_MatrixScaling):
     >>> DirichletCalibration().fit(probs.log(), target).weight.diagonal().mean().round().item()
     2.0
     """
+
+    offset: Offset = "removed"
 
     def _features(self, logits: Tensor) -> Tensor:
         return logits.log_softmax(1)

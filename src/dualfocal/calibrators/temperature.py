@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._ece_grid import search_grid
+from dualfocal.calibrators._inputs import Offset
 from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import Shifted, exponent_floor
 from dualfocal.losses._common import check_choice, wide_dtype
@@ -21,6 +22,10 @@ UNIFORM = 1e-6  # variance of the scaled logits below which predictions count as
 TOLERANCE = 1e-12  # nats that one more step would save
 RESOLUTION = 1e-12  # of log T
 MOST_STEP, MOST_ITERATIONS = 2.0, 200
+
+# Data that have no best temperature, and what is done then.
+ALL_RIGHT = "all samples are predicted correctly: each label counts as wrong with probability 1 / (N + 2)"
+NO_HELP = "no temperature helps: the best one is infinite"
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class TemperatureScaling(Calibrator):
 
     learned: ClassVar[tuple[str, ...]] = ("temperature",)
     keeps_argmax = True
+    offset: Offset = "kept"
     temperature: Tensor
 
     def __init__(self, criterion: str = "nll", *, num_bins: int = 15) -> None:
@@ -110,6 +116,7 @@ class EnsembleTemperatureScaling(Calibrator):
 
     learned: ClassVar[tuple[str, ...]] = ("temperature", "weights")
     keeps_argmax = True
+    offset: Offset = "removed"
     temperature: Tensor
     weights: Tensor
 
@@ -173,7 +180,7 @@ def best_temperature(data: Shifted) -> Found:
     notes: tuple[str, ...] = ()
     if of_target == 0:
         of_target = _mean_of_others(data) / (n + 2)
-        notes = ("all samples are predicted correctly: each label counts as wrong with probability 1 / (N + 2)",)
+        notes = (ALL_RIGHT,)
         if of_target == 0:
             notes = ("all logits of each row are equal: temperature changes nothing",)
             return Found(1.0, math.log(num_classes), 0, 0.0, True, notes)
@@ -200,7 +207,7 @@ def best_temperature(data: Shifted) -> Found:
             u = (low + high) / 2
     uniform = uniform and not converged
     if uniform:
-        notes = ("no temperature helps: the best one is infinite",)
+        notes = (NO_HELP,)
     beta = math.exp(u)
     nll = log_total - beta * float(data.of_target.to(wide_dtype(data.of_target)).mean())
     return Found(beta, nll, iteration, abs(slope), converged or uniform, notes, uniform)

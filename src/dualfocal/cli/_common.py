@@ -21,9 +21,20 @@ class Binary(StrEnum):
     positive = "positive"
 
 
-Logits = Annotated[str | None, typer.Option(metavar="NAME", help="Array, column or column prefix that holds logits.")]
+Logits = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Array, column or column prefix that holds logits; or columns, separated by commas, in the order of the "
+        "classes.",
+    ),
+]
 Probs = Annotated[str | None, typer.Option(metavar="NAME", help="The same for probabilities.")]
 Target = Annotated[str | None, typer.Option(metavar="NAME", help="Array or column of labels.")]
+Positive = Annotated[
+    str | None,
+    typer.Option(metavar="LABEL", help="One score a sample: the label of class 1, where labels are not 0 and 1."),
+]
 Split = Annotated[
     str | None,
     typer.Option(
@@ -44,7 +55,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (fractions, not
 
 Force = Annotated[bool, typer.Option("--force", help="Fit matrix and Dirichlet even to fewer samples than parameters.")]
 
-FILES = "Files: .npz, .safetensors, .csv, .parquet, or a run folder. "
+FILES = "Files: .npz, .safetensors, .csv, .tsv, .csv.gz, .parquet, or a run folder. "
 
 
 def consoles(as_json: bool) -> tuple[Console, Console]:
@@ -54,10 +65,10 @@ def consoles(as_json: bool) -> tuple[Console, Console]:
 
 @contextmanager
 def stopped_goes_on() -> Iterator[None]:
-    """Ctrl-C during trainings says what to do next."""
+    """Ctrl-C, or SIGTERM, during trainings says what to do next."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         typer.echo("dualfocal: stopped; run the same command again to go on", err=True)
         raise
 

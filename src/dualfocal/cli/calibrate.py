@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import torch
 import typer
 from torch import Tensor
 
-from dualfocal import _writers, metrics
+from dualfocal import metrics
 from dualfocal.calibrators import (
     CALIBRATORS,
     Calibrator,
@@ -20,12 +21,16 @@ from dualfocal.calibrators import (
     make_calibrator,
     save_calibrator,
 )
+from dualfocal.calibrators._inputs import digest, kind_of
+from dualfocal.calibrators.cross_fitting import LEAST
+from dualfocal.calibrators.temperature import ALL_RIGHT, NO_HELP
 from dualfocal.cli._common import (
     FILES,
     AsJson,
     Force,
     IgnoreIndex,
     Logits,
+    Positive,
     Probs,
     Split,
     Target,
@@ -34,7 +39,10 @@ from dualfocal.cli._common import (
     consoles,
     print_table,
 )
+from dualfocal.metrics._rows import as_rows
 from dualfocal.predictions import MaybeLabelled, load_predictions, save_predictions
+from dualfocal.predictions._rewriting import rewrite_table
+from dualfocal.predictions._writers import check_suffix
 
 
 def calibrate(
@@ -47,6 +55,7 @@ def calibrate(
     probs: Probs = None,
     target: Target = None,
     split: Split = None,
+    positive: Positive = None,
     ignore_index: IgnoreIndex = -100,
     force: Force = False,
     as_json: AsJson = False,
@@ -64,10 +73,16 @@ def calibrate(
     with bad_input_ends():
         check_output(files.check_suffix(out), file)
         calibrator = make_calibrator(method, force=force)
-        data = load_predictions(file, logits=logits, probs=probs, target=target, split=split, run_split="val")
+        data = load_predictions(
+            file, logits=logits, probs=probs, target=target, split=split, run_split="val", positive=positive
+        )
     err.print(f"{file}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
     with bad_input_ends(str(file)), err.status(f"fitting {method}"):
-        calibrator.fit(_checked_logits(data, ignore_index), data.target, ignore_index=ignore_index)
+        _checked_logits(data, ignore_index)
+        calibrator.fit(data.values, data.target, input=data.input, ignore_index=ignore_index)
+        caution = _few_samples(calibrator)
+    if caution:
+        err.print(f"dualfocal: {caution}", markup=False, highlight=False, soft_wrap=True)
     with bad_input_ends():
         calibrator.class_names = data.class_names
         save_calibrator(calibrator, out)
@@ -96,29 +111,44 @@ def apply(
     probs: Probs = None,
     target: Target = None,
     split: Split = None,
+    positive: Positive = None,
     ignore_index: IgnoreIndex = -100,
     as_json: AsJson = False,
 ) -> None:
     """Put predictions through a calibrator. Logits stay logits, probabilities probabilities, rows stay in order.
 
-    The new file holds the calibrated values, at least float32, and the labels if there are any; with labels, scores
-    before and after are shown.
+    The new file holds the calibrated values, at least float32, and the labels if there are any; a table made from a
+    table holds every other column too, as it was. With labels, scores before and after are shown; labels that cannot be
+    used are none, unless `--target` names them.
 
         dualfocal apply cal.safetensors test.npz --out calibrated.npz
     """
     printer, err = consoles(as_json)
     with bad_input_ends():
         check_output(out, file, calibrator)
-        _writers.check_suffix(out)
+        check_suffix(out)
         fitted = load_calibrator(calibrator)
         data = load_predictions(
-            file, logits=logits, probs=probs, target=target, split=split, run_split="test", labels=False
+            file,
+            logits=logits,
+            probs=probs,
+            target=target,
+            split=split,
+            run_split="test",
+            positive=positive,
+            labels=False,
         )
         _check_classes(calibrator, fitted, file, data)
     err.print(f"{file}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
     with bad_input_ends(str(file)), err.status("calibrating"):
         before = _checked_logits(data, ignore_index)
-        after = fitted(before)
+        if _are_those_of_the_fit(fitted, data, ignore_index):
+            text = "dualfocal: these are the data of the fit: scores on them flatter the calibrator"
+            err.print(text, markup=False, highlight=False, soft_wrap=True)
+        if target is None and (why := _labels_that_do_not_fit(data, ignore_index)):
+            err.print(f"{file}: labels are left out: {why}", markup=False, highlight=False, soft_wrap=True)
+            data = replace(data, target=None)
+        after = fitted(data.values, input=data.input)
         _check_result(before, after)
         changed = int((_predicted(after) != _predicted(before)).sum())
         values = after if data.input == "logits" else _probabilities(after)
@@ -135,7 +165,9 @@ def apply(
                 for name, of in (("before", data.values), ("after", values))
             }
     with bad_input_ends():
-        save_predictions(out, values, input=data.input, target=data.target, class_names=data.class_names)
+        names = data.class_names
+        if not rewrite_table(out, file, values, input=data.input, columns=data.columns, class_names=names):
+            save_predictions(out, values, input=data.input, target=data.target, class_names=names)
     total = _predicted(before).numel()
     if as_json:
         record = {"schema": 1, "calibrator": str(calibrator), "file": str(file), "out": str(out)}
@@ -150,6 +182,35 @@ def apply(
     printer.print(f"Saved: {out}", markup=False, highlight=False, soft_wrap=True)
 
 
+def _few_samples(calibrator: Calibrator) -> str:
+    """A caution, where what was learned is mostly chance; an error, where it is not even in the data."""
+    report = calibrator.report
+    assert report is not None
+    if report.num_samples >= LEAST:
+        return ""
+    few = f"{report.num_samples} sample{'s' if report.num_samples > 1 else ''}"
+    missing = [note for note in (ALL_RIGHT, NO_HELP) if note in report.notes]
+    if missing:
+        raise ValueError(f"{few} cannot be fitted to: {missing[0].split(':')[0]}; give at least {LEAST}")
+    return f"{few}: what is fitted to fewer than {LEAST} is mostly chance"
+
+
+def _are_those_of_the_fit(fitted: Calibrator, data: MaybeLabelled, ignore_index: int) -> bool:
+    if fitted.fitted_on is None or fitted.fitted_on.kind != kind_of(data.values, data.input):
+        return False
+    values = data.values.movedim(1, -1).flatten(0, -2) if data.values.ndim > 1 else data.values
+    labels = torch.zeros(len(values), dtype=torch.int64) if data.target is None else data.target.reshape(-1)
+    if len(labels) != len(values) or bool((labels == ignore_index).all()):
+        return False
+    rows = as_rows(
+        values,
+        torch.where(labels == ignore_index, -100, 0),
+        input=data.input,
+        binary="top_label" if values.ndim == 1 else None,
+    )
+    return digest(rows.values) == fitted.fitted_on.digest
+
+
 def _checked_logits(data: MaybeLabelled, ignore_index: int) -> Tensor:
     """The values as logits, once it is clear that they are logits or probabilities where samples are not ignored."""
     labels = torch.zeros(data.values.shape[:1] + data.values.shape[2:], dtype=torch.int64)
@@ -158,6 +219,18 @@ def _checked_logits(data: MaybeLabelled, ignore_index: int) -> Tensor:
     binary = "top_label" if data.values.ndim == 1 else None
     metrics.error_rate(data.values, labels, input=data.input, binary=binary)
     return data.values if data.input == "logits" else log_probs(data.values)
+
+
+def _labels_that_do_not_fit(data: MaybeLabelled, ignore_index: int) -> str:
+    """Why labels cannot be scored, if so; the values have been checked."""
+    if data.target is None or bool((data.target == ignore_index).all()):
+        return ""
+    binary = "top_label" if data.values.ndim == 1 else None
+    try:
+        as_rows(data.values, data.target, input=data.input, ignore_index=ignore_index, binary=binary)
+    except (ValueError, IndexError) as error:
+        return str(error)
+    return ""
 
 
 def _check_result(before: Tensor, after: Tensor) -> None:

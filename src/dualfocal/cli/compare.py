@@ -16,6 +16,7 @@ from dualfocal.cli._common import (
     Level,
     Logits,
     NumBins,
+    Positive,
     Probs,
     Seed,
     Split,
@@ -35,6 +36,7 @@ def compare(
     target: Target = None,
     split: Split = None,
     binary: BinaryOption = None,
+    positive: Positive = None,
     num_bins: NumBins = 15,
     ignore_index: IgnoreIndex = -100,
     level: Level = 0.9,
@@ -50,7 +52,9 @@ def compare(
     out, err = consoles(as_json)
     with bad_input_ends():
         first, second = (
-            load_predictions(path, logits=logits, probs=probs, target=target, split=split, run_split="test")
+            load_predictions(
+                path, logits=logits, probs=probs, target=target, positive=positive, split=split, run_split="test"
+            )
             for path in (a, b)
         )
         _check_same_labels(first, second)

@@ -1,7 +1,7 @@
 """`dualfocal evaluate`: predictions on disk in, a table and a verdict out."""
 
 import json
-from collections.abc import Callable
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +10,12 @@ import numpy as np
 import torch
 import typer
 from rich.console import Console
-from rich.progress import Progress, track
 from torch import Tensor
 
 from dualfocal import metrics
-from dualfocal.calibrators import CALIBRATORS, Calibrator, CrossFit, cross_fit, make_calibrator
+from dualfocal.calibrators import CALIBRATORS, CrossFit
+from dualfocal.calibrators.held_out import HeldOut
+from dualfocal.cli._calibrators import parse_methods, print_tried, try_calibrators
 from dualfocal.cli._common import (
     FILES,
     AsJson,
@@ -24,6 +25,7 @@ from dualfocal.cli._common import (
     Level,
     Logits,
     NumBins,
+    Positive,
     Probs,
     Seed,
     Split,
@@ -33,11 +35,14 @@ from dualfocal.cli._common import (
     consoles,
     print_table,
 )
+from dualfocal.cli._groups import by_group, check_groups, groups_follow_labels, print_groups
 from dualfocal.metrics import Evaluation
+from dualfocal.metrics._rows import as_rows
 from dualfocal.predictions import Predictions, load_predictions
+from dualfocal.report.subjects import Reading
 
-MOST_GROUPS = 1000
 FLOOR = "floor: what a perfectly calibrated model with these confidences scores by chance"
+FOLLOWS = "If groups were made from labels, the table means nothing: among samples of one label no model is calibrated."
 
 
 class Convention(StrEnum):
@@ -58,6 +63,7 @@ def evaluate(
         str | None, typer.Option(metavar="COLUMN", help="Also evaluate each group of samples, worst first.")
     ] = None,
     binary: BinaryOption = None,
+    positive: Positive = None,
     num_bins: NumBins = 15,
     ignore_index: IgnoreIndex = -100,
     convention: Annotated[
@@ -67,7 +73,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="METHODS",
-            help="Which calibrator would help? Cross-fit these, separated by commas, or `all`: "
+            help="Which calibrator would help? Try these, separated by commas, or `all`, fitted on the validation part "
+            "of a run folder, or cross-fitted: "
             f"{', '.join(CALIBRATORS)}; joined by + for a chain.",
         ),
     ] = None,
@@ -91,7 +98,7 @@ def evaluate(
 
         dualfocal evaluate predictions.npz --plot reliability.png
 
-        dualfocal evaluate predictions.csv --probs score --target outcome --group-by hospital
+        dualfocal evaluate predictions.csv --probs score --target outcome --binary positive --group-by hospital
 
         dualfocal evaluate predictions.npz --calibrate temperature,vector,isotonic
     """
@@ -100,15 +107,24 @@ def evaluate(
         if group_by is not None and not inference:
             raise ValueError("--group-by needs inference, to tell groups from noise")
         check_plot(plot)
-        methods = {} if calibrate is None else _methods(calibrate, force)
+        methods = {} if calibrate is None else parse_methods(calibrate, force)
         if len(set(files)) < len(files):
             raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
         loaded = {
             str(path): load_predictions(
-                path, logits=logits, probs=probs, target=target, group=group_by, split=split, run_split="test"
+                path,
+                logits=logits,
+                probs=probs,
+                target=target,
+                group=group_by,
+                split=split,
+                run_split="test",
+                positive=positive,
             )
             for path in files
         }
+        for name, data in loaded.items():
+            check_groups(name, data)
         if merge and len(loaded) > 1:
             loaded = {" + ".join(loaded): _merged(loaded)}
 
@@ -127,31 +143,28 @@ def evaluate(
             seed=seed,
         )
 
-    def try_calibrators(data: Predictions) -> CrossFit:
-        with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-            bar = progress.add_task("cross-fitting", total=1.0)
-            return cross_fit(
-                data.values,
-                data.target,
-                methods,
-                input=data.input,
-                folds=folds,
-                repeats=repeats,
-                num_bins=num_bins,
-                ignore_index=ignore_index,
-                binary=None if binary is None else binary.value,
-                level=level,
-                seed=seed,
-                progress=lambda share: progress.update(bar, completed=share),
-            )
+    def tried(name: str, data: Predictions) -> CrossFit | HeldOut:
+        reading = Reading(
+            logits=logits,
+            probs=probs,
+            target=target,
+            split=split,
+            positive=positive,
+            ignore_index=ignore_index,
+            binary=None if binary is None else binary.value,
+            level=level,
+            seed=seed,
+        )
+        path = None if merge and len(files) > 1 else Path(name)
+        return try_calibrators(path, data, methods, reading, folds=folds, repeats=repeats, num_bins=num_bins, err=err)
 
     records, results, panels = [], {}, dict[str, Evaluation]()
     for name, data in loaded.items():
         err.print(f"{name}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
         with bad_input_ends(name):
             results[name] = result = run(data.values, data.target, data.input)
-            groups = {} if group_by is None else _by_group(data, ignore_index, run, err)
-            crossed = try_calibrators(data) if methods else None
+            groups = {} if group_by is None else by_group(data, ignore_index, run, err)
+            crossed = tried(name, data) if methods else None
         records.append({"file": name, "taken": data.taken, **result.to_dict()})
         if inference:
             records[-1]["verdict"] = result.verdict()
@@ -162,10 +175,16 @@ def evaluate(
         if crossed is not None:
             records[-1]["calibration"] = {**crossed.to_dict(), "verdict": crossed.verdict()}
         _print_evaluation(out, name, result)
+        if result.nll == math.inf:
+            text = f"NLL is infinite: {_ruled_out(data, ignore_index):,} true classes have probability 0."
+            out.print(text, markup=False, highlight=False, soft_wrap=True)
         if groups:
-            _print_groups(out, group_by or "", groups)
+            print_groups(out, group_by or "", groups)
+            if groups_follow_labels(data, ignore_index):
+                text = f"Each label lies in one group of {group_by!r}. {FOLLOWS}"
+                out.print(text, markup=False, highlight=False, soft_wrap=True)
         if crossed is not None:
-            _print_cross_fit(out, crossed)
+            print_tried(out, crossed)
             panels |= {f"{name}, {of.name}": of.evaluation for of in crossed.methods if of.name in methods}
     if len(results) > 1:
         _print_summary(out, results)
@@ -180,13 +199,12 @@ def evaluate(
         err.print(f"Reliability diagram: {plot}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _methods(text: str, force: bool) -> dict[str, Calibrator]:
-    names = list(CALIBRATORS) if text == "all" else [name.strip() for name in text.split(",")]
-    if len(set(names)) < len(names):
-        raise ValueError(
-            f"--calibrate: {next(name for name in names if names.count(name) > 1)} is given more than once"
-        )
-    return {name: make_calibrator(name, force=force) for name in names}
+def _ruled_out(data: Predictions, ignore_index: int) -> int:
+    """How many samples have a class that their prediction gives no chance at all."""
+    binary = "top_label" if data.values.ndim == 1 else None
+    rows = as_rows(data.values, data.target, input=data.input, ignore_index=ignore_index, binary=binary)
+    of_target = rows.values.gather(1, rows.target[:, None])
+    return int((of_target == (0 if data.input == "probs" else -math.inf)).sum())
 
 
 def _short(names: list[str]) -> list[str]:
@@ -213,46 +231,6 @@ def _merged(parts: dict[str, Predictions]) -> Predictions:
     )
 
 
-def _by_group(
-    data: Predictions, ignore_index: int, run: Callable[..., Evaluation], err: Console
-) -> dict[str, tuple[Evaluation, float]]:
-    """Each group's evaluation and its p-value adjusted for their number (Holm), worst first.
-
-    Worst is what is surely bad: by the lower end of the interval, then by how far the ECE exceeds its floor.
-    """
-    assert data.groups is not None
-    names = np.unique(data.groups).tolist()
-    if len(names) > MOST_GROUPS:
-        raise ValueError(f"--group-by: at most {MOST_GROUPS} groups can be told apart, there are {len(names)}")
-    # Adjusting multiplies p-values by up to the number of groups: they must be able to get small enough.
-    draws = min(max(1000, 50 * len(names)), 20_000)
-    found = {}
-    for name in track(names, "groups", console=err, transient=True, disable=len(names) < 5 or not err.is_terminal):
-        mask = torch.from_numpy(data.groups == name)
-        values, target = data.values[mask], data.target[mask]
-        if bool(target.ne(ignore_index).any()):
-            found[str(name)] = run(values, target, data.input, draws)
-
-    def badness(item: tuple[str, Evaluation]) -> tuple[float, float]:
-        inference = item[1].inference
-        assert inference is not None
-        return inference.debiased_ece[0], item[1].ece - inference.floors["ece"].mean
-
-    worst_first = sorted(found.items(), key=badness, reverse=True)
-    adjusted = _holm([result.inference.p_value for _, result in worst_first if result.inference is not None])
-    return {name: (result, p) for (name, result), p in zip(worst_first, adjusted, strict=True)}
-
-
-def _holm(p_values: list[float]) -> list[float]:
-    """Holm's adjustment: with it, any false alarm among all groups is as rare as one test's."""
-    adjusted = [0.0] * len(p_values)
-    running = 0.0
-    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        running = max(running, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = running
-    return adjusted
-
-
 def _print_evaluation(out: Console, name: str, result: Evaluation) -> None:
     headings, rows = result.table()
     title = f"{name}: {result.num_samples:,} samples, {result.num_classes} classes, {result.num_bins} bins"
@@ -263,37 +241,6 @@ def _print_evaluation(out: Console, name: str, result: Evaluation) -> None:
     for metric, (low, high) in result.inference.published.items():
         text = f"published pivotal bootstrap of {metric}: {100 * low:.2f} to {100 * high:.2f} %"
         out.print(text, markup=False, highlight=False)
-    out.print(result.verdict(), style="bold", markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_groups(out: Console, column: str, groups: dict[str, tuple[Evaluation, float]]) -> None:
-    rows, level = [], 0.9
-    for name, (result, p) in groups.items():
-        assert result.inference is not None
-        level = result.inference.level
-        low, high = (100 * end for end in result.inference.debiased_ece)
-        percent = [f"{100 * result.error:.1f}", f"{100 * result.overconfidence:+.1f}", f"{100 * result.ece:.1f}"]
-        floor = f"{100 * result.inference.floors['ece'].mean:.1f}"
-        rows.append([name, f"{result.num_samples:,}", *percent, floor, f"{low:.1f} - {high:.1f}", f"{p:.3f}"])
-    headings = [column, "N", "error", "conf - acc", "ECE", "floor", f"debiased, {100 * level:.4g} %", "adjusted p"]
-    print_table(out, f"by {column}, worst first; percent", headings, rows)
-    found = sum(p <= 0.05 for _, p in groups.values())
-    text = (
-        f"{found} of {len(groups)} groups are miscalibrated at 5 %, p-values adjusted for {len(groups)} tests (Holm). "
-        "Worst first by the lower end of the interval."
-    )
-    out.print(text, style="bold", markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_cross_fit(out: Console, result: CrossFit) -> None:
-    headings, rows = result.table()
-    title = "calibrators, cross-fitted, lowest NLL first; percent: ECE, its floor, error, predicted classes that moved"
-    print_table(out, title, headings, rows)
-    for name, reason in result.refused.items():
-        out.print(f"{name} refused: {reason}", markup=False, highlight=False, soft_wrap=True)
-    for note, names in result.notes().items():
-        out.print(f"{', '.join(names)}: {note}", style="dim", markup=False, highlight=False, soft_wrap=True)
-    out.print(result.caveat(), style="dim", markup=False, highlight=False, soft_wrap=True)
     out.print(result.verdict(), style="bold", markup=False, highlight=False, soft_wrap=True)
 
 

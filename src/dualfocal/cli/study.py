@@ -72,7 +72,13 @@ def study(
         gammas = numbers("--gamma", gamma, float)
         if criterion != "nll" and not gammas:
             raise ValueError("--criterion is for --gamma, which is not given")
-        names = [name.strip() for name in losses.split(",")] if losses else ["dual_focal"] if gammas else PAPER_LOSSES
+        names = (
+            [name.strip() for name in losses.split(",")]
+            if losses is not None
+            else ["dual_focal"]
+            if gammas
+            else PAPER_LOSSES
+        )
         planned = make_study(
             names,
             dataset=dataset,
@@ -92,16 +98,15 @@ def study(
     if as_json:
         content = summary.to_dict() | ({} if chosen is None else {"gamma": chosen.to_dict()})
         print(json.dumps(content, indent=2))
-        return
-    _print(printer, summary)
-    if chosen is not None:
-        printer.print(chosen.sentence(), markup=False, highlight=False, soft_wrap=True)
+    else:
+        _print(printer, summary)
+        if chosen is not None:
+            printer.print(chosen.sentence(), markup=False, highlight=False, soft_wrap=True)
+        files = ", ".join(str(out / name) for name in ("table.md", "table.csv", "study.png"))
+        where = f"Written: {files}; runs: dualfocal runs {out / 'runs'}"
+        printer.print(where, markup=False, highlight=False, soft_wrap=True)
     for problem in failed.values():
         typer.echo(f"dualfocal: {problem}", err=True)
-    files = ", ".join(str(out / name) for name in ("table.md", "table.csv", "study.png"))
-    printer.print(
-        f"Written: {files}; runs: dualfocal runs {out / 'runs'}", markup=False, highlight=False, soft_wrap=True
-    )
     if failed:
         raise typer.Exit(1)
 
@@ -117,8 +122,9 @@ def numbers(name: str, text: str | None, kind: Callable[[str], Number]) -> list[
 @contextmanager
 def epochs_shown(console: Console, runs: int) -> Iterator[Callable[[int, int, int], None]]:
     """A bar for so many trainings; gives what is to be told epochs done, all epochs, and runs that are finished."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+    name, bar_itself, elapsed = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    columns = name, bar_itself, elapsed, TextColumn("left"), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
 
         def tell(done: int, total: int, finished: int) -> None:

@@ -1,7 +1,6 @@
 """`dualfocal train`: a recipe to a run folder. `dualfocal runs`: what has come of them."""
 
 import json
-import os
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from dualfocal.metrics.evaluation import READ
 from dualfocal.paper.recipes import PRESETS, preset
 from dualfocal.train import DivergedError, Recipe, Run, RunError, find_runs
 from dualfocal.train import train as train_
+from dualfocal.train.distributed import rank_and_size
 from dualfocal.train.recipe import field_docs, load_recipe
 from dualfocal.train.run import FAILURE, RESULT
 
@@ -62,7 +62,7 @@ def train(
 
         torchrun --nproc-per-node=4 -m dualfocal train cifar10_resnet50
     """
-    first = int(os.environ.get("RANK", "0")) == 0  # of the processes that torchrun starts
+    first = rank_and_size()[0] == 0  # of the processes that torchrun starts
     printer, _ = consoles(as_json or not first)
     with bad_input_ends():
         path = Path(name)

@@ -60,7 +60,7 @@ def cifar100(
     data = _cifar("cifar100", root, ["train"], "test", "meta", val_size, val2_size, split_seed)
     if published_test_mismatch:
         note = "test images are normalised as ImageNet, unlike training images, as in the published tables"
-        data = replace(data, test_encoder=Normalize(IMAGENET_MEAN, IMAGENET_STD), notes=(note,))
+        data = replace(data, test_encoder=Normalize(IMAGENET_MEAN, IMAGENET_STD), notes=(*data.notes, note))
     return data
 
 
@@ -70,6 +70,10 @@ def _cifar(
     path = find(name, root, *OFFICIAL[name].layouts)
     read = _read_python if "py" in path.name else _read_binary
     samples = decoded(name, root, [path], partial(read, path, OFFICIAL[name].num_classes, train, test, meta))
+    numbers = samples.num_train, len(samples.target) - samples.num_train
+    official = OFFICIAL[name].num_train, OFFICIAL[name].num_test
+    whole = "{:,} + {:,}"
+    note = f"{name} has {whole.format(*numbers)} images, not {whole.format(*official)} as it should"
     return DataSet(
         name=name,
         class_names=samples.class_names,
@@ -81,6 +85,7 @@ def _cifar(
         },
         encoder=Normalize(CIFAR_MEAN, CIFAR_STD),
         augment=CropFlip(padding=4),
+        notes=() if numbers == official else (note,),  # a file may end early, at the end of an image
     )
 
 

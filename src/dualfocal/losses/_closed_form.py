@@ -197,12 +197,13 @@ def _differentiable_gradient(
     return torch.autograd.grad(loss, logits, grad, create_graph=True)[0]
 
 
-def _rows_a_chunk(z: Tensor) -> int:
+def rows_a_chunk(z: Tensor) -> int:
+    """How many rows are taken together."""
     return max(1, CHUNK // z.shape[1]) if z.device.type == "cpu" else max(1, z.shape[0])
 
 
 def _sweep_eager(z: Tensor, target: Tensor, dual: bool) -> Columns:
-    step = _rows_a_chunk(z)
+    step = rows_a_chunk(z)
     work = torch.empty((min(step, len(z)), z.shape[1]), dtype=compute_dtype(z), device=z.device)
     if len(z) <= step:
         return _sweep_chunk(z, target, dual, work)
@@ -237,7 +238,7 @@ def _sweep_chunk(z: Tensor, target: Tensor, dual: bool, work: Tensor) -> Columns
 
 def _gradient_eager(z: Tensor, rows: Rows, keep: Tensor | None) -> Tensor:
     target, j, top, scale, at_j, at_t = rows
-    step = _rows_a_chunk(z)
+    step = rows_a_chunk(z)
     if len(z) <= step:
         grad = torch.sub(z, top).exp_().mul_(scale)
         grad = grad if grad.dtype == z.dtype else grad.to(z.dtype)

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 REDUCTIONS = ("mean", "sum", "none")
+# Where F.cross_entropy has its weights, the losses have a parameter of their own.
+WEIGHT_HINT = "class weights are given as weight="
 
 
 class Flat(NamedTuple):
@@ -186,6 +188,8 @@ def weight_rows(loss: Tensor, flat: Flat) -> Tensor:
 
 def check_number(name: str, value: float, low: float = 0.0, high: float = math.inf) -> None:
     """Raise a ValueError that names the value and the rule."""
+    if isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a number, got a tensor of shape {tuple(value.shape)}; {WEIGHT_HINT}")
     if torch.compiler.is_compiling():  # the number may be symbolic
         return
     if not isinstance(value, float | Real):
@@ -195,16 +199,34 @@ def check_number(name: str, value: float, low: float = 0.0, high: float = math.i
         raise ValueError(f"{name} must be finite and {rule}, got {value!r}")
 
 
-def check_gamma(gamma: float | Tensor, shape: torch.Size) -> float | Tensor:
-    """A focusing parameter: one number, or a tensor of the unreduced loss's shape; finite, not negative."""
+def check_gamma(gamma: float | Tensor, flat: Flat) -> float | Tensor:
+    """A focusing parameter: one number, or one for each target; finite, not negative.
+
+    A tensor has the shape of the unreduced loss, or that of the logits with one class. The second cannot be class
+    weights in the wrong place; the first is refused where it could be.
+    """
+    if isinstance(gamma, Tensor) and gamma.ndim > 0:
+        beside_logits = (*flat.shape[:1], 1, *flat.shape[1:])
+        if gamma.shape == beside_logits:
+            gamma = gamma.reshape(flat.shape)
+        elif gamma.shape != flat.shape:
+            raise ValueError(
+                f"a gamma tensor must be a scalar or hold one value per target, shape {tuple(flat.shape)} or "
+                f"{beside_logits}, got shape {tuple(gamma.shape)}; {WEIGHT_HINT}"
+            )
+        elif gamma.shape == flat.logits.shape[1:] and gamma.numel() > 1:
+            raise ValueError(
+                f"gamma of shape {tuple(gamma.shape)} could be one value per target or per class, there are "
+                f"{len(gamma)} of both: {WEIGHT_HINT}, one gamma per target as shape {beside_logits}"
+            )
+    return check_gamma_values(gamma)
+
+
+def check_gamma_values(gamma: float | Tensor) -> float | Tensor:
+    """What holds for a focusing parameter of any shape: a float, or floating point; finite, not negative."""
     if not isinstance(gamma, Tensor):
         check_number("gamma", gamma)
         return float(gamma)
-    if gamma.ndim > 0 and gamma.shape != shape:
-        raise ValueError(
-            f"a gamma tensor must be a scalar or hold one value per target, shape {tuple(shape)}, "
-            f"got shape {tuple(gamma.shape)}"
-        )
     if not gamma.is_floating_point():
         gamma = gamma.float()
     if may_look(gamma):
@@ -261,9 +283,8 @@ def _check_probabilities(target: Tensor) -> None:
     # Wide enough for rows that were rounded to half precision, here or before they were cast back.
     tolerance = max(1e-2, 4 * torch.finfo(target.dtype).eps)
     wide = target.to(torch.promote_types(target.dtype, torch.float32))
-    negative = ~(wide >= 0)
-    if negative.any():
-        i, c = negative.nonzero()[0].tolist()
+    if wide.numel() and not bool(wide.amin() >= 0):  # NaN is the least of all
+        i, c = (~(wide >= 0)).nonzero()[0].tolist()
         raise ValueError(f"class probabilities must not be negative, got {wide[i, c].item()} in row {i}, class {c}")
     off = ~((wide.sum(1) - 1).abs() <= tolerance)
     if off.any():

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from dualfocal.losses._common import REDUCTIONS, check_choice, check_gamma
+from dualfocal.losses._common import REDUCTIONS, WEIGHT_HINT, check_choice, check_gamma_values
 
 
 class ClassificationLoss(nn.Module):
@@ -23,11 +23,16 @@ class ClassificationLoss(nn.Module):
 
     def set_gamma(self, gamma: float | Tensor) -> None:
         """Keep gamma as what it is: a number, a parameter to learn, or a tensor that moves with the module."""
+        if isinstance(gamma, Tensor) and gamma.ndim > 0:
+            raise ValueError(
+                f"gamma of a module must be a number or a scalar tensor, got shape {tuple(gamma.shape)}; "
+                f"{WEIGHT_HINT}, and one gamma per target to the function"
+            )
         if isinstance(gamma, Tensor) and not isinstance(gamma, nn.Parameter):
             self.register_buffer("gamma", gamma)
         else:
             self.gamma = gamma
-        check_gamma(gamma, gamma.shape if isinstance(gamma, Tensor) else torch.Size())
+        check_gamma_values(gamma)
 
     def extra_repr(self) -> str:
         """Arguments as they were given; tensors by shape."""

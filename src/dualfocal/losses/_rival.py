@@ -6,10 +6,11 @@ one scalar, as the authors' ablation code did. A class that does not exist count
 by a logit of -inf are not classes.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import check_number
+from dualfocal.losses._common import check_number, may_look
 
 KINDS = ("next", "2nd", "3rd", "mean2", "mean3", "mean_all")
 NAMES = (*KINDS, *(f"batch_{kind}" for kind in KINDS))
@@ -58,13 +59,8 @@ def rival_of_each_class(z: Tensor, p: Tensor, rival: str | float | None) -> Tens
         return torch.full_like(p, rival or 0.0)
     if rival not in KINDS:
         raise ValueError(f"rival {rival!r} needs class indices: a batch of soft targets has no single rival")
-    num_classes = z.shape[1]
-    order = z.argsort(dim=1, descending=True, stable=True)
-    z, p = z.gather(1, order), p.gather(1, order)
-    # place[i]: where the classes strictly below the i-th begin; C if there are none.
-    place = torch.arange(1, num_classes + 1, device=z.device).expand_as(z)
-    drops = torch.cat([z[:, 1:] < z[:, :-1], torch.ones_like(z[:, :1], dtype=torch.bool)], 1)
-    place = torch.where(drops, place, num_classes).flip(1).cummin(1).values.flip(1)
+    order, place = _descending(z)
+    p = p.gather(1, order)
     if rival == "mean_all":
         sums = torch.cat([p.flip(1).cumsum(1).flip(1), torch.zeros_like(p[:, :1])], 1)
         count = (z > -torch.inf).sum(1, keepdim=True) - place
@@ -73,7 +69,42 @@ def rival_of_each_class(z: Tensor, p: Tensor, rival: str | float | None) -> Tens
         first, last = _places(rival)
         padded = torch.cat([p, p.new_zeros(p.shape[0], last)], 1)
         p_j = sum((padded.gather(1, place + n) for n in range(first, last)), torch.zeros_like(p)) / (last - first)
-    return p_j.gather(1, order.argsort(1))
+    return torch.zeros_like(p_j).scatter(1, order, p_j)
+
+
+def next_of_each_class(z: Tensor) -> Tensor:
+    """The class j(i) largest below each class i, (M, C); C where there is none."""
+    order, place = _descending(z)
+    below = torch.cat([order, torch.full_like(order[:, :1], z.shape[1])], 1).gather(1, place)
+    return torch.empty_like(order).scatter_(1, order, below)
+
+
+def _descending(z: Tensor) -> tuple[Tensor, Tensor]:
+    """The classes of each row, largest first, of tied ones the lower index; the place where those strictly below begin.
+
+    The place is C for a class that has none below it.
+    """
+    num_classes = z.shape[1]
+    if z.dtype == torch.float32 and may_look(z):
+        order = _argsort_by_numpy(z)
+    else:
+        order = z.argsort(dim=1, descending=True, stable=True)
+    z = z.gather(1, order)
+    place = torch.arange(1, num_classes + 1, device=z.device).expand_as(z)
+    drops = torch.cat([z[:, 1:] < z[:, :-1], torch.ones_like(z[:, :1], dtype=torch.bool)], 1)
+    return order, torch.where(drops, place, num_classes).flip(1).cummin(1).values.flip(1)
+
+
+def _argsort_by_numpy(z: Tensor) -> Tensor:
+    """A stable, descending argsort of float32 rows, which numpy's sort of integers makes ten times as fast.
+
+    Of two floats the larger has the larger bits, read as an integer, and of two negative ones the smaller bits.
+    """
+    bits = (z + 0.0).contiguous().numpy().view(np.int32)  # -0.0 becomes 0.0, its equal
+    ascending = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    key = (~ascending).astype(np.int64) << 32 | np.arange(z.shape[1])  # the class makes ties go by its number
+    key.sort(axis=1)
+    return torch.from_numpy(key & 0xFFFFFFFF)
 
 
 def _places(kind: str) -> tuple[int, int]:

@@ -159,8 +159,9 @@ class AdaFocalLoss(ClassificationLoss):
         self.switch = switch
         self.variant = variant
         self.frozen = frozen
-        self.register_buffer("gamma", torch.full((num_bins,), self.initial_gamma))
-        self.register_buffer("edges", torch.linspace(0, 1, num_bins + 1)[1:-1].contiguous())
+        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # never half, whatever the model is
+        self.register_buffer("gamma", torch.full((num_bins,), self.initial_gamma, dtype=dtype))
+        self.register_buffer("edges", torch.linspace(0, 1, num_bins + 1, dtype=dtype)[1:-1].contiguous())
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss with the present gammas."""

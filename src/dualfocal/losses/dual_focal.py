@@ -1,5 +1,6 @@
 """The dual focal loss: Tao, Dong, Xu, ICML 2023, arXiv:2305.13665, Eq. 3."""
 
+import sys
 import warnings
 
 import torch
@@ -42,8 +43,8 @@ def dual_focal_loss(
         logits: ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
         target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``; or class probabilities y of the shape of
             ``logits``: L = -sum_i y_i (1 - p_i + p_j(i))^gamma log p_i, with j(i) the largest class below i.
-        gamma: focusing parameter, at least 0: a number or a tensor with one value per target. Published: 5 for
-            ResNet-50 on CIFAR-10 and CIFAR-100.
+        gamma: focusing parameter, at least 0: a number or a tensor with one value per target, of shape ``(N,)`` or
+            ``(N, 1)``, the latter never taken for class weights. Published: 5 for ResNet-50 on CIFAR-10 and CIFAR-100.
         rival: ``"next"`` is the method. The paper's ablation: ``"2nd"``, ``"3rd"`` largest below p_k, ``"mean2"``,
             ``"mean3"``, ``"mean_all"`` of those below, a constant in [0, 1], or any name with ``"batch_"`` before it
             for one scalar per batch, the form the authors ran.
@@ -70,7 +71,7 @@ def dual_focal_loss(
     check_choice("impl", impl, IMPLS)
     check_rival(rival)
     flat = flatten(logits, target, weight, ignore_index, reduction)
-    gamma = check_gamma(gamma, flat.shape)
+    gamma = check_gamma(gamma, flat)
     if isinstance(rival, str) and not (isinstance(gamma, float) and gamma == 0):
         warn_of_two_classes(flat)
     return reduce(modulated_nll(flat, gamma, rival, impl), flat, reduction)
@@ -122,10 +123,18 @@ def warn_of_two_classes(flat: Flat) -> None:
     global _warned_of_two_classes
     if flat.logits.shape[1] != 2 or _warned_of_two_classes or torch.compiler.is_compiling():
         return
-    _warned_of_two_classes = True
     warnings.warn(
         "dual focal loss with two classes: the runner-up is always 1 - p_k or nothing, so the loss jumps at p_k = 1/2 "
         "(gamma 5: 0.022 at 0.499, 0.684 at 0.501) and rewards predictions just below it. "
         "Consider focal_loss for binary problems.",
-        stacklevel=3,
+        stacklevel=_level_of_caller(),
     )
+    _warned_of_two_classes = True  # not before: as an error it is to come again
+
+
+def _level_of_caller() -> int:
+    """For ``warnings.warn``: how far up the stack the line is that called the loss, or the Module of it."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(("dualfocal.losses", "torch.nn.modules")):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import check_gamma, check_number, flatten, reduce
+from dualfocal.losses._common import WEIGHT_HINT, check_gamma, check_number, flatten, reduce
 from dualfocal.losses._modulated import modulated_nll
 from dualfocal.losses._module import ClassificationLoss
 
@@ -24,7 +24,7 @@ def focal_loss(
     Args:
         logits: as :func:`~dualfocal.losses.dual_focal_loss`.
         target: likewise; class probabilities y give -sum_i y_i (1 - p_i)^gamma log p_i.
-        gamma: focusing parameter, at least 0: a number or a tensor with one value per target.
+        gamma: focusing parameter, at least 0, likewise.
         weight: one weight per class, ``(C,)`` (the "alpha" of other libraries).
         ignore_index: class index that is left out.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
@@ -37,7 +37,7 @@ def focal_loss(
     tensor(0.0457)
     """
     flat = flatten(logits, target, weight, ignore_index, reduction)
-    return reduce(modulated_nll(flat, check_gamma(gamma, flat.shape)), flat, reduction)
+    return reduce(modulated_nll(flat, check_gamma(gamma, flat)), flat, reduction)
 
 
 def inverse_focal_loss(
@@ -67,7 +67,7 @@ def inverse_focal_loss(
     tensor(1.1303)
     """
     flat = flatten(logits, target, weight, ignore_index, reduction)
-    return reduce(modulated_nll(flat, -check_gamma(gamma, flat.shape)), flat, reduction)
+    return reduce(modulated_nll(flat, -check_gamma(gamma, flat)), flat, reduction)
 
 
 def flsd_loss(
@@ -203,7 +203,8 @@ class FLSDLoss(ClassificationLoss):
 
 def _check_schedule(gammas: Sequence[float], thresholds: Sequence[float]) -> None:
     if not (isinstance(gammas, Sequence) and isinstance(thresholds, Sequence)):
-        raise TypeError(f"gammas and thresholds must be sequences of numbers, got {gammas!r} and {thresholds!r}")
+        hint = f"; {WEIGHT_HINT}" if isinstance(gammas, Tensor) else ""
+        raise TypeError(f"gammas and thresholds must be sequences of numbers, got {gammas!r} and {thresholds!r}{hint}")
     if len(gammas) != len(thresholds) + 1:
         raise ValueError(
             f"{len(thresholds)} thresholds divide [0, 1] into {len(thresholds) + 1} parts, got {len(gammas)} gammas"

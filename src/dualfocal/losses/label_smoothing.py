@@ -1,8 +1,9 @@
 """Label smoothing in its two forms: alpha spread over the other classes (the paper's), or over all (torch's)."""
 
+import torch
 from torch import Tensor
 
-from dualfocal.losses._common import check_choice, check_number, flatten, reduce
+from dualfocal.losses._common import Flat, check_choice, check_number, flatten, reduce
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.cross_entropy import soft_nll
 
@@ -44,14 +45,29 @@ def label_smoothing_loss(
     """
     _check(alpha, spread)
     flat = flatten(logits, target, weight, ignore_index, reduction)
-    one_hot = flat.one_hot
-    num_classes = one_hot.shape[1]
-    if spread == "all" or num_classes == 1:
-        smoothed = one_hot * (1 - alpha) + alpha / num_classes
+    num_classes = flat.logits.shape[1]
+    everywhere = alpha / num_classes if spread == "all" or num_classes == 1 else alpha / (num_classes - 1)
+    extra = 1 - alpha if spread == "all" or num_classes == 1 else 1 - alpha - everywhere  # on the target, besides
+    if flat.soft or extra <= 0:  # not above 0 an impossible target would be inf - inf
+        smoothed = flat.one_hot * extra + everywhere
+        mass = smoothed if flat.weight is None else smoothed * flat.weight
+        rows = soft_nll(mass, flat.z).sum(1)
     else:
-        smoothed = one_hot * (1 - alpha) + (1 - one_hot) * (alpha / (num_classes - 1))
-    mass = smoothed if flat.weight is None else smoothed * flat.weight
-    return reduce(soft_nll(mass, flat.z).sum(1), flat, reduction, weighted=True)
+        rows = _smoothed_rows(flat, extra, everywhere)
+    return reduce(rows, flat, reduction, weighted=True)
+
+
+def _smoothed_rows(flat: Flat, extra: float, everywhere: float) -> Tensor:
+    """-(extra w_k log p_k + everywhere sum_i w_i log p_i) of each row, (M,), without a matrix of targets."""
+    log_p = flat.z.log_softmax(1)
+    rows = extra * log_p.gather(1, flat.target[:, None])[:, 0]
+    if flat.weight is not None:  # a masked class (logit -inf) without weight counts nothing
+        own = flat.weight[flat.target]
+        rows = torch.where(own == 0, 0.0, own * rows)
+        log_p = log_p.masked_fill(flat.weight == 0, 0.0) * flat.weight
+    if everywhere:  # else 0 * inf for a masked class
+        rows = rows + everywhere * log_p.sum(1)
+    return -rows
 
 
 class LabelSmoothingLoss(ClassificationLoss):

@@ -8,6 +8,20 @@ from torch import Tensor
 
 from dualfocal.metrics.bins import ONE, BinStats
 
+# Sums over the same numbers in another order differ by a few units in the last place, which are 2^-52.
+ROUNDING = 2.0**-47
+
+
+def runs(ordered: Tensor) -> Tensor:
+    """The number, from 0, of the run of equal values that each of these ascending ones belongs to.
+
+    Neighbours are equal where rounding may have made the difference: the same probabilities in another order of the
+    classes are a tie. Not so in float32, where many a true difference is as small.
+    """
+    step = ordered[1:] - ordered[:-1]
+    new = step > (ROUNDING * ordered[1:].abs() if ordered.dtype == torch.float64 else 0.0)
+    return torch.cat([new.new_zeros(1), new]).cumsum(0)
+
 
 @dataclass(frozen=True)
 class Ranked:
@@ -25,9 +39,11 @@ class Ranked:
 
     @classmethod
     def by_certainty(cls, uncertainty: Tensor, correct: Tensor) -> "Ranked":
-        """Rank by ``1 / confidence`` to the last bit but one; units are ranks only, then."""
-        bits = uncertainty.view(torch.int64 if uncertainty.dtype == torch.float64 else torch.int32).long()
-        return cls.of(-(bits >> 1), correct)  # positive floats are ordered as their bits are
+        """Rank by ``1 / confidence``; units are ranks only, then, and equal ones in any order."""
+        bits = uncertainty.view(torch.int64 if uncertainty.dtype == torch.float64 else torch.int32)
+        ranked = cls.of(-(bits.long() >> 1), correct)  # positive floats are ordered as their bits are
+        ordered = (-ranked.units << 1).to(bits.dtype).view(uncertainty.dtype)
+        return cls(-runs(ordered.flip(0)).flip(0), ranked.correct)
 
     def __len__(self) -> int:
         return len(self.units)

@@ -14,6 +14,7 @@ Array = Tensor | np.ndarray
 
 INPUTS = ("logits", "probs")
 BINARY = ("top_label", "positive")
+ROUNDING = 1e-6  # by which a probability may miss [0, 1]
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ def as_rows(
     if values.device != target.device:
         raise ValueError(f"{name} are on {values.device}, target is on {target.device}: move one to the other")
     dtype = values.dtype
+    if binary is not None and values.ndim == 2 and values.shape[1] == 1:  # one score, as Keras has it
+        values, target = values[:, 0], target[:, 0] if target.shape == values.shape else target
     values = _two_columns(values, input) if _is_one_score(values, target, name, binary) else values
     if values.ndim < 2 or values.shape[1] < 2:
         raise ValueError(
@@ -98,6 +101,8 @@ def as_rows(
         values = values.movedim(1, -1).reshape(-1, num_classes)
     target = target.reshape(-1).long()
     values, target, weight = _drop_ignored(values, target, weight, ignore_index)
+    if input == "probs" and values.numel():
+        values = _without_rounding_below_0(values)
     if target.numel() == 0:
         why = (
             f": every target is ignore_index = {ignore_index}"
@@ -148,8 +153,9 @@ def _is_one_score(values: Tensor, target: Tensor, name: str, binary: str | None)
         )
     if binary is None:
         raise ValueError(
-            f"{name} of shape {tuple(values.shape)} are one score per sample, a binary problem; say by the "
-            "option binary which confidence is meant: 'top_label' (of the predicted class) or 'positive' (of class 1)"
+            f"{name} of shape {tuple(values.shape)} are one score per sample, a binary problem; say by binary=..., on "
+            "the command line --binary ..., which confidence is meant: 'top_label' (of the predicted class) or "
+            "'positive' (of class 1)"
         )
     return True
 
@@ -158,6 +164,12 @@ def _two_columns(values: Tensor, input: str) -> Tensor:
     """One score per sample as two columns: sigmoid(z) = softmax(0, z)[1]."""
     values = values if values.device.type == "mps" else values.double()
     return torch.stack([torch.zeros_like(values) if input == "logits" else 1 - values, values], dim=1)
+
+
+def _without_rounding_below_0(probs: Tensor) -> Tensor:
+    """-1e-10 is what 1 - p or a renormalisation leaves of 0; its logarithm would be NaN. More is no probability."""
+    lowest = probs.min()
+    return probs.clamp_min(0.0) if bool((lowest < 0) & (lowest >= -ROUNDING)) else probs
 
 
 def _check_weight(weight: Tensor, shape: torch.Size) -> Tensor:
@@ -181,7 +193,8 @@ def _drop_ignored(
 def _check_labels(target: Tensor, num_classes: int, ignore_index: int) -> None:
     low, high = (int(end) for end in torch.aminmax(target))
     if low < 0 or high >= num_classes:
+        hint = "; do the labels start at 1? Take 1 from each" if low == 1 and high == num_classes else ""
         raise IndexError(
             f"target {low if low < 0 else high} is out of range: a class index must lie in [0, {num_classes - 1}] or "
-            f"equal ignore_index = {ignore_index}"
+            f"equal ignore_index = {ignore_index}{hint}"
         )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dualfocal.losses._common import wide_dtype
-from dualfocal.metrics._rows import Rows
+from dualfocal.metrics._rows import ROUNDING, Rows
 from dualfocal.metrics.bins import ONE, Binner, BinStats, equal_edges, scatter_sum, to_units
 
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements widened at a time
@@ -231,14 +231,14 @@ def check_logits(peak: Tensor, start: int) -> None:
 def _check_probabilities(tile: Tensor, peak: Tensor, total: Tensor, dim: int, start: int) -> None:
     """Raise for the first row that holds no probabilities. One answer crosses from a device."""
     lowest = tile.amin(dim)
-    good = (lowest >= 0) & (peak <= 1 + 1e-6) & ((total - 1).abs() <= SUM_TOLERANCE)
+    good = (lowest >= 0) & (peak <= 1 + ROUNDING) & ((total - 1).abs() <= SUM_TOLERANCE + ROUNDING)
     if bool(good.all()):
         return
     row = int((~good).nonzero()[0])
     low, high, mass = (float(of[row]) for of in (lowest, peak, total))
     if mass != mass:
         raise ValueError(f"probabilities must not be NaN: row {start + row} holds NaN")
-    if low < 0 or high > 1 + 1e-6:
+    if low < 0 or high > 1 + ROUNDING:
         found = f"{low if low < 0 else high:.6g}"
         raise ValueError(f"probabilities must lie in [0, 1]: row {start + row} holds {found}; are these logits?")
     raise ValueError(f"probabilities must sum to 1 (within {SUM_TOLERANCE:g}): row {start + row} sums to {mass:.6g}")

@@ -30,8 +30,14 @@ class Difference:
 
     @property
     def told_apart(self) -> bool:
-        """Whether the interval leaves out 0."""
-        return self.low > 0 or self.high < 0
+        """Whether the interval leaves out 0; an infinite value has none, and is told apart from any finite one."""
+        return self.low > 0 or self.high < 0 or math.isinf(self.a) != math.isinf(self.b)
+
+    def better(self, least: float = 0.0) -> str:
+        """``"A"`` or ``"B"``, if one is lower by at least ``least`` for all that the interval can tell; else none."""
+        if not self.told_apart or (math.isfinite(self.difference) and min(abs(self.low), abs(self.high)) < least):
+            return ""
+        return "B" if self.high < 0 or self.difference == -math.inf else "A"
 
 
 @dataclass(frozen=True)
@@ -71,12 +77,14 @@ class Comparison:
         """Headings and rows of text."""
         rows = []
         for name, label, factor, unit in READ:
-            d = self.differences[name]
-            f = f".{4 if unit != '%' else 3 if name == 'classwise_ece' else 2}f"
-            values = [f"{factor * d.a:{f}}", f"{factor * d.b:{f}}", f"{factor * d.difference:+{f}}"]
-            ends = f"{factor * d.low:+{f}} to {factor * d.high:+{f}}"
-            better = ("B" if d.high < 0 else "A") if d.told_apart else ""
-            rows.append([f"{label} [{unit}]" if unit else label, *values, ends, better])
+            d, decimals = self.differences[name], _decimals(name)
+            f = f".{decimals}f"
+            values = [f"{factor * d.a:{f}}", f"{factor * d.b:{f}}"]
+            size, ends = f"{factor * d.difference:+{f}}", f"{factor * d.low:+{f}} to {factor * d.high:+{f}}"
+            if not math.isfinite(d.difference):  # of two infinite ones there is none
+                size, ends = "" if math.isnan(d.difference) else size, ""
+            better = d.better(_shows(decimals) / factor)
+            rows.append([f"{label} [{unit}]" if unit else label, *values, size, ends, better])
         return ["", "A", "B", "B - A", f"{100 * self.level:.4g} % interval", "better"], rows
 
     def __str__(self) -> str:
@@ -171,10 +179,24 @@ def _sentence(name: str, d: Difference) -> str:
         "error": ("error", 100.0, " points"),
         "debiased_ece": ("calibration error", 100.0, " points"),
     }[name]
-    decimals = 4 if name == "nll" else 2
-    if not d.told_apart:
+    decimals = _decimals(name)
+    better = d.better(_shows(decimals) / factor)
+    if not better:
         return f"{label} not told apart"
-    model, sign = ("B", -1.0) if d.high < 0 else ("A", 1.0)
+    if not math.isfinite(d.difference):
+        other = "A" if better == "B" else "B"
+        return f"{better} has the lower {label}, that of {other} is infinite: a true class has probability 0"
+    sign = -1.0 if better == "B" else 1.0
     size, ends = sign * d.difference, sorted((sign * d.low, sign * d.high))
     low, high = (f"{factor * end:.{decimals}f}" for end in ends)
-    return f"{model} has the lower {label}, by {factor * size:.{decimals}f}{unit} ({low} to {high})"
+    return f"{better} has the lower {label}, by {factor * size:.{decimals}f}{unit} ({low} to {high})"
+
+
+def _decimals(name: str) -> int:
+    """How finely a metric is written, in nats or percent."""
+    return 4 if name in ("nll", "brier") else 3 if name == "classwise_ece" else 2
+
+
+def _shows(decimals: int) -> float:
+    """What is smaller would be written as 0."""
+    return 0.5 * 10.0**-decimals

@@ -69,13 +69,13 @@ class Evaluation:
         if self.inference is None:
             raise ValueError("a verdict needs evaluate(..., inference=True)")
         found = self.inference
-        ece, floor = 100 * self.ece, 100 * found.floors["ece"].mean
+        ece, floor = _points(self.ece), _points(found.floors["ece"].mean)
         if found.p_value > 0.05:
-            limit = 100 * found.detectable
-            would = f"{limit:.1f} points would be" if math.isfinite(limit) else "none could be"
+            seen = math.isfinite(found.detectable)
+            would = f"{_points(found.detectable)} points would be" if seen else "none could be"
             return (
                 f"No miscalibration detectable at N = {self.num_samples:,}; {would}. "
-                f"(ECE is {ece:.1f} points, a calibrated model of this size would show {floor:.1f}; "
+                f"(ECE is {ece} points, a calibrated model of this size would show {floor}; "
                 f"{_p(found.p_value)})"
             )
         share = self.overconfidence / self.ece
@@ -83,10 +83,7 @@ class Evaluation:
         if self.positive:
             high, low = "Probabilities of class 1 too high", "Probabilities of class 1 too low"
         kind = "Miscalibrated both ways" if abs(share) <= 0.5 else high if share > 0 else low
-        return (
-            f"{kind}: ECE is {ece:.1f} points; a calibrated model of this size would show {floor:.1f} "
-            f"({_p(found.p_value)})."
-        )
+        return f"{kind}: ECE is {ece} points; a calibrated model of this size would show {floor} ({_p(found.p_value)})."
 
     def to_dict(self) -> dict[str, object]:
         """Plain numbers under stable names: fractions, NLL in nats; what is not finite is None."""
@@ -273,6 +270,11 @@ def text_table(headings: list[str], rows: list[list[str]]) -> list[str]:
 def finite(value: float) -> float | None:
     """The value, or None where JSON has no word for it."""
     return value if math.isfinite(value) else None
+
+
+def _points(fraction: float) -> str:
+    """One decimal; of what would be 0.0 with it, two digits."""
+    return f"{100 * fraction:{'.1f' if fraction >= 5e-4 or fraction == 0 else '.2g'}}"
 
 
 def _p(value: float) -> str:

@@ -1,11 +1,12 @@
 """What a calibration error can bear: its floor, a test, an interval that keeps its promise, and what could be seen.
 
-Everything rests on one statistic, the debiased squared error T of :meth:`BinStats.squared_error` over the bins of the
-ECE, and on drawing outcomes anew, confidences held fixed:
+Everything rests on the squared error over the bins of the ECE, S = sum_b |B|/N (mean confidence - accuracy)^2, on T,
+the same with its noise taken out (:meth:`BinStats.squared_error`), and on drawing outcomes anew, confidences fixed:
 
 - the *floor*: outcomes drawn with the model's own confidences (consistency resampling, Broecker and Smith 2007) give
   the errors that a perfectly calibrated model of this size shows by chance;
-- the *p-value* of "calibrated": how often such a T is as large as the one seen;
+- the *p-value* of "calibrated": how often such an S is as large as the one seen. (Not T: the noise that it takes out is
+  that of the accuracy seen, and where errors are rare a single one would take itself out);
 - the *interval* of the root of the true squared error: all values theta that a test at 1 - level does not reject,
   outcomes being drawn with a miscalibration of size theta and of the shape seen. Near zero the test is one-sided, far
   from it two-sided, and in between a mixture, after the unified intervals of Feldman and Cousins (1998): it covers a
@@ -32,7 +33,8 @@ GRID, GRID_DRAWS = 25, 800  # sizes of miscalibration tried for the interval, an
 CLASS_DRAWS, CLASS_ROWS = 200, 20_000  # label draws for the classwise floor, and the rows they are made for
 MOST_COUNTS = 1 << 23  # of labels by draw, class and bin, held at a time
 SIGNIFICANCE, POWER = 0.05, 0.8
-TIE = 1e-12  # statistics this close are the same but for rounding
+TIE = 1e-12  # values of T this close are the same but for rounding
+SAME = 1e-7  # likewise of S, relative: confidences are rounded, which sets apart what is equal
 
 
 @dataclass(frozen=True)
@@ -79,16 +81,17 @@ def infer(
     bins, adaptive = _occupied(bins), _occupied(adaptive)
     # How many would be right in each bin, (R, B).
     drawn, drawn_adaptive = _calibrated_outcomes(ranked, bins, adaptive, draws, rng)
-    null, seen = _statistic(bins, drawn), float(bins.squared_error())
+    null, square = _debiased(bins, drawn), _square(bins, drawn)
+    as_large = square >= _square(bins, bins.correct[None]) * (1 - SAME)
     gaps = {"ece": _gaps(bins, drawn), "adaptive_ece": _gaps(adaptive, drawn_adaptive)}
     errors = {name: gap.abs().sum(1) / len(ranked) for name, gap in gaps.items()}
     errors["mce"] = (gaps["ece"].abs() / bins.count).amax(1)
     return Inference(
         floors={name: _floor(values) for name, values in errors.items()},
-        p_value=(1 + int((null >= seen - TIE).sum())) / (1 + len(null)),
-        debiased_ece=_interval(bins, seen, null, 1 - level, rng),
+        p_value=(1 + int(as_large.sum())) / (1 + draws),
+        debiased_ece=_interval(bins, null, float(as_large.double().mean()), 1 - level, rng),
         level=level,
-        detectable=_detectable(bins, null, rng),
+        detectable=_detectable(bins, square, rng),
         draws=draws,
         seed=seed,
     )
@@ -166,10 +169,16 @@ def _gaps(bins: BinStats, correct: Tensor) -> Tensor:
     return bins.confidence.double() / ONE - correct
 
 
-def _statistic(bins: BinStats, correct: Tensor) -> Tensor:
+def _debiased(bins: BinStats, correct: Tensor) -> Tensor:
     """T for each row of drawn numbers of correct samples."""
     correct = correct.contiguous()  # the same order of sums, and so the same bits, for the same outcome
     return debiased_square(bins.count, _gaps(bins, correct), correct.double() / bins.count)
+
+
+def _square(bins: BinStats, correct: Tensor) -> Tensor:
+    """S, likewise."""
+    gaps = _gaps(bins, correct.contiguous())
+    return (gaps * gaps / bins.count).sum(-1) / bins.count.sum()
 
 
 def _floor(errors: Tensor) -> Floor:
@@ -177,7 +186,7 @@ def _floor(errors: Tensor) -> Floor:
 
 
 def _shifted(bins: BinStats, shift: np.ndarray, draws: int, rng: np.random.Generator) -> tuple[Tensor, np.ndarray]:
-    """T of outcomes whose accuracy lies below the confidence by ``shift``, (G, B): (G, draws); and theta, (G,).
+    """Outcomes whose accuracy lies below the confidence by ``shift``, (G, B): (G, draws, B); and theta, (G,).
 
     Where there is no room below (or above) it lies above (below): a model that is right where it is certain can only be
     wrong to the other side.
@@ -191,12 +200,14 @@ def _shifted(bins: BinStats, shift: np.ndarray, draws: int, rng: np.random.Gener
     accuracy = np.where(np.abs(mirrored - confidence) > np.abs(accuracy - confidence), mirrored, accuracy)
     theta = np.sqrt((count * (confidence - accuracy) ** 2).sum(1) / count.sum())
     correct = _binomial(np.broadcast_to(count, accuracy.shape), accuracy, draws, rng)
-    return _statistic(bins, torch.from_numpy(correct).transpose(1, 2)), theta
+    return torch.from_numpy(correct).transpose(1, 2), theta
 
 
-def _interval(bins: BinStats, seen: float, null: Tensor, alpha: float, rng: np.random.Generator) -> tuple[float, float]:
-    """The values of theta that are not rejected, T = ``seen`` being observed."""
-    count, gap = bins.count.numpy(), bins.gap.numpy()
+def _interval(
+    bins: BinStats, null: Tensor, as_large: float, alpha: float, rng: np.random.Generator
+) -> tuple[float, float]:
+    """The values of theta that are not rejected; of 0 it is known how often an error is as large as the one seen."""
+    count, gap, seen = bins.count.numpy(), bins.gap.numpy(), float(bins.squared_error())
     if not (count > 1).any():
         return 0.0, 1.0  # nothing can be said
     n, accuracy = count.sum(), bins.accuracy.numpy()
@@ -208,10 +219,11 @@ def _interval(bins: BinStats, seen: float, null: Tensor, alpha: float, rng: np.r
     noise = 6 * math.sqrt(spread**2 + linear)
     low, high = math.sqrt(max(seen - noise, 0.0)) - 10 / n, math.sqrt(max(seen, 0.0) + noise) + 10 / n
     sizes = np.concatenate([[0.0], np.linspace(max(low, 0.0), high, GRID - 1)])
-    statistic, theta = _shifted(bins, sizes[:, None] * shape, _grid_draws(bins), rng)
+    outcomes, theta = _shifted(bins, sizes[:, None] * shape, _grid_draws(bins), rng)
+    statistic = _debiased(bins, outcomes)
     as_high = (statistic >= seen - TIE).double().mean(1).numpy()
     as_low = (statistic <= seen + TIE).double().mean(1).numpy()
-    as_high[0] = float((null >= seen - TIE).double().mean())  # at 0 the outcomes are known better than by bins
+    as_high[0] = as_large  # the test itself, whose outcomes are known better than by bins
     below = alpha / 2 * (1 - np.exp(-(theta**2) / max(spread, 1e-300)))  # share of the level at the lower side
     low = _crossing(theta, as_high - (alpha - below))
     high = _crossing(theta[::-1], (as_low - below)[::-1])
@@ -233,15 +245,16 @@ def _crossing(theta: np.ndarray, excess: np.ndarray) -> float:
 
 
 def _detectable(bins: BinStats, null: Tensor, rng: np.random.Generator) -> float:
-    """The uniform gap at which T exceeds the 95 % quantile of its null distribution in 80 % of the draws."""
-    critical = max(float(null.quantile(1 - SIGNIFICANCE)), 0.0)
+    """The uniform gap at which S exceeds the 95 % quantile of its null distribution in 80 % of the draws."""
+    critical, noise = float(null.quantile(1 - SIGNIFICANCE)), float(null.mean())
     # Over-confidence, or under-confidence where the confidences are too low for that.
     confidence = float(bins.confidence.sum()) / ONE / int(bins.count.sum())
     sign = 1.0 if confidence >= 0.5 else -1.0
-    widest = min(1.0, 3 * math.sqrt(critical + 2 * float(null.std())) + 10 / int(bins.count.sum()))
+    beyond = max(critical - noise, 0.0) + 2 * float(null.std())
+    widest = min(1.0, 3 * math.sqrt(beyond) + 10 / int(bins.count.sum()))
     sizes = sign * np.linspace(0, widest, GRID)[:, None] * np.ones(bins.num_bins)
-    statistic, theta = _shifted(bins, sizes, _grid_draws(bins) // 2, rng)
-    power = (statistic > critical + TIE).double().mean(1).numpy()
+    outcomes, theta = _shifted(bins, sizes, _grid_draws(bins) // 2, rng)
+    power = (_square(bins, outcomes) > critical * (1 + SAME)).double().mean(1).numpy()
     if power.max() < POWER:
         return math.inf
     return _crossing(theta, power - POWER)

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import check_choice
+from dualfocal.losses._common import check_choice, wide_dtype
+from dualfocal.metrics._ranked import runs
 from dualfocal.metrics._rows import Array, as_rows, as_tensor
 from dualfocal.metrics._scan import scan
 
@@ -32,10 +33,12 @@ def ood_auroc(logits: Array, ood_logits: Array, *, input: str = "logits", score:
     known, foreign = (_uncertainty(values, input, score) for values in (logits, ood_logits))
     if known.device != foreign.device:
         raise ValueError(f"logits are on {known.device}, ood_logits on {foreign.device}: move one to the other")
-    ordered = known.sort().values
-    below = torch.searchsorted(ordered, foreign).double()
-    up_to = torch.searchsorted(ordered, foreign, right=True).double()
-    return float((below + up_to).mean() / (2 * len(known)))
+    ordered, order = torch.cat([known, foreign]).sort()
+    rank = runs(ordered)
+    is_known = order < len(known)
+    known, foreign = rank[is_known], rank[~is_known]  # ascending both
+    below, up_to = (torch.searchsorted(known, foreign, right=right).sum() for right in (False, True))
+    return float(below + up_to) / (2 * len(known) * len(foreign))
 
 
 def _uncertainty(values: Array, input: str, score: str) -> Tensor:
@@ -45,12 +48,25 @@ def _uncertainty(values: Array, input: str, score: str) -> Tensor:
         raise ValueError(f"logits must have shape (N, C) or (N, C, d1, ...), got {tuple(tensor.shape)}")
     labels = torch.zeros(tensor.shape[:1] + tensor.shape[2:], dtype=torch.int64, device=tensor.device)
     rows = as_rows(tensor, labels, input=input)
-    uncertainty = scan(rows).uncertainty  # with its checks
+    scan(rows)  # for its checks
+    step = max(1, (1 << 20) // rows.num_classes)
+    of_part = _of_logits if input == "logits" else _of_probabilities
+    wide = wide_dtype(rows.values)
+    return torch.cat([of_part(part.to(wide), score) for part in torch.split(rows.values, step)])
+
+
+def _of_logits(z: Tensor, score: str) -> Tensor:
+    """Entropy, or the odds against the prediction, to the same relative precision however close to 0."""
+    peak = z.max(1, keepdim=True)
+    z = z - peak.values
+    rest = z.exp().scatter(1, peak.indices, 0.0).sum(1, keepdim=True)
     if score == "max_prob":
-        return uncertainty
-    parts = []
-    for start in range(0, len(rows), step := max(1, (1 << 20) // rows.num_classes)):
-        part = rows.values[start : start + step].double()
-        log_p = part.log_softmax(1) if input == "logits" else part.log()
-        parts.append(-(log_p.exp() * log_p).nan_to_num_(0.0).sum(1))  # 0 log 0 is 0
-    return torch.cat(parts)
+        return rest[:, 0]
+    log_p = z - rest.log1p()
+    return -(log_p.exp() * log_p).nan_to_num_(0.0).sum(1)  # 0 log 0 is 0
+
+
+def _of_probabilities(p: Tensor, score: str) -> Tensor:
+    if score == "max_prob":
+        return 1 / p.amax(1).clamp_max(1.0)
+    return -(p * p.log()).nan_to_num_(0.0).sum(1)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dualfocal.metrics._ranked import runs
 from dualfocal.metrics._rows import Rows
 from dualfocal.metrics._scan import Scan
 from dualfocal.metrics.bins import ONE, Binner, debiased_square, equal_edges, from_units, scatter_sum
@@ -150,7 +151,7 @@ class _CertaintyOrder:
         uncertainty, order = seen.uncertainty.sort()
         self.wrong = (~seen.right[order]).double()
         self.block = block[order]
-        self.first, self.last = _runs(uncertainty)
+        self.first, self.last = _runs(runs(uncertainty))
         self.tied = bool((self.first != self.last).any())
 
     def aurc(self, weight: Tensor) -> Tensor:

@@ -1,14 +1,14 @@
 """The metrics as torchmetrics classes: for loops, ``MetricCollection``, Lightning and many processes.
 
 States are integers that are summed, so any split of the samples over batches and processes gives the same bits, and
-they have the size of the bins, not of the data (adaptive bins excepted: their edges are known only at the end).
-
-Several of them with different options, in one ``MetricCollection``, need its ``compute_groups=False``: torchmetrics
-takes metrics that agree on the first batch for one.
+they have the size of the bins, not of the data (adaptive bins excepted: their edges are known only at the end). In a
+``MetricCollection`` those that count the same samples alike share a state, and no others.
 """
 
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics import Metric
@@ -16,9 +16,13 @@ from torchmetrics.utilities import dim_zero_cat
 
 from dualfocal.losses._common import check_choice
 from dualfocal.metrics._ranked import Ranked
-from dualfocal.metrics._rows import BINARY, INPUTS, Rows, as_rows, check_count
+from dualfocal.metrics._rows import BINARY, INPUTS, Array, Rows, as_rows, as_tensor, check_count
 from dualfocal.metrics._scan import scan
 from dualfocal.metrics.bins import ONE, BinStats, equal_edges, to_units
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 class _Streaming(Metric):
@@ -40,12 +44,30 @@ class _Streaming(Metric):
         if binary is not None:
             check_choice("binary", binary, BINARY)
         self.input, self.ignore_index, self.binary = input, ignore_index, binary
+        # A MetricCollection takes metrics for one whose states have the same names and, after the first batch, the
+        # same values, whatever their options say of the next. So the options are in a name; the list stays empty.
+        self.add_state(f"of_{input}_{binary}_{ignore_index}".replace("-", "minus_"), [], dist_reduce_fx=None)
 
-    def _rows(self, logits: Tensor, target: Tensor) -> Rows | None:
+    def _rows(self, logits: Array, target: Array) -> Rows | None:
         """The samples of a batch; None if all of them are ignored."""
+        target = as_tensor("target", target)
         if bool((target.long() == self.ignore_index).all()):  # long: a uint8 would wrap the -100 around
             return None
         return as_rows(logits, target, input=self.input, ignore_index=self.ignore_index, binary=self.binary)
+
+    def plot(
+        self, val: Tensor | Sequence[Tensor] | None = None, ax: "Axes | None" = None
+    ) -> "tuple[Figure | None, Axes | np.ndarray]":
+        """Draw a value, or values in their order; see ``torchmetrics.Metric.plot``.
+
+        Args:
+            val: what ``compute`` or ``forward`` gave, or a sequence of it; by default what ``compute`` gives now.
+            ax: where to draw; by default a new figure.
+
+        Returns:
+            The figure and its axes.
+        """
+        return self._plot(val, ax)
 
     def set_dtype(self, dst_type: str | torch.dtype) -> Self:
         """Do nothing: states are exact integers and stay so."""
@@ -106,7 +128,7 @@ class ExpectedCalibrationError(_Binned):
     ) -> None:
         super().__init__(num_bins=num_bins, input=input, ignore_index=ignore_index, binary=binary, **kwargs)
 
-    def update(self, logits: Tensor, target: Tensor) -> None:
+    def update(self, logits: Array, target: Array) -> None:
         """Add a batch."""
         rows = self._rows(logits, target)
         if rows is not None:
@@ -145,7 +167,7 @@ class ClasswiseCalibrationError(_Binned):
         super().__init__(num_classes, num_bins=num_bins, input=input, ignore_index=ignore_index, **kwargs)
         self.num_classes = num_classes
 
-    def update(self, logits: Tensor, target: Tensor) -> None:
+    def update(self, logits: Array, target: Array) -> None:
         """Add a batch."""
         rows = self._rows(logits, target)
         if rows is None:
@@ -185,7 +207,7 @@ class AdaptiveCalibrationError(_Streaming):
         self.num_bins = num_bins
         self.add_state("keys", [], dist_reduce_fx="cat")  # twice the confidence in units, plus 1 if right
 
-    def update(self, logits: Tensor, target: Tensor) -> None:
+    def update(self, logits: Array, target: Array) -> None:
         """Add a batch."""
         rows = self._rows(logits, target)
         if rows is not None:
@@ -234,7 +256,7 @@ class BrierScore(_Streaming):
         self.add_state("total", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")  # in units of 2^-32
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(self, logits: Tensor, target: Tensor) -> None:
+    def update(self, logits: Array, target: Array) -> None:
         """Add a batch."""
         rows = self._rows(logits, target)
         if rows is not None:

@@ -72,6 +72,8 @@ def kernels_on(device: torch.device) -> Kernels:
         return Kernels(None, "batch norm runs slower: there is no Triton")
     try:
         batch_norm.try_out(device)
+    except torch.OutOfMemoryError:  # no verdict on them, and none to remember: the memory may be free next time
+        raise
     except Exception as error:  # it needs a C compiler, and Python's headers
         reason = " ".join(str(error).split())[:200]
         problem = f"batch norm runs slower, Triton cannot build kernels: {reason}"

@@ -1,27 +1,25 @@
 """Our numbers beside the published ones: what runs say of the cells of a table."""
 
-import json
+import dataclasses
 import math
 import statistics
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from scipy.stats import t as student
 
-from dualfocal._files import atomic_path
-from dualfocal.data import load_data
-from dualfocal.data.places import Root
-from dualfocal.metrics import evaluate, kde_ece, ood_auroc
+from dualfocal.metrics import kde_ece
+from dualfocal.paper.foreign import Foreign
 from dualfocal.paper.published import Cell, Table
 from dualfocal.paper.trainings import TRAINED_BY, Training
-from dualfocal.train import Run
+from dualfocal.train import Run, RunError
+from dualfocal.train.run import RESULT
 
 LEVEL = 0.9
-FOREIGN: dict[str, dict[str, Any]] = {"svhn": {"only_test": True}, "cifar10c": {}}
-SEVERITIES = (1, 2, 3, 4, 5)
-BATCH = 500
+# The largest value there is, of what is no share of samples or of probability.
+LARGEST = {"nll": math.inf, "brier": 2.0, "rbs": math.sqrt(2), "kde_ece": 2.0}
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,23 @@ class Row:
     temperatures: list[float]
     published_error: Cell | None = None
     """The standard error of a published mean."""
+    seeds: tuple[int, ...] = ()
+    """Of ``ours``."""
+
+    def of_seeds(self, seeds: Collection[int]) -> "Row":
+        """What the runs of some seeds alone say."""
+        places = [place for place, seed in enumerate(self.seeds) if seed in seeds]
+        return dataclasses.replace(
+            self,
+            ours=[self.ours[place] for place in places],
+            temperatures=[self.temperatures[place] for place in places] if self.temperatures else [],
+            seeds=tuple(self.seeds[place] for place in places),
+        )
+
+    @property
+    def largest(self) -> float:
+        """What this number can be at most; at least it is 0."""
+        return LARGEST.get(self.metric, 1.0)
 
     @property
     def mean(self) -> float:
@@ -57,19 +72,41 @@ class Row:
         number = len(self.ours)
         quantile = float(student.ppf((1 + LEVEL) / 2, number - 1))
         half = quantile * statistics.stdev(self.ours) * math.sqrt(1 + 1 / number)
-        return max(self.mean - half, 0.0), self.mean + half  # no number of the tables is negative
+        return max(self.mean - half, 0.0), min(self.mean + half, self.largest)
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the published run could be one of ours; None: unknown, or it is a mean of several."""
+        """Whether the published run could be one of ours; None: unknown, as where any could, or a mean of several."""
         if self.published is None or self.interval is None or self.published_error is not None:
             return None
         low, high = self.interval
+        if (low, high) == (0.0, self.largest):
+            return None
         return low <= self.published.value <= high
 
 
+def runs_of(found: dict[str, Training], out: Path, suffix: str = "") -> dict[tuple[str, int], Path]:
+    """The folders of trainings that are finished, or have failed, by name and seed; of other recipes none.
+
+    Args:
+        found: the trainings, by name.
+        out: the folder of a study.
+        suffix: of the trainings' names there, such as that of a shorter schedule.
+    """
+    names = {(name + suffix).replace(" ", "_"): name for name in found}
+    runs: dict[tuple[str, int], Path] = {}
+    for path in (out / "runs").glob("*-seed*"):
+        folder, _, seed = path.name.rpartition("-seed")
+        if folder not in names or not seed.isdecimal() or Run(path).state not in ("finished", "failed"):
+            continue
+        name = names[folder]
+        if Run(path).recipe == dataclasses.replace(found[name].recipe, seed=int(seed)):
+            runs[name, int(seed)] = path
+    return runs
+
+
 def rows_of(
-    table: Table, found: dict[str, Training], runs: dict[tuple[str, int], Path], data_root: Root = None
+    table: Table, found: dict[str, Training], runs: dict[tuple[str, int], Path], foreign: Foreign | None = None
 ) -> list[Row]:
     """A row for each number of the table whose training was asked for, and for each extra training.
 
@@ -77,12 +114,13 @@ def rows_of(
         table: with misplaced cells where they belong.
         found: the trainings, by name.
         runs: their folders, by name and seed; those that are not finished are left out of the means.
-        data_root: of the data that models are foreign to.
+        foreign: how numbers on foreign images are come by, where they have not been kept.
     """
     rows = []
     for training in found.values():
-        folders = [path for (name, _), path in runs.items() if name == training.name]
-        finished = [run for run in map(Run, folders) if run.result is not None]
+        folders = {seed: Run(path) for (name, seed), path in sorted(runs.items()) if name == training.name}
+        seeds = tuple(seed for seed, run in folders.items() if run.result is not None)
+        finished = [folders[seed] for seed in seeds]
         if training.extra and table.name != "kde_xe":
             wanted: list[tuple[str, str | None, str | None, Cell | None]] = [
                 (table.metric or "ece", stage, None, None) for stage in ("before", "after")
@@ -104,70 +142,45 @@ def rows_of(
         for metric, stage, variant, cell in wanted:
             if variant == "standard_error":
                 continue  # it stands beside its mean
-            values = [value_of(run, metric, stage, variant, data_root) for run in finished]
+            values = [value_of(run, metric, stage, variant, foreign) for run in finished]
             temperatures = [_temperature(run) for run in finished] if stage == "after" else []
             error = None
             if variant == "mean" and cell is not None:
                 same = {"method": cell.method, "metric": metric, "stage": stage, "variant": "standard_error"}
                 error = table.find(data=cell.data, model=cell.model, **same)[0]
-            rows.append(Row(training, metric, stage, variant, cell, values, temperatures, error))
+            rows.append(Row(training, metric, stage, variant, cell, values, temperatures, error, seeds))
     return rows
 
 
-def value_of(run: Run, metric: str, stage: str | None, variant: str | None = None, data_root: Root = None) -> float:
+def value_of(
+    run: Run, metric: str, stage: str | None, variant: str | None = None, foreign: Foreign | None = None
+) -> float:
     """A number of a finished run; after scaling, by the temperature with the least validation ECE, as published."""
-    result = run.result
-    assert result is not None
     if metric.startswith("ood_auroc"):
         assert variant is not None
         score = "max_prob" if metric.endswith("max_prob") else "entropy"
-        return float(foreign_scores(run, variant, data_root)["auroc"][stage or "before"][score])
+        return float((foreign or Foreign()).scores(run, variant)["auroc"][stage or "before"][score])
     if metric == "kde_ece":
         logits, target = run.predictions()
         return float(kde_ece(logits / _temperature(run) if stage == "after" else logits, target))
-    part = result["calibrated"]["temperature_ece"]["test"] if stage == "after" else result["test"]
-    return 1 - float(part["error"]) if metric == "accuracy" else float(part[metric])
-
-
-@torch.no_grad()
-def foreign_scores(run: Run, name: str, data_root: Root = None) -> dict[str, Any]:
-    """How a model tells foreign images from its own, by entropy and by confidence, before and after scaling; kept.
-
-    For CIFAR-10-C, whose images have labels, also its error, ECE and NLL at each severity.
-    """
-    path = run.path / f"foreign-{name}.json"
-    if path.exists():
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return kept
-    encoder = load_data(run.recipe.data, data_root, **run.recipe.data_options).encoder_of("test")
-    model, temperature = run.model(), _temperature(run)
-    known, _ = run.predictions()
-
-    def logits_of(images: torch.Tensor) -> torch.Tensor:
-        return torch.cat([model(encoder(part)).float() for part in torch.split(images, BATCH)])
-
-    images, _ = load_data(name, data_root, **FOREIGN[name]).part("test")
-    foreign = logits_of(images)
-    scores = {
-        stage: {score: ood_auroc(known / t, foreign / t, score=score) for score in ("entropy", "max_prob")}
-        for stage, t in (("before", 1.0), ("after", temperature))
-    }
-    content: dict[str, Any] = {"schema": 1, "foreign": name, "auroc": scores}
-    if name == "cifar10c":
-        content["severities"] = {}
-        for severity in SEVERITIES:
-            images, target = load_data(name, data_root, severity=severity).part("test")
-            logits = logits_of(images)
-            content["severities"][severity] = {
-                stage: {key: getattr(evaluate(logits / t, target), key) for key in ("error", "ece", "nll")}
-                for stage, t in (("before", 1.0), ("after", temperature))
-            }
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    return content
+    where = ("calibrated", "temperature_ece", "test") if stage == "after" else ("test",)
+    return 1 - _number(run, *where, "error") if metric == "accuracy" else _number(run, *where, metric)
 
 
 def _temperature(run: Run) -> float:
-    result = run.result
-    assert result is not None
-    return float(result["calibrated"]["temperature_ece"]["temperature"])
+    return _number(run, "calibrated", "temperature_ece", "temperature")
+
+
+def _number(run: Run, *where: str) -> float:
+    """What stands at a place of the result.
+
+    Raises:
+        RunError: nothing, or no number.
+    """
+    found: Any = run.result
+    try:
+        for key in where:
+            found = found[key]
+        return float(found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{run.path / RESULT}: is damaged, it has no number at {' '.join(where)}") from error

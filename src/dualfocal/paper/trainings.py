@@ -1,12 +1,15 @@
 """Which trainings a table of the paper needs: a recipe for each of its methods, models and data sets."""
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dualfocal.losses import LOSSES
 from dualfocal.paper.published import Cell, Table
 from dualfocal.paper.recipes import EXCEPTIONS, GAMMA, images, texts
 from dualfocal.train import Recipe
+from dualfocal.train.recipe import NOT_OPTIONS
 
 # In the authors' code the ablation's means are one number per batch.
 RIVALS = {"mean2": "batch_mean2", "mean3": "batch_mean3", "mean_all": "batch_mean_all"}
@@ -25,11 +28,18 @@ class Training:
     recipe: Recipe
     extra: bool = False
     """Not in the paper: beside what it has."""
+    common: bool = False
+    """Whether the variant is the one that other tables train, too: gamma 5 of ResNet-50, the rival of the method."""
+
+    @property
+    def label(self) -> str:
+        """As in ``cifar10 resnet50 dual_focal 5``."""
+        return " ".join(part for part in (self.data, self.model, self.method, self.variant) if part)
 
     @property
     def name(self) -> str:
-        """As in ``cifar10 resnet50 dual_focal``."""
-        return " ".join(part for part in (self.data, self.model, self.method, self.variant) if part)
+        """The same for the same training, whatever the table: without the variant where that is common."""
+        return self.label.removesuffix(f" {self.variant}") if self.common else self.label
 
 
 def trainings(table: Table, *, epochs_scale: float = 1.0, extras: bool = False) -> dict[str, Training]:
@@ -52,13 +62,15 @@ def trainings(table: Table, *, epochs_scale: float = 1.0, extras: bool = False) 
     found: dict[str, Training] = {}
     for cell in table.cells:
         variant = cell.variant if table.variant in TRAINED_BY else None
-        training = Training(cell.data, cell.model, cell.method, variant, _recipe(table, cell, variant))
+        recipe = _recipe(table, cell, variant)
+        common = variant is not None and recipe == _recipe(table, cell, None)
+        training = Training(cell.data, cell.model, cell.method, variant, recipe, common=common)
         found.setdefault(training.name, training)
     if extras:
         for training in list(found.values()):
             for name, settings in _extras(table, training).items():
                 recipe = training.recipe.with_settings(settings)
-                more = dataclasses.replace(training, variant=name, recipe=recipe, extra=True)
+                more = dataclasses.replace(training, variant=name, recipe=recipe, extra=True, common=False)
                 found[more.name] = more
     # The test part is logged for the figure of test ECE over training; nothing is chosen by it.
     return {
@@ -89,12 +101,25 @@ def _recipe(table: Table, cell: Cell, variant: str | None) -> Recipe:
     recipe = texts(cell.method) if cell.data == "20newsgroups" else images(cell.data, cell.model, cell.method)
     if cell.data == "cifar100":  # as the tables were made, see `dualfocal paper errata`
         recipe = recipe.with_settings(["data.published_test_mismatch=true"])
-    if table.variant == "rival" and variant is not None:
+    if variant is None:
+        return recipe
+    if table.variant == "rival":
         constant = variant.replace(".", "").isdigit()
-        return recipe.with_settings([f"loss.rival={variant if constant else RIVALS.get(variant, variant)}"])
-    if table.variant == "gamma" and variant is not None:
-        return recipe.with_settings([f"loss.gamma={variant}"])
-    return recipe
+        changed = recipe.with_settings([f"loss.rival={variant if constant else RIVALS.get(variant, variant)}"])
+    else:
+        changed = recipe.with_settings([f"loss.gamma={variant}"])
+    return recipe if with_defaults(changed) == with_defaults(recipe) else changed
+
+
+def with_defaults(recipe: Recipe) -> Recipe:
+    """The same with every option of the loss, so that recipes that train the same are equal.
+
+    >>> with_defaults(images("cifar10", "resnet50")).loss_options["rival"]
+    'next'
+    """
+    parameters = inspect.signature(LOSSES[recipe.loss]).parameters
+    options = {name: of.default for name, of in parameters.items() if name not in NOT_OPTIONS}
+    return dataclasses.replace(recipe, loss_options=options | recipe.loss_options)
 
 
 def _kde_recipe(cell: Cell) -> Recipe:

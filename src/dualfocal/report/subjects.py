@@ -28,6 +28,7 @@ class Reading:
     probs: str | None = None
     target: str | None = None
     split: str | None = None
+    positive: str | None = None
     num_bins: int = 15
     ignore_index: int = -100
     binary: str | None = None
@@ -46,6 +47,7 @@ class Reading:
             probs=self.probs,
             target=self.target,
             split=split or self.split,
+            positive=self.positive,
             run_split="test",
         )
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from dualfocal.metrics import compare
 from dualfocal.study.plan import Study
+from dualfocal.study.results import result_of
 from dualfocal.train import Run
 
 CRITERIA = ("nll", "ece")
@@ -107,6 +108,6 @@ def _sampling_error(pairs: list[tuple[Path, Path]], criterion: str) -> float:
 
 
 def _result(folder: Path) -> dict[str, Any]:
-    result = Run(folder).result
+    result = result_of(folder)
     assert result is not None
     return result

@@ -1,28 +1,29 @@
 """Many trainings in a few processes: those that are finished are left alone, those that were interrupted go on."""
 
+import json
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from dualfocal.data import load_data
 from dualfocal.data.places import Root
 from dualfocal.study.plan import Study
-from dualfocal.train import DivergedError, Recipe, Run, RunError, train
+from dualfocal.study.worker import Trained, begin, train_run
+from dualfocal.train import Recipe, Run, RunError
+from dualfocal.train._host import num_cores
 
 LOOK = 0.5  # seconds between looks at how far the runs have come
-CHECKPOINT_PAUSE = 30.0  # seconds: little is lost if a process is killed, and runs of short epochs are not held up
 
 Progress = Callable[[int, int, int], None]  # epochs that are done, of how many, and runs that are finished
 
@@ -36,7 +37,7 @@ def run_study(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> dict[tuple[str, int], str]:
-    """Train everything that is not trained yet.
+    """Train everything that is not trained yet. What a training warns of, its own notes apart, is warned of once.
 
     Args:
         study: what.
@@ -70,34 +71,36 @@ def run_study(
     tell()
     if not left:
         return {}
-    some = next(iter(recipes.values()))
-    parts = load_data(some.data, data_root, **some.data_options).splits
-    for part in ("val", "test"):
-        if part not in parts:
-            raise ValueError(f"data {some.data} has no {part} part, which the tables need: see data.{part}_size")
+    _check_data((recipes[key] for key in left), data_root)
     on_gpu = torch.cuda.is_available() if device is None else device.startswith("cuda")
-    cores = os.cpu_count() or 1
+    cores = num_cores()
     jobs = min(jobs or (1 if on_gpu else cores), len(left))
     threads = max(1, cores // jobs)
     failed: dict[tuple[str, int], str] = {}
+    warned: set[str] = set()
     # Spawned, not forked: a fork of a process that has used threads or a GPU may hang.
     context = multiprocessing.get_context("spawn")
-    with _terminated_as_interrupted(), ProcessPoolExecutor(jobs, context, _begin, (threads,)) as pool:
-        waiting: dict[Future[str | None], tuple[str, int]] = {}
+    with _terminated_as_interrupted(), ProcessPoolExecutor(jobs, context, begin, (threads,)) as pool:
+        waiting: dict[Future[Trained], tuple[str, int]] = {}
         next_ones = iter(left.items())
         try:
             while True:
                 # No more than there are processes: what a pool has in its queue it also does after Ctrl-C.
                 with _interrupts_later():
                     for key, folder in islice(next_ones, jobs - len(waiting)):
-                        waiting[pool.submit(_train, recipes[key], str(folder), data_root, device)] = key
+                        waiting[pool.submit(train_run, recipes[key], str(folder), data_root, device)] = key
                 if not waiting:
                     break
                 done, _ = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
                 for future in done:
                     key = waiting.pop(future)
-                    if (problem := future.result()) is not None:
-                        failed[key] = problem
+                    trained = future.result()
+                    if trained.problem is not None:
+                        failed[key] = trained.problem
+                    for message in trained.warned:
+                        if message not in warned:  # the runs of a study have much in common
+                            warnings.warn(message, stacklevel=2)
+                    warned |= set(trained.warned)
                 tell()
         except BrokenProcessPool as error:
             raise RunError(f"{out}: a process was killed, for want of memory perhaps; --jobs 1 takes less") from error
@@ -142,31 +145,14 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _begin(threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a training minds it; an idle process has nothing to say
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    torch.set_num_threads(threads)
-
-
-def _train(recipe: Recipe, folder: str, data_root: Any, device: str | None) -> str | None:
-    """In a process of its own; gives what went wrong if the loss did not stay finite."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # notes are in the result, and would come once a run
-            train(
-                recipe,
-                folder,
-                data_root=data_root,
-                device=device,
-                checkpoint_pause=CHECKPOINT_PAUSE,
-                progress=False,
-            )
-    except DivergedError as error:
-        return str(error)
-    except RunError as error:
-        raise RunError(str(error)) from None
-    return None
+def _check_data(recipes: Iterable[Recipe], data_root: Root) -> None:
+    """Raise a ValueError, before anything is trained, if data of a recipe are missing, or lack a part."""
+    different = {json.dumps([of.data, of.data_options], sort_keys=True): of for of in recipes}
+    for recipe in different.values():
+        parts = load_data(recipe.data, data_root, **recipe.data_options).splits
+        for part in ("val", "test"):
+            if part not in parts:
+                raise ValueError(f"data {recipe.data} has no {part} part, which the tables need: see data.{part}_size")
 
 
 def _epochs(folder: Path, epochs: int) -> int:

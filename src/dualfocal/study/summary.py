@@ -14,6 +14,7 @@ from scipy.stats import t as student
 from dualfocal.metrics import compare
 from dualfocal.metrics.evaluation import finite
 from dualfocal.study.plan import Study
+from dualfocal.study.results import floor_of, result_of
 from dualfocal.train import Run
 
 SCHEMA = 1
@@ -222,15 +223,15 @@ def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None
         of: dict[str, list[float]] = {name: [] for name in (*(name for name, *_ in COLUMNS), "temperature")}
         scores[entry] = of
         for seed in study.seeds:
-            result = Run(folders[entry, seed]).result
+            result = result_of(folders[entry, seed])
             scaled = None if result is None else result["calibrated"]["temperature"]
             for name, _, key, after, _, _ in COLUMNS:
                 part = None if result is None else (scaled if after else result)["test"]  # type: ignore[index]
                 of[name].append(math.nan if part is None or part[key] is None else part[key])
             of["temperature"].append(math.nan if scaled is None else scaled["temperature"])
-        known = [Run(folders[entry, seed]).result for seed in study.seeds]
+        known = [result_of(folders[entry, seed]) for seed in study.seeds]
         for name in FLOORS:
-            values = [_floor(result, name) for result in known if result is not None]
+            values = [floor_of(result, name) for result in known if result is not None]
             if values:
                 floors.setdefault(name, {})[entry] = statistics.mean(values)
     differences = {}
@@ -248,11 +249,6 @@ def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None
                 noise = _sampling(study, folders, best, entry).get("ece")
                 summary.behind_best[entry] = _difference(scores[best]["ece"], scores[entry]["ece"], noise)
     return summary
-
-
-def _floor(result: dict[str, Any], name: str) -> float:
-    of = result["calibrated"]["temperature"]["test"] if name.endswith("_t") else result["test"]
-    return float(of["inference"]["floors"][name.removesuffix("_t")]["mean"])
 
 
 def _difference(first: list[float], other: list[float], sampling: float | None) -> Interval:
@@ -282,7 +278,7 @@ def _sampling(study: Study, folders: dict[tuple[str, int], Path], first: str, en
     a, b = (Run(folders[of, both[0]]).predictions()[0] for of in (first, entry))
     scaled = []
     for logits, of in ((a, first), (b, entry)):
-        result = Run(folders[of, both[0]]).result
+        result = result_of(folders[of, both[0]])
         assert result is not None
         scaled.append(logits / result["calibrated"]["temperature"]["temperature"])
     found = {}

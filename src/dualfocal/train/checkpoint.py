@@ -12,6 +12,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from dualfocal.train._host import host_random_states
 from dualfocal.train.distributed import Group
 from dualfocal.train.run import CHECKPOINT, FAILURE, MODEL, RESULT, Run, RunError
 
@@ -116,6 +117,7 @@ def pack(
         **{f"best.{name}": tensor for name, tensor in position.best_weights.items()},
         **{f"optimizer.{i}.{name}": of for i, some in state.items() for name, of in some.items() if of is not None},
         "random.cpu": torch.get_rng_state(),
+        **{f"random.{name}": state for name, state in host_random_states().items()},
     }
     device = next(model.parameters()).device
     if device.type == "cuda":

@@ -118,8 +118,8 @@ def processes(device: str | torch.device | None) -> Iterator[Group]:
     Raises:
         ValueError: no such device.
     """
-    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    chosen = _device(device, int(os.environ.get("LOCAL_RANK", "0")) if size > 1 else None)
+    rank, size = rank_and_size()
+    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")) if size > 1 else None)
     if size == 1:
         with torch.cuda.device(chosen) if chosen.type == "cuda" else nullcontext():
             yield Group(0, 1, chosen)
@@ -137,7 +137,18 @@ def processes(device: str | torch.device | None) -> Iterator[Group]:
             dist.destroy_process_group()
 
 
-def _device(asked: str | torch.device | None, local_rank: int | None) -> torch.device:
+def rank_and_size() -> tuple[int, int]:
+    """Which process this is, of how many, as torchrun says it; a rank among one process is that of something else."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    return (int(os.environ.get("RANK", "0")), size) if size > 1 else (0, 1)
+
+
+def choose_device(asked: str | torch.device | None, local_rank: int | None = None) -> torch.device:
+    """The device that is asked for; None: a GPU if there is one.
+
+    Raises:
+        ValueError: there is none.
+    """
     try:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu") if asked is None else torch.device(asked)
     except RuntimeError as error:

@@ -19,9 +19,9 @@ from dualfocal.train.checkpoint import Pace, resume, save_checkpoint
 from dualfocal.train.display import Silent, make_display
 from dualfocal.train.distributed import Group, processes
 from dualfocal.train.failure import DivergedError, diagnosis
-from dualfocal.train.forward import Forward
+from dualfocal.train.forward import Forward, float32_products
 from dualfocal.train.interrupts import Interrupts
-from dualfocal.train.outcome import finish, session
+from dualfocal.train.outcome import finish, how_it_runs, session
 from dualfocal.train.preparation import (
     check_fit,
     derived_seed,
@@ -33,8 +33,8 @@ from dualfocal.train.preparation import (
     notes_on,
     prepare_model,
     repeatable,
+    seed_all,
     set_random_states,
-    slowed_by,
     try_out,
     watched_part,
 )
@@ -144,7 +144,7 @@ def _train(
     with Interrupts(catch=group.size == 1) as stop, closing(step):
         for epoch in range(at.epoch, recipe.epochs):
             began = time.perf_counter() - at.seconds
-            torch.manual_seed(derived_seed(recipe.seed, epoch, f"dropout {group.rank}"))
+            seed_all(derived_seed(recipe.seed, epoch, f"dropout {group.rank}"))
             if at.step and group.first:
                 set_random_states(random_states, group.device)
             batches = make_batches(recipe, data, epoch)
@@ -163,7 +163,7 @@ def _train(
                     break
             sound = _finite(at.losses[-1], get_total_norm(weights)).all()  # waits for the last step
             trained = time.perf_counter() - began - (step.seconds - ready)
-            at.sessions[-1] |= {"step": step.way, "start_up_seconds": step.seconds}
+            at.sessions[-1] |= how_it_runs(step, model)
             if at.step < len(batches) and sound:
                 at.seconds = trained
                 save()
@@ -211,12 +211,16 @@ def _train(
 
     if recipe.weights != "last":
         model.load_state_dict(at.best_weights)
+    if recipe.precision in ("bfloat16", "tf32"):
+        # Steps may be coarse; what is measured and kept is not: a logit of 12 in bfloat16 is off by up to .03.
+        plain = Forward(model, replace(recipe, precision="float32"), group.device)
     predictions = {}
-    for part in ("val", "test"):
-        if part in data.splits:
-            logits, target = map(group.gather, predict(plain, data, part, group))
-            predictions[part] = logits.cpu(), target.cpu()
-    notes += [slow for slow in (step.problem, slowed_by(model, recipe, group.device)) if slow]
+    with float32_products(group.device, "ieee"):
+        for part in ("val", "test"):
+            if part in data.splits:
+                logits, target = map(group.gather, predict(plain, data, part, group))
+                predictions[part] = logits.cpu(), target.cpu()
+    notes += dict.fromkeys(why for of in at.sessions for why in of.get("slowed_by", []))
     group.first_does(partial(finish, recipe, run, data, model, at, predictions, notes))
 
 

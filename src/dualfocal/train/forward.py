@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,22 @@ def without_search() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
+
+
+@contextmanager
+def float32_products(device: torch.device, how: str | None) -> Iterator[None]:
+    """Products of float32 numbers on CUDA in full, ``"ieee"``, or rounded to ``"tf32"``; None: as the caller has it."""
+    # By this API alone: torch raises where a program has used it and the older one is asked.
+    settings: list[Any] = [torch.backends.cudnn.conv, torch.backends.cudnn.rnn, torch.backends.cuda.matmul]  # type: ignore[attr-defined]
+    settings = settings if device.type == "cuda" and how is not None else []
+    before = [of.fp32_precision for of in settings]
+    for of in settings:
+        of.fp32_precision = how
+    try:
+        yield
+    finally:
+        for of, was in zip(settings, before, strict=True):
+            of.fp32_precision = was
 
 
 @dataclass

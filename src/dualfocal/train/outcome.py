@@ -1,7 +1,6 @@
 """What a finished run says of itself: metrics before and after temperature scaling, and how it was made."""
 
 import json
-import os
 import platform
 import subprocess
 from datetime import UTC, datetime
@@ -16,10 +15,13 @@ import dualfocal
 from dualfocal.calibrators import make_calibrator
 from dualfocal.data import DataSet
 from dualfocal.metrics import evaluate
+from dualfocal.train._host import num_cores
 from dualfocal.train.checkpoint import Position, storable
 from dualfocal.train.distributed import Group
+from dualfocal.train.preparation import slowed_by, uses_kernels
 from dualfocal.train.recipe import Recipe
 from dualfocal.train.run import CHECKPOINT, MODEL, PREDICTIONS, RESULT, Run
+from dualfocal.train.step import Step
 
 SCHEMA = 1
 TEMPERATURES = ("temperature", "temperature_ece")  # by NLL; by ECE over the published grid
@@ -92,6 +94,18 @@ def session(recipe: Recipe, group: Group, epoch: int) -> dict[str, Any]:
     }
 
 
+def how_it_runs(step: Step, model: nn.Module) -> dict[str, Any]:
+    """What has come of the choices for speed so far, for the record of a session; the model is in training."""
+    recipe, device = step.recipe, step.group.device
+    return {
+        "step": step.way,
+        "start_up_seconds": step.seconds,
+        "bfloat16_copies": step.halves is not None,
+        "batch_norm_kernels": uses_kernels(model, recipe, device, step.way),
+        "slowed_by": [why for why in (step.problem, slowed_by(model, recipe, device)) if why],
+    }
+
+
 def commit() -> str | None:
     """The commit of this package where it runs from a checkout, with + if files differ from it."""
     here = Path(__file__)
@@ -118,4 +132,4 @@ def _processor(device: torch.device) -> str:
         name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    return f"{name}, {os.cpu_count()} cores"
+    return f"{name}, {num_cores()} cores"

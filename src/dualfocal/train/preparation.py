@@ -16,8 +16,9 @@ from dualfocal.data import DataSet
 from dualfocal.losses import AdaFocalLoss
 from dualfocal.models import MODELS, make_model
 from dualfocal.models._common import kernels_on
+from dualfocal.train._host import host_generators_kept, seed_host, set_host_random_states
 from dualfocal.train.distributed import Group
-from dualfocal.train.forward import Forward, without_search
+from dualfocal.train.forward import Forward, float32_products, without_search
 from dualfocal.train.recipe import Recipe
 
 TF32 = {"float32": "ieee", "tf32": "tf32"}  # what products of float32 numbers are in, on CUDA
@@ -93,6 +94,18 @@ def slowed_by(model: nn.Module, recipe: Recipe, device: torch.device) -> str | N
     return kernels_on(device).problem if has_batch_norm else None
 
 
+def uses_kernels(model: nn.Module, recipe: Recipe, device: torch.device, step: str) -> bool:
+    """Whether batch norm is done by our kernels in a step, for a model in training; its first one stands for all."""
+    norm = next((module for module in model.modules() if isinstance(module, nn.BatchNorm2d)), None)
+    if norm is None or device.type != "cuda" or recipe.model not in MODELS or step == "compiled":
+        return False
+    kernels = kernels_on(device).module
+    dtype = torch.bfloat16 if recipe.precision == "bfloat16" else norm.weight.dtype
+    layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
+    like = torch.empty((2, norm.num_features, 2, 2), dtype=dtype, device=device, memory_format=layout)
+    return kernels is not None and bool(kernels.applies(like, norm))
+
+
 def follows_validation(criterion: nn.Module) -> TypeGuard[AdaFocalLoss]:
     """Whether the loss is updated after each epoch."""
     return isinstance(criterion, AdaFocalLoss) and not criterion.frozen
@@ -122,7 +135,7 @@ def prepare_model(recipe: Recipe, data: DataSet, device: torch.device) -> nn.Mod
     Raises:
         ValueError: there is no such model, or it has nothing to train.
     """
-    torch.manual_seed(recipe.seed)
+    seed_all(recipe.seed)
     model = make_model(recipe.model, num_classes=data.num_classes, in_channels=data.in_channels)
     if not any(weight.requires_grad for weight in model.parameters()):
         raise ValueError(f"model {recipe.model} has no weights to train")
@@ -214,39 +227,49 @@ def derived_seed(seed: int, epoch: int, purpose: str) -> int:
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
 
 
+def seed_all(seed: int) -> None:
+    """Of torch, on every device, and of Python's and NumPy's generators: a model may draw from any of them."""
+    torch.manual_seed(seed)
+    seed_host(seed)
+
+
 def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
     """Put the generators back to where a checkpoint found them."""
     if "cpu" in states:
         torch.set_rng_state(states["cpu"])
     if "cuda" in states and device.type == "cuda":
         torch.cuda.set_rng_state(states["cuda"], device)
+    set_host_random_states(states)
 
 
 @contextmanager
 def repeatable(recipe: Recipe, device: torch.device) -> Iterator[None]:
-    """Leave the caller's random numbers and settings as they are; on CUDA, choose between repeatable and fast."""
+    """Leave the caller's random numbers and settings as they are; on CUDA, choose between repeatable and fast.
+
+    Within it gradients are there, and numbers are float32, whatever the caller has switched off or set.
+    """
     on_cuda = device.type == "cuda"
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     cudnn: Any = torch.backends.cudnn
-    benchmark = cudnn.benchmark
-    # By this API alone: torch raises where a program has used it and the older one is asked.
-    products: list[Any] = [cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul]
-    products = products if on_cuda and recipe.precision in TF32 else []
-    were = [of.fp32_precision for of in products]
+    benchmark, dtype = cudnn.benchmark, torch.get_default_dtype()
     if on_cuda and recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
         torch.use_deterministic_algorithms(True)
     # A search for the fastest convolutions takes 10 s and more; for bfloat16 it gained about 1 %, benchmarks/NOTES.md.
     cudnn.benchmark = on_cuda and not recipe.deterministic and recipe.precision != "bfloat16"
-    for of in products:
-        of.fp32_precision = TF32[recipe.precision]
+    torch.set_default_dtype(torch.float32)
     try:
         # Seeding seeds every GPU that is in use, not only ours.
         in_use = range(torch.cuda.device_count()) if on_cuda or torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-        with torch.random.fork_rng(in_use):
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.random.fork_rng(in_use),
+            host_generators_kept(),
+            float32_products(device, TF32.get(recipe.precision)),
+        ):
             yield
     finally:
+        torch.set_default_dtype(dtype)
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         cudnn.benchmark = benchmark
-        for of, was in zip(products, were, strict=True):
-            of.fp32_precision = was

@@ -84,7 +84,7 @@ class Recipe:
     seed: int = 1
     """Of initial weights, order, augmentation and dropout. What splits the data is an option of the data."""
     precision: str = "auto"
-    """float32; tf32, on CUDA; bfloat16, by autocast; float64. auto: bfloat16 on a GPU that has it, else float32."""
+    """Of steps: float32; tf32, on CUDA; bfloat16, by autocast; float64. auto: bfloat16 if a GPU has it, or float32."""
     channels_last: bool | None = None
     """Memory format of images and weights. none: true on CUDA."""
     step: str = "auto"

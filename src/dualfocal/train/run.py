@@ -122,9 +122,10 @@ class Run:
         except Timeout as error:
             raise RunError(f"{self.path}: another process is training there") from error
         except OSError as error:
-            raise RunError(f"{self.path}: cannot be written: {error.strerror}") from error
+            raise RunError(f"{error.filename or self.path}: cannot be written: {error.strerror}") from error
         try:
             self.check_recipe(recipe)  # two may have come at once
+            self._check_log()
             for path in leftovers(self.path):
                 path.unlink()
             if not (self.path / RECIPE).exists():
@@ -171,6 +172,14 @@ class Run:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
+        except OSError as error:
+            raise RunError(f"{self.path / LOG}: cannot be written: {error.strerror}") from error
+
+    def _check_log(self) -> None:
+        """Raise a RunError if lines cannot be added: known before an epoch is trained."""
+        try:
+            if (self.path / LOG).exists():
+                (self.path / LOG).open("ab").close()
         except OSError as error:
             raise RunError(f"{self.path / LOG}: cannot be written: {error.strerror}") from error
 

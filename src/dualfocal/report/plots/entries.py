@@ -11,6 +11,7 @@ from typing import Any
 
 from dualfocal.report.plots.style import Look, look_of, varied
 from dualfocal.train import Recipe, Run, find_runs
+from dualfocal.train.run import PREDICTIONS
 
 # As the paper's tables and figures call them, in the order of the first table.
 LABELS = {
@@ -99,7 +100,11 @@ def gather(paths: Iterable[Path]) -> tuple[list[Setting], dict[Path, str]]:
         if (state := run.state) != "finished":
             unfinished[run.path] = f"is {state}, not finished"
             continue
-        recipe = run.recipe
+        try:
+            recipe = _checked(run)
+        except (ValueError, OSError) as error:
+            unfinished[run.path] = f"cannot be read: {' '.join(str(error).removeprefix(f'{run.path}/').split())}"
+            continue
         options = _without_split(recipe)
         setting = json.dumps([recipe.data, options, recipe.model], sort_keys=True)
         seeds = settings.setdefault(setting, {}).setdefault(_all_but_seed(recipe), {})
@@ -116,6 +121,13 @@ def gather(paths: Iterable[Path]) -> tuple[list[Setting], dict[Path, str]]:
                 f"{one.stem}: draw them into folders of their own"
             )
     return made, unfinished
+
+
+def _checked(run: Run) -> Recipe:
+    """The recipe of a run that can be read; one that cannot does not keep the others from being drawn."""
+    if "test" in (run.result or {}) and (run.path / PREDICTIONS).exists():
+        run.predictions()
+    return run.recipe
 
 
 def _setting(groups: Iterable[Mapping[int, Run]]) -> Setting:

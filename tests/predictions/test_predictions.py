@@ -285,18 +285,39 @@ def test_optional_labels(tmp_path, suffix):
     assert refused(path).startswith("holds several labels ('")
 
 
-def test_optional_labels_are_checked_as_any(tmp_path):
-    """A column of a usual name holds labels: what it holds is never looked at to guess that it does not."""
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("p0,p1,y\n0,1,0.5\n", "label 0.5 in line 2 is not a whole number"),
+        ("p0,p1,y\n0,1,\n", "column 'y' is empty in line 2"),
+        ("p_dog,p_cat,y\n0,1,bird\n", "label 'bird' in line 2 is none of the classes (dog, cat)"),
+    ],
+)
+def test_optional_labels_that_cannot_be_used_are_none(tmp_path, content, why):
+    path = text(tmp_path, content)
+    got = load_predictions(path, labels=False)
+    assert (got.values.tolist(), got.target, got.label_name) == ([[0.0, 1.0]], None, None)
+    assert f", no labels ('y' cannot be used: {why})" in got.taken
+    assert refused(path) == why
+    assert refused(path, labels=False, target="y") == why  # somebody wants these
+
+
+def test_optional_labels_never_excuse_values(tmp_path):
+    path = text(tmp_path, "p0,p1,y\nx,1,\n")
+    assert refused(path, labels=False) == "column 'p0' must hold numbers, got 'x' in line 2"
+
+
+def test_optional_labels_of_other_kinds(tmp_path):
     path = text(tmp_path, "p_dog,p_cat,y\n0,1,cat\n1,0,dog\n")
     assert load_predictions(path, labels=False).target.tolist() == [1, 0]
-    assert refused(text(tmp_path, "p0,p1,y\n0,1,0.5\n"), labels=False) == "label 0.5 in line 2 is not a whole number"
-    assert refused(text(tmp_path, "p0,p1,y\n0,1,\n"), labels=False) == "column 'y' is empty in line 2"
-    message = "label 'bird' in line 2 is none of the classes (dog, cat)"
-    assert refused(text(tmp_path, "p_dog,p_cat,y\n0,1,bird\n"), labels=False) == message
     got = load_predictions(text(tmp_path, "y,z\n0.5,1\n"), probs="y", labels=False)  # y is taken: it is no label
     assert (got.values.tolist(), got.target) == ([0.5], None)
     path = npz(tmp_path, logits=LOGITS, y=TARGET[:3])
-    assert refused(path, labels=False).startswith("rows must have one label each")
+    why = "rows must have one label each, got 'logits' (4 x 3, float64) and 'y' (3, int64)"
+    assert load_predictions(path, labels=False).taken.endswith(f", no labels ('y' cannot be used: {why})")
+    got = load_predictions(npz(tmp_path, logits=LOGITS, y=LOGITS, site=GROUPS), labels=False, group="site")
+    assert (got.target, got.groups.tolist()) == (None, GROUPS.tolist())
+    assert "must be one-hot" in got.taken
 
 
 def test_optional_labels_and_splits(tmp_path):
@@ -380,9 +401,19 @@ def test_given_prefix(tmp_path):
     ("header", "message"),
     [
         ("p0,p2", "classes must be numbered 0 to 1, one column each: class 1 has 0 columns ('p0' to 'p2')"),
-        ("p1,p2", "classes must be numbered 0 to 1, one column each: class 0 has 0 columns ('p1' to 'p2')"),
+        ("p2,p3", "classes must be numbered 0 to 1, one column each: class 0 has 0 columns ('p2' to 'p3')"),
+        ("p1,p3", "classes must be numbered 1 to 2, one column each: class 2 has 0 columns ('p1' to 'p3')"),
         ("p_0,p_1,p_01", "classes must be numbered 0 to 2, one column each: class 1 has 2 columns ('p_0' to 'p_01')"),
-        ("p_0,p_1,p_max", "classes must all be numbered or all have names of their own: 'p_0' does not fit"),
+        (
+            "p_0,p_max,p_1",
+            "classes must all be numbered or all have names of their own: 'p_max' does not fit; "
+            "if it is no class, say --probs p_0,p_1",
+        ),
+        (
+            "p_0,p_cat,p_dog cow",
+            "classes must all be numbered or all have names of their own: 'p_0' does not fit; "
+            "if it is no class, say --probs 'p_cat,p_dog cow'",
+        ),
         ("p_-1,p_1", "classes must all be numbered or all have names of their own: 'p_-1' does not fit"),
         ("p_cat,p__cat", "holds both 'p_cat' and 'p__cat': say which with --logits or --probs"),
         ("prob_1", "has one class column only; if it is one score per sample, say --probs 'prob_1'"),
@@ -408,8 +439,7 @@ def test_class_names(tmp_path):
     got = load_predictions(parquet(tmp_path, prob_dog=[0.25, 1.0], prob_cat=[0.75, 0.0], label=labels))
     assert_same(got, np.array([[0.25, 0.75], [1, 0]]), [1, 0], "probs")
     assert got.class_names == ("dog", "cat")
-    got = load_predictions(text(tmp_path, "prob_dog,prob_cat,y\n0.25,0.75,1\n"))  # or by index
-    assert_same(got, np.array([[0.25, 0.75]]), [1], "probs")
+    assert got.taken.endswith(", labels from 'label' by name (0 = dog, 1 = cat)")
 
 
 def test_label_that_is_no_class(tmp_path):
@@ -464,7 +494,10 @@ def test_groups_of_tables(tmp_path):
         ("\np0,p1,y\n0,1,1\n", "needs a header line with column names, got ''"),
         ("p0,p1,y\n", "holds no predictions: 2 columns 'p0' to 'p1' (0 x 2, float64) is empty"),
         ("p0,p1,y\n0,1,1\n\n0,x1,1\n", "column 'p1' must hold numbers, got 'x1' in line 4"),
-        ("p0;p1;y\n0,5;0,5;1\n", "column 'p0' must hold numbers, got '0,5' in line 2"),
+        (
+            "p0;p1;y\n0,5;0,5;1\n",
+            "column 'p0' must hold numbers, got '0,5' in line 2; write decimal points, not commas",
+        ),
         ("p0,p1,y\n0,1,1\n,1,1\n", "column 'p0' is empty in line 3"),
         ("p0,p1,y\n0,1,1\n0,1, \n", "column 'y' is empty in line 3"),
         ("p0,p1,y\n0,1,1\n0,1\n", "line 3 has 2 fields, the header 3"),
@@ -499,8 +532,10 @@ def test_parquet_fields_that_cannot_be_used(tmp_path):
 def test_missing_files_and_other_formats(tmp_path):
     assert refused(tmp_path / "none.npz") == "there is no such file"
     (tmp_path / "file.pkl").write_bytes(b"x")
-    message = "must be .npz, .safetensors, .csv, .parquet or a run folder, got '.pkl'"
-    assert refused(tmp_path / "file.pkl") == message
+    formats = "must be .npz, .safetensors, .csv, .tsv, .csv.gz, .tsv.gz, .parquet or a run folder"
+    assert refused(tmp_path / "file.pkl") == f"{formats}, got '.pkl'"
+    (tmp_path / "file.npz.gz").write_bytes(b"x")
+    assert refused(tmp_path / "file.npz.gz") == f"{formats}, got '.npz.gz'"
 
 
 class Trap:
@@ -547,10 +582,7 @@ def test_types(tmp_path):
     rule = "must be float16, bfloat16, float32, float64, but"
     assert refused(npz(tmp_path, logits=TARGET[:, None], y=TARGET)) == f"logits {rule} 'logits' is int64"
     assert refused(npz(tmp_path, probs=TARGET > 0, y=TARGET)) == f"probs {rule} 'probs' is bool"
-    message = "labels must be integers, but 'y' is float32"
-    assert refused(npz(tmp_path, logits=LOGITS, y=TARGET.astype(np.float32))) == message
-    save_file({"logits": torch.tensor(LOGITS), "y": torch.tensor(TARGET).bfloat16()}, tmp_path / "file.safetensors")
-    assert refused(tmp_path / "file.safetensors") == "labels must be integers, but 'y' is bfloat16"
+    assert refused(npz(tmp_path, logits=LOGITS, y=TARGET * 1j)) == "labels must be integers, but 'y' is complex128"
     message = "groups must be strings, integers or booleans, but 'g' is float64"
     assert refused(npz(tmp_path, logits=LOGITS, y=TARGET, g=LOGITS[:, 0]), group="g") == message
 

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dualfocal import _writers
 from dualfocal._files import atomic_path, check_place
-from dualfocal.predictions import Predictions, PredictionsError, load_predictions, save_predictions
+from dualfocal.predictions import Predictions, PredictionsError, _writers, load_predictions, save_predictions
 
 SUFFIXES = [".npz", ".safetensors", ".csv", ".parquet"]
 ARRAYS, TABLES = SUFFIXES[:2], SUFFIXES[2:]
@@ -84,8 +83,13 @@ def test_one_score_per_sample(tmp_path, suffix, kind, labelled):
 def test_more_dimensions(tmp_path, suffix, labelled):
     target = labels(2, 4, 5) if labelled else None
     assert_round_trip(tmp_path / f"file{suffix}", made(2, 3, 4, 5), "logits", target, ("dog", "cat", "bird"))
-    (tmp_path / f"file{suffix}").unlink()
-    assert_round_trip(tmp_path / f"one{suffix}", made(4, 1), "logits", labels(4))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_one_column_is_one_score(tmp_path, suffix):
+    path = tmp_path / f"file{suffix}"
+    save_predictions(path, made(4, 1), input="logits", target=labels(4, classes=2))
+    assert torch.equal(load_predictions(path).values, as_read(made(4, 1)[:, 0], suffix))
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -144,15 +148,15 @@ def test_labels_that_are_no_class(tmp_path, suffix, strange):
     path = tmp_path / f"file{suffix}"
     assert_round_trip(path, made(4, 3), "logits", target)
     assert_round_trip(path, made(4, 3), "logits", target, ("dog", "cat", "bird"))
-    names = ("grade1", "grade2", "grade3")
-    if suffix in ARRAYS:
-        assert_round_trip(path, made(4, 3), "logits", target, names)
+    assert_round_trip(path, made(4, 3), "logits", target, ("grade1", "grade2", "grade3"))
+    every = torch.full((4,), strange)
+    assert_round_trip(path, made(4, 3), "logits", every, ("dog", "cat", "bird"))
+    if strange < 0 or suffix in ARRAYS:
+        assert_round_trip(path, made(4, 3), "logits", target, ("1", "2", "3"))
         return
-    message = (
-        rf"must not be at odds with class names \(grade1, grade2, grade3\), got the label {strange}, which has none"
-    )
-    with pytest.raises(PredictionsError, match=message):
-        save_predictions(path, made(4, 3), input="logits", target=target, class_names=names)
+    rule = r"labels that are no class must be negative where classes are numbers \(1, 2, 3\)"
+    with pytest.raises(PredictionsError, match=f"{rule}, got {strange}"):
+        save_predictions(path, made(4, 3), input="logits", target=target, class_names=("1", "2", "3"))
 
 
 def test_many_rows_and_classes_of_a_csv(tmp_path, monkeypatch):
@@ -296,9 +300,7 @@ def test_values_that_cannot_be_written(tmp_path, suffix):
 def test_what_tables_cannot_hold(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     rule = "a table must have logits of (N, C) with two classes or more, or (N,)"
-    for shape in [(4, 3, 2), (4, 1)]:
-        form = " x ".join(map(str, shape))
-        assert refused(path, made(*shape)) == f"{rule}, got ({form}, float32): use .npz or .safetensors"
+    assert refused(path, made(4, 3, 2)) == f"{rule}, got (4 x 3 x 2, float32): use .npz or .safetensors"
     rule = "class names of a table must be one line, no number, not begin with '_', '.' or space or end with space"
     for name in ("", "1", "1.5", "nan", " a", "a ", "_a", ".a", "a\nb", "a\rb", "a\u2028b"):
         assert refused(path, made(4, 2), class_names=["b", name]) == f"{rule}, got {name!r}"

@@ -14,17 +14,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dualfocal._files import atomic_path, check_place
-from dualfocal._readers import (
-    FLOATS,
-    INTEGERS,
-    PredictionsError,
-    dtype_name,
-    form,
-    import_pyarrow,
-    is_number,
-    numbered_otherwise,
-)
 from dualfocal.losses._common import check_choice
+from dualfocal.predictions._sources import FLOATS, INTEGERS, PredictionsError, dtype_name, form, is_number
+from dualfocal.predictions._tables import import_pyarrow
 
 Names = tuple[str, ...]
 Writer = Callable[[Path, str, Tensor, Tensor | None, Names | None], None]
@@ -50,10 +42,11 @@ def save_predictions(
     Args:
         path: ends in ``.npz``, ``.safetensors``, ``.csv`` or ``.parquet``. A file that is there is replaced once the
             new one is complete; after an error it is as it was.
-        values: floats, ``(N, C)``; ``(N,)``, one score per sample; or ``(N, C, d1, ...)``, which no table can hold.
+        values: floats, ``(N, C)``; ``(N,)`` or ``(N, 1)``, one score per sample, read back as ``(N,)``; or
+            ``(N, C, d1, ...)``, which no table can hold.
         input: what the values are, ``"logits"`` or ``"probs"``.
-        target: integers, ``(N,)`` or ``(N, d1, ...)``. A table has them as class names where there are any, as indices
-            where some are no class, such as -100.
+        target: integers, ``(N,)`` or ``(N, d1, ...)``. A table has them as class names where there are any; what is no
+            class, such as -100, stays a number.
         class_names: one per class.
 
     Raises:
@@ -68,6 +61,7 @@ def save_predictions(
     if values.ndim == 0 or values.numel() == 0:
         raise PredictionsError(f"{path}: {input} must have at least one row, got {form(values)}")
     values = values.detach().cpu()
+    values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if target is not None:
         if dtype_name(target) not in INTEGERS:
             raise PredictionsError(f"{path}: labels must be integers, got {dtype_name(target)}")
@@ -80,6 +74,11 @@ def save_predictions(
         names = None  # digits: nothing but their indices
     if names is not None and (values.ndim == 1 or len(names) != values.shape[1] or len(set(names)) < len(names)):
         raise PredictionsError(f"{path}: each class must have a name of its own, got {names} for {form(values)}")
+    if names is not None and target is not None and suffix in (".csv", ".parquet") and all(map(str.isdecimal, names)):
+        strange = target[target >= len(names)]
+        if len(strange):
+            rule = f"labels that are no class must be negative where classes are numbers ({', '.join(names)})"
+            raise PredictionsError(f"{path}: {rule}, got {strange[0]}")
     WRITERS[suffix](path, input, values, target, names)
 
 
@@ -92,7 +91,8 @@ def check_suffix(path: Path) -> str:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[Path]:
+def writing(path: Path) -> Iterator[Path]:
+    """A temporary file to write; whatever a library raises becomes one line."""
     with atomic_path(path) as temporary:
         try:
             yield temporary
@@ -102,12 +102,12 @@ def _writing(path: Path) -> Iterator[Path]:
 
 
 def _write_npz(path: Path, kind: str, values: Tensor, target: Tensor | None, class_names: Names | None) -> None:
-    arrays: dict[str, Any] = {kind: _as_numpy(values)}
+    arrays: dict[str, Any] = {kind: as_numpy(values)}
     if target is not None:
         arrays["target"] = target.numpy()
     if class_names is not None:
         arrays["class_names"] = np.array(class_names, dtype=np.str_)
-    with _writing(path) as temporary, temporary.open("wb") as file:  # np.savez would add .npz to the name of a .NPZ
+    with writing(path) as temporary, temporary.open("wb") as file:  # np.savez would add .npz to the name of a .NPZ
         np.savez(file, **arrays)
 
 
@@ -116,21 +116,20 @@ def _write_safetensors(path: Path, kind: str, values: Tensor, target: Tensor | N
     if target is not None:
         tensors["target"] = target.contiguous()
     metadata = None if class_names is None else {"class_names": json.dumps(class_names)}
-    with _writing(path) as temporary:
+    with writing(path) as temporary:
         save_file(tensors, temporary, metadata=metadata)
 
 
 def _write_csv(path: Path, kind: str, values: Tensor, target: Tensor | None, class_names: Names | None) -> None:
-    header = _columns(path, kind, values, class_names)
+    header = class_columns(path, kind, values, class_names)
     ends = ["\n"] * len(values)
     if target is not None:
         header.append("target")
-        names = _label_names(path, target, class_names)
-        text = None if names is None else [_quoted(name) for name in names]
-        ends = [f",{label if text is None else text[label]}\n" for label in target.tolist()]
-    rows = _as_numpy(values).reshape(len(values), -1)
-    with _writing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        file.write(",".join(map(_quoted, header)) + "\n")
+        text = {i: quoted(name) for i, name in enumerate(class_names or ())}
+        ends = [f",{text.get(label, label)}\n" for label in target.tolist()]
+    rows = as_numpy(values).reshape(len(values), -1)
+    with writing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        file.write(",".join(map(quoted, header)) + "\n")
         for start in range(0, len(rows), BLOCK):
             part = slice(start, start + BLOCK)
             # tolist makes floats of Python, and their repr is the shortest text that reads back as the same float64
@@ -140,13 +139,17 @@ def _write_csv(path: Path, kind: str, values: Tensor, target: Tensor | None, cla
 
 def _write_parquet(path: Path, kind: str, values: Tensor, target: Tensor | None, class_names: Names | None) -> None:
     arrow = import_pyarrow(path)
-    header = _columns(path, kind, values, class_names)
-    rows = _as_numpy(values).reshape(len(values), -1)
+    header = class_columns(path, kind, values, class_names)
+    rows = as_numpy(values).reshape(len(values), -1)
     table = dict(zip(header, rows.T, strict=True))
     if target is not None:
-        labels, names = target.numpy(), _label_names(path, target, class_names)
-        table["target"] = labels if names is None else arrow.DictionaryArray.from_arrays(labels, list(names))
-    with _writing(path) as temporary:
+        table["target"] = target.numpy()
+        if class_names is not None:
+            strange = sorted({label for label in target.tolist() if not 0 <= label < len(class_names)})
+            place = dict(zip(strange, range(len(class_names), len(class_names) + len(strange)), strict=True))
+            indices = np.array([place.get(label, label) for label in target.tolist()])
+            table["target"] = arrow.DictionaryArray.from_arrays(indices, [*class_names, *map(str, strange)])
+    with writing(path) as temporary:
         arrow.parquet.write_table(arrow.table(table), temporary)
 
 
@@ -158,15 +161,17 @@ WRITERS: dict[str, Writer] = {
 }
 
 
-def _columns(path: Path, kind: str, values: Tensor, class_names: Names | None) -> list[str]:
+def class_columns(path: Path, kind: str, values: Tensor, class_names: Names | None) -> list[str]:
     """What the columns of the values are called: whatever the reader takes for the same classes."""
     if values.ndim == 1:
         return [kind]
-    if values.ndim > 2 or values.shape[1] == 1:
+    if values.ndim > 2:
         rule = f"a table must have {kind} of (N, C) with two classes or more, or (N,)"
         raise PredictionsError(f"{path}: {rule}, got {form(values)}: use .npz or .safetensors")
+    numbered = class_names == tuple(str(k + 1) for k in range(values.shape[1]))  # from 1, as the reader knows them
     for name in class_names or ():
-        if is_number(name) or name != name.strip() or name.startswith(("_", ".")) or len(name.splitlines()) != 1:
+        odd = name != name.strip() or name.startswith(("_", ".")) or len(name.splitlines()) != 1
+        if odd or (is_number(name) and not numbered):
             rule = (
                 "class names of a table must be one line, no number, not begin with '_', '.' or space or end with space"
             )
@@ -175,20 +180,11 @@ def _columns(path: Path, kind: str, values: Tensor, class_names: Names | None) -
     return [f"{prefix}_{name}" for name in class_names or range(values.shape[1])]
 
 
-def _label_names(path: Path, target: Tensor, class_names: Names | None) -> Names | None:
-    """The names to write as labels. None: write numbers, all of them, where a label is no class but to be ignored."""
-    if class_names is None:
-        return None
-    strange = target[(target < 0) | (target >= len(class_names))]
-    if len(strange) and numbered_otherwise(class_names):
-        rule = f"numbers for labels must not be at odds with class names ({', '.join(class_names)})"
-        raise PredictionsError(f"{path}: {rule}, got the label {strange[0]}, which has none")
-    return None if len(strange) else class_names
+def quoted(text: str) -> str:
+    """A field of a csv; with quotes also where another reader could take a mark for the delimiter."""
+    return '"' + text.replace('"', '""') + '"' if set(text) & set(',;\t"\r\n') else text
 
 
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"' if set(text) & set(',;\t"') else text
-
-
-def _as_numpy(values: Tensor) -> NDArray[Any]:
+def as_numpy(values: Tensor) -> NDArray[Any]:
+    """The same numbers; numpy has no bfloat16."""
     return (values.float() if values.dtype == torch.bfloat16 else values).numpy()

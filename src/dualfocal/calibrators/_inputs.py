@@ -1,0 +1,98 @@
+"""What a calibrator is given: logits or probabilities; what a probability of 0 stands for; how to know data again."""
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dualfocal.losses._common import compute_dtype
+from dualfocal.metrics._rows import Array, Rows, as_tensor
+from dualfocal.metrics._scan import scan
+
+TINY = torch.finfo(torch.float32).tiny
+SAMPLED = 1024  # rows that a digest is made of
+NAMES = {"logits": "logits", "probs": "probabilities", "log-odds": "one score a sample"}
+
+# What a map does with a constant that is added to all logits of a row, which their softmax does not see: it is removed,
+# stays without effect, or changes the calibrated probabilities.
+Offset = Literal["removed", "kept", "seen"]
+
+
+@dataclass(frozen=True)
+class FittedOn:
+    """What has to be known of the data of a fit when others are to be calibrated."""
+
+    kind: str  # "logits", "probs" or, of one score a sample, "log-odds"
+    zeros: tuple[float, ...] | None  # what a probability of 0 counts as, of two classes for each; None of logits
+    digest: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in NAMES or not all(0 < zero < 1 for zero in self.zeros or ()):
+            raise ValueError(f"not what a calibrator is fitted on: {self}")
+
+
+def kind_of(values: Tensor, input: str) -> str:
+    """Logits have any offset, logarithms of probabilities none, and one score a sample that of its two columns."""
+    return "log-odds" if values.ndim == 1 else input
+
+
+def log_probs(probs: Array, zeros: tuple[float, ...] | None = None) -> Tensor:
+    """Logarithms of probabilities, as logits for a calibrator; of 0, that of the smallest normal float32 unless told.
+
+    ``(N,)`` probabilities of class 1 become log-odds. A calibrator that is told ``input="probs"`` takes probabilities
+    themselves, and finds in the data of its fit what a 0 stands for.
+
+    >>> log_probs(torch.tensor([[1.0, 0.0]]))
+    tensor([[  0.0000, -87.3365]])
+    >>> log_probs(torch.tensor([0.5]))
+    tensor([0.])
+    """
+    probs = as_tensor("probabilities", probs)
+    probs = probs.to(compute_dtype(probs))
+    if probs.ndim == 1:
+        zero = zeros or (TINY,)
+        return _log(probs, zero[-1:]) - _log(1 - probs, zero[:1])
+    if zeros is None:
+        return _log(probs, (TINY,))
+    zero = zeros if len(zeros) in (1, probs.shape[1]) else (max(zeros),)
+    return _log(probs, zero, dim=1)
+
+
+def _log(probs: Tensor, zeros: tuple[float, ...], dim: int | None = None) -> Tensor:
+    floor = probs.new_tensor(zeros)
+    if dim is not None:  # a 0 must stay below all else in its row, also where that is smaller than in the fitted data
+        floor = floor.view(-1, *[1] * (probs.ndim - 2))
+        floor = torch.minimum(floor, probs.where(probs > 0, math.inf).amin(dim, keepdim=True) / 2)
+    return torch.where(probs == 0, floor, probs).clamp(min=TINY).log()
+
+
+def smallest(rows: Rows) -> tuple[float, ...]:
+    """What a 0 among these probabilities stands for: half of the smallest other one, and at most 1 / C^2.
+
+    A 0 is what has been rounded away, and that was less than what has not been. With many classes it is less again: all
+    zeros of a row together must not weigh as much as what the model says. Of two classes each has a number of its own:
+    where one of them was 1 - p, it is coarser.
+    """
+    columns = rows.values.T if rows.num_classes == 2 else [rows.values]
+    least = (float(of.where(of > 0, 1.0).min()) for of in columns)
+    return tuple(max(min(of / 2, rows.num_classes**-2), TINY) for of in least)
+
+
+def checked(rows: Rows) -> Rows:
+    """Rows of probabilities, once it is clear that they are."""
+    scan(rows)
+    return rows
+
+
+def ruled_out(rows: Rows) -> int:
+    """How many true classes have probability 0."""
+    return int((rows.values.gather(1, rows.target[:, None]) == 0).sum())
+
+
+def digest(rows: Tensor) -> str:
+    """Of (N, C) values as they were given: their number, and a part of them evenly spread."""
+    some = rows[:: max(1, len(rows) // SAMPLED)].detach().cpu().double().contiguous()
+    return hashlib.blake2b(f"{tuple(rows.shape)}".encode() + some.numpy().tobytes(), digest_size=16).hexdigest()

@@ -1,0 +1,98 @@
+"""The modulated cross-entropy of class probabilities with its gradient in closed form, for eager tensors.
+
+With y_i the target probability of class i times its weight, j(i) the class below it, and A_i, B_i, C_i as in
+``_closed_form``, the losses of all classes in the target's place add up to
+
+    dL/dz_k = p_k (sum_i y_i C_i + sum_{i: j(i) = k} y_i A_i) - y_k (A_k p_k + B_k)
+
+It is made with the loss, by chunks of rows, so that none of some twenty (N, C) matrices is kept but the gradient.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dualfocal.losses._closed_form import rows_a_chunk
+from dualfocal.losses._common import Flat, compute_dtype
+from dualfocal.losses._expression import Gamma, Schedule, modulating_base, resolve, soft_expression
+from dualfocal.losses._rival import next_of_each_class
+
+
+def soft_closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
+    """The loss of each row, (M,); ``dual`` says whether there is a rival."""
+    step, dtype = rows_a_chunk(flat.logits), compute_dtype(flat.logits)
+    with_grads = torch.is_grad_enabled() and flat.logits.requires_grad
+    loss = torch.empty(len(flat.logits), dtype=dtype, device=flat.logits.device)
+    grads = torch.empty(flat.logits.shape if with_grads else (0, 0), dtype=dtype, device=flat.logits.device)
+    with torch.no_grad():
+        for start in range(0, len(loss), step):
+            part = slice(start, start + step)
+            here = flat._replace(logits=flat.logits[part], target=flat.target[part])
+            g = gamma[part, None] if isinstance(gamma, Tensor) and gamma.ndim == 1 else gamma
+            _chunk(here, g, dual, loss[part], grads[part] if with_grads else None)
+    if not with_grads:
+        return loss
+
+    def once_more(logits: Tensor) -> Tensor:
+        return soft_expression(flat._replace(logits=logits), gamma, "next" if dual else None)
+
+    result: Tensor = _GradientOfSoft.apply(flat.logits, loss, grads, once_more)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _chunk(flat: Flat, gamma: Gamma | Schedule, dual: bool, loss: Tensor, grads: Tensor | None) -> None:
+    """Write the losses, and the gradient where it is wanted."""
+    z, mass = flat.z, flat.mass
+    top = z.max(1, keepdim=True)
+    p = (z - top.values).exp_()
+    e_top = p.gather(1, top.indices)
+    rest = p.scatter(1, top.indices, 0.0).sum(1, keepdim=True)
+    total = rest + e_top
+    p /= total
+    q = (1 - p).scatter_(1, top.indices, rest / total)
+    nll = (top.values - z).add_(torch.log1p(rest + (e_top - 1)))
+    if dual:
+        j = next_of_each_class(z)
+        p_j = _with_none(p).gather(1, j)
+    else:
+        p_j = torch.zeros_like(p)
+
+    gamma = resolve(gamma, p, p_j)
+    base = modulating_base(torch, gamma, p, q, p_j).add_(torch.finfo(p.dtype).tiny)  # never 0, to divide by
+    y_b = base ** abs(gamma)
+    y_b *= mass
+    torch.sum(torch.where(y_b == 0, 0.0, y_b * nll), 1, out=loss)  # inf * 0 is 0 here
+    if grads is None:
+        return
+    # As in _row_terms: the last factor is bounded as base -> 0, and where p = 0 exactly any finite A will do.
+    y_a = y_b * gamma * nll.clamp_max_(1e30).div_(base)
+    factor = (y_a * (p - p_j) + y_b).sum(1, keepdim=True) - y_a
+    if dual:
+        factor = _with_none(factor).scatter_add_(1, j, y_a)[:, :-1]
+    torch.mul(p, factor, out=grads).sub_(y_b)
+
+
+def _with_none(of_classes: Tensor) -> Tensor:
+    """One more column, of zeros, for the rival of a class that has none below it."""
+    return torch.cat([of_classes, torch.zeros_like(of_classes[:, :1])], 1)
+
+
+class _GradientOfSoft(torch.autograd.Function):
+    """Ties a loss to a gradient that is already there."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, loss: Tensor, grads: Tensor, once_more: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.once_more = once_more
+        ctx.save_for_backward(logits, grads)
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        logits, grads = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: the same gradient through autograd
+            d_logits = torch.autograd.grad(ctx.once_more(logits), logits, grad, create_graph=True)[0]
+        else:
+            d_logits = (grads * grad[:, None]).to(logits.dtype)
+        return d_logits, None, None, None

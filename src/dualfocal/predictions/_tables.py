@@ -1,0 +1,167 @@
+"""Tables of predictions: text with a header line, and parquet."""
+
+import csv
+import gzip
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dualfocal.predictions._sources import Array, Column, PredictionsError, Table, is_number, reading, side_by_side
+
+MOST_UNPACKED = 4 << 30  # bytes of text in a .gz: a few kilobytes could fill any memory
+
+
+class TextTable(Table):
+    """A ``.csv`` or ``.tsv``, packed by gzip or not. The header line tells which of , ; and tab is the delimiter."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.packed = path.suffix.lower() == ".gz"
+        with reading(path):
+            self._check_size()
+            with self._open() as file:
+                line = file.readline()
+            bare = re.sub('"[^"]*"', "", line)  # "prob_a;b;c" is one name
+            self.delimiter = max(",;\t", key=bare.count)
+            header = next(csv.reader([line], delimiter=self.delimiter), [])
+        if not line:
+            raise self.error("is empty")
+        self.names = [name.strip() for name in header]
+        if all(name == "" or is_number(name) for name in self.names):
+            raise self.error(f"needs a header line with column names, got {line.strip()[:60]!r}")
+
+    def place(self, row: int) -> str:
+        return next(f"line {line}" for i, (line, _) in enumerate(self._rows()) if i == row)
+
+    def read(self, values: list[str], others: list[str]) -> tuple[Array, list[Column]]:
+        # Columns that nobody needs are read too, cut short: a row with a field too many must not shift the others.
+        kinds = ["f8" if name in values else "O" if name in others else "U1" for name in self.names]
+        with reading(self.path), warnings.catch_warnings(), self._open() as file:
+            warnings.simplefilter("ignore")  # that there are no rows is an error of ours
+            try:
+                table = np.loadtxt(
+                    file if self.packed else str(self.path),  # an open file would be read line by line
+                    dtype=[(f"f{i}", kind) for i, kind in enumerate(kinds)],
+                    delimiter=self.delimiter,
+                    quotechar='"',
+                    comments=None,
+                    skiprows=1,
+                    ndmin=1,
+                    encoding="utf-8-sig",
+                )
+            except ValueError:
+                self._explain(values)
+                raise
+        column = {name: table[f"f{i}"] for i, name in enumerate(self.names)}
+        return side_by_side([column[name] for name in values]), [self._strings(name, column[name]) for name in others]
+
+    def carried(self, names: list[str]) -> dict[str, Any]:
+        places = {name: self.names.index(name) for name in names}
+        columns: dict[str, list[str]] = {name: [] for name in names}
+        with reading(self.path):
+            for _, row in self._rows():
+                for name, place in places.items():
+                    columns[name].append(row[place])
+        return columns
+
+    def _strings(self, name: str, column: NDArray[Any]) -> list[str]:
+        strings = [text.strip() for text in column.tolist()]
+        if "" in strings:
+            raise self.error(f"column {name!r} is empty in {self.place(strings.index(''))}")
+        return strings
+
+    def _explain(self, values: list[str]) -> None:
+        """Read again, slowly, to name the line that the quick reader stumbled over."""
+        for line, row in self._rows():
+            if len(row) != len(self.names):
+                raise self.error(f"line {line} has {len(row)} fields, the header {len(self.names)}")
+            for name, text in zip(self.names, row, strict=True):
+                if name in values and not text.strip():
+                    raise self.error(f"column {name!r} is empty in line {line}")
+                if name in values and not is_number(text):
+                    comma = is_number(text.replace(",", ".", 1))
+                    hint = "; write decimal points, not commas" if comma else ""
+                    raise self.error(f"column {name!r} must hold numbers, got {text!r} in line {line}{hint}")
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        with self._open() as file:
+            reader = csv.reader(file, delimiter=self.delimiter)
+            next(reader)
+            yield from ((reader.line_num, row) for row in reader if row)
+
+    def _open(self) -> IO[str]:
+        if self.packed:
+            return gzip.open(self.path, "rt", encoding="utf-8-sig", newline="")
+        return self.path.open(encoding="utf-8-sig", newline="")
+
+    def _check_size(self) -> None:
+        if not self.packed:
+            return
+        size = 0
+        with gzip.open(self.path) as file:
+            while part := file.read(1 << 20):
+                size += len(part)
+                if size > MOST_UNPACKED:
+                    raise self.error(f"must not hold more than {MOST_UNPACKED:,} bytes of text: unpack it first")
+
+
+class ParquetFile(Table):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.arrow = import_pyarrow(path)
+        with reading(path):
+            self.schema = self.arrow.parquet.read_schema(path)
+        self.names = list(self.schema.names)
+
+    def describe(self, name: str) -> str:
+        return f"{name!r} ({self.schema.field(name).type})"
+
+    def read(self, values: list[str], others: list[str]) -> tuple[Array, list[Column]]:
+        with reading(self.path):
+            table = self._columns(list(dict.fromkeys(values + others)))
+            arrays = {name: self._array(name, table.column(name)) for name in table.column_names}
+        # Strings come as objects. What else does (dates, decimals) is taken by its text.
+        plain: list[Column] = [arrays[name] for name in others]
+        for i, name in enumerate(others):
+            if arrays[name].dtype == object:
+                plain[i] = [str(item).strip() for item in arrays[name].tolist()]
+        return side_by_side([arrays[name] for name in values]), plain
+
+    def carried(self, names: list[str]) -> dict[str, Any]:
+        with reading(self.path):
+            table = self._columns(names)
+            return {name: table.column(name) for name in names}
+
+    def _columns(self, names: list[str]) -> Any:
+        with self.arrow.parquet.ParquetFile(self.path) as file:
+            return file.read(columns=names)
+
+    def _array(self, name: str, column: Any, width: int = 1) -> NDArray[Any]:
+        """(N,), or (N, K) from lists of K."""
+        if column.null_count:
+            raise self.error(f"column {name!r} is empty in row {np.asarray(column.is_null()).argmax() // width}")
+        if self.arrow.types.is_dictionary(column.type):  # categories
+            column = column.cast(column.type.value_type)
+        if not self.arrow.types.is_nested(column.type):
+            return np.asarray(column)
+        lengths = np.asarray(self.arrow.compute.list_value_length(column))
+        if len(odd := np.flatnonzero(lengths != lengths[:1])):
+            got = f"got {lengths[0]} in row 0 and {lengths[odd[0]]} in row {odd[0]}"
+            raise self.error(f"the lists of column {name!r} must have one length, {got}")
+        width = int(lengths[0]) if len(lengths) else 1
+        return self._array(name, self.arrow.compute.list_flatten(column), width).reshape(len(lengths), width)
+
+
+def import_pyarrow(path: Path) -> Any:
+    """The module, for a file that needs it."""
+    try:
+        import pyarrow.compute  # type: ignore[import-untyped]
+        import pyarrow.parquet  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise PredictionsError(f'{path}: needs pyarrow: pip install "dualfocal[parquet]"') from error
+    return pyarrow

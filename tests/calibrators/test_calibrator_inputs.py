@@ -1,0 +1,254 @@
+"""What a calibrator is given: probabilities with zeros, the kind of the data of its fit, and the same data again."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from calibrator_cases import NAMES, forced, sample
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dualfocal.calibrators import (
+    Chain,
+    MatrixScaling,
+    TemperatureScaling,
+    VectorScaling,
+    cross_fit,
+    load_calibrator,
+    log_probs,
+    make_calibrator,
+    save_calibrator,
+)
+from dualfocal.calibrators._inputs import digest
+from dualfocal.calibrators.files import KEY
+from dualfocal.metrics import nll
+
+SEES_OFFSET = ("vector", "matrix", "temperature+vector", "temperature+temperature+matrix")
+
+
+def rounded(n: int = 2000, decimals: int = 3, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities of ten classes, 1.5 times too sharp, before and after rounding; labels."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 4 * torch.randn(n, 10, generator=generator, dtype=torch.float64)
+    target = torch.multinomial((logits / 1.5).softmax(1), 1, generator=generator)[:, 0]
+    probs = logits.softmax(1)
+    return probs, probs.round(decimals=decimals), target
+
+
+def file_without(path, *keys: str) -> None:
+    """The file as it was written before these keys were."""
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()[KEY])
+    for key in keys:
+        del about[key]
+    save_file(load_file(path), path, metadata={KEY: json.dumps(about)})
+
+
+# Zeros
+
+
+def test_zeros_that_rounding_made_do_not_dominate_the_fit() -> None:
+    exact, probs, target = rounded()
+    new_exact, new, new_target = rounded(seed=1)
+    assert (probs.gather(1, target[:, None]) == 0).sum() > 5
+    best = TemperatureScaling().fit(exact, target, input="probs")
+    found = TemperatureScaling().fit(probs, target, input="probs")
+    assert best.temperature == pytest.approx(1.5, rel=0.05)
+    assert found.temperature == pytest.approx(float(best.temperature), rel=0.1)
+    worst = TemperatureScaling().fit(log_probs(probs), target)
+    losses = [nll(of(p, input="probs"), new_target) for of, p in ((best, new_exact), (found, new), (worst, new))]
+    assert losses[1] < losses[0] + 0.03
+    assert losses[2] > losses[0] + 0.1  # there was something to mend
+
+
+def test_a_zero_is_half_of_the_smallest_other_number() -> None:
+    _, probs, target = rounded()
+    found = TemperatureScaling().fit(probs, target, input="probs")
+    assert found.fitted_on.zeros == (pytest.approx(0.0005),)
+    given = torch.tensor([[0.9, 0.1, *[0.0] * 8]], dtype=torch.float64)
+    torch.testing.assert_close(
+        found(given, input="probs") * found.temperature, given.clamp(min=0.0005).log(), rtol=1e-12, atol=0
+    )
+    # of a model that writes more digits, a 0 must not become more than what is not 0
+    given = torch.tensor([[1 - 1e-9, 1e-9, *[0.0] * 8]], dtype=torch.float64)
+    assert torch.equal(found(given, input="probs").argsort(1, descending=True)[0, :2], torch.tensor([0, 1]))
+
+
+def test_zeros_of_certain_predictions_and_of_many_classes_stay_small() -> None:
+    certain = torch.eye(40, dtype=torch.float64)
+    target = torch.arange(40).roll(1).where(torch.arange(40) < 4, torch.arange(40))
+    found = TemperatureScaling().fit(certain, target, input="probs")
+    assert found.fitted_on.zeros == (1 / 1600,)
+    assert found(certain, input="probs").softmax(1).diagonal().mean() == pytest.approx(0.9, abs=1e-6)
+
+
+def test_true_classes_of_probability_0_are_said() -> None:
+    _, probs, target = rounded()
+    report = TemperatureScaling().fit(probs, target, input="probs").report
+    count = int((probs.gather(1, target[:, None]) == 0).sum())
+    note = f"{count} of 2,000 true classes have probability 0: a 0 counts as 0.0005 in the fit"
+    assert report.notes == (note,)
+    assert report.nll_before == math.inf  # as evaluate has it
+    assert math.isfinite(report.nll_after)
+    exact = TemperatureScaling().fit(rounded()[0], target, input="probs").report
+    assert exact.notes == ()
+    assert math.isfinite(exact.nll_before)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_zeros_nothing_is_new(name, dtype) -> None:
+    logits, target = sample()
+    probs = logits.double().softmax(1).to(dtype)
+    plain, told = forced(name).fit(log_probs(probs), target), forced(name).fit(probs, target, input="probs")
+    assert torch.equal(told(probs, input="probs"), plain(log_probs(probs)))
+    assert told.report == plain.report
+
+
+@pytest.mark.parametrize("name", ["temperature", "vector"])
+def test_one_score_a_sample(name) -> None:
+    generator = torch.Generator().manual_seed(0)
+    odds = 6 * torch.randn(500, generator=generator, dtype=torch.float64)
+    target = torch.bernoulli((odds / 2).sigmoid(), generator=generator).long()
+    p = odds.sigmoid()
+    plain, told = make_calibrator(name).fit(log_probs(p), target), make_calibrator(name).fit(p, target, input="probs")
+    assert torch.equal(told(p, input="probs"), plain(log_probs(p)))
+    assert torch.equal(told(odds), plain(odds))  # log-odds are one thing, whatever they come from
+    coarse = p.round(decimals=2)  # 0 and 1: both sides have zeros
+    found = make_calibrator(name).fit(coarse, target, input="probs")
+    assert found.fitted_on.zeros == (pytest.approx(0.005), pytest.approx(0.005))
+    assert found(coarse, input="probs").abs().max() < 6
+    near = TemperatureScaling().fit(coarse, target, input="probs").temperature
+    assert near == pytest.approx(float(TemperatureScaling().fit(p, target, input="probs").temperature), rel=0.2)
+
+
+def test_each_side_of_one_score_has_zeros_of_its_own() -> None:
+    # 1 - p of float32 is 0 where p is not yet 1 by far less than the smallest p is above 0.
+    p = torch.tensor([1e-20, 0.3, 0.5, 0.7, 1 - 2**-20, 1.0], dtype=torch.float32)
+    zeros = TemperatureScaling().fit(p, torch.tensor([0, 1, 0, 1, 1, 0]), input="probs").fitted_on.zeros
+    assert zeros == (pytest.approx(2**-21, rel=1e-6), pytest.approx(5e-21, rel=1e-6))
+
+
+def test_ignored_samples_say_nothing_of_zeros() -> None:
+    _, probs, target = rounded(200)
+    padded = torch.cat([probs, torch.full((5, 10), 1e-9).double(), torch.full((5, 10), math.nan).double()])
+    labels = torch.cat([target, target.new_full((10,), 255)])
+    found = TemperatureScaling().fit(padded, labels, input="probs", ignore_index=255)
+    plain = TemperatureScaling().fit(probs, target, input="probs")
+    assert (found.temperature, found.fitted_on, found.report) == (plain.temperature, plain.fitted_on, plain.report)
+
+
+def test_dense_probabilities_are_rows() -> None:
+    _, probs, target = rounded(120)
+    dense, labels = probs.view(2, 6, 10, 10).permute(0, 3, 1, 2), target.view(2, 6, 10)
+    one, two = (VectorScaling().fit(*of, input="probs") for of in ((dense, labels), (probs, target)))
+    assert one.fitted_on == two.fitted_on
+    got = one(dense, input="probs").permute(0, 2, 3, 1).reshape(-1, 10)
+    torch.testing.assert_close(got, two(probs, input="probs"), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (torch.tensor([[0.5, 0.6]]), "sum to 1"),
+        (torch.tensor([[2.0, -1.0]]), "lie in"),
+        (torch.tensor([0.5, 2.0]), "lie in"),
+    ],
+)
+def test_what_are_no_probabilities_is_refused(bad, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        TemperatureScaling().fit(bad, torch.zeros(len(bad), dtype=torch.int64), input="probs")
+    with pytest.raises(ValueError, match="input"):
+        TemperatureScaling().fit(bad, torch.zeros(len(bad), dtype=torch.int64), input="probabilities")
+
+
+def test_cross_fit_ranks_rounded_probabilities_as_exact_ones() -> None:
+    exact, probs, target = rounded(1000)
+    methods = ["temperature", "isotonic"]
+    one, two = (cross_fit(of, target, methods, input="probs", repeats=1) for of in (exact, probs))
+    assert one.recommended == two.recommended == "temperature"
+    assert two["as it is"].scores["nll"] == math.inf
+    assert two["temperature"].scores["nll"] < one["temperature"].scores["nll"] + 0.03
+    [note] = two["temperature"].notes
+    assert note.startswith("up to ")
+    assert "true classes have probability 0 in a fold: a 0 counts as 0.0005" in note
+
+
+def test_zeros_kind_and_digest_come_back_from_disk(tmp_path) -> None:
+    _, probs, target = rounded()
+    found = VectorScaling().fit(probs, target, input="probs")
+    save_calibrator(found, path := tmp_path / "c.safetensors")
+    back = load_calibrator(path)
+    assert back.fitted_on == found.fitted_on
+    assert back.report == found.report
+    assert torch.equal(back(probs, input="probs"), found(probs, input="probs"))
+
+
+def test_older_files_are_as_they_were(tmp_path) -> None:
+    _, probs, target = rounded()
+    found = VectorScaling().fit(probs, target, input="probs")
+    save_calibrator(found, path := tmp_path / "c.safetensors")
+    file_without(path, "fitted_on")
+    back = load_calibrator(path)
+    assert back.fitted_on is None
+    assert torch.equal(back(probs, input="probs"), back(log_probs(probs)))
+
+
+# The kind of what is given
+
+
+@pytest.mark.parametrize("name", SEES_OFFSET)
+def test_maps_that_see_an_offset_refuse_the_other_kind(name) -> None:
+    logits, target = sample()
+    probs = logits.softmax(1)
+    calibrator = forced(name).fit(logits, target)
+    with pytest.raises(ValueError, match=r"was fitted on logits, and these are probabilities: .* or fit one on prob"):
+        calibrator(probs, input="probs")
+    calibrator.fit(probs, target, input="probs")
+    with pytest.raises(ValueError, match="was fitted on probabilities, and these are logits"):
+        calibrator(logits)
+    calibrator(probs, input="probs")
+
+
+@pytest.mark.parametrize("name", [*(name for name in NAMES if name not in SEES_OFFSET), "isotonic+vector"])
+def test_the_others_take_both_and_give_the_same(name) -> None:
+    logits, target = sample(dtype=torch.float64)
+    calibrator = forced(name).fit(logits, target)
+    wanted = calibrator(logits + 3.0).softmax(1)
+    torch.testing.assert_close(calibrator(logits.softmax(1), input="probs").softmax(1), wanted, rtol=0, atol=1e-9)
+
+
+def test_two_columns_are_not_one_score() -> None:
+    logits, target = sample(num_classes=2)
+    with pytest.raises(ValueError, match="fitted on logits, and these are one score a sample"):
+        VectorScaling().fit(logits, target)(logits[:, 1] - logits[:, 0])
+
+
+def test_a_state_dict_knows_no_kind() -> None:
+    logits, target = sample()
+    bare = VectorScaling()
+    bare.load_state_dict(VectorScaling().fit(logits, target).state_dict())
+    assert torch.equal(bare(logits.softmax(1), input="probs"), bare(log_probs(logits.softmax(1))))
+
+
+def test_a_chain_that_fails_keeps_what_its_steps_were_fitted_on() -> None:
+    logits, target = sample()
+    chain = Chain(TemperatureScaling(), MatrixScaling()).fit(logits, target)
+    before = [(of.fitted_on, of.report) for of in (chain, *chain)]
+    with pytest.raises(ValueError, match="needs at least as many samples"):
+        chain.fit(logits[:10], target[:10])
+    assert [(of.fitted_on, of.report) for of in (chain, *chain)] == before
+
+
+# The same data again
+
+
+def test_digests_tell_data_apart() -> None:
+    logits, target = sample(5000, 3)
+    same = VectorScaling().fit(logits.numpy(), target.numpy()).fitted_on.digest
+    assert same == TemperatureScaling().fit(logits, target.roll(1)).fitted_on.digest == digest(logits)
+    others = [logits[1:], logits[:, :2], logits + 1e-3, logits.flip(0), torch.from_numpy(np.zeros((5000, 3)))]
+    assert len({same, *map(digest, others)}) == 6

@@ -1,0 +1,105 @@
+"""gamma stands where ``F.cross_entropy`` has its weights: neither is taken for the other; gamma as a tensor."""
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from dualfocal import losses as L
+from dualfocal.losses import dual_focal
+
+WITH_GAMMA = {"focal": L.focal_loss, "inverse_focal": L.inverse_focal_loss, "dual_focal": L.dual_focal_loss}
+SAYS = r"class weights are given as weight="
+OWN_FIRST = [name for name in L.LOSSES if name not in ("cross_entropy", "brier")]  # these take keywords only
+
+
+def problem(n: int, c: int = 5) -> tuple[Tensor, Tensor]:
+    return torch.randn(n, c), torch.randint(c, (n,))
+
+
+@pytest.mark.parametrize("name", OWN_FIRST)
+def test_modules_refuse_class_weights_in_the_first_place(name: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=SAYS):
+        L.LOSSES[name](torch.rand(5))
+
+
+@pytest.mark.parametrize("n", [4, 5])
+@pytest.mark.parametrize("name", [name for name in OWN_FIRST if not name.startswith("ada_")])
+def test_functions_refuse_class_weights_in_the_first_place(name: str, n: int) -> None:
+    """Also where there are as many rows as classes."""
+    logits, target = problem(n)
+    with pytest.raises((TypeError, ValueError), match=SAYS):
+        getattr(L, f"{name}_loss")(logits, target, torch.rand(5))
+    with pytest.raises((TypeError, ValueError), match=SAYS):
+        getattr(L, f"{name}_loss")(logits, target.new_ones(n, 5) / 5, torch.rand(5))
+
+
+@pytest.mark.parametrize("name", ["label_smoothing", "mmce", "kde_xe"])
+def test_compiled_functions_refuse_them_too(name: str) -> None:
+    compiled = torch.compile(getattr(L, f"{name}_loss"), backend="eager")
+    with pytest.raises(Exception, match=SAYS):
+        compiled(*problem(5), torch.rand(5))
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("name", WITH_GAMMA)
+def test_gamma_beside_the_logits_is_never_ambiguous(name: str) -> None:
+    loss = WITH_GAMMA[name]
+    for n in (4, 5):
+        logits, target = problem(n)
+        gamma = 5 * torch.rand(n, 1)
+        true = torch.stack([loss(logits[i], target[i], gamma[i].item()) for i in range(n)])
+        torch.testing.assert_close(loss(logits, target, gamma, reduction="none"), true)
+        torch.testing.assert_close(loss(logits[0], target[0], gamma[0]), true[0])
+    dense, pixels, gammas = torch.randn(5, 5, 3), torch.randint(5, (5, 3)), torch.rand(5, 1, 3)
+    true = loss(dense, pixels, gammas[:, 0])
+    torch.testing.assert_close(loss(dense, pixels, gammas), true)
+
+
+@pytest.mark.parametrize("name", WITH_GAMMA)
+@pytest.mark.parametrize("soft", [False, True])
+def test_forward_mode_in_gamma(name: str, soft: bool) -> None:
+    """With plain logits; the closed form has no derivative in gamma."""
+    logits, target = problem(4)
+    if soft:
+        target = torch.nn.functional.one_hot(target, 5).float()
+    gamma = torch.tensor(2.0, requires_grad=True)
+    (slope,) = torch.autograd.grad(WITH_GAMMA[name](logits, target, gamma), gamma)
+    with forward_ad.dual_level():
+        loss = WITH_GAMMA[name](logits, target, forward_ad.make_dual(gamma.detach(), torch.tensor(1.0)))
+        torch.testing.assert_close(forward_ad.unpack_dual(loss).tangent, slope)
+
+
+def test_the_warning_of_two_classes_comes_again_when_it_was_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dual_focal, "_warned_of_two_classes", False)
+    for _ in range(2):
+        with pytest.raises(UserWarning, match="two classes"):  # pytest runs with warnings as errors
+            L.dual_focal_loss(*problem(3, 2))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        L.dual_focal_loss(*problem(3, 2))
+        L.dual_focal_loss(*problem(3, 2))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("call", [L.dual_focal_loss, L.DualFocalLoss(), L.AdaDualFocalLoss()], ids=["f", "m", "ada"])
+def test_the_warning_of_two_classes_points_here(call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dual_focal, "_warned_of_two_classes", False)
+    with pytest.warns(UserWarning, match="two classes") as seen:
+        call(*problem(3, 2))
+    assert seen[0].filename == __file__
+
+
+@pytest.mark.parametrize("cls", [L.AdaFocalLoss, L.AdaDualFocalLoss])
+def test_adaptive_state_is_never_half(cls: type[L.AdaFocalLoss]) -> None:
+    true = cls()
+    default = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        criterion = cls()
+    finally:
+        torch.set_default_dtype(default)
+    for name, state in true.state_dict().items():
+        torch.testing.assert_close(criterion.state_dict()[name], state, rtol=0, atol=0)
