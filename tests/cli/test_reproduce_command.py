@@ -88,7 +88,7 @@ def test_the_file_has_the_whole_table(tmp_path: Path, monkeypatch: pytest.Monkey
             run.path.mkdir(parents=True)
             changed = ["lr=7"] if name.endswith("brier") and seed == 12 else []
             run.write_json("recipe.json", wanted[name].recipe.with_settings([f"seed={seed}", *changed]).to_dict())
-            scores = {"ece": seed / 1000}
+            scores = {"ece": seed / 1000, "inference": {"floors": {"ece": {"mean": 0.004}}}}
             scaled = {"temperature_ece": {"temperature": 2.0, "test": scores}}
             run.write_json("result.json", {"schema": 1, "test": scores, "calibrated": scaled, "notes": [name]})
     monkeypatch.setattr(command, "run_study", lambda *_, **__: {})

@@ -162,7 +162,7 @@ def fake(folder: Path, *, seed: int = 0, sharper: float = 2.0, precision: str = 
     save_file(named, folder / PREDICTIONS)
     torch.manual_seed(0)
     save_file(make_model("small_cnn", num_classes=10, in_channels=3).state_dict(), folder / MODEL)
-    before, after = evaluate(logits, target).to_dict(), evaluate(logits / sharper, target).to_dict()
+    before, after = (evaluate(of, target, inference=True).to_dict() for of in (logits, logits / sharper))
     scaled = {"temperature_ece": {"temperature": sharper, "test": after, "val": after}}
     run.write_json(RESULT, {"schema": 1, "num_classes": 10, "in_channels": 3, "test": before, "calibrated": scaled})
     return run
@@ -279,6 +279,19 @@ def test_rows_stand_beside_the_published_cells(tmp_path: Path) -> None:
     assert [before.stage, after.stage] == ["before", "after"]
     assert before.ours == [Run(tmp_path / str(seed)).result["test"]["ece"] for seed in (1, 2)]
     assert after.temperatures == [2.0, 2.0]
+    results = [Run(tmp_path / str(seed)).result for seed in (1, 2)]
+    scaled = [result["calibrated"]["temperature_ece"]["test"] for result in results]
+    assert before.floors == [result["test"]["inference"]["floors"]["ece"]["mean"] for result in results]
+    assert after.floors == [of["inference"]["floors"]["ece"]["mean"] for of in scaled]
+    assert before.floor == pytest.approx(sum(before.floors) / 2)
+
+
+def test_an_error_has_no_floor(tmp_path: Path) -> None:
+    table, name = published("error"), "cifar10 resnet50 dual_focal"
+    fake(tmp_path / "1")
+    (row,) = rows_of(table, {name: trainings(table)[name]}, {(name, 1): tmp_path / "1"})
+    assert row.ours
+    assert row.floor is None
 
 
 def test_the_brier_table_has_both_readings(tmp_path: Path) -> None:
@@ -349,9 +362,12 @@ def test_one_more_run_stays_where_numbers_can_be(metric: str, largest: float) ->
 
 def test_a_row_of_some_seeds() -> None:
     training = trainings(published("table1"))["cifar10 resnet50 dual_focal"]
-    row = Row(training, "ece", "after", None, None, [0.1, 0.2, 0.3], [1.0, 2.0, 3.0], None, (1, 4, 7))
+    row = Row(
+        training, "ece", "after", None, None, [0.1, 0.2, 0.3], [1.0, 2.0, 3.0], None, (1, 4, 7), [0.01, 0.02, 0.03]
+    )
     some = row.of_seeds([7, 1])
     assert (some.ours, some.temperatures, some.seeds) == ([0.1, 0.3], [1.0, 3.0], (1, 7))
+    assert some.floors == [0.01, 0.03]
 
 
 def test_coverage_of_the_interval() -> None:

@@ -23,7 +23,7 @@ from dualfocal.train import Run
 STEP = {"resnet50": 6.73, "wide_resnet26_10": 11.16, "densenet121": 12.61}
 STEPS = {"cifar10": 352, "cifar100": 352}  # an epoch
 
-HEADINGS = ("training", "number", "published", "ours", "seeds", "one more run", "agrees")
+HEADINGS = ("training", "number", "published", "ours", "floor", "seeds", "one more run", "agrees")
 
 
 def show(printer: Console, table: Table, rows: list[Row], notes: list[str]) -> None:
@@ -129,7 +129,8 @@ def _cells(row: Row) -> list[str]:
     interval = row.interval
     where = "" if interval is None else " to ".join(f"{factor * end:.{decimals}f}" for end in interval)
     agrees = {True: "yes", False: "no", None: ""}[row.agrees]
-    return [row.training.label, number, theirs, ours, str(len(row.ours)), where, agrees]
+    floor = "" if row.floor is None else f"{factor * row.floor:.{decimals}f}"
+    return [row.training.label, number, theirs, ours, floor, str(len(row.ours)), where, agrees]
 
 
 def _scale(row: Row) -> tuple[float, int]:
@@ -140,7 +141,7 @@ def _scale(row: Row) -> tuple[float, int]:
 
 def markdown(title: str, table: Table, rows: list[Row], notes: list[str]) -> str:
     """The table as a file, with what there is to know."""
-    lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|---:|---:|---:|---:|---|"]
+    lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|---:|---:|---:|---:|---:|---|"]
     lines += [f"| {' | '.join(_cells(row))} |" for row in rows]
     remarks = [f"Note: {note}." for note in notes]
     return "\n".join([f"# {title}", "", *lines, "", _explanation(table), *remarks]) + "\n"
@@ -149,7 +150,8 @@ def markdown(title: str, table: Table, rows: list[Row], notes: list[str]) -> str
 def _explanation(table: Table) -> str:
     notes = " ".join(table.notes)
     return (
-        "Published and ours as the paper prints them; ours are means over the seeds. One more run: where it would "
+        "Published and ours as the paper prints them; ours are means over the seeds. Floor: what a perfectly "
+        "calibrated model with our confidences would show by chance. One more run: where it would "
         f"fall, {100 * LEVEL:.0f} % of the time; agrees: whether the published run lies there. {notes}"
     )
 
@@ -170,6 +172,7 @@ def content_of(table: Table, title: str, rows: list[Row], notes: list[str], fail
                 "erratum": None if row.published is None else row.published.erratum,
                 "seeds": list(row.seeds),
                 "ours": [finite(value) for value in row.ours],
+                "floors": row.floors,
                 "standard_error": row.standard_error,
                 "published_standard_error": None if row.published_error is None else row.published_error.value,
                 "temperatures": row.temperatures,

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from dualfocal.train import Run, RunError
 from dualfocal.train.run import RESULT
 
 LEVEL = 0.9
+FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")  # metrics that have one
 # The largest value there is, of what is no share of samples or of probability.
 LARGEST = {"nll": math.inf, "brier": 2.0, "rbs": math.sqrt(2), "kde_ece": 2.0}
 
@@ -38,6 +39,8 @@ class Row:
     """The standard error of a published mean."""
     seeds: tuple[int, ...] = ()
     """Of ``ours``."""
+    floors: list[float] = field(default_factory=list)
+    """What a calibrated model with the confidences of each of ``ours`` would show by chance; of calibration errors."""
 
     def of_seeds(self, seeds: Collection[int]) -> "Row":
         """What the runs of some seeds alone say."""
@@ -47,6 +50,7 @@ class Row:
             ours=[self.ours[place] for place in places],
             temperatures=[self.temperatures[place] for place in places] if self.temperatures else [],
             seeds=tuple(self.seeds[place] for place in places),
+            floors=[self.floors[place] for place in places] if self.floors else [],
         )
 
     @property
@@ -58,6 +62,11 @@ class Row:
     def mean(self) -> float:
         """Over the seeds."""
         return statistics.mean(self.ours) if self.ours else math.nan
+
+    @property
+    def floor(self) -> float | None:
+        """Over the seeds; None: the metric has none, or there is no run."""
+        return statistics.mean(self.floors) if self.floors else None
 
     @property
     def standard_error(self) -> float | None:
@@ -148,7 +157,9 @@ def rows_of(
             if variant == "mean" and cell is not None:
                 same = {"method": cell.method, "metric": metric, "stage": stage, "variant": "standard_error"}
                 error = table.find(data=cell.data, model=cell.model, **same)[0]
-            rows.append(Row(training, metric, stage, variant, cell, values, temperatures, error, seeds))
+            has_floor = finished if metric in FLOORS else []
+            floors = [_number(run, *_place(stage), "inference", "floors", metric, "mean") for run in has_floor]
+            rows.append(Row(training, metric, stage, variant, cell, values, temperatures, error, seeds, floors))
     return rows
 
 
@@ -163,8 +174,12 @@ def value_of(
     if metric == "kde_ece":
         logits, target = run.predictions()
         return float(kde_ece(logits / _temperature(run) if stage == "after" else logits, target))
-    where = ("calibrated", "temperature_ece", "test") if stage == "after" else ("test",)
+    where = _place(stage)
     return 1 - _number(run, *where, "error") if metric == "accuracy" else _number(run, *where, metric)
+
+
+def _place(stage: str | None) -> tuple[str, ...]:
+    return ("calibrated", "temperature_ece", "test") if stage == "after" else ("test",)
 
 
 def _temperature(run: Run) -> float:
