@@ -16,7 +16,7 @@ METHOD: tuple[Erratum, ...] = (
         "bootstrap-intervals",
         "Figure 3 and the code behind it",
         "The pivotal bootstrap of the ECE, 1000 resamples, does not hold its 90 %: it held the truth of calibrated "
-        "models in 31 to 52 % of our simulations with 500 samples or more.",
+        "models in about four in ten of our simulations with 500 samples or more.",
         "The debiased error has an interval whose coverage is tested; see benchmarks/inference_coverage.py.",
         "evaluate(logits, target, inference=True, convention='published')",
     ),
