@@ -269,7 +269,7 @@ def test_plot_has_a_diagram_for_each_method(run, monkeypatch):
     [
         ("temprature", ["'temprature'", *CALIBRATORS]),
         ("temperature,vektor", ["'vektor'", "vector"]),
-        ("temperature,vector,temperature", ["--calibrate: temperature is given more than once"]),
+        ("temperature,vector,temperature", ["calibrators must differ, temperature is given more than once"]),
         ("temperature,", ["there is no calibrator ''"]),
         ("", ["there is no calibrator ''"]),
         ("as it is", ["'as it is'"]),

@@ -97,6 +97,7 @@ def fit_and_score(
         else:
             assert calibrator.report is not None
             changed, notes = float((before != calibrated.argmax(1)).double().mean()), calibrator.report.notes
+            notes = notes if calibrator.report.converged else (*notes, "the fit did not converge")
             draws = {"num_bins": num_bins, "seed": seed}
             found.append(unranked(name, [scored], [(after, seen)], **draws, changed=changed, notes=notes))
             fitted[name] = calibrator

@@ -1,6 +1,7 @@
 """Calibrators that were tried on data that their fits had not seen: a table, notes, and which one to use."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from dualfocal.metrics.evaluation import finite, text_table
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class Tried(ABC):
     """Calibrators and the model as it is, by NLL; ``print`` it, or see :meth:`to_dict`."""
 
     methods: tuple[Scored, ...]  # the lowest NLL first; the model as it is is one of them
@@ -42,9 +43,9 @@ class Tried:
         names = ", ".join(self.left_out)
         return f"{text} {classes} no sample here: left out of this advice is what all but rules {them} out ({names})."
 
+    @abstractmethod
     def caveat(self) -> str:
         """What the numbers are of."""
-        raise NotImplementedError
 
     def notes(self) -> dict[str, list[str]]:
         """What the fits had to say, and which methods did."""
@@ -104,8 +105,9 @@ class Tried:
             "left_out": list(self.left_out),
         }
 
+    @abstractmethod
     def _how(self) -> dict[str, object]:
-        raise NotImplementedError
+        """How they were come by, for :meth:`to_dict`."""
 
     def __str__(self) -> str:
         refused = [f"{name} refused: {reason}" for name, reason in self.refused.items()]

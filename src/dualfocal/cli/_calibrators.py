@@ -5,22 +5,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from dualfocal.calibrators import CALIBRATORS, Calibrator, CrossFit, cross_fit, make_calibrator
+from dualfocal.calibrators import Calibrator, CrossFit, cross_fit
 from dualfocal.calibrators.held_out import HeldOut, fit_and_score
 from dualfocal.cli._common import print_table
 from dualfocal.predictions import Predictions
 from dualfocal.report.calibrated import validation_part
 from dualfocal.report.subjects import Reading
-
-
-def parse_methods(text: str, force: bool) -> dict[str, Calibrator]:
-    """Unfitted calibrators by name, from names separated by commas, or `all`."""
-    names = list(CALIBRATORS) if text == "all" else [name.strip() for name in text.split(",")]
-    if len(set(names)) < len(names):
-        raise ValueError(
-            f"--calibrate: {next(name for name in names if names.count(name) > 1)} is given more than once"
-        )
-    return {name: make_calibrator(name, force=force) for name in names}
 
 
 def try_calibrators(

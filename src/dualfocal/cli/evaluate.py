@@ -13,9 +13,9 @@ from rich.console import Console
 from torch import Tensor
 
 from dualfocal import metrics
-from dualfocal.calibrators import CALIBRATORS, CrossFit
+from dualfocal.calibrators import CALIBRATORS, CrossFit, make_calibrator
 from dualfocal.calibrators.held_out import HeldOut
-from dualfocal.cli._calibrators import parse_methods, print_tried, try_calibrators
+from dualfocal.cli._calibrators import print_tried, try_calibrators
 from dualfocal.cli._common import (
     FILES,
     AsJson,
@@ -39,6 +39,7 @@ from dualfocal.cli._groups import by_group, check_groups, groups_follow_labels, 
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics._rows import as_rows
 from dualfocal.predictions import Predictions, load_predictions
+from dualfocal.report.calibrated import parse_methods
 from dualfocal.report.subjects import Reading
 
 FLOOR = "floor: what a perfectly calibrated model with these confidences scores by chance"
@@ -107,7 +108,8 @@ def evaluate(
         if group_by is not None and not inference:
             raise ValueError("--group-by needs inference, to tell groups from noise")
         check_plot(plot)
-        methods = {} if calibrate is None else parse_methods(calibrate, force)
+        names = () if calibrate is None else parse_methods(calibrate)
+        methods = {name: make_calibrator(name, force=force) for name in names}
         if len(set(files)) < len(files):
             raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
         loaded = {
