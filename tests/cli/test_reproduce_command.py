@@ -117,12 +117,17 @@ def test_one_cell_end_to_end(finished: tuple[Path, list[str], subprocess.Complet
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert "SHORTENED to 0.001 of the paper's epochs, CHANGED: data.val_size=8, batch_size=16" in text
-    assert "0.46" in text
+    assert "0.46 (1.0)" in text  # after scaling, by which temperature, theirs and ours
     (file,) = (folder / "paper").glob("table1-x0.001-set-*.json")
     content = json.loads(file.read_text())
     before, after = content["rows"]
     assert (before["published"], before["stage"], after["stage"]) == (0.0046, "before", "after")
     assert len(before["ours"]) == len(after["temperatures"]) == 2
+    assert (before["published_temperature"], after["published_temperature"]) == (None, 1.0)
+    low, high = sorted(after["temperatures"])
+    ours = f"{100 * sum(after['ours']) / 2:.2f} ({low:.1f}{'' if low == high else f' to {high:.1f}'})"
+    assert ours in file.with_suffix(".md").read_text()
+    assert "agrees" in done.stdout.split("Published and ours")[0]
     assert before["interval"][0] < before["ours"][0] < before["interval"][1]
     assert before["agrees"] in (True, False)
     (run,) = (folder / "paper" / "runs").glob("cifar10_resnet50_dual_focal_x0.001_set-*-seed1")
@@ -145,6 +150,9 @@ def test_fewer_seeds_lose_nothing_of_what_was_written(
     assert [row["seeds"] for row in shown["rows"]] == [[2], [2]]
     assert [row["ours"] for row in shown["rows"]] == [row["ours"][1:] for row in whole["rows"]]
     assert shown["rows"][0]["agrees"] is None
+    columns = reproduce(*command[:-1], "2", cwd=folder).stdout.split("Published and ours")[0]
+    assert "seeds" in columns
+    assert "agrees" not in columns  # one seed: nothing would stand there
     assert (file.read_text(), file.with_suffix(".md").read_text()) == before
 
 

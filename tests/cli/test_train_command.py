@@ -148,7 +148,7 @@ def test_stderr_has_a_line_per_epoch_as_the_log_has_it(made):
     assert made.err.splitlines() == [
         f"epoch {line['epoch']}/3  lr {line['lr']:.4g}  loss {line['train_loss']:.4f}  "
         f"val error {100 * line['val_error']:.2f} %  ECE {100 * line['val_ece']:.2f} %  NLL {line['val_nll']:.4f}  "
-        f"{line['images_per_second']:,.0f} images/s  {line['seconds']:.1f} s"
+        f"{line['images_per_second']:,.0f} samples/s  {line['seconds']:.1f} s"
         for line in Run(made.folder).log
     ]
 
@@ -222,6 +222,21 @@ def test_a_rank_among_one_process_is_not_heeded(record, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert record("train", "digits", "--set", "epochs=1", "--out", "a")["epochs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE, as set by torchrun, must be a whole number, got 'two'"),
+        ({"WORLD_SIZE": "2", "RANK": ""}, "RANK, as set by torchrun, must be a whole number, got ''"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "-1"}, "LOCAL_RANK, as set by torchrun, must be a whole"),
+    ],
+)
+def test_what_torchrun_would_not_set_is_refused(refused, monkeypatch, settings, named):
+    for variable, value in settings.items():
+        monkeypatch.setenv(variable, value)
+    assert named in refused("train", "digits", "--set", "epochs=1", "--out", "a")
+    assert not Path("a").exists()
 
 
 @pytest.mark.filterwarnings("default")

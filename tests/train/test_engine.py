@@ -781,14 +781,14 @@ def test_lines_on_stderr(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     for line, of in zip(lines, run.log, strict=True):
         assert line.startswith(f"epoch {of['epoch']}/3  lr 0.1  loss {of['train_loss']:.4f}  ")
         assert f"val error {100 * of['val_error']:.2f} %  ECE {100 * of['val_ece']:.2f} %" in line
-        assert f"NLL {of['val_nll']:.4f}  {of['images_per_second']:,.0f} images/s  {of['seconds']:.1f} s" in line
+        assert f"NLL {of['val_nll']:.4f}  {of['images_per_second']:,.0f} samples/s  {of['seconds']:.1f} s" in line
 
 
 @pytest.mark.usefixtures("_no_terminal", "quick")
 def test_lines_without_validation(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.warns(UserWarning, match="no validation part"):
         go(recipe_for(toy, data_options={"val_size": 0}, epochs=1), tmp_path / "run", progress=True)
-    assert re.fullmatch(r"epoch 1/1  lr 0\.1  loss \d\.\d{4}  [\d,]+ images/s  \d+\.\d s\n", capsys.readouterr().err)
+    assert re.fullmatch(r"epoch 1/1  lr 0\.1  loss \d\.\d{4}  [\d,]+ samples/s  \d+\.\d s\n", capsys.readouterr().err)
 
 
 def test_nothing_is_printed_if_so_wished(toy: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -817,10 +817,10 @@ def test_bars(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             bars.step(16, torch.tensor(4.0), 8)
         bars.progress.refresh()
         assert re.search(r"3 epochs .* 67%", plain(text))
-        assert re.search(r"epoch 2 .* 100% .* loss 0\.5000  [\d,]+ images/s", plain(text))
+        assert re.search(r"epoch 2 .* 100% .* loss 0\.5000  [\d,]+ samples/s", plain(text))
         bars.epoch({**line, "images_per_second": 1234.5, "seconds": 2.0})
         bars.progress.refresh()
-        assert "epoch 2/3  lr 0.1  loss 0.2500  val error 12.50 %  ECE 6.25 %  NLL 0.5000  1,234 images/s" in plain(
+        assert "epoch 2/3  lr 0.1  loss 0.2500  val error 12.50 %  ECE 6.25 %  NLL 0.5000  1,234 samples/s" in plain(
             text
         )
         assert re.search(r"3 epochs .* 67% .* val error 12\.50 %  ECE 6\.25 %", plain(text))

@@ -29,10 +29,12 @@ HEADINGS = ("training", "number", "published", "ours", "floor", "seeds", "one mo
 def show(printer: Console, table: Table, rows: list[Row], notes: list[str]) -> None:
     """On a terminal."""
     shown = Shown(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for i, heading in enumerate(HEADINGS):
-        shown.add_column(Text(heading), justify="left" if i < 2 else "right", overflow="fold")
-    for row in rows:
-        shown.add_row(*map(Text, _cells(row)))
+    cells = [_cells(row) for row in rows]
+    filled = [i for i in range(len(HEADINGS)) if i < 4 or any(line[i] for line in cells)]
+    for i in filled:
+        shown.add_column(Text(HEADINGS[i]), justify="left" if i < 2 else "right", overflow="fold")
+    for line in cells:
+        shown.add_row(*(Text(line[i]) for i in filled))
     printer.print(shown)
     printer.print(_explanation(table), markup=False, highlight=False)
     for note in notes:
@@ -126,6 +128,10 @@ def _cells(row: Row) -> list[str]:
     if row.published_error is not None:
         theirs += f" ± {row.published_error.printed}"
         ours += "" if row.standard_error is None else f" ± {factor * row.standard_error:.{decimals}f}"
+    if row.published is not None and row.published.temperature is not None:
+        theirs += f" ({row.published.temperature:.1f})"
+    if row.temperatures:
+        ours += f" ({' to '.join(f'{t:.1f}' for t in sorted({min(row.temperatures), max(row.temperatures)}))})"
     interval = row.interval
     where = "" if interval is None else " to ".join(f"{factor * end:.{decimals}f}" for end in interval)
     agrees = {True: "yes", False: "no", None: ""}[row.agrees]
@@ -150,9 +156,10 @@ def markdown(title: str, table: Table, rows: list[Row], notes: list[str]) -> str
 def _explanation(table: Table) -> str:
     notes = " ".join(table.notes)
     return (
-        "Published and ours as the paper prints them; ours are means over the seeds. Floor: what a perfectly "
-        "calibrated model with our confidences would show by chance. One more run: where it would "
-        f"fall, {100 * LEVEL:.0f} % of the time; agrees: whether the published run lies there. {notes}"
+        "Published and ours as the paper prints them, the temperature in brackets; ours are means over the seeds. "
+        "Floor: what a perfectly calibrated model with our confidences would show by chance. One more run, with two "
+        f"seeds or more: where it would fall, {100 * LEVEL:.0f} % of the time; agrees: whether the published run lies "
+        f"there. {notes}"
     )
 
 
@@ -176,6 +183,7 @@ def content_of(table: Table, title: str, rows: list[Row], notes: list[str], fail
                 "standard_error": row.standard_error,
                 "published_standard_error": None if row.published_error is None else row.published_error.value,
                 "temperatures": row.temperatures,
+                "published_temperature": None if row.published is None else row.published.temperature,
                 "interval": None if row.interval is None else list(row.interval),
                 "agrees": row.agrees,
             }

@@ -62,7 +62,8 @@ def train(
 
         torchrun --nproc-per-node=4 -m dualfocal train cifar10_resnet50
     """
-    first = rank_and_size()[0] == 0  # of the processes that torchrun starts
+    with bad_input_ends():
+        first = rank_and_size()[0] == 0  # of the processes that torchrun starts
     printer, _ = consoles(as_json or not first)
     with bad_input_ends():
         path = Path(name)

@@ -112,7 +112,7 @@ class Bars(Lines):
         """Move the bars, and look at the loss, only now and then."""
         self.done += num_samples
         if (passed := time.monotonic() - self.looked) > EVERY:
-            note = f"loss {float(loss) / share:.4f}  {(self.done - self.counted) / passed:,.0f} images/s"
+            note = f"loss {float(loss) / share:.4f}  {(self.done - self.counted) / passed:,.0f} samples/s"
             self.progress.update(self.all, completed=self.before + self.done)
             self.progress.update(self.this, completed=self.done, note=note)
             self.looked, self.counted = time.monotonic(), self.done
@@ -191,7 +191,7 @@ def make_display(run: Run, tensorboard: bool, progress: bool) -> Silent:
 
 def describe(line: Line, epochs: int) -> str:
     """An epoch in one line."""
-    speed = "" if line["images_per_second"] is None else f"{line['images_per_second']:,.0f} images/s  "
+    speed = "" if line["images_per_second"] is None else f"{line['images_per_second']:,.0f} samples/s  "
     took = f"{speed}{line['seconds']:.1f} s"
     start = f"epoch {line['epoch']:{len(str(epochs))}}/{epochs}  lr {line['lr']:.4g}  loss {line['train_loss']:.4f}"
     return "  ".join(part for part in (start, short(line), took) if part)

@@ -116,10 +116,10 @@ def processes(device: str | torch.device | None) -> Iterator[Group]:
             its local rank.
 
     Raises:
-        ValueError: no such device.
+        ValueError: no such device; or torchrun's variables are no numbers.
     """
     rank, size = rank_and_size()
-    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")) if size > 1 else None)
+    chosen = choose_device(device, _number("LOCAL_RANK", 0) if size > 1 else None)
     if size == 1:
         with torch.cuda.device(chosen) if chosen.type == "cuda" else nullcontext():
             yield Group(0, 1, chosen)
@@ -138,9 +138,20 @@ def processes(device: str | torch.device | None) -> Iterator[Group]:
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Which process this is, of how many, as torchrun says it; a rank among one process is that of something else."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    return (int(os.environ.get("RANK", "0")), size) if size > 1 else (0, 1)
+    """Which process this is, of how many, as torchrun says it; a rank among one process is that of something else.
+
+    Raises:
+        ValueError: a variable of torchrun's is set to something else than a number.
+    """
+    size = _number("WORLD_SIZE", 1)
+    return (_number("RANK", 0), size) if size > 1 else (0, 1)
+
+
+def _number(variable: str, default: int) -> int:
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal():
+        raise ValueError(f"the variable {variable}, as set by torchrun, must be a whole number, got {text!r}")
+    return int(text)
 
 
 def choose_device(asked: str | torch.device | None, local_rank: int | None = None) -> torch.device:
