@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dualfocal import metrics
-from dualfocal.calibrators import log_probs
+from dualfocal.calibrators._inputs import log_probs
 from dualfocal.metrics._ranked import Ranked
 from dualfocal.metrics.bins import ONE, BinStats, to_units
 from dualfocal.metrics.calibration import adaptive_error
@@ -129,7 +129,9 @@ def expected(
     if data["kind"] == "probs" and temperature == 1:
         options["input"] = "probs"
     else:
-        values = (values if data["kind"] == "logits" else log_probs(values.double())).double() / temperature
+        if data["kind"] == "probs":
+            values = log_probs(values.double(), tuple(data["zeros"]))
+        values = values.double() / temperature
     ece = metrics.adaptive_ece if mass else metrics.ece
     return {
         "count": len(target),

@@ -95,6 +95,29 @@ def test_the_page_says_what_python_says_of_the_file(browser, tmp_path, monkeypat
     assert block["kind"] == ("log_sums" if name == "many classes" else kind)
 
 
+@pytest.mark.parametrize("num_classes", [2, 3, 150])
+def test_a_probability_of_0_is_one_that_was_rounded_away(browser, tmp_path, monkeypatch, num_classes):
+    """Half of the smallest other one, as for calibrators; not 1e-38, which would decide the NLL alone."""
+    monkeypatch.setattr(html, "deal", lambda samples, room: [60_000])
+    logits = (8 if num_classes == 2 else 4) * RNG.normal(size=(120, num_classes))
+    target = (logits / 3 + RNG.gumbel(size=logits.shape)).argmax(1)
+    probs = softmax(logits).round(2 if num_classes < 150 else 4)
+    probs /= probs.sum(1, keepdims=True)
+    assert (probs[np.arange(120), target] == 0).any()
+    np.savez(tmp_path / "p.npz", probs=probs.astype(np.float32), target=target)
+    write_report([tmp_path / "p.npz"], tmp_path / "p.html", calibrators=())
+    given = probs.astype(np.float32).astype(np.float64)
+    places = given.T if num_classes == 2 else [given]
+    zeros = [min(of[of > 0].min() / 2, num_classes**-2) for of in places]
+    logs = np.log(np.where(given == 0, zeros, given)) / 2
+    logs -= logs.max(1, keepdims=True)
+    nll = np.log(np.exp(logs).sum(1)) - logs[np.arange(120), target]
+    assert contents_of(tmp_path / "p.html")["runs"][0]["data"]["kind"] == ("probs" if num_classes < 150 else "log_sums")
+    with opened(browser, tmp_path / "p.html") as page:
+        page.locator("#temperature").fill("1")  # an octave: T = 2
+        assert read(page)["nll"] == pytest.approx(nll.mean(), rel=1e-5)
+
+
 def test_forecasts_of_class_one_are_called_so(browser, pages, folder):
     page_file = pages("scores")
     with np.load(folder / "scores.npz") as file:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.calibrators import log_probs
+from dualfocal.calibrators._inputs import log_probs, smallest
 from dualfocal.metrics._rows import Rows
 from dualfocal.metrics._scan import Scan
 
@@ -44,6 +44,7 @@ class Embedded:
     exact: bool  # whether confidence and NLL at T = 1 come along
     edge_bits: int  # to which edges of bins are rounded at T = 1
     clipped: bool  # whether logits lie further below the largest than float32 can say
+    zeros: tuple[float, ...]  # what a probability of 0 counts as at other temperatures, of two classes for each
     temperatures: tuple[float, ...]  # of log_sums; () otherwise
     text: str
 
@@ -59,6 +60,7 @@ class Embedded:
             "exact": self.exact,
             "edgeBits": self.edge_bits,
             "clipped": self.clipped,
+            "zeros": list(self.zeros),
             "temperatures": list(self.temperatures),
         }
 
@@ -87,9 +89,10 @@ def embed(
         chosen = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:count].sort().values
     values, target = rows.values[chosen], rows.target[chosen]
     exact = few or rows.values.dtype == torch.float64
+    zeros = smallest(rows) if rows.input == "probs" and n else ()
     clipped = False
     if few:
-        logits = values if rows.input == "logits" else log_probs(values)
+        logits = values if rows.input == "logits" else log_probs(values, zeros)
         sums, of_target = _log_sums(logits, target, temperatures)
         of_target, clipped = _in_range(of_target)
         arrays: tuple[Tensor, ...] = (sums, of_target)
@@ -110,6 +113,7 @@ def embed(
         exact=exact,
         edge_bits=SIGNIFICANT[rows.dtype],
         clipped=clipped,
+        zeros=zeros,
         temperatures=temperatures if few else (),
         text=base64.b64encode(text).decode(),
     )

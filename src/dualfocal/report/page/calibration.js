@@ -3,7 +3,6 @@
 // browser test compares every figure with them.
 const Calibration = (() => {
   const ONE = 2 ** 32; // confidences are rounded to multiples of 2^-32, as in metrics/bins.py
-  const TINY = 1.1754943508222875e-38; // smallest normal float32: what calibrators take for a probability of 0
   const CHANCE = 1.96; // standard errors that chance stays within 19 times of 20
 
   // The arrays of a block of base64; `spec` says which.
@@ -74,13 +73,16 @@ const Calibration = (() => {
   function fromLogits(data, i, temperature) {
     const { values, numClasses } = data,
       start = i * numClasses;
-    const log = data.kind === "probs" ? (p) => Math.log(Math.max(p, TINY)) : (z) => z;
-    const peak = log(values[start + data.predicted[i]]);
+    const logit = (c) => (data.kind === "probs" ? Math.log(values[start + c] || zero(data, c)) : values[start + c]);
+    const peak = logit(data.predicted[i]);
     let total = 0;
-    for (let c = 0; c < numClasses; c++) total += Math.exp((log(values[start + c]) - peak) / temperature);
-    const own = data.positive ? Math.exp((log(values[start + 1]) - peak) / temperature) : 1;
-    return [own / total, Math.log(total) - (log(values[start + data.target[i]]) - peak) / temperature];
+    for (let c = 0; c < numClasses; c++) total += Math.exp((logit(c) - peak) / temperature);
+    const own = data.positive ? Math.exp((logit(1) - peak) / temperature) : 1;
+    return [own / total, Math.log(total) - (logit(data.target[i]) - peak) / temperature];
   }
+
+  // What a probability of 0 counts as, in which calibrators agree: it has been rounded away.
+  const zero = (data, c) => data.zeros[data.zeros.length > 1 ? c : 0];
 
   // Probabilities count as they are given, also where they do not quite sum to 1.
   function fromProbs(data, i) {
