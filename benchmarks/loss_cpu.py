@@ -2,9 +2,9 @@
 
     python benchmarks/loss_cpu.py [--csv benchmarks/results/loss_cpu.csv] [--seconds 10]
 
-float32 logits, class-index targets, mean reduction, gamma 5. All contenders of a row are timed in turn, call by call,
-in one process, so that a busy machine slows them alike; medians are reported. "compiled" is
-torch.compile(fullgraph=True) against compiled cross-entropy; compilation is not timed.
+float32 logits, mean reduction, gamma 5; targets are class indices, or probabilities, as mixup makes them ("soft"). All
+contenders of a row are timed in turn, call by call, in one process, so that a busy machine slows them alike; medians
+are reported. "compiled" is torch.compile(fullgraph=True) against compiled cross-entropy; compilation is not timed.
 """
 
 import argparse
@@ -44,6 +44,14 @@ def published(logits: Tensor, target: Tensor) -> Tensor:
     return (-((1 - p_k[:, 0] + p_j) ** 5.0) * log_p_k).mean()
 
 
+def published_soft(logits: Tensor, target: Tensor) -> Tensor:
+    """The same for target probabilities: every class in the target's place, its rival the next below it."""
+    p, log_p = F.softmax(logits, dim=1), F.log_softmax(logits, dim=1)
+    ranked, order = p.sort(dim=1)
+    p_j = torch.zeros_like(p).scatter(1, order, F.pad(ranked[:, :-1], (1, 0)))
+    return -(target * (1 - p + p_j) ** 5.0 * log_p).sum(1).mean()
+
+
 def medians(losses: dict[str, Loss], logits: Tensor, target: Tensor, seconds: float) -> dict[str, float]:
     """Median milliseconds of one forward and backward, the contenders taking turns."""
 
@@ -72,7 +80,8 @@ def measure(seconds: float) -> list[dict[str, object]]:
         torch.compiler.reset()
         torch.manual_seed(0)
         logits = torch.randn(shape, requires_grad=True)
-        target = torch.randint(shape[1], shape[:1])
+        index = torch.randint(shape[1], shape[:1])
+        mixed = 0.7 * F.one_hot(index, shape[1]) + 0.3 * F.one_hot(index.flip(0), shape[1])
         eager: dict[str, Loss] = {
             "cross_entropy": F.cross_entropy,
             "published": published,
@@ -81,8 +90,9 @@ def measure(seconds: float) -> list[dict[str, object]]:
         compiled: dict[str, Loss] = {
             name: torch.compile(eager[name], fullgraph=True, dynamic=False) for name in ("cross_entropy", "ours")
         }
-        for mode, losses in (("eager", eager), ("compiled", compiled)):
-            result = medians(losses, logits, target, seconds)
+        soft: dict[str, Loss] = {**eager, "published": published_soft}
+        for mode, losses in (("eager", eager), ("compiled", compiled), ("soft", soft)):
+            result = medians(losses, logits, mixed if mode == "soft" else index, seconds)
             for peer in list(result)[:-1]:
                 ratio, goal = result["ours"] / result[peer], GOALS.get((mode, peer), {}).get(shape)
                 records.append(

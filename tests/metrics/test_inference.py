@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from dualfocal import metrics as M
 from dualfocal.metrics._rows import as_rows
 from dualfocal.metrics._scan import scan
-from dualfocal.metrics.inference import CLASS_ROWS, classwise_floor
+from dualfocal.metrics.inference import CLASS_ROWS, Floor, classwise_floor
 from dualfocal.metrics.resampling import resample
 
 
@@ -133,7 +134,7 @@ def test_certain_models(correct, said) -> None:
     low, high = result.inference.debiased_ece
     assert low <= (0.0 if correct else 1.0) <= high
     assert high - low < 0.15
-    assert 0.03 < result.inference.detectable < 0.12  # two wrong of 50
+    assert result.inference.detectable == pytest.approx(1 - 0.2 ** (1 / 50), abs=0.008)  # one wrong of 50, 4 times of 5
 
 
 def test_seeds_repeat() -> None:
@@ -309,6 +310,7 @@ def certain(confidence: float, n: int, wrong: int) -> M.Evaluation:
     ("confidence", "n", "wrong", "p"),
     [
         (1.0, 1000, 1, 0.0),  # which is impossible
+        (1.0, 2_000_000, 1, 0.0),
         (1.0, 3, 1, 0.0),
         (1.0, 1, 1, 0.0),
         (1 - 1e-6, 10_000, 1, 1 - (1 - 1e-6) ** 10_000),
@@ -335,20 +337,45 @@ def test_false_alarms_are_rare(confidence) -> None:
     assert np.mean([alarms[k] for k in wrong]) <= 0.08
 
 
-def test_ties_of_the_statistic_are_ties() -> None:
-    """Few confidences, few samples: draws often repeat the outcome seen, which must count as "as large"."""
+def test_ties_of_the_statistics_are_ties() -> None:
+    """Few confidences, few samples: draws often repeat the outcome seen, which must count as "as rare"."""
+
+    def squares(bins: M.BinStats) -> tuple[float, float]:
+        return squared(bins), float(bins.gap.sum()) ** 2
+
     for seed in range(20):
         rng = np.random.default_rng(seed)
         confidence = rng.choice([0.6, 0.7, 0.8, 0.9, 0.95], size=14)
         probs = torch.from_numpy(np.stack([confidence, 1 - confidence], 1))
         target = torch.from_numpy((rng.random(14) > confidence).astype(np.int64))
         result = M.evaluate(probs, target, input="probs", inference=True)
-        seen = squared(result.bins)
         drawn = [
-            squared(M.BinStats.from_confidence(probs[:, 0], torch.from_numpy(rng.random(14) < confidence)))
+            squares(M.BinStats.from_confidence(probs[:, 0], torch.from_numpy(rng.random(14) < confidence)))
             for _ in range(1000)
         ]
-        assert result.inference.p_value == pytest.approx(np.mean(np.array(drawn) >= seen * (1 - 1e-7)), abs=0.07)
+        seen, null = np.array(squares(result.bins)), np.array(drawn)
+        as_large = null >= seen * (1 - 1e-7) - 1e-12
+        assert as_large.all(1).mean() - 0.07 <= result.inference.p_value <= 2 * as_large.mean(0).min() + 0.07
+        smaller = (null < seen * (1 - 1e-7) - 1e-12).all(1).mean()  # by either square less rare than what is seen
+        assert result.inference.p_value <= 1 - smaller + 0.07
+
+
+def test_a_little_too_much_everywhere_is_found() -> None:
+    """As of networks that are nearly calibrated: in the squares of 15 bins it drowns in the noise of the lower ones."""
+    rng = np.random.default_rng(0)
+    confidence = np.where(rng.random(5000) < 0.87, 0.985, rng.uniform(0.3, 0.95, 5000))
+    probs = torch.from_numpy(np.stack([confidence, *[(1 - confidence) / 4] * 4], 1))
+    found = by_bins = 0
+    for seed in range(40):
+        right = rng.random(5000) < confidence - 0.008
+        result = M.evaluate(probs, torch.from_numpy(np.where(right, 0, 1)), input="probs", inference=True, seed=seed)
+        found += result.inference.p_value <= 0.05
+        low, _ = result.inference.debiased_ece
+        assert (low > 0) == (result.inference.p_value < 0.1)  # the interval says the same
+        drawn = [squared(M.BinStats.from_confidence(probs[:, 0], rng.random(5000) < confidence)) for _ in range(100)]
+        by_bins += np.mean(np.array(drawn) >= squared(result.bins)) <= 0.05
+    assert found >= 24
+    assert by_bins <= 16
 
 
 def test_many_classes_and_many_bins_stay_small(monkeypatch) -> None:
@@ -376,3 +403,19 @@ def test_resampled_aurc_of_ties() -> None:
     rows = as_rows(probs, target, input="probs")
     drawn = resample([(rows, scan(rows, scores=True))], 15)
     torch.testing.assert_close(drawn["aurc"], drawn["error"])
+
+
+MEANS = [(None, "mean confidence is {} accuracy"), ("positive", "their mean is {} the share")]
+
+
+@pytest.mark.parametrize(("binary", "what"), MEANS)
+@pytest.mark.parametrize(("shift", "side"), [(0.1, "10.0 points above"), (-0.1, "10.0 points below")])
+def test_a_verdict_by_the_mean_says_so(binary, what, shift, side) -> None:
+    """Where the ECE alone could be chance; else it is the ECE that is named."""
+    probs = torch.tensor([[0.3, 0.7]], dtype=torch.float64).expand(1000, 2)
+    target = (torch.arange(1000) < 1000 * (0.7 - shift)).long()
+    result = M.evaluate(probs, target, input="probs", binary=binary, inference=True)
+    assert what.format(side) not in result.verdict()
+    floors = {**result.inference.floors, "ece": Floor(0.01, 0.2)}
+    result = replace(result, inference=replace(result.inference, floors=floors))
+    assert f": {what.format(side)}, ECE is 10.0 points; a calibrated model" in result.verdict()

@@ -5,8 +5,10 @@ the same with its noise taken out (:meth:`BinStats.squared_error`), and on drawi
 
 - the *floor*: outcomes drawn with the model's own confidences (consistency resampling, Broecker and Smith 2007) give
   the errors that a perfectly calibrated model of this size shows by chance;
-- the *p-value* of "calibrated": how often such an S is as large as the one seen. (Not T: the noise that it takes out is
-  that of the accuracy seen, and where errors are rare a single one would take itself out);
+- the *p-value* of "calibrated": how often such draws are as rare as what is seen, by S or by S of a single bin, the
+  squared distance of mean confidence and accuracy, whichever is rarer. S alone sees any shape of miscalibration, but
+  the noise of 15 bins hides the commonest, too much confidence by a little everywhere. (Not T: the noise that it takes
+  out is that of the accuracy seen, and where errors are rare a single one would take itself out);
 - the *interval* of the root of the true squared error: all values theta that a test at 1 - level does not reject,
   outcomes being drawn with a miscalibration of size theta and of the shape seen. Near zero the test is one-sided, far
   from it two-sided, and in between a mixture, after the unified intervals of Feldman and Cousins (1998): it covers a
@@ -17,6 +19,7 @@ the same with its noise taken out (:meth:`BinStats.squared_error`), and on drawi
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,7 +37,7 @@ CLASS_DRAWS, CLASS_ROWS = 200, 20_000  # label draws for the classwise floor, an
 MOST_COUNTS = 1 << 23  # of labels by draw, class and bin, held at a time
 SIGNIFICANCE, POWER = 0.05, 0.8
 TIE = 1e-12  # values of T this close are the same but for rounding
-SAME = 1e-7  # likewise of S, relative: confidences are rounded, which sets apart what is equal
+SAME = 1e-7  # likewise of squares, relative: confidences are rounded, which sets apart what is equal
 
 
 @dataclass(frozen=True)
@@ -81,17 +84,19 @@ def infer(
     bins, adaptive = _occupied(bins), _occupied(adaptive)
     # How many would be right in each bin, (R, B).
     drawn, drawn_adaptive = _calibrated_outcomes(ranked, bins, adaptive, draws, rng)
-    null, square = _debiased(bins, drawn), _square(bins, drawn)
-    as_large = square >= _square(bins, bins.correct[None]) * (1 - SAME)
+    square, of_one = _squares(bins, drawn)
+    pool = [torch.cat(pair) for pair in zip((square, of_one), _squares(bins, bins.correct[None]), strict=True)]
+    rarity = _rarity(pool, pool)  # all are exchangeable, if the model is calibrated
+    p_value = float((rarity <= rarity[-1]).double().mean())
     gaps = {"ece": _gaps(bins, drawn), "adaptive_ece": _gaps(adaptive, drawn_adaptive)}
     errors = {name: gap.abs().sum(1) / len(ranked) for name, gap in gaps.items()}
     errors["mce"] = (gaps["ece"].abs() / bins.count).amax(1)
     return Inference(
         floors={name: _floor(values) for name, values in errors.items()},
-        p_value=(1 + int(as_large.sum())) / (1 + draws),
-        debiased_ece=_interval(bins, null, float(as_large.double().mean()), 1 - level, rng),
+        p_value=p_value,
+        debiased_ece=_interval(bins, _debiased(bins, drawn), p_value, 1 - level, rng),
         level=level,
-        detectable=_detectable(bins, square, rng),
+        detectable=_detectable(bins, (square, of_one), rng),
         draws=draws,
         seed=seed,
     )
@@ -175,10 +180,19 @@ def _debiased(bins: BinStats, correct: Tensor) -> Tensor:
     return debiased_square(bins.count, _gaps(bins, correct), correct.double() / bins.count)
 
 
-def _square(bins: BinStats, correct: Tensor) -> Tensor:
-    """S, likewise."""
-    gaps = _gaps(bins, correct.contiguous())
-    return (gaps * gaps / bins.count).sum(-1) / bins.count.sum()
+def _squares(bins: BinStats, correct: Tensor) -> tuple[Tensor, Tensor]:
+    """S, and S of one bin that holds all samples, likewise."""
+    gaps, n = _gaps(bins, correct.contiguous()), bins.count.sum()
+    return (gaps * gaps / bins.count).sum(-1) / n, (gaps.sum(-1) / n) ** 2
+
+
+def _rarity(squares: Sequence[Tensor], among: Sequence[Tensor]) -> Tensor:
+    """How many of ``among``, (..., R), have as large a square, for the rarer of the squares, (..., Q)."""
+    as_large = [
+        drawn.shape[-1] - torch.searchsorted(drawn.sort(-1).values, square * (1 - SAME))
+        for square, drawn in zip(squares, among, strict=True)
+    ]
+    return torch.stack(as_large).amin(0)
 
 
 def _floor(errors: Tensor) -> Floor:
@@ -204,9 +218,9 @@ def _shifted(bins: BinStats, shift: np.ndarray, draws: int, rng: np.random.Gener
 
 
 def _interval(
-    bins: BinStats, null: Tensor, as_large: float, alpha: float, rng: np.random.Generator
+    bins: BinStats, null: Tensor, p_value: float, alpha: float, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """The values of theta that are not rejected; of 0 it is known how often an error is as large as the one seen."""
+    """The values of theta that are not rejected; of 0 the p-value is known."""
     count, gap, seen = bins.count.numpy(), bins.gap.numpy(), float(bins.squared_error())
     if not (count > 1).any():
         return 0.0, 1.0  # nothing can be said
@@ -223,7 +237,7 @@ def _interval(
     statistic = _debiased(bins, outcomes)
     as_high = (statistic >= seen - TIE).double().mean(1).numpy()
     as_low = (statistic <= seen + TIE).double().mean(1).numpy()
-    as_high[0] = as_large  # the test itself, whose outcomes are known better than by bins
+    as_high[theta == 0] = p_value  # so that 0 is left out if the test rejects it
     below = alpha / 2 * (1 - np.exp(-(theta**2) / max(spread, 1e-300)))  # share of the level at the lower side
     low = _crossing(theta, as_high - (alpha - below))
     high = _crossing(theta[::-1], (as_low - below)[::-1])
@@ -244,17 +258,20 @@ def _crossing(theta: np.ndarray, excess: np.ndarray) -> float:
     return float(np.interp(0.0, excess[i - 1 : i + 1], theta[i - 1 : i + 1]))
 
 
-def _detectable(bins: BinStats, null: Tensor, rng: np.random.Generator) -> float:
-    """The uniform gap at which S exceeds the 95 % quantile of its null distribution in 80 % of the draws."""
-    critical, noise = float(null.quantile(1 - SIGNIFICANCE)), float(null.mean())
+def _detectable(bins: BinStats, null: tuple[Tensor, Tensor], rng: np.random.Generator) -> float:
+    """The uniform gap that the test finds at 5 % in 80 % of the draws; null: squares of calibrated models."""
+    of_bins = null[0]
+    critical, noise = float(of_bins.quantile(1 - SIGNIFICANCE)), float(of_bins.mean())
     # Over-confidence, or under-confidence where the confidences are too low for that.
     confidence = float(bins.confidence.sum()) / ONE / int(bins.count.sum())
     sign = 1.0 if confidence >= 0.5 else -1.0
-    beyond = max(critical - noise, 0.0) + 2 * float(null.std())
-    widest = min(1.0, 3 * math.sqrt(beyond) + 10 / int(bins.count.sum()))
-    sizes = sign * np.linspace(0, widest, GRID)[:, None] * np.ones(bins.num_bins)
+    beyond = max(critical - noise, 0.0) + 2 * float(of_bins.std())
+    widest = min(1.0, 3 * math.sqrt(beyond) + 10 / int(bins.count.sum()))  # by S alone, so that it is wide enough
+    sizes = sign * widest * np.linspace(0, 1, GRID)[:, None] ** 2 * np.ones(bins.num_bins)
     outcomes, theta = _shifted(bins, sizes, _grid_draws(bins) // 2, rng)
-    power = (_square(bins, outcomes) > critical * (1 + SAME)).double().mean(1).numpy()
+    rarities = _rarity(null, null).sort().values
+    as_rare = torch.searchsorted(rarities, _rarity(_squares(bins, outcomes), null), right=True)
+    power = (as_rare <= SIGNIFICANCE * len(of_bins)).double().mean(1).numpy()
     if power.max() < POWER:
         return math.inf
     return _crossing(theta, power - POWER)
