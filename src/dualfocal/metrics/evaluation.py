@@ -83,12 +83,12 @@ class Evaluation:
         if self.positive:
             high, low = "Probabilities of class 1 too high", "Probabilities of class 1 too low"
         kind = "Miscalibrated both ways" if abs(share) <= 0.5 else high if share > 0 else low
-        seen = f"ECE is {ece} points"
+        finding = f"ECE is {ece} points"
         if self.ece <= found.floors["ece"].q95 and abs(share) > 0.5:  # then it is the mean that tells
             what, of = ("their mean", "the share") if self.positive else ("mean confidence", "accuracy")
             side = "above" if share > 0 else "below"
-            seen = f"{what} is {_points(abs(self.overconfidence))} points {side} {of}, {seen}"
-        return f"{kind}: {seen}; a calibrated model of this size would show {floor} ({_p(found.p_value)})."
+            finding = f"{what} is {_points(abs(self.overconfidence))} points {side} {of}, {finding}"
+        return f"{kind}: {finding}; a calibrated model of this size would show {floor} ({_p(found.p_value)})."
 
     def to_dict(self) -> dict[str, object]:
         """Plain numbers under stable names: fractions, NLL in nats; what is not finite is None."""
