@@ -99,7 +99,8 @@ def test_verdict_of_a_calibrated_model_names_n_and_what_would_be_detected(run, r
     file = npz("a.npz", *drawn(500))
     out, _ = run("evaluate", file)
     detectable = records(file)[0]["inference"]["detectable"]
-    assert f"\nNo miscalibration detectable at N = 500; {100 * detectable:.1f} points would be." in out
+    gap = f"a gap of {100 * detectable:.1f} points everywhere"
+    assert f"No miscalibration detectable at N = 500; {gap} would be." in " ".join(out.split())
     assert 0.04 < detectable < 0.12  # about 2 standard errors of a mean of 50 in each of 10 bins, and less for many
 
 

@@ -72,7 +72,7 @@ class Evaluation:
         ece, floor = _points(self.ece), _points(found.floors["ece"].mean)
         if found.p_value > 0.05:
             seen = math.isfinite(found.detectable)
-            would = f"{_points(found.detectable)} points would be" if seen else "none could be"
+            would = f"a gap of {_points(found.detectable)} points everywhere would be" if seen else "none could be"
             return (
                 f"No miscalibration detectable at N = {self.num_samples:,}; {would}. "
                 f"(ECE is {ece} points, a calibrated model of this size would show {floor}; "
