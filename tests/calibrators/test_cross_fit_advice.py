@@ -12,7 +12,9 @@ from torch import Tensor
 
 from dualfocal.calibrators import Calibrator, cross_fit, make_calibrator
 from dualfocal.calibrators._base import Fit
+from dualfocal.calibrators.held_out import fit_and_score
 from dualfocal.calibrators.ranking import Scored, advice, recommend
+from dualfocal.metrics._rows import as_rows
 from dualfocal.metrics.comparison import Difference
 from dualfocal.metrics.evaluation import evaluate
 
@@ -196,3 +198,21 @@ def test_notes_that_differ_in_a_count_are_one_line() -> None:
 def test_notes_that_do_not_differ_stay() -> None:
     result = cross_fit(*without_class_3(), ["vector"])
     assert result["vector"].notes == ("1 of 4 classes have no sample (3): the fit all but rules them out",)
+
+
+class Tired(Idle):
+    """Stops before it is done."""
+
+    def _fit(self, rows) -> Fit:
+        return replace(super()._fit(rows), converged=False)
+
+
+def test_a_fit_that_does_not_converge_is_told() -> None:
+    logits, target = sample(300, 4, sharp=1.5)
+    methods = {"tired": Tired(), "idle": Idle()}
+    crossed = cross_fit(logits, target, methods)
+    rows = as_rows(logits, target, input="logits")
+    held_out = fit_and_score(rows, rows, methods, part="test")
+    for result, note in ((crossed, "a fit did not converge"), (held_out, "the fit did not converge")):
+        assert note in result["tired"].notes
+        assert note not in result["idle"].notes
