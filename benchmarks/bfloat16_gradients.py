@@ -3,10 +3,10 @@
     python benchmarks/bfloat16_gradients.py RUN --data-root DATA [--csv benchmarks/results/bfloat16_gradients.csv]
 
 RUN is a folder of `dualfocal train` or `paper reproduce` that has a checkpoint. The same batches, varied as in
-training, go through its network twice: in float32, and with the weights of convolutions and linear layers, the outputs
-of every layer and all their gradients rounded to bfloat16, which is where mixed precision rounds. Gradients are those
-of the sum over a batch, of all weights in one vector. The cosine between two batches says how much they vary by
-sampling alone. The margin is the logit of the true class less the largest other one.
+training, go through its network twice: in float32, and with weights rounded to bfloat16 and the outputs of
+convolutions, batch norms and linear layers, forth and back, too: where mixed precision rounds, but for sums.
+Gradients are those of the sum over a batch, of all weights in one vector. The cosine between two batches says how much
+they vary by sampling alone. The margin is the logit of the true class less the largest other one.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from dualfocal import dual_focal_loss
 from dualfocal.data import load_data
 from dualfocal.models import make_model
 from dualfocal.train import Run
+from dualfocal.train.run import CHECKPOINT
 
 LOSSES = {
     "dual focal, gamma 5": lambda logits, target: dual_focal_loss(logits, target, gamma=5, reduction="sum"),
@@ -59,7 +60,7 @@ def rounded(model: nn.Module) -> nn.Module:
 
 def of_checkpoint(run: Run, num_classes: int) -> tuple[nn.Module, nn.Module]:
     """The network in training mode, in float32 and rounded."""
-    with safe_open(run.path / "checkpoint.safetensors", "pt") as file:
+    with safe_open(run.path / CHECKPOINT, "pt") as file:
         names = [name for name in file.keys() if name.startswith("model.")]  # noqa: SIM118 (no dictionary)
         weights = {name.removeprefix("model."): file.get_tensor(name) for name in names}
     models = [make_model(run.recipe.model, num_classes=num_classes).train() for _ in range(2)]
@@ -85,11 +86,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--batches", type=int, default=16)
+    parser.add_argument("--batches", type=int, default=16, help="at least 2 (default: %(default)s)")
     parser.add_argument("--csv", type=Path)
     asked = parser.parse_args()
-
+    if asked.batches < 2:
+        parser.error(f"--batches must be 2 or more, got {asked.batches}")
     run = Run(asked.run)
+    if not (run.path / CHECKPOINT).exists():
+        parser.error(f"{run.path}: has no {CHECKPOINT}; a run keeps one until it is finished")
+
     data = load_data(run.recipe.data, root=asked.data_root, **run.recipe.data_options)
     exact, coarse = of_checkpoint(run, data.num_classes)
     order = data.splits["train"][torch.randperm(len(data.splits["train"]), generator=torch.Generator().manual_seed(0))]

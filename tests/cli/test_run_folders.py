@@ -248,7 +248,7 @@ def test_a_run_that_is_not_finished(run, refused, command):
 def test_a_folder_that_is_no_run(run, refused, command):
     run("calibrate", "runs/a", "--out", "cal.safetensors")
     line = refused(*("runs" if word == "RUN" else word for word in command))
-    assert line == "runs/predictions.safetensors: there is no such file"
+    assert line == "runs: is no run folder, there is no predictions.safetensors in it"
     assert not list(Path().glob("out.*"))
 
 

@@ -78,7 +78,7 @@ def test_run_folder(tmp_path):
 
 
 def test_run_folder_without_predictions_names_the_missing_file(tmp_path):
-    with pytest.raises(PredictionsError, match=r"predictions\.safetensors: there is no such file"):
+    with pytest.raises(PredictionsError, match=r"is no run folder, there is no predictions\.safetensors"):
         load_predictions(tmp_path)
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dualfocal import metrics
-from dualfocal.calibrators._inputs import log_probs
+from dualfocal.calibrators import log_probs
 from dualfocal.metrics._ranked import Ranked
 from dualfocal.metrics.bins import ONE, BinStats, to_units
 from dualfocal.metrics.calibration import adaptive_error

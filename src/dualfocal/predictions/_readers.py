@@ -74,9 +74,13 @@ READERS: dict[str, Callable[[Path], Source]] = {
 
 def open_source(path: Path) -> Source:
     """The file, or that of a run folder, by its suffix."""
-    if (path / "recipe.json").is_file() and not (path / "predictions.safetensors").exists():
-        raise PredictionsError(f"{path}: this run is not finished, it has no predictions yet")
-    path = path / "predictions.safetensors" if path.is_dir() else path
+    if path.is_dir():
+        inside = path / "predictions.safetensors"
+        if not inside.exists() and (path / "recipe.json").is_file():
+            raise PredictionsError(f"{path}: this run is not finished, it has no predictions yet")
+        if not inside.exists():
+            raise PredictionsError(f"{path}: is no run folder, there is no {inside.name} in it")
+        path = inside
     if not path.is_file():
         raise PredictionsError(f"{path}: there is no such file")
     suffix = path.suffix.lower()
