@@ -24,8 +24,8 @@ from torch.nn import functional as F
 from dualfocal import dual_focal_loss
 from dualfocal.data import load_data
 from dualfocal.models import make_model
-from dualfocal.train import Run
-from dualfocal.train.run import CHECKPOINT
+from dualfocal.runs import Run
+from dualfocal.runs.layout import CHECKPOINT
 
 LOSSES = {
     "dual focal, gamma 5": lambda logits, target: dual_focal_loss(logits, target, gamma=5, reduction="sum"),

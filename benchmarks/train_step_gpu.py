@@ -31,7 +31,8 @@ from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader
 
 from dualfocal.models import make_model
-from dualfocal.train import Recipe, train
+from dualfocal.runs import Recipe
+from dualfocal.train import train
 
 BATCH, WORKERS = 128, 4
 GOALS = {"resnet50": 3.0, "wide_resnet26_10": 2.0, "densenet121": 2.0}  # of the default, times the published way

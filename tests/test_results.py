@@ -8,7 +8,7 @@ import pytest
 
 from dualfocal.metrics import evaluate
 from dualfocal.paper.published import published
-from dualfocal.train import Run
+from dualfocal.runs import Run
 
 RESULTS = Path(__file__).parent.parent / "results"
 RUNS = sorted(RESULTS.glob("cifar10/*"))

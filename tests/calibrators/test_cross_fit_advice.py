@@ -14,9 +14,9 @@ from dualfocal.calibrators import Calibrator, cross_fit, make_calibrator
 from dualfocal.calibrators._base import Fit
 from dualfocal.calibrators.held_out import fit_and_score
 from dualfocal.calibrators.ranking import Scored, advice, recommend
-from dualfocal.metrics._rows import as_rows
 from dualfocal.metrics.comparison import Difference
 from dualfocal.metrics.evaluation import evaluate
+from dualfocal.metrics.rows import as_rows
 
 
 class Idle(Calibrator):

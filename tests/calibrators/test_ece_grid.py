@@ -8,8 +8,8 @@ from dualfocal import metrics
 from dualfocal.calibrators import TemperatureScaling
 from dualfocal.calibrators import _ece_grid as G
 from dualfocal.calibrators._passes import Shifted
-from dualfocal.metrics._rows import as_rows
-from dualfocal.metrics._scan import scan
+from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.scan import scan
 
 
 def test_an_exponential_is_interpolated_whatever_its_exponent() -> None:

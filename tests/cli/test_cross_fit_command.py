@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from dualfocal import plots
 from dualfocal.calibrators import CALIBRATORS, CrossFit, cross_fit
 from dualfocal.cli import main
-from dualfocal.report import plots
 
 CAVEAT = "Cross-fitted in 5 folds, 2 times: no sample is scored by a fit that saw it."
 

@@ -8,9 +8,9 @@ import torch
 from dualfocal.cli.figures import FORMATS, NAMES
 from dualfocal.metrics import evaluate
 from dualfocal.paper.figures import FIGURES
-from dualfocal.report.plots.style import METADATA
-from dualfocal.train import Recipe, Run
-from dualfocal.train.run import LOG, PREDICTIONS, RECIPE, RESULT
+from dualfocal.plots.style import METADATA
+from dualfocal.runs import Recipe, Run
+from dualfocal.runs.layout import LOG, PREDICTIONS, RECIPE, RESULT
 
 FROM_RUNS = NAMES[1:]
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from dualfocal import metrics
-from dualfocal.paper.recipes import preset
 from dualfocal.train import outcome, train
+from dualfocal.train.presets import preset
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from dualfocal.cli.reproduce import _changes
 from dualfocal.paper.foreign import STAGES
 from dualfocal.paper.published import published
 from dualfocal.paper.trainings import trainings
-from dualfocal.train import Run
+from dualfocal.runs import Run
 
 ONE = ["--only", "dataset=cifar10,model=resnet50,method=dual_focal"]
 

@@ -12,11 +12,12 @@ from safetensors.torch import load_file
 
 from dualfocal.calibrators import load_calibrator, make_calibrator
 from dualfocal.metrics import evaluate
-from dualfocal.paper.recipes import preset
 from dualfocal.predictions import load_predictions
 from dualfocal.report.calibrated import calibrate
 from dualfocal.report.subjects import Reading, load_subjects
-from dualfocal.train import Run, train
+from dualfocal.runs import Run
+from dualfocal.train import train
+from dualfocal.train.presets import preset
 
 TAKEN = "logits from '{0}_logits' ({1} x 10, float32), labels from '{0}_target'"
 COMMANDS = {

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from dualfocal.paper.recipes import preset
-from dualfocal.train import Run, train
+from dualfocal.runs import Run
+from dualfocal.train import train
+from dualfocal.train.presets import preset
 
 HEADINGS = ["run", "state", "epoch", "error %", "ECE %", "floor %", "NLL", "T", "trained"]
 RECIPE = preset("digits", ["epochs=2", "seed=3"])

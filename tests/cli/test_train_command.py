@@ -20,8 +20,9 @@ from torch import nn
 
 from dualfocal.cli import main
 from dualfocal.losses import LOSSES
-from dualfocal.paper.recipes import PRESETS, preset
-from dualfocal.train import Recipe, Run, engine
+from dualfocal.runs import Recipe, Run
+from dualfocal.train import engine
+from dualfocal.train.presets import PRESETS, preset
 
 SMALL = ("--set", "epochs=3", "--set", "seed=3")
 FILES = ["log.jsonl", "model.safetensors", "predictions.safetensors", "recipe.json", "result.json"]

@@ -115,7 +115,7 @@ def test_bad_bins(name) -> None:
 
 
 def test_row_numbers_count_all_rows(monkeypatch) -> None:
-    monkeypatch.setattr("dualfocal.metrics._scan.TILE_CPU", 6)
+    monkeypatch.setattr("dualfocal.metrics.scan.TILE_CPU", 6)
     logits = torch.zeros(100, 3)
     logits[77, 1] = math.nan
     with pytest.raises(ValueError, match="row 77"):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from dualfocal import metrics as M
 from dualfocal.metrics import BinStats
-from dualfocal.metrics._rows import as_rows
-from dualfocal.metrics._scan import scan
 from dualfocal.metrics.bins import ONE, Binner, equal_edges, to_units
+from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.scan import scan
 
 confidences = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60)
 
@@ -108,7 +108,7 @@ def test_tiles_do_not_matter(monkeypatch) -> None:
         target = torch.randint(num_classes, (301,), generator=generator)
         before = M.evaluate(logits, target).to_dict()
         with monkeypatch.context() as patch:
-            patch.setattr("dualfocal.metrics._scan.TILE_CPU", 7 * num_classes)
+            patch.setattr("dualfocal.metrics.scan.TILE_CPU", 7 * num_classes)
             patch.setattr("dualfocal.metrics.bins.BLOCK", 11)
             assert M.evaluate(logits, target).to_dict() == before
 

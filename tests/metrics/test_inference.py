@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from dualfocal import metrics as M
-from dualfocal.metrics._rows import as_rows
-from dualfocal.metrics._scan import scan
 from dualfocal.metrics.inference import CLASS_ROWS, Floor, classwise_floor
 from dualfocal.metrics.resampling import resample
+from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.scan import scan
 
 
 def sample(n: int, num_classes: int, tau: float = 1.0, scale: float = 2.0, seed: int = 0):

@@ -21,9 +21,9 @@ from dualfocal.losses import AdaDualFocalLoss, DualFocalLoss, cross_entropy_loss
 from dualfocal.metrics import Evaluation, brier_score, ece, nll
 from dualfocal.paper.errata import ERRATA, GROUPS, OUT_OF_SCOPE, Erratum, find_errata
 from dualfocal.paper.published import Table, load_published, published
-from dualfocal.paper.recipes import GAMMA, preset
+from dualfocal.runs.recipe import Recipe
 from dualfocal.theory import check_claims
-from dualfocal.train.recipe import Recipe
+from dualfocal.train.presets import GAMMA, preset
 
 BY_KEY = {erratum.key: erratum for erratum in ERRATA}
 COMMANDS = [erratum for erratum in ERRATA if erratum.option.startswith("dualfocal ")]

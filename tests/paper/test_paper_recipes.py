@@ -8,8 +8,8 @@ import pytest
 from dualfocal.data import DATASETS
 from dualfocal.losses import LOSSES
 from dualfocal.models import MODELS
-from dualfocal.paper.recipes import PRESETS, digits, images, preset, texts
-from dualfocal.train.recipe import Recipe
+from dualfocal.runs.recipe import Recipe
+from dualfocal.train.presets import PRESETS, digits, images, preset, texts
 
 # Sections 0, 6, 9 and 12 of the reference, written down again.
 GAMMA = {

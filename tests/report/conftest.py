@@ -9,11 +9,11 @@ import pytest
 import torch
 from browser import HOSTILE, running
 
-from dualfocal.paper.recipes import preset
 from dualfocal.report import html
 from dualfocal.report.html import write_report
 from dualfocal.report.subjects import Reading
 from dualfocal.train import outcome, train
+from dualfocal.train.presets import preset
 
 LIMITS = {"many": 250_000, "part": 100_000}  # bytes of numbers that a page may carry
 

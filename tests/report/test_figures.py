@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from dualfocal.metrics.corp import corp
-from dualfocal.report.plots import (
+from dualfocal.plots import (
     LOOKS,
     Curve,
     MetricBar,

@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from dualfocal.losses import LOSSES
 from dualfocal.metrics import evaluate
 from dualfocal.paper.figures import FIGURES, CannotDrawError
-from dualfocal.report.plots import exponential_average, rival_probabilities
-from dualfocal.report.plots.entries import LABELS, Setting, gather
-from dualfocal.train import Recipe, Run
-from dualfocal.train.run import LOG, PREDICTIONS, RECIPE, RESULT
+from dualfocal.plots import exponential_average, rival_probabilities
+from dualfocal.plots.entries import LABELS, Setting, gather
+from dualfocal.runs import Recipe, Run
+from dualfocal.runs.layout import LOG, PREDICTIONS, RECIPE, RESULT
 
 DIGITS = Recipe(data="digits", model="small_cnn", epochs=3, milestones=())
 
@@ -122,7 +122,7 @@ def test_entries_of_one_loss_are_in_the_order_of_their_numbers(tmp_path):
 
 
 def test_looks_are_those_of_the_losses(setting):
-    from dualfocal.report.plots import LOOKS
+    from dualfocal.plots import LOOKS
 
     assert setting.looks == {"Cross entropy": LOOKS["cross_entropy"], "Dual focal": LOOKS["dual_focal"]}
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from dualfocal import metrics
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.corp import corp
-from dualfocal.report.plots import Reliability, chance_range, corp_panels, reliability_figure, reliability_panels
+from dualfocal.plots import Reliability, chance_range, corp_panels, reliability_figure, reliability_panels
 
 
 def evaluation(n: int = 1000, sharpness: float = 1.0, seed: int = 0, **options: object) -> Evaluation:

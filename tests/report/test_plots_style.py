@@ -10,8 +10,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from dualfocal.losses import LOSSES
-from dualfocal.report.plots import LOOKS, MetricBar, metric_figure, rival_boxplot, save
-from dualfocal.report.plots.style import plain, styled
+from dualfocal.plots import LOOKS, MetricBar, metric_figure, rival_boxplot, save
+from dualfocal.plots.style import plain, styled
 
 
 def test_every_loss_has_a_look_of_its_own():

@@ -19,7 +19,7 @@ from dualfocal.data import load_data
 from dualfocal.report import html, provenance
 from dualfocal.report.html import write_report
 from dualfocal.report.subjects import Reading
-from dualfocal.train import Run
+from dualfocal.runs import Run
 
 PAGE = Path(html.__file__).parent / "page"
 

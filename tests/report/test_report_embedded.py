@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from dualfocal.metrics._rows import Rows, as_rows
-from dualfocal.metrics._scan import scan
+from dualfocal.metrics.rows import Rows, as_rows
+from dualfocal.metrics.scan import scan
 from dualfocal.report.embedded import BYTES, GRID, Embedded, deal, embed, shares
 
 

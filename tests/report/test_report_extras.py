@@ -16,7 +16,7 @@ from dualfocal.calibrators import cross_fit, make_calibrator
 from dualfocal.metrics.comparison import Difference
 from dualfocal.report.html import write_report
 from dualfocal.report.subjects import Reading, find_inputs, load_subjects
-from dualfocal.train import Run
+from dualfocal.runs import Run
 
 
 @pytest.fixture

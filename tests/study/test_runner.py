@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from dualfocal.data import load_data
+from dualfocal.runs import Recipe, Run
+from dualfocal.runs.layout import CHECKPOINT, LOG
 from dualfocal.study import Study, make_study, run_study, runner
-from dualfocal.train import Recipe, Run
-from dualfocal.train.run import CHECKPOINT, LOG
 
 NETS = """
 import warnings

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from dualfocal.metrics import evaluate
+from dualfocal.runs import Recipe, Run, RunError
+from dualfocal.runs.layout import PREDICTIONS, RECIPE, RESULT
 from dualfocal.study import PAPER_LOSSES, Study, Summary, make_study, run_study, summarize
 from dualfocal.study.gammas import choose_gamma
 from dualfocal.study.summary import COLUMNS, Interval
-from dualfocal.train import Recipe, Run, RunError
-from dualfocal.train.run import PREDICTIONS, RECIPE, RESULT
 
 NAMES = [*(name for name, *_ in COLUMNS), "temperature"]
 

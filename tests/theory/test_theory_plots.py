@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dualfocal.losses import dual_focal_loss
-from dualfocal.report.plots.theory import (
+from dualfocal.plots.theory import (
     draw_minimisers,
     jump_figure,
     minimiser_curves,

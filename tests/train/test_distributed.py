@@ -30,7 +30,8 @@ from worker import LIMIT
 
 from dualfocal.data import load_data
 from dualfocal.losses import DualFocalLoss
-from dualfocal.train import Recipe, Run, train
+from dualfocal.runs import Recipe, Run
+from dualfocal.train import train
 from dualfocal.train.distributed import Group, processes
 from dualfocal.train.validation import summarize
 
@@ -441,7 +442,7 @@ FULL = ["bash", "-c", 'ulimit -f 48 && exec "$@"', "bash"]  # no file may have m
 CAUGHT = """
 from pathlib import Path
 from dualfocal.train import train
-from dualfocal.train.recipe import load_recipe
+from dualfocal.runs.recipe import load_recipe
 try:
     train(load_recipe(Path("asked.json")), "run", device="cpu", progress=False)
 except Exception as error:

@@ -24,7 +24,8 @@ from dualfocal.data import DataSet, load_data
 from dualfocal.losses import LOSSES, AdaDualFocalLoss, AdaFocalLoss
 from dualfocal.metrics import evaluate
 from dualfocal.models import make_model
-from dualfocal.train import Recipe, Run, display, engine, train
+from dualfocal.runs import Recipe, Run
+from dualfocal.train import display, engine, train
 from dualfocal.train.checkpoint import Position
 from dualfocal.train.distributed import Group
 from dualfocal.train.preparation import derived_seed, make_batches

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dualfocal.train import Recipe
+from dualfocal.runs import Recipe
 from dualfocal.train.forward import Forward, HalfWeights, without_search
 
 

@@ -17,14 +17,15 @@ from torch import Tensor, nn
 import dualfocal.kernels
 from dualfocal.models import MODELS
 from dualfocal.models._common import kernels_on
-from dualfocal.paper.recipes import preset
-from dualfocal.train import Recipe, Run, RunError, outcome, preparation, train
-from dualfocal.train._host import host_random_states, num_cores, set_host_random_states
+from dualfocal.runs import Recipe, Run, RunError
+from dualfocal.runs.layout import LOCK, LOG
+from dualfocal.train import outcome, preparation, train
 from dualfocal.train.distributed import processes, rank_and_size
 from dualfocal.train.forward import HalfWeights
+from dualfocal.train.host import host_random_states, num_cores, set_host_random_states
 from dualfocal.train.outcome import how_it_runs
 from dualfocal.train.preparation import uses_kernels
-from dualfocal.train.run import LOCK, LOG
+from dualfocal.train.presets import preset
 
 pytestmark = pytest.mark.usefixtures("quick")
 

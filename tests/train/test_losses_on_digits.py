@@ -9,8 +9,9 @@ import torch
 from dualfocal.data import load_data
 from dualfocal.losses import LOSSES
 from dualfocal.metrics import evaluate
-from dualfocal.paper.recipes import preset
-from dualfocal.train import Run, train
+from dualfocal.runs import Run
+from dualfocal.train import train
+from dualfocal.train.presets import preset
 
 # Test errors seen with seeds 1, 2, 3 are given behind each; at chance it would be 0.9.
 SETTINGS = {

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dualfocal.train import Recipe, Run, train
+from dualfocal.runs import Recipe, Run
+from dualfocal.train import train
 
 
 class Skipping(nn.Module):

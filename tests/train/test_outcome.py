@@ -18,7 +18,8 @@ from torch import Tensor
 import dualfocal
 from dualfocal import TemperatureScaling
 from dualfocal.metrics import evaluate
-from dualfocal.train import Recipe, Run, outcome, train
+from dualfocal.runs import Recipe, Run
+from dualfocal.train import outcome, train
 from dualfocal.train.outcome import commit, metrics_of
 
 FRACTIONS = ("error", "ece", "adaptive_ece", "classwise_ece", "mce", "aurc", "confidence", "accuracy")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dualfocal.losses import LOSSES
 from dualfocal.models import MODELS
-from dualfocal.train.recipe import Recipe, field_docs, load_recipe
+from dualfocal.runs.recipe import Recipe, field_docs, load_recipe
 
 # Written down again: what the class says is what is tested.
 TEXT = ("data", "model", "loss", "reduction", "optimizer", "schedule", "weights", "precision", "step")
@@ -939,5 +939,5 @@ def test_without_a_source_there_are_no_docs(monkeypatch) -> None:
     def gone(_: object) -> str:
         raise OSError("could not get source code")
 
-    monkeypatch.setattr("dualfocal.train.recipe.inspect.getsource", gone)
+    monkeypatch.setattr("dualfocal.runs.recipe.inspect.getsource", gone)
     assert field_docs() == {}

@@ -18,11 +18,12 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from dualfocal.paper.recipes import preset
-from dualfocal.train import DivergedError, Recipe, Run, RunError, checkpoint, engine, train
-from dualfocal.train import run as run_folder
+from dualfocal.runs import Recipe, Run, RunError
+from dualfocal.runs import run as run_folder
+from dualfocal.train import DivergedError, checkpoint, engine, train
 from dualfocal.train.checkpoint import KEY
 from dualfocal.train.interrupts import SIGNALS, Interrupts
+from dualfocal.train.presets import preset
 
 TIMING = ("seconds", "images_per_second")
 FILES = ["log.jsonl", "model.safetensors", "predictions.safetensors", "recipe.json", "result.json"]
@@ -128,7 +129,8 @@ def test_processes_that_are_killed_or_interrupted_lose_nothing(tmp_path) -> None
 KILLER = """
 import json, os, signal, sys, tempfile
 import torch
-from dualfocal.train import Recipe, outcome, train
+from dualfocal.train import outcome, train
+from dualfocal.runs import Recipe
 
 torch.set_num_threads(1)
 outcome.metrics_of, outcome.commit = lambda _: {}, lambda: None

@@ -21,11 +21,12 @@ from safetensors.torch import load_file, save_file
 
 from dualfocal.cli import main
 from dualfocal.data import load_data
-from dualfocal.paper.recipes import preset
-from dualfocal.train import DivergedError, Recipe, Run, RunError, engine, find_runs, train
-from dualfocal.train import run as run_folder
+from dualfocal.runs import Recipe, Run, RunError, find_runs
+from dualfocal.runs import run as run_folder
+from dualfocal.train import DivergedError, engine, train
 from dualfocal.train.checkpoint import KEY
 from dualfocal.train.preparation import make_batches
+from dualfocal.train.presets import preset
 
 TIMING = ("seconds", "images_per_second")
 SMALL = ["epochs=4", "batch_size=200", "data.val_size=100", "data.val2_size=100"]  # 3 steps an epoch

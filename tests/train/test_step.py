@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dualfocal.paper.recipes import preset
-from dualfocal.train import Recipe, Run, engine, train
-from dualfocal.train._host import host_state
+from dualfocal.runs import Recipe, Run
+from dualfocal.train import engine, train
+from dualfocal.train.host import host_state
+from dualfocal.train.presets import preset
 from dualfocal.train.step import WARM_UP, CapturedStep, Step, Taken
 
 FILES = ("model.safetensors", "predictions.safetensors")

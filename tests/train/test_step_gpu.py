@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from dualfocal.losses import LOSSES
-from dualfocal.paper.recipes import preset
-from dualfocal.train import DivergedError, Recipe, Run, train
+from dualfocal.runs import Recipe, Run
+from dualfocal.train import DivergedError, train
+from dualfocal.train.presets import preset
 from dualfocal.train.step import WARM_UP, Step
 
 pytestmark = [

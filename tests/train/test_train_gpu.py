@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from dualfocal.models._common import kernels_on
-from dualfocal.paper.recipes import preset
-from dualfocal.train import DivergedError, Recipe, Run, train
+from dualfocal.runs import Recipe, Run
+from dualfocal.train import DivergedError, train
+from dualfocal.train.presets import preset
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),

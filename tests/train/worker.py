@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from dualfocal.losses import DualFocalLoss
 from dualfocal.models import make_model
-from dualfocal.train import Recipe, train
+from dualfocal.runs import Recipe
+from dualfocal.train import train
 from dualfocal.train.distributed import Group, processes
 from dualfocal.train.validation import summarize
 

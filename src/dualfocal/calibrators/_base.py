@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from dualfocal._checks import check_choice, compute_dtype, wide_dtype
 from dualfocal.calibrators._inputs import (
     NAMES,
     FittedOn,
@@ -23,8 +24,7 @@ from dualfocal.calibrators._inputs import (
 )
 from dualfocal.calibrators._notes import absent_note, zero_note
 from dualfocal.calibrators._passes import tile_parts
-from dualfocal.losses._common import check_choice, compute_dtype, wide_dtype
-from dualfocal.metrics._rows import INPUTS, Array, Rows, as_rows, as_tensor
+from dualfocal.metrics.rows import INPUTS, Array, Rows, as_rows, as_tensor
 
 CHUNK_CPU, CHUNK_DEVICE = 1 << 20, 1 << 23  # elements that are mapped at a time, unless gradients are wanted
 

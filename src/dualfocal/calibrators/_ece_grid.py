@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualfocal._checks import wide_dtype
 from dualfocal.calibrators._passes import Shifted, exponent_floor
-from dualfocal.losses._common import wide_dtype
-from dualfocal.metrics._rows import Rows
-from dualfocal.metrics._scan import scan
 from dualfocal.metrics.bins import ONE, Binner, equal_edges, scatter_sum
+from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.scan import scan
 
 GRID = 100  # temperatures 0.1, 0.2, ..., 10.0
 BLOCK_CPU, BLOCK_DEVICE = 1 << 12, 1 << 17  # rows whose confidences at all temperatures are binned together

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import compute_dtype
-from dualfocal.metrics._rows import Array, Rows, as_tensor
-from dualfocal.metrics._scan import scan
+from dualfocal._checks import compute_dtype
+from dualfocal.metrics.rows import Array, Rows, as_tensor
+from dualfocal.metrics.scan import scan
 
 TINY = torch.finfo(torch.float32).tiny
 SAMPLED = 1024  # rows that a digest is made of

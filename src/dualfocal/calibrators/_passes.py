@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import compute_dtype, wide_dtype
-from dualfocal.metrics._rows import Rows
-from dualfocal.metrics._scan import FEW_CLASSES, check_logits
+from dualfocal._checks import compute_dtype, wide_dtype
+from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.scan import FEW_CLASSES, check_logits
 
 TILE_CPU, TILE_DEVICE = 1 << 16, 1 << 25  # elements in float64 worked on at a time
 

@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualfocal._checks import check_choice, check_count, check_number, wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit, absent_classes
 from dualfocal.calibrators._inputs import Offset
 from dualfocal.calibrators._passes import tile_parts
-from dualfocal.losses._common import check_choice, check_number, wide_dtype
-from dualfocal.metrics._rows import Rows, check_count
-from dualfocal.metrics._scan import check_logits
+from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.scan import check_logits
 
 FLOOR = 1e-12  # of a probability, before they are normalised
 SAME = 1e-10  # relative difference of probabilities that count as equal

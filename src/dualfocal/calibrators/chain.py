@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from dualfocal.calibrators._base import Calibrator, Fit
-from dualfocal.metrics._rows import Rows
+from dualfocal.metrics.rows import Rows
 
 
 class Chain(Calibrator):

@@ -8,17 +8,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from dualfocal._checks import check_count, check_level, compute_dtype
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._inputs import log_probs
 from dualfocal.calibrators._notes import of_all_folds
 from dualfocal.calibrators.ranking import AS_IS, Unranked, unranked
 from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
 from dualfocal.calibrators.tried import Tried, rank
-from dualfocal.losses._common import compute_dtype
-from dualfocal.metrics._rows import Array, Rows, as_rows, as_tensor, check_count, check_level
-from dualfocal.metrics._scan import scan
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.resampling import Progress
+from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor
+from dualfocal.metrics.scan import scan
 
 LEAST = 20  # samples
 

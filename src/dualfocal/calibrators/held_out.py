@@ -10,10 +10,10 @@ from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._inputs import log_probs
 from dualfocal.calibrators.ranking import AS_IS, unranked
 from dualfocal.calibrators.tried import Tried, rank
-from dualfocal.metrics._rows import Rows
-from dualfocal.metrics._scan import Scan, scan
 from dualfocal.metrics.evaluation import Evaluation, evaluate_rows
 from dualfocal.metrics.resampling import Progress
+from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.scan import Scan, scan
 
 
 @dataclass(frozen=True, kw_only=True)

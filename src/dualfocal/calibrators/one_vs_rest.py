@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dualfocal._checks import wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit, absent_classes
 from dualfocal.calibrators._inputs import Offset
 from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import tile_parts
-from dualfocal.losses._common import wide_dtype
-from dualfocal.metrics._rows import Rows
-from dualfocal.metrics._scan import check_logits
+from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.scan import check_logits
 
 KEPT = 1 << 21  # elements of which features are kept between passes; beyond, they are computed again
 SUBSAMPLE = 1 << 20  # elements that a first guess is made from

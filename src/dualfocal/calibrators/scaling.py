@@ -6,13 +6,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from dualfocal._checks import check_number, wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit, absent_classes
 from dualfocal.calibrators._inputs import Offset
 from dualfocal.calibrators._logistic import Problem
 from dualfocal.calibrators._passes import Shifted, tile_parts
 from dualfocal.calibrators.temperature import best_temperature
-from dualfocal.losses._common import check_number, wide_dtype
-from dualfocal.metrics._rows import Rows
+from dualfocal.metrics.rows import Rows
 
 STRONG_PRIOR = 100.0  # precision that the off-diagonal entries start with, where the data are to choose it
 

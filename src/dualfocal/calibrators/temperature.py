@@ -7,13 +7,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from dualfocal._checks import check_choice, check_count, wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._ece_grid import search_grid
 from dualfocal.calibrators._inputs import Offset
 from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import Shifted, exponent_floor
-from dualfocal.losses._common import check_choice, wide_dtype
-from dualfocal.metrics._rows import Rows, check_count
+from dualfocal.metrics.rows import Rows
 
 CRITERIA = ("nll", "ece")
 SUBSAMPLE = 1 << 21  # elements that a first guess is made from

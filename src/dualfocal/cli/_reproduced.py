@@ -17,7 +17,7 @@ from dualfocal.paper import foreign
 from dualfocal.paper.published import Table
 from dualfocal.paper.reproduction import LEVEL, Row
 from dualfocal.paper.trainings import Training, exceptions
-from dualfocal.train import Run
+from dualfocal.runs import Run
 
 # Milliseconds of a step of 128 images of 32 x 32 on one H200, benchmarks/results/train_step_gpu.csv.
 STEP = {"resnet50": 6.73, "wide_resnet26_10": 11.16, "densenet121": 12.61}

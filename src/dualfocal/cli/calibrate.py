@@ -39,7 +39,7 @@ from dualfocal.cli._common import (
     consoles,
     print_table,
 )
-from dualfocal.metrics._rows import as_rows
+from dualfocal.metrics.rows import as_rows
 from dualfocal.predictions import MaybeLabelled, load_predictions, save_predictions
 from dualfocal.predictions._rewriting import rewrite_table
 from dualfocal.predictions._writers import check_suffix

@@ -20,11 +20,12 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from dualfocal._checks import did_you_mean
 from dualfocal.cli._common import AsJson, bad_input_ends, check_plot, consoles
 from dualfocal.data.dataset import DataSet
 from dualfocal.data.download import fetch as download
 from dualfocal.data.places import data_root, look_for
-from dualfocal.data.registry import DATASETS, did_you_mean, load_data
+from dualfocal.data.registry import DATASETS, load_data
 from dualfocal.data.sources import OFFICIAL
 from dualfocal.data.verify import Check, verify_content, verify_files
 
@@ -204,7 +205,7 @@ def _load(name: str, root: Path | None, err: Console) -> DataSet:
 
 
 def _draw(data: DataSet, plot: Path) -> None:
-    from dualfocal.report.plots import sample_sheet
+    from dualfocal.plots import sample_sheet
 
     part = data.splits.get("train", data.splits["test"])
     classes = torch.linspace(0, data.num_classes - 1, min(data.num_classes, MAX_ROWS)).long().tolist()

@@ -37,7 +37,7 @@ from dualfocal.cli._common import (
 )
 from dualfocal.cli._groups import by_group, check_groups, groups_follow_labels, print_groups
 from dualfocal.metrics import Evaluation
-from dualfocal.metrics._rows import as_rows
+from dualfocal.metrics.rows import as_rows
 from dualfocal.predictions import Predictions, load_predictions
 from dualfocal.report.calibrated import parse_methods
 from dualfocal.report.subjects import Reading
@@ -193,7 +193,7 @@ def evaluate(
     if as_json:
         print(json.dumps({"schema": 1, "files": records}, indent=2, allow_nan=False))
     if plot is not None:
-        from dualfocal.report.plots import reliability_figure, save
+        from dualfocal.plots import reliability_figure, save
 
         with bad_input_ends():
             panels = results | panels

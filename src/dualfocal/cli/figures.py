@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
+from dualfocal._checks import did_you_mean
 from dualfocal.cli._common import bad_input_ends, consoles
-from dualfocal.data.registry import did_you_mean
 
 if TYPE_CHECKING:
-    from dualfocal.report.plots.entries import Setting
+    from dualfocal.plots.entries import Setting
 
 NAMES = ("phi", "reliability", "corp", "metrics", "training", "logits", "rival")  # of paper.figures, which loads slowly
 FORMATS = ("pdf", "png", "svg")
@@ -55,7 +55,7 @@ def figures(
     with bad_input_ends():
         names = _chosen("--only", only, NAMES)
         suffixes = _chosen("--format", formats, FORMATS)
-        from dualfocal.report.plots.entries import gather
+        from dualfocal.plots.entries import gather
 
         settings, unfinished = gather(runs or [])
         try:
@@ -97,7 +97,7 @@ def _draw(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Each figure once, or once for each setting."""
     from dualfocal.paper.figures import FIGURES, CannotDrawError
-    from dualfocal.report.plots import save
+    from dualfocal.plots import save
 
     wanted: list[tuple[str, Setting | None]] = []
     for name in names:

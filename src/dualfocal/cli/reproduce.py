@@ -8,18 +8,18 @@ from typing import Annotated
 
 import typer
 
+from dualfocal._checks import did_you_mean
 from dualfocal._files import atomic_path
 from dualfocal.cli._common import AsJson, bad_input_ends, consoles, stopped_goes_on
 from dualfocal.cli._reproduced import content_of, images_shown, list_trainings, markdown, notes_of, show
 from dualfocal.cli.data import Root
 from dualfocal.cli.study import epochs_shown, numbers
-from dualfocal.data.registry import did_you_mean
 from dualfocal.paper.foreign import Foreign
 from dualfocal.paper.published import Table, load_published, published
 from dualfocal.paper.reproduction import Row, rows_of, runs_of
 from dualfocal.paper.trainings import Training, trainings
+from dualfocal.runs import Run
 from dualfocal.study import Study, run_study
-from dualfocal.train import Run
 
 FIELDS = ("dataset", "model", "method", "variant")
 

@@ -16,10 +16,10 @@ from dualfocal._files import atomic_path
 from dualfocal.cli._common import AsJson, bad_input_ends, consoles, stopped_goes_on
 from dualfocal.cli.data import Root
 from dualfocal.losses import LOSSES
+from dualfocal.runs import RunError
 from dualfocal.study import PAPER_LOSSES, Summary, make_study, run_study, summarize
 from dualfocal.study.gammas import CRITERIA, choose_gamma
 from dualfocal.study.summary import COLUMNS
-from dualfocal.train import RunError
 
 Number = TypeVar("Number", int, float)
 
@@ -164,7 +164,7 @@ def _table(headings: list[str], gap: int = 2) -> Table:
 
 
 def _write(out: Path, summary: Summary, extra: str, gamma: dict[str, object] | None) -> None:
-    from dualfocal.report.plots import save, study_figure
+    from dualfocal.plots import save, study_figure
 
     content = summary.to_dict() | ({} if gamma is None else {"gamma": gamma})
     texts = {

@@ -72,8 +72,8 @@ def theory(
     if minimisers:
         _print_minimisers(out, minimisers)
     if plot is not None:
-        from dualfocal.report.plots import save
-        from dualfocal.report.plots.theory import phi_figure
+        from dualfocal.plots import save
+        from dualfocal.plots.theory import phi_figure
 
         with bad_input_ends():
             save(phi_figure(gamma, c), plot, dpi=150)

@@ -13,12 +13,13 @@ from rich.text import Text
 from dualfocal.cli._common import AsJson, bad_input_ends, consoles, print_table
 from dualfocal.cli.data import Root
 from dualfocal.metrics.evaluation import READ
-from dualfocal.paper.recipes import PRESETS, preset
-from dualfocal.train import DivergedError, Recipe, Run, RunError, find_runs
+from dualfocal.runs import Recipe, Run, RunError, find_runs
+from dualfocal.runs.layout import FAILURE, RESULT
+from dualfocal.runs.recipe import field_docs, load_recipe
+from dualfocal.train import DivergedError
 from dualfocal.train import train as train_
 from dualfocal.train.distributed import rank_and_size
-from dualfocal.train.recipe import field_docs, load_recipe
-from dualfocal.train.run import FAILURE, RESULT
+from dualfocal.train.presets import PRESETS, preset
 
 WIDE = 110  # columns of a terminal
 

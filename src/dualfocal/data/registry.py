@@ -1,12 +1,12 @@
 """Data sets by name."""
 
-import difflib
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dualfocal._checks import did_you_mean
 from dualfocal.data.cifar import cifar10, cifar100
 from dualfocal.data.corruptions import cifar10c
 from dualfocal.data.dataset import DataSet
@@ -27,12 +27,6 @@ DATASETS: dict[str, Callable[..., DataSet]] = {
     "cifar10c": cifar10c,
     "digits": digits,
 }
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message: the name that is nearest, if one is near."""
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def load_data(name: str | os.PathLike[str], root: Root = None, **options: Any) -> DataSet:

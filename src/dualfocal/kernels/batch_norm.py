@@ -15,6 +15,7 @@ import triton  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dualfocal._checks import in_batched_backward, under_transform
 from dualfocal.kernels._batch_norm_triton import (
     apply_kernel,
     backward_apply_kernel,
@@ -23,7 +24,6 @@ from dualfocal.kernels._batch_norm_triton import (
     finish_sums_kernel,
     statistics_kernel,
 )
-from dualfocal.losses._common import in_batched_backward, under_transform
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MERGE = {"CHUNK": 64, "BLOCK_C": 16}  # splits and channels that are merged at a time

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import Flat, compute_dtype, in_batched_backward
+from dualfocal._checks import compute_dtype, in_batched_backward
+from dualfocal.losses._common import Flat
 from dualfocal.losses._expression import Gamma, Schedule, expression, modulating_base, resolve
 
 # Rows are taken together up to this many logits: about 1 MB of scratch, within a core's L2 cache.

@@ -4,8 +4,6 @@ Every loss here reads ``flat = flatten(...)``, computes one number per row of ``
 ``reduce(per_row, flat, reduction)``.
 """
 
-import math
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from dualfocal._checks import WEIGHT_HINT, check_choice, check_number, compute_dtype, under_transform
+
 REDUCTIONS = ("mean", "sum", "none")
-# Where F.cross_entropy has its weights, the losses have a parameter of their own.
-WEIGHT_HINT = "class weights are given as weight="
 
 
 class Flat(NamedTuple):
@@ -53,31 +51,11 @@ class Flat(NamedTuple):
         return (classes == self.target[:, None]).to(compute_dtype(self.logits))
 
 
-def compute_dtype(logits: Tensor) -> torch.dtype:
-    """float32, or float64 where the logits are: no loss is computed in half precision."""
-    return logits.dtype if logits.dtype == torch.float64 else torch.float32
-
-
-def wide_dtype(tensor: Tensor) -> torch.dtype:
-    """float64, for sums that float32 cannot carry; float32 on the one device without it."""
-    return torch.float32 if tensor.device.type == "mps" else torch.float64
-
-
 def as_computed(logits: Tensor, keep: Tensor | None) -> Tensor:
     """Logits in the compute dtype, ignored rows blanked: what stands there reaches no value and no gradient."""
     dtype = compute_dtype(logits)
     z = logits if logits.dtype == dtype else logits.to(dtype)
     return z if keep is None else z.masked_fill(~keep[:, None], 0.0)
-
-
-def under_transform() -> bool:
-    """Whether a ``torch.func`` transform (grad, vmap, ...) is active. There is no public question for it."""
-    return torch._C._are_functorch_transforms_active()
-
-
-def in_batched_backward(grad: Tensor) -> bool:
-    """Whether autograd maps the backward over many incoming gradients (``is_grads_batched``, Jacobians)."""
-    return under_transform() or torch._C._functorch.is_legacy_batchedtensor(grad)
 
 
 def is_concrete(tensor: Tensor) -> bool:
@@ -186,19 +164,6 @@ def weight_rows(loss: Tensor, flat: Flat) -> Tensor:
     return loss * flat.mass.sum(1) if flat.soft and flat.weight is not None else loss
 
 
-def check_number(name: str, value: float, low: float = 0.0, high: float = math.inf) -> None:
-    """Raise a ValueError that names the value and the rule."""
-    if isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a number, got a tensor of shape {tuple(value.shape)}; {WEIGHT_HINT}")
-    if torch.compiler.is_compiling():  # the number may be symbolic
-        return
-    if not isinstance(value, float | Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not (math.isfinite(value) and low <= value <= high):
-        rule = f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
-        raise ValueError(f"{name} must be finite and {rule}, got {value!r}")
-
-
 def check_gamma(gamma: float | Tensor, flat: Flat) -> float | Tensor:
     """A focusing parameter: one number, or one for each target; finite, not negative.
 
@@ -235,12 +200,6 @@ def check_gamma_values(gamma: float | Tensor) -> float | Tensor:
             i = int(bad.nonzero()[0])
             raise ValueError(f"gamma must be finite and at least 0, got {gamma.reshape(-1)[i].item()} at position {i}")
     return gamma
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise a ValueError that names the value and the choices."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
 def _check_weight(weight: Tensor, num_classes: int) -> Tensor:

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dualfocal._checks import compute_dtype, under_transform
 from dualfocal.losses._closed_form import closed_form
-from dualfocal.losses._common import Flat, compute_dtype, is_concrete, may_look, under_transform
+from dualfocal.losses._common import Flat, is_concrete, may_look
 from dualfocal.losses._expression import Gamma, Schedule, expression, soft_expression
 from dualfocal.losses._soft_closed_form import soft_closed_form
 from dualfocal.losses.cross_entropy import cross_entropy_rows

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from dualfocal.losses._common import REDUCTIONS, WEIGHT_HINT, check_choice, check_gamma_values
+from dualfocal._checks import WEIGHT_HINT, check_choice
+from dualfocal.losses._common import REDUCTIONS, check_gamma_values
 
 
 class ClassificationLoss(nn.Module):

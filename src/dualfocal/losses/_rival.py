@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import check_number, may_look
+from dualfocal._checks import check_number
+from dualfocal.losses._common import may_look
 
 KINDS = ("next", "2nd", "3rd", "mean2", "mean3", "mean_all")
 NAMES = (*KINDS, *(f"batch_{kind}" for kind in KINDS))

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dualfocal._checks import compute_dtype
 from dualfocal.losses._closed_form import rows_a_chunk
-from dualfocal.losses._common import Flat, compute_dtype
+from dualfocal.losses._common import Flat
 from dualfocal.losses._expression import Gamma, Schedule, modulating_base, resolve, soft_expression
 from dualfocal.losses._rival import next_of_each_class
 

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import check_choice, check_number, flatten, may_look, reduce, wide_dtype
+from dualfocal._checks import check_choice, check_number, wide_dtype
+from dualfocal.losses._common import flatten, may_look, reduce
 from dualfocal.losses._expression import Schedule
 from dualfocal.losses._modulated import modulated_nll
 from dualfocal.losses._module import ClassificationLoss

@@ -6,7 +6,8 @@ import warnings
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import Flat, check_choice, check_gamma, flatten, reduce
+from dualfocal._checks import check_choice
+from dualfocal.losses._common import Flat, check_gamma, flatten, reduce
 from dualfocal.losses._modulated import IMPLS, modulated_nll
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses._rival import check_rival

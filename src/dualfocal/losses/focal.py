@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import WEIGHT_HINT, check_gamma, check_number, flatten, reduce
+from dualfocal._checks import WEIGHT_HINT, check_number
+from dualfocal.losses._common import check_gamma, flatten, reduce
 from dualfocal.losses._modulated import modulated_nll
 from dualfocal.losses._module import ClassificationLoss
 

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import Flat, check_number, flatten, reduce, weight_rows
+from dualfocal._checks import check_number
+from dualfocal.losses._common import Flat, flatten, reduce, weight_rows
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.cross_entropy import cross_entropy_rows
 

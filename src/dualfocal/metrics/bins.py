@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import check_choice, wide_dtype
-from dualfocal.metrics._rows import Array, as_tensor, check_count
+from dualfocal._checks import check_choice, check_count, wide_dtype
+from dualfocal.metrics.rows import Array, as_tensor
 
 ONE = 1 << 32  # the fixed-point 1: confidences are counted in units of 2^-32
 MOST_SAMPLES = 1 << 31  # of full confidence in one bin, before an int64 sum could overflow

@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
+from dualfocal._checks import check_count
 from dualfocal.metrics._ranked import Ranked
-from dualfocal.metrics._rows import Array, Rows, as_rows, check_count
-from dualfocal.metrics._scan import Scan, scan
 from dualfocal.metrics.bins import BinStats, check_convention, equal_edges, from_units, scatter_sum, to_units
+from dualfocal.metrics.rows import Array, Rows, as_rows
+from dualfocal.metrics.scan import Scan, scan
 
 
 def ece(

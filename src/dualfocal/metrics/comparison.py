@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dualfocal.metrics._rows import Array, as_rows, check_count, check_level
-from dualfocal.metrics._scan import scan
+from dualfocal._checks import check_count, check_level
 from dualfocal.metrics.evaluation import READ, Evaluation, evaluate_rows, finite, text_table
 from dualfocal.metrics.resampling import Progress, resample
+from dualfocal.metrics.rows import Array, as_rows
+from dualfocal.metrics.scan import scan
 
 LEAST = 10  # samples to resample from
 

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dualfocal.metrics._rows import Array, as_rows, check_count, check_level
-from dualfocal.metrics._scan import scan
+from dualfocal._checks import check_count, check_level
 from dualfocal.metrics.bins import ONE
 from dualfocal.metrics.inference import Floor
+from dualfocal.metrics.rows import Array, as_rows
+from dualfocal.metrics.scan import scan
 
 Floats = NDArray[np.float64]
 

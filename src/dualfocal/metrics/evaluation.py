@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from dualfocal._checks import check_count, check_level
 from dualfocal.metrics._ranked import Ranked
-from dualfocal.metrics._rows import Array, Rows, as_rows, check_count, check_level
-from dualfocal.metrics._scan import Scan, scan
 from dualfocal.metrics.bins import ONE, BinStats, check_convention
 from dualfocal.metrics.calibration import adaptive_error, top_bins
 from dualfocal.metrics.inference import Inference, classwise_floor, infer
 from dualfocal.metrics.resampling import resample
+from dualfocal.metrics.rows import Array, Rows, as_rows
+from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import decompose, mean
 
 # How people read them: attribute, name, factor, unit.

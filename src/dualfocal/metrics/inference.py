@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from dualfocal.metrics._ranked import Ranked
-from dualfocal.metrics._rows import Rows
 from dualfocal.metrics.bins import ONE, Binner, BinStats, debiased_square, equal_edges
+from dualfocal.metrics.rows import Rows
 
 DRAWS = 1000  # of outcomes, for floor and p-value
 CELLS = 256  # groups of neighbours in confidence that are drawn together: far finer than a bin

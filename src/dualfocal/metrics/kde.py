@@ -3,8 +3,8 @@
 import torch
 
 from dualfocal.losses.kde import BANDWIDTHS, check_kernel, kde_rows, log_dirichlet_kernels, log_floor
-from dualfocal.metrics._rows import Array, as_rows
-from dualfocal.metrics._scan import scan
+from dualfocal.metrics.rows import Array, as_rows
+from dualfocal.metrics.scan import scan
 
 ELEMENTS = 1 << 23  # of the kernel matrix held at a time
 

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import check_choice, wide_dtype
+from dualfocal._checks import check_choice, wide_dtype
 from dualfocal.metrics._ranked import runs
-from dualfocal.metrics._rows import Array, as_rows, as_tensor
-from dualfocal.metrics._scan import scan
+from dualfocal.metrics.rows import Array, as_rows, as_tensor
+from dualfocal.metrics.scan import scan
 
 SCORES = ("entropy", "max_prob")
 

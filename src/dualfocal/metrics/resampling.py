@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from dualfocal.metrics._ranked import runs
-from dualfocal.metrics._rows import Rows
-from dualfocal.metrics._scan import Scan
 from dualfocal.metrics.bins import ONE, Binner, debiased_square, equal_edges, from_units, scatter_sum
+from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.scan import Scan
 
 DRAWS = 1000
 BLOCKS = 4096  # samples are drawn singly up to here; beyond, in random blocks, which vary as single ones do

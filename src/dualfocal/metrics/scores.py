@@ -4,10 +4,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from dualfocal._checks import check_count
 from dualfocal.metrics._ranked import Ranked
-from dualfocal.metrics._rows import Array, as_rows, check_count
-from dualfocal.metrics._scan import scan
 from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics.rows import Array, as_rows
+from dualfocal.metrics.scan import scan
 
 
 class BrierDecomposition(NamedTuple):

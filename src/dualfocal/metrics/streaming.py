@@ -14,11 +14,11 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from dualfocal.losses._common import check_choice
+from dualfocal._checks import check_choice, check_count
 from dualfocal.metrics._ranked import Ranked
-from dualfocal.metrics._rows import BINARY, INPUTS, Array, Rows, as_rows, as_tensor, check_count
-from dualfocal.metrics._scan import scan
 from dualfocal.metrics.bins import ONE, BinStats, equal_edges, to_units
+from dualfocal.metrics.rows import BINARY, INPUTS, Array, Rows, as_rows, as_tensor
+from dualfocal.metrics.scan import scan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

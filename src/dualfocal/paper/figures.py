@@ -1,6 +1,6 @@
 """The figures of the paper, from run folders.
 
-``FIGURES`` has each by name. Runs are put together first, by :func:`~dualfocal.report.plots.entries.gather`: those of
+``FIGURES`` has each by name. Runs are put together first, by :func:`~dualfocal.plots.entries.gather`: those of
 one data set and model make a *setting*, and those of it that differ in their seed only an *entry*, such as a loss.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from dualfocal.metrics.corp import corp
-from dualfocal.report.plots import (
+from dualfocal.plots import (
     Curve,
     MetricBar,
     Reliability,
@@ -26,11 +26,11 @@ from dualfocal.report.plots import (
     rival_probabilities,
     t_interval,
 )
-from dualfocal.report.plots.entries import Entry, Setting
-from dualfocal.report.plots.metric_bars import LEVEL
-from dualfocal.report.plots.style import one_axis
-from dualfocal.train import Run
-from dualfocal.train.run import LOG, PREDICTIONS
+from dualfocal.plots.entries import Entry, Setting
+from dualfocal.plots.metric_bars import LEVEL
+from dualfocal.plots.style import one_axis
+from dualfocal.runs import Run
+from dualfocal.runs.layout import LOG, PREDICTIONS
 
 METRICS = {"ece": "ECE", "adaptive_ece": "AdaECE", "classwise_ece": "classwise ECE"}
 
@@ -51,7 +51,7 @@ class PaperFigure:
 
 
 def _phi() -> Figure:
-    from dualfocal.report.plots.theory import phi_figure  # not before it is wanted: the others need no theory
+    from dualfocal.plots.theory import phi_figure  # not before it is wanted: the others need no theory
 
     return phi_figure()
 

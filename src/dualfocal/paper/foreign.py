@@ -14,7 +14,7 @@ from dualfocal._files import atomic_path
 from dualfocal.data import load_data
 from dualfocal.data.places import Root
 from dualfocal.metrics import evaluate, ood_auroc
-from dualfocal.train import Run, RunError
+from dualfocal.runs import Run, RunError
 from dualfocal.train.distributed import choose_device
 from dualfocal.train.forward import Forward, float32_products, without_search
 

@@ -18,7 +18,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from dualfocal.data.registry import did_you_mean
+from dualfocal._checks import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from dualfocal.metrics import kde_ece
 from dualfocal.paper.foreign import Foreign
 from dualfocal.paper.published import Cell, Table
 from dualfocal.paper.trainings import TRAINED_BY, Training
-from dualfocal.train import Run, RunError
-from dualfocal.train.run import RESULT
+from dualfocal.runs import Run, RunError
+from dualfocal.runs.layout import RESULT
 
 LEVEL = 0.9
 FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")  # metrics that have one

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from dualfocal.losses import LOSSES
 from dualfocal.paper.published import Cell, Table
-from dualfocal.paper.recipes import EXCEPTIONS, GAMMA, images, texts
-from dualfocal.train import Recipe
-from dualfocal.train.recipe import NOT_OPTIONS
+from dualfocal.runs import Recipe
+from dualfocal.runs.recipe import NOT_OPTIONS
+from dualfocal.train.presets import EXCEPTIONS, GAMMA, images, texts
 
 # In the authors' code the ablation's means are one number per batch.
 RIVALS = {"mean2": "batch_mean2", "mean3": "batch_mean3", "mean_all": "batch_mean_all"}

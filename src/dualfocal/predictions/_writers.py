@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dualfocal._checks import check_choice
 from dualfocal._files import atomic_path, check_place
-from dualfocal.losses._common import check_choice
 from dualfocal.predictions._sources import FLOATS, INTEGERS, PredictionsError, dtype_name, form, is_number
 from dualfocal.predictions._tables import import_pyarrow
 

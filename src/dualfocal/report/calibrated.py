@@ -8,10 +8,10 @@ from dualfocal.calibrators import CALIBRATORS, TemperatureScaling, cross_fit, ma
 from dualfocal.calibrators.held_out import choice, fit_and_score
 from dualfocal.calibrators.ranking import AS_IS, Scored, ranked, unranked
 from dualfocal.calibrators.tried import Tried
-from dualfocal.metrics._rows import Rows
+from dualfocal.metrics.rows import Rows
 from dualfocal.predictions import PredictionsError
 from dualfocal.report.subjects import Reading, Subject
-from dualfocal.train.run import RECIPE
+from dualfocal.runs.layout import RECIPE
 
 DEFAULT = ("temperature", "vector", "isotonic")
 FOLDS, REPEATS = 5, 2

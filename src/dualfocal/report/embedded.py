@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from dualfocal.calibrators._inputs import log_probs, smallest
-from dualfocal.metrics._rows import Rows
-from dualfocal.metrics._scan import Scan
+from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.scan import Scan
 
 OCTAVES, STEPS = 2.5, 8  # of the slider: T from 2^-2.5 to 2^2.5, eight steps for each doubling
 GRID = tuple(2.0 ** (k / STEPS) for k in range(-int(OCTAVES * STEPS), int(OCTAVES * STEPS) + 1))

@@ -10,7 +10,8 @@ from typing import Any
 from dualfocal.report.naming import shortened
 from dualfocal.report.subjects import Subject
 from dualfocal.report.tables import Table, plain_table
-from dualfocal.train.run import RESULT, Run, RunError
+from dualfocal.runs.layout import RESULT
+from dualfocal.runs.run import Run, RunError
 
 CURVES = ("error", "nll", "ece")
 MOST_POINTS = 60_000  # numbers of all curves of a page together

@@ -8,13 +8,14 @@ from pathlib import Path
 from torch import Tensor
 
 from dualfocal.metrics import Evaluation
-from dualfocal.metrics._rows import Rows, as_rows
-from dualfocal.metrics._scan import Scan, scan
 from dualfocal.metrics.evaluation import evaluate_rows
+from dualfocal.metrics.rows import Rows, as_rows
+from dualfocal.metrics.scan import Scan, scan
 from dualfocal.predictions import Predictions, load_predictions
 from dualfocal.report.naming import distinct, input_names, shortened
-from dualfocal.train import Run
-from dualfocal.train.run import PREDICTIONS, RECIPE, find_runs
+from dualfocal.runs import Run
+from dualfocal.runs.layout import PREDICTIONS, RECIPE
+from dualfocal.runs.run import find_runs
 
 MOST_SUBJECTS = 32  # more could not be told apart on a page, nor fit into it
 MOST_BINS = 1000  # more could not be drawn

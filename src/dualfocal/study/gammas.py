@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from dualfocal.metrics import compare
+from dualfocal.runs import Run
 from dualfocal.study.plan import Study
 from dualfocal.study.results import result_of
-from dualfocal.train import Run
 
 CRITERIA = ("nll", "ece")
 Z90 = 1.645

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dualfocal.data.registry import DATASETS, did_you_mean
+from dualfocal._checks import did_you_mean
+from dualfocal.data.registry import DATASETS
 from dualfocal.losses import LOSSES
-from dualfocal.paper.recipes import PRESETS, preset
-from dualfocal.train import Recipe
+from dualfocal.runs import Recipe
+from dualfocal.train.presets import PRESETS, preset
 
 # The columns of the paper's first table.
 PAPER_LOSSES = ("cross_entropy", "brier", "mmce", "label_smoothing", "inverse_focal", "flsd", "dual_focal")

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from dualfocal.train import Run, RunError
-from dualfocal.train.run import RESULT
+from dualfocal.runs import Run, RunError
+from dualfocal.runs.layout import RESULT
 
 SCORES = ("error", "nll", "ece", "adaptive_ece", "classwise_ece", "mce")
 

@@ -18,10 +18,10 @@ import torch
 
 from dualfocal.data import load_data
 from dualfocal.data.places import Root
+from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.study.plan import Study
 from dualfocal.study.worker import Trained, begin, train_run
-from dualfocal.train import Recipe, Run, RunError
-from dualfocal.train._host import num_cores
+from dualfocal.train.host import num_cores
 
 LOOK = 0.5  # seconds between looks at how far the runs have come
 

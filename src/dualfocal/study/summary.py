@@ -13,9 +13,9 @@ from scipy.stats import t as student
 
 from dualfocal.metrics import compare
 from dualfocal.metrics.evaluation import finite
+from dualfocal.runs import Run
 from dualfocal.study.plan import Study
 from dualfocal.study.results import floor_of, result_of
-from dualfocal.train import Run
 
 SCHEMA = 1
 LEVEL = 0.9

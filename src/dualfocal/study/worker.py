@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dualfocal.train import DivergedError, Recipe, RunError, train
+from dualfocal.runs import Recipe, RunError
+from dualfocal.train import DivergedError, train
 
 CHECKPOINT_PAUSE = 30.0  # seconds: little is lost if a process is killed, and runs of short epochs are not held up
 PATIENCE = 0.5  # seconds between one request to stop and the next: who loads data does not mind it yet

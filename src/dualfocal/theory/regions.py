@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from scipy.optimize import brentq
 
-from dualfocal.losses._common import check_number
+from dualfocal._checks import check_number
 
 FIGURE_1 = (1.0, 0.3)
 """gamma and q_j of the paper's Figure 1."""

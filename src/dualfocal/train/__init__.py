@@ -2,7 +2,5 @@
 
 from dualfocal.train.engine import train
 from dualfocal.train.failure import DivergedError
-from dualfocal.train.recipe import Recipe
-from dualfocal.train.run import Run, RunError, find_runs
 
-__all__ = ["DivergedError", "Recipe", "Run", "RunError", "find_runs", "train"]
+__all__ = ["DivergedError", "train"]

@@ -12,9 +12,10 @@ from safetensors.torch import load
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from dualfocal.train._host import host_random_states
+from dualfocal.runs.layout import CHECKPOINT, FAILURE, MODEL, RESULT
+from dualfocal.runs.run import Run, RunError
 from dualfocal.train.distributed import Group
-from dualfocal.train.run import CHECKPOINT, FAILURE, MODEL, RESULT, Run, RunError
+from dualfocal.train.host import host_random_states
 
 SCHEMA = 1
 KEY = "dualfocal_checkpoint"

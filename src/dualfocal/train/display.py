@@ -16,9 +16,9 @@ from rich.progress import (
 )
 from torch import Tensor
 
+from dualfocal.runs.recipe import Recipe
+from dualfocal.runs.run import Run
 from dualfocal.train.checkpoint import Position
-from dualfocal.train.recipe import Recipe
-from dualfocal.train.run import Run
 
 EVERY = 0.5  # seconds between looks at the loss, which a GPU has to be waited for
 FOLDER = "tensorboard"

@@ -15,6 +15,9 @@ from torch.nn.utils import get_total_norm
 from dualfocal.data import DataSet, load_data
 from dualfocal.data.places import Root
 from dualfocal.metrics.evaluation import finite
+from dualfocal.runs.layout import CHECKPOINT, FAILURE
+from dualfocal.runs.recipe import Recipe
+from dualfocal.runs.run import Run, default_folder
 from dualfocal.train.checkpoint import Pace, resume, save_checkpoint
 from dualfocal.train.display import Silent, make_display
 from dualfocal.train.distributed import Group, processes
@@ -38,8 +41,6 @@ from dualfocal.train.preparation import (
     try_out,
     watched_part,
 )
-from dualfocal.train.recipe import Recipe
-from dualfocal.train.run import CHECKPOINT, FAILURE, Run, default_folder
 from dualfocal.train.step import make_step
 from dualfocal.train.validation import predict, summarize
 

@@ -9,8 +9,9 @@ from torch.nn.utils import get_total_norm
 
 from dualfocal.data.dataset import DataSet
 from dualfocal.metrics.evaluation import finite
-from dualfocal.train.recipe import Recipe
-from dualfocal.train.run import FAILURE, Run
+from dualfocal.runs.layout import FAILURE
+from dualfocal.runs.recipe import Recipe
+from dualfocal.runs.run import Run
 
 SCHEMA = 1
 RECENT = 10

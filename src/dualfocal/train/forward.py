@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dualfocal.train._host import host_generators_kept
-from dualfocal.train.recipe import Recipe
+from dualfocal.runs.recipe import Recipe
+from dualfocal.train.host import host_generators_kept
 
 
 @contextmanager

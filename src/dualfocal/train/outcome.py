@@ -15,12 +15,13 @@ import dualfocal
 from dualfocal.calibrators import make_calibrator
 from dualfocal.data import DataSet
 from dualfocal.metrics import evaluate
-from dualfocal.train._host import num_cores
+from dualfocal.runs.layout import CHECKPOINT, MODEL, PREDICTIONS, RESULT
+from dualfocal.runs.recipe import Recipe
+from dualfocal.runs.run import Run
 from dualfocal.train.checkpoint import Position, storable
 from dualfocal.train.distributed import Group
+from dualfocal.train.host import num_cores
 from dualfocal.train.preparation import slowed_by, uses_kernels
-from dualfocal.train.recipe import Recipe
-from dualfocal.train.run import CHECKPOINT, MODEL, PREDICTIONS, RESULT, Run
 from dualfocal.train.step import Step
 
 SCHEMA = 1

@@ -16,10 +16,10 @@ from dualfocal.data import DataSet
 from dualfocal.losses import AdaFocalLoss
 from dualfocal.models import MODELS, make_model
 from dualfocal.models._common import kernels_on
-from dualfocal.train._host import host_generators_kept, seed_host, set_host_random_states
+from dualfocal.runs.recipe import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, float32_products, without_search
-from dualfocal.train.recipe import Recipe
+from dualfocal.train.host import host_generators_kept, seed_host, set_host_random_states
 
 TF32 = {"float32": "ieee", "tf32": "tf32"}  # what products of float32 numbers are in, on CUDA
 

@@ -18,10 +18,10 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from dualfocal.data import DataSet
-from dualfocal.train._host import host_state, no_garbage_collected
+from dualfocal.runs.recipe import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, HalfWeights, without_search
-from dualfocal.train.recipe import Recipe
+from dualfocal.train.host import host_state, no_garbage_collected
 
 WARM_UP = 3  # steps before a capture: libraries choose their algorithms, kernels are built, states are made
 

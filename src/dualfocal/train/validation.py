@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor, nn
 
+from dualfocal._checks import wide_dtype
 from dualfocal.data.dataset import DataSet
-from dualfocal.losses._common import wide_dtype
-from dualfocal.metrics._rows import as_rows
-from dualfocal.metrics._scan import scan
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import top_bins
+from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.scan import scan
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, without_search
 

@@ -8,7 +8,7 @@ code" is what the paper's authors have published; "the older code" that of Mukho
 
 from collections.abc import Iterable
 
-from dualfocal.data.registry import did_you_mean
+from dualfocal._checks import did_you_mean
 from dualfocal.paper.errata._erratum import Erratum
 from dualfocal.paper.errata.claims import CLAIMS
 from dualfocal.paper.errata.code import CODE

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dualfocal.metrics.corp import Corp
-from dualfocal.report.plots.reliability import density_strip, finish_panels, panel_grid, panel_title, unit_square
-from dualfocal.report.plots.style import BLUE, GREY, styled
+from dualfocal.plots.reliability import density_strip, finish_panels, panel_grid, panel_title, unit_square
+from dualfocal.plots.style import BLUE, GREY, styled
 
 STRIP = np.linspace(0, 1, 41)
 

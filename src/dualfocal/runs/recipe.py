@@ -15,11 +15,11 @@ from typing import Any, Self, get_type_hints
 import torch
 from torch import nn
 
-from dualfocal.data.registry import did_you_mean
+from dualfocal._checks import did_you_mean
 from dualfocal.losses import LOSSES
-from dualfocal.losses._common import check_choice
+from dualfocal._checks import check_choice
 from dualfocal.models import MODELS
-from dualfocal.train._values import check_like, checked, from_text, option_from_text, plain
+from dualfocal.runs._values import check_like, checked, from_text, option_from_text, plain
 
 SCHEMA = 1
 CHOICES = {

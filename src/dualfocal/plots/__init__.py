@@ -4,8 +4,8 @@ Each diagram is a function that takes an axis and returns it; what it draws is c
 ``*_figure`` and ``*_panels`` put whole figures together, :func:`save` writes them.
 """
 
-from dualfocal.report.plots.corp import corp_diagram, corp_panels
-from dualfocal.report.plots.distributions import (
+from dualfocal.plots.corp import corp_diagram, corp_panels
+from dualfocal.plots.distributions import (
     box_statistics,
     max_logit_histogram,
     maximum_logits,
@@ -13,8 +13,8 @@ from dualfocal.report.plots.distributions import (
     rival_probabilities,
     shared_histograms,
 )
-from dualfocal.report.plots.metric_bars import MetricBar, metric_bars, metric_figure, t_interval
-from dualfocal.report.plots.reliability import (
+from dualfocal.plots.metric_bars import MetricBar, metric_bars, metric_figure, t_interval
+from dualfocal.plots.reliability import (
     Reliability,
     chance_range,
     density_strip,
@@ -22,10 +22,10 @@ from dualfocal.report.plots.reliability import (
     reliability_figure,
     reliability_panels,
 )
-from dualfocal.report.plots.samples import sample_sheet
-from dualfocal.report.plots.study import study_figure
-from dualfocal.report.plots.style import LOOKS, STYLE, Look, look_of, save, styled
-from dualfocal.report.plots.training import Curve, ece_over_training, exponential_average
+from dualfocal.plots.samples import sample_sheet
+from dualfocal.plots.study import study_figure
+from dualfocal.plots.style import LOOKS, STYLE, Look, look_of, save, styled
+from dualfocal.plots.training import Curve, ece_over_training, exponential_average
 
 __all__ = [
     "LOOKS",

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import wide_dtype
-from dualfocal.metrics._rows import ROUNDING, Rows
+from dualfocal._checks import wide_dtype
 from dualfocal.metrics.bins import ONE, Binner, BinStats, equal_edges, scatter_sum, to_units
+from dualfocal.metrics.rows import ROUNDING, Rows
 
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements widened at a time
 BLOCK = 1 << 14  # rows at least whose single numbers are worked on together

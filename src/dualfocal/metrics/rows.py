@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import check_choice
+from dualfocal._checks import check_choice
 
 Array = Tensor | np.ndarray
 
@@ -128,20 +128,6 @@ def as_tensor(name: str, array: Array) -> Tensor:
             return torch.from_numpy(array if all(step > 0 for step in array.strides) else array.copy())
     except TypeError:
         raise ValueError(f"{name} must hold plain numbers, got {array.dtype}") from None
-
-
-def check_count(name: str, value: int, low: int = 1) -> None:
-    """Raise an error that names the value and the rule."""
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < low:
-        raise ValueError(f"{name} must be at least {low}, got {value}")
-
-
-def check_level(level: float) -> None:
-    """Raise a ValueError that names the value and the rule."""
-    if not 0.5 <= level < 1:
-        raise ValueError(f"level must be at least 0.5 and below 1, got {level!r}")
 
 
 def _is_one_score(values: Tensor, target: Tensor, name: str, binary: str | None) -> bool:

@@ -9,9 +9,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from dualfocal.report.plots.style import Look, look_of, varied
-from dualfocal.train import Recipe, Run, find_runs
-from dualfocal.train.run import PREDICTIONS
+from dualfocal.plots.style import Look, look_of, varied
+from dualfocal.runs import Recipe, Run, find_runs
+from dualfocal.runs.layout import PREDICTIONS
 
 # As the paper's tables and figures call them, in the order of the first table.
 LABELS = {

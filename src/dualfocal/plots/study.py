@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from dualfocal.report.plots.style import BLUE, GREY, VERMILION, plain, styled, tidy
+from dualfocal.plots.style import BLUE, GREY, VERMILION, plain, styled, tidy
 
 if TYPE_CHECKING:
     from dualfocal.study import Summary

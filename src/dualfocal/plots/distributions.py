@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgba
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.report.plots.style import Look, look_among, plain, tidy
+from dualfocal.plots.style import Look, look_among, plain, tidy
 
 Floats = NDArray[np.float64]
 

@@ -1,16 +1,4 @@
-"""The run folder: what a training leaves on disk, and the only thing that reports and tables read.
-
-    recipe.json               what was asked for
-    log.jsonl                 a line per epoch
-    checkpoint.safetensors    where to go on; gone when the run is finished
-    model.safetensors         the weights that were kept
-    predictions.safetensors   val_logits, val_target, test_logits, test_target
-    result.json               metrics, versions, device; it is there when the run is finished
-    failure.json              why it stopped, if its loss did not stay finite
-
-Every file but the log is written aside and renamed, so that none is ever half there; a line of the log that is half
-there, or that no checkpoint bears out, is cut off when the run goes on.
-"""
+"""A run folder, to read and to write."""
 
 import json
 import os
@@ -23,11 +11,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dualfocal._files import atomic_path, leftovers
-from dualfocal.train.recipe import Recipe, load_recipe
+from dualfocal.runs.layout import CHECKPOINT, FAILURE, LOCK, LOG, MODEL, RECIPE, RESULT
+from dualfocal.runs.recipe import Recipe, load_recipe
 
 SCHEMA = 1
-RECIPE, LOG, CHECKPOINT, MODEL = "recipe.json", "log.jsonl", "checkpoint.safetensors", "model.safetensors"
-PREDICTIONS, RESULT, FAILURE, LOCK = "predictions.safetensors", "result.json", "failure.json", ".lock"
 
 
 class RunError(ValueError):

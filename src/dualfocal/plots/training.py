@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from dualfocal.report.plots.style import GREY, Look, look_among, plain, tidy
+from dualfocal.plots.style import GREY, Look, look_among, plain, tidy
 
 Floats = NDArray[np.float64]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from dualfocal.data.registry import did_you_mean
-from dualfocal.train.recipe import Recipe
+from dualfocal._checks import did_you_mean
+from dualfocal.runs.recipe import Recipe
 
 # The authors' gamma of dual focal, for each model on each data set.
 GAMMA = {

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from dualfocal.metrics import Evaluation
-from dualfocal.report.plots.style import BLUE, DARK_GREY, GREY, VERMILION, legend_below, plain, styled, tidy
+from dualfocal.plots.style import BLUE, DARK_GREY, GREY, VERMILION, legend_below, plain, styled, tidy
 
 Floats = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from dualfocal.report.plots.style import BLUE, GREY, VERMILION, styled
+from dualfocal.plots.style import BLUE, GREY, VERMILION, styled
 from dualfocal.theory import FIGURE_1, conditional_risk, dual_focal_minimisers, focal_minimisers, phi, regions
 
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))  # of as many gammas at most

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from scipy.stats import t as student
 
-from dualfocal.report.plots.style import BLACK, DARK_GREY, GREY, Look, legend_below, look_among, plain, styled, tidy
+from dualfocal.plots.style import BLACK, DARK_GREY, GREY, Look, legend_below, look_among, plain, styled, tidy
 
 LEVEL = 0.9
 
