@@ -417,7 +417,7 @@ def test_scores_before_and_after_are_the_library_s(run, record, input):
         metrics.evaluate(of, target, input=input, ignore_index=7) for of in (values, load_predictions("out.npz").values)
     ]
     rows = [re.split(" *│ *", line)[1:-1] for line in out.splitlines() if line.startswith("│")]
-    tables = [of.table()[1] for of in both]
+    tables = [of.table().rows for of in both]
     assert rows == [[name, before, after] for (name, before), (_, after) in zip(*tables, strict=True)]
     got = record("apply", *arguments)
     for name, of in zip(("before", "after"), both, strict=True):

@@ -250,7 +250,7 @@ def test_an_infinite_nll_is_told_apart_from_a_finite_one() -> None:
         result = M.compare(*pair, target, input="probs")
         sentence = f"{better} has the lower NLL, that of {other} is infinite: a true class has probability 0; "
         assert result.verdict().startswith(sentence)
-        row = {row[0]: row[1:] for row in result.table()[1]}["NLL [nats]"]
+        row = {row[0]: row[1:] for row in result.table().rows}["NLL [nats]"]
         assert row[2:] == ["-inf" if better == "B" else "+inf", "", better]
         assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["differences"]["nll"][other.lower()] is None
 
@@ -259,7 +259,7 @@ def test_two_infinite_nlls_are_not_told_apart() -> None:
     probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.7, 0.3]]).repeat(4, 1)
     result = M.compare(probs, probs * 1.0, torch.tensor([1, 0, 0]).repeat(4), input="probs")
     assert result.verdict().startswith("NLL not told apart; ")
-    assert result.table()[1][1] == ["NLL [nats]", "inf", "inf", "", "", ""]
+    assert result.table().rows[1] == ["NLL [nats]", "inf", "inf", "", "", ""]
     assert "nan" not in str(result)
 
 
@@ -270,7 +270,7 @@ def test_a_difference_must_show_in_the_digits_that_are_printed(gain, said) -> No
     result = M.compare(probs, better, torch.zeros(200, dtype=torch.int64), input="probs")
     assert result.differences["nll"].told_apart  # for certain, but it may not be worth a word
     assert result.verdict().startswith(said)
-    assert result.table()[1][1][-1] == ("B" if gain > 1e-4 else "")
+    assert result.table().rows[1][-1] == ("B" if gain > 1e-4 else "")
 
 
 def test_interval_of_a_sure_and_right_model_has_room_for_errors() -> None:

@@ -82,7 +82,7 @@ def test_tables_say_what_the_metrics_say(pages, logits):
     [run] = contents_of(pages("logits"))["runs"]
     result = metrics.evaluate(*logits, inference=True)
     assert run["verdict"] == result.verdict()
-    expected = [row[1] for row in result.table()[1][:-1]]
+    expected = [row[1] for row in result.table().rows[:-1]]
     [table] = run["metrics"]
     assert texts(table, 1)[: len(expected)] == expected
     assert texts(table, 1)[-2:] == [f"{100 * result.overconfidence:+.2f}", "< 0.001"]

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from dualfocal._table import Table
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._notes import absent_classes
 from dualfocal.calibrators.chain import Chain
 from dualfocal.calibrators.ranking import AS_IS, Scored, Unranked, advice, has_ends, nats, ranked, recommend
 from dualfocal.calibrators.registry import CALIBRATORS
 from dualfocal.metrics.comparison import Difference
-from dualfocal.metrics.evaluation import finite, text_table
+from dualfocal.metrics.evaluation import finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +112,7 @@ class Tried(ABC):
 
     def __str__(self) -> str:
         refused = [f"{name} refused: {reason}" for name, reason in self.refused.items()]
-        return "\n".join([*text_table(*self.table()), *refused, self.caveat(), self.verdict()])
+        return "\n".join([Table(*self.table()).text(), *refused, self.caveat(), self.verdict()])
 
 
 class Ranking(NamedTuple):

@@ -1,6 +1,6 @@
 """What the commands share: options, tables, and bad input that ends in one line."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -107,7 +107,12 @@ def check_plot(plot: Path | None) -> None:
         raise ValueError(f"--plot: there is no folder {str(plot.parent)!r}")
 
 
-def print_table(out: Console, title: str, headings: list[str], rows: list[list[str]]) -> None:
+def say(out: Console, text: str, style: str | None = None) -> None:
+    """Print text as it is: no markup, no highlighting, no line breaks but those of the terminal."""
+    out.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_table(out: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A titled table; the first column is of names, the others of numbers."""
     out.print(Text(title, style="italic"))
     table = Table()

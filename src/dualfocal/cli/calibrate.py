@@ -176,7 +176,7 @@ def apply(
         print(json.dumps(record, indent=2, allow_nan=False))
         return
     if scores:
-        (_, first), (_, second) = (of.table() for of in scores.values())
+        first, second = (score.table().rows for score in scores.values())
         print_table(printer, str(file), ["", *scores], [[*a, b[1]] for a, b in zip(first, second, strict=True)])
     printer.print(f"{changed:,} of {total:,} predicted classes changed.", highlight=False)
     printer.print(f"Saved: {out}", markup=False, highlight=False, soft_wrap=True)

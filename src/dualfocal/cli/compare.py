@@ -83,8 +83,8 @@ def compare(
         record = {"a": str(a), "b": str(b), **result.to_dict(), "verdict": result.verdict()}
         print(json.dumps(record, indent=2, allow_nan=False))
         return
-    headings, rows = result.table()
-    print_table(out, f"A = {a}, B = {b}, {result.a.num_samples:,} samples", headings, rows)
+    table = result.table()
+    print_table(out, f"A = {a}, B = {b}, {table.title}", table.headings, table.rows)
     out.print(result.verdict(), style="bold", markup=False, highlight=False, soft_wrap=True)
 
 

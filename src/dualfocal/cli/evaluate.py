@@ -234,9 +234,8 @@ def _merged(parts: dict[str, Predictions]) -> Predictions:
 
 
 def _print_evaluation(out: Console, name: str, result: Evaluation) -> None:
-    headings, rows = result.table()
-    title = f"{name}: {result.num_samples:,} samples, {result.num_classes} classes, {result.num_bins} bins"
-    print_table(out, title, headings, rows)
+    table = result.table()
+    print_table(out, f"{name}: {table.title}", table.headings, table.rows)
     if result.inference is None:
         return
     out.print(FLOOR, style="dim", markup=False, highlight=False)

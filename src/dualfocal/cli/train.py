@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dualfocal.cli._common import AsJson, bad_input_ends, consoles, print_table
 from dualfocal.cli.data import Root
-from dualfocal.metrics.evaluation import READ
+from dualfocal.metrics.registry import METRICS
 from dualfocal.runs import Recipe, Run, RunError, find_runs
 from dualfocal.runs.layout import FAILURE, RESULT
 from dualfocal.runs.recipe import field_docs, load_recipe
@@ -219,11 +219,8 @@ def _print_result(printer: Console, run: Run, result: dict[str, Any]) -> None:
         columns[f"T = {scaled['temperature']:.3g}, by {by}"] = scaled[part]
     headings = ["", *columns]
     rows = []
-    for attribute, label, factor, unit in READ:
-        decimals = 4 if unit != "%" else 3 if attribute == "classwise_ece" else 2
-        values = [column[attribute] for column in columns.values()]
-        cells = ["" if value is None else f"{factor * value:.{decimals}f}" for value in values]
-        rows.append([f"{label} [{unit}]" if unit else label, *cells])
+    for attribute, metric in METRICS.items():
+        rows.append([metric.heading, *(metric.text(column[attribute]) for column in columns.values())])
         if attribute == "ece":
             floors = [column["inference"]["floors"]["ece"]["mean"] for column in columns.values()]
             rows.append(["  floor [%]", *(f"{100 * floor:.2f}" for floor in floors)])

@@ -4,8 +4,9 @@ A confidence is rounded once, to a multiple of 2^-32, and from there on everythi
 batches, processes and files can be split and merged in any way and give the same bits.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -191,6 +192,31 @@ class BinStats:
     def to(self, device: torch.device | str) -> Self:
         """The same on another device."""
         return type(self)(*(part.to(device) for part in (self.count, self.confidence, self.correct, self.edges)))
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Edges, counts and the means of each bin, for JSON; the means of an empty bin are None."""
+        bins = self.to("cpu")
+        means = {"confidence": bins.mean_confidence, "accuracy": bins.accuracy}
+        empty = (bins.count == 0).tolist()
+        return {
+            "edges": bins.edges.tolist(),
+            "count": bins.count.tolist(),
+            **{
+                name: [None if none else value for value, none in zip(mean.tolist(), empty, strict=True)]
+                for name, mean in means.items()
+            },
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, list[Any]]) -> Self:
+        """Read what :meth:`to_dict` wrote; sums of up to a million samples a bin are recovered exactly."""
+        count = torch.tensor(content["count"])
+        confidence, accuracy = (
+            torch.tensor([value or 0.0 for value in content[name]], dtype=torch.float64)
+            for name in ("confidence", "accuracy")
+        )
+        edges = torch.tensor(content["edges"], dtype=torch.float64)
+        return cls(count, (confidence * count * ONE).round().long(), (accuracy * count).round().long(), edges)
 
     def _scale(self, units: Tensor) -> Tensor:
         return units if self.weighted else units.to(wide_dtype(units)) / ONE

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_count, check_level
-from dualfocal.metrics.evaluation import READ, Evaluation, evaluate_rows, finite, text_table
+from dualfocal._table import Table
+from dualfocal.metrics.evaluation import Evaluation, evaluate_rows, finite
+from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import Progress, resample
 from dualfocal.metrics.rows import Array, as_rows
 from dualfocal.metrics.scan import scan
@@ -74,22 +76,23 @@ class Comparison:
             },
         }
 
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Headings and rows of text."""
+    def table(self) -> Table:
+        """Each metric of both, their difference, and its interval."""
         rows = []
-        for name, label, factor, unit in READ:
-            d, decimals = self.differences[name], _decimals(name)
-            f = f".{decimals}f"
-            values = [f"{factor * d.a:{f}}", f"{factor * d.b:{f}}"]
-            size, ends = f"{factor * d.difference:+{f}}", f"{factor * d.low:+{f}} to {factor * d.high:+{f}}"
+        for name, metric in METRICS.items():
+            d = self.differences[name]
+            size = metric.text(d.difference, sign=True)
+            ends = f"{metric.text(d.low, sign=True)} to {metric.text(d.high, sign=True)}"
             if not math.isfinite(d.difference):  # of two infinite ones there is none
                 size, ends = "" if math.isnan(d.difference) else size, ""
-            better = d.better(_shows(decimals) / factor)
-            rows.append([f"{label} [{unit}]" if unit else label, *values, size, ends, better])
-        return ["", "A", "B", "B - A", f"{100 * self.level:.4g} % interval", "better"], rows
+            better = d.better(_shows(metric.decimals) / metric.factor)
+            rows.append([metric.heading, metric.text(d.a), metric.text(d.b), size, ends, better])
+        headings = ["", "A", "B", "B - A", f"{100 * self.level:.4g} % interval", "better"]
+        return Table(headings, rows, f"{self.a.num_samples:,} samples")
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.a.num_samples:,} samples", *text_table(*self.table()), self.verdict()])
+        table = self.table()
+        return "\n".join([table.title, table.text(), self.verdict()])
 
 
 def compare(
@@ -153,7 +156,7 @@ def compare(
     )
     drawn["debiased_ece"] = (squared - shift).clamp_min(0).sqrt()
     differences = {}
-    for name, *_ in READ:
+    for name in METRICS:
         first, second = (float(getattr(e, name)) for e in evaluations)
         # The root bends near 0, and with it the draws: there their own quantiles cover best, elsewhere they bias.
         centre = None if name == "debiased_ece" else second - first

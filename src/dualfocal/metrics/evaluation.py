@@ -2,32 +2,25 @@
 
 import html
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from torch import Tensor
 
 from dualfocal._checks import check_count, check_level
+from dualfocal._table import Table
 from dualfocal.metrics._ranked import Ranked
 from dualfocal.metrics.bins import ONE, BinStats, check_convention
 from dualfocal.metrics.calibration import adaptive_error, top_bins
 from dualfocal.metrics.inference import Inference, classwise_floor, infer
+from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import resample
 from dualfocal.metrics.rows import Array, Rows, as_rows
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import decompose, mean
 
-# How people read them: attribute, name, factor, unit.
-READ = (
-    ("error", "error", 100, "%"),
-    ("nll", "NLL", 1, "nats"),
-    ("brier", "Brier score", 1, ""),
-    ("aurc", "AURC", 100, "%"),
-    ("ece", "ECE", 100, "%"),
-    ("adaptive_ece", "adaptive ECE", 100, "%"),
-    ("classwise_ece", "classwise ECE", 100, "%"),
-    ("mce", "MCE", 100, "%"),
-    ("debiased_ece", "debiased RMS error", 100, "%"),
-)
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -91,62 +84,67 @@ class Evaluation:
             finding = f"{what} is {_points(abs(self.overconfidence))} points {side} {of}, {finding}"
         return f"{kind}: {finding}; a calibrated model of this size would show {floor} ({_p(found.p_value)})."
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain numbers under stable names: fractions, NLL in nats; what is not finite is None."""
-        names = [name for name, *_ in READ]
+        names = list(METRICS)
         names[3:3] = ["rbs", "brier_calibration", "brier_refinement"]
         scores = {name: getattr(self, name) for name in (*names, "confidence", "accuracy", "overconfidence")}
-        bins = self.bins.to("cpu")
-        return {
-            "schema": 1,
+        content = {
+            "schema": SCHEMA,
             "num_samples": self.num_samples,
             "num_classes": self.num_classes,
             "num_bins": self.num_bins,
             "convention": self.convention,
             **{name: finite(value) for name, value in scores.items()},
-            "bins": {
-                "edges": bins.edges.tolist(),
-                "count": bins.count.tolist(),
-                "confidence": [finite(value) for value in bins.mean_confidence.tolist()],
-                "accuracy": [finite(value) for value in bins.accuracy.tolist()],
-            },
+            "bins": self.bins.to_dict(),
             "inference": None if self.inference is None else self.inference.to_dict(),
         }
+        return content | {"positive": True} if self.positive else content
 
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Headings and rows of text: the metrics, with their floors where there is inference."""
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote: ``from_dict(content).to_dict() == content``.
+
+        Raises:
+            ValueError: it has another schema.
+            KeyError, TypeError: something is missing, or of another type.
+        """
+        if content["schema"] != SCHEMA:
+            raise ValueError(f"an evaluation has schema {content['schema']}, this version reads schema {SCHEMA}")
+        plain = ("num_samples", "num_classes", "num_bins", "convention")
+        scores = (*METRICS, "brier_calibration", "brier_refinement", "confidence", "accuracy")
+        values: dict[str, Any] = {name: math.inf if content[name] is None else float(content[name]) for name in scores}
+        return cls(
+            **{name: content[name] for name in plain},
+            **values,
+            bins=BinStats.from_dict(content["bins"]),
+            inference=None if content["inference"] is None else Inference.from_dict(content["inference"]),
+            positive=content.get("positive", False),
+        )
+
+    def table(self) -> Table:
+        """The metrics, with their noise floors where there is inference."""
         headings = ["", "value"]
         if self.inference is not None:
             headings += ["floor", "its 95 % quantile"]
         rows = []
-        for attribute, name, factor, unit in READ:
-            decimals = 4 if unit != "%" else 3 if attribute == "classwise_ece" else 2
-            row = [f"{name} [{unit}]" if unit else name, f"{factor * getattr(self, attribute):.{decimals}f}"]
+        for name, metric in METRICS.items():
+            row = [metric.heading, metric.text(getattr(self, name))]
             if self.inference is not None:
-                floor = self.inference.floors.get(attribute)
-                row += ["", ""] if floor is None else [f"{factor * x:.{decimals}f}" for x in (floor.mean, floor.q95)]
+                floor = self.inference.floors.get(name)
+                row += ["", ""] if floor is None else [metric.text(floor.mean), metric.text(floor.q95)]
             rows.append(row)
         if self.inference is not None:
-            low, high = (100 * end for end in self.inference.debiased_ece)
-            rows.append([f"  its {100 * self.inference.level:.4g} % interval [%]", f"{low:.2f} to {high:.2f}", "", ""])
-        return headings, rows
+            low, high = (METRICS["debiased_ece"].text(end) for end in self.inference.debiased_ece)
+            rows.append([f"  its {100 * self.inference.level:.4g} % interval [%]", f"{low} to {high}", "", ""])
+        return Table(headings, rows, f"{self.num_samples:,} samples, {self.num_classes} classes, {self.num_bins} bins")
 
     def __str__(self) -> str:
-        lines = [self._caption(), *text_table(*self.table())]
-        return "\n".join(lines if self.inference is None else [*lines, self.verdict()])
+        table = self.table()
+        return "\n".join([table.title, table.text(), *([] if self.inference is None else [self.verdict()])])
 
     def _repr_html_(self) -> str:
-        headings, rows = self.table()
-        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in headings)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        verdict = "" if self.inference is None else f"<p><b>{html.escape(self.verdict())}</b></p>"
-        table = (
-            f"<table><caption>{self._caption()}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        )
-        return table + verdict
-
-    def _caption(self) -> str:
-        return f"{self.num_samples:,} samples, {self.num_classes} classes, {self.num_bins} bins"
+        return self.table().html() + ("" if self.inference is None else f"<p><b>{html.escape(self.verdict())}</b></p>")
 
 
 def evaluate(
@@ -265,12 +263,6 @@ def pivotal_interval(estimate: float, drawn: Tensor, level: float) -> tuple[floa
     drawn = drawn[~drawn.isnan()]
     low, high = (float(drawn.quantile(share)) for share in ((1 - level) / 2, (1 + level) / 2))
     return 2 * estimate - high, 2 * estimate - low
-
-
-def text_table(headings: list[str], rows: list[list[str]]) -> list[str]:
-    """Lines of aligned columns."""
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in [headings, *rows]]
 
 
 def finite(value: float) -> float | None:

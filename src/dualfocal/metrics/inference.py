@@ -19,8 +19,9 @@ the same with its noise taken out (:meth:`BinStats.squared_error`), and on drawi
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -61,9 +62,9 @@ class Inference:
     seed: int
     published: dict[str, tuple[float, float]] = field(default_factory=dict)  # pivotal bootstrap intervals, on request
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain numbers, fractions; what is not finite is None."""
-        result: dict[str, object] = {
+        result: dict[str, Any] = {
             "floors": {name: {"mean": floor.mean, "q95": floor.q95} for name, floor in self.floors.items()},
             "p_value": self.p_value,
             "debiased_ece": {"interval": list(self.debiased_ece), "level": self.level},
@@ -74,6 +75,22 @@ class Inference:
         if self.published:
             result["published_intervals"] = {name: list(ends) for name, ends in self.published.items()}
         return result
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote."""
+        low, high = content["debiased_ece"]["interval"]
+        published = content.get("published_intervals", {})
+        return cls(
+            floors={name: Floor(floor["mean"], floor["q95"]) for name, floor in content["floors"].items()},
+            p_value=content["p_value"],
+            debiased_ece=(low, high),
+            level=content["debiased_ece"]["level"],
+            detectable=math.inf if content["detectable"] is None else content["detectable"],
+            draws=content["draws"],
+            seed=content["seed"],
+            published={name: (ends[0], ends[1]) for name, ends in published.items()},
+        )
 
 
 def infer(

@@ -10,8 +10,9 @@ from typing import Any
 
 from dualfocal.calibrators.ranking import AS_IS, LARGE, Scored, has_ends, nats
 from dualfocal.metrics import Evaluation
-from dualfocal.metrics.evaluation import READ, finite
+from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.inference import Inference
+from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.report.calibrated import Calibrated
 from dualfocal.report.subjects import Subject
 
@@ -37,12 +38,11 @@ def metric_tables(found: Calibrated, positive: bool) -> list[Table]:
 
 def _metric_table(caption: str, methods: Sequence[Scored], gap: str, repeats: int) -> Table:
     rows: list[list[Cell]] = []
-    for attribute, name, factor, unit in READ:
-        decimals = 4 if unit != "%" else 3 if attribute == "classwise_ece" else 2
-        row: list[Cell] = [f"{name} [{unit}]" if unit else name]
+    for attribute, metric in METRICS.items():
+        row: list[Cell] = [metric.heading]
         for of in methods:
-            remark = _remark(of.evaluation, attribute, factor, decimals)
-            row.append(number(factor * getattr(of.evaluation, attribute), decimals, remark))
+            value = metric.factor * getattr(of.evaluation, attribute)
+            row.append(number(value, metric.decimals, _remark(of.evaluation, attribute, metric)))
         rows.append(row)
     rows.append([f"{gap} [%]", *(number(100 * of.evaluation.overconfidence, 2, sign=True) for of in methods)])
     rows.append(["p-value of “calibrated”", *(_p_value(of.evaluation) for of in methods)])
@@ -147,15 +147,15 @@ def _p_value(result: Evaluation) -> Cell:
     return ["< 0.001" if value < 0.001 else f"{value:.3f}", value]  # 1/1001 is the least that 1000 draws give
 
 
-def _remark(result: Evaluation, attribute: str, factor: float, decimals: int) -> str:
+def _remark(result: Evaluation, attribute: str, metric: Metric) -> str:
     inference = _inference(result)
     if attribute == "debiased_ece":
-        low, high = (factor * end for end in inference.debiased_ece)
-        return f"{100 * inference.level:.4g} %: {low:.{decimals}f} to {high:.{decimals}f}"
+        low, high = map(metric.text, inference.debiased_ece)
+        return f"{100 * inference.level:.4g} %: {low} to {high}"
     floor = inference.floors.get(attribute)
     if floor is None:
         return ""
-    return f"floor {factor * floor.mean:.{decimals}f}, 95 % {factor * floor.q95:.{decimals}f}"
+    return f"floor {metric.text(floor.mean)}, 95 % {metric.text(floor.q95)}"
 
 
 def _inference(result: Evaluation) -> Inference:

@@ -1,0 +1,68 @@
+"""One table of text, rendered for a terminal, a Markdown page, an HTML page or a spreadsheet."""
+
+import csv
+import html
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings and rows of text; the first ``names`` columns hold names, the others numbers, aligned to the right.
+
+    >>> print(Table(["loss", "ECE %"], [["cross_entropy", "4.35"], ["dual_focal", "1.18"]]).text())
+    loss           ECE %
+    cross_entropy   4.35
+    dual_focal      1.18
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    names: int = 1
+
+    def text(self) -> str:
+        """Aligned columns of plain text, without the title."""
+        widths = [max(map(len, column)) for column in zip(self.headings, *self.rows, strict=True)]
+        lines = []
+        for row in (self.headings, *self.rows):
+            cells = zip(row, widths, strict=True)
+            aligned = [cell.ljust(w) if i < self.names else cell.rjust(w) for i, (cell, w) in enumerate(cells)]
+            lines.append("  ".join(aligned).rstrip())
+        return "\n".join(lines)
+
+    def markdown(self) -> str:
+        """A Markdown table, without the title."""
+        aligned = ["---" if i < self.names else "---:" for i in range(len(self.headings))]
+        return "\n".join(f"| {' | '.join(row)} |" for row in (self.headings, aligned, *self.rows))
+
+    def html(self) -> str:
+        """An HTML table, with the title as its caption."""
+        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.headings)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
+        caption = f"<caption>{html.escape(self.title)}</caption>"
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def csv(self) -> str:
+        """Comma-separated lines, without the title."""
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows([self.headings, *self.rows])
+        return out.getvalue()
+
+    def rich(self, *, boxed: bool = True) -> "RichTable":
+        """A table for a rich console; not boxed, it takes less room. Long cells are folded, never cut."""
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        plain = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        table = RichTable() if boxed else plain
+        for i, heading in enumerate(self.headings):
+            table.add_column(Text(heading), justify="left" if i < self.names else "right", overflow="fold")
+        for row in self.rows:
+            table.add_row(*map(Text, row))
+        return table
