@@ -23,8 +23,9 @@ from torch import Tensor
 from dualfocal.data import DataSet, load_data
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward
-from dualfocal.train.preparation import make_batches, make_optimizer, prepare_model, repeatable
+from dualfocal.train.model import make_optimizer, prepare_model
 from dualfocal.train.presets import preset
+from dualfocal.train.randomness import make_batches, repeatable
 from dualfocal.train.step import make_step
 
 YARDSTICK = ["precision=float32", "step=eager", "channels_last=false"]

@@ -28,7 +28,7 @@ from dualfocal.runs import Recipe, Run
 from dualfocal.train import display, engine, train
 from dualfocal.train.checkpoint import Position
 from dualfocal.train.distributed import Group
-from dualfocal.train.preparation import derived_seed, make_batches
+from dualfocal.train.randomness import derived_seed, make_batches
 from dualfocal.train.validation import summarize
 
 TIMES = ("seconds", "images_per_second")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dualfocal.runs.layout import LOCK, LOG
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -18,14 +19,13 @@ import dualfocal.kernels
 from dualfocal.models import MODELS
 from dualfocal.models._common import kernels_on
 from dualfocal.runs import Recipe, Run, RunError
-from dualfocal.runs.layout import LOCK, LOG
-from dualfocal.train import outcome, preparation, train
+from dualfocal.train import outcome, speed, train
 from dualfocal.train.distributed import processes, rank_and_size
 from dualfocal.train.forward import HalfWeights
-from dualfocal.train.host import host_random_states, num_cores, set_host_random_states
-from dualfocal.train.outcome import how_it_runs
-from dualfocal.train.preparation import uses_kernels
+from dualfocal.train.host import num_cores
 from dualfocal.train.presets import preset
+from dualfocal.train.randomness import host_random_states, set_host_random_states
+from dualfocal.train.speed import how_it_runs, uses_kernels
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -228,9 +228,7 @@ def test_whether_our_kernels_are_in_use(
 
     kernels(monkeypatch, try_out=lambda device: None, applies=applies)
     empty = torch.empty
-    monkeypatch.setattr(
-        preparation.torch, "empty", lambda *given, **options: empty(*given, **(options | {"device": "cpu"}))
-    )
+    monkeypatch.setattr(speed.torch, "empty", lambda *given, **options: empty(*given, **(options | {"device": "cpu"})))
     device = torch.device("cuda", 0)
     recipe = preset("cifar10_resnet50", settings).on(device)
     model = MODELS["resnet50"]()

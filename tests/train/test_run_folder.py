@@ -25,8 +25,8 @@ from dualfocal.runs import Recipe, Run, RunError, find_runs
 from dualfocal.runs import run as run_folder
 from dualfocal.train import DivergedError, engine, train
 from dualfocal.train.checkpoint import KEY
-from dualfocal.train.preparation import make_batches
 from dualfocal.train.presets import preset
+from dualfocal.train.randomness import make_batches
 
 TIMING = ("seconds", "images_per_second")
 SMALL = ["epochs=4", "batch_size=200", "data.val_size=100", "data.val2_size=100"]  # 3 steps an epoch

@@ -2,6 +2,7 @@
 
 import json
 import time
+import zlib
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,10 +13,11 @@ from safetensors.torch import load
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from dualfocal.data import DataSet
 from dualfocal.runs.layout import CHECKPOINT, FAILURE, MODEL, RESULT
 from dualfocal.runs.run import Run, RunError
 from dualfocal.train.distributed import Group
-from dualfocal.train.host import host_random_states
+from dualfocal.train.randomness import host_random_states
 
 SCHEMA = 1
 KEY = "dualfocal_checkpoint"
@@ -98,6 +100,14 @@ def resume(
     group.first_does(partial(run.cut_log, at.epoch))
     group.first_does(partial((run.path / FAILURE).unlink, missing_ok=True))
     return at, random_states
+
+
+def identify(data: DataSet) -> str:
+    """What tells the data of a checkpoint from others: their sizes, and a sum over every byte."""
+    digest = 0
+    for tensor in (data.target, *data.splits.values(), data.inputs, *data.encoder.buffers()):
+        digest = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, digest)
+    return f"{data}; {digest:08x}"
 
 
 def save_checkpoint(

@@ -6,7 +6,7 @@ import warnings
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -15,34 +15,22 @@ from torch.nn.utils import get_total_norm
 from dualfocal.data import DataSet, load_data
 from dualfocal.data.places import Root
 from dualfocal.metrics.evaluation import finite
+from dualfocal.runs import Recipe, Run
 from dualfocal.runs.layout import CHECKPOINT, FAILURE
-from dualfocal.runs.recipe import Recipe
-from dualfocal.runs.run import Run, default_folder
-from dualfocal.train.checkpoint import Pace, resume, save_checkpoint
+from dualfocal.runs.run import default_folder
+from dualfocal.train.checkpoint import Pace, identify, resume, save_checkpoint
+from dualfocal.train.compatibility import check_fit, notes_on
 from dualfocal.train.display import Silent, make_display
 from dualfocal.train.distributed import Group, processes
 from dualfocal.train.failure import DivergedError, diagnosis
 from dualfocal.train.forward import Forward, float32_products
 from dualfocal.train.interrupts import Interrupts
-from dualfocal.train.outcome import finish, how_it_runs, session
-from dualfocal.train.preparation import (
-    check_fit,
-    derived_seed,
-    follows_validation,
-    identify,
-    looks_at_validation,
-    make_batches,
-    make_optimizer,
-    notes_on,
-    prepare_model,
-    repeatable,
-    seed_all,
-    set_random_states,
-    try_out,
-    watched_part,
-)
+from dualfocal.train.model import make_optimizer, prepare_model, try_out
+from dualfocal.train.outcome import finish, session
+from dualfocal.train.randomness import derived_seed, make_batches, repeatable, seed_all, set_random_states
+from dualfocal.train.speed import how_it_runs
 from dualfocal.train.step import make_step
-from dualfocal.train.validation import predict, summarize
+from dualfocal.train.validation import follows_validation, looks_at_validation, predict, summarize, watched_part
 
 
 def train(
@@ -102,127 +90,190 @@ def train(
                 stack.enter_context(display)
                 # Another process may have been quicker; now nobody can be.
                 if group.tell(run.state.encode() if group.first else None) != b"finished":
-                    _train(recipe, run, data, model, all_used, group, notes, pace, display)
+                    training = Training(recipe, run, data, model, group, pace, display, all_used=all_used)
+                    training.run_epochs()
+                    training.finish(notes)
     return run
 
 
-def _train(
-    recipe: Recipe,
-    run: Run,
-    data: DataSet,
-    model: nn.Module,
-    all_used: bool,
-    group: Group,
-    notes: list[str],
-    pace: Pace,
-    display: Silent,
-) -> None:
-    identity = identify(data)
-    data = data.to(group.device)
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    criterion = recipe.make_loss().to(group.device)
-    optimizer = make_optimizer(recipe, weights)
+class Training:
+    """A training under way: model, loss, optimizer and step, and the position in the schedule."""
 
-    def save() -> None:
-        save_checkpoint(run, at, model, optimizer, criterion, identity)
-        pace.saved(at.epoch)
+    def __init__(
+        self,
+        recipe: Recipe,
+        run: Run,
+        data: DataSet,
+        model: nn.Module,
+        group: Group,
+        pace: Pace,
+        display: Silent,
+        *,
+        all_used: bool,
+    ) -> None:
+        self.recipe, self.run, self.model, self.group, self.pace, self.display = (
+            recipe,
+            run,
+            model,
+            group,
+            pace,
+            display,
+        )
+        self.data_identity = identify(data)
+        self.data = data.to(group.device)
+        self.weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self.criterion = recipe.make_loss().to(group.device)
+        self.optimizer = make_optimizer(recipe, self.weights)
+        self.at, self.random_states = resume(run, model, self.optimizer, self.criterion, self.data_identity, group)
+        pace.saved(self.at.epoch if (run.path / CHECKPOINT).exists() else None)
+        self.at.sessions.append(session(recipe, group, self.at.epoch))
+        forward = Forward(group.wrap(model, sync_bn=recipe.sync_bn, all_used=all_used), recipe, group.device)
+        self.eval_forward = Forward(
+            model, recipe, group.device
+        )  # without DDP: ranks may have different numbers of batches
+        self.step = make_step(recipe, self.data, forward, self.criterion, self.optimizer, group, say=display.say)
+        self.watched = watched_part(data)
+        wanted = {"val": True, "val2": looks_at_validation(recipe, self.criterion), "test": recipe.test_each_epoch}
+        self.logged_parts = [part for part in wanted if wanted[part] and part in data.splits]
 
-    def save_if_due(asked: bool) -> None:
-        if asked or at.epoch == recipe.epochs or pace.is_due(at.epoch):
-            save()
+    def run_epochs(self) -> None:
+        """Train the epochs that are left.
 
-    at, random_states = resume(run, model, optimizer, criterion, identity, group)
-    pace.saved(at.epoch if (run.path / CHECKPOINT).exists() else None)
-    at.sessions.append(session(recipe, group, at.epoch))
-    forward = Forward(group.wrap(model, sync_bn=recipe.sync_bn, all_used=all_used), recipe, group.device)
-    plain = Forward(model, recipe, group.device)  # for predictions: processes need not take as many steps
-    step = make_step(recipe, data, forward, criterion, optimizer, group, say=display.say)
-    watched = watched_part(data)
-    wanted = {"val": True, "val2": looks_at_validation(recipe, criterion), "test": recipe.test_each_epoch}
-    parts = [part for part in wanted if wanted[part] and part in data.splits]
-    display.begin(recipe, at, len(data.splits["train"]), run.log if group.first else [])
+        Raises:
+            DivergedError: the loss, a weight or a prediction is not finite.
+            KeyboardInterrupt, SystemExit: a signal asked for it; everything is saved.
+        """
+        log = self.run.log if self.group.first else []
+        self.display.begin(self.recipe, self.at, len(self.data.splits["train"]), log)
+        with Interrupts(catch=self.group.size == 1) as stop, closing(self.step):
+            for epoch in range(self.at.epoch, self.recipe.epochs):
+                line = self._train_epoch(epoch, stop)
+                self._keep_best(line)
+                self.group.first_does(partial(self.run.append, line))
+                asked = stop.asked is not None
+                self.group.first_does(partial(self._save_if_due, asked))  # by the first one's clock
+                self.display.epoch(line)
+                if asked:
+                    stop.leave()
+            stop.leave()
 
-    with Interrupts(catch=group.size == 1) as stop, closing(step):
-        for epoch in range(at.epoch, recipe.epochs):
-            began = time.perf_counter() - at.seconds
-            seed_all(derived_seed(recipe.seed, epoch, f"dropout {group.rank}"))
-            if at.step and group.first:
-                set_random_states(random_states, group.device)
-            batches = make_batches(recipe, data, epoch)
-            step.begin(epoch)
-            ready, warm = step.seconds, step.samples
-            for batch in batches[at.step :]:
-                taken = step(batch)
-                at.losses.append(taken.loss)
-                if not taken.updated:
-                    break
-                if taken.norm is not None:
-                    at.norms.append(taken.norm)
-                at.step += 1
-                display.step(len(batch), taken.loss, len(group.share(batch)))
-                if stop.asked is not None:
-                    break
-            sound = _finite(at.losses[-1], get_total_norm(weights)).all()  # waits for the last step
-            trained = time.perf_counter() - began - (step.seconds - ready)
-            at.sessions[-1] |= how_it_runs(step, model)
-            if at.step < len(batches) and sound:
-                at.seconds = trained
-                save()
-                stop.leave()
+    def finish(self, notes: list[str]) -> None:
+        """Predict the validation and the test part with the weights that are kept, and write the result."""
+        recipe, group = self.recipe, self.group
+        if recipe.weights != "last":
+            self.model.load_state_dict(self.at.best_weights)
+        forward = self.eval_forward
+        if recipe.precision in ("bfloat16", "tf32"):
+            # Steps may be coarse; what is measured and kept is not: a logit of 12 in bfloat16 is off by up to .03.
+            forward = Forward(self.model, replace(recipe, precision="float32"), group.device)
+        predictions = {}
+        with float32_products(group.device, "ieee"):
+            for part in ("val", "test"):
+                if part in self.data.splits:
+                    logits, target = map(group.gather, predict(forward, self.data, part, group))
+                    predictions[part] = logits.cpu(), target.cpu()
+        notes += dict.fromkeys(why for session in self.at.sessions for why in session.get("slowed_by", []))
+        group.first_does(partial(finish, recipe, self.run, self.data, self.model, self.at, predictions, notes))
 
-            group.same_buffers(model)
-            predicted = {part: predict(plain, data, part, group) for part in parts if sound}
-            losses = group.sum(torch.stack(at.losses).cpu().double())  # of the batches, over all processes
-            sound &= _finite(losses.sum(), *(logits.sum() for logits, _ in predicted.values())).all()
-            if int(group.sum(sound.long())) < group.size:
-                report = diagnosis(
-                    recipe, data, step.draws, batches, losses.tolist(), at.norms, epoch, model, pace.epoch
-                )
-                group.first_does(partial(run.write_json, FAILURE, report))
-                raise DivergedError(run, report)
+    def _train_epoch(self, epoch: int, stop: Interrupts) -> dict[str, Any]:
+        """Train and validate; returns the epoch's line of the log."""
+        began = time.perf_counter() - self.at.seconds
+        ready, warm = self.step.seconds, self.step.samples
+        batches = self._take_steps(epoch, stop)
+        sound = _finite(self.at.losses[-1], get_total_norm(self.weights)).all()  # waits for the last step
+        seconds = time.perf_counter() - began - (self.step.seconds - ready)
+        self.at.sessions[-1] |= how_it_runs(self.step, self.model)
+        if self.at.step < len(batches) and sound:  # interrupted
+            self.at.seconds = seconds
+            self._save()
+            stop.leave()
 
-            number = sum(map(len, batches))
-            line: dict[str, Any] = {"epoch": epoch + 1, "lr": recipe.lr_at(epoch)}
-            line |= {
-                "train_loss": float(losses.sum()) / number,
-                "grad_norm": None if not at.norms else finite(float(torch.stack(at.norms).cpu().double().mean())),
-            }
-            for part in parts:
-                summary = summarize(*predicted[part], criterion, recipe.batch_size, group)
-                line |= {f"{part}_{name}": value for name, value in summary.items()}
-            if follows_validation(criterion):
-                criterion.update(*map(group.gather, predicted[watched]))
-                line["gamma"] = criterion.gamma.tolist()
-            timed = number - (step.samples - warm)  # those before the step was ready have no part in its speed
-            line |= {"images_per_second": timed / trained if timed else None, "seconds": time.perf_counter() - began}
+        self.group.same_buffers(self.model)
+        predicted = {
+            part: predict(self.eval_forward, self.data, part, self.group) for part in self.logged_parts if sound
+        }
+        losses = self.group.sum(torch.stack(self.at.losses).cpu().double())  # of the batches, over all processes
+        sound &= _finite(losses.sum(), *(logits.sum() for logits, _ in predicted.values())).all()
+        if int(self.group.sum(sound.long())) < self.group.size:
+            self._fail(epoch, batches, losses)
 
-            at = replace(at, epoch=epoch + 1, step=0, losses=[], norms=[], seconds=0.0)
-            if recipe.weights != "last":
-                score = line[f"{watched}_{recipe.weights.removeprefix('best_')}"]
-                if at.best_score is None or score < at.best_score:
-                    best = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-                    at = replace(at, best_epoch=epoch + 1, best_score=score, best_weights=best)
-            group.first_does(partial(run.append, line))
-            asked = stop.asked is not None
-            group.first_does(partial(save_if_due, asked))  # by the first one's clock
-            display.epoch(line)
-            if asked:
-                stop.leave()
-        stop.leave()
+        number = sum(map(len, batches))
+        timed = number - (self.step.samples - warm)  # those before the step was ready have no part in its speed
+        norms = self.at.norms
+        return {
+            "epoch": epoch + 1,
+            "lr": self.recipe.lr_at(epoch),
+            "train_loss": float(losses.sum()) / number,
+            "grad_norm": finite(float(torch.stack(norms).cpu().double().mean())) if norms else None,
+            **self._validate(predicted),
+            "images_per_second": timed / seconds if timed else None,
+            "seconds": time.perf_counter() - began,
+        }
 
-    if recipe.weights != "last":
-        model.load_state_dict(at.best_weights)
-    if recipe.precision in ("bfloat16", "tf32"):
-        # Steps may be coarse; what is measured and kept is not: a logit of 12 in bfloat16 is off by up to .03.
-        plain = Forward(model, replace(recipe, precision="float32"), group.device)
-    predictions = {}
-    with float32_products(group.device, "ieee"):
-        for part in ("val", "test"):
-            if part in data.splits:
-                logits, target = map(group.gather, predict(plain, data, part, group))
-                predictions[part] = logits.cpu(), target.cpu()
-    notes += dict.fromkeys(why for of in at.sessions for why in of.get("slowed_by", []))
-    group.first_does(partial(finish, recipe, run, data, model, at, predictions, notes))
+    def _take_steps(self, epoch: int, stop: Interrupts) -> tuple[Tensor, ...]:
+        """Take the steps of an epoch that are left, until a signal or a loss that is not finite; returns its batches."""
+        at, group = self.at, self.group
+        seed_all(derived_seed(self.recipe.seed, epoch, f"dropout {group.rank}"))
+        if at.step and group.first:
+            set_random_states(self.random_states, group.device)
+        batches = make_batches(self.recipe, self.data, epoch)
+        self.step.begin(epoch)
+        for batch in batches[at.step :]:
+            taken = self.step(batch)
+            at.losses.append(taken.loss)
+            if not taken.updated:
+                break
+            if taken.norm is not None:
+                at.norms.append(taken.norm)
+            at.step += 1
+            self.display.step(len(batch), taken.loss, len(group.share(batch)))
+            if stop.asked is not None:
+                break
+        return batches
+
+    def _validate(self, predicted: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
+        """What the log says of each part; an adaptive loss is updated by the part that it follows."""
+        entries: dict[str, Any] = {}
+        for part, (logits, target) in predicted.items():
+            summary = summarize(logits, target, self.criterion, self.recipe.batch_size, self.group)
+            entries |= {f"{part}_{name}": value for name, value in summary.items()}
+        if follows_validation(self.criterion):
+            self.criterion.update(*map(self.group.gather, predicted[self.watched]))
+            entries["gamma"] = self.criterion.gamma.tolist()
+        return entries
+
+    def _keep_best(self, line: dict[str, Any]) -> None:
+        """Go on to the next epoch; remember this one's weights if they are to be kept and are the best so far."""
+        self.at = replace(self.at, epoch=line["epoch"], step=0, losses=[], norms=[], seconds=0.0)
+        if self.recipe.weights == "last":
+            return
+        score = line[f"{self.watched}_{self.recipe.weights.removeprefix('best_')}"]
+        if self.at.best_score is None or score < self.at.best_score:
+            best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+            self.at = replace(self.at, best_epoch=line["epoch"], best_score=score, best_weights=best)
+
+    def _fail(self, epoch: int, batches: tuple[Tensor, ...], losses: Tensor) -> NoReturn:
+        report = diagnosis(
+            self.recipe,
+            self.data,
+            self.step.draws,
+            batches,
+            losses.tolist(),
+            self.at.norms,
+            epoch,
+            self.model,
+            self.pace.epoch,
+        )
+        self.group.first_does(partial(self.run.write_json, FAILURE, report))
+        raise DivergedError(self.run, report)
+
+    def _save(self) -> None:
+        save_checkpoint(self.run, self.at, self.model, self.optimizer, self.criterion, self.data_identity)
+        self.pace.saved(self.at.epoch)
+
+    def _save_if_due(self, asked: bool) -> None:
+        if asked or self.at.epoch == self.recipe.epochs or self.pace.is_due(self.at.epoch):
+            self._save()
 
 
 def _finite(*numbers: Tensor) -> Tensor:

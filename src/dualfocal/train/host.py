@@ -1,4 +1,4 @@
-"""The host: its cores, its random numbers, and what of it a CUDA graph cannot see, or not bear in a capture."""
+"""The host: its cores, and what of it a CUDA graph cannot see, or not bear in a capture."""
 
 import gc
 import os
@@ -41,31 +41,6 @@ def host_generators_kept() -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
-
-
-def seed_host(seed: int) -> None:
-    """Seed Python's and NumPy's generators."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-
-
-def host_random_states() -> dict[str, Tensor]:
-    """Where those generators stand: 32-bit words, and a normal number that may be in store, all exact in float64."""
-    _, words, stored = random.getstate()
-    state: Any = np.random.get_state()
-    _, keys, *rest = state
-    numbers = {"python": [*words, stored is not None, stored or 0.0], "numpy": [*keys.tolist(), *rest]}
-    return {name: torch.tensor(of, dtype=torch.float64) for name, of in numbers.items()}
-
-
-def set_host_random_states(states: dict[str, Tensor]) -> None:
-    """Put them back there; states of before there were any leave them alone."""
-    if "python" in states:
-        *words, has_stored, stored = states["python"].tolist()
-        random.setstate((3, tuple(map(int, words)), stored if has_stored else None))
-    if "numpy" in states:
-        *keys, place, has_stored, stored = states["numpy"].tolist()
-        np.random.set_state(("MT19937", np.array(keys, dtype=np.uint32), int(place), int(has_stored), stored))
 
 
 def host_state(model: nn.Module) -> list[Any]:

@@ -21,8 +21,6 @@ from dualfocal.runs.run import Run
 from dualfocal.train.checkpoint import Position, storable
 from dualfocal.train.distributed import Group
 from dualfocal.train.host import num_cores
-from dualfocal.train.preparation import slowed_by, uses_kernels
-from dualfocal.train.step import Step
 
 SCHEMA = 1
 TEMPERATURES = ("temperature", "temperature_ece")  # by NLL; by ECE over the published grid
@@ -92,18 +90,6 @@ def session(recipe: Recipe, group: Group, epoch: int) -> dict[str, Any]:
             "python": platform.python_version(),
         },
         "commit": commit(),
-    }
-
-
-def how_it_runs(step: Step, model: nn.Module) -> dict[str, Any]:
-    """What has come of the choices for speed so far, for the record of a session; the model is in training."""
-    recipe, device = step.recipe, step.group.device
-    return {
-        "step": step.way,
-        "start_up_seconds": step.seconds,
-        "bfloat16_copies": step.halves is not None,
-        "batch_norm_kernels": uses_kernels(model, recipe, device, step.way),
-        "slowed_by": [why for why in (step.problem, slowed_by(model, recipe, device)) if why],
     }
 
 

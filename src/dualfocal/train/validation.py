@@ -1,14 +1,18 @@
 """Predictions of a part of the data, and what a line of the log says of them."""
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor, nn
 
 from dualfocal._checks import wide_dtype
 from dualfocal.data.dataset import DataSet
+from dualfocal.losses import AdaFocalLoss
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import top_bins
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
+from dualfocal.runs.recipe import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, without_search
 
@@ -62,3 +66,18 @@ def true_and_rival(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     z_k = logits.gather(1, target[:, None])
     p_j = p.masked_fill(logits >= z_k, 0.0).amax(1)
     return p.gather(1, target[:, None])[:, 0], p_j
+
+
+def follows_validation(criterion: nn.Module) -> TypeGuard[AdaFocalLoss]:
+    """Whether the loss is updated after each epoch."""
+    return isinstance(criterion, AdaFocalLoss) and not criterion.frozen
+
+
+def looks_at_validation(recipe: Recipe, criterion: nn.Module) -> bool:
+    """Whether training itself depends on validation data: by an adaptive loss, or by the choice of an epoch."""
+    return follows_validation(criterion) or recipe.weights != "last"
+
+
+def watched_part(data: DataSet) -> str:
+    """Which part training itself looks at, if it does: a second validation part, if there is one."""
+    return "val2" if "val2" in data.splits else "val"
