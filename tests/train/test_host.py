@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dualfocal.runs.layout import LOCK, LOG
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -19,7 +18,8 @@ import dualfocal.kernels
 from dualfocal.models import MODELS
 from dualfocal.models._common import kernels_on
 from dualfocal.runs import Recipe, Run, RunError
-from dualfocal.train import outcome, speed, train
+from dualfocal.runs.layout import LOCK, LOG
+from dualfocal.train import speed, train
 from dualfocal.train.distributed import processes, rank_and_size
 from dualfocal.train.forward import HalfWeights
 from dualfocal.train.host import num_cores
@@ -177,10 +177,10 @@ def test_what_slowed_an_earlier_session_stays_in_the_notes(
     tmp_path: Path, at_step: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_step(2, lambda logits: signal.raise_signal(signal.SIGINT))
-    monkeypatch.setattr(outcome, "slowed_by", lambda *_: "batch norm runs slower")
+    monkeypatch.setattr(speed, "slowed_by", lambda *_: "batch norm runs slower")
     with pytest.raises(KeyboardInterrupt):
         go(recipe_of(), tmp_path / "run")
-    monkeypatch.setattr(outcome, "slowed_by", lambda *_: None)
+    monkeypatch.setattr(speed, "slowed_by", lambda *_: None)
     result = go(recipe_of(), tmp_path / "run").result
     assert result is not None
     assert result["notes"] == ["batch norm runs slower"]

@@ -211,7 +211,7 @@ class Training:
         }
 
     def _take_steps(self, epoch: int, stop: Interrupts) -> tuple[Tensor, ...]:
-        """Take the steps of an epoch that are left, until a signal or a loss that is not finite; returns its batches."""
+        """Take the steps that an epoch has left, until a signal, or a loss that is not finite. Returns its batches."""
         at, group = self.at, self.group
         seed_all(derived_seed(self.recipe.seed, epoch, f"dropout {group.rank}"))
         if at.step and group.first:
