@@ -1,22 +1,26 @@
 """Classifiers whose confidence can be trusted: dual focal loss and its peers, metrics with their noise, calibrators."""
 
-from dualfocal.calibrators import CALIBRATORS, TemperatureScaling, cross_fit, load_calibrator
-from dualfocal.losses import (
-    LOSSES,
-    AdaDualFocalLoss,
-    AdaFocalLoss,
-    BrierLoss,
-    CrossEntropyLoss,
-    DualFocalLoss,
-    FLSDLoss,
-    FocalLoss,
-    InverseFocalLoss,
-    KDEXELoss,
-    LabelSmoothingLoss,
-    MMCELoss,
-    dual_focal_loss,
-)
-from dualfocal.metrics import Evaluation, compare, evaluate
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dualfocal.calibrators import CALIBRATORS, TemperatureScaling, cross_fit, load_calibrator
+    from dualfocal.losses import (
+        LOSSES,
+        AdaDualFocalLoss,
+        AdaFocalLoss,
+        BrierLoss,
+        CrossEntropyLoss,
+        DualFocalLoss,
+        FLSDLoss,
+        FocalLoss,
+        InverseFocalLoss,
+        KDEXELoss,
+        LabelSmoothingLoss,
+        MMCELoss,
+        dual_focal_loss,
+    )
+    from dualfocal.metrics import Evaluation, compare, evaluate
 
 __version__ = "0.1.0"
 
@@ -43,3 +47,18 @@ __all__ = [
     "evaluate",
     "load_calibrator",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that ``dualfocal --help`` does not wait for torch."""
+    homes = [import_module(f"dualfocal.{home}") for home in ("losses", "metrics", "calibrators") if name in __all__]
+    for home in homes:
+        if hasattr(home, name):
+            return getattr(home, name)
+    if name in ("calibrators", "losses", "metrics", "models", "plots", "predictions", "theory"):
+        return import_module(f"dualfocal.{name}")
+    raise AttributeError(f"module 'dualfocal' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from torch import Tensor
 
 from dualfocal import metrics
@@ -35,8 +36,9 @@ from dualfocal.cli._common import (
     consoles,
     print_table,
 )
-from dualfocal.cli._groups import by_group, check_groups, groups_follow_labels, print_groups
+from dualfocal.cli._groups import check_groups, print_groups
 from dualfocal.metrics import Evaluation
+from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups, groups_follow_labels
 from dualfocal.metrics.rows import as_rows
 from dualfocal.predictions import Predictions, load_predictions
 from dualfocal.report.calibrated import parse_methods
@@ -130,7 +132,7 @@ def evaluate(
         if merge and len(loaded) > 1:
             loaded = {" + ".join(loaded): _merged(loaded)}
 
-    def run(values: Tensor, labels: Tensor, input: str, draws: int = 1000) -> Evaluation:
+    def run(values: Tensor, labels: Tensor, input: str) -> Evaluation:
         return metrics.evaluate(
             values,
             labels,
@@ -141,9 +143,27 @@ def evaluate(
             convention=None if convention is None else convention.value,
             inference=inference,
             level=level,
-            draws=draws,
             seed=seed,
         )
+
+    def in_groups(data: Predictions) -> list[GroupEvaluation]:
+        if data.groups is None:
+            return []
+        with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+            bar = progress.add_task("groups", total=1.0)
+            return evaluate_groups(
+                data.values,
+                data.target,
+                data.groups,
+                input=data.input,
+                num_bins=num_bins,
+                ignore_index=ignore_index,
+                binary=None if binary is None else binary.value,
+                convention=None if convention is None else convention.value,
+                level=level,
+                seed=seed,
+                progress=lambda share: progress.update(bar, completed=share),
+            )
 
     def tried(name: str, data: Predictions) -> CrossFit | HeldOut:
         reading = Reading(
@@ -165,15 +185,13 @@ def evaluate(
         err.print(f"{name}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
         with bad_input_ends(name):
             results[name] = result = run(data.values, data.target, data.input)
-            groups = {} if group_by is None else by_group(data, ignore_index, run, err)
+            groups = in_groups(data)
             crossed = tried(name, data) if methods else None
         records.append({"file": name, "taken": data.taken, **result.to_dict()})
         if inference:
             records[-1]["verdict"] = result.verdict()
         if groups:
-            records[-1]["groups"] = [
-                {"group": group, "p_adjusted": p, **found.to_dict()} for group, (found, p) in groups.items()
-            ]
+            records[-1]["groups"] = [group.to_dict() for group in groups]
         if crossed is not None:
             records[-1]["calibration"] = {**crossed.to_dict(), "verdict": crossed.verdict()}
         _print_evaluation(out, name, result)
@@ -182,7 +200,7 @@ def evaluate(
             out.print(text, markup=False, highlight=False, soft_wrap=True)
         if groups:
             print_groups(out, group_by or "", groups)
-            if groups_follow_labels(data, ignore_index):
+            if data.groups is not None and groups_follow_labels(data.groups, data.target, ignore_index):
                 text = f"Each label lies in one group of {group_by!r}. {FOLLOWS}"
                 out.print(text, markup=False, highlight=False, soft_wrap=True)
         if crossed is not None:

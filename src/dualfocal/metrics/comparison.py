@@ -9,7 +9,7 @@ from torch import Tensor
 from dualfocal._checks import check_count, check_level
 from dualfocal._table import Table
 from dualfocal.metrics.evaluation import Evaluation, evaluate_rows, finite
-from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.resampling import Progress, resample
 from dualfocal.metrics.rows import Array, as_rows
 from dualfocal.metrics.scan import scan
@@ -85,7 +85,7 @@ class Comparison:
             ends = f"{metric.text(d.low, sign=True)} to {metric.text(d.high, sign=True)}"
             if not math.isfinite(d.difference):  # of two infinite ones there is none
                 size, ends = "" if math.isnan(d.difference) else size, ""
-            better = d.better(_shows(metric.decimals) / metric.factor)
+            better = d.better(_shows(metric))
             rows.append([metric.heading, metric.text(d.a), metric.text(d.b), size, ends, better])
         headings = ["", "A", "B", "B - A", f"{100 * self.level:.4g} % interval", "better"]
         return Table(headings, rows, f"{self.a.num_samples:,} samples")
@@ -178,29 +178,20 @@ def interval(draws: Tensor, centre: float | None, level: float) -> tuple[float, 
 
 
 def _sentence(name: str, d: Difference) -> str:
-    label, factor, unit = {
-        "nll": ("NLL", 1.0, " nats"),
-        "error": ("error", 100.0, " points"),
-        "debiased_ece": ("calibration error", 100.0, " points"),
-    }[name]
-    decimals = _decimals(name)
-    better = d.better(_shows(decimals) / factor)
+    metric = METRICS[name]
+    label = "calibration error" if name == "debiased_ece" else metric.label
+    better = d.better(_shows(metric))
     if not better:
         return f"{label} not told apart"
     if not math.isfinite(d.difference):
         other = "A" if better == "B" else "B"
         return f"{better} has the lower {label}, that of {other} is infinite: a true class has probability 0"
     sign = -1.0 if better == "B" else 1.0
-    size, ends = sign * d.difference, sorted((sign * d.low, sign * d.high))
-    low, high = (f"{factor * end:.{decimals}f}" for end in ends)
-    return f"{better} has the lower {label}, by {factor * size:.{decimals}f}{unit} ({low} to {high})"
+    unit = "points" if metric.unit == "%" else metric.unit
+    low, high = map(metric.text, sorted((sign * d.low, sign * d.high)))
+    return f"{better} has the lower {label}, by {metric.text(sign * d.difference)} {unit} ({low} to {high})"
 
 
-def _decimals(name: str) -> int:
-    """How finely a metric is written, in nats or percent."""
-    return 4 if name in ("nll", "brier") else 3 if name == "classwise_ece" else 2
-
-
-def _shows(decimals: int) -> float:
-    """What is smaller would be written as 0."""
-    return 0.5 * 10.0**-decimals
+def _shows(metric: Metric) -> float:
+    """The smallest difference that is not shown as 0."""
+    return 0.5 * 10.0**-metric.decimals / metric.factor

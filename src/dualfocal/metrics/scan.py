@@ -4,7 +4,8 @@ torch.softmax of float32 rows would cost several times as much for few classes, 
 Here a tile is widened to float64 once, classes along the axis that vectorises, and read while it is hot.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -59,18 +60,14 @@ def scan(
     buffer = torch.empty(min(step, n) * num_classes, dtype=wide, device=device)
     scratch = torch.empty_like(buffer) if scores and not rows.positive else buffer
 
-    confidence = torch.empty(n, dtype=torch.int64, device=device)
-    right = torch.empty(n, dtype=torch.bool, device=device)
-    correct = torch.empty_like(right) if rows.positive else right
-    uncertainty = torch.empty(n, dtype=wide, device=device)
-    nll, brier = (torch.empty(n, dtype=wide, device=device) for _ in range(2)) if scores else (None, None)
+    seen = _empty(rows, scores)
     bins = _ClassBins(rows, num_bins, dim) if classwise else None
 
     for start in range(0, n, block):
         part = slice(start, min(start + block, n))
-        # By row, of this block: the largest value, that of the target, of class 1, the sum, the sum of squares. One
-        # number a row is cheap, but a call for each tile's few is not: they are worked on by block.
-        peak, of_target, of_one, total, squares = torch.empty(5, part.stop - start, dtype=wide, device=device)
+        # One number a row is cheap, but a call for each tile's few is not: they are worked on by block.
+        numbers = _Numbers(*torch.empty(5, part.stop - start, dtype=wide, device=device))
+        peak, of_target, of_one, total, squares = numbers
         for first in range(start, part.stop, step):
             here = slice(first, min(first + step, part.stop))
             local = slice(here.start - start, here.stop - start)
@@ -78,7 +75,7 @@ def scan(
             tile = buffer[: values.numel()].view((num_classes, -1) if dim == 0 else values.shape)
             tile.copy_(values.T if dim == 0 else values)
             torch.gather(tile, dim, target.unsqueeze(dim), out=of_target[local].unsqueeze(dim))
-            right[here] = _predict(values, tile, of_target[local], target, dim, peak=peak[local])
+            seen.right[here] = _predict(values, tile, of_target[local], target, dim, peak=peak[local])
             # From here on the tile holds p times its total: with logits exp(z - max), whose largest entry is 1.
             if rows.input == "logits":
                 tile.sub_(peak[local].unsqueeze(dim)).exp_()
@@ -92,29 +89,59 @@ def scan(
             if bins is not None:
                 scale = ONE / total[local].unsqueeze(dim) if rows.input == "logits" else ONE
                 bins.add(tile.mul_(scale).round_(), here)
-        if rows.input == "logits":
-            check_logits(peak, start)
-            if nll is not None:
-                of_target -= peak
-                nll[part] = total.log() - of_target
-                of_target.exp_()
-            peak.fill_(1.0)
-        else:
-            if nll is not None:
-                nll[part] = -of_target.log()
-            peak.clamp_max_(1.0)
-            total.fill_(1.0)
-        uncertainty[part] = total / peak
-        confidence[part] = _units(of_one if rows.positive else peak, total, rows.values.dtype if as_given else None)
-        if rows.positive:
-            correct[part] = rows.target[part] == 1
-        if brier is not None and rows.positive:
-            brier[part] = (of_one / total - rows.target[part]).square_()
-        elif brier is not None:
-            brier[part] = squares.div_(total * total).sub_(of_target / total, alpha=2).add_(1).clamp_min_(0)
+        _write(seen, rows, part, numbers, as_given)
         if bins is not None:
             bins.flush()
-    return Scan(confidence, correct, uncertainty, right, nll, brier, None if bins is None else bins.stats())
+    return seen if bins is None else replace(seen, classes=bins.stats())
+
+
+class _Numbers(NamedTuple):
+    """Of each row of a block, (rows,) each."""
+
+    peak: Tensor  # the largest value
+    of_target: Tensor  # the value of the target
+    of_one: Tensor  # p of class 1, times the total
+    total: Tensor  # the sum over classes: of logits, of exp(z - peak)
+    squares: Tensor  # the sum of squares
+
+
+def _empty(rows: Rows, scores: bool) -> Scan:
+    n, device, wide = len(rows), rows.values.device, wide_dtype(rows.values)
+    right = torch.empty(n, dtype=torch.bool, device=device)
+    return Scan(
+        confidence=torch.empty(n, dtype=torch.int64, device=device),
+        correct=torch.empty_like(right) if rows.positive else right,
+        uncertainty=torch.empty(n, dtype=wide, device=device),
+        right=right,
+        nll=torch.empty(n, dtype=wide, device=device) if scores else None,
+        brier=torch.empty(n, dtype=wide, device=device) if scores else None,
+        classes=None,
+    )
+
+
+def _write(seen: Scan, rows: Rows, part: slice, numbers: _Numbers, as_given: bool) -> None:
+    """Turn the numbers of a block into confidences and scores; the numbers are used up."""
+    peak, of_target, of_one, total, squares = numbers
+    if rows.input == "logits":
+        check_logits(peak, part.start)
+        if seen.nll is not None:
+            of_target -= peak
+            seen.nll[part] = total.log() - of_target
+            of_target.exp_()
+        peak.fill_(1.0)
+    else:
+        if seen.nll is not None:
+            seen.nll[part] = -of_target.log()
+        peak.clamp_max_(1.0)
+        total.fill_(1.0)
+    seen.uncertainty[part] = total / peak
+    seen.confidence[part] = _units(of_one if rows.positive else peak, total, rows.values.dtype if as_given else None)
+    if rows.positive:
+        seen.correct[part] = rows.target[part] == 1
+    if seen.brier is not None and rows.positive:
+        seen.brier[part] = (of_one / total - rows.target[part]).square_()
+    elif seen.brier is not None:
+        seen.brier[part] = squares.div_(total * total).sub_(of_target / total, alpha=2).add_(1).clamp_min_(0)
 
 
 class _ClassBins:

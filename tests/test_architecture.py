@@ -1,0 +1,74 @@
+"""The rules of the package's layout: who may import whom, and what a command may load before it runs."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "dualfocal"
+BASE = {"losses", "kernels", "metrics", "calibrators", "predictions", "theory", "models", "data"}
+# Subpackage -> what it must not import.
+FORBIDDEN = {
+    **{name: {"runs", "train", "study", "paper", "report"} for name in BASE},
+    "kernels": {"losses", "runs", "train"},
+    "runs": {"train", "study", "paper", "report"},
+    "train": {"study", "paper", "report"},
+}
+
+
+def imports() -> Iterator[tuple[str, str, str]]:
+    """File, its subpackage, and the dotted name that it imports from another subpackage of dualfocal."""
+    for path in SOURCE.rglob("*.py"):
+        parts = path.relative_to(SOURCE).parts
+        home = parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            for name in names:
+                steps = name.split(".")
+                if steps[0] == "dualfocal" and len(steps) > 1 and (SOURCE / steps[1]).is_dir() and steps[1] != home:
+                    yield "/".join(parts), home, name
+
+
+def test_no_subpackage_imports_a_private_name_of_another() -> None:
+    private = [(file, name) for file, _, name in imports() if any(part.startswith("_") for part in name.split(".")[2:])]
+    assert private == []
+
+
+def test_no_cycles_between_subpackages() -> None:
+    graph: dict[str, set[str]] = {}
+    for _, home, name in imports():
+        graph.setdefault(home, set()).add(name.split(".")[1])
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"cycle: {' -> '.join(error.args[1])}")
+
+
+def test_imports_go_one_way() -> None:
+    wrong = [(file, name) for file, home, name in imports() if name.split(".")[1] in FORBIDDEN.get(home, ())]
+    assert wrong == []
+
+
+def test_only_main_imports_the_command_line() -> None:
+    assert {file for file, _, name in imports() if name.split(".")[1] == "cli"} == {"__main__.py"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["evaluate", "--help"], ["train", "--help"], ["paper", "--help"]]
+)
+def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
+    code = (
+        "import atexit, sys; from dualfocal.cli import main; "
+        "atexit.register(lambda: print([m for m in ('torch', 'numpy', 'scipy', 'matplotlib') if m in sys.modules])); "
+        f"main({arguments!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
