@@ -61,10 +61,6 @@ def compare(
     two_classes = None if binary is None else binary.value
     for name, data in ((a, first), (b, second)):
         err.print(f"{name}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
-        with bad_input_ends(str(name)):  # so that the message says which file
-            metrics.error_rate(
-                data.values, data.target, input=data.input, ignore_index=ignore_index, binary=two_classes
-            )
     with bad_input_ends(), Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
         bar = progress.add_task("resampling", total=1.0)
         result = metrics.compare(
@@ -77,6 +73,7 @@ def compare(
             ignore_index=ignore_index,
             level=level,
             seed=seed,
+            names=(str(a), str(b)),
             progress=lambda share: progress.update(bar, completed=share),
         )
     if as_json:

@@ -106,6 +106,7 @@ def compare(
     binary: str | None = None,
     level: float = 0.9,
     seed: int = 0,
+    names: tuple[str, str] = ("a", "b"),
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare two models on the same samples, metric by metric.
@@ -124,6 +125,7 @@ def compare(
         binary: likewise.
         level: nominal coverage of the intervals.
         seed: of the resampling.
+        names: of the models, for error messages.
         progress: called with the share of the work done.
 
     Returns:
@@ -142,9 +144,12 @@ def compare(
     if len(inputs) != 2:
         raise ValueError(f"input must be one word, or a pair for a and b, got {input!r}")
     models = []
-    for values, kind in zip((a, b), inputs, strict=True):
-        rows = as_rows(values, target, input=kind, ignore_index=ignore_index, binary=binary)
-        models.append((rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)))
+    for name, values, kind in zip(names, (a, b), inputs, strict=True):
+        try:
+            rows = as_rows(values, target, input=kind, ignore_index=ignore_index, binary=binary)
+            models.append((rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)))
+        except (ValueError, IndexError) as error:
+            raise type(error)(f"{name}: {error}") from error
     if len(models[0][0]) < LEAST:
         raise ValueError(f"a comparison needs at least {LEAST} samples, got {len(models[0][0])}")
     evaluations = [evaluate_rows(rows, seen, num_bins) for rows, seen in models]
