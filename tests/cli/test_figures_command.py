@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from dualfocal.runs.layout import LOG, PREDICTIONS, RECIPE, RESULT
 
 from dualfocal.cli.figures import FORMATS, NAMES
 from dualfocal.metrics import evaluate
 from dualfocal.paper.figures import FIGURES
 from dualfocal.plots.style import METADATA
 from dualfocal.runs import Recipe, Run
+from dualfocal.runs.layout import LOG, PREDICTIONS, RECIPE, RESULT
 
 FROM_RUNS = NAMES[1:]
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dualfocal.runs.layout import MODEL, PREDICTIONS, RECIPE, RESULT
 from safetensors.torch import load_file, save_file
 from scipy import stats
 
@@ -21,6 +20,7 @@ from dualfocal.paper.published import load_published, published
 from dualfocal.paper.reproduction import Row, rows_of, value_of
 from dualfocal.paper.trainings import exceptions, shortened, trainings, with_defaults
 from dualfocal.runs import Recipe, Run, RunError
+from dualfocal.runs.layout import MODEL, PREDICTIONS, RECIPE, RESULT
 
 COUNTS = {  # trainings of each table; AdaFocal has four columns of eight, the KDE table lacks three
     **{"ece": 70, "error": 70, "adafocal": 32, "ablation": 9, "adaptive_ece": 63, "classwise_ece": 63, "mce": 63},

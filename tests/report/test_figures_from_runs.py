@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from dualfocal.runs.layout import LOG, PREDICTIONS, RECIPE, RESULT
 from matplotlib.figure import Figure
 
 from dualfocal.losses import LOSSES
@@ -18,6 +17,7 @@ from dualfocal.paper.figures import FIGURES, CannotDrawError
 from dualfocal.plots import exponential_average, rival_probabilities
 from dualfocal.plots.entries import LABELS, Setting, gather
 from dualfocal.runs import Recipe, Run
+from dualfocal.runs.layout import LOG, PREDICTIONS, RECIPE, RESULT
 
 DIGITS = Recipe(data="digits", model="small_cnn", epochs=3, milestones=())
 

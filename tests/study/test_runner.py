@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from dualfocal.runs.layout import CHECKPOINT, LOG
 
 from dualfocal.data import load_data
 from dualfocal.runs import Recipe, Run
+from dualfocal.runs.layout import CHECKPOINT, LOG
 from dualfocal.study import Study, make_study, run_study, runner
 
 NETS = """

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from dualfocal.runs.layout import PREDICTIONS, RECIPE, RESULT
 from torch import Tensor
 
 from dualfocal.metrics import evaluate
 from dualfocal.runs import Recipe, Run, RunError
+from dualfocal.runs.layout import PREDICTIONS, RECIPE, RESULT
 from dualfocal.study import PAPER_LOSSES, Study, Summary, make_study, run_study, summarize
 from dualfocal.study.gammas import choose_gamma
 from dualfocal.study.summary import COLUMNS, Interval

@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -809,7 +810,7 @@ def test_bars(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(display, "EVERY", -1.0)
     text = StringIO()
     line = {"epoch": 2, "lr": 0.1, "train_loss": 0.25, "val_error": 0.125, "val_ece": 0.0625, "val_nll": 0.5}
-    with display.Bars(terminal(text)) as bars:
+    with closing(display.Bars(terminal(text))) as bars:
         bars.begin(recipe_for(toy), Position(epoch=1, step=1), 48, [])
         bars.progress.refresh()
         assert "going on after epoch 1 + 1 steps of 3" in plain(text)
@@ -911,13 +912,13 @@ def test_tensorboard_after_an_interruption(toy: Path, tmp_path: Path, monkeypatc
     recipe = recipe_for(toy)
     steps = []
 
-    def interrupt(shown: display.WithTensorBoard, *args: object) -> None:
+    def interrupt(shown: display.Display, *args: object) -> None:
         steps.append(args)
         if len(steps) == 5:
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(display.WithTensorBoard, "step", interrupt)
+        patch.setattr(display.Display, "step", interrupt)
         with pytest.raises(KeyboardInterrupt):
             go(recipe, tmp_path / "run", tensorboard=True)
     assert len(scalars(tmp_path / "run" / "tensorboard")["val/ece"]) == 1

@@ -1,8 +1,8 @@
 """What there is to see while training: bars on a terminal, a line per epoch elsewhere; TensorBoard on request."""
 
 import time
-from types import TracebackType
-from typing import Any, Self
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -27,76 +27,78 @@ Line = dict[str, Any]
 
 
 class _Console(Console):
-    """Nobody reading it any more is no reason to stop training, or to say no more on stdout, as rich has it."""
+    """A closed pipe must not stop the training, nor silence stdout, as rich would."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
 
 
-class Silent:
-    """Shows nothing: what the others inherit."""
+class Display:
+    """Shows nothing, but writes TensorBoard's scalars where there is a writer for them."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
+    def __init__(self, scalars: "Scalars | None" = None) -> None:
+        self.scalars = scalars
 
     def say(self, text: str) -> None:
-        """Something to know, in one line."""
+        """Show one line."""
 
     def begin(self, recipe: Recipe, at: Position, num_samples: int, log: list[Line]) -> None:
         """Before the first step, with what the log holds already."""
+        if self.scalars is not None:
+            self.scalars.begin(log)
 
     def step(self, num_samples: int, loss: Tensor, share: int) -> None:
         """After each step of all processes; ``loss`` is summed over this one's share of the samples."""
 
     def epoch(self, line: Line) -> None:
         """After each epoch, with its line of the log."""
+        if self.scalars is not None:
+            self.scalars.write(line)
+
+    def close(self) -> None:
+        """After the last epoch, or an error."""
+        if self.scalars is not None:
+            self.scalars.close()
 
 
-class Lines(Silent):
+class Lines(Display):
     """A line per epoch."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, scalars: "Scalars | None" = None) -> None:
+        super().__init__(scalars)
         self.console = console
 
     def begin(self, recipe: Recipe, at: Position, num_samples: int, log: list[Line]) -> None:
         """Say where it goes on, if it does."""
+        super().begin(recipe, at, num_samples, log)
         self.epochs = recipe.epochs
         if at.epoch or at.step:
             where = f" + {at.step} steps" if at.step else ""
             self.say(f"going on after epoch {at.epoch}{where} of {recipe.epochs}")
 
     def epoch(self, line: Line) -> None:
-        """One line."""
+        """Show the epoch in one line."""
+        super().epoch(line)
         self.say(describe(line, self.epochs))
 
     def say(self, text: str) -> None:
-        """As it is."""
+        """Show one line."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 class Bars(Lines):
     """A bar for all of the training and one for the present epoch, below a line per epoch of what came out."""
 
-    def __enter__(self) -> Self:
+    def __init__(self, console: Console, scalars: "Scalars | None" = None) -> None:
+        super().__init__(console, scalars)
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
         rest = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
         # The long memory bridges the pauses in which nothing is trained but validated.
-        self.progress = Progress(*columns, *rest, console=self.console, transient=True, speed_estimate_period=120)
-        self.progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.progress.stop()
+        self.progress = Progress(*columns, *rest, console=console, transient=True, speed_estimate_period=120)
 
     def begin(self, recipe: Recipe, at: Position, num_samples: int, log: list[Line]) -> None:
         """Set the bars to where it goes on."""
+        self.progress.start()
         super().begin(recipe, at, num_samples, log)
         self.num_samples, self.before, self.done = num_samples, at.epoch * num_samples, at.step * recipe.batch_size
         self.looked, self.counted = time.monotonic(), self.done
@@ -126,52 +128,34 @@ class Bars(Lines):
         last = line["epoch"] == self.epochs
         self.progress.reset(self.this, description="evaluating" if last else f"epoch {line['epoch'] + 1}", note="")
 
+    def close(self) -> None:
+        """Remove the bars."""
+        super().close()
+        self.progress.stop()
 
-class WithTensorBoard(Silent):
-    """Another display, and scalars in the run folder; after an interruption they are written anew from the log."""
 
-    def __init__(self, shown: Silent, run: Run) -> None:
+class Scalars:
+    """TensorBoard's scalars in the run folder; after an interruption they are written anew from the log."""
+
+    def __init__(self, folder: Path) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ValueError(f'TensorBoard is not installed: pip install "dualfocal[tensorboard]" ({error})') from error
-        self.shown, self.folder, self.make = shown, run.path / FOLDER, SummaryWriter
+        self.folder, self.make = folder, SummaryWriter
+        self.writer: SummaryWriter | None = None
 
-    def __enter__(self) -> Self:
-        self.shown.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if hasattr(self, "writer"):
-            self.writer.close()
-        self.shown.__exit__(kind, error, trace)
-
-    def say(self, text: str) -> None:
-        """Nothing of its own."""
-        self.shown.say(text)
-
-    def begin(self, recipe: Recipe, at: Position, num_samples: int, log: list[Line]) -> None:
-        """Start anew."""
+    def begin(self, log: list[Line]) -> None:
+        """Replace what an earlier session wrote."""
         for file in self.folder.rglob("events.out.tfevents.*"):
             file.unlink()
         self.writer = self.make(str(self.folder))
         for line in log:
             self.write(line)
-        self.shown.begin(recipe, at, num_samples, log)
-
-    def step(self, num_samples: int, loss: Tensor, share: int) -> None:
-        """Nothing of its own."""
-        self.shown.step(num_samples, loss, share)
-
-    def epoch(self, line: Line) -> None:
-        """Every number of the line."""
-        self.write(line)
-        self.shown.epoch(line)
 
     def write(self, line: Line) -> None:
-        """``val_ece`` becomes ``val/ece``."""
+        """Write every number of a line; ``val_ece`` becomes ``val/ece``."""
+        assert self.writer is not None
         for name, value in line.items():
             part, _, rest = name.partition("_")
             tag = f"{part}/{rest}" if part in ("train", "val", "val2", "test") else f"run/{name}"
@@ -181,12 +165,19 @@ class WithTensorBoard(Silent):
                 self.writer.add_scalars(tag, {f"{i:02}": number for i, number in enumerate(value)}, line["epoch"])
         self.writer.flush()
 
+    def close(self) -> None:
+        """Close the file."""
+        if self.writer is not None:
+            self.writer.close()
 
-def make_display(run: Run, tensorboard: bool, progress: bool) -> Silent:
+
+def make_display(run: Run, tensorboard: bool, progress: bool) -> Display:
     """Bars on a terminal, lines elsewhere, nothing if so wished."""
     console = _Console(stderr=True, emoji=False)
-    shown = Silent() if not progress else Bars(console) if console.is_terminal else Lines(console)
-    return WithTensorBoard(shown, run) if tensorboard else shown
+    scalars = Scalars(run.path / FOLDER) if tensorboard else None
+    if not progress:
+        return Display(scalars)
+    return Bars(console, scalars) if console.is_terminal else Lines(console, scalars)
 
 
 def describe(line: Line, epochs: int) -> str:

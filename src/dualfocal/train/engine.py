@@ -20,7 +20,7 @@ from dualfocal.runs.layout import CHECKPOINT, FAILURE
 from dualfocal.runs.run import default_folder
 from dualfocal.train.checkpoint import Pace, identify, resume, save_checkpoint
 from dualfocal.train.compatibility import check_fit, notes_on
-from dualfocal.train.display import Silent, make_display
+from dualfocal.train.display import Display, make_display
 from dualfocal.train.distributed import Group, processes
 from dualfocal.train.failure import DivergedError, diagnosis
 from dualfocal.train.forward import Forward, float32_products
@@ -75,7 +75,7 @@ def train(
         group.first_does(run.tidy)
         if group.tell(run.state.encode() if group.first else None) == b"finished":
             return run
-        display = make_display(run, tensorboard, progress) if group.first else Silent()
+        display = make_display(run, tensorboard, progress) if group.first else Display()
         asked, recipe = recipe, recipe.on(group.device, group.size)
         with repeatable(recipe, group.device):
             data = load_data(recipe.data, data_root, **recipe.data_options)
@@ -87,7 +87,7 @@ def train(
                 warnings.warn(note, stacklevel=2)
             with ExitStack() as stack:
                 group.first_does(lambda: stack.enter_context(run.claimed(asked)))
-                stack.enter_context(display)
+                stack.enter_context(closing(display))
                 # Another process may have been quicker; now nobody can be.
                 if group.tell(run.state.encode() if group.first else None) != b"finished":
                     training = Training(recipe, run, data, model, group, pace, display, all_used=all_used)
@@ -107,7 +107,7 @@ class Training:
         model: nn.Module,
         group: Group,
         pace: Pace,
-        display: Silent,
+        display: Display,
         *,
         all_used: bool,
     ) -> None:
