@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dualfocal._files import atomic_path, check_place
-from dualfocal.predictions import PredictionsError, load_predictions, save_predictions, saving
+from dualfocal.predictions import PredictionsError, load_predictions, rewrite_predictions, save_predictions, saving
 
 SUFFIXES = [".npz", ".safetensors", ".csv", ".parquet"]
 ARRAYS, TABLES = SUFFIXES[:2], SUFFIXES[2:]
@@ -308,6 +309,20 @@ def test_what_tables_cannot_hold(tmp_path, suffix):
 def test_parquet_without_pyarrow(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     assert refused(tmp_path / "a.parquet", made(4, 2)) == 'needs pyarrow: pip install "dualfocal[parquet]"'
+
+
+# Other values
+
+
+def test_a_list_column_that_is_named_as_one_of_its_classes(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": ["x", "y"], "logit_1": made(2, 3).tolist(), "target": [2, 0]}), path)
+    original = load_predictions(path, logits="logit_1")
+    rewrite_predictions(tmp_path / "b.csv", original, 2 * original.values)
+    assert (tmp_path / "b.csv").read_text().splitlines()[0] == "id,logit_0,logit_1,logit_2,target"
+    got = load_predictions(tmp_path / "b.csv")
+    assert torch.equal(got.values, 2 * original.values.double())
+    assert got.target.tolist() == [2, 0]
 
 
 # All of a file or nothing

@@ -31,7 +31,7 @@ class ArrayFile(Source):
     def get(self, file: Any, name: str) -> Array: ...
 
     @abstractmethod
-    def stated_names(self, file: Any) -> object:
+    def stated_names(self, file: Any) -> Any:
         """Return what is stored as class names, or raise a KeyError, TypeError or ValueError."""
 
     def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
@@ -51,7 +51,7 @@ class ArrayFile(Source):
                 return None
         # A file may have names for something else, or for the two classes of one score per sample.
         fits = isinstance(stated, list) and len(stated) == num_classes and all(isinstance(text, str) for text in stated)
-        return tuple(stated) if isinstance(stated, list) and fits else None
+        return tuple(stated) if fits else None
 
     def _array(self, name: str) -> Array:
         with reading(self.path, f"array {name!r} "), self.open() as file:
@@ -70,7 +70,7 @@ class NpzFile(ArrayFile):
         array: NDArray[Any] = file[name]
         return array.astype(array.dtype.newbyteorder("="), copy=False)  # torch reads native byte order only
 
-    def stated_names(self, file: Any) -> object:
+    def stated_names(self, file: Any) -> Any:
         return file["class_names"].tolist()
 
 
@@ -82,5 +82,5 @@ class SafetensorsFile(ArrayFile):
         tensor: Array = file.get_tensor(name)
         return tensor
 
-    def stated_names(self, file: Any) -> object:
+    def stated_names(self, file: Any) -> Any:
         return json.loads(file.metadata()["class_names"])

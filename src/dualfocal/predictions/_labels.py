@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal.predictions._names import Values, suggested
-from dualfocal.predictions._sources import INTEGERS, Column, Source, dtype_name, form, is_number
+from dualfocal.predictions._sources import INTEGERS, Column, Source, Table, dtype_name, form, is_number
 
 WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # but "007" is a name
 MOST_SHOWN = 8  # classes that a line lists
@@ -145,16 +145,16 @@ def _by_name(
         return None
     if unknown:
         row = next(i for i, text in enumerate(labels) if text in unknown)
-        label = f"label {labels[row]!r} in {source.place(row)} is"
+        problem = "not a class index"
         if names:
-            raise source.error(f"{label} none of the classes ({', '.join(names)})")
-        if one_score:
-            how = "name the label of class 1 with --positive"
-            raise source.error(f"{label} not 0, 1, True or False: {how} (labels: {_listing(sorted(distinct))})")
-        if source.noun == "array":
+            problem = f"none of the classes ({', '.join(names)})"
+        elif one_score:
+            how = f"name the label of class 1 with --positive (labels: {_listing(sorted(distinct))})"
+            problem = f"not 0, 1, True or False: {how}"
+        elif not isinstance(source, Table):
             how = "put 'class_names' into the file, text in the order of the classes"
-            raise source.error(f"{label} text, which says no class by itself: {how}")
-        raise source.error(f"{label} not a class index")
+            problem = f"text, which says no class by itself: {how}"
+        raise source.error(f"label {labels[row]!r} in {source.place(row)} is {problem}")
     return np.array([index[text] for text in labels], dtype=np.int64) if by_name else None
 
 

@@ -3,6 +3,7 @@
 import csv
 import os.path
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,10 +61,8 @@ def find_names(
         required: whether there must be labels.
     """
     inferred = split is None
-    if given is None:
-        split = _find_split(source, split, LOGITS + PROBS)
-    else:
-        split = _find_split(source, split, LABELS if target is None else (), required)
+    usual = LOGITS + PROBS if given is None else LABELS if target is None else ()
+    split = _find_split(source, split, usual, required or given is None)
     target = None if target is None else _given_name(source, target, split)
     group = None if group is None else _given_name(source, group, split)
     if given is None:
@@ -84,7 +83,7 @@ def splits(names: list[str], usual: tuple[str, ...] = LOGITS + PROBS + LABELS) -
     return sorted({match[1] for match in matches if match})
 
 
-def _find_split(source: Source, split: str | None, usual: tuple[str, ...], required: bool = True) -> str | None:
+def _find_split(source: Source, split: str | None, usual: tuple[str, ...], required: bool) -> str | None:
     """Return the split to read, given or the only one; ``usual`` are the names to be found, if ``required``."""
     if split is None:
         found_at_once = isinstance(source, Table) or not usual or _usual(source.names, usual, None)
@@ -240,12 +239,12 @@ def _class_parts(names: list[str]) -> tuple[str, ...] | None:
     if not all(name[start:].isdecimal() for name in names):
         start = max(common.rfind(mark) for mark in "_. -") + 1
     parts = [name[start:] for name in names]
-    return _unless_indices(parts if all(parts) else names)
+    return unless_indices(parts if all(parts) else names)
 
 
-def _unless_indices(classes: list[str]) -> tuple[str, ...] | None:
+def unless_indices(classes: Sequence[str]) -> tuple[str, ...] | None:
     """Return class names, or None if they are 0, 1, ..., which say nothing but their indices."""
-    return None if classes == [str(k) for k in range(len(classes))] else tuple(classes)
+    return None if list(classes) == [str(k) for k in range(len(classes))] else tuple(classes)
 
 
 def _named_as_labels(source: Source, target: str | None, group: str | None) -> Values | None:
@@ -264,7 +263,7 @@ def _named_as_labels(source: Source, target: str | None, group: str | None) -> V
     if rows.dtype.kind != "f" or not bool(((rows > -1e-6) & (abs(rows.sum(1, keepdims=True) - 1) < 0.0101)).all()):
         return None
     names = sorted(names, key=int) if all(map(str.isdecimal, names)) else names
-    return Values("probs", names, _unless_indices(names), why=", named as the labels")
+    return Values("probs", names, unless_indices(names), why=", named as the labels")
 
 
 def _distinct_texts(labels: Column) -> set[str]:

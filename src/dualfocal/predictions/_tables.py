@@ -24,7 +24,9 @@ class TextTable(Table):
         self.packed = path.suffix.lower() == ".gz"
         with reading(path):
             if self.packed:
-                self._check_size()
+                with gzip.open(path) as packed:
+                    if packed.seek(MOST_UNPACKED + 1) > MOST_UNPACKED:  # seeks to the end of a shorter text
+                        raise self.error(f"must not hold more than {MOST_UNPACKED:,} bytes of text: unpack it first")
             with self._open() as file:
                 line = file.readline()
             bare = re.sub('"[^"]*"', "", line)  # "prob_a;b;c" is one name
@@ -97,11 +99,6 @@ class TextTable(Table):
         if self.packed:
             return gzip.open(self.path, "rt", encoding="utf-8-sig", newline="")
         return self.path.open(encoding="utf-8-sig", newline="")
-
-    def _check_size(self) -> None:
-        with gzip.open(self.path) as file:
-            if file.seek(MOST_UNPACKED + 1) > MOST_UNPACKED:  # seeks to the end of a shorter text
-                raise self.error(f"must not hold more than {MOST_UNPACKED:,} bytes of text: unpack it first")
 
 
 class ParquetFile(Table):

@@ -16,6 +16,7 @@ from torch import Tensor
 from dualfocal._checks import check_choice
 from dualfocal._files import atomic_path, check_place
 from dualfocal.predictions._labels import WHOLE
+from dualfocal.predictions._names import unless_indices
 from dualfocal.predictions._readers import open_source
 from dualfocal.predictions._sources import FLOATS, INTEGERS, PredictionsError, Table, dtype_name, form, is_number
 from dualfocal.predictions._tables import import_pyarrow
@@ -78,9 +79,7 @@ def save_predictions(
             rule = "labels must be (N,) for (N, C) or (N,) and (N, d1, ...) for (N, C, d1, ...)"
             raise PredictionsError(f"{path}: {rule}, got {form(target)} for {form(values)}")
         target = target.cpu().to(torch.int64)
-    names = None if class_names is None else tuple(class_names)
-    if names == tuple(map(str, range(len(names or ())))):
-        names = None  # digits: nothing but their indices
+    names = None if class_names is None else unless_indices(class_names)
     if names is not None and (values.ndim == 1 or len(names) != values.shape[1] or len(set(names)) < len(names)):
         raise PredictionsError(f"{path}: each class must have a name of its own, got {names} for {form(values)}")
     if suffix in TABLE_WRITERS:
