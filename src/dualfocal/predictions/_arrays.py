@@ -16,7 +16,7 @@ from dualfocal.predictions._sources import Array, Column, PredictionsError, Sour
 
 
 class ArrayFile(Source):
-    """A format is a subclass that opens the file, gets an array, and parses the class names beside the arrays."""
+    """A format is a subclass that opens the file as a mapping from names to arrays."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -25,14 +25,15 @@ class ArrayFile(Source):
 
     @abstractmethod
     def open(self) -> AbstractContextManager[Any]:
-        """Return the open file, which has ``keys()``."""
+        """Return a context manager of the mapping, which reads an array when it is asked for."""
 
-    @abstractmethod
-    def get(self, file: Any, name: str) -> Array: ...
+    def get(self, file: Any, name: str) -> Array:
+        array: NDArray[Any] = file[name]
+        return array.astype(array.dtype.newbyteorder("="), copy=False)  # torch reads native byte order only
 
-    @abstractmethod
     def stated_names(self, file: Any) -> Any:
         """Return what is stored as class names, or raise a KeyError, TypeError or ValueError."""
+        return file["class_names"].tolist()
 
     def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
         return [self._array(name) for name in values], [self._array(name) for name in others]
@@ -65,13 +66,6 @@ class NpzFile(ArrayFile):
             raise self.error("is not a .npz archive, or a damaged one")
         with self.path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             yield file
-
-    def get(self, file: Any, name: str) -> Array:
-        array: NDArray[Any] = file[name]
-        return array.astype(array.dtype.newbyteorder("="), copy=False)  # torch reads native byte order only
-
-    def stated_names(self, file: Any) -> Any:
-        return file["class_names"].tolist()
 
 
 class SafetensorsFile(ArrayFile):

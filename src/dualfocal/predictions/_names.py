@@ -138,21 +138,26 @@ def _given_values(
     if not given.strip():
         raise source.error(f"--{kind} must name an array or column, got {given!r}")
     table = isinstance(source, Table)
-    if table and given not in source.names:
-        if "," in given:
-            return _listed(source, kind, given, taken)
-        names = [name for name in source.names if name not in taken]
-        if by_class := _class_columns(names, re.escape(given.rstrip("_. -"))):
+    listed = table and given not in source.names and "," in given
+    if table and given not in source.names and not listed:
+        free = [name for name in source.names if name not in taken]
+        if by_class := _class_columns(free, re.escape(given.rstrip("_. -"))):
             return _in_class_order(source, kind, {name: text for group in by_class for name, text in group.items()})
-    name = _given_name(source, given, split)
-    if name in taken:
-        raise source.error(f"{name!r} cannot hold {kind} and labels or groups too")
+    texts = [text.strip() for text in next(csv.reader([given], skipinitialspace=True))] if listed else [given]
+    names = [_given_name(source, text, split) for text in texts]
+    for name in names:
+        if names.count(name) > 1:
+            raise source.error(f"--{kind} must name each column once, got {name!r} twice")
+        if name in taken:
+            raise source.error(f"{name!r} cannot hold {kind} and labels or groups too")
+    if listed:
+        return Values(kind, names, _class_parts(names), ordered=True)
     # One score per sample is that of class 1; a column that is named as class 0 would invert every prediction.
-    if table and (match := re.fullmatch(rf"({PREFIXES[kind]}[_. -]*)0", name)):
+    if table and (match := re.fullmatch(rf"({PREFIXES[kind]}[_. -]*)0", given)):
         one = f"{match[1]}1"
         how = f"say --{kind} {one}" if one in source.names else "rename the column if it is"
-        raise source.error(f"{name!r} is named as class 0, one score per sample must be that of class 1: {how}")
-    return Values(kind, [name])
+        raise source.error(f"{given!r} is named as class 0, one score per sample must be that of class 1: {how}")
+    return Values(kind, names)
 
 
 def _usual_values(source: Source, split: str | None, target: str | None, group: str | None) -> Values:
@@ -217,19 +222,6 @@ def _in_class_order(source: Source, kind: str, columns: dict[str, str]) -> Value
         rule = "classes must all be numbered or all have names of their own"
         raise source.error(f"{rule}: {misfits[0]!r} does not fit{hint}")
     return Values(kind, names, tuple(classes))
-
-
-def _listed(source: Source, kind: str, given: str, taken: tuple[str | None, ...]) -> Values:
-    """Return columns that are given one by one, in the order of the classes."""
-    names = [name.strip() for name in next(csv.reader([given], skipinitialspace=True))]
-    for name in names:
-        if name not in source.names:
-            raise source.error(f"has no column {name!r} {source.holds()}")
-        if names.count(name) > 1:
-            raise source.error(f"--{kind} must name each column once, got {name!r} twice")
-        if name in taken:
-            raise source.error(f"{name!r} cannot hold {kind} and labels or groups too")
-    return Values(kind, names, _class_parts(names), ordered=True)
 
 
 def _class_parts(names: list[str]) -> tuple[str, ...] | None:
