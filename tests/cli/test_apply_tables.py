@@ -77,7 +77,7 @@ def test_every_other_column_stays(run, suffix, target_suffix):
 
 
 def test_more_rows_than_are_text_at_one_time(run, monkeypatch):
-    monkeypatch.setattr("dualfocal.predictions._rewriting.BLOCK", 3)
+    monkeypatch.setattr("dualfocal.predictions.saving.BLOCK", 3)
     write("in.csv", {"id": list("abcd"), **{f"logit_{k}": LOGITS[:, k] for k in range(3)}})
     run("apply", "cal.safetensors", "in.csv", "--out", "out.csv")
     assert torch.equal(load_predictions("out.csv", labels=False).values, torch.from_numpy(expected()))
@@ -169,7 +169,7 @@ def test_labels_that_cannot_be_used_are_none(run, record, refused, labels, why):
     assert out == "0 of 4 predicted classes changed.\nSaved: out.npz\n"
     got = load_predictions("out.npz", labels=False)
     assert torch.equal(got.values, torch.from_numpy(expected()))
-    assert got.target is None
+    assert got.labels is None
     assert not {"before", "after"} & record("apply", "cal.safetensors", "in.npz", "--out", "out.npz").keys()
     Path("out.npz").unlink()
     assert why in refused("apply", "cal.safetensors", "in.npz", "--target", "y", "--out", "out.npz")

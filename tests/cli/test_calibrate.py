@@ -371,7 +371,7 @@ def test_class_names_are_carried_and_labels_not_needed(run, suffix):
     assert err.endswith(", no labels\n")
     assert out == f"0 of 300 predicted classes changed.\nSaved: out{suffix}\n"
     got = load_predictions(f"out{suffix}", labels=False)
-    assert got.target is None
+    assert got.labels is None
     assert got.class_names == NAMES
     read = logits.double() if suffix == ".csv" else logits
     assert torch.equal(got.values, load_calibrator("cal.safetensors")(read))

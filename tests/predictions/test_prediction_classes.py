@@ -332,6 +332,11 @@ def test_numbers_beside_class_names_are_positions(tmp_path):
     assert load_predictions(path).target.tolist() == CODES.tolist()
 
 
+def test_numbers_as_text_beside_class_names_are_unclear(tmp_path):
+    path = npz(tmp_path, probs=PROBS, y=CODES.astype(str), class_names=ANIMALS[::-1])
+    assert refused(path).endswith("Say the order of the classes: write the labels as integers or as class names")
+
+
 @pytest.mark.parametrize("words", [(False, True), ("false", "true"), ("FALSE", "TRUE")])
 def test_true_and_false_of_one_score(table, words):
     path = table(score=[0.25, 0.75, 0.5], outcome=[words[0], words[1], words[1]])

@@ -72,16 +72,6 @@ def test_safetensors(tmp_path, dtype):
     assert got.groups.tolist() == [True, False, False, True]
 
 
-def test_run_folder(tmp_path):
-    save_file({"logits": torch.tensor(LOGITS), "target": torch.tensor(TARGET)}, tmp_path / "predictions.safetensors")
-    assert_same(load_predictions(str(tmp_path)), LOGITS, TARGET)
-
-
-def test_run_folder_without_predictions_names_the_missing_file(tmp_path):
-    with pytest.raises(PredictionsError, match=r"is no run folder, there is no predictions\.safetensors"):
-        load_predictions(tmp_path)
-
-
 @pytest.mark.parametrize(("mark", "start", "end"), [(",", "", "\n"), (";", "\ufeff", "\r\n"), ("\t", "", "\n")])
 def test_csv(tmp_path, mark, start, end):
     rows = [["y", "logit_2", "site", "logit_0", "logit_1"]]  # in any order
@@ -261,25 +251,25 @@ def test_optional_labels(tmp_path, suffix):
     path = tmp_path / f"file{suffix}"
     got = load_predictions(written(path, {"logits": LOGITS}), labels=False)
     torch.testing.assert_close(got.values, torch.tensor(LOGITS), rtol=0, atol=0)
-    assert (got.input, got.target, got.groups) == ("logits", None, None)
-    assert not isinstance(got, Predictions)
+    assert (got.input, got.labels, got.groups) == ("logits", None, None)
+    with pytest.raises(PredictionsError, match=r"file\.\w+: holds no labels that can be used: .*, no labels$"):
+        _ = got.target
     assert got.taken.endswith(" (4 x 3, float64), no labels")
     assert refused(path).startswith("holds no labels of a usual name; say which with --target NAME (it holds: 'logit")
     assert refused(path, labels=False, target="y").startswith("has no ")
 
     got = load_predictions(written(path, {"logits": LOGITS, "y": TARGET, "other": 2 - TARGET}), labels=False)
-    assert isinstance(got, Predictions)
     assert_same(got, LOGITS, TARGET)
     assert got.taken.endswith(" (4 x 3, float64), labels from 'y'")
     assert_same(load_predictions(path, labels=False, target="other"), LOGITS, 2 - TARGET)
 
     got = load_predictions(written(path, {"logits": LOGITS, "site": TARGET}), labels=False, group="site")
-    assert got.target is None
+    assert got.labels is None
     assert got.groups.tolist() == TARGET.tolist()
     assert got.taken.endswith(", no labels, groups from 'site'")
 
     got = load_predictions(written(path, {"logits": LOGITS, "y": TARGET, "label": 2 - TARGET}), labels=False)
-    assert got.target is None
+    assert got.labels is None
     which = "'label' or 'y'" if suffix == ".safetensors" else "'y' or 'label'"  # which sorts its names
     assert got.taken.endswith(f", no labels ({which}: say which with --target)")
     assert refused(path).startswith("holds several labels ('")
@@ -296,7 +286,7 @@ def test_optional_labels(tmp_path, suffix):
 def test_optional_labels_that_cannot_be_used_are_none(tmp_path, content, why):
     path = text(tmp_path, content)
     got = load_predictions(path, labels=False)
-    assert (got.values.tolist(), got.target, got.label_name) == ([[0.0, 1.0]], None, None)
+    assert (got.values.tolist(), got.labels, got.label_name) == ([[0.0, 1.0]], None, None)
     assert f", no labels ('y' cannot be used: {why})" in got.taken
     assert refused(path) == why
     assert refused(path, labels=False, target="y") == why  # somebody wants these
@@ -311,12 +301,12 @@ def test_optional_labels_of_other_kinds(tmp_path):
     path = text(tmp_path, "p_dog,p_cat,y\n0,1,cat\n1,0,dog\n")
     assert load_predictions(path, labels=False).target.tolist() == [1, 0]
     got = load_predictions(text(tmp_path, "y,z\n0.5,1\n"), probs="y", labels=False)  # y is taken: it is no label
-    assert (got.values.tolist(), got.target) == ([0.5], None)
+    assert (got.values.tolist(), got.labels) == ([0.5], None)
     path = npz(tmp_path, logits=LOGITS, y=TARGET[:3])
     why = "rows must have one label each, got 'logits' (4 x 3, float64) and 'y' (3, int64)"
     assert load_predictions(path, labels=False).taken.endswith(f", no labels ('y' cannot be used: {why})")
     got = load_predictions(npz(tmp_path, logits=LOGITS, y=LOGITS, site=GROUPS), labels=False, group="site")
-    assert (got.target, got.groups.tolist()) == (None, GROUPS.tolist())
+    assert (got.labels, got.groups.tolist()) == (None, GROUPS.tolist())
     assert "must be one-hot" in got.taken
 
 
@@ -325,11 +315,11 @@ def test_optional_labels_and_splits(tmp_path):
     message = "holds several splits (test, val): say which with --split"
     assert refused(path, labels=False) == message
     assert_same(load_predictions(path, split="val", labels=False), LOGITS[:1], TARGET[:1])
-    assert load_predictions(path, split="test", labels=False).target is None
+    assert load_predictions(path, split="test", labels=False).labels is None
     path = npz(tmp_path, val_target=TARGET, x=LOGITS)
     assert_same(load_predictions(path, logits="x", labels=False), LOGITS, TARGET)
     path = npz(tmp_path, val_target=TARGET, test_target=TARGET, x=LOGITS)  # whose labels, nobody says: none
-    assert load_predictions(path, logits="x", labels=False).target is None
+    assert load_predictions(path, logits="x", labels=False).labels is None
     assert refused(path, logits="x") == message
 
 
@@ -531,8 +521,9 @@ def test_parquet_fields_that_cannot_be_used(tmp_path):
 
 def test_missing_files_and_other_formats(tmp_path):
     assert refused(tmp_path / "none.npz") == "there is no such file"
+    assert refused(tmp_path) == "must be a file, but is a folder"
     (tmp_path / "file.pkl").write_bytes(b"x")
-    formats = "must be .npz, .safetensors, .csv, .tsv, .csv.gz, .tsv.gz, .parquet or a run folder"
+    formats = "must be .npz, .safetensors, .csv, .tsv, .csv.gz, .tsv.gz, .parquet"
     assert refused(tmp_path / "file.pkl") == f"{formats}, got '.pkl'"
     (tmp_path / "file.npz.gz").write_bytes(b"x")
     assert refused(tmp_path / "file.npz.gz") == f"{formats}, got '.npz.gz'"

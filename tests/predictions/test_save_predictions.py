@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dualfocal._files import atomic_path, check_place
-from dualfocal.predictions import Predictions, PredictionsError, _writers, load_predictions, save_predictions
+from dualfocal.predictions import PredictionsError, load_predictions, rewrite_predictions, save_predictions, saving
 
 SUFFIXES = [".npz", ".safetensors", ".csv", ".parquet"]
 ARRAYS, TABLES = SUFFIXES[:2], SUFFIXES[2:]
@@ -48,9 +49,8 @@ def assert_round_trip(
     assert got.input == kind
     assert got.class_names == names
     torch.testing.assert_close(got.values, as_read(values, path.suffix), rtol=0, atol=0, equal_nan=True)
-    assert isinstance(got, Predictions) == (target is not None)
     if target is None:
-        assert got.target is None
+        assert got.labels is None
         assert got.taken.endswith(", no labels")
         with pytest.raises(PredictionsError, match="holds no labels of a usual name; say which with --target NAME"):
             load_predictions(path)
@@ -160,7 +160,7 @@ def test_labels_that_are_no_class(tmp_path, suffix, strange):
 
 
 def test_many_rows_and_classes_of_a_csv(tmp_path, monkeypatch):
-    monkeypatch.setattr(_writers, "BLOCK", 10)  # rows at the seams
+    monkeypatch.setattr(saving, "BLOCK", 10)  # rows at the seams
     assert_round_trip(tmp_path / "file.csv", made(31, 12), "logits", labels(31, classes=12))
     assert_round_trip(tmp_path / "file.csv", made(30, 12), "logits", labels(30, classes=12))
 
@@ -311,6 +311,20 @@ def test_parquet_without_pyarrow(tmp_path, monkeypatch):
     assert refused(tmp_path / "a.parquet", made(4, 2)) == 'needs pyarrow: pip install "dualfocal[parquet]"'
 
 
+# Other values
+
+
+def test_a_list_column_that_is_named_as_one_of_its_classes(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": ["x", "y"], "logit_1": made(2, 3).tolist(), "target": [2, 0]}), path)
+    original = load_predictions(path, logits="logit_1")
+    rewrite_predictions(tmp_path / "b.csv", original, 2 * original.values)
+    assert (tmp_path / "b.csv").read_text().splitlines()[0] == "id,logit_0,logit_1,logit_2,target"
+    got = load_predictions(tmp_path / "b.csv")
+    assert torch.equal(got.values, 2 * original.values.double())
+    assert got.target.tolist() == [2, 0]
+
+
 # All of a file or nothing
 
 
@@ -338,9 +352,9 @@ def test_a_write_that_fails_changes_nothing(tmp_path, monkeypatch, suffix, error
         def failing_repr(value: float) -> str:
             return next(calls, None) or fail()  # type: ignore[return-value]
 
-        monkeypatch.setattr(_writers, "repr", failing_repr, raising=False)
+        monkeypatch.setattr(saving, "repr", failing_repr, raising=False)
     else:
-        places = {".npz": (np, "savez"), ".safetensors": (_writers, "save_file"), ".parquet": (pq, "write_table")}
+        places = {".npz": (np, "savez"), ".safetensors": (saving, "save_file"), ".parquet": (pq, "write_table")}
         monkeypatch.setattr(*places[suffix], fail)
     if isinstance(error, KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):

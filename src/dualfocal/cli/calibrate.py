@@ -40,9 +40,9 @@ from dualfocal.cli._common import (
     print_table,
 )
 from dualfocal.metrics.rows import as_rows
-from dualfocal.predictions import MaybeLabelled, load_predictions, save_predictions
-from dualfocal.predictions._rewriting import rewrite_table
-from dualfocal.predictions._writers import check_suffix
+from dualfocal.predictions import Predictions, rewrite_predictions
+from dualfocal.predictions.saving import check_suffix
+from dualfocal.runs.source import load_file_or_run
 
 
 def calibrate(
@@ -73,7 +73,7 @@ def calibrate(
     with bad_input_ends():
         check_output(files.check_suffix(out), file)
         calibrator = make_calibrator(method, force=force)
-        data = load_predictions(
+        data = load_file_or_run(
             file, logits=logits, probs=probs, target=target, split=split, run_split="val", positive=positive
         )
     err.print(f"{file}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
@@ -128,7 +128,7 @@ def apply(
         check_output(out, file, calibrator)
         check_suffix(out)
         fitted = load_calibrator(calibrator)
-        data = load_predictions(
+        data = load_file_or_run(
             file,
             logits=logits,
             probs=probs,
@@ -147,17 +147,17 @@ def apply(
             err.print(text, markup=False, highlight=False, soft_wrap=True)
         if target is None and (why := _labels_that_do_not_fit(data, ignore_index)):
             err.print(f"{file}: labels are left out: {why}", markup=False, highlight=False, soft_wrap=True)
-            data = replace(data, target=None)
+            data = replace(data, labels=None)
         after = fitted(data.values, input=data.input)
         _check_result(before, after)
         changed = int((_predicted(after) != _predicted(before)).sum())
         values = after if data.input == "logits" else _probabilities(after)
         scores = {}
-        if data.target is not None and bool((data.target != ignore_index).any()):
+        if data.labels is not None and bool((data.labels != ignore_index).any()):
             scores = {
                 name: metrics.evaluate(
                     of,
-                    data.target,
+                    data.labels,
                     input=data.input,
                     ignore_index=ignore_index,
                     binary="top_label" if of.ndim == 1 else None,
@@ -165,9 +165,7 @@ def apply(
                 for name, of in (("before", data.values), ("after", values))
             }
     with bad_input_ends():
-        names = data.class_names
-        if not rewrite_table(out, file, values, input=data.input, columns=data.columns, class_names=names):
-            save_predictions(out, values, input=data.input, target=data.target, class_names=names)
+        rewrite_predictions(out, data, values)
     total = _predicted(before).numel()
     if as_json:
         record = {"schema": 1, "calibrator": str(calibrator), "file": str(file), "out": str(out)}
@@ -195,11 +193,11 @@ def _few_samples(calibrator: Calibrator) -> str:
     return f"{few}: what is fitted to fewer than {LEAST} is mostly chance"
 
 
-def _are_those_of_the_fit(fitted: Calibrator, data: MaybeLabelled, ignore_index: int) -> bool:
+def _are_those_of_the_fit(fitted: Calibrator, data: Predictions, ignore_index: int) -> bool:
     if fitted.fitted_on is None or fitted.fitted_on.kind != kind_of(data.values, data.input):
         return False
     values = data.values.movedim(1, -1).flatten(0, -2) if data.values.ndim > 1 else data.values
-    labels = torch.zeros(len(values), dtype=torch.int64) if data.target is None else data.target.reshape(-1)
+    labels = torch.zeros(len(values), dtype=torch.int64) if data.labels is None else data.labels.reshape(-1)
     if len(labels) != len(values) or bool((labels == ignore_index).all()):
         return False
     rows = as_rows(
@@ -211,23 +209,23 @@ def _are_those_of_the_fit(fitted: Calibrator, data: MaybeLabelled, ignore_index:
     return digest(rows.values) == fitted.fitted_on.digest
 
 
-def _checked_logits(data: MaybeLabelled, ignore_index: int) -> Tensor:
+def _checked_logits(data: Predictions, ignore_index: int) -> Tensor:
     """The values as logits, once it is clear that they are logits or probabilities where samples are not ignored."""
     labels = torch.zeros(data.values.shape[:1] + data.values.shape[2:], dtype=torch.int64)
-    if data.target is not None and data.target.shape == labels.shape and bool((data.target != ignore_index).any()):
-        labels = torch.where(data.target == ignore_index, -100, labels)
+    if data.labels is not None and data.labels.shape == labels.shape and bool((data.labels != ignore_index).any()):
+        labels = torch.where(data.labels == ignore_index, -100, labels)
     binary = "top_label" if data.values.ndim == 1 else None
     metrics.error_rate(data.values, labels, input=data.input, binary=binary)
     return data.values if data.input == "logits" else log_probs(data.values)
 
 
-def _labels_that_do_not_fit(data: MaybeLabelled, ignore_index: int) -> str:
+def _labels_that_do_not_fit(data: Predictions, ignore_index: int) -> str:
     """Why labels cannot be scored, if so; the values have been checked."""
-    if data.target is None or bool((data.target == ignore_index).all()):
+    if data.labels is None or bool((data.labels == ignore_index).all()):
         return ""
     binary = "top_label" if data.values.ndim == 1 else None
     try:
-        as_rows(data.values, data.target, input=data.input, ignore_index=ignore_index, binary=binary)
+        as_rows(data.values, data.labels, input=data.input, ignore_index=ignore_index, binary=binary)
     except (ValueError, IndexError) as error:
         return str(error)
     return ""
@@ -241,7 +239,7 @@ def _check_result(before: Tensor, after: Tensor) -> None:
         raise ValueError(f"row {row} has no finite answer: this calibrator needs finite logits, it must hold -inf")
 
 
-def _check_classes(path: Path, fitted: Calibrator, file: Path, data: MaybeLabelled) -> None:
+def _check_classes(path: Path, fitted: Calibrator, file: Path, data: Predictions) -> None:
     there = data.values.shape[1] if data.values.ndim > 1 else 2
     if fitted.report is not None and fitted.report.num_classes != there:
         raise ValueError(f"{path} was fitted for {fitted.report.num_classes} classes, {file} has {there}")

@@ -25,7 +25,8 @@ from dualfocal.cli._common import (
     consoles,
     print_table,
 )
-from dualfocal.predictions import Predictions, load_predictions
+from dualfocal.predictions import Predictions
+from dualfocal.runs.source import load_file_or_run
 
 
 def compare(
@@ -52,7 +53,7 @@ def compare(
     out, err = consoles(as_json)
     with bad_input_ends():
         first, second = (
-            load_predictions(
+            load_file_or_run(
                 path, logits=logits, probs=probs, target=target, positive=positive, split=split, run_split="test"
             )
             for path in (a, b)

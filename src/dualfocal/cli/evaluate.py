@@ -6,8 +6,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
-import torch
 import typer
 from rich.console import Console
 from rich.progress import Progress
@@ -40,9 +38,10 @@ from dualfocal.cli._groups import check_groups, print_groups
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups, groups_follow_labels
 from dualfocal.metrics.rows import as_rows
-from dualfocal.predictions import Predictions, load_predictions
+from dualfocal.predictions import Predictions, merge_predictions
 from dualfocal.report.calibrated import parse_methods
 from dualfocal.report.subjects import Reading
+from dualfocal.runs.source import load_file_or_run
 
 FLOOR = "floor: what a perfectly calibrated model with these confidences scores by chance"
 FOLLOWS = "If groups were made from labels, the table means nothing: among samples of one label no model is calibrated."
@@ -115,7 +114,7 @@ def evaluate(
         if len(set(files)) < len(files):
             raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
         loaded = {
-            str(path): load_predictions(
+            str(path): load_file_or_run(
                 path,
                 logits=logits,
                 probs=probs,
@@ -130,7 +129,7 @@ def evaluate(
         for name, data in loaded.items():
             check_groups(name, data)
         if merge and len(loaded) > 1:
-            loaded = {" + ".join(loaded): _merged(loaded)}
+            loaded = {" + ".join(loaded): merge_predictions(loaded)}
 
     def run(values: Tensor, labels: Tensor, input: str) -> Evaluation:
         return metrics.evaluate(
@@ -231,24 +230,6 @@ def _short(names: list[str]) -> list[str]:
     """Names without their folders, where that leaves them different."""
     short = [" + ".join(Path(part).name for part in name.split(" + ")) for name in names]
     return short if len(set(short)) == len(names) else names
-
-
-def _merged(parts: dict[str, Predictions]) -> Predictions:
-    (first_name, first), *others = parts.items()
-    for name, part in others:
-        if part.input != first.input or part.values.shape[1:] != first.values.shape[1:]:
-            raise ValueError(f"--merge: {first_name} has {first.taken}, but {name} has {part.taken}")
-        if part.class_names != first.class_names:
-            raise ValueError(f"--merge: the classes of {name} are not those of {first_name}, in the same order")
-    every = list(parts.values())
-    return Predictions(
-        values=torch.cat([part.values for part in every]),
-        input=first.input,
-        target=torch.cat([part.target for part in every]),
-        groups=None if first.groups is None else np.concatenate([part.groups for part in every]),
-        class_names=first.class_names,
-        taken=f"{len(parts)} files; of the first, {first.taken}",
-    )
 
 
 def _print_evaluation(out: Console, name: str, result: Evaluation) -> None:

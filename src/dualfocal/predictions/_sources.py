@@ -1,4 +1,4 @@
-"""What every file of predictions offers its reader: names, arrays or columns, and errors that name the file."""
+"""The interface of every prediction format: names, arrays or columns, and errors that name the file."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,7 +22,7 @@ class PredictionsError(ValueError):
 
 @contextmanager
 def reading(path: Path, what: str = "") -> Iterator[None]:
-    """Whatever a library says of a damaged file becomes one line."""
+    """Turn any error of a library that reads a damaged file into a PredictionsError of one line."""
     try:
         yield
     except PredictionsError:
@@ -34,21 +33,21 @@ def reading(path: Path, what: str = "") -> Iterator[None]:
 
 
 class Source(ABC):
-    """A file of predictions."""
+    """A file of predictions. A format is a subclass that sets ``names`` and has ``read``."""
 
-    noun = "column"
+    noun = "array"
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.names: list[str] = []
 
-    def class_names(self, num_classes: int) -> tuple[str, ...] | None:
-        """The names of the classes where the file states them apart from its arrays or columns."""
-        return None
-
     @abstractmethod
-    def read(self, values: list[str], others: list[str]) -> tuple[Array, list[Column]]:
-        """The values as one array, and the other columns."""
+    def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
+        """Return the arrays of the values, and the other columns as arrays or stripped texts."""
+
+    def class_names(self, num_classes: int) -> tuple[str, ...] | None:
+        """Return the class names that the file states beside its arrays, if there is one for each class."""
+        return None
 
     def describe(self, name: str) -> str:
         return repr(name)
@@ -67,16 +66,11 @@ class Source(ABC):
 class Table(Source):
     """A file with columns, one row per sample."""
 
+    noun = "column"
+
     @abstractmethod
     def carried(self, names: list[str]) -> dict[str, Any]:
-        """Columns as they are, to be written again: lists of texts, or what pyarrow has."""
-
-
-def side_by_side(columns: list[NDArray[Any]]) -> NDArray[Any]:
-    """One column as it is, several as (N, K); of none, none."""
-    if not columns:
-        return np.empty((0, 0))
-    return columns[0].copy() if len(columns) == 1 else np.stack(columns, axis=1)
+        """Return columns unchanged, to be written again: lists of texts, or columns of pyarrow."""
 
 
 def is_number(text: str) -> bool:

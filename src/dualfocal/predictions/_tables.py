@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dualfocal.predictions._sources import Array, Column, PredictionsError, Table, is_number, reading, side_by_side
+from dualfocal.predictions._sources import Array, Column, PredictionsError, Table, is_number, reading
 
 MOST_UNPACKED = 4 << 30  # bytes of text in a .gz: a few kilobytes could fill any memory
 
@@ -23,7 +23,10 @@ class TextTable(Table):
         super().__init__(path)
         self.packed = path.suffix.lower() == ".gz"
         with reading(path):
-            self._check_size()
+            if self.packed:
+                with gzip.open(path) as packed:
+                    if packed.seek(MOST_UNPACKED + 1) > MOST_UNPACKED:  # seeks to the end of a shorter text
+                        raise self.error(f"must not hold more than {MOST_UNPACKED:,} bytes of text: unpack it first")
             with self._open() as file:
                 line = file.readline()
             bare = re.sub('"[^"]*"', "", line)  # "prob_a;b;c" is one name
@@ -38,7 +41,7 @@ class TextTable(Table):
     def place(self, row: int) -> str:
         return next(f"line {line}" for i, (line, _) in enumerate(self._rows()) if i == row)
 
-    def read(self, values: list[str], others: list[str]) -> tuple[Array, list[Column]]:
+    def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
         # Columns that nobody needs are read too, cut short: a row with a field too many must not shift the others.
         kinds = ["f8" if name in values else "O" if name in others else "U1" for name in self.names]
         with reading(self.path), warnings.catch_warnings(), self._open() as file:
@@ -58,16 +61,14 @@ class TextTable(Table):
                 self._explain(values)
                 raise
         column = {name: table[f"f{i}"] for i, name in enumerate(self.names)}
-        return side_by_side([column[name] for name in values]), [self._strings(name, column[name]) for name in others]
+        # A copy, since torch cannot take one field of a record.
+        return [column[name].copy() for name in values], [self._strings(name, column[name]) for name in others]
 
     def carried(self, names: list[str]) -> dict[str, Any]:
-        places = {name: self.names.index(name) for name in names}
-        columns: dict[str, list[str]] = {name: [] for name in names}
+        places = [self.names.index(name) for name in names]
         with reading(self.path):
-            for _, row in self._rows():
-                for name, place in places.items():
-                    columns[name].append(row[place])
-        return columns
+            rows = [[row[place] for place in places] for _, row in self._rows()]
+        return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
     def _strings(self, name: str, column: NDArray[Any]) -> list[str]:
         strings = [text.strip() for text in column.tolist()]
@@ -99,16 +100,6 @@ class TextTable(Table):
             return gzip.open(self.path, "rt", encoding="utf-8-sig", newline="")
         return self.path.open(encoding="utf-8-sig", newline="")
 
-    def _check_size(self) -> None:
-        if not self.packed:
-            return
-        size = 0
-        with gzip.open(self.path) as file:
-            while part := file.read(1 << 20):
-                size += len(part)
-                if size > MOST_UNPACKED:
-                    raise self.error(f"must not hold more than {MOST_UNPACKED:,} bytes of text: unpack it first")
-
 
 class ParquetFile(Table):
     def __init__(self, path: Path) -> None:
@@ -121,16 +112,11 @@ class ParquetFile(Table):
     def describe(self, name: str) -> str:
         return f"{name!r} ({self.schema.field(name).type})"
 
-    def read(self, values: list[str], others: list[str]) -> tuple[Array, list[Column]]:
+    def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
         with reading(self.path):
             table = self._columns(list(dict.fromkeys(values + others)))
             arrays = {name: self._array(name, table.column(name)) for name in table.column_names}
-        # Strings come as objects. What else does (dates, decimals) is taken by its text.
-        plain: list[Column] = [arrays[name] for name in others]
-        for i, name in enumerate(others):
-            if arrays[name].dtype == object:
-                plain[i] = [str(item).strip() for item in arrays[name].tolist()]
-        return side_by_side([arrays[name] for name in values]), plain
+        return [arrays[name] for name in values], [_plain(arrays[name]) for name in others]
 
     def carried(self, names: list[str]) -> dict[str, Any]:
         with reading(self.path):
@@ -155,6 +141,11 @@ class ParquetFile(Table):
             raise self.error(f"the lists of column {name!r} must have one length, {got}")
         width = int(lengths[0]) if len(lengths) else 1
         return self._array(name, self.arrow.compute.list_flatten(column), width).reshape(len(lengths), width)
+
+
+def _plain(array: NDArray[Any]) -> Column:
+    """Return texts for an array of objects: strings, and by their text dates and decimals."""
+    return [str(item).strip() for item in array.tolist()] if array.dtype == object else array
 
 
 def import_pyarrow(path: Path) -> Any:

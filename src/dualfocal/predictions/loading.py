@@ -1,69 +1,44 @@
-"""What a file says of its samples: names are settled, labels become class indices."""
+"""Load predictions: find the names, turn labels into class indices."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.predictions._labels import Classes, class_indices, plain_groups
-from dualfocal.predictions._names import LOGITS, PROBS, Found, Values, find_names, splits, suggested
+from dualfocal.predictions._labels import class_indices, plain_groups
+from dualfocal.predictions._names import LOGITS, PROBS, Roles, Values, find_names, splits
 from dualfocal.predictions._readers import open_source
-from dualfocal.predictions._sources import FLOATS, Array, Column, PredictionsError, Source, dtype_name, form
+from dualfocal.predictions._sources import FLOATS, Array, PredictionsError, Source, dtype_name, form
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single answer to ==
-class MaybeLabelled:
-    """What a file says about its N samples, where labels are not needed."""
+class Predictions:
+    """Predictions for N samples, with their labels if there are any."""
 
     values: Tensor  # (N, C), (N, C, d1, ...) or (N,): one score per sample
     input: str  # "logits" or "probs"
-    target: Tensor | None  # (N,) or (N, d1, ...) int64
+    labels: Tensor | None  # (N,) or (N, d1, ...) int64; None: there are none
     groups: NDArray[Any] | None  # (N,) strings, integers or booleans; None: not asked for
     class_names: tuple[str, ...] | None  # where the header of a table, or "class_names" beside arrays, says them
     taken: str  # "logits from 'logits' (10000 x 10, float32), labels from 'target'"
+    path: Path | None = None  # the file; None: several files
     columns: tuple[str, ...] = ()  # the arrays or columns of the values, in the order of the classes
     label_name: str | None = None  # the array or column of the labels
-    group_name: str | None = None  # that of the groups
+    group_name: str | None = None  # the array or column of the groups
+
+    @property
+    def target(self) -> Tensor:
+        """The labels; a PredictionsError if there are none."""
+        if self.labels is None:
+            raise PredictionsError(f"{self.path}: holds no labels that can be used: {self.taken}")
+        return self.labels
 
 
-@dataclass(frozen=True, eq=False)
-class Predictions(MaybeLabelled):
-    """What a file says about its N samples."""
-
-    target: Tensor
-
-
-@overload
-def load_predictions(
-    path: str | os.PathLike[str],
-    *,
-    logits: str | None = ...,
-    probs: str | None = ...,
-    target: str | None = ...,
-    group: str | None = ...,
-    split: str | None = ...,
-    run_split: str | None = ...,
-    positive: str | None = ...,
-    labels: Literal[True] = ...,
-) -> Predictions: ...
-@overload
-def load_predictions(
-    path: str | os.PathLike[str],
-    *,
-    logits: str | None = ...,
-    probs: str | None = ...,
-    target: str | None = ...,
-    group: str | None = ...,
-    split: str | None = ...,
-    run_split: str | None = ...,
-    positive: str | None = ...,
-    labels: Literal[False],
-) -> MaybeLabelled: ...
 def load_predictions(
     path: str | os.PathLike[str],
     *,
@@ -72,25 +47,25 @@ def load_predictions(
     target: str | None = None,
     group: str | None = None,
     split: str | None = None,
-    run_split: str | None = None,
+    default_split: str | None = None,
     positive: str | None = None,
     labels: bool = True,
-) -> MaybeLabelled:
-    """Read logits or probabilities, labels and, if asked for, a group per sample.
+) -> Predictions:
+    """Read logits or probabilities, labels and, if asked for, a group per sample from a file.
 
     Args:
-        path: a ``.npz``, ``.safetensors``, ``.csv``, ``.tsv`` (or these packed, ``.csv.gz``) or ``.parquet`` file, or a
-            run folder, of which ``predictions.safetensors`` is read.
+        path: a ``.npz``, ``.safetensors``, ``.csv``, ``.tsv`` (or these packed, ``.csv.gz``) or ``.parquet`` file.
         logits: the array of logits; in a table, a column, the prefix of one column per class, or these columns,
             separated by commas, in the order of the classes.
         probs: the same for probabilities. At most one of the two.
         target: the array or column of labels.
         group: an array or column with one group per sample.
         split: prefix of the names, "test" for ``test_logits`` and ``test_target``. Not for tables.
-        run_split: the split of a run folder where none is given; otherwise an error asks which.
+        default_split: the split to read if ``split`` is not given and the names have such prefixes (None: the only
+            split; if there are several, an error asks which).
         positive: with one score per sample, the label of class 1; there may be one other.
-        labels: whether there must be labels. If not, they are taken where ``target`` or exactly one usual name says
-            which they are; what has a usual name but cannot be used is left out, and ``taken`` says why.
+        labels: whether there must be labels. If not, they are read where ``target`` or exactly one usual name says
+            which they are; labels of a usual name that cannot be used are left out, and ``taken`` says why.
 
     Raises:
         PredictionsError: the file cannot be read, or does not say clearly what is what.
@@ -98,100 +73,77 @@ def load_predictions(
     if logits is not None and probs is not None:
         raise PredictionsError(f"{path}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
     source = open_source(Path(path))
-    if split is None and Path(path).is_dir() and splits(source.names, LOGITS + PROBS):
-        split = run_split
-    found = find_names(
+    if split is None and splits(source.names, LOGITS + PROBS):
+        split = default_split
+    roles = find_names(
         source,
         given=probs if logits is None else logits,
         kind="probs" if logits is None else "logits",
         target=target,
         group=group,
         split=split,
-        needed=labels,
+        required=labels,
     )
-    array, column, unusable = _read(source, found, optional=not labels and target is None)
-    values, origin = _checked_values(source, found.values, array)
-    taken = f"{'probabilities' if found.values.kind == 'probs' else 'logits'} from {origin}"
-    indices = groups = label_name = None
-    if len(found.labels) == 1 and not unusable:
-        try:
-            indices, remark = _labels(source, found, column[found.labels[0]], values, origin, positive)
-            label_name = found.labels[0]
-            taken += f", labels from {label_name!r}{remark}"
-        except PredictionsError as error:
-            if labels or target is not None:
-                raise
-            unusable = _reason(source, error)
-    if unusable:
-        taken += f", no labels ({found.labels[0]!r} cannot be used: {unusable})"
-    elif indices is None:
-        which = f" ({' or '.join(map(repr, found.labels))}: say which with --target)" if found.labels else ""
-        taken += f", no labels{which}"
-    if found.group is not None:
-        groups = plain_groups(source, found.group, column[found.group])
+    try:
+        return _load(source, roles, positive)
+    except PredictionsError as error:
+        if labels or target is not None or roles.label is None:
+            raise
+        reason = str(error).removeprefix(f"{source.path}: ")
+        why = f" ({roles.label!r} cannot be used: {reason})"
+        # If the labels were not the reason, this fails as well.
+        return _load(source, replace(roles, label=None, no_label=why), positive)
+
+
+def _load(source: Source, roles: Roles, positive: str | None) -> Predictions:
+    names = [name for name in (roles.label, roles.group) if name is not None]
+    arrays, columns = source.read(roles.values.names, names)
+    others = dict(zip(names, columns, strict=True))
+    values, origin = _checked_values(source, roles.values, arrays)
+    taken = f"{'probabilities' if roles.values.kind == 'probs' else 'logits'} from {origin}"
+    labels = groups = None
+    if roles.label is None:
+        taken += f", no labels{roles.no_label}"
+    else:
+        shape = tuple(values.shape)
+        indices, remark = class_indices(source, roles.label, others[roles.label], roles.values, shape, positive)
+        if indices.ndim == 0 or len(values) != len(indices):
+            raise source.error(f"rows must have one label each, got {origin} and {roles.label!r} {form(indices)}")
+        labels = torch.from_numpy(indices)
+        taken += f", labels from {roles.label!r}{remark}"
+    if roles.group is not None:
+        groups = plain_groups(source, roles.group, others[roles.group])
         if groups.shape != (len(values),):
-            raise source.error(f"rows must have one group each, got {origin} and {found.group!r} {form(groups)}")
-        taken += f", groups from {found.group!r}"
-    class_names = found.values.classes
+            raise source.error(f"rows must have one group each, got {origin} and {roles.group!r} {form(groups)}")
+        taken += f", groups from {roles.group!r}"
+    class_names = roles.values.classes
     if values.ndim > 1:
         class_names = class_names or source.class_names(values.shape[1])
-    columns, kind = tuple(found.values.names), found.values.kind
-    if indices is None:
-        return MaybeLabelled(values, kind, None, groups, class_names, taken, columns, None, found.group)
-    return Predictions(values, kind, indices, groups, class_names, taken, columns, label_name, found.group)
+    return Predictions(
+        values,
+        roles.values.kind,
+        labels,
+        groups,
+        class_names,
+        taken,
+        path=source.path,
+        columns=tuple(roles.values.names),
+        label_name=roles.label,
+        group_name=roles.group,
+    )
 
 
-def _read(source: Source, found: Found, optional: bool) -> tuple[Array, dict[str, Column], str]:
-    """The values, the other columns, and why there are no labels if they are ``optional`` and cannot be read."""
-    labels = found.labels if len(found.labels) == 1 else []
-    groups = [] if found.group is None else [found.group]
-    try:
-        array, read = source.read(found.values.names, labels + groups)
-    except PredictionsError as error:
-        if not optional or not labels:
-            raise
-        array, read = source.read(found.values.names, groups)  # if it is not for the labels, this fails too
-        return array, dict(zip(groups, read, strict=True)), _reason(source, error)
-    return array, dict(zip(labels + groups, read, strict=True)), ""
-
-
-def _reason(source: Source, error: PredictionsError) -> str:
-    return str(error).removeprefix(f"{source.path}: ")
-
-
-def _checked_values(source: Source, found: Values, array: Array) -> tuple[Tensor, str]:
-    """The values as a tensor, and what they are called."""
-    kind, names = found.kind, found.names
+def _checked_values(source: Source, roles: Values, arrays: list[Array]) -> tuple[Tensor, str]:
+    """Return the values as one tensor, and where they come from."""
+    array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
+    kind, names = roles.kind, roles.names
     origin = repr(names[0]) if len(names) == 1 else f"{len(names)} columns {names[0]!r} to {names[-1]!r}"
     if dtype_name(array) not in FLOATS:
         raise source.error(f"{kind} must be {', '.join(FLOATS)}, but {origin} is {dtype_name(array)}")
     values = array if isinstance(array, Tensor) else torch.from_numpy(np.require(array, requirements="W"))
-    origin = f"{origin} {form(values)}{found.why}"
+    origin = f"{origin} {form(values)}{roles.why}"
     if values.ndim == 0:
         raise source.error(f"{kind} must have one row per sample, got {origin}")
     if values.numel() == 0:
         raise source.error(f"holds no predictions: {origin} is empty")
     return (values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values), origin  # one score, as Keras has it
-
-
-def _labels(
-    source: Source, found: Found, column: Column, values: Tensor, origin: str, positive: str | None
-) -> tuple[Tensor, str]:
-    kind, names, classes = found.values.kind, found.values.names, found.values.classes
-    how = ""
-    if classes is not None:
-        by_class = [name for _, name in sorted(zip(classes, names, strict=True))]
-        how = f"--{kind} {suggested(names)} or --{kind} {suggested(by_class)}"
-    about = Classes(
-        shape=tuple(values.shape),
-        names=classes,
-        beside=source.class_names(2 if values.ndim == 1 else values.shape[1]),
-        ordered=found.values.ordered,
-        how=how,
-        positive=positive,
-    )
-    name = found.labels[0]
-    indices, remark = class_indices(source, name, column, about)
-    if indices.ndim == 0 or len(values) != len(indices):
-        raise source.error(f"rows must have one label each, got {origin} and {name!r} {form(indices)}")
-    return torch.from_numpy(indices), remark

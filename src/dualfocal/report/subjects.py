@@ -11,11 +11,12 @@ from dualfocal.metrics import Evaluation
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.rows import Rows, as_rows
 from dualfocal.metrics.scan import Scan, scan
-from dualfocal.predictions import Predictions, load_predictions
+from dualfocal.predictions import Predictions
 from dualfocal.report.naming import distinct, input_names, shortened
 from dualfocal.runs import Run
 from dualfocal.runs.layout import PREDICTIONS, RECIPE
 from dualfocal.runs.run import find_runs
+from dualfocal.runs.source import load_file_or_run
 
 MOST_SUBJECTS = 32  # more could not be told apart on a page, nor fit into it
 MOST_BINS = 1000  # more could not be drawn
@@ -42,7 +43,7 @@ class Reading:
 
     def load(self, path: Path, split: str | None = None) -> Predictions:
         """The predictions of a file, or of a part of a run folder: the test part unless told."""
-        return load_predictions(
+        return load_file_or_run(
             path,
             logits=self.logits,
             probs=self.probs,

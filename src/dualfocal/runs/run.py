@@ -69,9 +69,10 @@ class Run:
     def predictions(self, part: str = "test") -> tuple[Tensor, Tensor]:
         """Logits and labels of a part, ``"val"`` or ``"test"``."""
         from dualfocal.predictions import load_predictions
+        from dualfocal.runs.source import predictions_file
 
-        found = load_predictions(self.path, split=part)
-        return found.values, found.target
+        data = load_predictions(predictions_file(self.path), split=part)
+        return data.values, data.target
 
     def model(self) -> nn.Module:
         """The trained model, on the CPU, in evaluation mode."""
