@@ -11,7 +11,7 @@ from dualfocal.data.sources import OFFICIAL
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch) -> Path:
     """The user's cache folder."""
-    monkeypatch.setattr("pooch.os_cache", lambda name: tmp_path / "cache" / name)
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda name: tmp_path / "cache" / name)
     monkeypatch.delenv(VARIABLE, raising=False)
     return tmp_path / "cache" / "dualfocal"
 

@@ -43,7 +43,8 @@ def text(value: str) -> bytes:
 def array(shape: bytes, content: bytes, dtype: bytes = b"u1") -> bytes:
     """The opcodes of a dictionary with an array; everything in it can be made wrong."""
     call = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
-    return b"}U\x04data" + call + b"(K\x01(" + shape + b"tcnumpy\ndtype\nU\x02" + dtype + b"\x85R\x89" + content + b"tbs."
+    kind = b"cnumpy\ndtype\nU\x02" + dtype + b"\x85R"
+    return b"}U\x04data" + call + b"(K\x01(" + shape + b"t" + kind + b"\x89" + content + b"tbs."
 
 
 def assert_same(batch: dict, expected: dict) -> None:
@@ -202,7 +203,7 @@ def test_modules_are_not_imported_nor_attributes_looked_up(trap: Path, module: s
 def test_hostile_sizes_and_types_are_refused_in_little_memory(data: bytes) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match="^is damaged, or no batch of CIFAR: "):
+        with pytest.raises(ValueError, match=r"^is damaged, or no batch of CIFAR: "):
             read_batch(data)
         assert tracemalloc.get_traced_memory()[1] < 2**21 + 200 * len(data)
     finally:
@@ -239,7 +240,7 @@ def test_too_many_opcodes_are_refused_before_anything_is_made(flood: bytes, monk
 )
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_other_arrays_are_refused(value: object, protocol: int) -> None:
-    with pytest.raises(ValueError, match="has an array of the dtype|asks for"):
+    with pytest.raises(ValueError, match=r"has an array of the dtype|asks for"):
         read_batch(pickle.dumps({"data": value}, protocol=protocol))
 
 

@@ -4,6 +4,8 @@ import os
 import shlex
 from pathlib import Path
 
+import platformdirs
+
 from dualfocal.data.sources import OFFICIAL
 
 VARIABLE = "DUALFOCAL_DATA"
@@ -25,10 +27,8 @@ def data_root(root: Root = None) -> Path:
 
 
 def cache_folder() -> Path:
-    """The user's own, by the customs of the system."""
-    import pooch
-
-    return Path(pooch.os_cache("dualfocal"))
+    """Return the user's cache folder, by the customs of the system."""
+    return platformdirs.user_cache_path("dualfocal")
 
 
 def look_for(name: str, root: Root, *files: str) -> Path | None:

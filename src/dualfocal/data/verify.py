@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dualfocal.data._cache import cached_files, is_whole
 from dualfocal.data.dataset import DataSet
-from dualfocal.data.download import checksum_is_right
+from dualfocal.data.download import checksum_of
 from dualfocal.data.places import Root, find, look_for
 from dualfocal.data.sources import OFFICIAL
 
@@ -88,5 +88,5 @@ def _check(file: Path, checksum: str | None) -> Check:
     if checksum is None:
         return Check(str(file), None, "no checksum is published")
     kind = checksum.split(":")[0]
-    right = checksum_is_right(file, checksum)
+    right = checksum_of(file, like=checksum) == checksum
     return Check(str(file), right, kind if right else f"{kind} differs from the official one")
