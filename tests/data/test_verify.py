@@ -49,7 +49,7 @@ def test_every_archive_is_checked(monkeypatch, tmp_path, kind, inside):
     publish(monkeypatch, "svhn", files, kind=kind)
     put(*(tmp_path / inside / file for file in files))
     seen = []
-    checks = list(verify_files("svhn", tmp_path, progress=seen.append))
+    checks = list(verify_files("svhn", tmp_path, reading=seen.append))
     assert checks == [Check(str(tmp_path / inside / file), True, kind) for file in files]
     assert seen == files
 

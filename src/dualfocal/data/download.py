@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dualfocal.data.sources import Source
+from dualfocal.data.places import Root, data_root, look_for, on_disk
+from dualfocal.data.sources import Source, get_official
 
 if TYPE_CHECKING:
     import requests
 
-Progress = Callable[[int], None]
+Progress = Callable[[int], object]
 """Called with the number of bytes that are on disk."""
 
 CONNECT_SECONDS = 15.0  # for a server to take the call
@@ -64,6 +65,37 @@ def fetch(source: Source, folder: Path, *, progress: Progress | None = None) -> 
                 _fetch_from_any(source, path, report)
     report(source.size)
     return path
+
+
+def fetch_data(name: str, root: Root = None, *, progress: Callable[[str, int], object] | None = None) -> list[Path]:
+    """Download the official files of a data set, unless it is there already, and return their paths.
+
+    What lies in the root itself stays there; the rest goes to a folder of the data set's name.
+
+    Args:
+        name: a key of ``OFFICIAL``.
+        root: see :func:`~dualfocal.data.places.data_root`.
+        progress: called with a file's name and the number of its bytes that are on disk.
+
+    Returns:
+        No paths if the data set is there in another form, such as a folder, or comes with scikit-learn.
+
+    Raises:
+        ValueError: there is nothing to download, or as in :func:`fetch`; other errors are as there, too.
+    """
+    official = get_official(name)
+    place = on_disk(name, root)
+    unpacked = place is not None and place.name not in {source.file for source in official.sources}
+    if unpacked and official.num_classes:  # not word vectors: those of other widths are only in the archive
+        return []
+    if not official.sources:
+        raise ValueError(f"{name}: there is nothing to download: {official.by_hand}")
+    paths = []
+    for source in official.sources:
+        there = look_for(name, root, source.file)
+        folder = data_root(root) / name if there is None else there.parent
+        paths.append(fetch(source, folder, progress=progress and partial(progress, source.file)))
+    return paths
 
 
 def checksum_of(path: Path, like: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import platformdirs
 
-from dualfocal.data.sources import OFFICIAL
+from dualfocal.data.sources import OFFICIAL, get_official
 
 VARIABLE = "DUALFOCAL_DATA"
 Root = str | os.PathLike[str] | None
@@ -39,6 +39,17 @@ def look_for(name: str, root: Root, *files: str) -> Path | None:
             if place.exists():
                 return place
     return None
+
+
+def on_disk(name: str, root: Root = None) -> Path | None:
+    """Return where a data set lies, if all of it is there; scikit-learn's is always."""
+    official = get_official(name)
+    if not official.layouts:
+        return data_root(root)
+    places = [look_for(name, root, layout) for layout in official.layouts]
+    if official.parts and not all(places):
+        return None
+    return next((place for place in places if place is not None), None)
 
 
 def find(name: str, root: Root, *files: str) -> Path:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dualfocal._checks import did_you_mean
+
 
 @dataclass(frozen=True)
 class Source:
@@ -198,3 +200,10 @@ OFFICIAL: dict[str, Official] = {
         by_hand="scikit-learn has it",
     ),
 }
+
+
+def get_official(name: str) -> Official:
+    """Return a published data set by name; the error lists the names."""
+    if name not in OFFICIAL:
+        raise ValueError(f"data sets are {', '.join(OFFICIAL)}; got {name!r}{did_you_mean(name, OFFICIAL)}")
+    return OFFICIAL[name]
