@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import pytest
 
 from dualfocal.data import download
-from dualfocal.data.download import checksum_of, fetch
-from dualfocal.data.sources import Source
+from dualfocal.data.download import checksum_of, fetch, fetch_data
+from dualfocal.data.sources import OFFICIAL, Source
 
 BODY = random.Random(0).randbytes(400_007)  # several chunks, and not a whole number of them
 HALF = len(BODY) // 2
@@ -374,7 +374,7 @@ for name, folder in (("dualfocal", {str(DATA.parent)!r}), ("dualfocal.data", {st
 CHILD = """
 from pathlib import Path
 from dualfocal.data.download import fetch
-from dualfocal.data.sources import Source
+from dualfocal.data.sources import OFFICIAL, Source
 
 url, checksum, size, folder = sys.argv[1:]
 source = Source("data.tar.gz", (url,), checksum, int(size))
@@ -603,6 +603,29 @@ def test_import_is_light():
     code = ALONE + "import dualfocal.data.download; print({'requests', 'filelock'} & sys.modules.keys())"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed == "set()\n"
+
+
+# --- fetch_data ---
+
+
+def test_the_files_of_a_data_set_go_to_the_folder_of_its_name_or_stay_in_the_root(server, tmp_path, monkeypatch):
+    sources = (server.source("good", file="train_32x32.mat"), server.source("good", file="test_32x32.mat"))
+    monkeypatch.setitem(OFFICIAL, "svhn", replace(OFFICIAL["svhn"], sources=sources))
+    (tmp_path / "test_32x32.mat").write_bytes(BODY)
+    calls = []
+    paths = fetch_data("svhn", tmp_path, progress=lambda *call: calls.append(call))
+    assert paths == [tmp_path / "svhn" / "train_32x32.mat", tmp_path / "test_32x32.mat"]
+    assert calls[0] == ("train_32x32.mat", 0)
+    assert calls[-1] == ("test_32x32.mat", len(BODY))
+    assert len(server.requests) == 1
+
+
+def test_what_is_there_unpacked_is_not_downloaded(tmp_path):
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    assert fetch_data("cifar10", tmp_path) == []
+    assert fetch_data("digits", tmp_path) == []
+    with pytest.raises(ValueError, match=r"^20newsgroups: there is nothing to download: get 20news"):
+        fetch_data("20newsgroups", tmp_path)
 
 
 # --- checksum_of ---

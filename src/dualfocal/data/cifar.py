@@ -69,8 +69,7 @@ def _cifar(
     samples = decoded(name, root, [path], partial(_read, path, OFFICIAL[name].num_classes, batches, meta))
     numbers = samples.num_train, len(samples.target) - samples.num_train
     official = OFFICIAL[name].num_train, OFFICIAL[name].num_test
-    whole = "{:,} + {:,}"
-    note = f"{name} has {whole.format(*numbers)} images, not {whole.format(*official)} as it should"
+    note = "{} has {:,} + {:,} images, not {:,} + {:,} as it should".format(name, *numbers, *official)
     return DataSet(
         name=name,
         class_names=samples.class_names,
