@@ -113,8 +113,7 @@ def _check_opcodes(content: bytes) -> None:
     tuples = 0
     for step, (opcode, argument, place) in enumerate(pickletools.genops(content)):
         tuples += opcode.name.startswith("TUPLE")
-        beyond = (
-            opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and (argument or 0) > step
-        )  # Python makes that much room
-        if step > MAX_OPCODES or tuples > MAX_TUPLES or beyond or opcode.name.startswith("EXT"):
+        # Python makes room for as many memo entries as the number says.
+        far = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and (argument or 0) > step
+        if step > MAX_OPCODES or tuples > MAX_TUPLES or far or opcode.name.startswith("EXT"):
             raise ValueError(f"{opcode.name} at byte {place}: is too large, or not used by any batch")

@@ -176,14 +176,12 @@ OFFICIAL: dict[str, Official] = {
         num_classes=0,
         layouts=("glove.6B.100d.txt", "glove.6B.zip"),
         sources=(
-            Source(
+            _source(
                 "glove.6B.zip",
-                (
-                    "https://downloads.cs.stanford.edu/nlp/data/glove.6B.zip",
-                    "https://nlp.stanford.edu/data/glove.6B.zip",
-                ),
                 "sha256:617afb2fe6cbd085c235baf7a465b96f4112bd7f7ccb2b2cbd649fed9cbcf2fb",
                 862_182_613,
+                "https://downloads.cs.stanford.edu/nlp/data/",
+                "https://nlp.stanford.edu/data/",
             ),
         ),
     ),
