@@ -311,7 +311,7 @@ ZEROS = np.zeros((20, 3072), np.uint8)
         pytest.param(of_python(labels=["0"] * 20), "'labels', a list of integers", id="labels are texts"),
         pytest.param(of_python(data=ZEROS[:, 1:]), "3072 pixels", id="a pixel too few"),
         pytest.param(of_python(data=ZEROS.reshape(20, 3, 32, 32)), "'data'", id="images of four dimensions"),
-        pytest.param(of_python(data=ZEROS.astype(np.float32)), "'data'", id="floats"),
+        pytest.param(of_python(data=ZEROS.astype(np.float32)), "the dtype 'f4'", id="floats"),
         pytest.param(of_python(data=None), "'data'", id="no images"),
         pytest.param([of_python()], "must hold a dictionary, holds a list", id="a list"),
     ],

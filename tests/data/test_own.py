@@ -346,7 +346,7 @@ def test_nhwc_and_nchw_give_the_same_images(file, tmp_path):
 def test_the_layout_of_four_dimensions_is_not_guessed(x, file):
     with pytest.raises(ValueError, match=saying(file, "x is (40, 3, 5, 5)", "NHWC or NCHW")):
         load_npz(save(file, x=x, y=LABELS))
-    with pytest.raises(ValueError, match=saying("layout must be one of NHWC, NCHW, NHW, got 'CHWN'")):
+    with pytest.raises(ValueError, match=saying("layout must be one of 'NHWC', 'NCHW', 'NHW', got 'CHWN'")):
         load_npz(file, layout="CHWN")
 
 

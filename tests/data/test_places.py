@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from dualfocal.data.places import VARIABLE, DataNotFoundError, data_root, find, look_for
+from dualfocal.data.places import VARIABLE, DataNotFoundError, data_root, find, look_for, on_disk
 from dualfocal.data.sources import OFFICIAL
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch) -> Path:
     """The user's cache folder."""
-    monkeypatch.setattr("pooch.os_cache", lambda name: tmp_path / "cache" / name)
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda name: tmp_path / "cache" / name)
     monkeypatch.delenv(VARIABLE, raising=False)
     return tmp_path / "cache" / "dualfocal"
 
@@ -110,3 +110,15 @@ def test_where_there_is_no_download_the_message_says_what_to_do_by_hand(tmp_path
 def test_the_folder_that_was_searched_is_named_if_none_was_given(cache) -> None:
     with pytest.raises(DataNotFoundError, match=r"in .*cache/dualfocal: run"):
         find("cifar10", None, "file")
+
+
+def test_a_data_set_of_parts_is_on_disk_when_all_of_them_are(tmp_path) -> None:
+    assert on_disk("svhn", tmp_path) is None
+    (tmp_path / "test_32x32.mat").touch()
+    assert on_disk("svhn", tmp_path) is None
+    (tmp_path / "train_32x32.mat").touch()
+    assert on_disk("svhn", tmp_path) == tmp_path / "train_32x32.mat"
+    assert on_disk("cifar10", tmp_path) is None
+    assert on_disk("digits", tmp_path) == tmp_path
+    with pytest.raises(ValueError, match=r"data sets are .*got 'cifar-10'; did you mean cifar10\?"):
+        on_disk("cifar-10", tmp_path)

@@ -12,7 +12,7 @@ from dualfocal.data.dataset import DataSet
 from dualfocal.data.places import DataNotFoundError
 from dualfocal.data.registry import DATASETS
 from dualfocal.data.sources import OFFICIAL, Source
-from dualfocal.data.verify import Check, verify_content, verify_files
+from dualfocal.data.verify import Check, sample_images, verify, verify_content, verify_files
 
 BINARY = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 PYTHON = ("batches.meta", *(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
@@ -49,7 +49,7 @@ def test_every_archive_is_checked(monkeypatch, tmp_path, kind, inside):
     publish(monkeypatch, "svhn", files, kind=kind)
     put(*(tmp_path / inside / file for file in files))
     seen = []
-    checks = list(verify_files("svhn", tmp_path, progress=seen.append))
+    checks = list(verify_files("svhn", tmp_path, reading=seen.append))
     assert checks == [Check(str(tmp_path / inside / file), True, kind) for file in files]
     assert seen == files
 
@@ -202,3 +202,24 @@ def test_content_that_differs_is_told_with_what_it_should_be(parts, found):
 
 def test_content_of_a_test_set():
     assert verify_content(data_set(train=0, val=0, test=10_000), "cifar10c").right is True
+
+
+def test_verify_gives_the_data_only_if_nothing_is_wrong(cifar10, tmp_path):
+    checks, data = verify("digits", tmp_path)
+    assert [(check.what, check.right) for check in checks] == [("content", True)]
+    assert data.num_classes == 10
+    put(*(tmp_path / "cifar-10-batches-bin" / name for name in BINARY))
+    checks, data = verify("cifar10", tmp_path)
+    assert [check.right for check in checks] == [*[True] * 6, False]
+    assert "must consist of records" in checks[-1].detail
+    assert data is None
+
+
+def test_sample_images_are_of_each_class_as_stored_and_varied(tmp_path):
+    data = load_data("digits")
+    blocks, names = sample_images(data)
+    assert names == list("0123456789")
+    assert list(blocks) == ["as stored"]  # digits are not varied
+    for label, images in enumerate(blocks["as stored"]):
+        train = data.splits["train"]
+        assert torch.equal(images, data.inputs[train[data.target[train] == label][:8]])

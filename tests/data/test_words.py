@@ -171,7 +171,7 @@ def test_a_line_that_is_wrong_is_named_by_its_number(content, line, tmp_path):
 
 
 def test_an_empty_file_and_one_of_endless_lines_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=saying(tmp_path, "is empty")):
+    with pytest.raises(ValueError, match=saying(tmp_path, "line 1 must be a word", "got b''")):
         read_vectors(write(tmp_path / "empty.txt", b""), ["the"])
     with pytest.raises(ValueError, match=saying(tmp_path, "100,000 bytes or more")):
         read_vectors(write(tmp_path / "long.txt", b"the 1 2 3\n" + b"x" * 100_001), ["the"])

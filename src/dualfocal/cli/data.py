@@ -1,35 +1,27 @@
 """`dualfocal data`: what there is, get it, check it."""
 
-import inspect
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from dualfocal._checks import did_you_mean
 from dualfocal.cli._common import AsJson, bad_input_ends, check_plot, consoles
-from dualfocal.data.dataset import DataSet
-from dualfocal.data.download import fetch as download
-from dualfocal.data.places import data_root, look_for
-from dualfocal.data.registry import DATASETS, load_data
-from dualfocal.data.sources import OFFICIAL
-from dualfocal.data.verify import Check, verify_content, verify_files
+from dualfocal.data.download import fetch_data
+from dualfocal.data.places import data_root, on_disk
+from dualfocal.data.registry import DATASETS
+from dualfocal.data.sources import OFFICIAL, get_official
+from dualfocal.data.verify import load_official, sample_images
+from dualfocal.data.verify import verify as verify_data
 
-MAX_ROWS, COLUMNS = 20, 8  # of a picture: classes, and images of each
+VERDICTS = {True: "right  ", False: "WRONG  ", None: "unknown"}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -92,19 +84,22 @@ def fetch(name: Name, data_root_: Root = None) -> None:
         dualfocal data fetch cifar10
     """
     out, err = consoles(False)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with bad_input_ends():
-        official = OFFICIAL[_known(name)]
-        files = {source.file for source in official.sources}
-        place = on_disk(name, data_root_)
-        if name in DATASETS and official.layouts and place is not None and place.name not in files:
-            _say(out, f"{place} is there already; `dualfocal data verify {name}` checks it")
-        elif official.layouts and not files:
-            raise ValueError(f"{name}: there is nothing to download: {official.by_hand}")
-        elif official.layouts:
-            for path in _download(name, data_root_, err):
-                _say(out, f"{path}: checksum right")
+        official = get_official(name)
+        with Progress(*columns, TimeRemainingColumn(), console=err, disable=not err.is_terminal) as progress:
+            bars = {source.file: progress.add_task(source.file, total=source.size) for source in official.sources}
+            paths = fetch_data(
+                name, data_root_, progress=lambda file, there: progress.update(bars[file], completed=there)
+            )
+        for path in paths:
+            _say(out, f"{path}: checksum right")
+        if official.layouts and not paths:
+            _say(out, f"{on_disk(name, data_root_)} is there already; `dualfocal data verify {name}` checks it")
         if name in DATASETS:
-            _say(out, str(_load(name, data_root_, err)))
+            with _bar(err) as update:
+                data = load_official(name, data_root_, progress=lambda share: update(completed=share, total=1.0))
+            _say(out, str(data))
 
 
 @app.command()
@@ -124,98 +119,43 @@ def verify(
     """
     out, err = consoles(as_json)
     with bad_input_ends():
-        _known(name)
+        get_official(name)
         check_plot(plot)
         if plot is not None and (name not in DATASETS or "newsgroups" in name):
             raise ValueError(f"--plot: {name} has no images to draw")
-        with err.status("...") as status:
-            checks = list(verify_files(name, data_root_, progress=lambda file: status.update(f"reading {file}")))
-        data = None
-        if name in DATASETS and all(check.right is not False for check in checks):
-            try:
-                data = _load(name, data_root_, err)
-            except ValueError as error:
-                checks.append(Check("content", False, str(error)))
-            else:
-                checks.append(verify_content(data, name))
+        with _bar(err) as update:
+            checks, data = verify_data(
+                name,
+                data_root_,
+                reading=lambda file: update(description=f"reading {file}"),
+                decoding=lambda share: update(description="decoding", completed=share, total=1.0),
+            )
         if plot is not None and data is not None:
-            _draw(data, plot)
+            from dualfocal.plots import sample_sheet
+
+            sample_sheet(*sample_images(data)).savefig(plot, dpi=120)
         elif plot is not None:
             _say(err, f"{plot} is not drawn: the data are wrong")
     wrong = sum(check.right is False for check in checks)
     if as_json:
-        found = [{"what": check.what, "right": check.right, "detail": check.detail} for check in checks]
-        print(json.dumps({"name": name, "right": not wrong, "checks": found}, indent=2))
+        print(json.dumps({"name": name, "right": not wrong, "checks": [asdict(check) for check in checks]}, indent=2))
     else:
         for check in checks:
-            _say(out, f"{_word(check)}  {check.what}: {check.detail}")
-        unknown = sum(check.right is None for check in checks)
-        good = "All as published." if not unknown else "Nothing differs, as far as it can be told."
+            _say(out, f"{VERDICTS[check.right]}  {check.what}: {check.detail}")
+        unknown = any(check.right is None for check in checks)
+        good = "Nothing differs, as far as it can be told." if unknown else "All as published."
         _say(out, f"{wrong} of {len(checks)} differ." if wrong else good, style="bold")
     if wrong:
         raise typer.Exit(1)
 
 
-def on_disk(name: str, root: Path | None) -> Path | None:
-    """Where a data set lies, if all of it is there; scikit-learn's is always."""
-    official = OFFICIAL[name]
-    if not official.layouts:
-        return data_root(root)
-    places = [look_for(name, root, layout) for layout in official.layouts]
-    if official.parts and not all(places):
-        return None
-    return next((place for place in places if place is not None), None)
+@contextmanager
+def _bar(err: Console) -> Iterator[Callable[..., None]]:
+    """Show a bar until the block ends; what is yielded updates it."""
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        yield partial(progress.update, progress.add_task("decoding", total=None))
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
-    """As it is: a path may look like markup, and is copied from here if it is not broken into lines."""
+    """Print a text as it is: a path may look like markup, and is copied from here if it is not broken into lines."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-
-
-def _download(name: str, root: Path | None, err: Console) -> list[Path]:
-    """What lies in the root itself stays there; the rest goes to a folder of the data set's name."""
-    paths = []
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=err, disable=not err.is_terminal) as progress:
-        for source in OFFICIAL[name].sources:
-            there = look_for(name, root, source.file)
-            folder = data_root(root) / name if there is None else there.parent
-            bar = progress.add_task(source.file, total=source.size)
-            paths.append(download(source, folder, progress=partial(_show, progress, bar)))
-    return paths
-
-
-def _show(progress: Progress, bar: TaskID, there: int, total: int | None) -> None:
-    progress.update(bar, completed=there, total=total)
-
-
-def _known(name: str) -> str:
-    if name not in OFFICIAL:
-        raise ValueError(f"data sets are {', '.join(OFFICIAL)}; got {name!r}{did_you_mean(name, OFFICIAL)}")
-    return name
-
-
-def _load(name: str, root: Path | None, err: Console) -> DataSet:
-    """Read it; texts without word vectors, which are another download."""
-    known = inspect.signature(DATASETS[name]).parameters
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task("decoding", total=1.0 if "progress" in known else None)
-        options = {"vectors": "none", "progress": lambda share: progress.update(bar, completed=share)}
-        return load_data(name, root, **{option: value for option, value in options.items() if option in known})
-
-
-def _draw(data: DataSet, plot: Path) -> None:
-    from dualfocal.plots import sample_sheet
-
-    part = data.splits.get("train", data.splits["test"])
-    classes = torch.linspace(0, data.num_classes - 1, min(data.num_classes, MAX_ROWS)).long().tolist()
-    chosen = [part[data.target[part] == label][:COLUMNS] for label in classes]
-    blocks = {"as stored": [data.inputs[index] for index in chosen]}
-    draws = data.draw(seed=0, epoch=0)
-    if data.augment is not None and draws is not None:
-        blocks["varied, as in training"] = [data.augment(data.inputs[index], draws[index]) for index in chosen]
-    sample_sheet(blocks, [data.class_names[label] for label in classes]).savefig(plot, dpi=120)
-
-
-def _word(check: Check) -> str:
-    return {True: "right  ", False: "WRONG  ", None: "unknown"}[check.right]

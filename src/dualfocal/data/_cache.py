@@ -2,11 +2,11 @@
 
 import hashlib
 import json
+import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,64 +42,51 @@ def decoded(
     The cache is in the root, or, where that cannot be written to, in the user's cache folder. Of several processes one
     decodes, the others wait for it.
     """
+    from filelock import FileLock
+
     key = hashlib.sha256(json.dumps([name, options]).encode()).hexdigest()[:8]
-    made_of = {"schema": SCHEMA, "options": options, "files": _signature(files, but=data_root(root) / FOLDER)}
+    files_now = _signature(files, but=data_root(root) / FOLDER)
+    made_of = json.loads(json.dumps({"schema": SCHEMA, "options": options, "files": files_now}))  # as it is read back
     problems = []
-    for place in _places(root):
-        path = place() / FOLDER / f"{name}-{key}.safetensors"
+    for folder in _folders(root):
+        path = folder / f"{name}-{key}.safetensors"
         if (samples := _read(path, made_of)) is not None:
             return samples
+        lock = FileLock(folder / f".{path.stem}.lock")
         try:
-            with _locked(path):
-                samples = _read(path, made_of)  # another process may have been quicker
-                if samples is None:
-                    samples = decode()
-                    _write(path, samples, made_of)
-                return samples
-        except _CannotKeepError as error:
-            problems.append(str(error))
+            folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except OSError as error:
+            problems.append(f"{path}: cannot be written: {error}")
+            continue
+        try:
+            samples = _read(path, made_of)  # another process may have been quicker
+            if samples is None:
+                samples = decode()
+                _write(path, samples, made_of)
+            return samples
+        finally:
+            with suppress(OSError):
+                os.unlink(lock.lock_file)  # whoever comes at this moment decodes once more, that is all
+            lock.release()
     warnings.warn(f"{problems[0]}, the data will be decoded each time", stacklevel=3)
     return decode()
 
 
 def cached_files(name: str, root: Root) -> list[Path]:
-    """What :func:`decoded` has kept of a data set, in its root or else in the user's cache folder."""
-    kept = (sorted((place() / FOLDER).glob(f"{name}-????????.safetensors")) for place in _places(root))
+    """Return the files that :func:`decoded` has kept of a data set, in its root or else in the user's cache folder."""
+    kept = (sorted(folder.glob(f"{name}-????????.safetensors")) for folder in _folders(root))
     return next((files for files in kept if files), [])
 
 
 def is_whole(path: Path) -> bool:
-    """Whether the tensors in a file of the cache are those that were written."""
-    found = _open(path)
-    return found is not None and found[0].get("sha256") == _digest(*found[1:])
+    """Return whether the tensors in a file of the cache are those that were written."""
+    opened = _open(path)
+    return opened is not None and opened[0].get("sha256") == _digest(*opened[1:])
 
 
-def _places(root: Root) -> tuple[Callable[[], Path], ...]:
-    """Where the cache may be; functions, because the second is seldom asked for, and asking it loads a library."""
-    return partial(data_root, root), cache_folder
-
-
-class _CannotKeepError(Exception):
-    """A place where nothing can be written."""
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    from filelock import FileLock
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        place = path.with_name(f".{path.stem}.lock")
-        lock = FileLock(place)
-        lock.acquire()
-    except OSError as error:
-        raise _CannotKeepError(f"{path}: cannot be written: {error}") from error
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            place.unlink()  # whoever comes at this moment decodes once more, that is all
-        lock.release()
+def _folders(root: Root) -> tuple[Path, Path]:
+    return data_root(root) / FOLDER, cache_folder() / FOLDER
 
 
 def _digest(*tensors: Tensor) -> str:
@@ -109,26 +96,26 @@ def _digest(*tensors: Tensor) -> str:
     return digest.hexdigest()
 
 
-def _signature(paths: Iterable[Path], *, but: Path) -> list[list[object]]:
-    """Name, size and time of every file: a change of any of them shows. The cache itself may lie among them."""
-    found: list[list[object]] = []
+def _signature(paths: Iterable[Path], *, but: Path) -> list[list[str]]:
+    """Return a hash of name, size and time of every file. The cache itself may lie among them, and is left out."""
+    signatures = []
     for path in paths:
         digest = hashlib.sha256()
         for file in walk(path) if path.is_dir() else [path]:
             if file.parent != but:
-                of = file.stat() if file.exists() else file.lstat()  # a link may lead nowhere
-                text = f"{file.relative_to(path)}\0{of.st_size}\0{of.st_mtime_ns}\0"
+                status = file.stat() if file.exists() else file.lstat()  # a link may lead nowhere
+                text = f"{file.relative_to(path)}\0{status.st_size}\0{status.st_mtime_ns}\0"
                 digest.update(text.encode(errors="surrogateescape"))
-        found.append([str(path.absolute()), digest.hexdigest()])
-    return found
+        signatures.append([str(path.absolute()), digest.hexdigest()])
+    return signatures
 
 
 def _read(path: Path, made_of: dict[str, object]) -> Samples | None:
-    """None if there is no such file, of these sources, that makes sense."""
-    found = _open(path)
-    if found is None or found[0].pop("made_of", None) != json.loads(json.dumps(made_of)):
+    """Open a cached data set; None unless it was made of these files and makes sense."""
+    opened = _open(path)
+    if opened is None or opened[0].pop("made_of", None) != made_of:
         return None
-    about, inputs, target = found
+    about, inputs, target = opened
     about.pop("sha256", None)  # to check it takes longer than to read; `dualfocal data verify` does
     try:
         about["class_names"], about["words"] = tuple(about["class_names"]), tuple(about["words"])
@@ -139,7 +126,7 @@ def _read(path: Path, made_of: dict[str, object]) -> Samples | None:
 
 
 def _open(path: Path) -> tuple[dict[str, Any], Tensor, Tensor] | None:
-    """What is said of the tensors, and they, from the disk when they are used; None if it is no such file."""
+    """Return (metadata, inputs, target), memory-mapped, or None if the file is not a cache."""
     from safetensors import SafetensorError, safe_open  # late: torch and numpy are all that importing us needs
 
     try:

@@ -1,18 +1,16 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), from the binary or the python version, as folder or archive."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from dualfocal.data import _unpickle
 from dualfocal.data._cache import Samples, decoded
 from dualfocal.data._tree import read_files
+from dualfocal.data._unpickle import read_batch
 from dualfocal.data.dataset import DataSet
 from dualfocal.data.places import Root, find
 from dualfocal.data.sources import OFFICIAL
@@ -35,8 +33,8 @@ def cifar10(root: Root = None, *, val_size: Size = 5_000, val2_size: Size = 0, s
         val2_size: how many more make a second validation part.
         split_seed: of the shuffle.
     """
-    train = [f"data_batch_{i}" for i in range(1, 6)]
-    return _cifar("cifar10", root, train, "test_batch", "batches.meta", val_size, val2_size, split_seed)
+    batches = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+    return _cifar("cifar10", root, batches, "batches.meta", val_size, val2_size, split_seed)
 
 
 def cifar100(
@@ -57,7 +55,7 @@ def cifar100(
         published_test_mismatch: normalise the test images with ImageNet's mean and std, the others with CIFAR's. The
             public code did, so every published CIFAR-100 row has it; nobody should want it but to compare with those.
     """
-    data = _cifar("cifar100", root, ["train"], "test", "meta", val_size, val2_size, split_seed)
+    data = _cifar("cifar100", root, ["train", "test"], "meta", val_size, val2_size, split_seed)
     if published_test_mismatch:
         note = "test images are normalised as ImageNet, unlike training images, as in the published tables"
         data = replace(data, test_encoder=Normalize(IMAGENET_MEAN, IMAGENET_STD), notes=(*data.notes, note))
@@ -65,15 +63,13 @@ def cifar100(
 
 
 def _cifar(
-    name: str, root: Root, train: list[str], test: str, meta: str, val_size: Size, val2_size: Size, split_seed: int
+    name: str, root: Root, batches: list[str], meta: str, val_size: Size, val2_size: Size, split_seed: int
 ) -> DataSet:
     path = find(name, root, *OFFICIAL[name].layouts)
-    read = _read_python if "py" in path.name else _read_binary
-    samples = decoded(name, root, [path], partial(read, path, OFFICIAL[name].num_classes, train, test, meta))
+    samples = decoded(name, root, [path], partial(_read, path, OFFICIAL[name].num_classes, batches, meta))
     numbers = samples.num_train, len(samples.target) - samples.num_train
     official = OFFICIAL[name].num_train, OFFICIAL[name].num_test
-    whole = "{:,} + {:,}"
-    note = f"{name} has {whole.format(*numbers)} images, not {whole.format(*official)} as it should"
+    note = "{} has {:,} + {:,} images, not {:,} + {:,} as it should".format(name, *numbers, *official)
     return DataSet(
         name=name,
         class_names=samples.class_names,
@@ -89,89 +85,64 @@ def _cifar(
     )
 
 
-def _read_binary(path: Path, num_classes: int, train: list[str], test: str, meta: str) -> Samples:
-    """Records of one label (CIFAR-100: a coarse one first) and 3,072 pixels, red, green, blue plane by plane."""
-    record = PIXELS + (1 if num_classes == 10 else 2)
-    names_file = f"{meta}.txt" if num_classes == 10 else "fine_label_names.txt"
-
-    def batch(content: bytes) -> Batch:
-        if not content or len(content) % record:
-            raise ValueError(f"must consist of records of {record} bytes, has {len(content)} bytes")
-        rows = np.frombuffer(content, np.uint8).reshape(-1, record)
-        return rows[:, -PIXELS:], _checked(rows[:, -PIXELS - 1].astype(np.int64), num_classes)
-
-    def names(content: bytes) -> list[str]:
-        return content.decode("ascii", errors="replace").split()
-
-    return _assemble(path, num_classes, [f"{part}.bin" for part in train], f"{test}.bin", names_file, batch, names)
-
-
-def _read_python(path: Path, num_classes: int, train: list[str], test: str, meta: str) -> Samples:
-    """Pickled dictionaries; :mod:`_unpickle` reads them without running what they say."""
+def _read(path: Path, num_classes: int, batches: list[str], meta: str) -> Samples:
+    """Read all batches, of which the last one is the test part, and the names of the classes."""
     fine = "" if num_classes == 10 else "fine_"
-
-    def batch(content: bytes) -> Batch:
-        found = _dictionary(content)
-        images, labels = found.get("data"), found.get(f"{fine}labels")
-        if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 2:
-            raise ValueError("must have 'data', an array of bytes with a row for each image")
-        if not isinstance(labels, list) or not all(type(label) is int for label in labels):
-            raise ValueError(f"must have '{fine}labels', a list of integers")
-        if images.shape != (len(labels), PIXELS):
-            raise ValueError(f"must have {PIXELS} pixels for each of {len(labels)} labels, has {images.shape}")
-        return images, _checked(np.array(labels, dtype=np.int64), num_classes)
-
-    def names(content: bytes) -> list[str]:
-        found = _dictionary(content).get(f"{fine}label_names")
-        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-            raise ValueError(f"must have '{fine}label_names', a list of names")
-        return found
-
-    return _assemble(path, num_classes, train, test, meta, batch, names)
-
-
-def _checked(labels: npt.NDArray[np.int64], num_classes: int) -> npt.NDArray[np.int64]:
-    if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
-        raise ValueError(f"labels must be from 0 to {num_classes - 1}, got {labels.min()} to {labels.max()}")
-    return labels
-
-
-def _dictionary(content: bytes) -> dict[Any, Any]:
-    found = _unpickle.read_plain(content)
-    if not isinstance(found, dict):
-        raise ValueError(f"must hold a dictionary, holds a {type(found).__name__}")
-    return found
-
-
-def _assemble(
-    path: Path,
-    num_classes: int,
-    train: list[str],
-    test: str,
-    names_file: str,
-    batch: Callable[[bytes], Batch],
-    names: Callable[[bytes], list[str]],
-) -> Samples:
-    wanted = [*train, test, names_file]
-    batches: dict[str, Batch] = {}
+    binary = "py" not in path.name
+    if binary:
+        batches = [f"{batch}.bin" for batch in batches]
+        meta = f"{meta}.txt" if num_classes == 10 else "fine_label_names.txt"
+    contents: dict[str, Batch] = {}
     class_names: list[str] = []
-    for name, content in read_files(path, lambda name: name.split("/")[-1] in wanted, limit=LIMIT):
+    for name, content in read_files(path, lambda name: name.split("/")[-1] in (*batches, meta), limit=LIMIT):
         file = name.split("/")[-1]
         try:
-            if file == names_file:
-                class_names = names(content)
+            if file == meta:
+                class_names = content.decode("ascii", "replace").split() if binary else _python_names(content, fine)
             else:
-                batches[file] = batch(content)
-        except ValueError as error:
+                contents[file] = _binary_batch(content, fine) if binary else _python_batch(content, fine)
+                labels = contents[file][1]
+                if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
+                    raise ValueError(
+                        f"labels must be from 0 to {num_classes - 1}, got {labels.min()} to {labels.max()}"
+                    )
+        except (ValueError, OverflowError) as error:  # a label may be larger than any machine word
             raise ValueError(f"{path}: {file}: {error}") from error
-    if missing := [file for file in (*train, test) if file not in batches]:
+    if missing := [batch for batch in batches if batch not in contents]:
         raise ValueError(f"{path}: there is no {', '.join(missing)} in it")
     if len(class_names) != num_classes:  # names are a comfort, not needed
         class_names = [str(label) for label in range(num_classes)]
-    images, labels = zip(*(batches[file] for file in (*train, test)), strict=True)
+    images, targets = zip(*(contents[batch] for batch in batches), strict=True)
     return Samples(
         inputs=torch.from_numpy(np.concatenate(images).reshape(-1, 3, 32, 32)),
-        target=torch.from_numpy(np.concatenate(labels)),
+        target=torch.from_numpy(np.concatenate(targets)),
         class_names=tuple(class_names),
-        num_train=sum(len(batches[file][1]) for file in train),
+        num_train=sum(map(len, targets[:-1])),
     )
+
+
+def _binary_batch(content: bytes, fine: str) -> Batch:
+    """Records of one label (CIFAR-100: a coarse one first) and 3,072 pixels, red, green, blue plane by plane."""
+    record = PIXELS + (2 if fine else 1)
+    if not content or len(content) % record:
+        raise ValueError(f"must consist of records of {record} bytes, has {len(content)} bytes")
+    rows = np.frombuffer(content, np.uint8).reshape(-1, record)
+    return rows[:, -PIXELS:], rows[:, -PIXELS - 1].astype(np.int64)
+
+
+def _python_batch(content: bytes, fine: str) -> Batch:
+    batch = read_batch(content)
+    images, labels = batch.get("data"), batch.get(f"{fine}labels")
+    if not isinstance(labels, list) or not all(type(label) is int for label in labels):
+        raise ValueError(f"must have '{fine}labels', a list of integers")
+    if not isinstance(images, np.ndarray) or images.shape != (len(labels), PIXELS):
+        shape = getattr(images, "shape", None)
+        raise ValueError(f"must have 'data', {PIXELS} pixels for each of {len(labels)} labels, has {shape}")
+    return images, np.array(labels, dtype=np.int64)
+
+
+def _python_names(content: bytes, fine: str) -> list[str]:
+    names = read_batch(content).get(f"{fine}label_names")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"must have '{fine}label_names', a list of names")
+    return names

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dualfocal.data._cache import Samples, decoded
-from dualfocal.data._tree import read_files
+from dualfocal.data._tree import list_files, read_files
 from dualfocal.data.cifar import cifar10
 from dualfocal.data.dataset import DataSet
 from dualfocal.data.places import Root, find
@@ -87,17 +87,13 @@ def cifar10c(
 def _read(path: Path, corruption: str) -> Samples:
     """All severities of one corruption, one after the other."""
     wanted = (f"{corruption}.npy", "labels.npy")
-    there: list[str] = []
-
-    def want(name: str) -> bool:
-        there.append(name.split("/")[-1])
-        return there[-1] in wanted
-
-    found = {name.split("/")[-1]: _array(path, name, content) for name, content in read_files(path, want, limit=LIMIT)}
-    if missing := [name for name in wanted if name not in found]:
-        arrays = ", ".join(sorted(name for name in there if name.endswith(".npy") and name != "labels.npy"))
-        raise ValueError(f"{path}: there is no {' and no '.join(missing)} in it; there is {arrays or 'nothing'}")
-    images, labels = (found[name] for name in wanted)
+    files = read_files(path, lambda name: name.split("/")[-1] in wanted, limit=LIMIT)
+    arrays = {name.split("/")[-1]: _array(path, name, content) for name, content in files}
+    if missing := [name for name in wanted if name not in arrays]:
+        there = {name.split("/")[-1] for name in list_files(path, limit=LIMIT)} - {"labels.npy"}
+        names = ", ".join(sorted(name for name in there if name.endswith(".npy")))
+        raise ValueError(f"{path}: there is no {' and no '.join(missing)} in it; there is {names or 'nothing'}")
+    images, labels = (arrays[name] for name in wanted)
     if labels.dtype.kind not in "iu" or not np.isin(labels, np.arange(10)).all():
         raise ValueError(f"{path}: labels.npy must be integers from 0 to 9")
     if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or labels.shape != images.shape[:1]:

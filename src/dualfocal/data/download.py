@@ -1,124 +1,123 @@
-"""Downloading official files: broken downloads go on where they stopped, and no file is used unchecked.
+"""Download official files: a broken download is resumed, and no file is used before its checksum is right.
 
-What a file must be is known beforehand, its size and its checksum. So a part needs no note of where it came from: the
-rest may come from any place, and what does not fit together has the wrong checksum and is fetched anew.
+Size and checksum of a file are known beforehand. So a partial file needs no note of where it came from: the rest may
+come from any URL, and pieces that do not fit together have the wrong checksum and are downloaded again.
 """
 
 import hashlib
-import logging
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable
-from pathlib import Path, PureWindowsPath
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dualfocal.data.sources import Source
+from dualfocal.data.places import Root, data_root, look_for, on_disk
+from dualfocal.data.sources import Source, get_official
 
 if TYPE_CHECKING:
     import requests
 
-Progress = Callable[[int, int | None], None]
-"""Called with the bytes there so far, and the bytes in all (None: unknown)."""
+Progress = Callable[[int], object]
+"""Called with the number of bytes that are on disk."""
 
 CONNECT_SECONDS = 15.0  # for a server to take the call
 READ_SECONDS = 60.0  # between two pieces of its answer
-TRIES = 4  # at each place, in a row, that bring nothing
+TRIES = 4  # at each URL, in a row, that bring nothing
 BACK_OFF = 0.5  # seconds before another try; doubles with each of those
 CHUNK = 1 << 16  # bytes; what is lost at most when a connection hangs
 
 
 class _FailedError(Exception):
-    """Why a place does not give the file."""
+    """Why a URL does not give the file."""
 
 
 class _BrokenError(_FailedError):
     """A failure that another try may not meet."""
 
 
-class _WrongError(_FailedError):
-    """All bytes are there, and they are not the official ones."""
-
-
 def fetch(source: Source, folder: Path, *, progress: Progress | None = None) -> Path:
-    """Download an official file into ``folder``, and check it; return its path.
+    """Download an official file into ``folder``, check it, and return its path.
 
     A file that is there already and right is kept. Until it is checked a file is called ``<file>.part``; after an
-    interruption the next call goes on from that. One process at a time downloads a file, others wait for it. The empty
-    ``.<file>.lock`` by which they know of each other stays; it holds nobody up once its process has ended.
+    interruption the next call resumes it. One process at a time downloads a file, others wait for it. The empty
+    ``.<file>.lock`` by which they know of each other stays; it blocks nobody once its process has ended.
 
     Args:
-        source: Which file; its places are tried in order.
+        source: Which file; its URLs are tried in order.
         folder: Made if missing.
-        progress: Called as bytes arrive, never with fewer than before.
+        progress: Called as bytes arrive.
 
     Raises:
-        ValueError: A place sent a file with the wrong checksum (it is deleted), and no other had the right one. Or
-            another file has this name (it is left as it is).
-        ConnectionError: No place gave all of the file. The message says why, for each.
+        ValueError: Another file has this name (it is left as it is).
+        ConnectionError: No URL gave the official file. The message says why, for each.
         OSError: The disk is too small, or cannot be written to.
     """
-    if source.file in ("", "..") or PureWindowsPath(source.file).name != source.file:  # knows all separators
-        raise ValueError(f"{source.file!r}: must be the name of a file, without a folder")
-    _new_hash(source.checksum)  # an error in it should not show after hours
-    path = folder / source.file
-    report = _forward(progress)
-    if _is_there(path, source, report):
-        return path
     from filelock import FileLock
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / f".{source.file}.lock"):  # the system's own lock, which ends with its process
-        if not _is_there(path, source, report):  # unless the process waited for has brought it
-            _fetch_from_any(source, path, report)
+    path = folder / source.file
+    report = progress or (lambda there: None)
+    if not _is_there(path, source):
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f".{source.file}.lock"):  # the system's own lock, which ends with its process
+            if not _is_there(path, source):  # unless the process waited for has brought it
+                _fetch_from_any(source, path, report)
+    report(source.size)
     return path
 
 
-def checksum_is_right(path: Path, checksum: str, progress: Progress | None = None) -> bool:
-    """Whether a file has a checksum, ``md5:...`` or ``sha256:...``. It is read piece by piece.
+def fetch_data(name: str, root: Root = None, *, progress: Callable[[str, int], object] | None = None) -> list[Path]:
+    """Download the official files of a data set, unless it is there already, and return their paths.
+
+    What lies in the root itself stays there; the rest goes to a folder of the data set's name.
+
+    Args:
+        name: a key of ``OFFICIAL``.
+        root: see :func:`~dualfocal.data.places.data_root`.
+        progress: called with a file's name and the number of its bytes that are on disk.
+
+    Returns:
+        No paths if the data set is there in another form, such as a folder, or comes with scikit-learn.
+
+    Raises:
+        ValueError: there is nothing to download, or as in :func:`fetch`; other errors are as there, too.
+    """
+    official = get_official(name)
+    place = on_disk(name, root)
+    unpacked = place is not None and place.name not in {source.file for source in official.sources}
+    if unpacked and official.num_classes:  # not word vectors: those of other widths are only in the archive
+        return []
+    if not official.sources:
+        raise ValueError(f"{name}: there is nothing to download: {official.by_hand}")
+    paths = []
+    for source in official.sources:
+        there = look_for(name, root, source.file)
+        folder = data_root(root) / name if there is None else there.parent
+        paths.append(fetch(source, folder, progress=progress and partial(progress, source.file)))
+    return paths
+
+
+def checksum_of(path: Path, like: str) -> str:
+    """Return the checksum of a file by the algorithm of another one, ``md5:...`` or ``sha256:...``.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")
     ...     _ = path.write_text("a")
-    ...     checksum_is_right(path, "md5:0cc175b9c0f1b6a831c399e269772661")
-    True
+    ...     checksum_of(path, like="md5:d41d8cd98f00b204e9800998ecf8427e")
+    'md5:0cc175b9c0f1b6a831c399e269772661'
     """
-    hash, digest = _new_hash(checksum)
-    with path.open("rb") as file:
-        total = os.fstat(file.fileno()).st_size
-        while chunk := file.read(1 << 20):
-            hash.update(chunk)
-            if progress is not None:
-                progress(file.tell(), total)
-    return hash.hexdigest() == digest
+    algorithm = like.partition(":")[0]
+    with path.open("rb") as file:  # md5 is not to be had under FIPS, unless it is not for security
+        digest = hashlib.file_digest(file, partial(hashlib.new, algorithm, usedforsecurity=False))
+    return f"{algorithm}:{digest.hexdigest()}"
 
 
-def _new_hash(checksum: str) -> tuple["hashlib._Hash", str]:
-    algorithm, _, digest = checksum.lower().partition(":")
-    if algorithm not in ("md5", "sha256") or not digest:
-        raise ValueError(f"checksum must be 'md5:...' or 'sha256:...', got {checksum!r}")
-    return hashlib.new(algorithm, usedforsecurity=False), digest  # md5 is not to be had otherwise under FIPS
-
-
-def _forward(progress: Progress | None) -> Progress:
-    """``progress``, not called where a download begins anew until it is as far as it was."""
-    most = -1
-
-    def report(there: int, total: int | None) -> None:
-        nonlocal most
-        if progress is not None and there > most:
-            most = there
-            progress(there, total)
-
-    return report
-
-
-def _is_there(path: Path, source: Source, progress: Progress) -> bool:
+def _is_there(path: Path, source: Source) -> bool:
     if not os.path.lexists(path):  # a link that leads nowhere is the user's, too, and opening it says so
         return False
-    if not checksum_is_right(path, source.checksum, progress):
+    if checksum_of(path, like=source.checksum) != source.checksum:
         raise ValueError(
             f"{path}: is there already, but is not the official file: its checksum is not {source.checksum}. "
             "It is left as it is; move it away to download the official one"
@@ -135,132 +134,93 @@ def _fetch_from_any(source: Source, path: Path, progress: Progress) -> None:
     missing, free = source.size - _size(part), shutil.disk_usage(path.parent).free
     if missing > free:
         raise OSError(f"{source.file}: needs {missing:,} bytes more in {path.parent}, where {free:,} are free")
-    failures: dict[str, _FailedError] = {}
+    failures = []
     for url in source.urls:
         try:
-            return _fetch_from(url, source, part, path, progress)
+            _fetch_from(url, source, part, progress)
         except _FailedError as error:
-            failures[url] = error
-    reasons = "; ".join(f"{url}: {why}" for url, why in failures.items())
-    message = f"{source.file}: cannot be downloaded: {reasons}"
+            failures.append(f"{url}: {error}")
+        else:
+            part.replace(path)
+            return
+    message = f"{source.file}: cannot be downloaded: {'; '.join(failures)}"
     if there := _size(part):
         message += f"; {there:,} of {source.size:,} bytes are there; running the same command again goes on from there"
-    wrong = any(isinstance(why, _WrongError) for why in failures.values())
-    raise ValueError(message) if wrong else ConnectionError(message)
+    raise ConnectionError(message)
 
 
-def _fetch_from(url: str, source: Source, part: Path, path: Path, progress: Progress) -> None:
-    for last in (False, True):
-        resumed = _complete(url, source, part, progress)
-        try:
-            return _check_and_move(url, source, part, path)
-        except _WrongError:
-            if last or not resumed:  # else the pieces may be of two files: once more, from nothing
-                raise
-
-
-def _check_and_move(url: str, source: Source, part: Path, path: Path) -> None:
-    import pooch
-
-    def hand_over(url: str, file: str, caller: object) -> None:
-        """Give the part to pooch. It deletes its file when interrupted, so the part stays, where links are known."""
-        os.unlink(file)
-        try:
-            os.link(part, file)
-        except OSError:
-            part.replace(file)
-
-    logger = pooch.get_logger()
-    level = logger.level
-    logger.setLevel(logging.WARNING)  # it tells of each download
-    try:
-        pooch.retrieve(url, source.checksum, path.name, path.parent.resolve(), downloader=hand_over)
-    except ValueError as error:
-        part.unlink(missing_ok=True)
-        raise _WrongError(str(error).rstrip(".")) from error  # names both checksums, and that the file was deleted
-    finally:
-        logger.setLevel(level)
-    part.unlink(missing_ok=True)
-
-
-def _complete(url: str, source: Source, part: Path, progress: Progress) -> bool:
-    """Download until ``part`` has all bytes; return whether they came in more than one piece."""
+def _fetch_from(url: str, source: Source, part: Path, progress: Progress) -> None:
+    """Download until ``part`` is the official file."""
     import requests
 
     in_vain = 0
+    last = False
     with requests.Session() as session:
         while True:
             before = _size(part)
             try:
-                return _go_on(session, url, source.size, part, progress)
+                _request_rest(session, url, source.size, part, progress)
             except _BrokenError:
                 in_vain = 0 if _size(part) > before else in_vain + 1
                 if in_vain >= TRIES:
                     raise
                 time.sleep(BACK_OFF * 2**in_vain)
+                continue
+            if (checksum := checksum_of(part, like=source.checksum)) == source.checksum:
+                return
+            part.unlink()
+            if last or not before:
+                raise _FailedError(f"sends a file whose checksum is {checksum} instead of {source.checksum}; deleted")
+            last = True  # the pieces may be of two files: once more, from nothing
 
 
-def _go_on(session: "requests.Session", url: str, size: int, part: Path, progress: Progress) -> bool:
-    """One request, for what ``part`` lacks; return whether it had a piece already."""
-    from requests import exceptions
+def _request_rest(session: "requests.Session", url: str, size: int, part: Path, progress: Progress) -> None:
+    """Request once what ``part`` lacks."""
+    from requests import RequestException
     from urllib3.exceptions import HTTPError
 
-    if _size(part) > size:
-        part.unlink()
     there = _size(part)
-    progress(there, size)
-    if there == size:
-        return True
+    progress(there)
+    if there >= size:
+        return
     headers = {"Accept-Encoding": "identity"}  # lengths and ranges are to mean bytes of the file
     if there:
         headers["Range"] = f"bytes={there}-"
     try:
         with session.get(url, headers=headers, stream=True, timeout=(CONNECT_SECONDS, READ_SECONDS)) as response:
-            there = start = _start(response, there, size, part)
-            with part.open("ab" if start else "wb") as file:
+            there = _start(response, there, size, part)
+            with part.open("ab" if there else "wb") as file:
                 # Not iter_content, which would unpack a .tar.gz that its server labels as gzip-encoded.
                 for chunk in response.raw.stream(CHUNK, decode_content=False):
-                    there += len(chunk)
-                    if there > size:
-                        break
                     file.write(chunk)
-                    progress(there, size)
-    except (exceptions.InvalidURL, exceptions.InvalidSchema, exceptions.TooManyRedirects) as error:
-        raise _FailedError(_cause(error)) from error  # such as a redirect to file://
-    except (exceptions.RequestException, HTTPError) as error:  # not OSError: a full disk is no matter of the place
+                    there += len(chunk)
+                    progress(there)
+                    if there > size:  # an endless answer; its checksum will be wrong
+                        return
+    except (RequestException, HTTPError) as error:  # not OSError: a full disk is no matter of the URL
         raise _BrokenError(f"{_cause(error)}, after {there:,} of {size:,} bytes") from error
-    if there > size:
-        part.unlink()
-        raise _FailedError(f"sends more than the {size:,} bytes of the file")
     if there < size:
         raise _BrokenError(f"the answer ended after {there:,} of {size:,} bytes")
-    return start > 0
 
 
 def _start(response: "requests.Response", there: int, size: int, part: Path) -> int:
-    """Where in the file the body of a response begins: at ``there``, or at 0 if the server knows no ranges."""
+    """Return where in the file the body of a response begins: at ``there``, or at 0 if the server knows no ranges."""
     status = response.status_code
-    if status == 200:
-        start, total = "0", response.headers.get("Content-Length", "")
-    elif status in (206, 416):
-        span = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", response.headers.get("Content-Range", ""))
-        start, total = span.groups("") if span else ("", "")
-    else:
-        kind = _BrokenError if status >= 500 or status in (408, 429) else _FailedError
-        raise kind(f"HTTP {status} {response.reason}")
-    if total.isdecimal() and int(total) != size:
-        raise _FailedError(f"has {int(total):,} bytes instead of {size:,}")
-    if status == 416 or (status == 206 and start != str(there)):
+    if status == 416 or (status == 206 and not response.headers.get("Content-Range", "").startswith(f"bytes {there}-")):
         part.unlink(missing_ok=True)  # so that the next try asks for all of it
         raise _BrokenError(f"HTTP {status}, but not with the bytes from {there:,} on")
-    encoding = response.headers.get("Content-Encoding", "identity")
-    if encoding != "identity" and not total.isdecimal():  # with the right length it is a label, the bytes are the file
-        raise _FailedError(f"sends the file in another encoding, {encoding}")
-    return int(start)
+    if status not in (200, 206):
+        kind = _BrokenError if status >= 500 or status in (408, 429) else _FailedError
+        raise kind(f"HTTP {status} {response.reason}")
+    start = there if status == 206 else 0
+    length = response.headers.get("Content-Length", "")
+    if length.isdecimal() and start + int(length) != size:
+        raise _FailedError(f"has {start + int(length):,} bytes instead of {size:,}")
+    return start
 
 
 def _cause(error: BaseException) -> str:
-    """What is wrong at the bottom of it, in one line: requests and urllib3 wrap it several times."""
+    """Return the innermost reason in one line: requests and urllib3 wrap it several times."""
     while inner := error.__cause__ or next((a for a in error.args if isinstance(a, BaseException)), None):
         error = inner
     return " ".join(str(error).split()) or type(error).__name__

@@ -6,12 +6,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from dualfocal._checks import check_count
 from dualfocal.data._cache import Samples, decoded
 from dualfocal.data._tree import read_files
 from dualfocal.data.dataset import DataSet
 from dualfocal.data.places import Root, find
 from dualfocal.data.sources import OFFICIAL
-from dualfocal.data.splits import Size, as_count, random_split, shuffled, sizes
+from dualfocal.data.splits import Size, as_count, random_split, shuffled, sizes, without_empty
 from dualfocal.data.transforms import Embed
 from dualfocal.data.words import numbers, read_vectors, tokens, vocabulary
 
@@ -57,10 +58,8 @@ def newsgroups(
     val, val2 = sizes(num - num_test, val_size=val_size, val2_size=val2_size)
     order = shuffled(num, split_seed)
     train, second, first, test = order.tensor_split([num - num_test - val - val2, num - num_test - val, num - num_test])
-    parts = {"train": train, "val": first, "val2": second, "test": test}
-    return _data_set(
-        "20newsgroups", root, samples, {part: index for part, index in parts.items() if len(index)}, vectors, width
-    )
+    splits = without_empty(train=train, val=first, val2=second, test=test)
+    return _data_set("20newsgroups", root, samples, splits, vectors, width)
 
 
 def newsgroups_by_date(
@@ -130,9 +129,8 @@ def _data_set(
 
 
 def _decoded(name: str, root: Root, paths: list[Path], num_words: int, length: int) -> Samples:
-    for option, value, least in (("num_words", num_words, 2), ("length", length, 1)):
-        if not (isinstance(value, int) and value >= least):
-            raise ValueError(f"{option} must be an integer of at least {least}, got {value!r}")
+    check_count("num_words", num_words, low=2)
+    check_count("length", length)
     options = {"num_words": num_words, "length": length}
     return decoded(name, root, paths, partial(_read, paths, num_words, length), options=options)
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from dualfocal._checks import check_choice
 from dualfocal.data._cache import Samples, decoded
 from dualfocal.data._images import MODES, Progress, decode_images
 from dualfocal.data._tree import list_files
@@ -232,28 +233,27 @@ def _load(file: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _as_inputs(file: Path, name: str, array: npt.NDArray[Any], layout: str | None) -> Tensor:
-    if layout not in (None, *LAYOUTS):
-        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    if layout is not None:
+        check_choice("layout", layout, LAYOUTS)
     if layout is not None and len(layout) != array.ndim:
         raise ValueError(f"{file}: {name} is {array.shape}, its layout cannot be {layout}")
     if not array.size or array.ndim < 2 or array.dtype.kind not in "biuf":
         raise ValueError(f"{file}: {name} must be numbers, (N, ...), got {array.dtype} {array.shape}")
-    if array.dtype != np.uint8:
-        array = array.astype(np.float32)
-        if not np.isfinite(array).all():
-            raise ValueError(f"{file}: {name} has values that are not finite")
-    if array.dtype == np.uint8 and array.ndim not in (3, 4):
+    images = array.dtype == np.uint8
+    if images and array.ndim not in (3, 4):
         raise ValueError(
             f"{file}: {name} has bytes, so must be images, (N, H, W) or of four dimensions; got {array.shape}"
         )
-    if layout == "NHW" or (array.ndim == 3 and array.dtype == np.uint8):
+    if array.ndim == 4 and layout is None:
+        raise ValueError(f"{file}: {name} is {array.shape}: say whether its layout is NHWC or NCHW, it is not guessed")
+    if not images:
+        array = array.astype(np.float32)
+        if not np.isfinite(array).all():
+            raise ValueError(f"{file}: {name} has values that are not finite")
+    if layout == "NHW" or (array.ndim == 3 and images):
         array = array[:, None]
-    elif array.ndim == 4:
-        if layout is None:
-            raise ValueError(
-                f"{file}: {name} is {array.shape}: say whether its layout is NHWC or NCHW, it is not guessed"
-            )
-        array = array.transpose(0, 3, 1, 2) if layout == "NHWC" else array
+    elif layout == "NHWC":
+        array = array.transpose(0, 3, 1, 2)
     return torch.from_numpy(np.ascontiguousarray(array))
 
 

@@ -4,7 +4,9 @@ import os
 import shlex
 from pathlib import Path
 
-from dualfocal.data.sources import OFFICIAL
+import platformdirs
+
+from dualfocal.data.sources import OFFICIAL, get_official
 
 VARIABLE = "DUALFOCAL_DATA"
 Root = str | os.PathLike[str] | None
@@ -25,10 +27,8 @@ def data_root(root: Root = None) -> Path:
 
 
 def cache_folder() -> Path:
-    """The user's own, by the customs of the system."""
-    import pooch
-
-    return Path(pooch.os_cache("dualfocal"))
+    """Return the user's cache folder, by the customs of the system."""
+    return platformdirs.user_cache_path("dualfocal")
 
 
 def look_for(name: str, root: Root, *files: str) -> Path | None:
@@ -39,6 +39,17 @@ def look_for(name: str, root: Root, *files: str) -> Path | None:
             if place.exists():
                 return place
     return None
+
+
+def on_disk(name: str, root: Root = None) -> Path | None:
+    """Return where a data set lies, if all of it is there; scikit-learn's is always."""
+    official = get_official(name)
+    if not official.layouts:
+        return data_root(root)
+    places = [look_for(name, root, layout) for layout in official.layouts]
+    if official.parts and not all(places):
+        return None
+    return next((place for place in places if place is not None), None)
 
 
 def find(name: str, root: Root, *files: str) -> Path:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dualfocal._checks import did_you_mean
+
 
 @dataclass(frozen=True)
 class Source:
@@ -44,12 +46,8 @@ class Official:
 _TORONTO = ("https://cave.cs.toronto.edu/kriz/", "https://www.cs.toronto.edu/~kriz/")
 
 
-def _at(place: str, file: str, checksum: str, size: int) -> Source:
-    return Source(file, (place + file,), checksum, size)
-
-
-def _cifar(file: str, checksum: str, size: int) -> Source:
-    return Source(file, tuple(place + file for place in _TORONTO), checksum, size)
+def _source(file: str, checksum: str, size: int, *places: str) -> Source:
+    return Source(file, tuple(place + file for place in places), checksum, size)
 
 
 OFFICIAL: dict[str, Official] = {
@@ -60,7 +58,7 @@ OFFICIAL: dict[str, Official] = {
         num_classes=10,
         class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
         layouts=("cifar-10-batches-bin", "cifar-10-batches-py", "cifar-10-binary.tar.gz", "cifar-10-python.tar.gz"),
-        sources=(_cifar("cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530", 170_052_171),),
+        sources=(_source("cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530", 170_052_171, *_TORONTO),),
         checksums={
             "cifar-10-python.tar.gz": "md5:c58f30108f718f92721af3b95e74349a",
             "data_batch_1.bin": "sha256:cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
@@ -84,7 +82,7 @@ OFFICIAL: dict[str, Official] = {
         num_test=10_000,
         num_classes=100,
         layouts=("cifar-100-binary", "cifar-100-python", "cifar-100-binary.tar.gz", "cifar-100-python.tar.gz"),
-        sources=(_cifar("cifar-100-binary.tar.gz", "md5:03b5dce01913d631647c71ecec9e9cb8", 168_513_733),),
+        sources=(_source("cifar-100-binary.tar.gz", "md5:03b5dce01913d631647c71ecec9e9cb8", 168_513_733, *_TORONTO),),
         checksums={
             "cifar-100-python.tar.gz": "md5:eb9058c3a382ffc7106e4002c42a8d85",
             "train": "md5:16019d7e3df5f24257cddd939b257f8d",
@@ -100,17 +98,17 @@ OFFICIAL: dict[str, Official] = {
         layouts=("train_32x32.mat", "test_32x32.mat"),
         parts=True,
         sources=(
-            _at(
-                "http://ufldl.stanford.edu/housenumbers/",
+            _source(
                 "test_32x32.mat",
                 "md5:eb5a983be6a315427106f1b164d9cef3",
                 64_275_384,
-            ),
-            _at(
                 "http://ufldl.stanford.edu/housenumbers/",
+            ),
+            _source(
                 "train_32x32.mat",
                 "md5:e26dedcc434d2e4c54c9b2d4a06d8373",
                 182_040_794,
+                "http://ufldl.stanford.edu/housenumbers/",
             ),
         ),
     ),
@@ -121,11 +119,11 @@ OFFICIAL: dict[str, Official] = {
         num_classes=10,
         layouts=("CIFAR-10-C", "CIFAR-10-C.tar"),
         sources=(
-            _at(
-                "https://zenodo.org/records/2535967/files/",
+            _source(
                 "CIFAR-10-C.tar",
                 "md5:56bf5dcef84df0e2308c6dcbcbbd8499",
                 2_918_471_680,
+                "https://zenodo.org/records/2535967/files/",
             ),
         ),
     ),
@@ -136,11 +134,11 @@ OFFICIAL: dict[str, Official] = {
         num_classes=200,
         layouts=("tiny-imagenet-200", "tiny-imagenet-200.zip"),
         sources=(
-            _at(
-                "http://cs231n.stanford.edu/",
+            _source(
                 "tiny-imagenet-200.zip",
                 "md5:90528d7ca1a48142e341f4ef8d21d0de",
                 248_100_043,
+                "http://cs231n.stanford.edu/",
             ),
         ),
     ),
@@ -178,14 +176,12 @@ OFFICIAL: dict[str, Official] = {
         num_classes=0,
         layouts=("glove.6B.100d.txt", "glove.6B.zip"),
         sources=(
-            Source(
+            _source(
                 "glove.6B.zip",
-                (
-                    "https://downloads.cs.stanford.edu/nlp/data/glove.6B.zip",
-                    "https://nlp.stanford.edu/data/glove.6B.zip",
-                ),
                 "sha256:617afb2fe6cbd085c235baf7a465b96f4112bd7f7ccb2b2cbd649fed9cbcf2fb",
                 862_182_613,
+                "https://downloads.cs.stanford.edu/nlp/data/",
+                "https://nlp.stanford.edu/data/",
             ),
         ),
     ),
@@ -198,3 +194,10 @@ OFFICIAL: dict[str, Official] = {
         by_hand="scikit-learn has it",
     ),
 }
+
+
+def get_official(name: str) -> Official:
+    """Return a published data set by name; the error lists the names."""
+    if name not in OFFICIAL:
+        raise ValueError(f"data sets are {', '.join(OFFICIAL)}; got {name!r}{did_you_mean(name, OFFICIAL)}")
+    return OFFICIAL[name]

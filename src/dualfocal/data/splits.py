@@ -33,7 +33,7 @@ def random_split(num_train: int, *, val_size: Size, val2_size: Size = 0, seed: i
     """
     val, val2 = sizes(num_train, val_size=val_size, val2_size=val2_size)
     order = shuffled(num_train, seed)
-    return _parts(train=order[val + val2 :], val=order[:val], val2=order[val : val + val2])
+    return without_empty(train=order[val + val2 :], val=order[:val], val2=order[val : val + val2])
 
 
 def last_of_each_class(target: Tensor, *, val_size: Size, val2_size: Size = 0) -> dict[str, Tensor]:
@@ -49,17 +49,16 @@ def last_of_each_class(target: Tensor, *, val_size: Size, val2_size: Size = 0) -
             f"got {val} and {val2}"
         )
     each, each2 = val // len(classes), val2 // len(classes)
-    found: dict[str, list[Tensor]] = {"train": [], "val": [], "val2": []}
+    splits = []  # train, val2, val of each class
     for label in classes:
         of_class = (target == label).nonzero()[:, 0]
         if len(of_class) <= each + each2:
             raise ValueError(
                 f"class {int(label)} has {len(of_class)} samples: {each + each2} to validate leave none to train"
             )
-        train, second, first = of_class.tensor_split([len(of_class) - each - each2, len(of_class) - each])
-        for part, index in (("train", train), ("val", first), ("val2", second)):
-            found[part].append(index)
-    return _parts(**{part: torch.cat(of) for part, of in found.items()})
+        splits.append(of_class.tensor_split([len(of_class) - each - each2, len(of_class) - each]))
+    train, second, first = map(torch.cat, zip(*splits, strict=True))
+    return without_empty(train=train, val=first, val2=second)
 
 
 def sizes(num_samples: int, *, val_size: Size, val2_size: Size) -> tuple[int, int]:
@@ -84,6 +83,6 @@ def as_count(size: Size, num_samples: int, name: str) -> int:
     return count
 
 
-def _parts(**parts: Tensor) -> dict[str, Tensor]:
-    """Without the empty ones; there is always something to train."""
+def without_empty(**parts: Tensor) -> dict[str, Tensor]:
+    """Return the parts that have samples."""
     return {part: index for part, index in parts.items() if len(index)}

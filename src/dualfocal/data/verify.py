@@ -1,14 +1,22 @@
-"""Are the files on disk the official ones, and is in them what should be?"""
+"""Compare the files of a data set, and what is in them, with what was published."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from dualfocal.data._cache import cached_files, is_whole
+from dualfocal.data._images import Progress
 from dualfocal.data.dataset import DataSet
-from dualfocal.data.download import checksum_is_right
+from dualfocal.data.download import checksum_of
 from dualfocal.data.places import Root, find, look_for
-from dualfocal.data.sources import OFFICIAL
+from dualfocal.data.registry import DATASETS, load_data
+from dualfocal.data.sources import Official, get_official
+
+MAX_ROWS, COLUMNS = 20, 8  # of sample images: classes, and images of each
 
 
 @dataclass(frozen=True)
@@ -20,18 +28,50 @@ class Check:
     detail: str
 
 
-def verify_files(name: str, root: Root = None, *, progress: Callable[[str], None] | None = None) -> Iterator[Check]:
-    """Compare every file of a data set that is on disk with its official checksum, what is decoded with its own.
+def verify(
+    name: str,
+    root: Root = None,
+    *,
+    reading: Callable[[str], object] = str,
+    decoding: Progress | None = None,
+) -> tuple[list[Check], DataSet | None]:
+    """Check the files of a data set and, if none is wrong, what is in them.
 
     Args:
         name: a key of ``OFFICIAL``.
         root: see :func:`~dualfocal.data.places.data_root`.
-        progress: called with the name of each file before it is read.
+        reading: called with the name of each file before it is read.
+        decoding: called with the share that has been decoded.
+
+    Returns:
+        The checks, and the data set, or None if it is wrong or, as word vectors, none.
 
     Raises:
         DataNotFoundError: nothing of it is there.
     """
-    official = OFFICIAL[name]
+    checks = list(verify_files(name, root, reading=reading))
+    if name not in DATASETS or any(check.right is False for check in checks):
+        return checks, None
+    try:
+        data = load_official(name, root, progress=decoding)
+    except ValueError as error:
+        return [*checks, Check("content", False, str(error))], None
+    return [*checks, verify_content(data, name)], data
+
+
+def load_official(name: str, root: Root = None, *, progress: Progress | None = None) -> DataSet:
+    """Load a data set by name; texts without word vectors, which are another download."""
+    known = inspect.signature(DATASETS[name]).parameters
+    options = {"vectors": "none", "progress": progress}
+    return load_data(name, root, **{option: value for option, value in options.items() if option in known})
+
+
+def verify_files(name: str, root: Root = None, *, reading: Callable[[str], object] = str) -> Iterator[Check]:
+    """Compare every file of a data set that is on disk with its official checksum, what is decoded with its own.
+
+    Args and Raises: see :func:`verify`.
+    """
+    official = get_official(name)
     known = {source.file: source.checksum for source in official.sources} | dict(official.checksums)
     places = {layout: look_for(name, root, layout) for layout in official.layouts}
     if official.layouts and not any(places.values()):
@@ -44,49 +84,55 @@ def verify_files(name: str, root: Root = None, *, progress: Callable[[str], None
         files = [place]
         if place.is_dir():
             files = sorted(file for file in place.rglob("*") if file.name in known and file.is_file())
-            if missing := _missing(name, place, files):
+            if missing := _missing(official, place, files):
                 yield Check(str(place), False, f"{', '.join(missing)} missing")
             elif not files:
                 yield Check(str(place), None, "no checksums of single files are published")
         for file in files:
-            if progress is not None:
-                progress(file.name)
+            reading(file.name)
             yield _check(file, known.get(file.name))
     for file in cached_files(name, root):
-        if progress is not None:
-            progress(file.name)
+        reading(file.name)
         whole = is_whole(file)
         yield Check(str(file), whole, "decoded earlier" if whole else "is damaged; delete it, it will be made again")
 
 
 def verify_content(data: DataSet, name: str) -> Check:
     """Compare the numbers of samples and classes, and the names of classes if there are, with the official ones."""
-    official = OFFICIAL[name]
+    official = get_official(name)
     num_test = len(data.splits["test"])
     num_train = sum(map(len, data.splits.values())) - num_test
-    found, wanted = (
-        (num_train, num_test, data.num_classes),
-        (official.num_train, official.num_test, official.num_classes),
-    )
     detail = f"{num_train:,} + {num_test:,} samples in {data.num_classes} classes"
-    if found != wanted:
-        detail += f", officially {wanted[0]:,} + {wanted[1]:,} in {wanted[2]}"
-    elif official.class_names and data.class_names != official.class_names:
+    if (num_train, num_test, data.num_classes) != (official.num_train, official.num_test, official.num_classes):
+        detail += f", officially {official.num_train:,} + {official.num_test:,} in {official.num_classes}"
+        return Check("content", False, detail)
+    if official.class_names and data.class_names != official.class_names:
         return Check("content", False, f"classes are named {', '.join(data.class_names)}")
-    return Check("content", found == wanted, detail)
+    return Check("content", True, detail)
 
 
-def _missing(name: str, folder: Path, files: list[Path]) -> list[str]:
-    """Which files with a checksum should be in this folder, of all that belong to its version, and are not."""
-    there = {file.name for file in files}
-    version = {file for file in OFFICIAL[name].checksums if not file.endswith("gz")}
-    version = {file for file in version if file.endswith(".bin") == ("bin" in folder.name)}
-    return sorted(version - there)
+def sample_images(data: DataSet) -> tuple[dict[str, list[Tensor]], list[str]]:
+    """Return some images of some classes, as stored and as varied in training, and the names of those classes."""
+    part = data.splits.get("train", data.splits["test"])
+    classes = torch.linspace(0, data.num_classes - 1, min(data.num_classes, MAX_ROWS)).long().tolist()
+    chosen = [part[data.target[part] == label][:COLUMNS] for label in classes]
+    blocks = {"as stored": [data.inputs[index] for index in chosen]}
+    draws = data.draw(seed=0, epoch=0)
+    if data.augment is not None and draws is not None:
+        blocks["varied, as in training"] = [data.augment(data.inputs[index], draws[index]) for index in chosen]
+    return blocks, [data.class_names[label] for label in classes]
+
+
+def _missing(official: Official, folder: Path, files: list[Path]) -> list[str]:
+    """Return which files with a checksum should be in this folder, of all that belong to its version, and are not."""
+    binary = "bin" in folder.name
+    version = {file for file in official.checksums if not file.endswith("gz") and file.endswith(".bin") == binary}
+    return sorted(version - {file.name for file in files})
 
 
 def _check(file: Path, checksum: str | None) -> Check:
     if checksum is None:
         return Check(str(file), None, "no checksum is published")
     kind = checksum.split(":")[0]
-    right = checksum_is_right(file, checksum)
+    right = checksum_of(file, like=checksum) == checksum
     return Check(str(file), right, kind if right else f"{kind} differs from the official one")

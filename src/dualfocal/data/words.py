@@ -7,8 +7,9 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -63,54 +64,46 @@ def read_vectors(path: Path, words: Sequence[str], *, member: str | None = None)
         ValueError: a line is not as it should be; the message names it.
     """
     row_of = {word.encode(): i for i, word in enumerate(words, start=1)}
-    vectors: torch.Tensor | None = None
+    lines = _lines(path, member)
+    first = next(lines, b"")
+    width = len(first.split()) - 1
+    if width < 2:
+        raise ValueError(f"{path}: line 1 must be a word and the numbers of its vector, got {first[:60]!r}")
+    vectors = torch.zeros(len(words) + 1, width)
     found: set[int] = set()
-    width = 0
-    with _lines(path, member) as lines:
-        for count, line in enumerate(lines, start=1):
-            if vectors is None:
-                width = len(line.split()) - 1
-                if width < 2:
-                    raise ValueError(f"{path}: line 1 must be a word and the numbers of its vector, got {line[:60]!r}")
-                vectors = torch.zeros(len(words) + 1, width)
-            word, *_ = line.split(None, 1) or [b""]
-            row = row_of.get(word)
-            if row is None or row in found:
-                continue
-            fields = line.split()[1:]
-            if any(map(_NOT_A_NUMBER, fields[: len(fields) - width])):  # the word has spaces, so it is none of ours
-                continue
-            try:
-                values = np.array(fields, dtype=np.float64)
-            except ValueError as error:
-                raise ValueError(f"{path}: line {count} must be a word and {width} numbers: {error}") from error
-            if len(values) != width or not (abs(values) < 1e30).all():
-                raise ValueError(f"{path}: line {count} must be a word and {width} finite numbers, got {line[:60]!r}")
-            vectors[row] = torch.from_numpy(values)
-            found.add(row)
-    if vectors is None:
-        raise ValueError(f"{path}: is empty")
+    for count, line in enumerate(itertools.chain([first], lines), start=1):
+        word, *_ = line.split(None, 1) or [b""]
+        row = row_of.get(word)
+        if row is None or row in found:
+            continue
+        fields = line.split()[1:]
+        if any(map(_NOT_A_NUMBER, fields[: len(fields) - width])):  # the word has spaces, so it is none of ours
+            continue
+        try:
+            values = np.array(fields, dtype=np.float64)
+        except ValueError as error:
+            raise ValueError(f"{path}: line {count} must be a word and {width} numbers: {error}") from error
+        if len(values) != width or not (abs(values) < 1e30).all():
+            raise ValueError(f"{path}: line {count} must be a word and {width} finite numbers, got {line[:60]!r}")
+        vectors[row] = torch.from_numpy(values)
+        found.add(row)
     return vectors, len(found)
 
 
-@contextmanager
-def _lines(path: Path, member: str | None) -> Iterator[Iterator[bytes]]:
-    def bounded(file: io.BufferedIOBase) -> Iterator[bytes]:
-        while line := file.readline(MAX_LINE):
-            if len(line) == MAX_LINE:
-                raise ValueError(f"{path}: has a line of {MAX_LINE:,} bytes or more, this is no file of vectors")
-            yield line
-
-    try:
-        if path.suffix != ".zip":
-            with path.open("rb") as file:
-                yield bounded(file)
-            return
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            with archive.open(names[0] if len(names) == 1 else member or "") as packed:
-                yield bounded(io.BufferedReader(packed))  # type: ignore[type-var]
-    except KeyError as error:
-        raise ValueError(f"{path}: there is no {member} in it, but {', '.join(names[:10])}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise ValueError(f"{path}: is damaged: {error}") from error
+def _lines(path: Path, member: str | None) -> Iterator[bytes]:
+    with ExitStack() as stack:
+        try:
+            file: io.BufferedIOBase = stack.enter_context(path.open("rb"))
+            if path.suffix == ".zip":
+                archive = stack.enter_context(zipfile.ZipFile(path))
+                names = archive.namelist()
+                if len(names) > 1 and member not in names:
+                    raise ValueError(f"{path}: there is no {member} in it, but {', '.join(names[:10])}")
+                packed = cast(io.RawIOBase, archive.open(names[0] if len(names) == 1 else member or ""))
+                file = stack.enter_context(io.BufferedReader(packed))  # which reads lines faster
+            while line := file.readline(MAX_LINE):
+                if len(line) == MAX_LINE:
+                    raise ValueError(f"{path}: has a line of {MAX_LINE:,} bytes or more, this is no file of vectors")
+                yield line
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, KeyError) as error:
+            raise ValueError(f"{path}: is damaged: {error}") from error
