@@ -20,7 +20,7 @@ from dualfocal.data import DATASETS
 from dualfocal.losses import AdaDualFocalLoss, DualFocalLoss, cross_entropy_loss, dual_focal_loss, mmce_loss
 from dualfocal.metrics import Evaluation, brier_score, ece, nll
 from dualfocal.paper.errata import ERRATA, GROUPS, OUT_OF_SCOPE, Erratum, find_errata
-from dualfocal.paper.published import Table, load_published, published
+from dualfocal.paper.published import Table, published_tables, published
 from dualfocal.runs.recipe import Recipe
 from dualfocal.theory import check_claims
 from dualfocal.train.presets import GAMMA, preset
@@ -176,7 +176,7 @@ def test_other_errata_that_are_named_exist() -> None:
 
 
 def test_every_table_that_is_named_exists() -> None:
-    known = {table.key for table in load_published().tables}
+    known = {table.key for table in published_tables()}
     for erratum in ERRATA:
         named = set(re.findall(r"table\d+", f"{erratum.where} {erratum.what} {erratum.ours}"))
         assert named <= known, erratum.key
@@ -185,7 +185,7 @@ def test_every_table_that_is_named_exists() -> None:
 
 
 def test_every_table_with_marked_cells_has_an_erratum() -> None:
-    marked = {table.key for table in load_published().tables if any(cell.erratum for cell in table.cells)}
+    marked = {table.key for table in published_tables() if any(cell.erratum for cell in table.cells)}
     assert marked == {"table3", "table4", "table5", "table6", "table7", "table11", "table12"}
     where = " ".join(erratum.where for erratum in GROUPS["paper: tables"])
     assert marked <= set(re.findall(r"table\d+", where))
@@ -273,7 +273,7 @@ def test_counts_of_the_claims() -> None:
 
 def test_every_bold_number_that_is_not_the_lowest_is_named() -> None:
     text = BY_KEY["bold-print"].what
-    wrong = [cell for table in load_published().tables for cell in table.cells if "Bold" in (cell.erratum or "")]
+    wrong = [cell for table in published_tables() for cell in table.cells if "Bold" in (cell.erratum or "")]
     assert len(wrong) == 4
     assert all(cell.printed in text for cell in wrong)
 

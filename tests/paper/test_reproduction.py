@@ -16,7 +16,7 @@ from dualfocal.metrics import evaluate, kde_ece, ood_auroc
 from dualfocal.models import make_model
 from dualfocal.paper import foreign
 from dualfocal.paper.foreign import Foreign
-from dualfocal.paper.published import load_published, published
+from dualfocal.paper.published import published_tables, published
 from dualfocal.paper.reproduction import Row, rows_of, value_of
 from dualfocal.paper.trainings import exceptions, shortened, trainings, with_defaults
 from dualfocal.runs import Recipe, Run, RunError
@@ -32,11 +32,11 @@ COUNTS = {  # trainings of each table; AdaFocal has four columns of eight, the K
 
 
 def test_every_table_has_its_trainings() -> None:
-    assert {table.name: len(trainings(table.as_meant())) for table in load_published().tables} == COUNTS
+    assert {table.name: len(trainings(table.as_meant())) for table in published_tables()} == COUNTS
 
 
 def test_every_training_can_be_drawn_over_its_epochs() -> None:
-    for table in load_published().tables:
+    for table in published_tables():
         assert all(of.recipe.test_each_epoch for of in trainings(table.as_meant(), extras=True).values())
 
 
@@ -51,7 +51,7 @@ def test_no_training_has_two_names_and_no_name_two_trainings() -> None:
     """Tables share runs: one that is trained for one is not trained again for another."""
     names: dict[str, set[str]] = {}
     recipes: dict[str, set[str]] = {}
-    for table in load_published().tables:
+    for table in published_tables():
         for name, training in trainings(table.as_meant(), extras=True).items():
             text = json.dumps(with_defaults(training.recipe).to_dict(), sort_keys=True)
             names.setdefault(text, set()).add(name)

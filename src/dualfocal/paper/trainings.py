@@ -14,6 +14,9 @@ from dualfocal.train.presets import EXCEPTIONS, GAMMA, images, texts
 # In the authors' code the ablation's means are one number per batch.
 RIVALS = {"mean2": "batch_mean2", "mean3": "batch_mean3", "mean_all": "batch_mean_all"}
 KDE_STRENGTH = {"cifar10": 0.3, "cifar100": 0.5}
+# Milliseconds of a step of 128 images of 32 x 32 on one H200, benchmarks/results/train_step_gpu.csv.
+STEP = {"resnet50": 6.73, "wide_resnet26_10": 11.16, "densenet121": 12.61}
+STEPS = {"cifar10": 352, "cifar100": 352}  # per epoch
 TRAINED_BY = ("rival", "gamma")  # variants that are trained differently; others are read off the same run
 
 
@@ -40,6 +43,19 @@ class Training:
     def name(self) -> str:
         """The same for the same training, whatever the table: without the variant where that is common."""
         return self.label.removesuffix(f" {self.variant}") if self.common else self.label
+
+    @property
+    def special(self) -> str:
+        """The settings that the paper has for this training alone; empty: none."""
+        exceptions = EXCEPTIONS.get((self.data, self.model, self.method), {})
+        return ", ".join(f"{name} {value}" for name, value in exceptions.items() if name in ("epochs", "lr"))
+
+    @property
+    def hours(self) -> float | None:
+        """Duration on one H200, by measured steps; None: not measured."""
+        if self.model not in STEP or self.data not in STEPS:
+            return None
+        return round(self.recipe.epochs * STEPS[self.data] * STEP[self.model] / 3.6e6, 2)
 
 
 def trainings(table: Table, *, epochs_scale: float = 1.0, extras: bool = False) -> dict[str, Training]:
@@ -151,9 +167,3 @@ def _extras(table: Table, training: Training) -> Mapping[str, list[str]]:
     if table.name == "ece" and training.method == "cross_entropy" and training.data != "20newsgroups":
         return {f"decay {decay}": [f"weight_decay={decay}"] for decay in ("1e-4", "1e-3")}
     return {}
-
-
-def exceptions(training: Training) -> str:
-    """What the paper says of this training alone, if it does."""
-    special = EXCEPTIONS.get((training.data, training.model, training.method), {})
-    return ", ".join(f"{name} {value}" for name, value in special.items() if name in ("epochs", "lr"))

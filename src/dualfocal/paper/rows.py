@@ -1,22 +1,25 @@
-"""Our numbers beside the published ones: what runs say of the cells of a table."""
+"""Our numbers beside the published ones: a row for each cell of a table."""
 
 import dataclasses
 import math
 import statistics
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from scipy.stats import t as student
 
 from dualfocal.metrics import kde_ece
-from dualfocal.paper.foreign import Foreign
+from dualfocal.metrics.evaluation import finite
+from dualfocal.paper.foreign import STAGES, Foreign
 from dualfocal.paper.published import Cell, Table
 from dualfocal.paper.trainings import TRAINED_BY, Training
 from dualfocal.runs import Run, RunError
 from dualfocal.runs.layout import RESULT
 
+HEADINGS = ("training", "number", "published", "ours", "floor", "seeds", "one more run", "agrees")
 LEVEL = 0.9
 FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")  # metrics that have one
 # The largest value there is, of what is no share of samples or of probability.
@@ -43,14 +46,14 @@ class Row:
     """What a calibrated model with the confidences of each of ``ours`` would show by chance; of calibration errors."""
 
     def of_seeds(self, seeds: Collection[int]) -> "Row":
-        """What the runs of some seeds alone say."""
-        places = [place for place, seed in enumerate(self.seeds) if seed in seeds]
+        """The same row with the runs of some seeds only."""
+        kept = [seed in seeds for seed in self.seeds]
         return dataclasses.replace(
             self,
-            ours=[self.ours[place] for place in places],
-            temperatures=[self.temperatures[place] for place in places] if self.temperatures else [],
-            seeds=tuple(self.seeds[place] for place in places),
-            floors=[self.floors[place] for place in places] if self.floors else [],
+            ours=list(compress(self.ours, kept)),
+            temperatures=list(compress(self.temperatures, kept)),
+            seeds=tuple(compress(self.seeds, kept)),
+            floors=list(compress(self.floors, kept)),
         )
 
     @property
@@ -93,64 +96,69 @@ class Row:
             return None
         return low <= self.published.value <= high
 
+    def cells(self) -> list[str]:
+        """The row as text, one cell for each of :data:`HEADINGS`, with numbers as the paper prints them."""
+        variant = None if self.variant == self.training.variant else self.variant
+        number = " ".join(part for part in (self.metric, self.stage and f"{self.stage} T", variant) if part)
+        unit = "number" if self.metric == "rbs" else "percent"
+        theirs = ""
+        if self.published is not None:
+            unit, theirs = self.published.unit, self.published.printed
 
-def runs_of(found: dict[str, Training], out: Path, suffix: str = "") -> dict[tuple[str, int], Path]:
-    """The folders of trainings that are finished, or have failed, by name and seed; of other recipes none.
+        def text(value: float) -> str:
+            return f"{value:.4f}" if unit == "number" else f"{100 * value:.2f}"
 
-    Args:
-        found: the trainings, by name.
-        out: the folder of a study.
-        suffix: of the trainings' names there, such as that of a shorter schedule.
-    """
-    names = {(name + suffix).replace(" ", "_"): name for name in found}
-    runs: dict[tuple[str, int], Path] = {}
-    for path in (out / "runs").glob("*-seed*"):
-        folder, _, seed = path.name.rpartition("-seed")
-        if folder not in names or not seed.isdecimal() or Run(path).state not in ("finished", "failed"):
-            continue
-        name = names[folder]
-        if Run(path).recipe == dataclasses.replace(found[name].recipe, seed=int(seed)):
-            runs[name, int(seed)] = path
-    return runs
+        ours = "" if math.isnan(self.mean) else text(self.mean)
+        if self.published_error is not None:
+            theirs += f" ± {self.published_error.printed}"
+            ours += "" if self.standard_error is None else f" ± {text(self.standard_error)}"
+        if self.published is not None and self.published.temperature is not None:
+            theirs += f" ({self.published.temperature:.1f})"
+        if self.temperatures:
+            ours += f" ({' to '.join(f'{t:.1f}' for t in sorted({min(self.temperatures), max(self.temperatures)}))})"
+        floor = "" if self.floor is None else text(self.floor)
+        one_more = "" if self.interval is None else " to ".join(map(text, self.interval))
+        agrees = {True: "yes", False: "no", None: ""}[self.agrees]
+        return [self.training.label, number, theirs, ours, floor, str(len(self.ours)), one_more, agrees]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; numbers are fractions."""
+        return {
+            "training": self.training.label,
+            "metric": self.metric,
+            "stage": self.stage,
+            "variant": self.variant,
+            "published": None if self.published is None else self.published.value,
+            "erratum": None if self.published is None else self.published.erratum,
+            "seeds": list(self.seeds),
+            "ours": [finite(value) for value in self.ours],
+            "floors": self.floors,
+            "standard_error": self.standard_error,
+            "published_standard_error": None if self.published_error is None else self.published_error.value,
+            "temperatures": self.temperatures,
+            "published_temperature": None if self.published is None else self.published.temperature,
+            "interval": None if self.interval is None else list(self.interval),
+            "agrees": self.agrees,
+        }
 
 
 def rows_of(
-    table: Table, found: dict[str, Training], runs: dict[tuple[str, int], Path], foreign: Foreign | None = None
+    table: Table, trainings: dict[str, Training], runs: dict[tuple[str, int], Path], foreign: Foreign | None = None
 ) -> list[Row]:
-    """A row for each number of the table whose training was asked for, and for each extra training.
+    """Return a row for each number that the table has of these trainings, and for each extra training.
 
     Args:
-        table: with misplaced cells where they belong.
-        found: the trainings, by name.
-        runs: their folders, by name and seed; those that are not finished are left out of the means.
-        foreign: how numbers on foreign images are come by, where they have not been kept.
+        table: with misplaced cells where they belong, see :meth:`~dualfocal.paper.published.Table.as_meant`.
+        trainings: by name.
+        runs: folders by name, as in ``trainings``, and seed; runs that are not finished are left out of the means.
+        foreign: scores the images of other data sets, where the scores have not been kept.
     """
     rows = []
-    for training in found.values():
-        folders = {seed: Run(path) for (name, seed), path in sorted(runs.items()) if name == training.name}
+    for name, training in trainings.items():
+        folders = {seed: Run(path) for (key, seed), path in sorted(runs.items()) if key == name}
         seeds = tuple(seed for seed, run in folders.items() if run.result is not None)
         finished = [folders[seed] for seed in seeds]
-        if training.extra and table.name != "kde_xe":
-            wanted: list[tuple[str, str | None, str | None, Cell | None]] = [
-                (table.metric or "ece", stage, None, None) for stage in ("before", "after")
-            ]
-        else:
-            cells = table.find(data=training.data, model=training.model, method=training.method)
-            if table.variant in TRAINED_BY:
-                cells = [cell for cell in cells if cell.variant == training.variant]
-            wanted = [(cell.metric, cell.stage, cell.variant, cell) for cell in cells]
-            if table.name == "rbs":  # in both readings
-                wanted += [("rbs", cell.stage, cell.variant, None) for cell in cells]
-            if table.name == "ablation":  # the columns that the text promises
-                wanted += [
-                    ("ece", "after", training.variant, None),
-                    ("classwise_ece", "before", training.variant, None),
-                ]
-            if table.name == "ood_auroc":  # by the other score, too
-                wanted += [("ood_auroc_max_prob", cell.stage, cell.variant, None) for cell in cells]
-        for metric, stage, variant, cell in wanted:
-            if variant == "standard_error":
-                continue  # it stands beside its mean
+        for metric, stage, variant, cell in _numbers(table, training):
             values = [value_of(run, metric, stage, variant, foreign) for run in finished]
             temperatures = [_temperature(run) for run in finished] if stage == "after" else []
             error = None
@@ -161,6 +169,25 @@ def rows_of(
             floors = [_number(run, *_place(stage), "inference", "floors", metric, "mean") for run in has_floor]
             rows.append(Row(training, metric, stage, variant, cell, values, temperatures, error, seeds, floors))
     return rows
+
+
+def _numbers(table: Table, training: Training) -> list[tuple[str, str | None, str | None, Cell | None]]:
+    """Metric, stage, variant and cell of each number that the table has of a training, or should have."""
+    if training.extra and table.name != "kde_xe":
+        return [(table.metric or "ece", stage, None, None) for stage in STAGES]
+    cells = table.find(data=training.data, model=training.model, method=training.method)
+    if table.variant in TRAINED_BY:
+        cells = [cell for cell in cells if cell.variant == training.variant]
+    # A standard error stands beside its mean.
+    numbers = [(cell.metric, cell.stage, cell.variant, cell) for cell in cells if cell.variant != "standard_error"]
+    more: list[tuple[str, str | None, str | None, None]] = []
+    if table.name == "rbs":  # in both readings
+        more = [("rbs", cell.stage, cell.variant, None) for cell in cells]
+    elif table.name == "ablation":  # the columns that the text promises
+        more = [("ece", "after", training.variant, None), ("classwise_ece", "before", training.variant, None)]
+    elif table.name == "ood_auroc":  # by the other score, too
+        more = [("ood_auroc_max_prob", cell.stage, cell.variant, None) for cell in cells]
+    return [*numbers, *more]
 
 
 def value_of(
