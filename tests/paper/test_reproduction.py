@@ -16,9 +16,9 @@ from dualfocal.metrics import evaluate, kde_ece, ood_auroc
 from dualfocal.models import make_model
 from dualfocal.paper import foreign
 from dualfocal.paper.foreign import Foreign
-from dualfocal.paper.published import published_tables, published
-from dualfocal.paper.reproduction import Row, rows_of, value_of
-from dualfocal.paper.trainings import exceptions, shortened, trainings, with_defaults
+from dualfocal.paper.published import published, published_tables
+from dualfocal.paper.rows import Row, rows_of, value_of
+from dualfocal.paper.trainings import shortened, trainings, with_defaults
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.runs.layout import MODEL, PREDICTIONS, RECIPE, RESULT
 
@@ -100,7 +100,7 @@ def test_recipes(table: str, name: str, wanted: dict[str, Any]) -> None:
 
 def test_exceptions_are_named() -> None:
     found = trainings(published("table1"))
-    named = {name: exceptions(training) for name, training in found.items() if exceptions(training)}
+    named = {name: training.special for name, training in found.items() if training.special}
     assert named == {
         "cifar10 wide_resnet26_10 brier": "epochs 550",
         "cifar100 resnet110 brier": "epochs 430",

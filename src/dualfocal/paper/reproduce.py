@@ -1,8 +1,8 @@
 """Run a table of the paper again: its trainings, their runs, and our numbers beside the published ones.
 
-    planned = plan("table1", only={"dataset": ["cifar10"], "method": ["dual_focal"]}, seeds=[1, 2, 3])
-    print(planned.as_table().text())
-    print(planned.run().as_table().text())
+planned = plan("table1", only={"dataset": ["cifar10"], "method": ["dual_focal"]}, seeds=[1, 2, 3])
+print(planned.as_table().text())
+print(planned.run().as_table().text())
 """
 
 import dataclasses
