@@ -7,6 +7,7 @@ one data set and model make a *setting*, and those of it that differ in their se
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,8 @@ def draw_figures(
         dpi: dots per inch of a PNG.
         progress: called with how many are done, and of how many.
     """
-    wanted: list[tuple[str, Setting | None]] = []
-    for name in names:
-        per_setting = FIGURES[name].needs_runs and settings
-        wanted += [(name, setting) for setting in settings] if per_setting else [(name, None)]
+    once: list[Setting | None] = [None]
+    wanted = [(name, setting) for name in names for setting in (settings if FIGURES[name].needs_runs else ()) or once]
     drawings = []
     for done, (name, setting) in enumerate(wanted):
         if progress is not None:
@@ -127,13 +126,10 @@ def _metrics(setting: Setting) -> Figure:
         for run, record in zip(entry.runs.values(), records[entry.label], strict=True):
             if not record.get("inference"):
                 raise CannotDrawError(f"the result of {run.path} has no floors")
-    panels = {}
-    for metric, name in METRICS.items():
-        bars = {}
-        for label, of in records.items():
-            values = tuple(float(record[metric]) for record in of)
-            bars[label] = MetricBar(values, t_interval(values), _mean_floor(of, metric))
-        panels[name] = bars
+    panels: dict[str, dict[str, MetricBar]] = {name: {} for name in METRICS.values()}
+    for (metric, name), (label, of) in product(METRICS.items(), records.items()):
+        values = tuple(float(record[metric]) for record in of)
+        panels[name][label] = MetricBar(values, t_interval(values), _mean_floor(of, metric))
     interval = f"{100 * LEVEL:.0f} % t-interval of the mean"
     single = [label for label, of in records.items() if len(of) == 1]
     remark = f"Test part, before temperature scaling; {setting.numbers_of_seeds}. Intervals are over seeds."
@@ -209,7 +205,7 @@ def _with_predictions(setting: Setting) -> dict[str, Run]:
 
 
 def _mean_floor(records: Sequence[dict[str, Any]], metric: str) -> float:
-    """What calibrated models would show, over the seeds."""
+    """The noise floor of a metric, its mean over the seeds."""
     return statistics.fmean(record["inference"]["floors"][metric]["mean"] for record in records)
 
 

@@ -28,22 +28,18 @@ LARGEST = {"nll": math.inf, "brier": 2.0, "rbs": math.sqrt(2), "kde_ece": 2.0}
 
 @dataclass(frozen=True)
 class Row:
-    """A cell of the paper, or one that it lacks, and what our runs have there."""
+    """A cell of the paper, or one that it lacks, and the numbers of our finished runs."""
 
     training: Training
     metric: str
     stage: str | None
     variant: str | None
     published: Cell | None
-    ours: list[float]
-    """Of each seed that is finished."""
-    temperatures: list[float]
-    published_error: Cell | None = None
-    """The standard error of a published mean."""
+    ours: list[float]  # one for each of the seeds
+    temperatures: list[float]  # likewise, after scaling
+    published_error: Cell | None = None  # the standard error of a published mean
     seeds: tuple[int, ...] = ()
-    """Of ``ours``."""
-    floors: list[float] = field(default_factory=list)
-    """What a calibrated model with the confidences of each of ``ours`` would show by chance; of calibration errors."""
+    floors: list[float] = field(default_factory=list)  # expected of calibrated models with the same confidences
 
     def of_seeds(self, seeds: Collection[int]) -> "Row":
         """The same row with the runs of some seeds only."""
@@ -57,19 +53,9 @@ class Row:
         )
 
     @property
-    def largest(self) -> float:
-        """What this number can be at most; at least it is 0."""
-        return LARGEST.get(self.metric, 1.0)
-
-    @property
     def mean(self) -> float:
         """Over the seeds."""
         return statistics.mean(self.ours) if self.ours else math.nan
-
-    @property
-    def floor(self) -> float | None:
-        """Over the seeds; None: the metric has none, or there is no run."""
-        return statistics.mean(self.floors) if self.floors else None
 
     @property
     def standard_error(self) -> float | None:
@@ -79,22 +65,20 @@ class Row:
     @property
     def interval(self) -> tuple[float, float] | None:
         """Where one more run would fall, 90 % of the time; None: that takes two seeds."""
-        if len(self.ours) < 2:
-            return None
         number = len(self.ours)
+        if number < 2:
+            return None
         quantile = float(student.ppf((1 + LEVEL) / 2, number - 1))
         half = quantile * statistics.stdev(self.ours) * math.sqrt(1 + 1 / number)
-        return max(self.mean - half, 0.0), min(self.mean + half, self.largest)
+        return max(self.mean - half, 0.0), min(self.mean + half, LARGEST.get(self.metric, 1.0))
 
     @property
     def agrees(self) -> bool | None:
         """Whether the published run could be one of ours; None: unknown, as where any could, or a mean of several."""
-        if self.published is None or self.interval is None or self.published_error is not None:
+        interval, anything = self.interval, (0.0, LARGEST.get(self.metric, 1.0))
+        if self.published is None or self.published_error is not None or interval is None or interval == anything:
             return None
-        low, high = self.interval
-        if (low, high) == (0.0, self.largest):
-            return None
-        return low <= self.published.value <= high
+        return interval[0] <= self.published.value <= interval[1]
 
     def cells(self) -> list[str]:
         """The row as text, one cell for each of :data:`HEADINGS`, with numbers as the paper prints them."""
@@ -116,7 +100,7 @@ class Row:
             theirs += f" ({self.published.temperature:.1f})"
         if self.temperatures:
             ours += f" ({' to '.join(f'{t:.1f}' for t in sorted({min(self.temperatures), max(self.temperatures)}))})"
-        floor = "" if self.floor is None else text(self.floor)
+        floor = text(statistics.mean(self.floors)) if self.floors else ""
         one_more = "" if self.interval is None else " to ".join(map(text, self.interval))
         agrees = {True: "yes", False: "no", None: ""}[self.agrees]
         return [self.training.label, number, theirs, ours, floor, str(len(self.ours)), one_more, agrees]

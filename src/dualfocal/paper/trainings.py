@@ -18,6 +18,13 @@ KDE_STRENGTH = {"cifar10": 0.3, "cifar100": 0.5}
 STEP = {"resnet50": 6.73, "wide_resnet26_10": 11.16, "densenet121": 12.61}
 STEPS = {"cifar10": 352, "cifar100": 352}  # per epoch
 TRAINED_BY = ("rival", "gamma")  # variants that are trained differently; others are read off the same run
+# By table and method: names and settings of trainings that the paper lacks.
+EXTRAS = {
+    ("ece", "cross_entropy"): {f"decay {decay}": [f"weight_decay={decay}"] for decay in ("1e-4", "1e-3")},
+    ("adafocal", "ada_focal"): {"switch": ["loss.variant=switch"]},
+    ("adafocal", "ada_dual_focal"): {"working": ["loss.frozen=false"]},
+    ("kde_xe", "dual_focal"): {"as run": ["model=resnet110"]},  # the larger net that the authors took
+}
 
 
 @dataclass(frozen=True)
@@ -29,10 +36,8 @@ class Training:
     method: str
     variant: str | None
     recipe: Recipe
-    extra: bool = False
-    """Not in the paper: beside what it has."""
-    common: bool = False
-    """Whether the variant is the one that other tables train, too: gamma 5 of ResNet-50, the rival of the method."""
+    extra: bool = False  # not in the paper
+    common: bool = False  # whether other tables train this variant, too: gamma 5 of ResNet-50, the method's rival
 
     @property
     def label(self) -> str:
@@ -119,11 +124,7 @@ def _recipe(table: Table, cell: Cell, variant: str | None) -> Recipe:
         recipe = recipe.with_settings(["data.published_test_mismatch=true"])
     if variant is None:
         return recipe
-    if table.variant == "rival":
-        constant = variant.replace(".", "").isdigit()
-        changed = recipe.with_settings([f"loss.rival={variant if constant else RIVALS.get(variant, variant)}"])
-    else:
-        changed = recipe.with_settings([f"loss.gamma={variant}"])
+    changed = recipe.with_settings([f"loss.{table.variant}={RIVALS.get(variant, variant)}"])
     return recipe if with_defaults(changed) == with_defaults(recipe) else changed
 
 
@@ -158,12 +159,7 @@ def _kde_recipe(cell: Cell) -> Recipe:
 
 
 def _extras(table: Table, training: Training) -> Mapping[str, list[str]]:
-    if table.name == "adafocal" and training.method == "ada_focal":
-        return {"switch": ["loss.variant=switch"]}
-    if table.name == "adafocal" and training.method == "ada_dual_focal":
-        return {"working": ["loss.frozen=false"]}
-    if table.name == "kde_xe" and training.model == "resnet110_kde" and training.method == "dual_focal":
-        return {"as run": ["model=resnet110"]}  # the larger net that the authors took
-    if table.name == "ece" and training.method == "cross_entropy" and training.data != "20newsgroups":
-        return {f"decay {decay}": [f"weight_decay={decay}"] for decay in ("1e-4", "1e-3")}
-    return {}
+    """The settings of the extra trainings beside one of the paper's."""
+    if training.data == "20newsgroups" or (table.name == "kde_xe" and training.model != "resnet110_kde"):
+        return {}
+    return EXTRAS.get((table.name, training.method), {})
