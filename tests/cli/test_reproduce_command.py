@@ -11,10 +11,10 @@ import pytest
 from official import cifar_files, some_images, write_folder
 
 from dualfocal.cli import main
-from dualfocal.cli import reproduce as command
-from dualfocal.cli.reproduce import _changes
+from dualfocal.paper import reproduce as table_runs
 from dualfocal.paper.foreign import STAGES
 from dualfocal.paper.published import published
+from dualfocal.paper.reproduce import plan
 from dualfocal.paper.trainings import trainings
 from dualfocal.runs import Run
 
@@ -56,8 +56,9 @@ def test_several_values_of_a_field_add_up(record: Callable[..., dict[str, Any]])
 
 
 def test_of_two_settings_of_a_field_the_second_counts() -> None:
-    assert _changes(["lr=1", "epochs=3", "lr = 2"]) == ["lr=2", "epochs=3"]
-    assert _changes(["lr=2", "lr=1"]) == ["lr=1"]
+    planned = plan("gamma", settings=["lr=1", "epochs=3", "lr = 2"])
+    assert planned.study.title.endswith("CHANGED: lr=2, epochs=3")
+    assert {(training.recipe.lr, training.recipe.epochs) for training in planned.trainings.values()} == {(2.0, 3)}
 
 
 def test_a_training_that_fails_is_told_whatever_is_printed(
@@ -65,7 +66,9 @@ def test_a_training_that_fails_is_told_whatever_is_printed(
 ) -> None:
     """Its exit code is 1, also where JSON is asked for."""
     problem = "paper/runs/x: the loss is nan in epoch 1"
-    monkeypatch.setattr(command, "run_study", lambda study, *_, **__: dict.fromkeys(study.folders(tmp_path), problem))
+    monkeypatch.setattr(
+        table_runs, "run_study", lambda study, *_, **__: dict.fromkeys(study.folders(tmp_path), problem)
+    )
     Path("paper").mkdir()
     for as_json in ([], ["--json"]):
         with pytest.raises(SystemExit) as ended:
@@ -91,7 +94,7 @@ def test_the_file_has_the_whole_table(tmp_path: Path, monkeypatch: pytest.Monkey
             scores = {"ece": seed / 1000, "inference": {"floors": {"ece": {"mean": 0.004}}}}
             scaled = {"temperature_ece": {"temperature": 2.0, "test": scores}}
             run.write_json("result.json", {"schema": 1, "test": scores, "calibrated": scaled, "notes": [name]})
-    monkeypatch.setattr(command, "run_study", lambda *_, **__: {})
+    monkeypatch.setattr(table_runs, "run_study", lambda *_, **__: {})
     with pytest.raises(SystemExit) as ended:
         main(["paper", "reproduce", "table1", *ONE])
     assert ended.value.code == 0
@@ -180,11 +183,14 @@ def test_another_table_reads_the_same_run(
     ("arguments", "message"),
     [
         (["tabel1"], "got 'tabel1'; did you mean table1?"),
-        (["table1", "--only", "dataset=cifar"], "--only dataset must be one of 20newsgroups, cifar10"),
-        (["table1", "--only", "data=cifar10"], "--only is written field=value"),
+        (
+            ["table1", "--only", "dataset=cifar"],
+            "dataset must be one of 20newsgroups, cifar10, ",
+        ),
+        (["table1", "--only", "data=cifar10"], "got 'data'; did you mean dataset?"),
         (["table1", "--only", ""], "--only is written field=value,..., of dataset, model, method, variant; got ''"),
-        (["table1", "--seeds", ""], "--seeds must be different numbers"),
-        (["table1", "--seeds", "1,1"], "--seeds must be different numbers"),
+        (["table1", "--seeds", ""], "seeds must be different numbers, at least one; got none"),
+        (["table1", "--seeds", "1,1"], "seeds must be different numbers, at least one; got 1, 1"),
         (["table1", "--epochs-scale", "2"], "epochs_scale must be above 0 and at most 1, got 2"),
         (["table1", "--set", "epoch=2"], "a recipe has no field 'epoch'"),
         (["table1", "--set", "model=densenet40"], "model is what a row of the table stands for"),

@@ -65,9 +65,7 @@ def setting(folder: Path) -> Setting:
 
 
 def draw(name: str, setting: Setting) -> Figure:
-    drawer = FIGURES[name].from_runs
-    assert drawer is not None
-    return drawer(setting)
+    return FIGURES[name].draw(setting)
 
 
 def words(figure: Figure) -> str:

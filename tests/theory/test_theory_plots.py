@@ -1,4 +1,4 @@
-"""What the three pictures show is what the theory computes."""
+"""What the picture of phi shows is what the theory computes."""
 
 import io
 
@@ -6,16 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from dualfocal.losses import dual_focal_loss
-from dualfocal.plots.theory import (
-    draw_minimisers,
-    jump_figure,
-    minimiser_curves,
-    minimiser_figure,
-    phi_figure,
-    target_loss,
-)
-from dualfocal.theory import dual_focal_minimiser, phi, regions
+from dualfocal.plots.theory import phi_figure
+from dualfocal.theory import phi, regions
 
 
 def points(axis, marker: str):
@@ -44,50 +36,3 @@ def test_figure_1(gamma, c) -> None:
         pytest.approx(of, abs=1e-9) for of in wanted
     ]
     figure.savefig(io.BytesIO(), format="svg")
-
-
-def test_minimiser_curves_are_of_exact_minimisers() -> None:
-    curves = minimiser_curves("dual_focal", [2.0], (0.6, 0.4), points=40)
-    e, q = float(curves.posterior[20]), float(curves.confidence[2.0][20])
-    assert q == pytest.approx(max(dual_focal_minimiser([e, 0.6 * (1 - e), 0.4 * (1 - e)], 2.0).q))
-    assert np.isnan(curves.confidence[2.0]).sum() == 1  # one change of order, at a posterior near 0.4
-    assert curves.posterior[np.isnan(curves.confidence[2.0])] == pytest.approx(0.41, abs=0.03)
-    focal = minimiser_curves("focal", [2.0], points=10)
-    assert bool((focal.confidence[2.0] < focal.posterior).all())
-
-
-def test_minimiser_figure() -> None:
-    figure = minimiser_figure((1.0, 5.0))
-    left, right = figure.axes
-    assert [axis.get_title() for axis in (left, right)] == ["focal loss", "dual focal loss"]
-    styles = [line.get_linestyle() for line in right.lines[1:]]
-    assert len(set(styles)) == len(styles) == 2  # they read in grey
-    figure.savefig(io.BytesIO(), format="svg")
-    with pytest.raises(ValueError, match="at most 5 gammas can be told apart, got 6"):
-        draw_minimisers(left, minimiser_curves("focal", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], points=3), "", "black")
-
-
-def test_jumps() -> None:
-    figure = jump_figure(5.0, (0.7, 0.3))
-    (axis,) = figure.axes
-    ends = points(axis, "o")
-    assert [x for x, _ in ends] == pytest.approx([0.3 / 1.3, 0.3 / 1.3, 0.7 / 1.7, 0.7 / 1.7])
-    # At the tie itself the class beside is no rival: the filled dot, the lower end.
-    at = 0.7 / 1.7
-    expected = -np.log(at) * (1 - at + 0.3 * (1 - at)) ** 5, -np.log(at)
-    assert [y for _, y in ends[2:]] == pytest.approx(expected, rel=1e-6)
-    assert "0.232 to 0.887" in " ".join(text.get_text() for text in axis.texts)
-    figure.savefig(io.BytesIO(), format="svg")
-
-
-def test_the_jump_of_two_classes() -> None:
-    low, high = target_loss("dual_focal", np.array([0.499, 0.501]), np.ones(1), 5.0)
-    assert (low, high) == pytest.approx((0.022, 0.684), abs=5e-4)
-    assert "two classes" in jump_figure(5.0, (1.0,)).axes[0].get_xlabel()
-
-
-def test_target_loss_is_the_loss() -> None:
-    p_k, rivals = np.array([0.1, 0.25, 0.5, 0.9]), np.array([0.3, 0.7])
-    p = torch.from_numpy(np.concatenate([p_k[:, None], (1 - p_k[:, None]) * rivals], 1))
-    expected = dual_focal_loss(p.log(), torch.zeros(4, dtype=torch.long), 3.0, reduction="none")
-    np.testing.assert_allclose(target_loss("dual_focal", p_k, rivals, 3.0), expected)

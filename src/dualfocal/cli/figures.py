@@ -2,16 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
 from dualfocal._checks import did_you_mean
-from dualfocal.cli._common import bad_input_ends, consoles
-
-if TYPE_CHECKING:
-    from dualfocal.plots.entries import Setting
+from dualfocal.cli._common import bad_input_ends, consoles, say
 
 NAMES = ("phi", "reliability", "corp", "metrics", "training", "logits", "rival")  # of paper.figures, which loads slowly
 FORMATS = ("pdf", "png", "svg")
@@ -55,6 +52,7 @@ def figures(
     with bad_input_ends():
         names = _chosen("--only", only, NAMES)
         suffixes = _chosen("--format", formats, FORMATS)
+        from dualfocal.paper.figures import draw_figures
         from dualfocal.plots.entries import gather
 
         settings, unfinished = gather(runs or [])
@@ -62,64 +60,53 @@ def figures(
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"--out: {out} cannot be made: {error.strerror}") from error
-        columns = (TextColumn("{task.description}"), BarColumn())
-        with Progress(*columns, console=errors, transient=True) as bar:
-            written, left_out = _draw(names, settings, out, suffixes, dpi, bar)
+        with Progress(TextColumn("{task.description}"), BarColumn(), console=errors, transient=True) as bar:
+            task = bar.add_task("figures")
+            drawings = draw_figures(
+                settings,
+                names,
+                out,
+                formats=suffixes,
+                dpi=dpi,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )
+    written = [drawing for drawing in drawings if drawing.files]
+    left_out = [drawing for drawing in drawings if not drawing.files]
     if as_json:
-        skipped = [{"run": str(path), "why": why} for path, why in unfinished.items()]
-        record = {"schema": 1, "written": written, "left_out": left_out, "runs_left_out": skipped}
-        print(json.dumps(record, indent=2))
+        content = {
+            "schema": 1,
+            "written": [
+                {
+                    "figure": drawing.name,
+                    "setting": drawing.setting,
+                    "paper": drawing.figure.number,
+                    "shows": drawing.figure.shows,
+                    "files": list(map(str, drawing.files)),
+                }
+                for drawing in written
+            ],
+            "left_out": [
+                {"figure": drawing.name, "setting": drawing.setting, "why": drawing.why_not} for drawing in left_out
+            ],
+            "runs_left_out": [{"run": str(path), "why": why} for path, why in unfinished.items()],
+        }
+        print(json.dumps(content, indent=2))
     for path, why in unfinished.items():
-        printer.print(f"Run left out: {path} {why}", markup=False, highlight=False, soft_wrap=True)
-    for figure in written:
-        files = ", ".join(figure["files"])
-        line = f"Written: {files} ({figure['paper']}, {figure['shows']})"
-        printer.print(line, markup=False, highlight=False, soft_wrap=True)
-    for figure in left_out:
-        of = f" of {figure['setting']}" if figure["setting"] else ""
-        line = f"Left out: {figure['figure']}{of}: {figure['why']}"
-        printer.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(printer, f"Run left out: {path} {why}")
+    for drawing in written:
+        figure = drawing.figure
+        say(printer, f"Written: {', '.join(map(str, drawing.files))} ({figure.number}, {figure.shows})")
+    for drawing in left_out:
+        setting = f" of {drawing.setting}" if drawing.setting else ""
+        say(printer, f"Left out: {drawing.name}{setting}: {drawing.why_not}")
     if not written or (runs and not settings):
         raise typer.Exit(1)
 
 
 def _chosen(option: str, text: str | None, known: tuple[str, ...]) -> list[str]:
-    """The names in a list with commas, in the order of what there is."""
+    """The names in a comma-separated list, in the order of ``known``."""
     given = [name.strip() for name in text.split(",")] if text is not None else list(known)
     for name in given:
         if name not in known:
             raise ValueError(f"{option} takes {', '.join(known)}; got {name!r}{did_you_mean(name, known)}")
     return [name for name in known if name in given]
-
-
-def _draw(
-    names: list[str], settings: list["Setting"], out: Path, suffixes: list[str], dpi: int, bar: Progress
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Each figure once, or once for each setting."""
-    from dualfocal.paper.figures import FIGURES, CannotDrawError
-    from dualfocal.plots import save
-
-    wanted: list[tuple[str, Setting | None]] = []
-    for name in names:
-        wanted += [(name, None)] if FIGURES[name].from_runs is None or not settings else [(name, of) for of in settings]
-    written, left_out = [], []
-    for name, setting in bar.track(wanted, description="figures"):
-        figure = FIGURES[name]
-        title = None if setting is None else setting.title
-        stem = name if setting is None else f"{setting.stem}-{name}"
-        try:
-            if figure.alone is not None:
-                drawn = figure.alone()
-            elif setting is None or figure.from_runs is None:
-                raise CannotDrawError("it needs finished runs")
-            else:
-                drawn = figure.from_runs(setting)
-        except CannotDrawError as error:
-            left_out.append({"figure": name, "setting": title, "why": str(error)})
-            continue
-        files = [out / f"{stem}.{suffix}" for suffix in suffixes]
-        for file in files:
-            save(drawn, file, dpi=dpi)
-        told = {"paper": figure.number, "shows": figure.shows, "files": [str(file) for file in files]}
-        written.append({"figure": name, "setting": title, **told})
-    return written, left_out

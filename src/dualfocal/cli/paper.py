@@ -9,14 +9,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dualfocal.cli._common import bad_input_ends, consoles
+from dualfocal.cli._common import bad_input_ends, consoles, say
 from dualfocal.cli.figures import figures
 from dualfocal.cli.reproduce import reproduce
 from dualfocal.cli.theory import theory
-from dualfocal.paper.errata import OUT_OF_SCOPE, Erratum, find_errata
+from dualfocal.paper.errata import OUT_OF_SCOPE, find_errata
 
 WIDTH = 80  # longer lines are hard to read
 INDENT = 4
+HEADING = "bold underline"
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -40,7 +41,7 @@ def errata(
 
     For each: where it stands, what is inconsistent, what is done here, and what gives the published behaviour, to be
     copied: a command, or Python with names from `dualfocal.losses`, `.metrics`, `.calibrators`, `.models`,
-    `.paper.recipes` and `.paper.published`. A `preset(NAME, SETTINGS)` is `dualfocal train NAME --set SETTING ...`.
+    `.train.presets` and `.paper.published`. A `preset(NAME, SETTINGS)` is `dualfocal train NAME --set SETTING ...`.
     Tables are numbered in the order of the paper. At the end: what the paper only cites, and is not here.
 
         dualfocal paper errata
@@ -51,44 +52,33 @@ def errata(
     """
     out, _ = consoles(as_json)
     with bad_input_ends():
-        found = find_errata(keys or ())
+        groups = find_errata(keys or ())
     out_of_scope = [] if keys else list(OUT_OF_SCOPE)
     if as_json:
-        records = [{"kind": kind, **asdict(erratum)} for kind, some in found.items() for erratum in some]
+        records = [{"kind": kind, **asdict(erratum)} for kind, group in groups.items() for erratum in group]
         print(json.dumps({"schema": 1, "errata": records, "out_of_scope": out_of_scope}, indent=2))
         return
-    for kind, some in found.items():
-        _print_line(out, kind, "bold underline")
-        out.print()
-        for erratum in some:
-            _print_erratum(out, erratum)
+    for kind, group in groups.items():
+        say(out, f"{kind}\n", HEADING)
+        for erratum in group:
+            out.print(Text.assemble((erratum.key, "bold"), "  ", (erratum.where, "dim")), soft_wrap=True)
+            _print_paragraph(out, "", erratum.what)
+            _print_paragraph(out, "Here: ", erratum.ours)
+            _print_paragraph(out, "As published: ", "" if erratum.option else "no option")
+            if erratum.option:  # to be copied, so never broken into lines
+                say(out, " " * (INDENT + 2) + erratum.option, "cyan")
+            out.print()
     if out_of_scope:
-        _print_line(out, "only cited by the paper, not here", "bold underline")
-        out.print()
-        for cited in out_of_scope:
-            _print_text(out, "- ", cited, hanging=2)
+        say(out, "only cited by the paper, not here\n", HEADING)
+    for method in out_of_scope:
+        _print_paragraph(out, "- ", method, hanging=2)
 
 
-def _print_erratum(out: Console, erratum: Erratum) -> None:
-    out.print(Text.assemble((erratum.key, "bold"), "  ", (erratum.where, "dim")), soft_wrap=True)
-    _print_text(out, "", erratum.what)
-    _print_text(out, "Here: ", erratum.ours)
-    _print_text(out, "As published: ", "" if erratum.option else "no option")
-    if erratum.option:  # to be copied, so never broken into lines
-        _print_line(out, " " * (INDENT + 2) + erratum.option, "cyan")
-    out.print()
-
-
-def _print_text(out: Console, label: str, text: str, hanging: int = 0) -> None:
-    """A paragraph, indented; wrapped here, as rich would fill its lines with blanks."""
+def _print_paragraph(out: Console, label: str, text: str, hanging: int = 0) -> None:
+    """Print an indented paragraph; wrapped here, because rich would fill its lines with blanks."""
     first, others = " " * INDENT, " " * (INDENT + hanging)
     width = min(WIDTH, out.width)
     lines = fill(label + text, width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
     shown = Text(lines)
     shown.stylize("italic", 0, INDENT + len(label))
     out.print(shown, soft_wrap=True)
-
-
-def _print_line(out: Console, line: str, style: str) -> None:
-    """As it is: brackets are of intervals and lists, not markup."""
-    out.print(Text(line, style=style), soft_wrap=True)

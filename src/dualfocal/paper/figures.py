@@ -5,8 +5,10 @@ one data set and model make a *setting*, and those of it that differ in their se
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -24,11 +26,13 @@ from dualfocal.plots import (
     reliability_panels,
     rival_boxplot,
     rival_probabilities,
+    save,
     t_interval,
 )
 from dualfocal.plots.entries import Entry, Setting
 from dualfocal.plots.metric_bars import LEVEL
 from dualfocal.plots.style import one_axis
+from dualfocal.plots.theory import phi_figure
 from dualfocal.runs import Run
 from dualfocal.runs.layout import LOG, PREDICTIONS
 
@@ -36,24 +40,70 @@ METRICS = {"ece": "ECE", "adaptive_ece": "AdaECE", "classwise_ece": "classwise E
 
 
 class CannotDrawError(ValueError):
-    """What the runs lack for a figure."""
+    """The runs lack what a figure needs."""
 
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure of the paper, and how it is drawn: from the runs of a setting, or from nothing."""
+    """A figure of the paper, and the function that draws it."""
 
     number: str
-    label: str  # in the paper's source
     shows: str
-    from_runs: Callable[[Setting], Figure] | None = None
-    alone: Callable[[], Figure] | None = None
+    draw: Callable[..., Figure]  # of a Setting, or of nothing
+    needs_runs: bool = True
 
 
-def _phi() -> Figure:
-    from dualfocal.plots.theory import phi_figure  # not before it is wanted: the others need no theory
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that was drawn, or the reason why it was not."""
 
-    return phi_figure()
+    name: str  # in FIGURES
+    figure: PaperFigure
+    setting: str | None  # data set and model
+    files: list[Path]
+    why_not: str = ""
+
+
+def draw_figures(
+    settings: Sequence[Setting],
+    names: Iterable[str],
+    out: Path,
+    *,
+    formats: Iterable[str] = ("pdf", "png"),
+    dpi: float = 200,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Drawing]:
+    """Draw figures of the paper, each once for each setting, and write them.
+
+    Args:
+        settings: the runs, as :func:`~dualfocal.plots.entries.gather` finds them.
+        names: of :data:`FIGURES`.
+        out: an existing folder.
+        formats: endings of the files, ``"pdf"``, ``"png"``, ``"svg"``.
+        dpi: dots per inch of a PNG.
+        progress: called with how many are done, and of how many.
+    """
+    once: list[Setting | None] = [None]
+    wanted = [(name, setting) for name in names for setting in (settings if FIGURES[name].needs_runs else ()) or once]
+    drawings = []
+    for done, (name, setting) in enumerate(wanted):
+        if progress is not None:
+            progress(done, len(wanted))
+        figure = FIGURES[name]
+        title = None if setting is None else setting.title
+        try:
+            if figure.needs_runs and setting is None:
+                raise CannotDrawError("it needs finished runs")
+            drawn = figure.draw(setting) if figure.needs_runs else figure.draw()
+        except CannotDrawError as error:
+            drawings.append(Drawing(name, figure, title, [], str(error)))
+            continue
+        stem = name if setting is None else f"{setting.stem}-{name}"
+        files = [out / f"{stem}.{ending}" for ending in formats]
+        for file in files:
+            save(drawn, file, dpi=dpi)
+        drawings.append(Drawing(name, figure, title, files))
+    return drawings
 
 
 def _reliability(setting: Setting) -> Figure:
@@ -76,13 +126,10 @@ def _metrics(setting: Setting) -> Figure:
         for run, record in zip(entry.runs.values(), records[entry.label], strict=True):
             if not record.get("inference"):
                 raise CannotDrawError(f"the result of {run.path} has no floors")
-    panels = {}
-    for metric, name in METRICS.items():
-        bars = {}
-        for label, of in records.items():
-            values = tuple(float(record[metric]) for record in of)
-            bars[label] = MetricBar(values, t_interval(values), _mean_floor(of, metric))
-        panels[name] = bars
+    panels: dict[str, dict[str, MetricBar]] = {name: {} for name in METRICS.values()}
+    for (metric, name), (label, of) in product(METRICS.items(), records.items()):
+        values = tuple(float(record[metric]) for record in of)
+        panels[name][label] = MetricBar(values, t_interval(values), _mean_floor(of, metric))
     interval = f"{100 * LEVEL:.0f} % t-interval of the mean"
     single = [label for label, of in records.items() if len(of) == 1]
     remark = f"Test part, before temperature scaling; {setting.numbers_of_seeds}. Intervals are over seeds."
@@ -118,7 +165,8 @@ def _training(setting: Setting) -> Figure:
         remark += "\nThe test part was not logged (test_each_epoch=true does that)."
     missing = {entry.label: len(entry.runs) - len(_logged(entry, f"{part}_ece")) for entry in setting.entries}
     if any(missing.values()):
-        remark += f"\nNot logged by {', '.join(_runs(n, label) for label, n in missing.items() if n)}."
+        runs = [f"{number} run{'s' * (number > 1)} of {label}" for label, number in missing.items() if number]
+        remark += f"\nNot logged by {', '.join(runs)}."
     with one_axis(setting.title, remark, legend=True) as (figure, axis):
         ece_over_training(axis, curves, setting.looks, part="test" if part == "test" else "validation", floors=floors)
     return figure
@@ -147,10 +195,6 @@ def _logged(entry: Entry, name: str) -> tuple[tuple[float, ...], ...]:
     return tuple(values for values in found if len(values) == entry.recipe.epochs)
 
 
-def _runs(number: int, label: str) -> str:
-    return f"{number} run{'s' * (number > 1)} of {label}"
-
-
 def _with_predictions(setting: Setting) -> dict[str, Run]:
     """The first run of each entry."""
     runs = {entry.label: entry.first for entry in setting.entries}
@@ -161,16 +205,16 @@ def _with_predictions(setting: Setting) -> dict[str, Run]:
 
 
 def _mean_floor(records: Sequence[dict[str, Any]], metric: str) -> float:
-    """What calibrated models would show, over the seeds."""
+    """The noise floor of a metric, its mean over the seeds."""
     return statistics.fmean(record["inference"]["floors"][metric]["mean"] for record in records)
 
 
 FIGURES: dict[str, PaperFigure] = {
-    "phi": PaperFigure("figure 1", "fig:methodology", "phi of focal and dual focal loss", alone=_phi),
-    "reliability": PaperFigure("figure 2", "fig:Reliability Diagram", "reliability diagrams", _reliability),
-    "corp": PaperFigure("figure 2", "fig:Reliability Diagram", "reliability diagrams without bins (CORP)", _corp),
-    "metrics": PaperFigure("figure 3", "fig:other_metrics", "ECE, AdaECE and classwise ECE with intervals", _metrics),
-    "training": PaperFigure("figure 4a", "fig:test_ece_epochs", "ECE over training", _training),
-    "logits": PaperFigure("figure 4b", "fig:maximum logits", "histograms of maximum logits", _logits),
-    "rival": PaperFigure("figure 4c", "fig:distribution_pk_pj", "box plot of q_j(x)", _rival),
+    "phi": PaperFigure("figure 1", "phi of focal and dual focal loss", phi_figure, needs_runs=False),
+    "reliability": PaperFigure("figure 2", "reliability diagrams", _reliability),
+    "corp": PaperFigure("figure 2", "reliability diagrams without bins (CORP)", _corp),
+    "metrics": PaperFigure("figure 3", "ECE, AdaECE and classwise ECE with intervals", _metrics),
+    "training": PaperFigure("figure 4a", "ECE over training", _training),
+    "logits": PaperFigure("figure 4b", "histograms of maximum logits", _logits),
+    "rival": PaperFigure("figure 4c", "box plot of q_j(x)", _rival),
 }

@@ -32,8 +32,7 @@ class Foreign:
     """Where foreign images are, and where a model looks at them."""
 
     data_root: Root = None
-    device: str | None = None
-    """None: a GPU if there is one."""
+    device: str | None = None  # None: a GPU if there is one
     progress: Progress | None = None
 
     def check(self) -> None:

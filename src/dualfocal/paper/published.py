@@ -110,45 +110,34 @@ class Table:
         return replace(self, cells=cells, metric=metrics[0] if len(metrics) == 1 else None)
 
 
-@dataclass(frozen=True)
-class Published:
-    """All tables of the paper."""
-
-    source: str
-    tables: tuple[Table, ...]
-
-    def table(self, name: str) -> Table:
-        """A table by its number, as ``"table1"``, or by its name, as ``"ece"``."""
-        known = {table.key: table for table in self.tables} | {table.name: table for table in self.tables}
-        if name not in known:
-            names = ", ".join(f"{table.key} ({table.name})" for table in self.tables)
-            raise ValueError(f"the paper's tables are {names}; got {name!r}{did_you_mean(name, known)}")
-        return known[name]
-
-
 @cache
-def load_published() -> Published:
-    """The paper's tables, read once."""
+def published_tables() -> tuple[Table, ...]:
+    """All tables of the paper, read once."""
     file = json.loads((resources.files("dualfocal.paper") / "published.json").read_text("utf-8"))
     tables = []
     for key, table in file["tables"].items():
-        # A cell says its metric and unit only where they are not the table's.
+        # A cell has its metric and unit only where they are not the table's.
         shared = {"metric": table["metric"], "unit": table["unit"]}
         cells = tuple(Cell(**(shared | cell)) for cell in table["cells"])
         tables.append(Table(key=key, **(table | {"notes": tuple(table["notes"]), "cells": cells})))
-    return Published(file["source"], tuple(tables))
+    return tuple(tables)
 
 
 def published(name: str) -> Table:
-    """A table of the paper, by number or name.
+    """A table of the paper, by number, as ``"table1"``, or by name, as ``"ece"``.
 
     >>> published("table1").title
     'ECE before and after temperature scaling'
 
     Raises:
-        ValueError: no such table, with the nearest name.
+        ValueError: there is no such table; the message has the nearest name.
     """
-    return load_published().table(name)
+    tables = published_tables()
+    known = {table.key: table for table in tables} | {table.name: table for table in tables}
+    if name not in known:
+        names = ", ".join(f"{table.key} ({table.name})" for table in tables)
+        raise ValueError(f"the paper's tables are {names}; got {name!r}{did_you_mean(name, known)}")
+    return known[name]
 
 
 def _values(cells: Iterable[Cell], name: str) -> list[str]:

@@ -14,7 +14,17 @@ from dualfocal.train.presets import EXCEPTIONS, GAMMA, images, texts
 # In the authors' code the ablation's means are one number per batch.
 RIVALS = {"mean2": "batch_mean2", "mean3": "batch_mean3", "mean_all": "batch_mean_all"}
 KDE_STRENGTH = {"cifar10": 0.3, "cifar100": 0.5}
+# Milliseconds of a step of 128 images of 32 x 32 on one H200, benchmarks/results/train_step_gpu.csv.
+STEP = {"resnet50": 6.73, "wide_resnet26_10": 11.16, "densenet121": 12.61}
+STEPS = {"cifar10": 352, "cifar100": 352}  # per epoch
 TRAINED_BY = ("rival", "gamma")  # variants that are trained differently; others are read off the same run
+# By table and method: names and settings of trainings that the paper lacks.
+EXTRAS = {
+    ("ece", "cross_entropy"): {f"decay {decay}": [f"weight_decay={decay}"] for decay in ("1e-4", "1e-3")},
+    ("adafocal", "ada_focal"): {"switch": ["loss.variant=switch"]},
+    ("adafocal", "ada_dual_focal"): {"working": ["loss.frozen=false"]},
+    ("kde_xe", "dual_focal"): {"as run": ["model=resnet110"]},  # the larger net that the authors took
+}
 
 
 @dataclass(frozen=True)
@@ -26,10 +36,8 @@ class Training:
     method: str
     variant: str | None
     recipe: Recipe
-    extra: bool = False
-    """Not in the paper: beside what it has."""
-    common: bool = False
-    """Whether the variant is the one that other tables train, too: gamma 5 of ResNet-50, the rival of the method."""
+    extra: bool = False  # not in the paper
+    common: bool = False  # whether other tables train this variant, too: gamma 5 of ResNet-50, the method's rival
 
     @property
     def label(self) -> str:
@@ -40,6 +48,19 @@ class Training:
     def name(self) -> str:
         """The same for the same training, whatever the table: without the variant where that is common."""
         return self.label.removesuffix(f" {self.variant}") if self.common else self.label
+
+    @property
+    def special(self) -> str:
+        """The settings that the paper has for this training alone; empty: none."""
+        exceptions = EXCEPTIONS.get((self.data, self.model, self.method), {})
+        return ", ".join(f"{name} {value}" for name, value in exceptions.items() if name in ("epochs", "lr"))
+
+    @property
+    def hours(self) -> float | None:
+        """Duration on one H200, by measured steps; None: not measured."""
+        if self.model not in STEP or self.data not in STEPS:
+            return None
+        return round(self.recipe.epochs * STEPS[self.data] * STEP[self.model] / 3.6e6, 2)
 
 
 def trainings(table: Table, *, epochs_scale: float = 1.0, extras: bool = False) -> dict[str, Training]:
@@ -103,11 +124,7 @@ def _recipe(table: Table, cell: Cell, variant: str | None) -> Recipe:
         recipe = recipe.with_settings(["data.published_test_mismatch=true"])
     if variant is None:
         return recipe
-    if table.variant == "rival":
-        constant = variant.replace(".", "").isdigit()
-        changed = recipe.with_settings([f"loss.rival={variant if constant else RIVALS.get(variant, variant)}"])
-    else:
-        changed = recipe.with_settings([f"loss.gamma={variant}"])
+    changed = recipe.with_settings([f"loss.{table.variant}={RIVALS.get(variant, variant)}"])
     return recipe if with_defaults(changed) == with_defaults(recipe) else changed
 
 
@@ -142,18 +159,7 @@ def _kde_recipe(cell: Cell) -> Recipe:
 
 
 def _extras(table: Table, training: Training) -> Mapping[str, list[str]]:
-    if table.name == "adafocal" and training.method == "ada_focal":
-        return {"switch": ["loss.variant=switch"]}
-    if table.name == "adafocal" and training.method == "ada_dual_focal":
-        return {"working": ["loss.frozen=false"]}
-    if table.name == "kde_xe" and training.model == "resnet110_kde" and training.method == "dual_focal":
-        return {"as run": ["model=resnet110"]}  # the larger net that the authors took
-    if table.name == "ece" and training.method == "cross_entropy" and training.data != "20newsgroups":
-        return {f"decay {decay}": [f"weight_decay={decay}"] for decay in ("1e-4", "1e-3")}
-    return {}
-
-
-def exceptions(training: Training) -> str:
-    """What the paper says of this training alone, if it does."""
-    special = EXCEPTIONS.get((training.data, training.model, training.method), {})
-    return ", ".join(f"{name} {value}" for name, value in special.items() if name in ("epochs", "lr"))
+    """The settings of the extra trainings beside one of the paper's."""
+    if training.data == "20newsgroups" or (table.name == "kde_xe" and training.model != "resnet110_kde"):
+        return {}
+    return EXTRAS.get((table.name, training.method), {})

@@ -1,0 +1,212 @@
+"""Our numbers beside the published ones: a row for each cell of a table."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import t as student
+
+from dualfocal.metrics import kde_ece
+from dualfocal.metrics.evaluation import finite
+from dualfocal.paper.foreign import STAGES, Foreign
+from dualfocal.paper.published import Cell, Table
+from dualfocal.paper.trainings import TRAINED_BY, Training
+from dualfocal.runs import Run, RunError
+from dualfocal.runs.layout import RESULT
+
+HEADINGS = ("training", "number", "published", "ours", "floor", "seeds", "one more run", "agrees")
+LEVEL = 0.9
+FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")  # metrics that have one
+# The largest value there is, of what is no share of samples or of probability.
+LARGEST = {"nll": math.inf, "brier": 2.0, "rbs": math.sqrt(2), "kde_ece": 2.0}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell of the paper, or one that it lacks, and the numbers of our finished runs."""
+
+    training: Training
+    metric: str
+    stage: str | None
+    variant: str | None
+    published: Cell | None
+    ours: list[float]  # one for each of the seeds
+    temperatures: list[float]  # likewise, after scaling
+    published_error: Cell | None = None  # the standard error of a published mean
+    seeds: tuple[int, ...] = ()
+    floors: list[float] = field(default_factory=list)  # expected of calibrated models with the same confidences
+
+    def of_seeds(self, seeds: Collection[int]) -> "Row":
+        """The same row with the runs of some seeds only."""
+        kept = [seed in seeds for seed in self.seeds]
+        return dataclasses.replace(
+            self,
+            ours=list(compress(self.ours, kept)),
+            temperatures=list(compress(self.temperatures, kept)),
+            seeds=tuple(compress(self.seeds, kept)),
+            floors=list(compress(self.floors, kept)),
+        )
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds."""
+        return statistics.mean(self.ours) if self.ours else math.nan
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the mean, over the seeds; None: that takes two."""
+        return statistics.stdev(self.ours) / math.sqrt(len(self.ours)) if len(self.ours) > 1 else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Where one more run would fall, 90 % of the time; None: that takes two seeds."""
+        number = len(self.ours)
+        if number < 2:
+            return None
+        quantile = float(student.ppf((1 + LEVEL) / 2, number - 1))
+        half = quantile * statistics.stdev(self.ours) * math.sqrt(1 + 1 / number)
+        return max(self.mean - half, 0.0), min(self.mean + half, LARGEST.get(self.metric, 1.0))
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the published run could be one of ours; None: unknown, as where any could, or a mean of several."""
+        interval, anything = self.interval, (0.0, LARGEST.get(self.metric, 1.0))
+        if self.published is None or self.published_error is not None or interval is None or interval == anything:
+            return None
+        return interval[0] <= self.published.value <= interval[1]
+
+    def cells(self) -> list[str]:
+        """The row as text, one cell for each of :data:`HEADINGS`, with numbers as the paper prints them."""
+        variant = None if self.variant == self.training.variant else self.variant
+        number = " ".join(part for part in (self.metric, self.stage and f"{self.stage} T", variant) if part)
+        unit = "number" if self.metric == "rbs" else "percent"
+        theirs = ""
+        if self.published is not None:
+            unit, theirs = self.published.unit, self.published.printed
+
+        def text(value: float) -> str:
+            return f"{value:.4f}" if unit == "number" else f"{100 * value:.2f}"
+
+        ours = "" if math.isnan(self.mean) else text(self.mean)
+        if self.published_error is not None:
+            theirs += f" ± {self.published_error.printed}"
+            ours += "" if self.standard_error is None else f" ± {text(self.standard_error)}"
+        if self.published is not None and self.published.temperature is not None:
+            theirs += f" ({self.published.temperature:.1f})"
+        if self.temperatures:
+            ours += f" ({' to '.join(f'{t:.1f}' for t in sorted({min(self.temperatures), max(self.temperatures)}))})"
+        floor = text(statistics.mean(self.floors)) if self.floors else ""
+        one_more = "" if self.interval is None else " to ".join(map(text, self.interval))
+        agrees = {True: "yes", False: "no", None: ""}[self.agrees]
+        return [self.training.label, number, theirs, ours, floor, str(len(self.ours)), one_more, agrees]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; numbers are fractions."""
+        return {
+            "training": self.training.label,
+            "metric": self.metric,
+            "stage": self.stage,
+            "variant": self.variant,
+            "published": None if self.published is None else self.published.value,
+            "erratum": None if self.published is None else self.published.erratum,
+            "seeds": list(self.seeds),
+            "ours": [finite(value) for value in self.ours],
+            "floors": self.floors,
+            "standard_error": self.standard_error,
+            "published_standard_error": None if self.published_error is None else self.published_error.value,
+            "temperatures": self.temperatures,
+            "published_temperature": None if self.published is None else self.published.temperature,
+            "interval": None if self.interval is None else list(self.interval),
+            "agrees": self.agrees,
+        }
+
+
+def rows_of(
+    table: Table, trainings: dict[str, Training], runs: dict[tuple[str, int], Path], foreign: Foreign | None = None
+) -> list[Row]:
+    """Return a row for each number that the table has of these trainings, and for each extra training.
+
+    Args:
+        table: with misplaced cells where they belong, see :meth:`~dualfocal.paper.published.Table.as_meant`.
+        trainings: by name.
+        runs: folders by name, as in ``trainings``, and seed; runs that are not finished are left out of the means.
+        foreign: scores the images of other data sets, where the scores have not been kept.
+    """
+    rows = []
+    for name, training in trainings.items():
+        folders = {seed: Run(path) for (key, seed), path in sorted(runs.items()) if key == name}
+        seeds = tuple(seed for seed, run in folders.items() if run.result is not None)
+        finished = [folders[seed] for seed in seeds]
+        for metric, stage, variant, cell in _numbers(table, training):
+            values = [value_of(run, metric, stage, variant, foreign) for run in finished]
+            temperatures = [_temperature(run) for run in finished] if stage == "after" else []
+            error = None
+            if variant == "mean" and cell is not None:
+                same = {"method": cell.method, "metric": metric, "stage": stage, "variant": "standard_error"}
+                error = table.find(data=cell.data, model=cell.model, **same)[0]
+            has_floor = finished if metric in FLOORS else []
+            floors = [_number(run, *_place(stage), "inference", "floors", metric, "mean") for run in has_floor]
+            rows.append(Row(training, metric, stage, variant, cell, values, temperatures, error, seeds, floors))
+    return rows
+
+
+def _numbers(table: Table, training: Training) -> list[tuple[str, str | None, str | None, Cell | None]]:
+    """Metric, stage, variant and cell of each number that the table has of a training, or should have."""
+    if training.extra and table.name != "kde_xe":
+        return [(table.metric or "ece", stage, None, None) for stage in STAGES]
+    cells = table.find(data=training.data, model=training.model, method=training.method)
+    if table.variant in TRAINED_BY:
+        cells = [cell for cell in cells if cell.variant == training.variant]
+    # A standard error stands beside its mean.
+    numbers = [(cell.metric, cell.stage, cell.variant, cell) for cell in cells if cell.variant != "standard_error"]
+    more: list[tuple[str, str | None, str | None, None]] = []
+    if table.name == "rbs":  # in both readings
+        more = [("rbs", cell.stage, cell.variant, None) for cell in cells]
+    elif table.name == "ablation":  # the columns that the text promises
+        more = [("ece", "after", training.variant, None), ("classwise_ece", "before", training.variant, None)]
+    elif table.name == "ood_auroc":  # by the other score, too
+        more = [("ood_auroc_max_prob", cell.stage, cell.variant, None) for cell in cells]
+    return [*numbers, *more]
+
+
+def value_of(
+    run: Run, metric: str, stage: str | None, variant: str | None = None, foreign: Foreign | None = None
+) -> float:
+    """A number of a finished run; after scaling, by the temperature with the least validation ECE, as published."""
+    if metric.startswith("ood_auroc"):
+        assert variant is not None
+        score = "max_prob" if metric.endswith("max_prob") else "entropy"
+        return float((foreign or Foreign()).scores(run, variant)["auroc"][stage or "before"][score])
+    if metric == "kde_ece":
+        logits, target = run.predictions()
+        return float(kde_ece(logits / _temperature(run) if stage == "after" else logits, target))
+    where = _place(stage)
+    return 1 - _number(run, *where, "error") if metric == "accuracy" else _number(run, *where, metric)
+
+
+def _place(stage: str | None) -> tuple[str, ...]:
+    return ("calibrated", "temperature_ece", "test") if stage == "after" else ("test",)
+
+
+def _temperature(run: Run) -> float:
+    return _number(run, "calibrated", "temperature_ece", "temperature")
+
+
+def _number(run: Run, *where: str) -> float:
+    """What stands at a place of the result.
+
+    Raises:
+        RunError: nothing, or no number.
+    """
+    found: Any = run.result
+    try:
+        for key in where:
+            found = found[key]
+        return float(found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{run.path / RESULT}: is damaged, it has no number at {' '.join(where)}") from error
