@@ -16,7 +16,6 @@ from pathlib import Path
 
 import torch
 from _measure import show
-from dualfocal.runs.layout import CHECKPOINT
 from rich.progress import track
 from safetensors import safe_open
 from torch import Tensor, nn
@@ -26,6 +25,7 @@ from dualfocal import dual_focal_loss
 from dualfocal.data import load_data
 from dualfocal.models import make_model
 from dualfocal.runs import Run
+from dualfocal.runs.layout import CHECKPOINT
 
 LOSSES = {
     "dual focal, gamma 5": lambda logits, target: dual_focal_loss(logits, target, gamma=5, reduction="sum"),
