@@ -4,8 +4,6 @@ import os
 import shlex
 from pathlib import Path
 
-import platformdirs
-
 from dualfocal.data.sources import OFFICIAL, get_official
 
 VARIABLE = "DUALFOCAL_DATA"
@@ -28,6 +26,8 @@ def data_root(root: Root = None) -> Path:
 
 def cache_folder() -> Path:
     """Return the user's cache folder, by the customs of the system."""
+    import platformdirs  # late: torch and numpy are all that importing us needs
+
     return platformdirs.user_cache_path("dualfocal")
 
 
