@@ -5,7 +5,7 @@ one data set and model make a *setting*, and those of it that differ in their se
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -69,7 +69,7 @@ def draw_figures(
     names: Iterable[str],
     out: Path,
     *,
-    formats: Iterable[str] = ("pdf", "png"),
+    formats: Collection[str] = ("pdf", "png"),
     dpi: float = 200,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Drawing]:

@@ -1,0 +1,62 @@
+"""A table planned and run from Python."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dualfocal.paper import reproduce
+from dualfocal.paper.reproduce import plan
+
+ONE = {"dataset": ["cifar10"], "model": ["resnet50"], "method": ["dual_focal"]}
+
+
+def test_a_shorter_schedule_and_a_changed_recipe_have_names_of_their_own(tmp_path: Path) -> None:
+    planned = plan("table1", only=ONE, seeds=[3], epochs_scale=0.2, settings=["lr=0.05"], out=tmp_path)
+    assert planned.study.title.endswith("SHORTENED to 0.2 of the paper's epochs, CHANGED: lr=0.05")
+    [folder] = planned.study.folders(tmp_path).values()
+    assert folder.name.startswith("cifar10_resnet50_dual_focal_x0.2_set-")
+    assert folder.name.endswith("-seed3")
+    assert [file.suffix for file in planned.files()] == [".md", ".json"]
+    assert all(file.name.startswith("table1-x0.2-set-") for file in planned.files())
+    assert [(t.recipe.epochs, t.recipe.lr) for t in planned.trainings.values()] == [(70, 0.05)]
+
+
+def test_extras_are_trained_on_request_only() -> None:
+    assert len(plan("table1").trainings) == 70
+    assert len(plan("table1", extras=True).trainings) == len(plan("table1").every) == 88
+
+
+def test_the_cost_counts_what_has_been_measured() -> None:
+    planned = plan("table1", only={"dataset": ["cifar10"], "method": ["dual_focal"]}, seeds=[1, 2])
+    hours = [training.hours for training in planned.trainings.values()]
+    assert hours.count(None) == 1  # ResNet-110
+    assert f"{2 * sum(filter(None, hours)):.1f} left in all, and 1 whose time has not been measured" in planned.cost()
+    assert [row[-1] for row in planned.as_table().rows].count("?") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"only": {"data": ["cifar10"]}},
+            "only takes dataset, model, method, variant; got 'data'; did you mean dataset",
+        ),
+        ({"only": {"model": ["resnet5"]}}, "model must be one of .*, got 'resnet5'; did you mean resnet50"),
+        ({"seeds": []}, "at least one; got none"),
+        ({"seeds": [1, 2, 1]}, "seeds must be different numbers, at least one; got 1, 2, 1"),
+        ({"settings": ["seed=3"]}, "seed is what a row of the table stands for"),
+    ],
+)
+def test_refusals(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan("table1", **arguments)
+
+
+def test_a_run_writes_the_table_and_returns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduce, "run_study", lambda *_, **__: {})
+    planned = plan("table1", only=ONE, out=tmp_path)
+    reproduction = planned.run()
+    assert [row.published.printed for row in reproduction.rows if row.published] == ["0.46", "0.46"]
+    assert planned.files()[0].read_text() == reproduction.markdown()
+    assert reproduction.as_table().headings == ["training", "number", "published", "ours", "seeds"]  # the rest is empty
