@@ -8,14 +8,11 @@ With y_i the target probability of class i times its weight, j(i) the class belo
 It is made with the loss, by chunks of rows, so that none of some twenty (N, C) matrices is kept but the gradient.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from dualfocal._checks import compute_dtype
-from dualfocal.losses._closed_form import rows_a_chunk
+from dualfocal.losses._closed_form import StoredGradient, rows_a_chunk
 from dualfocal.losses._common import Flat
 from dualfocal.losses._expression import Gamma, Schedule, modulating_base, resolve, soft_expression
 from dualfocal.losses._rival import next_of_each_class
@@ -36,10 +33,10 @@ def soft_closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
     if not with_grads:
         return loss
 
-    def once_more(logits: Tensor) -> Tensor:
+    def again(logits: Tensor) -> Tensor:
         return soft_expression(flat._replace(logits=logits), gamma, "next" if dual else None)
 
-    result: Tensor = _GradientOfSoft.apply(flat.logits, loss, grads, once_more)  # type: ignore[no-untyped-call]
+    result: Tensor = StoredGradient.apply(flat.logits, loss, grads, again, flat.target, gamma)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -78,22 +75,3 @@ def _chunk(flat: Flat, gamma: Gamma | Schedule, dual: bool, loss: Tensor, grads:
 def _with_none(of_classes: Tensor) -> Tensor:
     """One more column, of zeros, for the rival of a class that has none below it."""
     return torch.cat([of_classes, torch.zeros_like(of_classes[:, :1])], 1)
-
-
-class _GradientOfSoft(torch.autograd.Function):
-    """Ties a loss to a gradient that is already there."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, loss: Tensor, grads: Tensor, once_more: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.once_more = once_more
-        ctx.save_for_backward(logits, grads)
-        return loss.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        logits, grads = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: the same gradient through autograd
-            d_logits = torch.autograd.grad(ctx.once_more(logits), logits, grad, create_graph=True)[0]
-        else:
-            d_logits = (grads * grad[:, None]).to(logits.dtype)
-        return d_logits, None, None, None
