@@ -125,8 +125,8 @@ def _expression_of(flat: Flat, gamma: Gamma, dual: bool) -> Callable[[Tensor], T
 class StoredGradient(torch.autograd.Function):
     """Ties a loss to its gradient, which is computed already.
 
-    ``again`` is the loss as a function of the logits. It depends on target and gamma, which are saved for torch to raise
-    an error if they are changed in place.
+    ``again`` is the loss as a function of the logits. It depends on target and gamma: they are saved, so that torch
+    raises an error if one of them is changed in place.
     """
 
     @staticmethod

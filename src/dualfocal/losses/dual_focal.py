@@ -10,7 +10,7 @@ from dualfocal._checks import check_choice
 from dualfocal.losses._common import Flat, check_gamma, flatten, reduce
 from dualfocal.losses._modulated import IMPLS, modulated_nll
 from dualfocal.losses._module import ClassificationLoss, check_module_gamma
-from dualfocal.losses._rival import check_rival
+from dualfocal.losses.rival import check_rival
 
 _warned_of_two_classes = False
 

@@ -15,7 +15,7 @@ from torch.optim import SGD, Adam, Optimizer
 from dualfocal.data import DataSet
 from dualfocal.losses import AdaFocalLoss
 from dualfocal.models import MODELS, make_model
-from dualfocal.models._common import kernels_on
+from dualfocal.models.normalization import kernels_on
 from dualfocal.runs.recipe import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, float32_products, without_search
