@@ -166,8 +166,15 @@ class AdaFocalLoss(ClassificationLoss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss with the present gammas."""
-        common = {"weight": self.weight, "ignore_index": self.ignore_index, "reduction": self.reduction}
-        return self.function(logits, target, self.gamma, self.edges, **common)
+        return self.function(
+            logits,
+            target,
+            self.gamma,
+            self.edges,
+            weight=self.weight,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+        )
 
     @torch.no_grad()
     def update(self, val_logits: Tensor, val_target: Tensor) -> None:
