@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 from dualfocal.kernels import batch_norm
 from dualfocal.kernels.batch_norm import MAX_SPLITS, Plan, Running, applies, batch_norm_of, batch_norm_relu, plan_for
 from dualfocal.models import MODELS
-from dualfocal.models._common import kernels_on
+from dualfocal.models.normalization import kernels_on
 from dualfocal.train.presets import preset
 from dualfocal.train.speed import slowed_by
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from dualfocal import losses as L
-from dualfocal.losses import _closed_form, _modulated, _rival, cross_entropy, label_smoothing
+from dualfocal.losses import _closed_form, _modulated, cross_entropy, label_smoothing, rival
 
 FAMILY = ("focal", "flsd", "inverse_focal", "dual_focal", "ada_focal", "ada_dual_focal")
 WEIGHT = torch.tensor([0.5, 2.0, 0.0, 1.5, 1.0])
@@ -200,9 +200,9 @@ def test_rivals_of_all_classes(dtype: torch.dtype) -> None:
     logits = torch.tensor(
         [[1.0, 3.0, 1.0, 2.0, -0.0, 0.0], [0.0, -1.0, -2.0, torch.inf, -torch.inf, -2.0]], dtype=dtype
     )
-    assert _rival.next_of_each_class(logits).tolist() == [[4, 3, 4, 0, 6, 6], [1, 2, 4, 0, 6, 4]]
+    assert rival.next_of_each_class(logits).tolist() == [[4, 3, 4, 0, 6, 6], [1, 2, 4, 0, 6, 4]]
     p = torch.arange(1.0, 13.0, dtype=dtype).reshape(2, 6)
-    rivals = _rival.rival_of_each_class(logits, p, "next")
+    rivals = rival.rival_of_each_class(logits, p, "next")
     assert rivals.tolist() == [[5, 4, 5, 1, 0, 0], [8, 9, 11, 7, 0, 11]]
 
 
@@ -210,8 +210,8 @@ def test_fast_sort_is_stable() -> None:
     for scale in (1.0, 1e-40, 1e38):
         logits = (3 * torch.randn(50, 40)).round() * scale
         true = logits.argsort(dim=1, descending=True, stable=True)
-        assert torch.equal(_rival._argsort_by_numpy(logits), true)
-        assert torch.equal(_rival._argsort_by_numpy(logits.T.contiguous().T), true)
+        assert torch.equal(rival._argsort_by_numpy(logits), true)
+        assert torch.equal(rival._argsort_by_numpy(logits.T.contiguous().T), true)
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT])

@@ -83,7 +83,7 @@ def test_an_unknown_name_lists_the_known_ones(name: str, suggested: str | None) 
     message = str(caught.value)
     assert ", ".join(MODELS) in message
     assert "package.module:function" in message
-    assert (f"did you mean '{suggested}'?" in message) if suggested else ("did you mean" not in message)
+    assert (f"did you mean {suggested}?" in message) if suggested else ("did you mean" not in message)
 
 
 @pytest.mark.parametrize("name", ["small_cnn", "own_net:plain"])
@@ -182,7 +182,7 @@ def test_module_that_exists_but_fails(folder: Path, code: str, reason: str) -> N
 
 
 def test_missing_function_suggests_the_nearest(own: str) -> None:
-    with pytest.raises(ValueError, match=f"module '{own}' has no 'plane'.*did you mean 'plain'"):
+    with pytest.raises(ValueError, match=f"module '{own}' has no 'plane'.*did you mean plain"):
         make_model(f"{own}:plane", num_classes=2)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import dualfocal.kernels
 from dualfocal.models import MODELS
-from dualfocal.models._common import kernels_on
+from dualfocal.models.normalization import kernels_on
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.runs.layout import LOCK, LOG
 from dualfocal.train import speed, train

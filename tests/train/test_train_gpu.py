@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from dualfocal.models._common import kernels_on
+from dualfocal.models.normalization import kernels_on
 from dualfocal.runs import Recipe, Run
 from dualfocal.train import DivergedError, train
 from dualfocal.train.presets import preset

@@ -1,11 +1,10 @@
 """`dualfocal paper theory`: the paper's functions, its claims put to the test, and the exact minimiser."""
 
 import json
-import math
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -19,10 +18,8 @@ from dualfocal.theory import (
     Minimiser,
     Regions,
     check_claims,
-    cross_entropy_minimiser,
-    dual_focal_minimiser,
-    focal_minimiser,
-    gradient_ratios,
+    compare_minimisers,
+    gradient_table,
     phi,
     regions,
 )
@@ -60,13 +57,20 @@ def theory(
     out, err = consoles(as_json)
     with bad_input_ends():
         check_plot(plot)
-        found = regions(gamma, c)
-        gradients = _gradients(gamma, c)
-        minimisers = {} if eta is None else _minimisers(numbers("--eta", eta, float), gamma)
+        points = regions(gamma, c)
+        gradients = gradient_table(gamma, c)
+        minimisers = {} if eta is None else compare_minimisers(numbers("--eta", eta, float), gamma)
         claims = check_claims(gamma)
     if as_json:
-        print(json.dumps(_content(found, gradients, claims, minimisers), indent=2, allow_nan=False))
-    _print_regions(out, found)
+        content = {
+            "schema": 1,
+            "regions": points.to_dict(),
+            "gradient_ratios": gradients,
+            "claims": [asdict(claim) for claim in claims],
+            "minimisers": [{"name": name, **one.to_dict()} for name, one in minimisers.items()],
+        }
+        print(json.dumps(content, indent=2, allow_nan=False))
+    _print_regions(out, points)
     _print_gradients(out, gamma, c, gradients)
     _print_claims(out, gamma, claims)
     if minimisers:
@@ -80,50 +84,24 @@ def theory(
         err.print(f"Figure 1: {plot}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _gradients(gamma: float, c: float) -> list[dict[str, float | None]]:
-    """For each p_k that a rival C leaves possible; no number for the rival where C = 0."""
-    rows: list[dict[str, float | None]] = []
-    for p_k in (k / 10 for k in range(1, 10)):
-        if c < p_k <= 1 - c:
-            ratios = gradient_ratios(p_k, c, gamma)._asdict()
-            dual = {name: None if math.isnan(value) else float(value) for name, value in ratios.items()}
-            rows.append({"p_k": p_k, "focal": float(phi(p_k, gamma)), **dual})
-    return rows
-
-
-def _minimisers(eta: list[float], gamma: float) -> dict[str, Minimiser]:
-    found = {
-        "cross-entropy": cross_entropy_minimiser(eta),
-        "focal": focal_minimiser(eta, gamma),
-        "dual focal": dual_focal_minimiser(eta, gamma),
+def _print_regions(out: Console, points: Regions) -> None:
+    gamma, c, low, high = points.gamma, points.c, *points.possible
+    numbers_of_each = {
+        "phi(0)": (1.0, (1 + c) ** gamma),
+        "phi(1)": (0.0, c**gamma),
+        "v^m, where phi is largest": (points.focal_v_m, points.v_m),
+        "phi(v^m)": (float(phi(points.focal_v_m, gamma)), float(phi(points.v_m, gamma, c))),
+        "v', where phi = phi(0)": (points.focal_v_prime, points.v_prime),
+        "v^uc, where phi = 1": (points.focal_v_prime, points.v_uc),
     }
-    if not found["dual focal"].keeps_order and min(eta) > 0:
-        order = sorted(range(len(eta)), key=lambda k: -eta[k])
-        found["dual focal, eta's order"] = dual_focal_minimiser(eta, gamma, order=order)
-    found["dual focal, with ties"] = dual_focal_minimiser(eta, gamma, ties=True)
-    return found
-
-
-def _print_regions(out: Console, found: Regions) -> None:
-    gamma, c = found.gamma, found.c
-
-    def row(name: str, focal: float | str, dual: float | str) -> list[str]:
-        return [name, *(value if isinstance(value, str) else f"{value:.4f}" for value in (focal, dual))]
-
     rows = [
-        row("phi(0)", 1.0, (1 + c) ** gamma),
-        row("phi(1)", 0.0, c**gamma),
-        row("v^m, where phi is largest", found.focal_v_m, found.v_m),
-        row("phi(v^m)", float(phi(found.focal_v_m, gamma)), float(phi(found.v_m, gamma, c))),
-        row("v', where phi = phi(0)", found.focal_v_prime, found.v_prime),
-        row("v^uc, where phi = 1", found.focal_v_prime, found.v_uc),
-        row("claimed over-confident: q_m in", f"(0, {found.focal_v_m:.4f}]", f"(0, {found.v_m:.4f}]"),
-        row("claimed under-confident: q_m in", f"[{found.focal_v_prime:.4f}, 1)", f"[{found.v_uc:.4f}, 1)"),
-        row("claimed reduction, v^uc - v'", "", found.reduction),
-        row("v^uc less focal loss's v'", "", found.reduction_from_focal),
+        *([name, f"{focal:.4f}", f"{dual:.4f}"] for name, (focal, dual) in numbers_of_each.items()),
+        ["claimed over-confident: q_m in", f"(0, {points.focal_v_m:.4f}]", f"(0, {points.v_m:.4f}]"],
+        ["claimed under-confident: q_m in", f"[{points.focal_v_prime:.4f}, 1)", f"[{points.v_uc:.4f}, 1)"],
+        ["claimed reduction, v^uc - v'", "", f"{points.reduction:.4f}"],
+        ["v^uc less focal loss's v'", "", f"{points.reduction_from_focal:.4f}"],
     ]
     print_table(out, f"Lemma 1 and Figure 1, gamma = {gamma:g}, C = q_j = {c:g}", ["", "focal", "dual focal"], rows)
-    low, high = found.possible
     where = f"q_m lies in ({low:.4g}, {high:.4g}]" if low < high else "there is no such q_m"
     out.print(f"Being above C, and at most 1 - C, {where}.", style="dim", markup=False, highlight=False)
 
@@ -174,30 +152,3 @@ def _print_minimisers(out: Console, minimisers: dict[str, Minimiser]) -> None:
 
 def _fraction(value: float) -> str:
     return f"{value:.4f}".removeprefix("0")
-
-
-def _content(
-    found: Regions, gradients: list[dict[str, float | None]], claims: list[Claim], minimisers: dict[str, Minimiser]
-) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "regions": {
-            **asdict(found),
-            "reduction": found.reduction,
-            "reduction_from_focal": found.reduction_from_focal,
-            "possible": list(found.possible),
-        },
-        "gradient_ratios": gradients,
-        "claims": [asdict(claim) for claim in claims],
-        "minimisers": [
-            {
-                "name": name,
-                **asdict(one),
-                "overconfidence": one.overconfidence,
-                "verdict": one.verdict,
-                "keeps_order": one.keeps_order,
-                "keeps_top": one.keeps_top,
-            }
-            for name, one in minimisers.items()
-        ],
-    }

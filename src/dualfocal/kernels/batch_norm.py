@@ -7,7 +7,6 @@ what is still in the L2 cache.
 """
 
 import functools
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -41,14 +40,6 @@ class Plan(NamedTuple):
     num_stages: int = 1  # tiles under way at a time; above 1 they pass through shared memory
 
 
-class Partial(NamedTuple):
-    """What a reduction leaves: two numbers of each channel for each split of the rows."""
-
-    sums: Tensor  # (2, splits, C)
-    rows: int
-    rows_a_tile: int
-
-
 class Running(NamedTuple):
     """What a layer remembers of all batches; changed in place."""
 
@@ -76,79 +67,57 @@ def plan_for(kernel: str, rows: int, channels: int, itemsize: int, sms: int = H2
     return Plan(block_m, block_c, splits, num_warps, num_stages=3 if tiles > 2 * splits else 1)
 
 
-def statistics(x: Tensor, plan: Plan | None = None) -> Partial:
-    """Mean and sum of squared deviations of each channel in each split of the rows."""
-    rows, grid, plan, options = _prepare("statistics", x, plan)
-    sums = torch.empty((2, plan.splits, x.shape[1]), dtype=torch.float32, device=x.device)
-    with _device(x):
-        statistics_kernel[grid](x, sums, rows, x.shape[1], RAGGED=rows % plan.block_m != 0, **options)
-    return Partial(sums, rows, plan.block_m)
-
-
-def finish_statistics(
-    partial: Partial, weight: Tensor, bias: Tensor, running: Running, momentum: float, eps: float
-) -> Tensor:
-    """Mean, 1 / std, scale and shift of each channel, (4, C)."""
-    _, splits, channels = partial.sums.shape
-    saved = torch.empty((4, channels), dtype=torch.float32, device=weight.device)
-    with _device(weight):
+def statistics(x: Tensor, weight: Tensor, bias: Tensor, running: Running, momentum: float, eps: float) -> Tensor:
+    """Mean, 1 / std, scale and shift of each channel, (4, C); moves the running statistics."""
+    rows, channels, plan, grid, options = _prepare("statistics", x)
+    partial = torch.empty((2, plan.splits, channels), dtype=torch.float32, device=x.device)  # mean, squared deviations
+    saved = torch.empty((4, channels), dtype=torch.float32, device=x.device)
+    with torch.cuda.device(x.get_device()):
+        statistics_kernel[grid](x, partial, rows, channels, RAGGED=rows % plan.block_m != 0, **options)
         finish_statistics_kernel[(triton.cdiv(channels, MERGE["BLOCK_C"]),)](
-            *(partial.sums, weight, bias, *running, saved),
-            *(partial.rows, channels, splits, partial.rows_a_tile, momentum, eps),
+            *(partial, weight, bias, *running, saved),
+            *(rows, channels, plan.splits, plan.block_m, momentum, eps),
             **MERGE,
         )
     return saved
 
 
-def apply(x: Tensor, residual: Tensor | None, saved: Tensor, relu: bool, plan: Plan | None = None) -> Tensor:
+def apply(x: Tensor, residual: Tensor | None, saved: Tensor, relu: bool) -> Tensor:
     """``relu(x * scale + shift + residual)``."""
-    rows, grid, _, options = _prepare("apply", x, plan)
+    rows, channels, _, grid, options = _prepare("apply", x)
     out = torch.empty_like(x, memory_format=torch.channels_last)
-    with _device(x):
-        apply_kernel[grid](x, residual, saved, out, rows, x.shape[1], RELU=relu, **options)
+    with torch.cuda.device(x.get_device()):
+        apply_kernel[grid](x, residual, saved, out, rows, channels, RELU=relu, **options)
     return out
 
 
 def backward_sums(
-    dy: Tensor,
-    more_dy: Tensor | None,
-    x: Tensor,
-    out: Tensor | None,
-    saved: Tensor,
-    relu: bool,
-    plan: Plan | None = None,
-) -> tuple[Partial, Tensor]:
-    """Sums of the gradient behind the ReLU, alone and times x - mean.
+    dy: Tensor, more_dy: Tensor | None, x: Tensor, out: Tensor | None, saved: Tensor, relu: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of weight and bias, (2, C) coefficients for ``backward_apply``, and the gradient behind the ReLU.
 
-    That gradient is the second result if ``out`` or ``more_dy`` is given; otherwise it is dy, and has yet to pass.
+    The last is written if ``out`` or ``more_dy`` is given; otherwise it is dy, and has yet to pass the ReLU.
     """
-    rows, grid, plan, options = _prepare("backward_sums", x, plan)
-    sums = torch.empty((2, plan.splits, x.shape[1]), dtype=torch.float32, device=x.device)
+    rows, channels, plan, grid, options = _prepare("backward_sums", x)
+    partial = torch.empty((2, plan.splits, channels), dtype=torch.float32, device=x.device)
+    d_weight, d_bias = (torch.empty(channels, dtype=torch.float32, device=x.device) for _ in range(2))
+    slope = torch.empty((2, channels), dtype=torch.float32, device=x.device)
     wanted = out is not None or more_dy is not None
     g = torch.empty_like(x, memory_format=torch.channels_last) if wanted else None
-    with _device(x):
-        backward_sums_kernel[grid](dy, more_dy, x, out, g, saved, sums, rows, x.shape[1], RELU=relu, **options)
-    return Partial(sums, rows, plan.block_m), dy if g is None else g
-
-
-def finish_sums(partial: Partial, saved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of weight and bias, and (2, C) coefficients for ``backward_apply``."""
-    _, splits, channels = partial.sums.shape
-    d_weight, d_bias = (torch.empty(channels, dtype=torch.float32, device=saved.device) for _ in range(2))
-    slope = torch.empty((2, channels), dtype=torch.float32, device=saved.device)
-    with _device(saved):
+    with torch.cuda.device(x.get_device()):
+        backward_sums_kernel[grid](dy, more_dy, x, out, g, saved, partial, rows, channels, RELU=relu, **options)
         finish_sums_kernel[(triton.cdiv(channels, MERGE["BLOCK_C"]),)](
-            partial.sums, saved, d_weight, d_bias, slope, partial.rows, channels, splits, **MERGE
+            partial, saved, d_weight, d_bias, slope, rows, channels, plan.splits, **MERGE
         )
-    return d_weight, d_bias, slope
+    return d_weight, d_bias, slope, dy if g is None else g
 
 
-def backward_apply(g: Tensor, x: Tensor, saved: Tensor, slope: Tensor, relu: bool, plan: Plan | None = None) -> Tensor:
+def backward_apply(g: Tensor, x: Tensor, saved: Tensor, slope: Tensor, relu: bool) -> Tensor:
     """The gradient of x; with ``relu``, g has yet to pass it."""
-    rows, grid, _, options = _prepare("backward_apply", x, plan)
+    rows, channels, _, grid, options = _prepare("backward_apply", x)
     dx = torch.empty_like(x, memory_format=torch.channels_last)
-    with _device(x):
-        backward_apply_kernel[grid](g, x, saved, slope, dx, rows, x.shape[1], RELU=relu, **options)
+    with torch.cuda.device(x.get_device()):
+        backward_apply_kernel[grid](g, x, saved, slope, dx, rows, channels, RELU=relu, **options)
     return dx
 
 
@@ -167,7 +136,7 @@ class _BatchNormReLU(torch.autograd.Function):
         eps: float,
         relu: bool,
     ) -> tuple[Tensor, Tensor]:
-        saved = finish_statistics(statistics(x), weight, bias, running, momentum, eps)
+        saved = statistics(x, weight, bias, running, momentum, eps)
         out = apply(x, residual, saved, relu)
         ctx.relu, ctx.eps = relu, eps
         ctx.save_for_backward(x, saved, out if relu and residual is not None else None, weight, bias, residual)
@@ -184,10 +153,8 @@ class _BatchNormReLU(torch.autograd.Function):
             dy = dy if more_dy is None else dy + more_dy
             return *_differentiable_gradient(dy, x, weight, bias, residual, ctx.eps, ctx.relu), *[None] * 4
         dy, more_dy = _rows(dy), None if more_dy is None else _rows(more_dy)
-        partial, g = backward_sums(dy, more_dy, x, out, saved, ctx.relu)
-        has_passed = out is not None or more_dy is not None
-        d_weight, d_bias, slope = finish_sums(partial, saved)
-        dx = backward_apply(g, x, saved, slope, ctx.relu and not has_passed)
+        d_weight, d_bias, slope, g = backward_sums(dy, more_dy, x, out, saved, ctx.relu)
+        dx = backward_apply(g, x, saved, slope, ctx.relu and g is dy)
         return dx, d_weight, d_bias, None if residual is None else g, *[None] * 4
 
 
@@ -301,10 +268,6 @@ def _rows(x: Tensor) -> Tensor:
     return x if _is_rows(x) else x.contiguous(memory_format=torch.channels_last)
 
 
-def _device(x: Tensor) -> AbstractContextManager[Any]:
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
-
-
 @functools.cache
 def _is_recent(device: torch.device) -> bool:
     """Whether the GPU is one that Triton is made for, and of a kind that the kernels have been run on."""
@@ -316,13 +279,13 @@ def _num_sms(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else H200_SMS
 
 
-def _prepare(kernel: str, x: Tensor, plan: Plan | None) -> tuple[int, tuple[int, int], Plan, dict[str, Any]]:
-    """Rows of the matrix, the grid, its plan with no program left idle, and the options of the launch."""
+def _prepare(kernel: str, x: Tensor) -> tuple[int, int, Plan, tuple[int, int], dict[str, Any]]:
+    """Rows and channels of the matrix, the plan with no program left idle, the grid and options of the launch."""
     channels = x.shape[1]
     rows = x.numel() // channels
-    plan = plan or plan_for(kernel, rows, channels, x.element_size(), _num_sms(x.device))
+    plan = plan_for(kernel, rows, channels, x.element_size(), _num_sms(x.device))
     plan = plan._replace(splits=min(plan.splits, triton.cdiv(rows, plan.block_m)))
     # Fused multiply-adds, said explicitly: the default differs between versions of triton.
     options = {"num_warps": plan.num_warps, "enable_fp_fusion": True, "STAGES": plan.num_stages}
     grid = triton.cdiv(channels, plan.block_c), plan.splits
-    return rows, grid, plan, {"BLOCK_M": plan.block_m, "BLOCK_C": plan.block_c, **options}
+    return rows, channels, plan, grid, {"BLOCK_M": plan.block_m, "BLOCK_C": plan.block_c, **options}

@@ -7,8 +7,10 @@ cache, and allocates no second (N, C) matrix but the gradient; ``torch.compile``
 Outside ``_small``, row vectors are columns (M, 1), as gather, scatter and broadcasting want them.
 """
 
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,17 +29,6 @@ SMALL = 2**13
 Columns = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]
 
 
-class Rows(NamedTuple):
-    """What makes the gradient of each row: scale * exp(z - top), but at_j at the rival and at_t at the target."""
-
-    target: Tensor
-    j: Tensor | None
-    top: Tensor
-    scale: Tensor
-    at_j: Tensor
-    at_t: Tensor
-
-
 def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
     """The loss of each row, (M,); ``dual`` says whether there is a rival."""
     compiling, on_cpu = torch.compiler.is_compiling(), flat.logits.device.type == "cpu"
@@ -45,7 +36,7 @@ def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
         return _small(flat, gamma, dual)
     if isinstance(gamma, Tensor) and gamma.ndim == 1:
         gamma = gamma[:, None]
-    z, target = flat.logits.detach(), flat.target[:, None]
+    z, target, keep = flat.logits.detach(), flat.target[:, None], flat.keep
     top, *columns, j = (_sweep_traced if compiling else _sweep_eager)(z, target, dual)
     if compiling or not on_cpu:
         gamma, loss, *grads = _row_terms(torch, gamma, *columns)
@@ -54,13 +45,14 @@ def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
         with np.errstate(all="ignore"):
             gamma, *terms = _row_terms(np, gamma, *(column.numpy() for column in columns))
         loss, *grads = map(torch.from_numpy, terms)
-    keep = flat.keep
     if keep is not None:  # nothing of an ignored row may reach the gradient, not even NaN
         grads = [grad.masked_fill(~keep[:, None], 0.0) for grad in grads]
+    again = None
     if compiling:  # zeros say it all, and a mask less to carry makes inductor's loops faster
         keep = None
-    rows = Rows(target, j, top, *grads)
-    result: Tensor = _GradientFromRows.apply(flat.logits, loss, gamma, keep, *rows)  # type: ignore[no-untyped-call]
+    else:
+        again = _expression_of(flat, gamma.squeeze(-1) if isinstance(gamma, Tensor) else gamma, dual)
+    result: Tensor = _GradientFromRows.apply(flat.logits, loss, again, gamma, keep, target, j, top, *grads)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -96,15 +88,11 @@ def _row_terms(
 
 def _small(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
     z, target = flat.z.detach().contiguous().numpy(), flat.target.numpy()
-    # Infinite or absurd input makes numpy warn; silence costs time, so it is bought only for that.
-    ordinary = np.abs(z).max(initial=0.0) < 1e30 and not (isinstance(gamma, float) and abs(gamma) > 20)
-    try:
-        terms = _small_terms if ordinary else np.errstate(all="ignore")(_small_terms)
-        gamma, loss, grads = terms(z, target, gamma, dual)
-    except FloatingPointError:  # np.seterr(under="raise") somewhere in the program
-        gamma, loss, grads = np.errstate(all="ignore")(_small_terms)(z, target, gamma, dual)
+    with np.errstate(all="ignore"):
+        gamma, loss, grads = _small_terms(z, target, gamma, dual)
     loss, grads = torch.from_numpy(loss), torch.from_numpy(grads)
-    result: Tensor = _StoredGradient.apply(flat.logits, loss, grads, flat.target, gamma, dual, flat.keep)  # type: ignore[no-untyped-call]
+    again = _expression_of(flat, gamma, dual)
+    result: Tensor = StoredGradient.apply(flat.logits, loss, grads, again, flat.target, gamma)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -130,8 +118,16 @@ def _small_terms(z: np.ndarray, target: np.ndarray, gamma: Gamma | Schedule, dua
     return gamma, loss, e
 
 
-class _StoredGradient(torch.autograd.Function):
-    """Ties a loss to a gradient that is already there."""
+def _expression_of(flat: Flat, gamma: Gamma, dual: bool) -> Callable[[Tensor], Tensor]:
+    return partial(expression, target=flat.target, gamma=gamma, rival="next" if dual else None, keep=flat.keep)
+
+
+class StoredGradient(torch.autograd.Function):
+    """Ties a loss to its gradient, which is computed already.
+
+    ``again`` is the loss as a function of the logits. It depends on target and gamma: they are saved, so that torch
+    raises an error if one of them is changed in place.
+    """
 
     @staticmethod
     def forward(
@@ -139,63 +135,61 @@ class _StoredGradient(torch.autograd.Function):
         logits: Tensor,
         loss: Tensor,
         grads: Tensor,
+        again: Callable[[Tensor], Tensor],
         target: Tensor,
-        gamma: Gamma,
-        dual: bool,
-        keep: Tensor | None,
+        gamma: object,
     ) -> Tensor:
-        ctx.dual = dual
-        ctx.gamma = None if isinstance(gamma, Tensor) else gamma
-        ctx.save_for_backward(logits, grads, target, gamma if isinstance(gamma, Tensor) else None, keep)
+        ctx.again = again
+        ctx.save_for_backward(logits, grads, target, gamma if isinstance(gamma, Tensor) else None)
         return loss.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        logits, grads, target, gamma_rows, keep = ctx.saved_tensors
+        logits, grads, *_ = ctx.saved_tensors
         if torch.is_grad_enabled():
-            gamma = ctx.gamma if gamma_rows is None else gamma_rows
-            d_logits = _differentiable_gradient(grad, logits, target, gamma, ctx.dual, keep)
+            d_logits = _differentiable_gradient(ctx.again, logits, grad)
         else:
             d_logits = (grads * grad[:, None]).to(logits.dtype)
-        return d_logits, *[None] * 6
+        return d_logits, *[None] * 5
 
 
 class _GradientFromRows(torch.autograd.Function):
-    """Ties a loss to row terms, from which the backward writes the gradient."""
+    """Ties a loss to row terms, from which the backward writes the gradient.
+
+    The gradient of a row is scale * exp(z - top), but at_j at the rival and at_t at the target.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
         logits: Tensor,
         loss: Tensor,
+        again: Callable[[Tensor], Tensor] | None,
         gamma: Gamma,
         keep: Tensor | None,
         *rows: Tensor | None,
     ) -> Tensor:
-        ctx.gamma = None if isinstance(gamma, Tensor) else gamma
-        gamma_rows = gamma if isinstance(gamma, Tensor) else None
-        ctx.save_for_backward(logits, gamma_rows, keep, *rows)
+        ctx.again = again
+        ctx.save_for_backward(logits, gamma if isinstance(gamma, Tensor) else None, keep, *rows)
         return loss[:, 0].clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        logits, gamma_rows, keep, target, j, top, *terms = ctx.saved_tensors
+        logits, _, keep, target, j, top, *terms = ctx.saved_tensors
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            gamma = ctx.gamma if gamma_rows is None else gamma_rows.squeeze(-1)
-            d_logits = _differentiable_gradient(grad, logits, target[:, 0], gamma, j is not None, keep)
+            d_logits = _differentiable_gradient(ctx.again, logits, grad)
         else:
-            in_place = not (torch.compiler.is_compiling() or in_batched_backward(grad))
-            rows = Rows(target, j, top, *(term * grad[:, None] for term in terms))
-            d_logits = _gradient_eager(logits, rows, keep) if in_place else _gradient_traced(logits, rows)
-        return d_logits, *[None] * 9
+            terms = [term * grad[:, None] for term in terms]
+            if torch.compiler.is_compiling() or in_batched_backward(grad):
+                d_logits = _gradient_traced(logits, target, j, top, *terms)
+            else:
+                d_logits = _gradient_eager(logits, keep, target, j, top, *terms)
+        return d_logits, *[None] * 10
 
 
-def _differentiable_gradient(
-    grad: Tensor, logits: Tensor, target: Tensor, gamma: Gamma, dual: bool, keep: Tensor | None
-) -> Tensor:
+def _differentiable_gradient(again: Callable[[Tensor], Tensor], logits: Tensor, grad: Tensor) -> Tensor:
     """The same gradient through autograd, so that ``create_graph=True`` can differentiate it again."""
-    loss = expression(logits, target, gamma, "next" if dual else None, keep)
-    return torch.autograd.grad(loss, logits, grad, create_graph=True)[0]
+    return torch.autograd.grad(again(logits), logits, grad, create_graph=True)[0]
 
 
 def rows_a_chunk(z: Tensor) -> int:
@@ -237,8 +231,16 @@ def _sweep_chunk(z: Tensor, target: Tensor, dual: bool, work: Tensor) -> Columns
     return top, top - z_t, rest, e_t, e_j, j
 
 
-def _gradient_eager(z: Tensor, rows: Rows, keep: Tensor | None) -> Tensor:
-    target, j, top, scale, at_j, at_t = rows
+def _gradient_eager(
+    z: Tensor,
+    keep: Tensor | None,
+    target: Tensor,
+    j: Tensor | None,
+    top: Tensor,
+    scale: Tensor,
+    at_j: Tensor,
+    at_t: Tensor,
+) -> Tensor:
     step = rows_a_chunk(z)
     if len(z) <= step:
         grad = torch.sub(z, top).exp_().mul_(scale)
@@ -272,8 +274,9 @@ def _sweep_traced(z: Tensor, target: Tensor, dual: bool) -> Columns:
     return top, top - z_t, rest, e_t, (z_j - top).exp(), j
 
 
-def _gradient_traced(z: Tensor, rows: Rows) -> Tensor:
-    target, j, top, scale, at_j, at_t = rows
+def _gradient_traced(
+    z: Tensor, target: Tensor, j: Tensor | None, top: Tensor, scale: Tensor, at_j: Tensor, at_t: Tensor
+) -> Tensor:
     number = _class_numbers(z.shape[1], top)
     grad = torch.where(scale == 0, 0.0, (z.to(top.dtype) - top).exp() * scale)
     if j is not None:

@@ -75,6 +75,11 @@ def may_look(tensor: Tensor) -> bool:
     return tensor.is_cpu and is_concrete(tensor)
 
 
+def first_true(mask: Tensor) -> int | None:
+    """The flat position of the first True, None if there is none."""
+    return int(mask.reshape(-1).nonzero()[0]) if mask.any() else None
+
+
 def flatten(logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str) -> Flat:
     """Check the input and lay it out as rows.
 
@@ -127,8 +132,11 @@ def flatten(logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index:
         if not (look and _all_in_range(target, num_classes, ignore_index)):
             keep = target != ignore_index
             target = target.masked_fill(~keep, 0)
-            if look:
-                _check_indices(target, num_classes, ignore_index)
+            if look and (i := first_true((target < 0) | (target >= num_classes))) is not None:
+                raise IndexError(
+                    f"target {int(target[i])} (flat position {i}) is out of range: a class index must lie in "
+                    f"[0, {num_classes - 1}] or equal ignore_index = {ignore_index}"
+                )
     return Flat(logits, target, keep, weight, shape, eager)
 
 
@@ -194,11 +202,8 @@ def check_gamma_values(gamma: float | Tensor) -> float | Tensor:
         return float(gamma)
     if not gamma.is_floating_point():
         gamma = gamma.float()
-    if may_look(gamma):
-        bad = ~(gamma.isfinite() & (gamma >= 0)).reshape(-1)
-        if bad.any():
-            i = int(bad.nonzero()[0])
-            raise ValueError(f"gamma must be finite and at least 0, got {gamma.reshape(-1)[i].item()} at position {i}")
+    if may_look(gamma) and (i := first_true(~(gamma.isfinite() & (gamma >= 0)))) is not None:
+        raise ValueError(f"gamma must be finite and at least 0, got {gamma.reshape(-1)[i].item()} at position {i}")
     return gamma
 
 
@@ -210,11 +215,8 @@ def _check_weight(weight: Tensor, num_classes: int) -> Tensor:
             f"weight must be a floating-point tensor of shape ({num_classes},), one number per class, "
             f"got {weight.dtype} of shape {tuple(weight.shape)}"
         )
-    if may_look(weight):
-        bad = ~(weight.isfinite() & (weight >= 0))
-        if bad.any():
-            i = int(bad.nonzero()[0])
-            raise ValueError(f"weight must be finite and not negative, got {weight[i].item()} for class {i}")
+    if may_look(weight) and (i := first_true(~(weight.isfinite() & (weight >= 0)))) is not None:
+        raise ValueError(f"weight must be finite and not negative, got {weight[i].item()} for class {i}")
     return weight
 
 
@@ -228,16 +230,6 @@ def _all_in_range(target: Tensor, num_classes: int, ignore_index: int) -> bool:
     return bool(np.maximum.reduce(target.numpy().view(np.uint64)) < num_classes)
 
 
-def _check_indices(target: Tensor, num_classes: int, ignore_index: int) -> None:
-    bad = (target < 0) | (target >= num_classes)
-    if bad.any():
-        i = int(bad.nonzero()[0])
-        raise IndexError(
-            f"target {int(target[i])} (flat position {i}) is out of range: a class index must lie in "
-            f"[0, {num_classes - 1}] or equal ignore_index = {ignore_index}"
-        )
-
-
 def _check_probabilities(target: Tensor) -> None:
     # Wide enough for rows that were rounded to half precision, here or before they were cast back.
     tolerance = max(1e-2, 4 * torch.finfo(target.dtype).eps)
@@ -245,9 +237,7 @@ def _check_probabilities(target: Tensor) -> None:
     if wide.numel() and not bool(wide.amin() >= 0):  # NaN is the least of all
         i, c = (~(wide >= 0)).nonzero()[0].tolist()
         raise ValueError(f"class probabilities must not be negative, got {wide[i, c].item()} in row {i}, class {c}")
-    off = ~((wide.sum(1) - 1).abs() <= tolerance)
-    if off.any():
-        i = int(off.nonzero()[0])
+    if (i := first_true(~((wide.sum(1) - 1).abs() <= tolerance))) is not None:
         raise ValueError(
             f"class probabilities must sum to 1 (within {tolerance:.2g}), row {i} sums to {wide[i].sum().item():.6g}"
         )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dualfocal.losses._common import Flat, as_computed
-from dualfocal.losses._rival import rival_of_each_class, rival_of_target
+from dualfocal.losses.rival import rival_of_each_class, rival_of_target
 
 Gamma = float | Tensor
 Schedule = Callable[[Tensor, Tensor], Tensor]  # (p_k, p_j) -> signed gamma; never differentiated

@@ -37,11 +37,8 @@ def modulated_nll(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None
     if isinstance(gamma, Tensor) and gamma.ndim > 0:
         gamma = gamma.reshape(-1)
     compiling = torch.compiler.is_compiling()
-    applies = impl == "auto" and rival in (None, "next") and not _learns(gamma)
-    if compiling:
-        applies = applies and not under_transform() and flat.logits.shape[1] <= MAX_TRACED_CLASSES
-    else:
-        applies = applies and flat.eager
+    traceable = compiling and not under_transform() and flat.logits.shape[1] <= MAX_TRACED_CLASSES
+    applies = impl == "auto" and rival in (None, "next") and not _learns(gamma) and (flat.eager or traceable)
     if flat.soft:
         return _soft(flat, gamma, rival, applies and not compiling)
     if applies:

@@ -1,6 +1,8 @@
-"""What every loss module holds: class weights, ignore_index and reduction."""
+"""Base class of the loss modules: class weights, ignore_index, reduction, options and the call of the function."""
 
-import torch
+from collections.abc import Callable
+from typing import Any, ClassVar
+
 from torch import Tensor, nn
 
 from dualfocal._checks import WEIGHT_HINT, check_choice
@@ -8,12 +10,12 @@ from dualfocal.losses._common import REDUCTIONS, check_gamma_values
 
 
 class ClassificationLoss(nn.Module):
-    """Base of the loss modules. ``options`` names the arguments beyond the common three, for ``repr``."""
+    """Base of the loss modules: ``forward`` calls ``function`` with the options and the three common arguments."""
 
-    options: tuple[str, ...] = ()
-    weight: Tensor | None
-    gamma: float | Tensor
+    function: ClassVar[Callable[..., Tensor]]
+    options: tuple[str, ...] = ()  # names of the arguments beyond the common three, each an attribute
     per_sample: bool = True  # whether the sum over a batch is the sum over its parts
+    weight: Tensor | None
 
     def __init__(self, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__()
@@ -22,30 +24,37 @@ class ClassificationLoss(nn.Module):
         self.ignore_index = ignore_index
         self.reduction = reduction
 
-    def set_gamma(self, gamma: float | Tensor) -> None:
-        """Keep gamma as what it is: a number, a parameter to learn, or a tensor that moves with the module."""
-        if isinstance(gamma, Tensor) and gamma.ndim > 0:
-            raise ValueError(
-                f"gamma of a module must be a number or a scalar tensor, got shape {tuple(gamma.shape)}; "
-                f"{WEIGHT_HINT}, and one gamma per target to the function"
-            )
-        if isinstance(gamma, Tensor) and not isinstance(gamma, nn.Parameter):
-            self.register_buffer("gamma", gamma)
-        else:
-            self.gamma = gamma
-        check_gamma_values(gamma)
+    def set_options(self, **options: Any) -> None:
+        """Store the options as attributes; a tensor that is not a parameter becomes a buffer."""
+        self.options = tuple(options)
+        for name, value in options.items():
+            if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+                self.register_buffer(name, value)
+            else:
+                setattr(self, name, value)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Compute the loss of ``logits`` (N, C, ...) for ``target``, class indices or probabilities."""
+        options = {name: getattr(self, name) for name in self.options}
+        common = {"weight": self.weight, "ignore_index": self.ignore_index, "reduction": self.reduction}
+        return self.function(logits, target, **options, **common)
 
     def extra_repr(self) -> str:
         """Arguments as they were given; tensors by shape."""
         shown = {name: getattr(self, name) for name in self.options}
-        if self.weight is not None:
-            shown["weight"] = self.weight
-        if self.ignore_index != -100:
-            shown["ignore_index"] = self.ignore_index
-        if self.reduction != "mean":
-            shown["reduction"] = self.reduction
-        return ", ".join(f"{name}={_show(value)}" for name, value in shown.items())
+        for name, default in (("weight", None), ("ignore_index", -100), ("reduction", "mean")):
+            value = getattr(self, name)
+            if isinstance(value, Tensor) or value != default:
+                shown[name] = value
+        texts = {name: f"<tensor {tuple(v.shape)}>" if isinstance(v, Tensor) else repr(v) for name, v in shown.items()}
+        return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
-def _show(value: object) -> str:
-    return f"<tensor {tuple(value.shape)}>" if isinstance(value, torch.Tensor) else repr(value)
+def check_module_gamma(gamma: float | Tensor) -> None:
+    """Raise a ValueError unless gamma is one number or a scalar tensor, finite and not negative."""
+    if isinstance(gamma, Tensor) and gamma.ndim > 0:
+        raise ValueError(
+            f"gamma of a module must be a number or a scalar tensor, got shape {tuple(gamma.shape)}; "
+            f"{WEIGHT_HINT}, and one gamma per target to the function"
+        )
+    check_gamma_values(gamma)

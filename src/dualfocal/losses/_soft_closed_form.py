@@ -8,17 +8,15 @@ With y_i the target probability of class i times its weight, j(i) the class belo
 It is made with the loss, by chunks of rows, so that none of some twenty (N, C) matrices is kept but the gradient.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dualfocal._checks import compute_dtype
-from dualfocal.losses._closed_form import rows_a_chunk
+from dualfocal.losses._closed_form import StoredGradient, rows_a_chunk
 from dualfocal.losses._common import Flat
 from dualfocal.losses._expression import Gamma, Schedule, modulating_base, resolve, soft_expression
-from dualfocal.losses._rival import next_of_each_class
+from dualfocal.losses.rival import next_of_each_class
 
 
 def soft_closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
@@ -36,10 +34,10 @@ def soft_closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
     if not with_grads:
         return loss
 
-    def once_more(logits: Tensor) -> Tensor:
+    def again(logits: Tensor) -> Tensor:
         return soft_expression(flat._replace(logits=logits), gamma, "next" if dual else None)
 
-    result: Tensor = _GradientOfSoft.apply(flat.logits, loss, grads, once_more)  # type: ignore[no-untyped-call]
+    result: Tensor = StoredGradient.apply(flat.logits, loss, grads, again, flat.target, gamma)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -56,7 +54,7 @@ def _chunk(flat: Flat, gamma: Gamma | Schedule, dual: bool, loss: Tensor, grads:
     nll = (top.values - z).add_(torch.log1p(rest + (e_top - 1)))
     if dual:
         j = next_of_each_class(z)
-        p_j = _with_none(p).gather(1, j)
+        p_j = F.pad(p, (0, 1)).gather(1, j)  # 0 for a class that has none below it
     else:
         p_j = torch.zeros_like(p)
 
@@ -71,29 +69,5 @@ def _chunk(flat: Flat, gamma: Gamma | Schedule, dual: bool, loss: Tensor, grads:
     y_a = y_b * gamma * nll.clamp_max_(1e30).div_(base)
     factor = (y_a * (p - p_j) + y_b).sum(1, keepdim=True) - y_a
     if dual:
-        factor = _with_none(factor).scatter_add_(1, j, y_a)[:, :-1]
+        factor = F.pad(factor, (0, 1)).scatter_add_(1, j, y_a)[:, :-1]
     torch.mul(p, factor, out=grads).sub_(y_b)
-
-
-def _with_none(of_classes: Tensor) -> Tensor:
-    """One more column, of zeros, for the rival of a class that has none below it."""
-    return torch.cat([of_classes, torch.zeros_like(of_classes[:, :1])], 1)
-
-
-class _GradientOfSoft(torch.autograd.Function):
-    """Ties a loss to a gradient that is already there."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, loss: Tensor, grads: Tensor, once_more: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.once_more = once_more
-        ctx.save_for_backward(logits, grads)
-        return loss.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        logits, grads = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: the same gradient through autograd
-            d_logits = torch.autograd.grad(ctx.once_more(logits), logits, grad, create_graph=True)[0]
-        else:
-            d_logits = (grads * grad[:, None]).to(logits.dtype)
-        return d_logits, None, None, None

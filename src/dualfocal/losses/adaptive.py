@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_number, wide_dtype
-from dualfocal.losses._common import flatten, may_look, reduce
+from dualfocal._checks import check_choice, check_count, check_number, wide_dtype
+from dualfocal.losses._common import first_true, flatten, may_look, reduce
 from dualfocal.losses._expression import Schedule
 from dualfocal.losses._modulated import modulated_nll
 from dualfocal.losses._module import ClassificationLoss
@@ -124,6 +124,7 @@ class AdaFocalLoss(ClassificationLoss):
     options = ("num_bins", "rate", "gamma_min", "gamma_max", "switch", "variant", "frozen")
     gamma: Tensor
     edges: Tensor
+    function = staticmethod(ada_focal_loss)
     dual: ClassVar[bool] = False
     default_gamma: ClassVar[float] = 1.0
 
@@ -143,8 +144,7 @@ class AdaFocalLoss(ClassificationLoss):
         reduction: str = "mean",
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
-        if not isinstance(num_bins, int) or num_bins < 1:
-            raise ValueError(f"num_bins must be an integer of at least 1, got {num_bins!r}")
+        check_count("num_bins", num_bins)
         check_number("rate", rate)
         check_number("switch", switch)
         check_number("gamma_max", gamma_max)
@@ -166,8 +166,7 @@ class AdaFocalLoss(ClassificationLoss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss with the present gammas."""
-        loss = ada_dual_focal_loss if self.dual else ada_focal_loss
-        return loss(
+        return self.function(
             logits,
             target,
             self.gamma,
@@ -194,8 +193,7 @@ class AdaFocalLoss(ClassificationLoss):
             confidence, score, correct = confidence[flat.keep], score[flat.keep], correct[flat.keep]
         if confidence.numel() == 0:
             raise ValueError("update needs at least one validation sample that is not ignored, got none")
-        if may_look(score) and not score.isfinite().all():
-            i = int((~score.isfinite()).nonzero()[0])
+        if may_look(score) and (i := first_true(~score.isfinite())) is not None:
             raise ValueError(
                 f"validation logits must be finite (or -inf), row {i} of those kept gives {score[i].item()}"
             )
@@ -233,6 +231,7 @@ class AdaDualFocalLoss(AdaFocalLoss):
     between confidence and accuracy in each. Published start values of gamma: 3 to 9.
     """
 
+    function = staticmethod(ada_dual_focal_loss)
     dual = True
     default_gamma = 5.0
 

@@ -38,6 +38,4 @@ def brier_loss(
 class BrierLoss(ClassificationLoss):
     """Module form of :func:`brier_loss`."""
 
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """See :func:`brier_loss`."""
-        return brier_loss(logits, target, weight=self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
+    function = staticmethod(brier_loss)

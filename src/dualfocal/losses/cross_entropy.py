@@ -59,8 +59,4 @@ def cross_entropy_loss(
 class CrossEntropyLoss(ClassificationLoss):
     """Module form of :func:`cross_entropy_loss`."""
 
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """See :func:`cross_entropy_loss`."""
-        return cross_entropy_loss(
-            logits, target, weight=self.weight, ignore_index=self.ignore_index, reduction=self.reduction
-        )
+    function = staticmethod(cross_entropy_loss)

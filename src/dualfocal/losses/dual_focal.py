@@ -9,8 +9,8 @@ from torch import Tensor
 from dualfocal._checks import check_choice
 from dualfocal.losses._common import Flat, check_gamma, flatten, reduce
 from dualfocal.losses._modulated import IMPLS, modulated_nll
-from dualfocal.losses._module import ClassificationLoss
-from dualfocal.losses._rival import check_rival
+from dualfocal.losses._module import ClassificationLoss, check_module_gamma
+from dualfocal.losses.rival import check_rival
 
 _warned_of_two_classes = False
 
@@ -85,7 +85,7 @@ class DualFocalLoss(ClassificationLoss):
     DualFocalLoss(gamma=3.0, rival='next', impl='auto', reduction='sum')
     """
 
-    options = ("gamma", "rival", "impl")
+    function = staticmethod(dual_focal_loss)
 
     def __init__(
         self,
@@ -100,23 +100,9 @@ class DualFocalLoss(ClassificationLoss):
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
         check_choice("impl", impl, IMPLS)
         check_rival(rival)
-        self.set_gamma(gamma)
-        self.rival = rival
+        check_module_gamma(gamma)
+        self.set_options(gamma=gamma, rival=rival, impl=impl)
         self.per_sample = not str(rival).startswith("batch_")
-        self.impl = impl
-
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """See :func:`dual_focal_loss`."""
-        return dual_focal_loss(
-            logits,
-            target,
-            self.gamma,
-            rival=self.rival,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-            impl=self.impl,
-        )
 
 
 def warn_of_two_classes(flat: Flat) -> None:

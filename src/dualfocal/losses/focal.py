@@ -8,7 +8,7 @@ from torch import Tensor
 from dualfocal._checks import WEIGHT_HINT, check_number
 from dualfocal.losses._common import check_gamma, flatten, reduce
 from dualfocal.losses._modulated import modulated_nll
-from dualfocal.losses._module import ClassificationLoss
+from dualfocal.losses._module import ClassificationLoss, check_module_gamma
 
 
 def focal_loss(
@@ -117,7 +117,7 @@ def flsd_loss(
 class FocalLoss(ClassificationLoss):
     """Module form of :func:`focal_loss`."""
 
-    options = ("gamma",)
+    function = staticmethod(focal_loss)
 
     def __init__(
         self,
@@ -128,24 +128,14 @@ class FocalLoss(ClassificationLoss):
         reduction: str = "mean",
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
-        self.set_gamma(gamma)
-
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """See :func:`focal_loss`."""
-        return focal_loss(
-            logits,
-            target,
-            self.gamma,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-        )
+        check_module_gamma(gamma)
+        self.set_options(gamma=gamma)
 
 
 class InverseFocalLoss(ClassificationLoss):
     """Module form of :func:`inverse_focal_loss`."""
 
-    options = ("gamma",)
+    function = staticmethod(inverse_focal_loss)
 
     def __init__(
         self,
@@ -156,24 +146,14 @@ class InverseFocalLoss(ClassificationLoss):
         reduction: str = "mean",
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
-        self.set_gamma(gamma)
-
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """See :func:`inverse_focal_loss`."""
-        return inverse_focal_loss(
-            logits,
-            target,
-            self.gamma,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-        )
+        check_module_gamma(gamma)
+        self.set_options(gamma=gamma)
 
 
 class FLSDLoss(ClassificationLoss):
     """Module form of :func:`flsd_loss`."""
 
-    options = ("gammas", "thresholds")
+    function = staticmethod(flsd_loss)
 
     def __init__(
         self,
@@ -186,20 +166,7 @@ class FLSDLoss(ClassificationLoss):
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
         _check_schedule(gammas, thresholds)
-        self.gammas = tuple(gammas)
-        self.thresholds = tuple(thresholds)
-
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """See :func:`flsd_loss`."""
-        return flsd_loss(
-            logits,
-            target,
-            self.gammas,
-            thresholds=self.thresholds,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-        )
+        self.set_options(gammas=tuple(gammas), thresholds=tuple(thresholds))
 
 
 def _check_schedule(gammas: Sequence[float], thresholds: Sequence[float]) -> None:

@@ -148,7 +148,7 @@ def log_dirichlet_kernels(
 class KDEXELoss(ClassificationLoss):
     """Module form of :func:`kde_xe_loss`."""
 
-    options = ("strength", "bandwidth", "norm")
+    function = staticmethod(kde_xe_loss)
     per_sample = False
 
     def __init__(
@@ -163,22 +163,7 @@ class KDEXELoss(ClassificationLoss):
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
         _check(strength, bandwidth, norm)
-        self.strength = strength
-        self.bandwidth = bandwidth
-        self.norm = norm
-
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """See :func:`kde_xe_loss`."""
-        return kde_xe_loss(
-            logits,
-            target,
-            self.strength,
-            bandwidth=self.bandwidth,
-            norm=self.norm,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-        )
+        self.set_options(strength=strength, bandwidth=bandwidth, norm=norm)
 
 
 def _check(strength: float, bandwidth: float | str, norm: float) -> None:

@@ -74,7 +74,7 @@ def _smoothed_rows(flat: Flat, extra: float, everywhere: float) -> Tensor:
 class LabelSmoothingLoss(ClassificationLoss):
     """Module form of :func:`label_smoothing_loss`."""
 
-    options = ("alpha", "spread")
+    function = staticmethod(label_smoothing_loss)
 
     def __init__(
         self,
@@ -87,20 +87,7 @@ class LabelSmoothingLoss(ClassificationLoss):
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
         _check(alpha, spread)
-        self.alpha = alpha
-        self.spread = spread
-
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """See :func:`label_smoothing_loss`."""
-        return label_smoothing_loss(
-            logits,
-            target,
-            self.alpha,
-            spread=self.spread,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-        )
+        self.set_options(alpha=alpha, spread=spread)
 
 
 def _check(alpha: float, spread: str) -> None:

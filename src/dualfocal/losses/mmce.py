@@ -90,7 +90,7 @@ def _mmce(flat: Flat, z: Tensor, weighted: bool, as_published: bool, width: floa
 class MMCELoss(ClassificationLoss):
     """Module form of :func:`mmce_loss`."""
 
-    options = ("strength", "weighted", "as_published", "width")
+    function = staticmethod(mmce_loss)
     per_sample = False
 
     def __init__(
@@ -106,24 +106,7 @@ class MMCELoss(ClassificationLoss):
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
         _check(strength, width)
-        self.strength = strength
-        self.weighted = weighted
-        self.as_published = as_published
-        self.width = width
-
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """See :func:`mmce_loss`."""
-        return mmce_loss(
-            logits,
-            target,
-            self.strength,
-            weighted=self.weighted,
-            as_published=self.as_published,
-            width=self.width,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-        )
+        self.set_options(strength=strength, weighted=weighted, as_published=as_published, width=width)
 
 
 def _check(strength: float, width: float) -> None:

@@ -1,13 +1,8 @@
-"""What nets share: checks of arguments, convolutions, batch norm with what follows it, pooling, initial weights."""
+"""What nets share: checks of arguments, convolutions, pooling, initial weights."""
 
 import math
-import os
-import warnings
-from functools import cache
-from types import ModuleType
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -29,57 +24,6 @@ def conv1x1(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
 def conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
     """A convolution that keeps height and width at stride 1."""
     return nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
-
-
-def normalize(norm: nn.Module, x: Tensor, residual: Tensor | None = None, *, relu: bool = True) -> Tensor:
-    """``relu(norm(x) + residual)``, for batch norm or whatever stands in its place."""
-    return normalize_for_two(norm, x, residual, relu=relu)[0]
-
-
-def normalize_for_two(
-    norm: nn.Module, x: Tensor, residual: Tensor | None = None, *, relu: bool = True
-) -> tuple[Tensor, Tensor]:
-    """The same, for two users of it.
-
-    Training on CUDA in channels_last, kernels of our own do all of it in two passes, and its gradient in two; they add
-    the gradients of both users as they read them.
-    """
-    kernels = kernels_on(x.device).module if x.is_cuda and not torch.compiler.is_compiling() else None
-    if kernels is not None and kernels.applies(x, norm):
-        both: tuple[Tensor, Tensor] = kernels.batch_norm_of(norm, x, residual, relu)
-        return both
-    out = norm(x)
-    out = out if residual is None else out + residual
-    out = F.relu(out) if relu else out
-    return out, out
-
-
-class Kernels(NamedTuple):
-    """Batch norm of our own on a device; if there is none that was not unwanted, why."""
-
-    module: ModuleType | None
-    problem: str | None = None
-
-
-@cache
-def kernels_on(device: torch.device) -> Kernels:
-    """Where Triton is there, and can build them; ``DUALFOCAL_KERNELS=0`` in the environment does without."""
-    if os.environ.get("DUALFOCAL_KERNELS") == "0":
-        return Kernels(None)
-    try:
-        from dualfocal.kernels import batch_norm
-    except ImportError:  # as on Windows
-        return Kernels(None, "batch norm runs slower: there is no Triton")
-    try:
-        batch_norm.try_out(device)
-    except torch.OutOfMemoryError:  # no verdict on them, and none to remember: the memory may be free next time
-        raise
-    except Exception as error:  # it needs a C compiler, and Python's headers
-        reason = " ".join(str(error).split())[:200]
-        problem = f"batch norm runs slower, Triton cannot build kernels: {reason}"
-        warnings.warn(problem, stacklevel=2)
-        return Kernels(None, problem)
-    return Kernels(batch_norm)
 
 
 def he_normal_(net: Net) -> Net:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dualfocal.models._common import AveragePool, check_sizes, conv1x1, conv3x3, he_normal_, normalize
+from dualfocal.models._common import AveragePool, check_sizes, conv1x1, conv3x3, he_normal_
+from dualfocal.models.normalization import normalize
 
 
 def densenet121(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
@@ -16,7 +17,6 @@ def densenet121(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
 
     Arguments as :func:`~dualfocal.models.resnet.resnet50`.
     """
-    check_sizes(num_classes, in_channels)
     return DenseNet(
         64, 32, (6, 12, 24, 16), bottleneck=True, compression=0.5, num_classes=num_classes, in_channels=in_channels
     )
@@ -27,11 +27,11 @@ def densenet40(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
 
     Convolutions start from N(0, 2 / (k * k * out)). Arguments as :func:`~dualfocal.models.resnet.resnet50`.
     """
-    check_sizes(num_classes, in_channels)
-    net = DenseNet(
-        16, 12, (12, 12, 12), bottleneck=False, compression=1.0, num_classes=num_classes, in_channels=in_channels
+    return he_normal_(
+        DenseNet(
+            16, 12, (12, 12, 12), bottleneck=False, compression=1.0, num_classes=num_classes, in_channels=in_channels
+        )
     )
-    return he_normal_(net)
 
 
 class DenseNet(nn.Module):
@@ -59,6 +59,7 @@ class DenseNet(nn.Module):
         in_channels: int,
     ) -> None:
         super().__init__()
+        check_sizes(num_classes, in_channels)
         self.stem = conv3x3(in_channels, stem)
         self.blocks = nn.Sequential()
         channels = stem
@@ -85,12 +86,12 @@ class DenseLayer(nn.Module):
 
     def __init__(self, in_channels: int, growth: int, bottleneck: bool) -> None:
         super().__init__()
-        inner = 4 * growth
+        inner = 4 * growth if bottleneck else in_channels
         self.narrow = (
             Activated(nn.BatchNorm2d(in_channels), nn.ReLU(), conv1x1(in_channels, inner)) if bottleneck else None
         )
-        self.bn = nn.BatchNorm2d(inner if bottleneck else in_channels)
-        self.conv = conv3x3(inner if bottleneck else in_channels, growth)
+        self.bn = nn.BatchNorm2d(inner)
+        self.conv = conv3x3(inner, growth)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, in_channels, height, width) -> (N, in_channels + growth, height, width)."""

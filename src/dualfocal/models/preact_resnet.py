@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dualfocal.models._common import AveragePool, check_sizes, conv1x1, conv3x3, he_normal_, normalize
+from dualfocal.models._common import AveragePool, check_sizes, conv1x1, conv3x3, he_normal_
+from dualfocal.models.normalization import normalize
 
 
 def resnet110_kde(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
@@ -16,7 +17,6 @@ def resnet110_kde(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
 
     Convolutions start from N(0, 2 / (k * k * out)). Arguments as :func:`~dualfocal.models.resnet.resnet50`.
     """
-    check_sizes(num_classes, in_channels)
     return he_normal_(PreActResNet((16, 32, 64), 18, num_classes=num_classes, in_channels=in_channels))
 
 
@@ -28,9 +28,9 @@ def resnet110_sd(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
     A branch that is left out is computed all the same, so that nothing waits for the draw: its batch norms see every
     batch, where Huang et al. skip them. Arguments as :func:`resnet110_kde`.
     """
-    check_sizes(num_classes, in_channels)
-    net = PreActResNet((16, 32, 64), 18, num_classes=num_classes, in_channels=in_channels, last_survival=0.5)
-    return he_normal_(net)
+    return he_normal_(
+        PreActResNet((16, 32, 64), 18, num_classes=num_classes, in_channels=in_channels, last_survival=0.5)
+    )
 
 
 class PreActResNet(nn.Module):
@@ -48,6 +48,7 @@ class PreActResNet(nn.Module):
         self, widths: Sequence[int], depth: int, *, num_classes: int, in_channels: int, last_survival: float = 1.0
     ) -> None:
         super().__init__()
+        check_sizes(num_classes, in_channels)
         num_blocks = len(widths) * depth
         channels = 16
         self.stem = conv3x3(in_channels, channels)

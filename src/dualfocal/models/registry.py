@@ -1,16 +1,16 @@
 """Models by name."""
 
-import difflib
 import importlib
 import inspect
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
+from dualfocal._checks import did_you_mean
 from dualfocal.models._common import check_sizes
 from dualfocal.models.densenet import densenet40, densenet121
 from dualfocal.models.preact_resnet import resnet110_kde, resnet110_sd
@@ -19,16 +19,9 @@ from dualfocal.models.small import small_cnn
 from dualfocal.models.text_cnn import text_cnn
 from dualfocal.models.wide_resnet import wide_resnet26_10, wide_resnet34_10
 
-
-class ModelFactory(Protocol):
-    """What makes a model: a function with two keywords, both with defaults."""
-
-    def __call__(self, *, num_classes: int = ..., in_channels: int = ...) -> nn.Module:
-        """Make a model with fresh weights."""
-
-
-# The nets of the main tables, a small one, then those of the comparison with KDE-XE.
-MODELS: dict[str, ModelFactory] = {
+# The nets of the main tables, a small one, then those of the comparison with KDE-XE. Each is a function with the
+# keywords num_classes and in_channels, both with defaults.
+MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet50": resnet50,
     "resnet110": resnet110,
     "wide_resnet26_10": wide_resnet26_10,
@@ -68,7 +61,7 @@ def make_model(name: str, *, num_classes: int, in_channels: int | None = None) -
         return MODELS[name](**sizes)
     if ":" not in name:
         raise ValueError(
-            f"there is no model {name!r}{_nearest(name, MODELS)}; there are: {', '.join(MODELS)}; "
+            f"there is no model {name!r}{did_you_mean(name, MODELS)}; there are: {', '.join(MODELS)}; "
             "a factory of your own is written package.module:function"
         )
     with _current_directory_importable():  # during the call too: a factory may import late
@@ -93,7 +86,7 @@ def _load(name: str) -> Any:
         ) from error
     if not hasattr(module, attribute):
         raise ValueError(
-            f"module {module_name!r} has no {attribute!r}, of model {name!r}{_nearest(attribute, vars(module))}"
+            f"module {module_name!r} has no {attribute!r}, of model {name!r}{did_you_mean(attribute, vars(module))}"
         )
     return getattr(module, attribute)
 
@@ -103,25 +96,15 @@ def _call(name: str, factory: Any, sizes: dict[str, int]) -> nn.Module:
     if isinstance(factory, nn.Module) or not callable(factory):
         raise TypeError(f"{name!r} must be a function that makes a model, got a {type(factory).__name__}")
     signature = inspect.signature(factory)
-    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
-    if not anything and not _takes(signature, "num_classes"):
+    kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
+    keywords = {name for name, kind in kinds.items() if kind in (kind.KEYWORD_ONLY, kind.POSITIONAL_OR_KEYWORD)}
+    if "num_classes" not in keywords and inspect.Parameter.VAR_KEYWORD not in kinds.values():
         raise TypeError(f"{name!r} must take num_classes as a keyword; its signature is {signature}")
     # A **kwargs is likely to hand on num_classes, as torchvision's do, but not in_channels: that must be named.
-    model = factory(**{key: value for key, value in sizes.items() if key == "num_classes" or _takes(signature, key)})
+    model = factory(**{key: value for key, value in sizes.items() if key in {"num_classes", *keywords}})
     if not isinstance(model, nn.Module):
         raise TypeError(f"{name!r} must return a torch.nn.Module, got {type(model).__name__}")
     return model
-
-
-def _takes(signature: inspect.Signature, keyword: str) -> bool:
-    parameter = signature.parameters.get(keyword)
-    return parameter is not None and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    """A suggestion to go into an error, or nothing."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 @contextmanager

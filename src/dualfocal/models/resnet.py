@@ -7,15 +7,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from dualfocal.models._common import (
-    AveragePool,
-    check_sizes,
-    conv1x1,
-    conv3x3,
-    he_normal_,
-    normalize,
-    normalize_for_two,
-)
+from dualfocal.models._common import AveragePool, check_sizes, conv1x1, conv3x3, he_normal_
+from dualfocal.models.normalization import normalize, normalize_for_two
 
 Pair = tuple[Tensor, Tensor]  # what a block takes and gives: the same image for its branch and for its shortcut
 
@@ -36,7 +29,6 @@ def resnet50(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
     >>> sum(p.numel() for p in net.parameters())
     23520842
     """
-    check_sizes(num_classes, in_channels)
     return _bottlenecks((3, 4, 6, 3), num_classes, in_channels)
 
 
@@ -45,7 +37,6 @@ def resnet110(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
 
     It is not He's ResNet-110 of 1.7 M, for which see ``resnet110_kde``. Arguments as :func:`resnet50`.
     """
-    check_sizes(num_classes, in_channels)
     return _bottlenecks((3, 4, 26, 3), num_classes, in_channels)
 
 
@@ -55,7 +46,6 @@ def tiny_resnet50(*, num_classes: int = 200, in_channels: int = 3) -> nn.Module:
     The body of :func:`resnet50`; the last 8x8 are pooled to 2x2, so the linear layer reads 8192 values. Convolutions
     start from N(0, 2 / (k * k * out)). Arguments as :func:`resnet50`.
     """
-    check_sizes(num_classes, in_channels)
     return he_normal_(_bottlenecks((3, 4, 6, 3), num_classes, in_channels, grid=2))
 
 
@@ -89,6 +79,7 @@ class ResNet(nn.Module):
         grid: int = 1,
     ) -> None:
         super().__init__()
+        check_sizes(num_classes, in_channels)
         self.stem = Stem(conv3x3(in_channels, stem), nn.BatchNorm2d(stem), nn.ReLU())
         self.stages = nn.Sequential()
         channels = stem
@@ -118,7 +109,7 @@ class Bottleneck(nn.Module):
         self.shortcut = _shortcut(in_channels, out_channels, stride)
 
     def forward(self, both: Pair | Tensor) -> Pair:
-        """One block, for an image twice, or once; see :func:`~dualfocal.models._common.normalize_for_two`."""
+        """One block, for an image twice, or once; see :func:`~dualfocal.models.normalization.normalize_for_two`."""
         both = (both, both) if isinstance(both, Tensor) else both
         branch = normalize(self.bn1, self.conv1(both[0]))
         branch = normalize(self.bn2, self.conv2(branch))

@@ -24,7 +24,6 @@ def text_cnn(*, num_classes: int = 20, in_channels: int = 100) -> nn.Module:
     >>> text_cnn()(torch.zeros(2, 100, 1000)).shape
     torch.Size([2, 20])
     """
-    check_sizes(num_classes, in_channels)
     return TextCNN(num_classes, in_channels)
 
 
@@ -33,6 +32,7 @@ class TextCNN(nn.Module):
 
     def __init__(self, num_classes: int, in_channels: int) -> None:
         super().__init__()
+        check_sizes(num_classes, in_channels)
         self.features = nn.Sequential(
             *(nn.Conv1d(in_channels, 128, 5), nn.ReLU(), nn.MaxPool1d(5, stride=1)),
             *(nn.Conv1d(128, 128, 5), nn.ReLU(), nn.MaxPool1d(5, stride=1)),

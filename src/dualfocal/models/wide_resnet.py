@@ -5,7 +5,7 @@ Zagoruyko and Komodakis, BMVC 2016, arXiv:1605.07146.
 
 from torch import nn
 
-from dualfocal.models._common import check_sizes, he_normal_
+from dualfocal.models._common import he_normal_
 from dualfocal.models.preact_resnet import PreActResNet
 from dualfocal.models.resnet import BasicBlock, ResNet
 
@@ -18,7 +18,6 @@ def wide_resnet26_10(*, num_classes: int = 10, in_channels: int = 3) -> nn.Modul
     Unlike Zagoruyko's it activates after the sum, and batch norm follows the 1x1 shortcuts. Convolutions start from
     N(0, 2 / (k * k * out)). Arguments as :func:`~dualfocal.models.resnet.resnet50`.
     """
-    check_sizes(num_classes, in_channels)
     return he_normal_(ResNet(BasicBlock, 16, WIDTHS, (4, 4, 4), num_classes=num_classes, in_channels=in_channels))
 
 
@@ -28,5 +27,4 @@ def wide_resnet34_10(*, num_classes: int = 10, in_channels: int = 3) -> nn.Modul
     The depth counts 31 convolutions and 3 projections. Convolutions start from N(0, 2 / (k * k * out)). Arguments as
     :func:`~dualfocal.models.resnet.resnet50`.
     """
-    check_sizes(num_classes, in_channels)
     return he_normal_(PreActResNet(WIDTHS, 5, num_classes=num_classes, in_channels=in_channels))

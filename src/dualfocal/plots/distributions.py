@@ -10,6 +10,7 @@ from matplotlib.colors import to_rgba
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualfocal.losses.rival import true_and_rival
 from dualfocal.plots.style import Look, look_among, plain, tidy
 
 Floats = NDArray[np.float64]
@@ -36,8 +37,6 @@ def rival_probabilities(logits: Tensor, target: Tensor) -> Floats:
     >>> rival_probabilities(torch.tensor([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1]]).log(), torch.tensor([0, 1])).round(6)
     array([0.2, 0.1])
     """
-    from dualfocal.train.validation import true_and_rival  # not before it is needed: it knows how to train
-
     found: Floats = true_and_rival(logits.double(), target)[1].numpy()
     return found
 

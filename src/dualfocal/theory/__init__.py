@@ -2,10 +2,10 @@
 
 from dualfocal.theory.bounds import dual_entropy_bound, entropy_bound
 from dualfocal.theory.claims import Claim, check_claims, posterior_grid
-from dualfocal.theory.curves import GradientRatios, gradient_ratios, h, phi, phi_slope, s, t, u
+from dualfocal.theory.curves import GradientRatios, gradient_ratios, gradient_table, h, phi, phi_slope, s, t, u
 from dualfocal.theory.minimiser import (
-    MINIMISERS,
     Minimiser,
+    compare_minimisers,
     conditional_risk,
     cross_entropy_minimiser,
     dual_focal_minimiser,
@@ -15,16 +15,16 @@ from dualfocal.theory.minimiser import (
     uniform_threshold,
 )
 from dualfocal.theory.regions import FIGURE_1, Regions, phi_inverse, phi_peak, regions
-from dualfocal.theory.stationarity import exact_eta, focal_eta, published_eta
+from dualfocal.theory.stationarity import exact_eta, published_eta
 
 __all__ = [
     "FIGURE_1",
-    "MINIMISERS",
     "Claim",
     "GradientRatios",
     "Minimiser",
     "Regions",
     "check_claims",
+    "compare_minimisers",
     "conditional_risk",
     "cross_entropy_minimiser",
     "dual_entropy_bound",
@@ -32,10 +32,10 @@ __all__ = [
     "dual_focal_minimisers",
     "entropy_bound",
     "exact_eta",
-    "focal_eta",
     "focal_minimiser",
     "focal_minimisers",
     "gradient_ratios",
+    "gradient_table",
     "h",
     "phi",
     "phi_inverse",

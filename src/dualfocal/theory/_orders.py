@@ -22,7 +22,9 @@ def least(eta: Array, gamma: float, rankings: Sequence[Ranking] | None = None) -
         raise ValueError(f"at most {MOST_CLASSES} classes of positive posterior can be solved exactly, got {classes}")
     rankings = list(all_rankings(classes, False)) if rankings is None else rankings
     best, risk, q = [rankings[0]] * rows, np.full(rows, np.inf), np.zeros_like(eta)
-    by_sizes = {sizes: [r for r in rankings if tuple(map(len, r)) == sizes] for sizes in _sizes(rankings)}
+    by_sizes: dict[tuple[int, ...], list[Ranking]] = {}
+    for ranking in rankings:
+        by_sizes.setdefault(tuple(map(len, ranking)), []).append(ranking)
     for sizes, some in by_sizes.items():
         weights = np.stack([[eta[:, list(group)].sum(1) for group in ranking] for ranking in some])  # (R, G, B)
         weights = weights.transpose(2, 0, 1).reshape(rows * len(some), len(sizes))
@@ -43,12 +45,6 @@ def all_rankings(classes: int, ties: bool) -> Iterator[Ranking]:
     if not ties:
         yield from (tuple((k,) for k in order) for order in itertools.permutations(range(classes)))
         return
-    if classes == 0:
-        yield ()
     for heights in itertools.product(range(classes), repeat=classes):
         if set(heights) == set(range(max(heights) + 1)):
             yield tuple(tuple(k for k in range(classes) if heights[k] == level) for level in range(max(heights) + 1))
-
-
-def _sizes(rankings: Sequence[Ranking]) -> list[tuple[int, ...]]:
-    return list(dict.fromkeys(tuple(map(len, ranking)) for ranking in rankings))

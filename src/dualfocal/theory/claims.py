@@ -2,7 +2,8 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +18,14 @@ from dualfocal.theory.minimiser import (
     focal_minimisers,
     uniform_threshold,
 )
-from dualfocal.theory.regions import Regions, phi_peak, regions
+from dualfocal.theory.regions import phi_peak, regions
 from dualfocal.theory.stationarity import exact_eta, published_eta
 
 GRID = {2: 40, 3: 40, 4: 20}  # number of classes: posteriors in steps of 1 over this
 HOLDS, FAILS, EMPTY = "holds", "fails", "empty"
+C_GRID = torch.linspace(0, 0.99, 100, dtype=torch.float64)
+
+Outcome = tuple[str, str, dict[str, Any]]  # verdict, found and numbers of a claim
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Claim:
     verdict: str
     """``"holds"`` (on the grid, in all cases), ``"fails"``, or ``"empty"``: it speaks of no case at all."""
     found: str
-    numbers: dict[str, float | list[float]] = field(default_factory=dict)
+    numbers: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -58,58 +62,51 @@ def posterior_grid(num_classes: int, parts: int) -> list[tuple[float, ...]]:
     return sorted(tuple(n / parts for n in count) for count in counts if sum(count) == parts)
 
 
-def minimisers_on_grid(gamma: float) -> Minimisers:
-    """The minimisers that `check_claims` judges by."""
-    grids = [posterior_grid(classes, parts) for classes, parts in GRID.items()]
-    etas = list(itertools.chain.from_iterable(grids))
-    focal = itertools.chain.from_iterable(focal_minimisers(some, gamma) for some in grids)
-    dual, tied = (dual_focal_minimisers(etas, gamma, ties=ties) for ties in (False, True))
-    return Minimisers(gamma, dual, list(focal), tied)
-
-
 def check_claims(gamma: float) -> list[Claim]:
     """Each claim on a grid: C from 0 to 0.99 for functions of v, and posteriors of 2 to 4 classes for minimisers.
 
     What holds on a grid is not proved by it; `docs/theory.md` says what is proved.
     """
-    found = minimisers_on_grid(gamma)
-    return [check(gamma) for check in OF_FUNCTIONS] + [check(found) for check in OF_MINIMISERS]
+    grids = [posterior_grid(num_classes, parts) for num_classes, parts in GRID.items()]
+    etas = list(itertools.chain.from_iterable(grids))
+    minimisers = Minimisers(
+        gamma,
+        dual=dual_focal_minimisers(etas, gamma),
+        focal=[minimiser for grid in grids for minimiser in focal_minimisers(grid, gamma)],
+        tied=dual_focal_minimisers(etas, gamma, ties=True),
+    )
+    return [Claim(where, says, *check(minimisers)) for where, says, check in CLAIMS]
 
 
-def _ends(gamma: float) -> Claim:
-    c = torch.linspace(0, 0.99, 100, dtype=torch.float64)
+def _ends(grid: Minimisers) -> Outcome:
+    gamma, c = grid.gamma, C_GRID
     off = max(
         float((phi(0.0, gamma, c) - (1 + c) ** gamma).abs().max()),
         float((phi(1.0, gamma, c) - c**gamma).abs().max()),
     )
-    says = "phi(0) = (1 + C)^gamma, phi(1) = C^gamma (i != j)"
-    return Claim("Lemma 1", says, HOLDS if off < 1e-9 else FAILS, f"largest difference {off:.1g}", {"difference": off})
+    return _verdict(off < 1e-9), f"largest difference {off:.1g}", {"difference": off}
 
 
-def _one_peak(gamma: float) -> Claim:
+def _one_peak(grid: Minimisers) -> Outcome:
     v = torch.linspace(0, 1, 5_001, dtype=torch.float64)[1:-1]
-    c = torch.linspace(0, 0.99, 100, dtype=torch.float64)[:, None]
-    rises = phi_slope(v, gamma, c) > 0
+    rises = phi_slope(v, grid.gamma, C_GRID[:, None]) > 0
     changes = (rises[:, 1:] != rises[:, :-1]).sum(1)
-    good = int(((changes == 1) & rises[:, 0] & ~rises[:, -1]).sum())
-    says = "one v^m in (0, 1): phi rises before it, falls after it (i != j)"
-    text = f"for {good} of {len(c)} values of C"
-    return Claim("Lemma 1", says, HOLDS if good == len(c) else FAILS, text, {"good": good, "of": len(c)})
+    good, number = int(((changes == 1) & rises[:, 0] & ~rises[:, -1]).sum()), len(C_GRID)
+    return _verdict(good == number), f"for {good} of {number} values of C", {"good": good, "of": number}
 
 
-def _h_rises(gamma: float) -> Claim:
+def _h_rises(grid: Minimisers) -> Outcome:
     v = torch.linspace(0, 1, 2_001, dtype=torch.float64)[1:-1]
-    c = torch.linspace(0, 0.99, 100, dtype=torch.float64)[:, None]
-    lowest = {"t": float(t(v, gamma, c).min())}
-    if gamma < 1:  # only there the proof needs it
-        lowest["u"] = float(u(v, gamma, c).min())
+    lowest = {"t": float(t(v, grid.gamma, C_GRID[:, None]).min())}
+    if grid.gamma < 1:  # only there the proof needs it
+        lowest["u"] = float(u(v, grid.gamma, C_GRID[:, None]).min())
     text = ", ".join(f"least {name} {value:.2g}" for name, value in lowest.items())
-    says = "h increases in v while C is fixed: t > 0, and u > 0 for gamma < 1"
-    return Claim("Proof of Theorem 1", says, HOLDS if min(lowest.values()) > 0 else FAILS, text, dict(lowest))
+    return _verdict(min(lowest.values()) > 0), text, lowest
 
 
-def _entropy(gamma: float) -> Claim:
+def _entropy(grid: Minimisers) -> Outcome:
     """Over random predictions, and over the worst the proof knows: all the rest in one class."""
+    gamma = grid.gamma
     draws = torch.distributions.Dirichlet(torch.full((4,), 0.5, dtype=torch.float64))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -119,158 +116,131 @@ def _entropy(gamma: float) -> Claim:
     p = p / p.sum(1, keepdim=True)
     target = torch.zeros(len(p), dtype=torch.long)
     bound, logits = entropy_bound(p, target, gamma), p.log()
-    dual = dual_focal_loss(logits, target, gamma, reduction="none")
-    slack = {"focal": float((focal_loss(logits, target, gamma, reduction="none") - bound).min())}
-    slack["dual_focal"] = float((dual - bound).min())
-    if gamma >= 1:
-        slack["dual_focal_sharper"] = float((dual - dual_entropy_bound(p, target, gamma)).min())
+    focal, dual = (loss(logits, target, gamma, reduction="none") for loss in (focal_loss, dual_focal_loss))
+    slack = {"focal": float((focal - bound).min()), "dual_focal": float((dual - bound).min())}
     text = f"loss - bound is at least {slack['focal']:.1g} for focal, {slack['dual_focal']:.1g} for dual focal loss"
     if gamma >= 1:
+        slack["dual_focal_sharper"] = float((dual - dual_entropy_bound(p, target, gamma)).min())
         text += f", {slack['dual_focal_sharper']:.1g} above + gamma p_j |log p_k p_j|"
-    says = "focal loss >= KL(y || p) - gamma H(p)"
-    return Claim("Section 3.2", says, HOLDS if min(slack.values()) > -1e-9 else FAILS, text, dict(slack))
+    return _verdict(min(slack.values()) > -1e-9), text, slack
 
 
-def _rival_phi(found: Minimisers) -> Claim:
+def _rival_phi(grid: Minimisers) -> Outcome:
     """phi of the second class as the exact condition has it: lambda q_2 / eta_2, with lambda = eta_1 phi_1 / q_1."""
     values = []
-    for one in found.dual:
+    for one in grid.dual:
         if one.attained:
             first, second = one.order[:2]
-            top = float(phi(one.q[first], found.gamma, one.q[second]))
+            top = float(phi(one.q[first], grid.gamma, one.q[second]))
             values.append(one.eta[first] * top / one.q[first] * one.q[second] / one.eta[second])
     low, high = min(values), max(values)
-    says = "phi = 1 for i = j, the rival of the most probable class (the appendix has 1 - gamma v log v)"
-    holds = max(abs(low - 1), abs(high - 1)) < _tolerance(found.gamma)
     text = f"lambda q_j / eta_j, which phi stands for, is {low:.3f} to {high:.3f}"
-    return Claim("Lemma 1", says, HOLDS if holds else FAILS, text, {"low": low, "high": high})
+    return _verdict(max(abs(low - 1), abs(high - 1)) < _tolerance(grid.gamma)), text, {"low": low, "high": high}
 
 
-def _equation_9(found: Minimisers) -> Claim:
+def _equation_9(grid: Minimisers) -> Outcome:
     published, exact = 0.0, 0.0
-    for one in found.dual:
+    for one in grid.dual:
         if one.attained:
-            q, eta = torch.tensor(one.q, dtype=torch.float64), torch.tensor(one.eta, dtype=torch.float64)
-            published = max(published, float((published_eta(q, found.gamma) - eta).abs().max()))
-            exact = max(exact, float((exact_eta(q, found.gamma) - eta).abs().max()))
-    says = "eta_i = h(q_i) / sum_k h(q_k) at the minimiser"
+            q, eta = torch.tensor([one.q, one.eta], dtype=torch.float64)
+            published = max(published, float((published_eta(q, grid.gamma) - eta).abs().max()))
+            exact = max(exact, float((exact_eta(q, grid.gamma) - eta).abs().max()))
     text = f"wrong by up to {published:.3f}; with the cross terms by {exact:.1g}"
-    verdict = HOLDS if published < _tolerance(found.gamma) else FAILS
-    return Claim("Eq. 9", says, verdict, text, {"published": published, "exact": exact})
+    return _verdict(published < _tolerance(grid.gamma)), text, {"published": published, "exact": exact}
 
 
-def _order(found: Minimisers) -> Claim:
-    says = "the minimiser keeps the order of the posterior strictly"
-    wrong = [one for one in found.dual if not one.keeps_order]
-    counts: dict[str, float | list[float]] = {"wrong": len(wrong), "of": len(found.dual)}
-    text = f"not for {len(wrong)} of {len(found.dual)} posteriors"
+def _order(grid: Minimisers) -> Outcome:
+    wrong = [one for one in grid.dual if not one.keeps_order]
+    counts = {"wrong": len(wrong), "of": len(grid.dual)}
     if not wrong:
-        return Claim("Theorem 1", says, HOLDS, f"for all {len(found.dual)} posteriors of the grid", counts)
-    ordered = [dual_focal_minimiser(one.eta, found.gamma, order=range(len(one.eta))) for one in wrong]
-    lost = [kept.risk - one.risk for kept, one in zip(ordered, wrong, strict=True)]
-    worst = int(np.argmax(lost))
+        return HOLDS, f"for all {len(grid.dual)} posteriors of the grid", counts
+    ordered = [dual_focal_minimiser(one.eta, grid.gamma, order=range(len(one.eta))) for one in wrong]
+    worst = int(np.argmax([kept.risk - one.risk for kept, one in zip(ordered, wrong, strict=True)]))
     one, kept = wrong[worst], ordered[worst]
-    text += (
-        f", most for eta = {_shown(one.eta, 3)}: risk {one.risk:.5f} at q = {_shown(one.q)}"
-        f"{'' if one.attained else ' (approached)'}, {kept.risk:.5f} in the order of eta"
+    text = (
+        f"not for {len(wrong)} of {len(grid.dual)} posteriors, most for eta = {_shown(one.eta, 3)}: risk "
+        f"{one.risk:.5f} at q = {_shown(one.q)}{'' if one.attained else ' (approached)'}, {kept.risk:.5f} in the order "
+        "of eta"
     )
-    example: dict[str, float | list[float]] = {
-        "eta": list(one.eta),
-        "q": list(one.q),
-        "risk": one.risk,
-        "risk_in_order": kept.risk,
-    }
-    return Claim("Theorem 1", says, FAILS, text, counts | example)
+    example = {"eta": list(one.eta), "q": list(one.q), "risk": one.risk, "risk_in_order": kept.risk}
+    return FAILS, text, counts | example
 
 
-def _top(found: Minimisers) -> Claim:
-    wrong = [one for one in found.dual if not one.keeps_top]
-    text = f"without exact ties: wrong for {len(wrong)} of {len(found.dual)} posteriors"
+def _top(grid: Minimisers) -> Outcome:
+    wrong = [one for one in grid.dual if not one.keeps_top]
+    text = f"without exact ties: wrong for {len(wrong)} of {len(grid.dual)} posteriors"
     if wrong:
         text += f", such as eta = {_shown(wrong[0].eta, 3)}, q = {_shown(wrong[0].q)}"
-    says = "the most probable class is that of the largest posterior"
-    verdict = FAILS if wrong else HOLDS
-    return Claim("Theorem 1", says, verdict, text, {"wrong": len(wrong), "of": len(found.dual)})
+    return _verdict(not wrong), text, {"wrong": len(wrong), "of": len(grid.dual)}
 
 
-def _top_with_ties(found: Minimisers) -> Claim:
-    wrong = [one for one in found.tied if not one.keeps_top]
-    uniform = sum(len(one.ranking) == 1 for one in found.tied)
-    threshold = uniform_threshold(found.gamma)
+def _top_with_ties(grid: Minimisers) -> Outcome:
+    wrong = sum(not one.keeps_top for one in grid.tied)
+    uniform = sum(len(one.ranking) == 1 for one in grid.tied)
+    threshold = uniform_threshold(grid.gamma)
     text = (
-        f"with exact ties: other classes tie with it for {len(wrong)} of {len(found.tied)} posteriors, all do for "
+        f"with exact ties: other classes tie with it for {wrong} of {len(grid.tied)} posteriors, all do for "
         f"{uniform}; with two classes up to a posterior of {threshold:.5g}"
     )
-    numbers = {"wrong": len(wrong), "uniform": uniform, "of": len(found.tied), "two_class_threshold": threshold}
-    says = "the most probable class is that of the largest posterior"
-    return Claim("Theorem 1 and Eq. 3", says, FAILS if wrong else HOLDS, text, dict(numbers))
+    numbers = {"wrong": wrong, "uniform": uniform, "of": len(grid.tied), "two_class_threshold": threshold}
+    return _verdict(not wrong), text, numbers
 
 
-def _over_confident(found: Minimisers) -> Claim:
+def _over_confident(grid: Minimisers) -> Outcome:
     """Of up to four classes q_m is at least 1/4, above v^m: stationary predictions of many classes are counted, too.
 
     Those are not known to be minimisers, so that they decide nothing; least so where another class has the larger
     posterior, as no minimiser of few classes has it (`_top`), and there exceptions are found.
     """
-    gamma = found.gamma
-    of_grid = [one for one in found.dual if max(one.q) <= _regions_of(one).v_m]
-    right = sum(one.verdict == "over-confident" for one in of_grid)
+    inside = [one for one in grid.dual if max(one.q) <= regions(one.gamma, sorted(one.q)[-2]).v_m]
+    right, over = (sum(one.verdict == "over-confident" for one in some) for some in (inside, grid.dual))
     stationary = {"keep": 0, "keep_over": 0, "lose": 0, "lose_over": 0}  # the top class of the posterior
-    for q in predictions_of_many_classes():
-        eta = exact_eta(q, gamma)
+    generator = np.random.default_rng(0)
+    for num_classes, evenness in itertools.product((10, 30, 100), (2, 10, 50)):
+        q = torch.from_numpy(generator.dirichlet(np.full(num_classes, evenness), 100))
+        eta = exact_eta(q, grid.gamma)
         top = q.topk(2).values
-        inside = top[:, 0] <= torch.tensor([phi_peak(gamma, c) for c in top[:, 1].tolist()])
+        below_peak = top[:, 0] <= torch.tensor([phi_peak(grid.gamma, c) for c in top[:, 1].tolist()])
         over_confident = top[:, 0] > eta.amax(-1)
         keeps = eta.argmax(-1) == q.argmax(-1)
-        for name, some in (("keep", inside & keeps), ("lose", inside & ~keeps)):
+        for name, some in (("keep", below_peak & keeps), ("lose", below_peak & ~keeps)):
             stationary[name] += int(some.sum())
             stationary[f"{name}_over"] += int((some & over_confident).sum())
-    over = sum(one.verdict == "over-confident" for one in found.dual)
-    verdict = EMPTY if not of_grid else HOLDS if right == len(of_grid) else FAILS
     text = (
-        f"{len(of_grid)} of {len(found.dual)} minimisers have q_m <= v^m, and {over} are over-confident. Of stationary "
+        f"{len(inside)} of {len(grid.dual)} minimisers have q_m <= v^m, and {over} are over-confident. Of stationary "
         f"predictions with 10 to 100 classes, which need not be minimisers, {stationary['keep_over']} of "
         f"{stationary['keep']} there are if they keep the top class, {stationary['lose_over']} of {stationary['lose']} "
         "if not"
     )
-    says = "over-confident for q_m in (0, v^m]"
-    numbers = {"inside": len(of_grid), "right": right, "over_confident": over, "of": len(found.dual)}
-    return Claim("Section 4.2", says, verdict, text, {**numbers, **stationary})
+    numbers = {"inside": len(inside), "right": right, "over_confident": over, "of": len(grid.dual), **stationary}
+    return _verdict(right == len(inside), empty=not inside), text, numbers
 
 
-def predictions_of_many_classes() -> list[torch.Tensor]:
-    """Random predictions of 10, 30 and 100 classes, from uneven to nearly uniform; the same each time."""
-    generator = np.random.default_rng(0)
-    rows = [generator.dirichlet(np.full(k, evenness), 100) for k in (10, 30, 100) for evenness in (2, 10, 50)]
-    return [torch.from_numpy(some) for some in rows]
-
-
-def _under_confident(found: Minimisers) -> Claim:
-    inside = [one for one in found.dual if max(one.q) >= _regions_of(one).v_uc]
-    under = sum(one.verdict == "under-confident" for one in found.dual)
-    right = sum(one.verdict == "under-confident" for one in inside)
-    verdict = EMPTY if not inside else HOLDS if right == len(inside) else FAILS
+def _under_confident(grid: Minimisers) -> Outcome:
+    inside = [one for one in grid.dual if max(one.q) >= regions(one.gamma, sorted(one.q)[-2]).v_uc]
+    right, under = (sum(one.verdict == "under-confident" for one in some) for some in (inside, grid.dual))
     text = (
-        f"{len(inside)} of {len(found.dual)} minimisers have q_m >= v^uc, {right} of them under-confident; "
+        f"{len(inside)} of {len(grid.dual)} minimisers have q_m >= v^uc, {right} of them under-confident; "
         f"{under} of all are"
     )
-    says = "under-confident for q_m in [v^uc, 1)"
-    numbers = {"inside": len(inside), "right": right, "under_confident": under, "of": len(found.dual)}
-    return Claim("Section 4.2", says, verdict, text, dict(numbers))
+    numbers = {"inside": len(inside), "right": right, "under_confident": under, "of": len(grid.dual)}
+    return _verdict(right == len(inside), empty=not inside), text, numbers
 
 
-def _less_under_confident(found: Minimisers) -> Claim:
-    focal, dual = ([one.verdict == "under-confident" for one in some] for some in (found.focal, found.dual))
+def _less_under_confident(grid: Minimisers) -> Outcome:
+    focal, dual = ([one.verdict == "under-confident" for one in some] for some in (grid.focal, grid.dual))
     newly = sum(now and not before for before, now in zip(focal, dual, strict=True))
-    higher = sum(max(d.q) > max(f.q) for d, f in zip(found.dual, found.focal, strict=True))
+    higher = sum(max(d.q) > max(f.q) for d, f in zip(grid.dual, grid.focal, strict=True))
     text = (
         f"{sum(dual)} of {len(dual)} minimisers under-confident, {sum(focal)} with focal loss, {newly} newly; "
         f"max q is higher than focal loss's for {higher}"
     )
     numbers = {"dual_focal": sum(dual), "focal": sum(focal), "newly": newly, "higher": higher, "of": len(dual)}
-    says = "dual focal loss is under-confident less often than focal loss with the same gamma"
-    verdict = EMPTY if not any(focal) and not any(dual) else HOLDS if sum(dual) < sum(focal) and not newly else FAILS
-    return Claim("Section 4.2", says, verdict, text, dict(numbers))
+    return _verdict(sum(dual) < sum(focal) and not newly, empty=not any(focal + dual)), text, numbers
+
+
+def _verdict(holds: bool, empty: bool = False) -> str:
+    return EMPTY if empty else HOLDS if holds else FAILS
 
 
 def _tolerance(gamma: float) -> float:
@@ -278,23 +248,29 @@ def _tolerance(gamma: float) -> float:
     return 1e-6 * min(1.0, gamma)
 
 
-def _regions_of(one: Minimiser) -> Regions:
-    """With C the probability of the second class."""
-    return regions(one.gamma, sorted(one.q)[-2])
-
-
 def _shown(values: tuple[float, ...], digits: int = 4) -> str:
     return f"({', '.join(f'{value:.{digits}f}' for value in values)})"
 
 
-OF_FUNCTIONS: tuple[Callable[[float], Claim], ...] = (_ends, _one_peak, _h_rises, _entropy)
-OF_MINIMISERS: tuple[Callable[[Minimisers], Claim], ...] = (
-    _rival_phi,
-    _equation_9,
-    _order,
-    _top,
-    _top_with_ties,
-    _over_confident,
-    _under_confident,
-    _less_under_confident,
+CLAIMS: tuple[tuple[str, str, Callable[[Minimisers], Outcome]], ...] = (
+    ("Lemma 1", "phi(0) = (1 + C)^gamma, phi(1) = C^gamma (i != j)", _ends),
+    ("Lemma 1", "one v^m in (0, 1): phi rises before it, falls after it (i != j)", _one_peak),
+    ("Proof of Theorem 1", "h increases in v while C is fixed: t > 0, and u > 0 for gamma < 1", _h_rises),
+    ("Section 3.2", "focal loss >= KL(y || p) - gamma H(p)", _entropy),
+    (
+        "Lemma 1",
+        "phi = 1 for i = j, the rival of the most probable class (the appendix has 1 - gamma v log v)",
+        _rival_phi,
+    ),
+    ("Eq. 9", "eta_i = h(q_i) / sum_k h(q_k) at the minimiser", _equation_9),
+    ("Theorem 1", "the minimiser keeps the order of the posterior strictly", _order),
+    ("Theorem 1", "the most probable class is that of the largest posterior", _top),
+    ("Theorem 1 and Eq. 3", "the most probable class is that of the largest posterior", _top_with_ties),
+    ("Section 4.2", "over-confident for q_m in (0, v^m]", _over_confident),
+    ("Section 4.2", "under-confident for q_m in [v^uc, 1)", _under_confident),
+    (
+        "Section 4.2",
+        "dual focal loss is under-confident less often than focal loss with the same gamma",
+        _less_under_confident,
+    ),
 )

@@ -106,6 +106,20 @@ def gradient_ratios(p_k: Values, p_j: Values, gamma: float) -> GradientRatios:
     return GradientRatios(own + flow * c * v / (1 - v), rival, own - flow * c)
 
 
+def gradient_table(gamma: float, c: float) -> list[dict[str, float | None]]:
+    """`gradient_ratios` for each p_k of 0.1 to 0.9 that a rival of probability C leaves possible, beside focal loss.
+
+    The ratio of the rival is None for C = 0.
+    """
+    rows: list[dict[str, float | None]] = []
+    for p_k in (k / 10 for k in range(1, 10)):
+        if c < p_k <= 1 - c:
+            ratios = gradient_ratios(p_k, c, gamma)._asdict()
+            dual = {name: None if value.isnan() else float(value) for name, value in ratios.items()}
+            rows.append({"p_k": p_k, "focal": float(phi(p_k, gamma)), **dual})
+    return rows
+
+
 def _power(base: Tensor, exponent: float) -> Tensor:
     """base^exponent, huge but finite at 0: what it is multiplied with vanishes faster."""
     return base.clamp_min(1e-100) ** exponent

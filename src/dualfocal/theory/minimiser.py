@@ -2,8 +2,9 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from dualfocal.theory._focal import focal_least
 from dualfocal.theory._orders import Ranking, all_rankings, least
 
 MOST_GAMMA = 20.0  # beyond, risks are so small that rounding hides which is least
+LOSSES = ("cross_entropy", "focal", "dual_focal")
 NEAR = 1e-6  # a confidence this near to the posterior, times gamma if it is below 1, is called calibrated
 
 
@@ -68,6 +70,11 @@ class Minimiser:
         """Whether the most probable classes are classes of the largest posterior."""
         return all(self.eta[k] == max(self.eta) for k in self.ranking[0])
 
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: fields and derived values."""
+        derived = ("overconfidence", "verdict", "keeps_order", "keeps_top")
+        return {**asdict(self), **{name: getattr(self, name) for name in derived}}
+
 
 def conditional_risk(q: Tensor, eta: Tensor, gamma: float, loss: str = "dual_focal") -> Tensor:
     """R(q) = -sum_k eta_k (1 - q_k + q_j)^gamma log q_k, Eq. 4; q_j the largest strictly below q_k, 0 if none.
@@ -82,7 +89,7 @@ def conditional_risk(q: Tensor, eta: Tensor, gamma: float, loss: str = "dual_foc
     tensor(0.7011, dtype=torch.float64)
     """
     check_number("gamma", gamma)
-    check_choice("loss", loss, tuple(MINIMISERS))
+    check_choice("loss", loss, LOSSES)
     q, eta = q.double(), eta.double()
     rival = torch.zeros_like(q)
     if loss == "dual_focal":
@@ -91,10 +98,10 @@ def conditional_risk(q: Tensor, eta: Tensor, gamma: float, loss: str = "dual_foc
     return -torch.xlogy(eta * modulation, q).sum(-1) + 0.0  # no -0
 
 
-def cross_entropy_minimiser(eta: Sequence[float], gamma: float = 0.0) -> Minimiser:
-    """q = eta: cross-entropy is proper. ``gamma`` is of no account."""
+def cross_entropy_minimiser(eta: Sequence[float]) -> Minimiser:
+    """q = eta: cross-entropy is proper."""
     eta = _posterior(eta)
-    return _found("cross_entropy", 0.0, eta, eta)
+    return _with_risk("cross_entropy", 0.0, eta, eta)
 
 
 def focal_minimiser(eta: Sequence[float], gamma: float) -> Minimiser:
@@ -109,9 +116,10 @@ def focal_minimiser(eta: Sequence[float], gamma: float) -> Minimiser:
 
 def focal_minimisers(etas: Sequence[Sequence[float]], gamma: float) -> list[Minimiser]:
     """:func:`focal_minimiser` of many posteriors of one length at once."""
-    _check_gamma(gamma)
+    check_number("gamma", gamma, 0.0, MOST_GAMMA)
     rows = [_posterior(eta) for eta in etas]
-    return [_found("focal", gamma, eta, q) for eta, q in zip(rows, focal_least(np.array(rows), gamma), strict=True)]
+    predictions = focal_least(np.array(rows), gamma)
+    return [_with_risk("focal", gamma, eta, q) for eta, q in zip(rows, predictions, strict=True)]
 
 
 def dual_focal_minimiser(
@@ -140,7 +148,7 @@ def dual_focal_minimiser(
     """
     if order is None:
         return dual_focal_minimisers([eta], gamma, ties=ties)[0]
-    _check_gamma(gamma)
+    check_number("gamma", gamma, 0.0, MOST_GAMMA)
     eta = _posterior(eta)
     if ties or sorted(order) != list(range(len(eta))) or min(eta) == 0:
         raise ValueError(
@@ -153,22 +161,36 @@ def dual_focal_minimiser(
 
 def dual_focal_minimisers(etas: Sequence[Sequence[float]], gamma: float, *, ties: bool = False) -> list[Minimiser]:
     """:func:`dual_focal_minimiser` of many posteriors at once."""
-    _check_gamma(gamma)
+    check_number("gamma", gamma, 0.0, MOST_GAMMA)
     rows = [_posterior(eta) for eta in etas]
-    found: dict[int, Minimiser] = {}
-    for count in {sum(value > 0 for value in eta) for eta in rows}:
-        some = [i for i, eta in enumerate(rows) if sum(value > 0 for value in eta) == count]
-        positive = np.array([[value for value in rows[i] if value > 0] for i in some])
-        for i, *best in zip(some, *least(positive, gamma, list(all_rankings(count, ties))), strict=True):
-            found[i] = _whole(rows[i], gamma, *best)
-    return [found[i] for i in range(len(rows))]
+    positive = [[value for value in eta if value > 0] for eta in rows]
+    minimisers: dict[int, Minimiser] = {}
+    for count in set(map(len, positive)):
+        some = [i for i, values in enumerate(positive) if len(values) == count]
+        solved = least(np.array([positive[i] for i in some]), gamma, list(all_rankings(count, ties)))
+        for i, *best in zip(some, *solved, strict=True):
+            minimisers[i] = _whole(rows[i], gamma, *best)
+    return [minimisers[i] for i in range(len(rows))]
 
 
-MINIMISERS: dict[str, Callable[[Sequence[float], float], Minimiser]] = {
-    "cross_entropy": cross_entropy_minimiser,
-    "focal": focal_minimiser,
-    "dual_focal": dual_focal_minimiser,
-}
+def compare_minimisers(eta: Sequence[float], gamma: float) -> dict[str, Minimiser]:
+    """The minimisers of the three losses by name; of dual focal loss also in the order of eta, and with exact ties.
+
+    The one in the order of eta is left out where the minimiser has that order, or a class has posterior 0.
+
+    >>> list(compare_minimisers([0.5, 0.3, 0.2], 2.0))
+    ['cross-entropy', 'focal', 'dual focal', "dual focal, eta's order", 'dual focal, with ties']
+    """
+    minimisers = {
+        "cross-entropy": cross_entropy_minimiser(eta),
+        "focal": focal_minimiser(eta, gamma),
+        "dual focal": dual_focal_minimiser(eta, gamma),
+    }
+    if not minimisers["dual focal"].keeps_order and min(eta) > 0:
+        order = sorted(range(len(eta)), key=lambda k: -eta[k])
+        minimisers["dual focal, eta's order"] = dual_focal_minimiser(eta, gamma, order=order)
+    minimisers["dual focal, with ties"] = dual_focal_minimiser(eta, gamma, ties=True)
+    return minimisers
 
 
 def uniform_threshold(gamma: float) -> float:
@@ -177,20 +199,15 @@ def uniform_threshold(gamma: float) -> float:
     >>> [round(uniform_threshold(gamma), 3) for gamma in (0.5, 1.0, 2.0, 3.0, 5.0)]
     [0.707, 0.774, 0.855, 0.905, 0.958]
     """
-    _check_gamma(gamma)
+    check_number("gamma", gamma, 0.0, MOST_GAMMA)
     if gamma == 0:
         raise ValueError("gamma must be above 0, got 0: cross-entropy has its minimum at the posterior")
-    uniform: float = 0.5**gamma * math.log(2)
 
     def excess(larger: float) -> float:
         _, _, risk = least(np.array([[larger, 1 - larger]]), gamma)
-        return float(risk[0]) - uniform
+        return float(risk[0]) - float(0.5**gamma * math.log(2))
 
     return float(brentq(excess, 0.5, 1 - 1e-9, xtol=1e-9))
-
-
-def _check_gamma(gamma: float) -> None:
-    check_number("gamma", gamma, 0.0, MOST_GAMMA)
 
 
 def _posterior(eta: Sequence[float]) -> tuple[float, ...]:
@@ -202,7 +219,7 @@ def _posterior(eta: Sequence[float]) -> tuple[float, ...]:
     return values
 
 
-def _found(loss: str, gamma: float, eta: tuple[float, ...], values: Iterable[float]) -> Minimiser:
+def _with_risk(loss: str, gamma: float, eta: tuple[float, ...], values: Iterable[float]) -> Minimiser:
     q = tuple(map(float, values))
     both = torch.tensor([q, eta], dtype=torch.float64)
     risk = float(conditional_risk(both[0], both[1], gamma, loss))

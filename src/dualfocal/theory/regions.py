@@ -1,7 +1,8 @@
 """Where the paper says that the minimiser is over- or under-confident: Lemma 1 and Figure 1."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from scipy.optimize import brentq
 
@@ -41,6 +42,11 @@ class Regions:
     def possible(self) -> tuple[float, float]:
         """Where q_m can lie at all: above its rival C, and q_m + C <= 1. Empty for C >= 1/2."""
         return self.c, 1 - self.c
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: fields and derived values."""
+        derived = {"reduction": self.reduction, "reduction_from_focal": self.reduction_from_focal}
+        return {**asdict(self), **derived, "possible": list(self.possible)}
 
 
 def regions(gamma: float, c: float) -> Regions:

@@ -10,7 +10,7 @@ from dualfocal.theory.curves import h, phi
 def published_eta(q: Tensor, gamma: float) -> Tensor:
     """eta_i = h(q_i) / sum_k h(q_k), the paper's Eq. 9, each class with its own C: the probability below its own.
 
-    It leaves out that q_i is also the rival of the class above it. For focal loss see :func:`focal_eta`.
+    It leaves out that q_i is also the rival of the class above it.
 
     Args:
         q: predictions, (..., K), without ties.
@@ -18,12 +18,6 @@ def published_eta(q: Tensor, gamma: float) -> Tensor:
     """
     order, q, below = _descending(q, gamma)
     return _in_place(h(q, gamma, below), order)
-
-
-def focal_eta(q: Tensor, gamma: float) -> Tensor:
-    """The only posterior whose focal risk is least at q: eta_i = h(q_i; C = 0) / sum_k h(q_k; C = 0)."""
-    order, q, _ = _descending(q, gamma, ties=True)
-    return _in_place(h(q, gamma), order)
 
 
 def exact_eta(q: Tensor, gamma: float) -> Tensor:
@@ -51,7 +45,7 @@ def exact_eta(q: Tensor, gamma: float) -> Tensor:
     return _in_place(torch.stack(eta, -1), order)
 
 
-def _descending(q: Tensor, gamma: float, *, ties: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+def _descending(q: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
     """The order, q in it, and for each class the probability below."""
     check_number("gamma", gamma)
     q = torch.as_tensor(q, dtype=torch.float64)
@@ -61,7 +55,7 @@ def _descending(q: Tensor, gamma: float, *, ties: bool = False) -> tuple[Tensor,
         raise ValueError(f"q must sum to 1, got {sums.tolist()}")
     order = q.argsort(-1, descending=True)
     q = q.gather(-1, order)
-    if not ties and bool((q.diff(dim=-1) == 0).any()):
+    if bool((q.diff(dim=-1) == 0).any()):
         raise ValueError(f"q must be without ties, where the risk has no derivative, got {q.tolist()}")
     return order, q, torch.cat([q[..., 1:], torch.zeros_like(q[..., :1])], -1)
 

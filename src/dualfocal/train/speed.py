@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from dualfocal.models import MODELS
-from dualfocal.models._common import kernels_on
+from dualfocal.models.normalization import kernels_on
 from dualfocal.runs.recipe import Recipe
 from dualfocal.train.step import Step
 

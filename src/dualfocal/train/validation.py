@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from dualfocal._checks import wide_dtype
 from dualfocal.data.dataset import DataSet
 from dualfocal.losses import AdaFocalLoss
+from dualfocal.losses.rival import true_and_rival
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import top_bins
 from dualfocal.metrics.rows import as_rows
@@ -58,14 +59,6 @@ def summarize(logits: Tensor, target: Tensor, criterion: nn.Module, batch_size: 
     ece = float(BinStats(count, confidence, correct, bins.edges).ece())
     means = zip(("nll", "loss", "p_k", "p_j"), (sums / number).tolist(), strict=True)
     return {"error": wrong / number, "ece": ece, **dict(means)}
-
-
-def true_and_rival(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """p_k of the true class, and p_j, the largest below it, 0 if there is none; (N,) each."""
-    p = logits.softmax(1)
-    z_k = logits.gather(1, target[:, None])
-    p_j = p.masked_fill(logits >= z_k, 0.0).amax(1)
-    return p.gather(1, target[:, None])[:, 0], p_j
 
 
 def follows_validation(criterion: nn.Module) -> TypeGuard[AdaFocalLoss]:

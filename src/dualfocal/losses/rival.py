@@ -26,6 +26,18 @@ def check_rival(rival: str | float) -> None:
         check_number("a constant rival", rival, 0.0, 1.0)
 
 
+def true_and_rival(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The probabilities p_k of the true class and p_j of its rival, the largest below it (0 if none), (N,) each.
+
+    >>> true_and_rival(torch.tensor([[0.7, 0.2, 0.1]]).log(), torch.tensor([0]))
+    (tensor([0.7000]), tensor([0.2000]))
+    """
+    p = logits.softmax(1)
+    z_k = logits.gather(1, target[:, None])
+    p_j = p.masked_fill(logits >= z_k, 0.0).amax(1)
+    return p.gather(1, target[:, None])[:, 0], p_j
+
+
 def rival_of_target(
     z: Tensor, z_t: Tensor, top: Tensor, total: Tensor, rival: str | float | None, keep: Tensor | None
 ) -> Tensor:
