@@ -1,6 +1,6 @@
 """Classifiers whose confidence can be trusted: dual focal loss and its peers, metrics with their noise, calibrators."""
 
-from dualfocal.calibrators import CALIBRATORS, TemperatureScaling, cross_fit, load_calibrator
+from dualfocal.calibrators import CALIBRATORS, TemperatureScaling, compare_calibrators, load_calibrator
 from dualfocal.losses import (
     LOSSES,
     AdaDualFocalLoss,
@@ -38,7 +38,7 @@ __all__ = [
     "TemperatureScaling",
     "__version__",
     "compare",
-    "cross_fit",
+    "compare_calibrators",
     "dual_focal_loss",
     "evaluate",
     "load_calibrator",

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal._checks import check_choice, check_count, check_number, wide_dtype
-from dualfocal.calibrators._base import Calibrator, Fit, absent_classes
-from dualfocal.calibrators._inputs import Offset
+from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._passes import tile_parts
+from dualfocal.calibrators.inputs import Offset
+from dualfocal.calibrators.notes import absent_note
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import check_logits
 
@@ -84,7 +85,7 @@ class _ClasswiseMap(Calibrator):
         fitted = [self._fit_column(column) for column in _columns(rows)]
         learned = {name: _filled(parts) for name, parts in zip(self.learned, zip(*fitted, strict=True), strict=True)}
         learned["values"].clamp_(FLOOR, 1.0)
-        return Fit(learned, notes=absent_classes(rows))
+        return Fit(learned, notes=absent_note(rows.target, rows.num_classes))
 
     def _map(self, logits: Tensor) -> Tensor:
         p = logits.to(wide_dtype(logits)).softmax(1).T.contiguous()

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_number, wide_dtype
-from dualfocal.calibrators._base import Calibrator, Fit, absent_classes
-from dualfocal.calibrators._inputs import Offset
+from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._logistic import Problem
 from dualfocal.calibrators._passes import Shifted, tile_parts
+from dualfocal.calibrators.inputs import Offset
+from dualfocal.calibrators.notes import absent_note
 from dualfocal.calibrators.temperature import best_temperature
 from dualfocal.metrics.rows import Rows
 
@@ -69,10 +70,9 @@ class _LinearScaling(Calibrator):
             unit, start = 1.0 if constant else spread**-0.5, torch.zeros_like(group, dtype=wide)
         else:
             unit, start = found.beta, torch.cat([one, found.beta * mean], dim=1)
-        learn = self.prior is None
         precision = mean.new_tensor([1.0, 1.0, STRONG_PRIOR] if self.prior is None else [self.prior] * 3)
-        solved = Problem(tiles, rows.target, start, group, precision, learn=learn).solve()
-        weight, bias = solved.theta[:, :-1] * unit, solved.theta[:, -1]
+        solved = Problem(tiles, rows.target, start, group, precision, learn=self.prior is None).solve()
+        weight, bias = solved.x[:, :-1] * unit, solved.x[:, -1]
         if not self.full:
             weight = weight[:, 0]
         bias = bias - (weight @ mean[:, 0] if self.full else weight * mean[:, 0])
@@ -81,7 +81,7 @@ class _LinearScaling(Calibrator):
             iterations=solved.iterations,
             gradient=solved.gradient,
             converged=solved.converged,
-            notes=(*found.notes, *absent_classes(rows)),
+            notes=(*found.notes, *absent_note(rows.target, rows.num_classes)),
         )
 
     def _map(self, logits: Tensor) -> Tensor:
@@ -112,27 +112,11 @@ class VectorScaling(_LinearScaling):
     full: ClassVar[bool] = False
 
 
-class _MatrixScaling(_LinearScaling):
-    """About C^2 parameters: refuses data that are too few for them."""
-
-    def __init__(self, *, prior: float | None = None, force: bool = False) -> None:
-        super().__init__(prior=prior)
-        self.force = force
-
-    def _fit(self, rows: Rows) -> Fit:
-        parameters = rows.num_classes * (rows.num_classes + 1)
-        if len(rows) < parameters and not self.force:
-            raise ValueError(
-                f"{type(self).__name__} has {parameters:,} parameters for {rows.num_classes} classes and needs at "
-                f"least as many samples, got {len(rows):,}; force it, or take a method with fewer (vector, temperature)"
-            )
-        return super()._fit(rows)
-
-
-class MatrixScaling(_MatrixScaling):
+class MatrixScaling(_LinearScaling):
     """All linear maps of the logits: softmax(W z + b) (Guo et al., ICML 2017), regularised.
 
-    As :class:`VectorScaling`, with a prior of its own for the off-diagonal entries.
+    As :class:`VectorScaling`, with a prior of its own for the off-diagonal entries. It has about C^2 parameters, and
+    refuses data that are too few for them.
 
     Args:
         prior: precision of all three priors. None: the data choose each.
@@ -148,8 +132,21 @@ class MatrixScaling(_MatrixScaling):
     (1.12, 0.86)
     """
 
+    def __init__(self, *, prior: float | None = None, force: bool = False) -> None:
+        super().__init__(prior=prior)
+        self.force = force
 
-class DirichletCalibration(_MatrixScaling):
+    def _fit(self, rows: Rows) -> Fit:
+        parameters = rows.num_classes * (rows.num_classes + 1)
+        if len(rows) < parameters and not self.force:
+            raise ValueError(
+                f"{type(self).__name__} has {parameters:,} parameters for {rows.num_classes} classes and needs at "
+                f"least as many samples, got {len(rows):,}; force it, or take a method with fewer (vector, temperature)"
+            )
+        return super()._fit(rows)
+
+
+class DirichletCalibration(MatrixScaling):
     """All linear maps of the log-probabilities: softmax(W ln p + b) (Kull et al., NeurIPS 2019).
 
     As :class:`MatrixScaling`; the prior of the off-diagonal entries is the off-diagonal regularisation (ODIR) of that

@@ -10,9 +10,10 @@ from torch import Tensor
 from dualfocal._checks import check_choice, check_count, wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._ece_grid import search_grid
-from dualfocal.calibrators._inputs import Offset
 from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import Shifted, exponent_floor
+from dualfocal.calibrators.inputs import Offset
+from dualfocal.calibrators.notes import Note
 from dualfocal.metrics.rows import Rows
 
 CRITERIA = ("nll", "ece")
@@ -22,10 +23,6 @@ UNIFORM = 1e-6  # variance of the scaled logits below which predictions count as
 TOLERANCE = 1e-12  # nats that one more step would save
 RESOLUTION = 1e-12  # of log T
 MOST_STEP, MOST_ITERATIONS = 2.0, 200
-
-# Data that have no best temperature, and what is done then.
-ALL_RIGHT = "all samples are predicted correctly: each label counts as wrong with probability 1 / (N + 2)"
-NO_HELP = "no temperature helps: the best one is infinite"
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class Found:
     iterations: int  # passes over all data
     gradient: float  # of the mean NLL by log T, at beta
     converged: bool
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     uniform: bool = False  # whether the best temperature is infinite
 
 
@@ -79,10 +76,10 @@ class TemperatureScaling(Calibrator):
 
     def _fit(self, rows: Rows) -> Fit:
         if self.criterion == "ece":
-            of_grid = search_grid(rows, self.num_bins)
-            notes = (f"T = {of_grid.temperature} is the end of the grid",) if of_grid.temperature in (0.1, 10.0) else ()
-            learned = {"temperature": torch.tensor(of_grid.temperature, dtype=torch.float64)}
-            return Fit(learned, notes=notes, nll=(of_grid.nll_before, of_grid.nll_after))
+            temperature, before, after = search_grid(rows, self.num_bins)
+            notes = (Note("end_of_grid", values=(temperature,)),) if temperature in (0.1, 10.0) else ()
+            learned = {"temperature": torch.tensor(temperature, dtype=torch.float64)}
+            return Fit(learned, notes=notes, nll=(before, after))
         data = Shifted(rows)
         found = best_temperature(data)
         return Fit(
@@ -123,10 +120,24 @@ class EnsembleTemperatureScaling(Calibrator):
     def _fit(self, rows: Rows) -> Fit:
         shifted = Shifted(rows)
         found = best_temperature(shifted)
-        if found.uniform:  # a mixture with more of the uniform would forget which class was the largest
-            return self._fitted(found, [1.0, 0.0, 0.0])
-        log_p = [shifted.log_likelihood(beta) for beta in (found.beta, 1.0)]
-        log_p.append(torch.full_like(log_p[0], -math.log(rows.num_classes)))
+        solved = Minimum(torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64), 0, 0.0, True)
+        if not found.uniform:  # else a mixture with more of the uniform would forget which class was the largest
+            solved = self._mix(shifted, found.beta)
+        weights = solved.x[0] / solved.x[0].sum()
+        if weights[2] > 1 - LEAST_SHARE:  # likewise
+            weights = torch.tensor([LEAST_SHARE, 0.0, 1 - LEAST_SHARE], dtype=torch.float64)
+        return Fit(
+            {"temperature": torch.tensor(1 / found.beta, dtype=torch.float64), "weights": weights.double()},
+            iterations=found.iterations + solved.iterations,
+            gradient=max(found.gradient, solved.gradient),
+            converged=found.converged and solved.converged,
+            notes=found.notes,
+        )
+
+    def _mix(self, shifted: Shifted, beta: float) -> Minimum:
+        """The best weights, up to a factor."""
+        log_p = [shifted.log_likelihood(beta) for beta in (beta, 1.0)]
+        log_p.append(torch.full_like(log_p[0], -math.log(shifted.rows.num_classes)))
         p = torch.stack(log_p, dim=1)
         p = (p - p.amax(1, keepdim=True)).exp_()  # (N, 3), each row up to a factor, which no weight depends on
 
@@ -138,23 +149,7 @@ class EnsembleTemperatureScaling(Calibrator):
             return value, 1 - share.mean(0, keepdim=True), (share.T @ share)[None] / len(p)
 
         start = p.new_full((1, 3), 1 / 3)
-        solved = minimise(objective, start, lower=torch.zeros_like(start))
-        weights = (solved.x[0] / solved.x[0].sum()).tolist()
-        if weights[2] > 1 - LEAST_SHARE:  # likewise
-            weights = [LEAST_SHARE, 0.0, 1 - LEAST_SHARE]
-        return self._fitted(found, weights, solved)
-
-    def _fitted(self, found: Found, weights: list[float], solved: Minimum | None = None) -> Fit:
-        return Fit(
-            {
-                "temperature": torch.tensor(1 / found.beta, dtype=torch.float64),
-                "weights": torch.tensor(weights, dtype=torch.float64),
-            },
-            iterations=found.iterations + (0 if solved is None else solved.iterations),
-            gradient=max(found.gradient, 0.0 if solved is None else solved.gradient),
-            converged=found.converged and (solved is None or solved.converged),
-            notes=found.notes,
-        )
+        return minimise(objective, start, lower=torch.zeros_like(start))
 
     def _map(self, logits: Tensor) -> Tensor:
         log_w = self.weights.to(logits.dtype).log()
@@ -177,13 +172,12 @@ def best_temperature(data: Shifted) -> Found:
         )
     n, num_classes = len(data), data.rows.num_classes
     of_target = float(data.of_target.to(wide_dtype(data.of_target)).mean())
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     if of_target == 0:
         of_target = _mean_of_others(data) / (n + 2)
-        notes = (ALL_RIGHT,)
+        notes = (Note("all_correct"),)
         if of_target == 0:
-            notes = ("all logits of each row are equal: temperature changes nothing",)
-            return Found(1.0, math.log(num_classes), 0, 0.0, True, notes)
+            return Found(1.0, math.log(num_classes), 0, 0.0, True, (Note("equal_logits"),))
     low, high, last = -math.inf, math.log(math.log(num_classes) / -of_target), math.inf
     u = min(0.0, high - 1.0)
     stride = n * num_classes // SUBSAMPLE
@@ -207,7 +201,7 @@ def best_temperature(data: Shifted) -> Found:
             u = (low + high) / 2
     uniform = uniform and not converged
     if uniform:
-        notes = (NO_HELP,)
+        notes = (Note("no_help"),)
     beta = math.exp(u)
     nll = log_total - beta * float(data.of_target.to(wide_dtype(data.of_target)).mean())
     return Found(beta, nll, iteration, abs(slope), converged or uniform, notes, uniform)
