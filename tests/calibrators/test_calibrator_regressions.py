@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from calibrator_cases import texts
 
 from dualfocal import metrics as M
 from dualfocal.calibrators import (

@@ -34,6 +34,12 @@ class MethodScore:
     draws: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)  # the scores of resampled data
 
     @property
+    def ece_floor(self) -> float:
+        """The mean ECE of a perfectly calibrated model with these confidences."""
+        assert self.evaluation.inference is not None
+        return self.evaluation.inference.floors["ece"].mean
+
+    @property
     def temperature(self) -> float | None:
         """The temperature, where the method is temperature scaling, fitted once."""
         return float(self.fitted.temperature) if isinstance(self.fitted, TemperatureScaling) else None

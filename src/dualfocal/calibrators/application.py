@@ -66,7 +66,11 @@ def apply_calibrator(
             target, labelled, unusable = None, False, str(error)
     before = values if input == "logits" else log_probs(values)
     after = calibrator(values, input=input)
-    _check_finite(before, after)
+    ignored = before.isnan() if before.ndim == 1 else before.isnan().any(1, keepdim=True)  # others have no NaN
+    lost = (after.isnan() | (after == torch.inf)) & ~ignored
+    if bool(lost.any()):
+        row = int(lost.nonzero()[0, 0])
+        raise ValueError(f"row {row} has no finite answer: this calibrator needs finite logits, it must hold -inf")
     calibrated = after if input == "logits" else after.sigmoid() if after.ndim == 1 else after.softmax(1)
     scores = {}
     if target is not None and labelled:
@@ -74,14 +78,6 @@ def apply_calibrator(
         scores = {"before": score(values), "after": score(calibrated)}
     changed = _predicted(after) != _predicted(before)
     return Application(calibrated, target, changed.numel(), int(changed.sum()), scores, on_fit_data, unusable)
-
-
-def _check_finite(before: Tensor, after: Tensor) -> None:
-    ignored = before.isnan() if before.ndim == 1 else before.isnan().any(1, keepdim=True)  # others have no NaN
-    lost = (after.isnan() | (after == torch.inf)) & ~ignored
-    if bool(lost.any()):
-        row = int(lost.nonzero()[0, 0])
-        raise ValueError(f"row {row} has no finite answer: this calibrator needs finite logits, it must hold -inf")
 
 
 def _predicted(logits: Tensor) -> Tensor:

@@ -69,25 +69,20 @@ class CalibratorComparison:
             "procedure, fitted on a part of the data; a calibrator fitted on all of it is not scored here."
         )
 
-    def notes(self) -> dict[Note, list[str]]:
-        """The remarks of the fits, and the methods that made them."""
+    def remarks(self) -> list[str]:
+        """Methods that refused the data, and notes of the fits with the methods that made them, a line each."""
         names: dict[Note, list[str]] = {}
         for method in self.methods:
             for note in method.notes:
                 names.setdefault(note, []).append(method.name)
-        return names
-
-    def remarks(self) -> list[str]:
-        """Methods that refused the data, and remarks of the fits, a line each."""
         refused = [f"{name} refused: {reason}" for name, reason in self.refused.items()]
-        return [*refused, *(f"{', '.join(names)}: {note}" for note, names in self.notes().items())]
+        return [*refused, *(f"{', '.join(methods)}: {note}" for note, methods in names.items())]
 
     def table(self) -> Table:
         """The methods; the last column is the share of samples whose predicted class is another."""
         rows = []
         for method in self.methods:
-            change, inference = method.changes["nll"], method.evaluation.inference
-            cell = ""
+            change, cell = method.changes["nll"], ""
             if method.name != UNCALIBRATED and not math.isnan(change.difference):
                 half = f" ± {nats((change.high - change.low) / 2)}" if has_interval(change) else ""
                 cell = f"{nats(change.difference, '+')}{half}"
@@ -97,7 +92,7 @@ class CalibratorComparison:
                     nats(method.scores["nll"]),
                     cell,
                     f"{100 * method.scores['ece']:.2f}",
-                    "" if inference is None else f"{100 * inference.floors['ece'].mean:.2f}",
+                    f"{100 * method.ece_floor:.2f}",
                     f"{100 * method.scores['error']:.2f}",
                     f"{100 * method.argmax_changed:.2f}",
                 ]
@@ -134,11 +129,10 @@ def _plain_method(method: MethodScore) -> dict[str, object]:
     def plain(d: Difference) -> dict[str, object]:
         return {"difference": finite(d.difference), "interval": [finite(d.low), finite(d.high)]}
 
-    inference = method.evaluation.inference
     return {
         "method": method.name,
         **{name: finite(value) for name, value in method.scores.items()},
-        "ece_floor": None if inference is None else inference.floors["ece"].mean,
+        "ece_floor": method.ece_floor,
         "change": {name: plain(d) for name, d in method.changes.items()},
         "nll_behind_best": plain(method.behind),
         "argmax_changed": method.argmax_changed,

@@ -17,9 +17,7 @@ from dualfocal.calibrators.registry import CALIBRATORS
 
 SCHEMA = 1
 KEY = "dualfocal_calibrator"
-CLASSES: dict[str, type[Calibrator]] = {
-    make.__name__: make for make in CALIBRATORS.values() if isinstance(make, type)
-}
+CLASSES: dict[str, type[Calibrator]] = {make.__name__: make for make in CALIBRATORS.values() if isinstance(make, type)}
 
 
 def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:

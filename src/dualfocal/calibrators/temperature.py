@@ -183,9 +183,7 @@ def best_temperature(data: Shifted) -> Found:
     stride = n * num_classes // SUBSAMPLE
     if stride > 3:  # a few rows tell nearly as much, and save most passes
         u = min(math.log(best_temperature(Shifted(data.rows.at(slice(None, None, stride)))).beta), high)
-    iteration = 0
-    while iteration < MOST_ITERATIONS:
-        iteration += 1
+    for iteration in range(1, MOST_ITERATIONS + 1):  # noqa: B007, it is counted
         log_total, mean, variance = _moments(data, math.exp(u))
         slope = mean - math.exp(u) * of_target
         low, high = (low, u) if slope > 0 else (u, high)
@@ -217,10 +215,8 @@ def _moments(data: Shifted, beta: float) -> tuple[float, float, float]:
         torch.sum(weight, data.dim, out=total[part])
         torch.sum(weight.mul_(x), data.dim, out=first[part])
         torch.sum(weight.mul_(x), data.dim, out=second[part])
-    wide = wide_dtype(total)
-    total, first, second = total.to(wide), first.to(wide), second.to(wide)
-    first /= total
-    second /= total
+    total = total.to(wide_dtype(total))
+    first, second = first / total, second / total  # in the dtype of the total
     return float(total.log().mean()), float(first.mean()), float((second - first * first).mean())
 
 

@@ -1,20 +1,19 @@
 """Before and after each calibrator: fitted on a run's validation part, or cross-fitted where there is none."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dualfocal.calibrators import CalibratorComparison, TemperatureScaling, compare_calibrators, make_calibrator
 from dualfocal.calibrators.advice import UNCALIBRATED
 from dualfocal.metrics import Evaluation
+from dualfocal.metrics.resampling import Progress
 from dualfocal.metrics.rows import Rows
 from dualfocal.predictions import PredictionsError
 from dualfocal.report.subjects import Reading, Subject
 from dualfocal.runs.layout import RECIPE
 
 DEFAULT = ("temperature", "vector", "isotonic")
-
-Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True)

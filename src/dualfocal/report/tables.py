@@ -57,12 +57,11 @@ def calibrator_table(comparison: CalibratorComparison | None) -> Table | None:
     for method in methods:
         change = method.changes["nll"]
         ends = f"{nats(change.low, '+')} to {nats(change.high, '+')}" if has_interval(change) else ""
-        floor = _inference(method.evaluation).floors["ece"].mean
         row: list[Cell] = [
             method.name,
             number(method.scores["nll"], 4),
             ["", 0.0] if method.name == UNCALIBRATED else number(change.difference, 4, ends, sign=True),
-            number(100 * method.scores["ece"], 2, f"floor {100 * floor:.2f}"),
+            number(100 * method.scores["ece"], 2, f"floor {100 * method.ece_floor:.2f}"),
             number(100 * method.scores["error"], 2),
             number(100 * method.argmax_changed, 2),
         ]
@@ -102,10 +101,9 @@ def summary_table(
             _p_value(result),
         ]
         if after is not None:
-            floor = _inference(after.evaluation).floors["ece"].mean
             row += [
                 number(after.scores["nll"], 4),
-                number(100 * after.scores["ece"], 2, f"floor {100 * floor:.2f}"),
+                number(100 * after.scores["ece"], 2, f"floor {100 * after.ece_floor:.2f}"),
             ]
         elif any(scaled):
             row += ["", ""]
