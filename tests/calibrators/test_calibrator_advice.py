@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dualfocal.calibrators import Calibrator, MethodScore, compare_calibrators, make_calibrator
 from dualfocal.calibrators._base import Fit
-from dualfocal.calibrators.advice import advise, recommend
+from dualfocal.calibrators.comparison import advise, recommend
 from dualfocal.metrics.comparison import Difference
 from dualfocal.metrics.evaluation import evaluate
 

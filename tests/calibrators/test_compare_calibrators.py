@@ -19,6 +19,7 @@ from dualfocal.calibrators import (
     log_probs,
     make_calibrator,
 )
+from dualfocal.calibrators import _scoring as scoring
 from dualfocal.calibrators._base import Fit
 
 METHODS = ["temperature", "vector", "isotonic"]
@@ -342,3 +343,47 @@ def test_bad_arguments() -> None:
     for options, error, message in bad:
         with pytest.raises(error, match=message):
             compare_calibrators(**({"logits": logits, "target": target, "methods": METHODS} | options))
+
+
+# Held-out validation data
+
+
+def test_held_out_scores_are_those_of_one_fit_on_the_validation_data() -> None:
+    validation, (logits, target) = sample(300, 4, seed=1), sample(200, 4)
+    shares = []
+    result = compare_calibrators(logits, target, METHODS, validation=validation, progress=shares.append)
+    assert result.held_out
+    for name in METHODS:
+        fitted = make_calibrator(name).fit(*validation)
+        wanted = M.evaluate(fitted(logits), target)
+        assert result[name].scores == pytest.approx({of: getattr(wanted, of) for of in result[name].scores}, abs=1e-9)
+        assert torch.equal(result[name].fitted(logits), fitted(logits))
+    assert result["temperature"].temperature == float(result["temperature"].fitted.temperature)
+    assert result["vector"].temperature is None
+    assert shares[-1] == 1.0
+    plain = result.to_dict()
+    assert plain["fitted_on"] == {"part": "val", "num_samples": 300}
+    assert plain["scored_on"] == {"part": "test", "num_samples": 200}
+    assert result.verdict().endswith("(Chosen among 3 methods on these same samples.)")
+    assert "(300 samples), scored on its test part (200)" in str(result)
+
+
+def test_validation_data_of_other_classes_are_an_error() -> None:
+    with pytest.raises(ValueError, match="validation has 3 classes, but logits have 4"):
+        compare_calibrators(*sample(100, 4), METHODS, validation=sample(100, 3))
+
+
+def test_a_known_evaluation_is_not_computed_again(monkeypatch) -> None:
+    logits, target = sample(200, 3)
+    wanted = compare_calibrators(logits, target, ["temperature"])
+    known = M.evaluate(logits, target, inference=True)
+    calls = []
+    plain = scoring.evaluate_rows
+    monkeypatch.setattr(scoring, "evaluate_rows", lambda *args, **options: calls.append(1) or plain(*args, **options))
+    got = compare_calibrators(logits, target, ["temperature"], evaluation=known)
+    assert len(calls) == 2  # one for each repeat of the calibrated ones
+    assert got["as it is"].evaluation is known
+    assert got.to_dict() == wanted.to_dict()
+    published = M.evaluate(logits, target, inference=True, convention="published")
+    for other in (published, M.evaluate(logits, target)):  # they lack what is needed
+        assert compare_calibrators(logits, target, ["temperature"], evaluation=other).to_dict() == wanted.to_dict()

@@ -12,7 +12,7 @@ from dualfocal.calibrators._logistic import Problem
 from dualfocal.calibrators._passes import Shifted, tile_parts
 from dualfocal.calibrators.inputs import Offset
 from dualfocal.calibrators.notes import absent_note
-from dualfocal.calibrators.temperature import best_temperature
+from dualfocal.calibrators.temperature import best_temperature, is_uniform
 from dualfocal.metrics.rows import Rows
 
 STRONG_PRIOR = 100.0  # precision that the off-diagonal entries start with, where the data are to choose it
@@ -45,7 +45,7 @@ class _LinearScaling(Calibrator):
         return logits
 
     def _fit(self, rows: Rows) -> Fit:
-        found = best_temperature(Shifted(rows))
+        beta, _, scaled = best_temperature(Shifted(rows))
         wide, classes, device = wide_dtype(rows.values), rows.num_classes, rows.values.device
         mean = torch.zeros(classes, 1, dtype=wide, device=device)
 
@@ -64,12 +64,12 @@ class _LinearScaling(Calibrator):
         # At the start, A = I and b = beta * mean, the map is temperature scaling; at A = 0, of an infinite temperature.
         one = torch.eye(classes, dtype=wide, device=device) if self.full else mean.new_ones(classes, 1)
         group = torch.cat([torch.where(one == 1, 0, 2), torch.ones_like(mean, dtype=torch.int64)], dim=1)
-        if found.uniform:
+        if is_uniform(scaled):
             spread = sum(float((x * x).sum()) for _, x in tiles()) / (len(rows) * classes)
             constant = spread <= 1e-24 * float((mean * mean).mean())  # but for rounding
             unit, start = 1.0 if constant else spread**-0.5, torch.zeros_like(group, dtype=wide)
         else:
-            unit, start = found.beta, torch.cat([one, found.beta * mean], dim=1)
+            unit, start = beta, torch.cat([one, beta * mean], dim=1)
         precision = mean.new_tensor([1.0, 1.0, STRONG_PRIOR] if self.prior is None else [self.prior] * 3)
         solved = Problem(tiles, rows.target, start, group, precision, learn=self.prior is None).solve()
         weight, bias = solved.x[:, :-1] * unit, solved.x[:, -1]
@@ -81,7 +81,7 @@ class _LinearScaling(Calibrator):
             iterations=solved.iterations,
             gradient=solved.gradient,
             converged=solved.converged,
-            notes=(*found.notes, *absent_note(rows.target, rows.num_classes)),
+            notes=(*scaled.notes, *absent_note(rows.target, rows.num_classes)),
         )
 
     def _map(self, logits: Tensor) -> Tensor:

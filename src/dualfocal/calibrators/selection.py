@@ -8,10 +8,8 @@ import torch
 
 from dualfocal._checks import check_count, check_level
 from dualfocal.calibrators._base import MIN_SAMPLES, Calibrator
-from dualfocal.calibrators._fitting import Calibrated, deal_folds, fit_folds, fit_once
-from dualfocal.calibrators._scoring import MethodScore, ranked, score
-from dualfocal.calibrators.advice import UNCALIBRATED, recommend
-from dualfocal.calibrators.comparison import CalibratorComparison
+from dualfocal.calibrators._scoring import Calibrated, MethodScore, deal_folds, fit_folds, fit_once, ranked, score
+from dualfocal.calibrators.comparison import UNCALIBRATED, CalibratorComparison, recommend
 from dualfocal.calibrators.inputs import log_probs
 from dualfocal.calibrators.notes import absent_classes
 from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
@@ -87,6 +85,8 @@ def compare_calibrators(
         raise ValueError(f"cross-fitting needs at least {max(MIN_SAMPLES, folds)} samples, got {len(rows)}")
     if validation is not None and not isinstance(validation, Rows):
         validation = as_rows(*validation, input=input, ignore_index=ignore_index, binary=binary)
+    if validation is not None and validation.num_classes != rows.num_classes:
+        raise ValueError(f"validation has {validation.num_classes} classes, but logits have {rows.num_classes}")
     if evaluation is not None and (evaluation.inference is None or evaluation.convention is not None):
         evaluation = None
     score_rows = partial(score, num_bins=num_bins, level=level, seed=seed)

@@ -1,7 +1,7 @@
 """Temperature scaling, softmax(z / T), and mixtures of it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -23,19 +23,6 @@ UNIFORM = 1e-6  # variance of the scaled logits below which predictions count as
 TOLERANCE = 1e-12  # nats that one more step would save
 RESOLUTION = 1e-12  # of log T
 MOST_STEP, MOST_ITERATIONS = 2.0, 200
-
-
-@dataclass(frozen=True)
-class Found:
-    """The best beta = 1 / T, how it was found, and what was odd about the data."""
-
-    beta: float
-    nll: float  # at beta
-    iterations: int  # passes over all data
-    gradient: float  # of the mean NLL by log T, at beta
-    converged: bool
-    notes: tuple[Note, ...] = ()
-    uniform: bool = False  # whether the best temperature is infinite
 
 
 class TemperatureScaling(Calibrator):
@@ -81,15 +68,8 @@ class TemperatureScaling(Calibrator):
             learned = {"temperature": torch.tensor(temperature, dtype=torch.float64)}
             return Fit(learned, notes=notes, nll=(before, after))
         data = Shifted(rows)
-        found = best_temperature(data)
-        return Fit(
-            {"temperature": torch.tensor(1 / found.beta, dtype=torch.float64)},
-            iterations=found.iterations,
-            gradient=found.gradient,
-            converged=found.converged,
-            notes=found.notes,
-            nll=(-float(data.log_likelihood(1.0).mean()), found.nll),
-        )
+        _, nll, fit = best_temperature(data)
+        return replace(fit, nll=(-float(data.log_likelihood(1.0).mean()), nll))
 
     def _map(self, logits: Tensor) -> Tensor:
         return logits / self.temperature.to(logits.dtype)
@@ -119,19 +99,19 @@ class EnsembleTemperatureScaling(Calibrator):
 
     def _fit(self, rows: Rows) -> Fit:
         shifted = Shifted(rows)
-        found = best_temperature(shifted)
+        beta, _, fit = best_temperature(shifted)
         solved = Minimum(torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64), 0, 0.0, True)
-        if not found.uniform:  # else a mixture with more of the uniform would forget which class was the largest
-            solved = self._mix(shifted, found.beta)
+        if not is_uniform(fit):  # else a mixture with more of the uniform would forget which class was the largest
+            solved = self._mix(shifted, beta)
         weights = solved.x[0] / solved.x[0].sum()
         if weights[2] > 1 - LEAST_SHARE:  # likewise
             weights = torch.tensor([LEAST_SHARE, 0.0, 1 - LEAST_SHARE], dtype=torch.float64)
         return Fit(
-            {"temperature": torch.tensor(1 / found.beta, dtype=torch.float64), "weights": weights.double()},
-            iterations=found.iterations + solved.iterations,
-            gradient=max(found.gradient, solved.gradient),
-            converged=found.converged and solved.converged,
-            notes=found.notes,
+            fit.learned | {"weights": weights.double()},
+            iterations=(fit.iterations or 0) + solved.iterations,
+            gradient=max(fit.gradient or 0.0, solved.gradient),
+            converged=fit.converged and solved.converged,
+            notes=fit.notes,
         )
 
     def _mix(self, shifted: Shifted, beta: float) -> Minimum:
@@ -158,8 +138,10 @@ class EnsembleTemperatureScaling(Calibrator):
         return torch.logaddexp(mixed, log_w[2] - math.log(logits.shape[1]))
 
 
-def best_temperature(data: Shifted) -> Found:
-    """Minimise the NLL by beta > 0: Newton's iteration in log beta, within a bracket.
+def best_temperature(data: Shifted) -> tuple[float, float, Fit]:
+    """Minimise the NLL by beta = 1 / T > 0, and return beta, the NLL there and how the temperature was found.
+
+    It is Newton's iteration in log beta, within a bracket.
 
     With x = beta * d and moments under softmax(x): the slope by log beta is mean(E x - x_k), which changes sign once,
     and its own slope is that plus mean(Var x). At the minimum the NLL is at most log C, and at least -mean x_k: that
@@ -177,12 +159,16 @@ def best_temperature(data: Shifted) -> Found:
         of_target = _mean_of_others(data) / (n + 2)
         notes = (Note("all_correct"),)
         if of_target == 0:
-            return Found(1.0, math.log(num_classes), 0, 0.0, True, (Note("equal_logits"),))
+            return (
+                1.0,
+                math.log(num_classes),
+                Fit({"temperature": torch.ones((), dtype=torch.float64)}, 0, 0.0, notes=(Note("equal_logits"),)),
+            )
     low, high, last = -math.inf, math.log(math.log(num_classes) / -of_target), math.inf
     u = min(0.0, high - 1.0)
     stride = n * num_classes // SUBSAMPLE
     if stride > 3:  # a few rows tell nearly as much, and save most passes
-        u = min(math.log(best_temperature(Shifted(data.rows.at(slice(None, None, stride)))).beta), high)
+        u = min(math.log(best_temperature(Shifted(data.rows.at(slice(None, None, stride))))[0]), high)
     for iteration in range(1, MOST_ITERATIONS + 1):  # noqa: B007, it is counted
         log_total, mean, variance = _moments(data, math.exp(u))
         slope = mean - math.exp(u) * of_target
@@ -202,7 +188,13 @@ def best_temperature(data: Shifted) -> Found:
         notes = (Note("no_help"),)
     beta = math.exp(u)
     nll = log_total - beta * float(data.of_target.to(wide_dtype(data.of_target)).mean())
-    return Found(beta, nll, iteration, abs(slope), converged or uniform, notes, uniform)
+    learned = {"temperature": torch.tensor(1 / beta, dtype=torch.float64)}
+    return beta, nll, Fit(learned, iteration, abs(slope), converged or uniform, notes)
+
+
+def is_uniform(fit: Fit) -> bool:
+    """Whether the best temperature is infinite."""
+    return any(note.kind == "no_help" for note in fit.notes)
 
 
 def _moments(data: Shifted, beta: float) -> tuple[float, float, float]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dualfocal.calibrators import CalibratorComparison, TemperatureScaling, compare_calibrators, make_calibrator
-from dualfocal.calibrators.advice import UNCALIBRATED
+from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.resampling import Progress
 from dualfocal.metrics.rows import Rows
@@ -49,7 +49,7 @@ class Calibration:
 def calibrate(subject: Subject, names: Sequence[str], reading: Reading, progress: Progress) -> Calibration:
     """Score calibrators on the samples of a report, by fits that have not seen them."""
     validation, remark = validation_part(subject.path, subject.rows, reading)
-    comparison, how = None, ""
+    comparison, how, remarks = None, "", [remark] if remark else []
     calibrators = {name: make_calibrator(name) for name in names}
     if calibrators:
         try:
@@ -73,11 +73,12 @@ def calibrate(subject: Subject, names: Sequence[str], reading: Reading, progress
     if comparison is not None:
         means = " Scores in the table of calibrators are means over the repeats." if validation is None else ""
         how = f"{comparison.caveat()}{means}"
+        remarks += comparison.remarks()
     return Calibration(
         subject.evaluation,
         comparison,
         how,
-        (*([remark] if remark else []), *([] if comparison is None else comparison.remarks())),
+        tuple(remarks),
         _temperature(comparison, subject.rows if validation is None else validation),
         "these same samples" if validation is None else "the validation part",
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualfocal.calibrators import CalibratorComparison
-from dualfocal.calibrators.advice import LARGE, UNCALIBRATED, has_interval, nats
+from dualfocal.calibrators.comparison import LARGE, UNCALIBRATED, has_interval, nats
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.inference import Inference
