@@ -55,10 +55,11 @@ def apply_calibrator(
     (0, True)
     """
     scan(kept_rows(values, target, input=input, ignore_index=ignore_index))
-    fit_data = calibrator.fitted_on
-    on_fit_data = fit_data is not None and fit_data.matches(values, target, input=input, ignore_index=ignore_index)
     binary = "top_label" if values.ndim == 1 else None
     labelled, unusable = target is not None and bool((target != ignore_index).any()), ""
+    on_fit_data = False
+    if calibrator.fitted_on is not None and (labelled or target is None):
+        on_fit_data = calibrator.fitted_on.matches(values, target, input=input, ignore_index=ignore_index)
     if target is not None and labelled and not require_labels:
         try:
             as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
