@@ -46,7 +46,7 @@ def kind_of(values: Tensor, input: str) -> str:
 
 def kept_rows(values: Tensor, target: Tensor | None, *, input: str, ignore_index: int = -100) -> Rows:
     """The rows of samples that are not ignored; labels are optional, may be wrong, and are replaced by 0."""
-    labels = torch.zeros(values.shape[:1] + values.shape[2:], dtype=torch.int64)
+    labels = torch.zeros(values.shape[:1] + values.shape[2:], dtype=torch.int64, device=values.device)
     if target is not None and target.shape == labels.shape and bool((target != ignore_index).any()):
         labels = torch.where(target == ignore_index, -100, labels)
     return as_rows(values, labels, input=input, binary="top_label" if values.ndim == 1 else None)
