@@ -1,4 +1,4 @@
-"""How often the nominal 90 % interval of cross_fit holds the truth: the change in NLL of the fits that were made.
+"""How often the nominal 90 % interval of a cross-fit holds the truth: the change in NLL of the fits that were made.
 
     python benchmarks/cross_fit_coverage.py [--csv FILE] [--repeats 200]
 
@@ -16,7 +16,13 @@ from _measure import show
 from rich.progress import track
 from torch import Tensor
 
-from dualfocal.calibrators import Calibrator, IsotonicCalibration, TemperatureScaling, VectorScaling, cross_fit
+from dualfocal.calibrators import (
+    Calibrator,
+    IsotonicCalibration,
+    TemperatureScaling,
+    VectorScaling,
+    compare_calibrators,
+)
 
 SIZES, CLASSES, SHARPNESS, FRESH = (200, 1000), 5, 1.3, 5000
 METHODS: dict[str, type[Calibrator]] = {
@@ -60,7 +66,7 @@ def main() -> None:
             p = (fresh / SHARPNESS).softmax(1)
             fits: dict[str, list[Calibrator]] = {name: [] for name in METHODS}
             made = {name: recorded(cls, fits[name]) for name, cls in METHODS.items()}
-            result = cross_fit(logits, target, made, seed=seed)
+            result = compare_calibrators(logits, target, made, seed=seed)
             for name in METHODS:
                 after = sum(expected_nll(fitted(fresh), p) for fitted in fits[name]) / len(fits[name])
                 change = result[name].changes["nll"]
@@ -68,7 +74,7 @@ def main() -> None:
         for name, count in held.items():
             record = {"samples": n, "method": name, "nominal": 0.9, "held": f"{count / args.repeats:.3f}"}
             records.append(record | {"repeats": args.repeats, "torch": torch.__version__})
-    show("cross_fit: how often the interval of the NLL change holds the truth", records, args.csv)
+    show("cross-fit: how often the interval of the NLL change holds the truth", records, args.csv)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dualfocal.calibrators import CALIBRATORS, TemperatureScaling, cross_fit, load_calibrator
+    from dualfocal.calibrators import CALIBRATORS, TemperatureScaling, compare_calibrators, load_calibrator
     from dualfocal.losses import (
         LOSSES,
         AdaDualFocalLoss,
@@ -42,7 +42,7 @@ __all__ = [
     "TemperatureScaling",
     "__version__",
     "compare",
-    "cross_fit",
+    "compare_calibrators",
     "dual_focal_loss",
     "evaluate",
     "load_calibrator",

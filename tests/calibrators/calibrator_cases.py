@@ -1,9 +1,11 @@
 """Data and calibrators that several tests use."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
-from dualfocal.calibrators import CALIBRATORS, Calibrator, make_calibrator
+from dualfocal.calibrators import CALIBRATORS, Calibrator, Note, make_calibrator
 
 NAMES = (*CALIBRATORS, "temperature+isotonic")
 KEEPS_ARGMAX = tuple(name for name in CALIBRATORS if make_calibrator(name).keeps_argmax)
@@ -16,6 +18,10 @@ def forced(name: str) -> Calibrator:
     if hasattr(calibrator, "force"):
         calibrator.force = True
     return calibrator
+
+
+def texts(notes: Iterable[Note]) -> list[str]:
+    return [str(note) for note in notes]
 
 
 def draw(probs: Tensor, generator: torch.Generator) -> Tensor:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from calibrator_cases import NAMES, forced, sample
+from calibrator_cases import NAMES, forced, sample, texts
 from torch import Tensor
 
 from dualfocal import metrics as M
@@ -58,7 +58,7 @@ def test_a_finite_answer(name, case, dtype) -> None:
     after = M.nll(calibrator(logits), target)
     # Logits near 1e4 in float32 are rounded to 1e-3: so are the results.
     assert report.nll_after == pytest.approx(after, rel=1e-4, abs=1e-4)
-    if name == "temperature" and "predicted correctly" not in " ".join(report.notes):
+    if name == "temperature" and "predicted correctly" not in " ".join(texts(report.notes)):
         # Doing nothing and the uniform prediction were both to be had.
         assert after < min(M.nll(logits, target), math.log(CLASSES)) + 2e-3
     elif name in BY_LIKELIHOOD:
@@ -70,7 +70,7 @@ def test_a_finite_answer(name, case, dtype) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_notes_promise(name) -> None:
     def notes(case: str) -> str:
-        return " ".join(forced(name).fit(*CASES[case]).report.notes)
+        return " ".join(texts(forced(name).fit(*CASES[case]).report.notes))
 
     if name in BY_LIKELIHOOD:
         assert "all samples are predicted correctly" in notes("all correct")

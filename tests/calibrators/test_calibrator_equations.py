@@ -63,12 +63,12 @@ def test_the_data_choose_the_prior_of_most_evidence() -> None:
     problem = Problem(lambda: [(slice(0, 2000), x)], target, start, group, torch.ones(2).double(), learn=True)
     solved = problem.solve()
     assert solved.converged
-    p = (x * solved.theta[:, :1] + solved.theta[:, 1:]).softmax(0)
+    p = (x * solved.x[:, :1] + solved.x[:, 1:]).softmax(0)
     spread = p * (1 - p)
     for g, curvature in enumerate(((spread * x * x).sum(1), spread.sum(1))):
-        away = solved.theta[:, g] - start[:, g]
-        known = (curvature / (curvature + solved.precision[g])).sum()
-        assert solved.precision[g].item() == pytest.approx(float(known / away.square().sum()), rel=0.05)
+        away = solved.x[:, g] - start[:, g]
+        known = (curvature / (curvature + problem.precision[g])).sum()
+        assert problem.precision[g].item() == pytest.approx(float(known / away.square().sum()), rel=0.05)
 
 
 @pytest.mark.parametrize("num_classes", [2, 4])

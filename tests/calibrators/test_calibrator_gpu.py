@@ -4,7 +4,13 @@ import pytest
 import torch
 from calibrator_cases import NAMES, forced, sample
 
-from dualfocal.calibrators import TemperatureScaling, cross_fit, load_calibrator, make_calibrator, save_calibrator
+from dualfocal.calibrators import (
+    TemperatureScaling,
+    compare_calibrators,
+    load_calibrator,
+    make_calibrator,
+    save_calibrator,
+)
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -66,7 +72,10 @@ def test_state_dict_crosses() -> None:
 def test_cross_fit() -> None:
     logits, target = sample(800, 4)
     methods = ["temperature", "ets", "vector", "platt", "isotonic", "matrix"]
-    here, there = cross_fit(logits, target, methods), cross_fit(logits.cuda(), target.cuda(), methods)
+    here, there = (
+        compare_calibrators(logits, target, methods),
+        compare_calibrators(logits.cuda(), target.cuda(), methods),
+    )
     assert there.recommended == here.recommended
     for of in here.methods:
         assert there[of.name].scores == pytest.approx(of.scores, abs=1e-5)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from calibrator_cases import NAMES, forced, sample
+from calibrator_cases import NAMES, forced, sample, texts
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -16,14 +16,14 @@ from dualfocal.calibrators import (
     MatrixScaling,
     TemperatureScaling,
     VectorScaling,
-    cross_fit,
+    compare_calibrators,
     load_calibrator,
     log_probs,
     make_calibrator,
     save_calibrator,
 )
-from dualfocal.calibrators._inputs import digest
 from dualfocal.calibrators.files import KEY
+from dualfocal.calibrators.inputs import digest
 from dualfocal.metrics import nll
 
 SEES_OFFSET = ("vector", "matrix", "temperature+vector", "temperature+temperature+matrix")
@@ -90,7 +90,7 @@ def test_true_classes_of_probability_0_are_said() -> None:
     report = TemperatureScaling().fit(probs, target, input="probs").report
     count = int((probs.gather(1, target[:, None]) == 0).sum())
     note = f"{count} of 2,000 true classes have probability 0: a 0 counts as 0.0005 in the fit"
-    assert report.notes == (note,)
+    assert texts(report.notes) == [note]
     assert report.nll_before == math.inf  # as evaluate has it
     assert math.isfinite(report.nll_after)
     exact = TemperatureScaling().fit(rounded()[0], target, input="probs").report
@@ -168,11 +168,11 @@ def test_what_are_no_probabilities_is_refused(bad, message) -> None:
 def test_cross_fit_ranks_rounded_probabilities_as_exact_ones() -> None:
     exact, probs, target = rounded(1000)
     methods = ["temperature", "isotonic"]
-    one, two = (cross_fit(of, target, methods, input="probs", repeats=1) for of in (exact, probs))
+    one, two = (compare_calibrators(of, target, methods, input="probs", repeats=1) for of in (exact, probs))
     assert one.recommended == two.recommended == "temperature"
     assert two["as it is"].scores["nll"] == math.inf
     assert two["temperature"].scores["nll"] < one["temperature"].scores["nll"] + 0.03
-    [note] = two["temperature"].notes
+    [note] = texts(two["temperature"].notes)
     assert note.startswith("up to ")
     assert "true classes have probability 0 in a fold: a 0 counts as 0.0005" in note
 

@@ -59,7 +59,7 @@ def test_no_search_finds_a_lower_nll(tenth) -> None:
         case = f"seed {seed}, {kind}, T = {t}"
         assert 0 < t < math.inf, case
         assert report.converged, case
-        note = report.notes[0] if report.notes else ""
+        note = str(report.notes[0]) if report.notes else ""
         if note.startswith(NOTHING):
             # The best is uniform, at an infinite T; ours is so to 0.1 %, as promised.
             seen.add(NOTHING)
@@ -116,10 +116,13 @@ def test_first_guess_from_a_few_rows_does_not_show(monkeypatch) -> None:
 
 def test_notes_are_of_the_data_they_speak_of() -> None:
     logits, _ = sample(50)
-    assert TemperatureScaling().fit(logits, logits.argmax(1)).report.notes[0].startswith(ALL_CORRECT)
-    assert TemperatureScaling().fit(logits, logits.argmin(1)).report.notes[0].startswith(NOTHING)
+    [note] = TemperatureScaling().fit(logits, logits.argmax(1)).report.notes
+    assert (note.kind, note.finding) == ("all_correct", ALL_CORRECT)
+    [note] = TemperatureScaling().fit(logits, logits.argmin(1)).report.notes
+    assert (note.kind, note.finding) == ("no_help", NOTHING)
     assert TemperatureScaling().fit(*sample(400)).report.notes == ()
-    assert "equal" in TemperatureScaling().fit(torch.zeros(50, 3), torch.arange(50) % 3).report.notes[0]
+    [note] = TemperatureScaling().fit(torch.zeros(50, 3), torch.arange(50) % 3).report.notes
+    assert note.kind == "equal_logits"
     one_wrong = logits.argmax(1)
     one_wrong[7] = logits[7].argmin()
     assert TemperatureScaling().fit(logits, one_wrong).report.notes == ()

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -199,7 +198,7 @@ def test_json_is_the_report(record):
         about = {"schema": 1, "file": "val.npz", "method": method, "out": "cal.safetensors"}
         if method == "temperature":
             about["temperature"] = expected.temperature.item()
-        assert got == json.loads(json.dumps(about | asdict(expected.report)))
+        assert got == json.loads(json.dumps(about | expected.report.to_dict()))
 
 
 def test_json_of_an_infinite_likelihood_is_null(record):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dualfocal import plots
-from dualfocal.calibrators import CALIBRATORS, CrossFit, cross_fit
+from dualfocal.calibrators import CALIBRATORS, CalibratorComparison, compare_calibrators
 from dualfocal.cli import main
 
 CAVEAT = "Cross-fitted in 5 folds, 2 times: no sample is scored by a fit that saw it."
@@ -50,7 +50,7 @@ def with_zeros() -> tuple[Tensor, Tensor]:
     return probs, target
 
 
-def as_json(result: CrossFit) -> dict[str, Any]:
+def as_json(result: CalibratorComparison) -> dict[str, Any]:
     return json.loads(json.dumps({**result.to_dict(), "verdict": result.verdict()}))
 
 
@@ -119,16 +119,16 @@ def test_json_is_the_library_s_cross_fit(calibration, kind):
     arguments = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
     methods = "temperature,temperature+isotonic"
     [got] = calibration(npz("a.npz", values, target, kind), "--calibrate", methods, *arguments)
-    assert got == as_json(cross_fit(values, target, methods.split(","), input=kind, **options))
+    assert got == as_json(compare_calibrators(values, target, methods.split(","), input=kind, **options))
     [plain] = calibration("a.npz", "--calibrate", "temperature")
-    assert plain == as_json(cross_fit(values, target, ["temperature"], input=kind))
+    assert plain == as_json(compare_calibrators(values, target, ["temperature"], input=kind))
 
 
 def test_table_is_the_library_s(run):
     logits, target = drawn(120)
     out, _ = run("evaluate", npz("a.npz", logits, target), "--calibrate", "temperature", "--no-inference")
-    expected = cross_fit(logits, target, ["temperature"])
-    assert table(out) == expected.table()[1]
+    expected = compare_calibrators(logits, target, ["temperature"])
+    assert table(out) == expected.table().rows
     assert out.splitlines()[-2:] == [expected.caveat(), expected.verdict()]
 
 
@@ -175,7 +175,7 @@ def test_binary(calibration):
     found = {}
     for binary in ("positive", "top_label"):
         [found[binary]] = calibration("a.npz", "--calibrate", "temperature", "--binary", binary, "--repeats", 1)
-        expected = cross_fit(scores, target, ["temperature"], binary=binary, repeats=1)
+        expected = compare_calibrators(scores, target, ["temperature"], binary=binary, repeats=1)
         assert found[binary] == as_json(expected)
     assert found["positive"]["methods"][0]["ece"] != found["top_label"]["methods"][0]["ece"]
 
@@ -188,7 +188,7 @@ def test_ignored_labels_count_nothing(calibration):
         torch.cat([target, target.new_full((30,), 9)]),
     )
     [got] = calibration("a.npz", "--calibrate", "temperature", "--ignore-index", 9)
-    assert got == as_json(cross_fit(logits, target, ["temperature"]))
+    assert got == as_json(compare_calibrators(logits, target, ["temperature"]))
 
 
 def test_spaces_around_commas(calibration):
@@ -214,7 +214,7 @@ def test_several_files_have_a_cross_fit_each(run, calibration):
     for name, arrays in made.items():
         npz(name, *arrays)
     arguments = [*made, "--calibrate", "temperature", "--repeats", 1]
-    expected = [cross_fit(*arrays, ["temperature"], repeats=1) for arrays in made.values()]
+    expected = [compare_calibrators(*arrays, ["temperature"], repeats=1) for arrays in made.values()]
     assert calibration(*arguments) == [as_json(of) for of in expected]
     out, _ = run("evaluate", *arguments)
     assert out.index(expected[0].verdict()) < out.index(expected[1].verdict()) < out.index("\nall files")
@@ -225,7 +225,7 @@ def test_merged_files_have_one(calibration):
     for name, part in (("a.npz", slice(0, 120)), ("b.npz", slice(120, 200))):
         npz(name, logits[part], target[part])
     [got] = calibration("a.npz", "b.npz", "--merge", "--calibrate", "temperature", "--repeats", 1)
-    assert got == as_json(cross_fit(logits, target, ["temperature"], repeats=1))
+    assert got == as_json(compare_calibrators(logits, target, ["temperature"], repeats=1))
 
 
 def test_beside_groups(run, record):
@@ -234,7 +234,7 @@ def test_beside_groups(run, record):
     arguments = ["evaluate", "a.npz", "--group-by", "site", "--calibrate", "temperature", "--repeats", 1]
     [got] = record(*arguments)["files"]
     assert {group["group"] for group in got["groups"]} == {"north", "south"}
-    expected = cross_fit(logits, target, ["temperature"], repeats=1)
+    expected = compare_calibrators(logits, target, ["temperature"], repeats=1)
     assert got["calibration"] == as_json(expected)
     out, _ = run(*arguments)
     assert out.index("\nby site, worst first") < out.index("\ncalibrators, cross-fitted")
@@ -255,7 +255,7 @@ def test_plot_has_a_diagram_for_each_method(run, monkeypatch):
     npz("runs/a.npz", logits, target)
     run("evaluate", "runs/a.npz", "--calibrate", "temperature,ets", "--repeats", 1, "--plot", "figure.svg")
     assert drawn_of.keys() == {"a.npz", "a.npz, temperature", "a.npz, ets"}
-    expected = cross_fit(logits, target, ["temperature", "ets"], repeats=1)
+    expected = compare_calibrators(logits, target, ["temperature", "ets"], repeats=1)
     assert drawn_of["a.npz, ets"].to_dict() == expected["ets"].evaluation.to_dict()
     assert drawn_of["a.npz"].ece == expected["as it is"].evaluation.ece
     assert Path("figure.svg").read_text().startswith("<?xml")

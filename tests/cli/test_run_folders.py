@@ -159,7 +159,7 @@ def test_report_and_evaluate_say_the_same_of_a_run(record):
     [subject] = load_subjects([Path("runs/a")], reading)
     found = calibrate(subject, ["temperature", "vector", "isotonic"], reading, lambda share: None)
     assert found.advice == of_run["calibration"]["verdict"]
-    assert {of.name: of.scores["nll"] for of in found.methods} == {
+    assert {of.name: of.scores["nll"] for of in found.comparison.methods} == {
         of["method"]: of["nll"] for of in of_run["calibration"]["methods"]
     }
 

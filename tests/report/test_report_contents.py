@@ -14,7 +14,7 @@ from PIL import Image
 
 import dualfocal
 from dualfocal import metrics
-from dualfocal.calibrators import cross_fit, make_calibrator
+from dualfocal.calibrators import compare_calibrators, make_calibrator
 from dualfocal.data import load_data
 from dualfocal.report import html, provenance
 from dualfocal.report.html import write_report
@@ -140,7 +140,7 @@ def test_places_count_ignored_samples(tmp_path):
 def test_files_are_cross_fitted(folder, pages, logits, tmp_path):
     write_report([folder / "logits.npz"], tmp_path / "page.html", calibrators=("temperature", "vector"))
     [run] = contents_of(tmp_path / "page.html")["runs"]
-    found = cross_fit(*logits, ["temperature", "vector"])
+    found = compare_calibrators(*logits, ["temperature", "vector"])
     assert texts(run["calibrators"], 0)[0] == "as it is"
     assert dict(zip(texts(run["calibrators"], 0), texts(run["calibrators"], 1), strict=True)) == {
         of.name: f"{of.scores['nll']:.4f}" for of in found.methods

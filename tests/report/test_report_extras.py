@@ -12,7 +12,7 @@ from browser import contents_of
 from safetensors.torch import load_file, save_file
 
 from dualfocal import metrics
-from dualfocal.calibrators import cross_fit, make_calibrator
+from dualfocal.calibrators import compare_calibrators, make_calibrator
 from dualfocal.metrics.comparison import Difference
 from dualfocal.report.html import write_report
 from dualfocal.report.subjects import Reading, find_inputs, load_subjects
@@ -181,7 +181,7 @@ def test_a_validation_part_that_does_not_fit(run):
     found = report(run, "temperature")
     assert "The run's validation part cannot be used: it has 5 classes, the samples have 10." in found["remarks"]
     values, target = tensors["test_logits"], tensors["test_target"]
-    assert found["advice"] == cross_fit(values, target, ["temperature"]).verdict()
+    assert found["advice"] == compare_calibrators(values, target, ["temperature"]).verdict()
     change(run, val_logits=tensors["val_logits"], val_target=tensors["val_target"] + 100)
     assert report(run)["remarks"][0].startswith("The run's validation part cannot be used: target 109 is out of range")
 

@@ -1,38 +1,48 @@
 """Calibrators: maps from logits to calibrated logits, learned after training from held-out predictions.
 
-``TemperatureScaling().fit(val_logits, val_target)(test_logits)``. Which one helps, :func:`cross_fit` tells.
+``TemperatureScaling().fit(val_logits, val_target)(test_logits)``. :func:`compare_calibrators`
+tells which one helps.
 """
 
 from dualfocal.calibrators._base import Calibrator, FitReport
-from dualfocal.calibrators._inputs import log_probs
+from dualfocal.calibrators._scoring import MethodScore
+from dualfocal.calibrators.application import Application, apply_calibrator
 from dualfocal.calibrators.binning import BayesianBinning, HistogramBinning, IsotonicCalibration
 from dualfocal.calibrators.chain import Chain
-from dualfocal.calibrators.cross_fitting import CrossFit, cross_fit
+from dualfocal.calibrators.comparison import CalibratorComparison
 from dualfocal.calibrators.files import load_calibrator, save_calibrator
+from dualfocal.calibrators.inputs import log_probs
+from dualfocal.calibrators.notes import Note
 from dualfocal.calibrators.one_vs_rest import BetaCalibration, PlattScaling
-from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
+from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator, parse_methods
 from dualfocal.calibrators.scaling import DirichletCalibration, MatrixScaling, VectorScaling
+from dualfocal.calibrators.selection import compare_calibrators
 from dualfocal.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
 
 __all__ = [
     "CALIBRATORS",
+    "Application",
     "BayesianBinning",
     "BetaCalibration",
     "Calibrator",
+    "CalibratorComparison",
     "Chain",
-    "CrossFit",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
     "FitReport",
     "HistogramBinning",
     "IsotonicCalibration",
     "MatrixScaling",
+    "MethodScore",
+    "Note",
     "PlattScaling",
     "TemperatureScaling",
     "VectorScaling",
-    "cross_fit",
+    "apply_calibrator",
+    "compare_calibrators",
     "load_calibrator",
     "log_probs",
     "make_calibrator",
+    "parse_methods",
     "save_calibrator",
 ]

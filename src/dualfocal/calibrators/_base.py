@@ -3,7 +3,7 @@
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -11,21 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from dualfocal._checks import check_choice, compute_dtype, wide_dtype
-from dualfocal.calibrators._inputs import (
-    NAMES,
-    FittedOn,
-    Offset,
-    checked,
-    digest,
-    kind_of,
-    log_probs,
-    ruled_out,
-    smallest,
-)
-from dualfocal.calibrators._notes import absent_note, zero_note
 from dualfocal.calibrators._passes import tile_parts
+from dualfocal.calibrators.inputs import NAMES, FittedOn, Offset, digest, kind_of, log_probs, zero_values
+from dualfocal.calibrators.notes import Note
+from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.rows import INPUTS, Array, Rows, as_rows, as_tensor
+from dualfocal.metrics.scan import scan
 
+MIN_SAMPLES = 20  # what is fitted to fewer is mostly chance
 CHUNK_CPU, CHUNK_DEVICE = 1 << 20, 1 << 23  # elements that are mapped at a time, unless gradients are wanted
 
 
@@ -41,7 +34,32 @@ class FitReport:
     iterations: int | None  # None: the method does not iterate
     gradient: float | None  # size of the gradient where the iteration stopped
     converged: bool
-    notes: tuple[str, ...]  # what was odd about the data, and what was done about it
+    notes: tuple[Note, ...]  # what was odd about the data, and what was done about it
+
+    def caution(self) -> str:
+        """A warning where there were too few samples; empty otherwise.
+
+        Raises:
+            ValueError: too few, and what was learned is not in the data at all.
+        """
+        if self.num_samples >= MIN_SAMPLES:
+            return ""
+        few = f"{self.num_samples} sample{'s' if self.num_samples > 1 else ''}"
+        for note in self.notes:
+            if note.kind in ("all_correct", "no_help"):
+                raise ValueError(f"{few} cannot be fitted to: {note.finding}; give at least {MIN_SAMPLES}")
+        return f"{few}: what is fitted to fewer than {MIN_SAMPLES} is mostly chance"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and texts; what is not finite is None."""
+        content = {name: finite(value) if isinstance(value, float) else value for name, value in vars(self).items()}
+        return content | {"notes": list(map(str, self.notes))}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote; of the notes only the text comes back."""
+        losses = {name: math.inf if content[name] is None else content[name] for name in ("nll_before", "nll_after")}
+        return cls(**{**content, **losses, "notes": tuple(Note("saved", saved=text) for text in content["notes"])})
 
     def __str__(self) -> str:
         lines = [
@@ -63,7 +81,7 @@ class Fit:
     iterations: int | None = None
     gradient: float | None = None
     converged: bool = True
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     nll: tuple[float, float] | None = None  # before and after, where the method knows and moves no argmax
 
 
@@ -126,20 +144,22 @@ class Calibrator(nn.Module, ABC):
         """
         values = as_tensor("logits", logits)
         binary = "top_label" if values.ndim == 1 else None
-        rows = given = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
-        zeros, impossible = None, 0
+        rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
+        given, zeros, impossible = digest(rows.values), None, 0
         if input == "probs":
-            zeros, impossible = smallest(checked(given)), ruled_out(given)
+            scan(rows)  # raises unless they are probabilities
+            zeros = zero_values(rows)
+            impossible = int((rows.values.gather(1, rows.target[:, None]) == 0).sum())
             as_logits = log_probs(values, zeros)
             rows = as_rows(as_logits, target, input="logits", ignore_index=ignore_index, binary=binary)
-        found = self._fit(rows)
+        fit = self._fit(rows)
         for name in self.learned:
-            setattr(self, name, found.learned[name].to(rows.values.device))
-        report = self._report(rows, found)
+            setattr(self, name, fit.learned[name].to(rows.values.device))
+        report = self._report(rows, fit)
         if zeros is not None and impossible:
-            notes = (*report.notes, *zero_note(impossible, len(rows), zeros))
-            report = replace(report, nll_before=math.inf, notes=notes)
-        self.report, self.fitted_on = report, FittedOn(kind_of(values, input), zeros, digest(given.values))
+            note = Note("impossible_labels", impossible, len(rows), zeros)
+            report = replace(report, nll_before=math.inf, notes=(*report.notes, note))
+        self.report, self.fitted_on = report, FittedOn(kind_of(values, input), zeros, given)
         return self
 
     def forward(self, logits: Array, *, input: str = "logits") -> Tensor:
@@ -160,8 +180,6 @@ class Calibrator(nn.Module, ABC):
         if logits.ndim == 1:  # sigmoid(z) = softmax(0, z)[1]
             pair = self._apply_rows(torch.stack([torch.zeros_like(logits), logits], dim=1))
             return pair[:, 1] - pair[:, 0]
-        if logits.ndim == 2:
-            return self._apply_rows(logits)
         rows = logits.movedim(1, -1)
         return self._apply_rows(rows.reshape(-1, logits.shape[1])).view(rows.shape).movedim(-1, 1)
 
@@ -176,10 +194,9 @@ class Calibrator(nn.Module, ABC):
     def _check_kind(self, values: Tensor, input: str) -> None:
         """Logits of a row may all be larger by one number and mean the same, but not to every map."""
         kind = kind_of(values, input)
-        if self.fitted_on is None or self.offset != "seen" or self.fitted_on.kind == kind:
+        wrong_width = values.ndim == 1 and self.num_classes not in (None, 2)  # an error that says more will follow
+        if self.fitted_on is None or self.offset != "seen" or self.fitted_on.kind == kind or wrong_width:
             return
-        if values.ndim == 1 and self.num_classes not in (None, 2):
-            return  # an error that says more will follow
         theirs, ours = NAMES[self.fitted_on.kind], NAMES[kind]
         raise ValueError(
             f"this {type(self).__name__} was fitted on {theirs}, and these are {ours}: as logits both mean the same "
@@ -192,46 +209,44 @@ class Calibrator(nn.Module, ABC):
                 f"this {type(self).__name__} was fitted for {self.num_classes} classes, "
                 f"logits of shape {tuple(logits.shape)} have {logits.shape[1]}"
             )
-        if torch.compiler.is_compiling() or (torch.is_grad_enabled() and logits.requires_grad):
-            return self._map(logits)
-        if len(logits) <= _chunk(logits):
+        differentiable = torch.compiler.is_compiling() or (torch.is_grad_enabled() and logits.requires_grad)
+        if differentiable or len(logits) <= _chunk(logits):
             return self._map(logits)
         result = torch.empty_like(logits, memory_format=torch.contiguous_format)
         for part in tile_parts(logits, step=_chunk(logits)):
             result[part] = self._map(logits[part])
         return result
 
-    def _report(self, rows: Rows, found: Fit) -> FitReport:
+    def _report(self, rows: Rows, fit: Fit) -> FitReport:
         """One more pass, for what the method does not know by itself."""
         changed, total = 0, torch.zeros(2, dtype=wide_dtype(rows.values), device=rows.values.device)
-        if found.nll is None:
+        if fit.nll is None:
             for part in tile_parts(rows.values, step=_chunk(rows.values)):
                 before = rows.values[part].to(compute_dtype(rows.values))
                 after = self._map(before)
                 changed += int((before.argmax(1) != after.argmax(1)).sum())
                 for i, logits in enumerate((before, after)):
                     total[i] += nn.functional.cross_entropy(logits, rows.target[part], reduction="sum")
-        before_nll, after_nll = found.nll or (total / len(rows)).tolist()
+        before_nll, after_nll = fit.nll or (total / len(rows)).tolist()
         return FitReport(
             num_samples=len(rows),
             num_classes=rows.num_classes,
             nll_before=before_nll,
             nll_after=after_nll,
             argmax_changed=changed,
-            iterations=found.iterations,
-            gradient=found.gradient,
-            converged=found.converged,
-            notes=found.notes,
+            iterations=fit.iterations,
+            gradient=fit.gradient,
+            converged=fit.converged,
+            notes=fit.notes,
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # The halves of model.half() would be too coarse for knots and temperatures: they move, but stay float64.
-        before = {name: getattr(self, name) for name in self.learned}
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, was in before.items():
-            now = getattr(self, name)
-            if now.dtype != was.dtype:
-                setattr(self, name, was.to(now.device))
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        super()._apply(move, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -246,8 +261,3 @@ class Calibrator(nn.Module, ABC):
 def _chunk(values: Tensor) -> int:
     """Rows that are mapped at a time."""
     return max(1, (CHUNK_CPU if values.is_cpu else CHUNK_DEVICE) // values.shape[1])
-
-
-def absent_classes(rows: Rows) -> tuple[str, ...]:
-    """A note on the classes that no label names, if there are any."""
-    return absent_note(rows.target, rows.num_classes)

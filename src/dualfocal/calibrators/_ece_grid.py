@@ -1,7 +1,6 @@
 """The paper's choice of a temperature: the ECE at each T of a grid, exactly, and about ten times as fast as a loop."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,16 +21,8 @@ INTERPOLATE_FROM, NODES, INTERPOLATED = 26, 16, 6e-9  # from T = 2.6, from so ma
 FloatArray = NDArray[np.float64]
 
 
-class Found(NamedTuple):
-    """The temperature, and the NLL without and with it."""
-
-    temperature: float
-    nll_before: float
-    nll_after: float
-
-
-def search_grid(rows: Rows, num_bins: int) -> Found:
-    """The first strict minimum of the ECE over T = 0.1, 0.2, ..., 10.0.
+def search_grid(rows: Rows, num_bins: int) -> tuple[float, float, float]:
+    """The first strict minimum of the ECE over T = 0.1, 0.2, ..., 10.0, and the NLL without and with that T.
 
     Logits of single precision are first looked at in it. What that may do to an ECE is bounded, and if several
     temperatures can be the minimum then, these are looked at again in float64.
@@ -50,7 +41,7 @@ def search_grid(rows: Rows, num_bins: int) -> Found:
         tenths = [tenths[int(errors.argmin())]]  # the first of equals
     temperature = tenths[0] / 10
     before, after = (-float(data.log_likelihood(beta).mean()) for beta in (1.0, 1 / temperature))
-    return Found(temperature, before, after)
+    return temperature, before, after
 
 
 def _grid_errors(

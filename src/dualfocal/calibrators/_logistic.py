@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dualfocal.calibrators._newton import Minimum
+
 TOLERANCE = 1e-11  # nats that one more step promises
 SETTLED = 1e-6  # nats: when steps promise less, the prior is left alone
 MOST_UPDATES, MOST_ITERATIONS, MOST_PRODUCTS, MOST_HALVINGS = 25, 100, 200, 40
@@ -17,16 +19,6 @@ WIDEST, NARROWEST = 0.04, 1e9  # precisions that the data may choose
 KEPT = 1 << 23  # numbers that may be kept between passes; beyond, they are computed again
 
 Tiles = Callable[[], Iterable[tuple[slice, Tensor]]]  # rows, and their features (C, n) in float64
-
-
-class Solution(NamedTuple):
-    """Parameters, and how they were found."""
-
-    theta: Tensor
-    precision: Tensor  # (groups,)
-    iterations: int
-    gradient: float  # its largest entry
-    converged: bool
 
 
 class Seen(NamedTuple):
@@ -64,7 +56,7 @@ class Problem:
             held = [(part, x.clone()) for part, x in tiles()]
             self.tiles = lambda: held
 
-    def solve(self) -> Solution:
+    def solve(self) -> Minimum:
         """Newton steps, each by preconditioned conjugate gradients as exactly as it pays, with a line search."""
         theta, seen = self.start, self.look(self.start)
         learn = self.learn
@@ -81,7 +73,7 @@ class Problem:
             if found is None:
                 break
             theta, seen = found
-        return Solution(theta, self.precision, iteration, float(gradient.abs().max()), promised <= 10 * TOLERANCE)
+        return Minimum(theta, iteration, float(gradient.abs().max()), promised <= 10 * TOLERANCE)
 
     def line_search(self, theta: Tensor, seen: Seen, step: Tensor, promised: float) -> tuple[Tensor, Seen] | None:
         """The step, halved until the objective decreases; None where rounding hides what there is to gain."""

@@ -16,11 +16,11 @@ Objective = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 class Minimum(NamedTuple):
-    """Where B problems have their minima, and how that was found."""
+    """Where a function has its minimum, and how that was found."""
 
-    x: Tensor  # (B, D)
+    x: Tensor
     iterations: int
-    gradient: float  # the largest entry of any gradient, of those the bounds leave free
+    gradient: float  # its largest entry, of those that bounds leave free
     converged: bool
 
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal._checks import check_choice, check_count, check_number, wide_dtype
-from dualfocal.calibrators._base import Calibrator, Fit, absent_classes
-from dualfocal.calibrators._inputs import Offset
+from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._passes import tile_parts
+from dualfocal.calibrators.inputs import Offset
+from dualfocal.calibrators.notes import absent_note
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import check_logits
 
@@ -76,15 +77,16 @@ class _ClasswiseMap(Calibrator):
     def _fit_column(self, column: Column) -> tuple[Floats, Floats]:
         """Knots and values of one class."""
 
-    @abstractmethod
     def _look_up(self, p: Tensor, knots: Tensor, values: Tensor) -> Tensor:
-        """The function, of (C, n) probabilities."""
+        """The function of (C, n) probabilities; unless overridden, it is constant between knots."""
+        index = torch.searchsorted(knots, p).clamp_(max=values.shape[1] - 1)  # NaN lies beyond all
+        return values.gather(1, index)
 
     def _fit(self, rows: Rows) -> Fit:
         fitted = [self._fit_column(column) for column in _columns(rows)]
         learned = {name: _filled(parts) for name, parts in zip(self.learned, zip(*fitted, strict=True), strict=True)}
         learned["values"].clamp_(FLOOR, 1.0)
-        return Fit(learned, notes=absent_classes(rows))
+        return Fit(learned, notes=absent_note(rows.target, rows.num_classes))
 
     def _map(self, logits: Tensor) -> Tensor:
         p = logits.to(wide_dtype(logits)).softmax(1).T.contiguous()
@@ -93,13 +95,7 @@ class _ClasswiseMap(Calibrator):
         return (q / q.sum(0)).log().T.to(logits.dtype)
 
 
-class _Steps(_ClasswiseMap):
-    def _look_up(self, p: Tensor, knots: Tensor, values: Tensor) -> Tensor:
-        index = torch.searchsorted(knots, p).clamp_(max=values.shape[1] - 1)  # NaN lies beyond all
-        return values.gather(1, index)
-
-
-class HistogramBinning(_Steps):
+class HistogramBinning(_ClasswiseMap):
     """For each class, the frequency of the class in bins of its probability; then normalised (Zadrozny & Elkan, 2001).
 
     Args:
@@ -135,7 +131,7 @@ class HistogramBinning(_Steps):
         return edges, np.where(count > 0, values, (ends[1:] + ends[:-1]) / 2)
 
 
-class BayesianBinning(_Steps):
+class BayesianBinning(_ClasswiseMap):
     """For each class, an average over binnings of equal mass, weighted by their evidence: BBQ (Naeini et al., 2015).
 
     Binnings of N^(1/3) / 10 to 10 N^(1/3) bins, N / 5 at most; each bin has a beta prior around its middle, all bins of

@@ -12,8 +12,8 @@ from dualfocal.metrics.rows import Rows
 class Chain(Calibrator):
     """Apply calibrators in turn; each is fitted on what those before it make of the data.
 
-    All are fitted on the same data, which flatters the later ones: :func:`~dualfocal.calibrators.cross_fit` tells
-    whether they help.
+    All are fitted on the same data, which flatters the later ones:
+    :func:`~dualfocal.calibrators.compare_calibrators` tells whether they help.
 
     >>> import torch
     >>> from dualfocal.calibrators import IsotonicCalibration, TemperatureScaling

@@ -1,24 +1,23 @@
 """Calibrators on disk: one ``.safetensors`` file with what was learned, the options and the report of the fit."""
 
 import json
-import math
 import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dualfocal._files import atomic_path
 from dualfocal.calibrators._base import Calibrator, FitReport
-from dualfocal.calibrators._inputs import FittedOn
 from dualfocal.calibrators.chain import Chain
+from dualfocal.calibrators.inputs import FittedOn
 from dualfocal.calibrators.registry import CALIBRATORS
-from dualfocal.metrics.evaluation import finite
 
 SCHEMA = 1
 KEY = "dualfocal_calibrator"
-CLASSES = {make.__name__: make for make in CALIBRATORS.values() if isinstance(make, type)}
+CLASSES: dict[str, type[Calibrator]] = {make.__name__: make for make in CALIBRATORS.values() if isinstance(make, type)}
 
 
 def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
@@ -42,7 +41,7 @@ def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> Non
     about = {
         "schema": SCHEMA,
         "calibrator": _describe(calibrator),
-        "report": None if calibrator.report is None else plain_report(calibrator.report),
+        "report": None if calibrator.report is None else calibrator.report.to_dict(),
         "class_names": calibrator.class_names,
         "fitted_on": None if calibrator.fitted_on is None else asdict(calibrator.fitted_on),
     }
@@ -72,30 +71,34 @@ def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
     if about is None:
         raise ValueError(f"{path}: is not a calibrator; `dualfocal calibrate` writes them")
     try:
-        found = json.loads(about)
-        schema = found["schema"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: is damaged: {error}") from error
-    if schema != SCHEMA:
-        raise ValueError(f"{path}: has schema {schema}, this version of dualfocal reads schema {SCHEMA}")
-    try:
-        calibrator = _build(found["calibrator"])
-        calibrator.load_state_dict(state)
-        some = torch.zeros(1, calibrator.num_classes or 2)
-        tried = calibrator(some)
-        report, names = found["report"], found["class_names"]
-        if report is not None:
-            nlls = {name: math.inf if report[name] is None else report[name] for name in ("nll_before", "nll_after")}
-            calibrator.report = FitReport(**report | nlls | {"notes": tuple(report["notes"])})
-        calibrator.class_names = None if names is None else tuple(names)
-        fitted_on = found.get("fitted_on")  # older files have none
-        if fitted_on is not None:
-            zeros = fitted_on["zeros"]
-            calibrator.fitted_on = FittedOn(**fitted_on | {"zeros": None if zeros is None else tuple(zeros)})
+        content = json.loads(about)
+        schema = content["schema"]
+        calibrator = _restore(content, state) if schema == SCHEMA else None
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path}: is damaged: {error}") from error
-    if tried.shape != some.shape or not all(bool(torch.isfinite(value).all()) for value in (tried, *state.values())):
-        raise ValueError(f"{path}: is damaged: what was learned must be finite numbers of matching shapes")
+    if calibrator is None:
+        raise ValueError(f"{path}: has schema {schema}, this version of dualfocal reads schema {SCHEMA}")
+    return calibrator
+
+
+def _restore(content: dict[str, Any], state: dict[str, Tensor]) -> Calibrator:
+    """The calibrator, tried on a row of logits."""
+    calibrator = _build(content["calibrator"])
+    calibrator.load_state_dict(state)
+    row = torch.zeros(1, calibrator.num_classes or 2)
+    calibrated = calibrator(row)
+    if calibrated.shape != row.shape or not all(
+        bool(value.isfinite().all()) for value in (calibrated, *state.values())
+    ):
+        raise ValueError("what was learned must be finite numbers of matching shapes")
+    if content["report"] is not None:
+        calibrator.report = FitReport.from_dict(content["report"])
+    if content["class_names"] is not None:
+        calibrator.class_names = tuple(content["class_names"])
+    fitted_on = content.get("fitted_on")  # older files have none
+    if fitted_on is not None:
+        zeros = fitted_on["zeros"]
+        calibrator.fitted_on = FittedOn(**fitted_on | {"zeros": None if zeros is None else tuple(zeros)})
     return calibrator
 
 
@@ -104,11 +107,6 @@ def check_suffix(path: Path) -> Path:
     if path.suffix != ".safetensors":
         raise ValueError(f"{path}: a calibrator's file must end in .safetensors")
     return path
-
-
-def plain_report(report: FitReport) -> dict[str, Any]:
-    """For JSON, which has no word for what is not finite."""
-    return {name: finite(of) if isinstance(of, float) else of for name, of in asdict(report).items()}
 
 
 def _describe(calibrator: Calibrator) -> dict[str, Any]:
@@ -122,6 +120,4 @@ def _describe(calibrator: Calibrator) -> dict[str, Any]:
 def _build(about: dict[str, Any]) -> Calibrator:
     if about["name"] == "Chain":
         return Chain(*map(_build, about["steps"]))
-    calibrator = CLASSES[about["name"]](**about["arguments"])
-    assert isinstance(calibrator, Calibrator)
-    return calibrator
+    return CLASSES[about["name"]](**about["arguments"])

@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dualfocal._checks import wide_dtype
-from dualfocal.calibrators._base import Calibrator, Fit, absent_classes
-from dualfocal.calibrators._inputs import Offset
+from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import tile_parts
+from dualfocal.calibrators.inputs import Offset
+from dualfocal.calibrators.notes import absent_note
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import check_logits
 
@@ -46,9 +47,8 @@ class _OneVsRest(Calibrator):
     learned: ClassVar[tuple[str, ...]] = ("coefficients",)
     by_class: ClassVar[str | None] = "coefficients"
     offset: Offset = "removed"
-    bounded: ClassVar[tuple[bool, ...]]  # which coefficients must not be negative
-    start: ClassVar[tuple[float, ...]]  # the coefficients that change nothing
-    coefficients: Tensor  # (C, D), the last is the constant
+    bounded: ClassVar[bool] = False  # whether slopes must not be negative
+    coefficients: Tensor  # (C, D): slopes, and last the constant; slopes of 1 and a constant of 0 change nothing
 
     @abstractmethod
     def _features(self, logits: Tensor) -> list[Tensor]:
@@ -56,13 +56,10 @@ class _OneVsRest(Calibrator):
 
     def _fit(self, rows: Rows) -> Fit:
         check_logits(rows.values.amax(1), 0)
-        wide = wide_dtype(rows.values)
         mean, deviation = self._moments(rows)  # (C, D - 1)
-        slopes = torch.tensor(self.start[:-1], dtype=wide, device=rows.values.device)
         # Features of mean 0 and deviation 1: well conditioned, and where they are huge, not saturated from the start.
-        start = (slopes * deviation).clamp(max=MOST_START)
-        constant = (self.start[-1] + (slopes * mean).sum(1, keepdim=True)).clamp(-MOST_START, MOST_START)
-        x = torch.cat([start, constant], dim=1)
+        constant = mean.sum(1, keepdim=True).clamp(-MOST_START, MOST_START)
+        x = torch.cat([deviation.clamp(max=MOST_START), constant], dim=1)
         stride = rows.values.numel() // SUBSAMPLE
         if stride > 3:  # a few rows tell nearly as much, and save most passes
             x = self._solve(rows.at(slice(None, None, stride)), x, mean, deviation).x
@@ -70,24 +67,23 @@ class _OneVsRest(Calibrator):
         slopes = x[:, :-1] / deviation
         constant = x[:, -1:] - (slopes * mean).sum(1, keepdim=True)
         learned = {"coefficients": torch.cat([slopes, constant], dim=1)}
-        return Fit(learned, iterations, gradient, converged, notes=absent_classes(rows))
+        return Fit(learned, iterations, gradient, converged, notes=absent_note(rows.target, rows.num_classes))
 
     def _moments(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Mean and deviation of each feature of each class, (C, D - 1)."""
-        first: Tensor | float = 0.0
-        second: Tensor | float = 0.0
+        first = second = torch.zeros((), dtype=wide_dtype(rows.values), device=rows.values.device)
         for part in tile_parts(rows.values):
-            features = torch.stack(self._features(rows.values[part].to(wide_dtype(rows.values))), dim=2)
+            features = torch.stack(self._features(rows.values[part].to(first.dtype)), dim=2)
             first, second = first + features.sum(0), second + (features * features).sum(0)
-        assert isinstance(first, Tensor)
-        assert isinstance(second, Tensor)
         mean = first / len(rows)
         variance = second / len(rows) - mean * mean
         constant = variance <= 1e-12 * mean * mean  # all that is left of it is rounding
         return mean, torch.where(constant, 1.0, variance.clamp_min(0)).sqrt()
 
     def _solve(self, rows: Rows, x: Tensor, mean: Tensor, deviation: Tensor) -> Minimum:
-        lower = torch.where(torch.tensor(self.bounded, device=x.device), 0.0, -math.inf).to(x.dtype).expand_as(x)
+        lower = torch.full_like(x, -math.inf)
+        if self.bounded:
+            lower[:, :-1] = 0.0
         counts = torch.bincount(rows.target, minlength=rows.num_classes).to(x.dtype)
         hit, miss = (counts + 1) / (counts + 2), 1 / (len(rows) - counts + 2)
 
@@ -138,9 +134,6 @@ class PlattScaling(_OneVsRest):
     (0.5, True)
     """
 
-    bounded: ClassVar[tuple[bool, ...]] = (False, False)
-    start: ClassVar[tuple[float, ...]] = (1.0, 0.0)
-
     def _features(self, logits: Tensor) -> list[Tensor]:
         log_p, log_rest = log_odds_parts(logits)
         return [log_p - log_rest]
@@ -161,8 +154,7 @@ class BetaCalibration(_OneVsRest):
     [1.9, 0.5, -0.1]
     """
 
-    bounded: ClassVar[tuple[bool, ...]] = (True, True, False)
-    start: ClassVar[tuple[float, ...]] = (1.0, 1.0, 0.0)
+    bounded: ClassVar[bool] = True
 
     def _features(self, logits: Tensor) -> list[Tensor]:
         log_p, log_rest = log_odds_parts(logits)

@@ -42,6 +42,24 @@ def make_calibrator(name: str, *, force: bool = False) -> Calibrator:
             raise ValueError(f"there is no calibrator {one!r}; there are: {', '.join(CALIBRATORS)}")
     steps = [CALIBRATORS[one]() for one in names]
     for step in steps:
-        if isinstance(step, MatrixScaling | DirichletCalibration):
+        if isinstance(step, MatrixScaling):
             step.force = force
     return steps[0] if len(steps) == 1 else Chain(*steps)
+
+
+def parse_methods(text: str) -> tuple[str, ...]:
+    """Names of calibrators, from ``"none"``, ``"all"`` or names separated by commas.
+
+    >>> parse_methods("temperature, temperature+isotonic")
+    ('temperature', 'temperature+isotonic')
+    >>> parse_methods("none")
+    ()
+    """
+    if text in ("none", "all"):
+        return () if text == "none" else tuple(CALIBRATORS)
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        make_calibrator(name)
+        if names.count(name) > 1:
+            raise ValueError(f"calibrators must differ, {name} is given more than once")
+    return names

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_number, wide_dtype
-from dualfocal.calibrators._base import Calibrator, Fit, absent_classes
-from dualfocal.calibrators._inputs import Offset
+from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._logistic import Problem
 from dualfocal.calibrators._passes import Shifted, tile_parts
-from dualfocal.calibrators.temperature import best_temperature
+from dualfocal.calibrators.inputs import Offset
+from dualfocal.calibrators.notes import absent_note
+from dualfocal.calibrators.temperature import best_temperature, is_uniform
 from dualfocal.metrics.rows import Rows
 
 STRONG_PRIOR = 100.0  # precision that the off-diagonal entries start with, where the data are to choose it
@@ -44,7 +45,7 @@ class _LinearScaling(Calibrator):
         return logits
 
     def _fit(self, rows: Rows) -> Fit:
-        found = best_temperature(Shifted(rows))
+        beta, _, scaled = best_temperature(Shifted(rows))
         wide, classes, device = wide_dtype(rows.values), rows.num_classes, rows.values.device
         mean = torch.zeros(classes, 1, dtype=wide, device=device)
 
@@ -63,16 +64,15 @@ class _LinearScaling(Calibrator):
         # At the start, A = I and b = beta * mean, the map is temperature scaling; at A = 0, of an infinite temperature.
         one = torch.eye(classes, dtype=wide, device=device) if self.full else mean.new_ones(classes, 1)
         group = torch.cat([torch.where(one == 1, 0, 2), torch.ones_like(mean, dtype=torch.int64)], dim=1)
-        if found.uniform:
+        if is_uniform(scaled):
             spread = sum(float((x * x).sum()) for _, x in tiles()) / (len(rows) * classes)
             constant = spread <= 1e-24 * float((mean * mean).mean())  # but for rounding
             unit, start = 1.0 if constant else spread**-0.5, torch.zeros_like(group, dtype=wide)
         else:
-            unit, start = found.beta, torch.cat([one, found.beta * mean], dim=1)
-        learn = self.prior is None
+            unit, start = beta, torch.cat([one, beta * mean], dim=1)
         precision = mean.new_tensor([1.0, 1.0, STRONG_PRIOR] if self.prior is None else [self.prior] * 3)
-        solved = Problem(tiles, rows.target, start, group, precision, learn=learn).solve()
-        weight, bias = solved.theta[:, :-1] * unit, solved.theta[:, -1]
+        solved = Problem(tiles, rows.target, start, group, precision, learn=self.prior is None).solve()
+        weight, bias = solved.x[:, :-1] * unit, solved.x[:, -1]
         if not self.full:
             weight = weight[:, 0]
         bias = bias - (weight @ mean[:, 0] if self.full else weight * mean[:, 0])
@@ -81,7 +81,7 @@ class _LinearScaling(Calibrator):
             iterations=solved.iterations,
             gradient=solved.gradient,
             converged=solved.converged,
-            notes=(*found.notes, *absent_classes(rows)),
+            notes=(*scaled.notes, *absent_note(rows.target, rows.num_classes)),
         )
 
     def _map(self, logits: Tensor) -> Tensor:
@@ -112,27 +112,11 @@ class VectorScaling(_LinearScaling):
     full: ClassVar[bool] = False
 
 
-class _MatrixScaling(_LinearScaling):
-    """About C^2 parameters: refuses data that are too few for them."""
-
-    def __init__(self, *, prior: float | None = None, force: bool = False) -> None:
-        super().__init__(prior=prior)
-        self.force = force
-
-    def _fit(self, rows: Rows) -> Fit:
-        parameters = rows.num_classes * (rows.num_classes + 1)
-        if len(rows) < parameters and not self.force:
-            raise ValueError(
-                f"{type(self).__name__} has {parameters:,} parameters for {rows.num_classes} classes and needs at "
-                f"least as many samples, got {len(rows):,}; force it, or take a method with fewer (vector, temperature)"
-            )
-        return super()._fit(rows)
-
-
-class MatrixScaling(_MatrixScaling):
+class MatrixScaling(_LinearScaling):
     """All linear maps of the logits: softmax(W z + b) (Guo et al., ICML 2017), regularised.
 
-    As :class:`VectorScaling`, with a prior of its own for the off-diagonal entries.
+    As :class:`VectorScaling`, with a prior of its own for the off-diagonal entries. It has about C^2 parameters, and
+    refuses data that are too few for them.
 
     Args:
         prior: precision of all three priors. None: the data choose each.
@@ -148,8 +132,21 @@ class MatrixScaling(_MatrixScaling):
     (1.12, 0.86)
     """
 
+    def __init__(self, *, prior: float | None = None, force: bool = False) -> None:
+        super().__init__(prior=prior)
+        self.force = force
 
-class DirichletCalibration(_MatrixScaling):
+    def _fit(self, rows: Rows) -> Fit:
+        parameters = rows.num_classes * (rows.num_classes + 1)
+        if len(rows) < parameters and not self.force:
+            raise ValueError(
+                f"{type(self).__name__} has {parameters:,} parameters for {rows.num_classes} classes and needs at "
+                f"least as many samples, got {len(rows):,}; force it, or take a method with fewer (vector, temperature)"
+            )
+        return super()._fit(rows)
+
+
+class DirichletCalibration(MatrixScaling):
     """All linear maps of the log-probabilities: softmax(W ln p + b) (Kull et al., NeurIPS 2019).
 
     As :class:`MatrixScaling`; the prior of the off-diagonal entries is the off-diagonal regularisation (ODIR) of that

@@ -1,7 +1,7 @@
 """Temperature scaling, softmax(z / T), and mixtures of it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -10,9 +10,10 @@ from torch import Tensor
 from dualfocal._checks import check_choice, check_count, wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._ece_grid import search_grid
-from dualfocal.calibrators._inputs import Offset
 from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import Shifted, exponent_floor
+from dualfocal.calibrators.inputs import Offset
+from dualfocal.calibrators.notes import Note
 from dualfocal.metrics.rows import Rows
 
 CRITERIA = ("nll", "ece")
@@ -22,23 +23,6 @@ UNIFORM = 1e-6  # variance of the scaled logits below which predictions count as
 TOLERANCE = 1e-12  # nats that one more step would save
 RESOLUTION = 1e-12  # of log T
 MOST_STEP, MOST_ITERATIONS = 2.0, 200
-
-# Data that have no best temperature, and what is done then.
-ALL_RIGHT = "all samples are predicted correctly: each label counts as wrong with probability 1 / (N + 2)"
-NO_HELP = "no temperature helps: the best one is infinite"
-
-
-@dataclass(frozen=True)
-class Found:
-    """The best beta = 1 / T, how it was found, and what was odd about the data."""
-
-    beta: float
-    nll: float  # at beta
-    iterations: int  # passes over all data
-    gradient: float  # of the mean NLL by log T, at beta
-    converged: bool
-    notes: tuple[str, ...] = ()
-    uniform: bool = False  # whether the best temperature is infinite
 
 
 class TemperatureScaling(Calibrator):
@@ -79,20 +63,13 @@ class TemperatureScaling(Calibrator):
 
     def _fit(self, rows: Rows) -> Fit:
         if self.criterion == "ece":
-            of_grid = search_grid(rows, self.num_bins)
-            notes = (f"T = {of_grid.temperature} is the end of the grid",) if of_grid.temperature in (0.1, 10.0) else ()
-            learned = {"temperature": torch.tensor(of_grid.temperature, dtype=torch.float64)}
-            return Fit(learned, notes=notes, nll=(of_grid.nll_before, of_grid.nll_after))
+            temperature, before, after = search_grid(rows, self.num_bins)
+            notes = (Note("end_of_grid", values=(temperature,)),) if temperature in (0.1, 10.0) else ()
+            learned = {"temperature": torch.tensor(temperature, dtype=torch.float64)}
+            return Fit(learned, notes=notes, nll=(before, after))
         data = Shifted(rows)
-        found = best_temperature(data)
-        return Fit(
-            {"temperature": torch.tensor(1 / found.beta, dtype=torch.float64)},
-            iterations=found.iterations,
-            gradient=found.gradient,
-            converged=found.converged,
-            notes=found.notes,
-            nll=(-float(data.log_likelihood(1.0).mean()), found.nll),
-        )
+        _, nll, fit = best_temperature(data)
+        return replace(fit, nll=(-float(data.log_likelihood(1.0).mean()), nll))
 
     def _map(self, logits: Tensor) -> Tensor:
         return logits / self.temperature.to(logits.dtype)
@@ -122,11 +99,25 @@ class EnsembleTemperatureScaling(Calibrator):
 
     def _fit(self, rows: Rows) -> Fit:
         shifted = Shifted(rows)
-        found = best_temperature(shifted)
-        if found.uniform:  # a mixture with more of the uniform would forget which class was the largest
-            return self._fitted(found, [1.0, 0.0, 0.0])
-        log_p = [shifted.log_likelihood(beta) for beta in (found.beta, 1.0)]
-        log_p.append(torch.full_like(log_p[0], -math.log(rows.num_classes)))
+        beta, _, fit = best_temperature(shifted)
+        solved = Minimum(torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64), 0, 0.0, True)
+        if not is_uniform(fit):  # else a mixture with more of the uniform would forget which class was the largest
+            solved = self._mix(shifted, beta)
+        weights = solved.x[0] / solved.x[0].sum()
+        if weights[2] > 1 - LEAST_SHARE:  # likewise
+            weights = torch.tensor([LEAST_SHARE, 0.0, 1 - LEAST_SHARE], dtype=torch.float64)
+        return Fit(
+            fit.learned | {"weights": weights.double()},
+            iterations=(fit.iterations or 0) + solved.iterations,
+            gradient=max(fit.gradient or 0.0, solved.gradient),
+            converged=fit.converged and solved.converged,
+            notes=fit.notes,
+        )
+
+    def _mix(self, shifted: Shifted, beta: float) -> Minimum:
+        """The best weights, up to a factor."""
+        log_p = [shifted.log_likelihood(beta) for beta in (beta, 1.0)]
+        log_p.append(torch.full_like(log_p[0], -math.log(shifted.rows.num_classes)))
         p = torch.stack(log_p, dim=1)
         p = (p - p.amax(1, keepdim=True)).exp_()  # (N, 3), each row up to a factor, which no weight depends on
 
@@ -138,23 +129,7 @@ class EnsembleTemperatureScaling(Calibrator):
             return value, 1 - share.mean(0, keepdim=True), (share.T @ share)[None] / len(p)
 
         start = p.new_full((1, 3), 1 / 3)
-        solved = minimise(objective, start, lower=torch.zeros_like(start))
-        weights = (solved.x[0] / solved.x[0].sum()).tolist()
-        if weights[2] > 1 - LEAST_SHARE:  # likewise
-            weights = [LEAST_SHARE, 0.0, 1 - LEAST_SHARE]
-        return self._fitted(found, weights, solved)
-
-    def _fitted(self, found: Found, weights: list[float], solved: Minimum | None = None) -> Fit:
-        return Fit(
-            {
-                "temperature": torch.tensor(1 / found.beta, dtype=torch.float64),
-                "weights": torch.tensor(weights, dtype=torch.float64),
-            },
-            iterations=found.iterations + (0 if solved is None else solved.iterations),
-            gradient=max(found.gradient, 0.0 if solved is None else solved.gradient),
-            converged=found.converged and (solved is None or solved.converged),
-            notes=found.notes,
-        )
+        return minimise(objective, start, lower=torch.zeros_like(start))
 
     def _map(self, logits: Tensor) -> Tensor:
         log_w = self.weights.to(logits.dtype).log()
@@ -163,8 +138,10 @@ class EnsembleTemperatureScaling(Calibrator):
         return torch.logaddexp(mixed, log_w[2] - math.log(logits.shape[1]))
 
 
-def best_temperature(data: Shifted) -> Found:
-    """Minimise the NLL by beta > 0: Newton's iteration in log beta, within a bracket.
+def best_temperature(data: Shifted) -> tuple[float, float, Fit]:
+    """Minimise the NLL by beta = 1 / T > 0, and return beta, the NLL there and how the temperature was found.
+
+    It is Newton's iteration in log beta, within a bracket.
 
     With x = beta * d and moments under softmax(x): the slope by log beta is mean(E x - x_k), which changes sign once,
     and its own slope is that plus mean(Var x). At the minimum the NLL is at most log C, and at least -mean x_k: that
@@ -177,21 +154,22 @@ def best_temperature(data: Shifted) -> Found:
         )
     n, num_classes = len(data), data.rows.num_classes
     of_target = float(data.of_target.to(wide_dtype(data.of_target)).mean())
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     if of_target == 0:
         of_target = _mean_of_others(data) / (n + 2)
-        notes = (ALL_RIGHT,)
+        notes = (Note("all_correct"),)
         if of_target == 0:
-            notes = ("all logits of each row are equal: temperature changes nothing",)
-            return Found(1.0, math.log(num_classes), 0, 0.0, True, notes)
+            return (
+                1.0,
+                math.log(num_classes),
+                Fit({"temperature": torch.ones((), dtype=torch.float64)}, 0, 0.0, notes=(Note("equal_logits"),)),
+            )
     low, high, last = -math.inf, math.log(math.log(num_classes) / -of_target), math.inf
     u = min(0.0, high - 1.0)
     stride = n * num_classes // SUBSAMPLE
     if stride > 3:  # a few rows tell nearly as much, and save most passes
-        u = min(math.log(best_temperature(Shifted(data.rows.at(slice(None, None, stride)))).beta), high)
-    iteration = 0
-    while iteration < MOST_ITERATIONS:
-        iteration += 1
+        u = min(math.log(best_temperature(Shifted(data.rows.at(slice(None, None, stride))))[0]), high)
+    for iteration in range(1, MOST_ITERATIONS + 1):  # noqa: B007, it is counted
         log_total, mean, variance = _moments(data, math.exp(u))
         slope = mean - math.exp(u) * of_target
         low, high = (low, u) if slope > 0 else (u, high)
@@ -207,10 +185,16 @@ def best_temperature(data: Shifted) -> Found:
             u = (low + high) / 2
     uniform = uniform and not converged
     if uniform:
-        notes = (NO_HELP,)
+        notes = (Note("no_help"),)
     beta = math.exp(u)
     nll = log_total - beta * float(data.of_target.to(wide_dtype(data.of_target)).mean())
-    return Found(beta, nll, iteration, abs(slope), converged or uniform, notes, uniform)
+    learned = {"temperature": torch.tensor(1 / beta, dtype=torch.float64)}
+    return beta, nll, Fit(learned, iteration, abs(slope), converged or uniform, notes)
+
+
+def is_uniform(fit: Fit) -> bool:
+    """Whether the best temperature is infinite."""
+    return any(note.kind == "no_help" for note in fit.notes)
 
 
 def _moments(data: Shifted, beta: float) -> tuple[float, float, float]:
@@ -223,10 +207,8 @@ def _moments(data: Shifted, beta: float) -> tuple[float, float, float]:
         torch.sum(weight, data.dim, out=total[part])
         torch.sum(weight.mul_(x), data.dim, out=first[part])
         torch.sum(weight.mul_(x), data.dim, out=second[part])
-    wide = wide_dtype(total)
-    total, first, second = total.to(wide), first.to(wide), second.to(wide)
-    first /= total
-    second /= total
+    total = total.to(wide_dtype(total))
+    first, second = first / total, second / total  # in the dtype of the total
     return float(total.log().mean()), float(first.mean()), float((second - first * first).mean())
 
 

@@ -1,61 +1,47 @@
-"""Calibrators tried on predictions: `--calibrate` of `dualfocal evaluate`."""
+"""Calibrators compared on predictions: `--calibrate` of `dualfocal evaluate`."""
 
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 
-from dualfocal.calibrators import Calibrator, CrossFit, cross_fit
-from dualfocal.calibrators.held_out import HeldOut, fit_and_score
-from dualfocal.cli._common import print_table
+from dualfocal.calibrators import Calibrator, CalibratorComparison, compare_calibrators
+from dualfocal.cli._common import print_table, say
+from dualfocal.metrics import Evaluation
 from dualfocal.predictions import Predictions
 from dualfocal.report.calibrated import validation_part
 from dualfocal.report.subjects import Reading
 
 
-def try_calibrators(
+def compare_methods(
     path: Path | None,
     data: Predictions,
     methods: dict[str, Calibrator],
     reading: Reading,
     *,
+    evaluation: Evaluation,
     folds: int,
     repeats: int,
     num_bins: int,
     err: Console,
-) -> CrossFit | HeldOut:
-    """Fitted on the validation part, of a run that has one; otherwise cross-fitted.
+) -> CalibratorComparison:
+    """Calibrators fitted on the validation part of a run that has one; otherwise cross-fitted.
 
     ``path`` is None for merged files; ``num_bins`` may be more than a report can have.
     """
-    validation, remark = None, ""
-    if path is not None and path.is_dir():
-        rows = reading.rows(data)
-        validation, remark = validation_part(path, rows, reading)
+    validation, remark = (None, "") if path is None else validation_part(path, reading.rows(data), reading)
     if remark:
-        err.print(f"{path}: {remark}", markup=False, highlight=False, soft_wrap=True)
+        say(err, f"{path}: {remark}")
     with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
         bar = progress.add_task("fitting calibrators", total=1.0)
-
-        def tell(share: float) -> None:
-            progress.update(bar, completed=share)
-
-        if validation is not None:
-            return fit_and_score(
-                validation,
-                rows,
-                methods,
-                part=reading.split or "test",
-                num_bins=num_bins,
-                level=reading.level,
-                seed=reading.seed,
-                progress=tell,
-            )
-        return cross_fit(
+        return compare_calibrators(
             data.values,
             data.target,
             methods,
             input=data.input,
+            validation=validation,
+            part=reading.split or "test",
+            evaluation=evaluation,
             folds=folds,
             repeats=repeats,
             num_bins=num_bins,
@@ -63,19 +49,15 @@ def try_calibrators(
             binary=reading.binary,
             level=reading.level,
             seed=reading.seed,
-            progress=tell,
+            progress=lambda share: progress.update(bar, completed=share),
         )
 
 
-def print_tried(out: Console, result: CrossFit | HeldOut) -> None:
-    """The table, what the fits had to say, and the advice."""
-    headings, rows = result.table()
-    how = "cross-fitted" if isinstance(result, CrossFit) else "fitted on the validation part"
-    title = f"calibrators, {how}, lowest NLL first; percent: ECE, its floor, error, classes that moved"
-    print_table(out, title, headings, rows)
-    for name, reason in result.refused.items():
-        out.print(f"{name} refused: {reason}", markup=False, highlight=False, soft_wrap=True)
-    for note, names in result.notes().items():
-        out.print(f"{', '.join(names)}: {note}", style="dim", markup=False, highlight=False, soft_wrap=True)
-    out.print(result.caveat(), style="dim", markup=False, highlight=False, soft_wrap=True)
-    out.print(result.verdict(), style="bold", markup=False, highlight=False, soft_wrap=True)
+def print_comparison(out: Console, comparison: CalibratorComparison) -> None:
+    """The table, the remarks of the fits, and the advice."""
+    table = comparison.table()
+    print_table(out, table.title, table.headings, table.rows)
+    for remark in comparison.remarks():
+        say(out, remark, "dim")
+    say(out, comparison.caveat(), "dim")
+    say(out, comparison.verdict(), "bold")

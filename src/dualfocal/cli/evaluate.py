@@ -12,9 +12,8 @@ from rich.progress import Progress
 from torch import Tensor
 
 from dualfocal import metrics
-from dualfocal.calibrators import CALIBRATORS, CrossFit, make_calibrator
-from dualfocal.calibrators.held_out import HeldOut
-from dualfocal.cli._calibrators import print_tried, try_calibrators
+from dualfocal.calibrators import CALIBRATORS, CalibratorComparison, make_calibrator, parse_methods
+from dualfocal.cli._calibrators import compare_methods, print_comparison
 from dualfocal.cli._common import (
     FILES,
     AsJson,
@@ -39,7 +38,6 @@ from dualfocal.metrics import Evaluation
 from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups, groups_follow_labels
 from dualfocal.metrics.rows import as_rows
 from dualfocal.predictions import Predictions, merge_predictions
-from dualfocal.report.calibrated import parse_methods
 from dualfocal.report.subjects import Reading
 from dualfocal.runs.source import load_file_or_run
 
@@ -164,7 +162,7 @@ def evaluate(
                 progress=lambda share: progress.update(bar, completed=share),
             )
 
-    def tried(name: str, data: Predictions) -> CrossFit | HeldOut:
+    def calibrated(name: str, data: Predictions, result: Evaluation) -> CalibratorComparison:
         reading = Reading(
             logits=logits,
             probs=probs,
@@ -177,7 +175,8 @@ def evaluate(
             seed=seed,
         )
         path = None if merge and len(files) > 1 else Path(name)
-        return try_calibrators(path, data, methods, reading, folds=folds, repeats=repeats, num_bins=num_bins, err=err)
+        counts = {"folds": folds, "repeats": repeats, "num_bins": num_bins}
+        return compare_methods(path, data, methods, reading, evaluation=result, **counts, err=err)
 
     records, results, panels = [], {}, dict[str, Evaluation]()
     for name, data in loaded.items():
@@ -185,14 +184,14 @@ def evaluate(
         with bad_input_ends(name):
             results[name] = result = run(data.values, data.target, data.input)
             groups = in_groups(data)
-            crossed = tried(name, data) if methods else None
+            comparison = calibrated(name, data, result) if methods else None
         records.append({"file": name, "taken": data.taken, **result.to_dict()})
         if inference:
             records[-1]["verdict"] = result.verdict()
         if groups:
             records[-1]["groups"] = [group.to_dict() for group in groups]
-        if crossed is not None:
-            records[-1]["calibration"] = {**crossed.to_dict(), "verdict": crossed.verdict()}
+        if comparison is not None:
+            records[-1]["calibration"] = {**comparison.to_dict(), "verdict": comparison.verdict()}
         _print_evaluation(out, name, result)
         if result.nll == math.inf:
             text = f"NLL is infinite: {_ruled_out(data, ignore_index):,} true classes have probability 0."
@@ -202,9 +201,10 @@ def evaluate(
             if data.groups is not None and groups_follow_labels(data.groups, data.target, ignore_index):
                 text = f"Each label lies in one group of {group_by!r}. {FOLLOWS}"
                 out.print(text, markup=False, highlight=False, soft_wrap=True)
-        if crossed is not None:
-            print_tried(out, crossed)
-            panels |= {f"{name}, {of.name}": of.evaluation for of in crossed.methods if of.name in methods}
+        if comparison is not None:
+            print_comparison(out, comparison)
+            scores = [score for score in comparison.methods if score.name in methods]
+            panels |= {f"{name}, {score.name}": score.evaluation for score in scores}
     if len(results) > 1:
         _print_summary(out, results)
     if as_json:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from dualfocal.calibrators import CALIBRATORS
+from dualfocal.calibrators import CALIBRATORS, parse_methods
 from dualfocal.cli._common import (
     FILES,
     BinaryOption,
@@ -67,7 +67,6 @@ def report(
         dualfocal report predictions.csv --probs score --target outcome --binary top_label
     """
     # pillow and the templates are needed here alone
-    from dualfocal.report.calibrated import parse_methods
     from dualfocal.report.html import write_report
     from dualfocal.report.subjects import Reading, find_inputs
 

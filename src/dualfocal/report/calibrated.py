@@ -1,142 +1,87 @@
 """Before and after each calibrator: fitted on a run's validation part, or cross-fitted where there is none."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from dualfocal.calibrators import CALIBRATORS, TemperatureScaling, cross_fit, make_calibrator
-from dualfocal.calibrators.held_out import choice, fit_and_score
-from dualfocal.calibrators.ranking import AS_IS, Scored, ranked, unranked
-from dualfocal.calibrators.tried import Tried
+from dualfocal.calibrators import CalibratorComparison, TemperatureScaling, compare_calibrators, make_calibrator
+from dualfocal.calibrators.comparison import UNCALIBRATED
+from dualfocal.metrics import Evaluation
+from dualfocal.metrics.resampling import Progress
 from dualfocal.metrics.rows import Rows
 from dualfocal.predictions import PredictionsError
 from dualfocal.report.subjects import Reading, Subject
 from dualfocal.runs.layout import RECIPE
 
 DEFAULT = ("temperature", "vector", "isotonic")
-FOLDS, REPEATS = 5, 2
-
-Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True)
-class Calibrated:
-    """The model as it is and every method, how they were fitted, and what follows."""
+class Calibration:
+    """The calibrators of one subject of a report."""
 
-    methods: tuple[Scored, ...]  # the model as it is first, then by NLL
-    repeats: int  # of cross-fitting, over which scores are means; 1: there was one fit
+    uncalibrated: Evaluation
+    comparison: CalibratorComparison | None  # None: no calibrator was asked for, or could be tried
     how: str
-    advice: str
-    remarks: tuple[str, ...]  # methods that refused the data, and what fits had to say
-    temperatures: dict[str, float]  # by method, where it is one number
+    remarks: tuple[str, ...]
     temperature: float | None  # for the slider of the page
     temperature_from: str
 
+    @property
+    def advice(self) -> str:
+        """Which calibrator to use."""
+        if self.comparison is None:
+            return ""
+        verdict = self.comparison.verdict()
+        return verdict if self.comparison.held_out else f"{verdict}{self.comparison.choice()}"
 
-def parse_methods(text: str) -> tuple[str, ...]:
-    """Names of calibrators, from ``"none"``, ``"all"`` or names separated by commas.
-
-    >>> parse_methods("temperature, temperature+isotonic")
-    ('temperature', 'temperature+isotonic')
-    >>> parse_methods("none")
-    ()
-    """
-    if text in ("none", "all"):
-        return () if text == "none" else tuple(CALIBRATORS)
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        make_calibrator(name)
-        if names.count(name) > 1:
-            raise ValueError(f"calibrators must differ, {name} is given more than once")
-    return names
+    @property
+    def evaluations(self) -> dict[str, Evaluation]:
+        """The uncalibrated model, then the calibrators by NLL, each by its first repeat."""
+        if self.comparison is None:
+            return {UNCALIBRATED: self.uncalibrated}
+        # The table of calibrators has means over repeats, so that this one must say that it has not.
+        repeat = "" if self.comparison.repeats == 1 else ", repeat 1"
+        others = [method for method in self.comparison.methods if method.name != UNCALIBRATED]
+        return {UNCALIBRATED: self.uncalibrated} | {f"{method.name}{repeat}": method.evaluation for method in others}
 
 
-def calibrate(subject: Subject, names: Sequence[str], reading: Reading, progress: Progress) -> Calibrated:
+def calibrate(subject: Subject, names: Sequence[str], reading: Reading, progress: Progress) -> Calibration:
     """Score calibrators on the samples of a report, by fits that have not seen them."""
     validation, remark = validation_part(subject.path, subject.rows, reading)
-    fitted_on = validation if validation is not None else subject.rows
-    seen = [(subject.rows, subject.seen)]
-    as_is = unranked(AS_IS, [subject.evaluation], seen, num_bins=reading.num_bins, seed=reading.seed)
-    found = Calibrated(
-        methods=ranked([as_is], reading.level),
-        repeats=1,
-        how="",
-        advice="",
-        remarks=(remark,) if remark else (),
-        temperatures={},
-        temperature=_temperature(fitted_on),
-        temperature_from="the validation part" if validation is not None else "these same samples",
-    )
-    if not names:
-        return found
-    if validation is not None:
-        return _of_validation(found, subject, validation, names, reading, progress)
-    return _cross_fitted(found, subject, names, reading, progress)
-
-
-def _cross_fitted(
-    found: Calibrated, subject: Subject, names: Sequence[str], reading: Reading, progress: Progress
-) -> Calibrated:
+    comparison, how, remarks = None, "", [remark] if remark else []
     calibrators = {name: make_calibrator(name) for name in names}
-    try:
-        crossed = cross_fit(
-            subject.data.values,
-            subject.data.target,
-            calibrators,
-            input=subject.data.input,
-            folds=FOLDS,
-            repeats=REPEATS,
-            num_bins=reading.num_bins,
-            ignore_index=reading.ignore_index,
-            binary=reading.binary,
-            level=reading.level,
-            seed=reading.seed,
-            progress=progress,
-        )
-    except ValueError as error:  # too few samples, or images, to be dealt into folds
-        return replace(found, how=f"No calibrator was tried: {error}.")
-    return replace(
-        found,
-        methods=_as_it_is_first(crossed.methods),
-        repeats=REPEATS,
-        how=f"{crossed.caveat()} Scores in the table of calibrators are means over the repeats.",
-        advice=f"{crossed.verdict()}{choice(crossed)}",
-        remarks=(*found.remarks, *_remarks(crossed)),
+    if calibrators:
+        try:
+            comparison = compare_calibrators(
+                subject.data.values,
+                subject.data.target,
+                calibrators,
+                input=subject.data.input,
+                validation=validation,
+                part=subject.part(reading),
+                evaluation=subject.evaluation,
+                num_bins=reading.num_bins,
+                ignore_index=reading.ignore_index,
+                binary=reading.binary,
+                level=reading.level,
+                seed=reading.seed,
+                progress=progress,
+            )
+        except ValueError as error:  # too few samples, or images, to be dealt into folds
+            how = f"No calibrator was tried: {error}."
+    if comparison is not None:
+        means = " Scores in the table of calibrators are means over the repeats." if validation is None else ""
+        how = f"{comparison.caveat()}{means}"
+        remarks += comparison.remarks()
+    return Calibration(
+        subject.evaluation,
+        comparison,
+        how,
+        tuple(remarks),
+        _temperature(comparison, subject.rows if validation is None else validation),
+        "these same samples" if validation is None else "the validation part",
     )
-
-
-def _of_validation(
-    found: Calibrated, subject: Subject, validation: Rows, names: Sequence[str], reading: Reading, progress: Progress
-) -> Calibrated:
-    scored = fit_and_score(
-        validation,
-        subject.rows,
-        {name: make_calibrator(name) for name in names},
-        part=subject.part(reading),
-        num_bins=reading.num_bins,
-        level=reading.level,
-        seed=reading.seed,
-        known=(subject.seen, subject.evaluation),
-        progress=progress,
-    )
-    scaled = {name: of for name, of in scored.fitted.items() if isinstance(of, TemperatureScaling)}
-    return replace(
-        found,
-        methods=_as_it_is_first(scored.methods),
-        how=scored.caveat(),
-        advice=scored.verdict(),
-        remarks=_remarks(scored),
-        temperatures={name: float(of.temperature) for name, of in scaled.items()},
-    )
-
-
-def _remarks(tried: Tried) -> tuple[str, ...]:
-    refused = [f"{name} refused: {reason}" for name, reason in tried.refused.items()]
-    return (*refused, *(f"{', '.join(of)}: {note}" for note, of in tried.notes().items()))
-
-
-def _as_it_is_first(methods: Sequence[Scored]) -> tuple[Scored, ...]:
-    return tuple(sorted(methods, key=lambda of: of.name != AS_IS))
 
 
 def validation_part(path: Path, rows: Rows, reading: Reading) -> tuple[Rows | None, str]:
@@ -157,7 +102,12 @@ def validation_part(path: Path, rows: Rows, reading: Reading) -> tuple[Rows | No
     return validation, ""
 
 
-def _temperature(rows: Rows) -> float | None:
+def _temperature(comparison: CalibratorComparison | None, rows: Rows) -> float | None:
+    """The best temperature of the rows that calibrators were fitted on, or could have been."""
+    methods = () if comparison is None else comparison.methods
+    known = next((method.temperature for method in methods if method.name == "temperature"), None)
+    if known is not None:
+        return known
     try:
         return float(TemperatureScaling().fit(rows.values, rows.target, input=rows.input).temperature)
     except ValueError:  # a true class that is ruled out has no best temperature

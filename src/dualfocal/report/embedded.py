@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.calibrators._inputs import log_probs, smallest
+from dualfocal.calibrators.inputs import log_probs, zero_values
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
 
@@ -89,7 +89,7 @@ def embed(
         chosen = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:count].sort().values
     values, target = rows.values[chosen], rows.target[chosen]
     exact = few or rows.values.dtype == torch.float64
-    zeros = smallest(rows) if rows.input == "probs" and n else ()
+    zeros = zero_values(rows) if rows.input == "probs" and n else ()
     clipped = False
     if few:
         logits = values if rows.input == "logits" else log_probs(values, zeros)

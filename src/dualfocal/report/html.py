@@ -19,7 +19,7 @@ from typing import Any
 import dualfocal
 from dualfocal._files import atomic_path, check_place
 from dualfocal.report import classes, provenance, tables
-from dualfocal.report.calibrated import DEFAULT, Calibrated, calibrate
+from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
 from dualfocal.report.embedded import OCTAVES, STEPS, Embedded, deal, embed
 from dualfocal.report.mistakes import describe_mistakes
 from dualfocal.report.naming import shortened
@@ -125,7 +125,7 @@ def make_report(
 
 
 def _contents(
-    title: str, subjects: list[Subject], found: list[Calibrated], reading: Reading, run_data: RunData
+    title: str, subjects: list[Subject], found: list[Calibration], reading: Reading, run_data: RunData
 ) -> dict[str, Any]:
     """Everything the page shows, but for the numbers it computes from."""
     mistakes, images = describe_mistakes(subjects, reading, run_data)
@@ -139,8 +139,8 @@ def _contents(
             {
                 "name": subject.name,
                 "verdict": subject.evaluation.verdict(),
-                "metrics": tables.metric_tables(of, positive),
-                "calibrators": tables.calibrator_table(of, reading.level) if len(of.methods) > 1 else None,
+                "metrics": tables.metric_tables(of.evaluations, positive),
+                "calibrators": tables.calibrator_table(of.comparison),
                 "how": of.how,
                 "advice": of.advice,
                 "remarks": [shortened(remark, provenance.LONGEST_VALUE) for remark in of.remarks],
@@ -155,6 +155,7 @@ def _contents(
         )
     names = {subject.class_names for subject in subjects}
     shared = names.pop() if len(names) == 1 else ()
+    comparisons = [of.comparison for of in found]
     why_none = "the inputs have different classes" if not shared else f"there are more than {MOST_CLASSES:,} classes"
     return {
         "title": title,
@@ -169,7 +170,7 @@ def _contents(
             "octaves": OCTAVES,
             "steps": STEPS,
         },
-        "summary": tables.summary_table(subjects, found, positive) if len(subjects) > 1 else None,
+        "summary": tables.summary_table(subjects, comparisons, positive) if len(subjects) > 1 else None,
         "recipes": provenance.differences(subjects),
         "runs": runs,
         "images": images,

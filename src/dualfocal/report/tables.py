@@ -5,15 +5,15 @@ A table is ``{"caption", "columns": [{"title", "help", "numeric"}], "rows": [[ce
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dualfocal.calibrators.ranking import AS_IS, LARGE, Scored, has_ends, nats
+from dualfocal.calibrators import CalibratorComparison
+from dualfocal.calibrators.comparison import LARGE, UNCALIBRATED, has_interval, nats
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.inference import Inference
 from dualfocal.metrics.registry import METRICS, Metric
-from dualfocal.report.calibrated import Calibrated
 from dualfocal.report.subjects import Subject
 
 Cell = str | list[Any]
@@ -23,68 +23,71 @@ MOST_METHODS = 5  # side by side in a table: more would not fit on paper
 MINUS, NONE = "\N{MINUS SIGN}", "\N{EN DASH}"
 
 
-def metric_tables(found: Calibrated, positive: bool) -> list[Table]:
+def metric_tables(methods: Mapping[str, Evaluation], positive: bool) -> list[Table]:
     """Every metric, a column for each method; beneath a calibration error its floor. A few methods to a table."""
     gap = f"mean forecast {MINUS} share of class 1" if positive else f"confidence {MINUS} accuracy"
-    parts = [found.methods[i : i + MOST_METHODS] for i in range(0, len(found.methods), MOST_METHODS)]
-    caption = "Every metric, before and after each calibrator" if len(found.methods) > 1 else "Every metric"
+    columns = list(methods.items())
+    parts = [dict(columns[i : i + MOST_METHODS]) for i in range(0, len(columns), MOST_METHODS)]
+    caption = "Every metric, before and after each calibrator" if len(columns) > 1 else "Every metric"
     if len(parts) == 1:
-        return [_metric_table(caption, parts[0], gap, found.repeats)]
-    return [
-        _metric_table(f"{caption} ({i} of {len(parts)})", part, gap, found.repeats)
-        for i, part in enumerate(parts, start=1)
-    ]
+        return [_metric_table(caption, parts[0], gap)]
+    return [_metric_table(f"{caption} ({i} of {len(parts)})", part, gap) for i, part in enumerate(parts, start=1)]
 
 
-def _metric_table(caption: str, methods: Sequence[Scored], gap: str, repeats: int) -> Table:
+def _metric_table(caption: str, methods: dict[str, Evaluation], gap: str) -> Table:
     rows: list[list[Cell]] = []
     for attribute, metric in METRICS.items():
         row: list[Cell] = [metric.heading]
-        for of in methods:
-            value = metric.factor * getattr(of.evaluation, attribute)
-            row.append(number(value, metric.decimals, _remark(of.evaluation, attribute, metric)))
+        for result in methods.values():
+            value = metric.factor * getattr(result, attribute)
+            row.append(number(value, metric.decimals, _remark(result, attribute, metric)))
         rows.append(row)
-    rows.append([f"{gap} [%]", *(number(100 * of.evaluation.overconfidence, 2, sign=True) for of in methods)])
-    rows.append(["p-value of “calibrated”", *(_p_value(of.evaluation) for of in methods)])
-    # The table of calibrators has means over repeats, so that this one must say that it has not.
-    titles = [of.name if repeats == 1 or of.name == AS_IS else f"{of.name}, repeat 1" for of in methods]
-    return {"caption": caption, "columns": [column("metric", numeric=False), *map(column, titles)], "rows": rows}
+    rows.append([f"{gap} [%]", *(number(100 * result.overconfidence, 2, sign=True) for result in methods.values())])
+    rows.append(["p-value of “calibrated”", *map(_p_value, methods.values())])
+    return {"caption": caption, "columns": [column("metric", numeric=False), *map(column, methods)], "rows": rows}
 
 
-def calibrator_table(found: Calibrated, level: float) -> Table:
-    """What each calibrator did to likelihood, calibration and error."""
+def calibrator_table(comparison: CalibratorComparison | None) -> Table | None:
+    """What each calibrator did to likelihood, calibration and error; None if no calibrator was scored."""
+    if comparison is None or len(comparison.methods) == 1:
+        return None
     rows: list[list[Cell]] = []
-    for of in found.methods:
-        change = of.changes["nll"]
-        ends = f"{nats(change.low, '+')} to {nats(change.high, '+')}" if has_ends(change) else ""
+    methods = sorted(comparison.methods, key=lambda method: method.name != UNCALIBRATED)
+    with_temperature = any(method.temperature is not None for method in methods)
+    for method in methods:
+        change = method.changes["nll"]
+        ends = f"{nats(change.low, '+')} to {nats(change.high, '+')}" if has_interval(change) else ""
         row: list[Cell] = [
-            of.name,
-            number(of.scores["nll"], 4),
-            ["", 0.0] if of.name == AS_IS else number(change.difference, 4, ends, sign=True),
-            number(100 * of.scores["ece"], 2, f"floor {100 * _inference(of.evaluation).floors['ece'].mean:.2f}"),
-            number(100 * of.scores["error"], 2),
-            number(100 * of.argmax_changed, 2),
+            method.name,
+            number(method.scores["nll"], 4),
+            ["", 0.0] if method.name == UNCALIBRATED else number(change.difference, 4, ends, sign=True),
+            number(100 * method.scores["ece"], 2, f"floor {100 * method.ece_floor:.2f}"),
+            number(100 * method.scores["error"], 2),
+            number(100 * method.argmax_changed, 2),
         ]
-        if found.temperatures:
-            row.append(number(found.temperatures[of.name], 3) if of.name in found.temperatures else "")
+        if with_temperature:
+            row.append("" if method.temperature is None else number(method.temperature, 3))
         rows.append(row)
     columns = [
         column("method", numeric=False),
         column("NLL", "nats"),
-        column("change", f"of the NLL, with its {100 * level:.4g} % interval"),
+        column("change", f"of the NLL, with its {100 * comparison.level:.4g} % interval"),
         column("ECE %", "and what a perfectly calibrated model would show"),
         column("error %"),
         column("moved %", "samples whose predicted class is another"),
         column("T", "fitted temperature"),
     ]
-    caption = "Calibrators" if found.repeats == 1 else f"Calibrators: means over {found.repeats} repeats"
+    caption = "Calibrators" if comparison.repeats == 1 else f"Calibrators: means over {comparison.repeats} repeats"
     return {"caption": caption, "columns": columns[: len(rows[0])], "rows": rows}
 
 
-def summary_table(subjects: Sequence[Subject], found: Sequence[Calibrated], positive: bool) -> Table:
+def summary_table(
+    subjects: Sequence[Subject], comparisons: Sequence[CalibratorComparison | None], positive: bool
+) -> Table:
     """All subjects in a line each, before and after temperature scaling where that was tried."""
     gap = f"forecast {MINUS} share" if positive else f"conf {MINUS} acc"
-    scaled = [next((of for of in each.methods if of.name == "temperature"), None) for each in found]
+    methods = [() if comparison is None else comparison.methods for comparison in comparisons]
+    scaled = [next((method for method in each if method.name == "temperature"), None) for each in methods]
     rows: list[list[Cell]] = []
     for subject, after in zip(subjects, scaled, strict=True):
         result, inference = subject.evaluation, _inference(subject.evaluation)
@@ -98,10 +101,9 @@ def summary_table(subjects: Sequence[Subject], found: Sequence[Calibrated], posi
             _p_value(result),
         ]
         if after is not None:
-            floor = _inference(after.evaluation).floors["ece"].mean
             row += [
                 number(after.scores["nll"], 4),
-                number(100 * after.scores["ece"], 2, f"floor {100 * floor:.2f}"),
+                number(100 * after.scores["ece"], 2, f"floor {100 * after.ece_floor:.2f}"),
             ]
         elif any(scaled):
             row += ["", ""]

@@ -11,7 +11,15 @@ from calibrator_cases import draw, sample
 from torch import Tensor
 
 from dualfocal import metrics as M
-from dualfocal.calibrators import Calibrator, MatrixScaling, TemperatureScaling, cross_fit, log_probs, make_calibrator
+from dualfocal.calibrators import (
+    Calibrator,
+    MatrixScaling,
+    TemperatureScaling,
+    compare_calibrators,
+    log_probs,
+    make_calibrator,
+)
+from dualfocal.calibrators import _scoring as scoring
 from dualfocal.calibrators._base import Fit
 
 METHODS = ["temperature", "vector", "isotonic"]
@@ -48,7 +56,7 @@ def spy() -> Spy:
 def test_no_sample_is_scored_by_a_fit_that_saw_it(spy) -> None:
     logits, target = sample(97, 3)
     assert len(logits[:, 0].unique()) == 97
-    cross_fit(logits, target, {"spy": spy}, folds=4, repeats=3)
+    compare_calibrators(logits, target, {"spy": spy}, folds=4, repeats=3)
     assert len(Spy.asked) == len(Spy.fits) == 12
     for seen, asked in Spy.asked:
         held_out = set(asked[:, 0].double().tolist())
@@ -63,7 +71,7 @@ def test_no_sample_is_scored_by_a_fit_that_saw_it(spy) -> None:
 def test_folds_have_their_share_of_each_class(spy) -> None:
     logits, target = sample(211, 5)
     total = torch.bincount(target, minlength=5)
-    cross_fit(logits, target, {"spy": spy}, folds=4, repeats=2)
+    compare_calibrators(logits, target, {"spy": spy}, folds=4, repeats=2)
     for repeat in range(2):
         counts = torch.stack([
             total - torch.bincount(labels, minlength=5) for _, labels in Spy.fits[4 * repeat : 4 * repeat + 4]
@@ -77,7 +85,7 @@ def test_folds_have_their_share_of_each_class(spy) -> None:
 def test_labels_stay_with_their_rows(spy) -> None:
     logits, target = sample(60, 3)
     label_of = dict(zip(logits[:, 0].tolist(), target.tolist(), strict=True))
-    cross_fit(logits, target, {"spy": spy}, repeats=1)
+    compare_calibrators(logits, target, {"spy": spy}, repeats=1)
     for z, y in Spy.fits:
         assert [label_of[x] for x in z[:, 0].tolist()] == y.tolist()
 
@@ -89,7 +97,7 @@ def test_images_stay_whole(spy, images, folds) -> None:
     target = torch.randint(3, (images, 4, 6))
     target[1, :2] = -100
     shares = []
-    cross_fit(logits, target, {"spy": spy}, folds=folds, repeats=1, progress=shares.append)
+    compare_calibrators(logits, target, {"spy": spy}, folds=folds, repeats=1, progress=shares.append)
     scored = []
     for seen, asked in Spy.asked:
         held_out = set(asked[:, 0].double().tolist())
@@ -102,7 +110,7 @@ def test_images_stay_whole(spy, images, folds) -> None:
 def test_one_image_cannot_be_dealt() -> None:
     logits, target = sample(100, 3)
     with pytest.raises(ValueError, match="image"):
-        cross_fit(logits.T.reshape(1, 3, 10, 10), target.view(1, 10, 10), ["temperature"])
+        compare_calibrators(logits.T.reshape(1, 3, 10, 10), target.view(1, 10, 10), ["temperature"])
 
 
 def by_hand(logits: Tensor, target: Tensor, name: str, folds: int, deal: Tensor) -> Tensor:
@@ -115,7 +123,7 @@ def by_hand(logits: Tensor, target: Tensor, name: str, folds: int, deal: Tensor)
 
 def test_scores_are_those_of_a_plain_loop(spy) -> None:
     logits, target = sample(300, 4)
-    cross_fit(logits, target, {"spy": spy}, folds=3, repeats=2, seed=5)
+    compare_calibrators(logits, target, {"spy": spy}, folds=3, repeats=2, seed=5)
     place = {x: i for i, x in enumerate(logits[:, 0].tolist())}
     deals = torch.empty(2, 300, dtype=torch.int64)
     for i, (_, asked) in enumerate(Spy.asked):
@@ -123,7 +131,7 @@ def test_scores_are_those_of_a_plain_loop(spy) -> None:
     outputs = {name: [by_hand(logits, target, name, 3, deal) for deal in deals] for name in METHODS}
     metrics = {"nll": M.nll, "brier": M.brier_score, "error": M.error_rate, "ece": M.ece}
     for repeats in (1, 2):
-        result = cross_fit(logits, target, METHODS, folds=3, repeats=repeats, seed=5)
+        result = compare_calibrators(logits, target, METHODS, folds=3, repeats=repeats, seed=5)
         for metric, function in metrics.items():
             as_is = function(logits, target)
             assert result["as it is"].scores[metric] == pytest.approx(as_is, abs=1e-9)
@@ -142,7 +150,7 @@ def test_scores_are_those_of_a_plain_loop(spy) -> None:
 
 def test_order_and_differences() -> None:
     logits, target = sample(600, 4, sharp=3.0)
-    result = cross_fit(logits, target, METHODS, folds=4)
+    result = compare_calibrators(logits, target, METHODS, folds=4)
     scores = [of.scores["nll"] for of in result.methods]
     assert scores == sorted(scores)
     assert {of.name for of in result.methods} == {"as it is", *METHODS}
@@ -154,18 +162,18 @@ def test_order_and_differences() -> None:
     gain = result["temperature"].changes["nll"]
     assert gain.high < 0  # three times too sharp: nothing uncertain about it
     assert result["temperature"].argmax_changed == 0
-    wider = cross_fit(logits, target, ["temperature"], folds=4, level=0.99)["temperature"].changes["nll"]
+    wider = compare_calibrators(logits, target, ["temperature"], folds=4, level=0.99)["temperature"].changes["nll"]
     assert wider.low < gain.low < gain.high < wider.high
 
 
 def test_the_seed_decides() -> None:
     logits, target = sample(200, 3)
-    first = cross_fit(logits, target, ["temperature"], seed=3)
+    first = compare_calibrators(logits, target, ["temperature"], seed=3)
     torch.manual_seed(17)  # which it has nothing to do with
     state = torch.get_rng_state()
-    assert cross_fit(logits, target, ["temperature"], seed=3).to_dict() == first.to_dict()
+    assert compare_calibrators(logits, target, ["temperature"], seed=3).to_dict() == first.to_dict()
     assert torch.equal(torch.get_rng_state(), state)
-    other = cross_fit(logits, target, ["temperature"], seed=4)
+    other = compare_calibrators(logits, target, ["temperature"], seed=4)
     assert other["temperature"].scores["nll"] != first["temperature"].scores["nll"]
     assert other["temperature"].changes["nll"].low != first["temperature"].changes["nll"].low
     assert other["as it is"].scores == first["as it is"].scores
@@ -174,21 +182,22 @@ def test_the_seed_decides() -> None:
 def test_refusals_are_listed_and_the_others_scored() -> None:
     logits, target = sample(60, 8)
     shares = []
-    result = cross_fit(logits, target, ["temperature", "matrix"], progress=shares.append)
+    result = compare_calibrators(logits, target, ["temperature", "matrix"], progress=shares.append)
     assert set(result.refused) == {"matrix"}
     assert "72 parameters" in result.refused["matrix"]
     assert {of.name for of in result.methods} == {"as it is", "temperature"}
     assert f"matrix refused: {result.refused['matrix']}" in str(result)
     assert result.to_dict()["refused"] == result.refused
     assert shares[-1] == 1.0  # a refusal is an end, too
-    given = cross_fit(logits, target, {"mine": MatrixScaling(force=True)})
+    given = compare_calibrators(logits, target, {"mine": MatrixScaling(force=True)})
     assert given.refused == {}
 
 
 def test_notes_of_the_fits_come_along() -> None:
     logits, target = sample(100, 4)
-    result = cross_fit(logits, target.clamp(max=2), ["vector"])
-    assert any("1 of 4 classes have no sample (3)" in note for note in result["vector"].notes)
+    result = compare_calibrators(logits, target.clamp(max=2), ["vector"])
+    [note] = result["vector"].notes
+    assert (note.kind, note.count, note.total, note.values) == ("absent_classes", 1, 4, (3,))
 
 
 WORLDS = {
@@ -205,7 +214,7 @@ def test_recommendation(kind) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = 1.5 * torch.randn(1500, 4, generator=generator)
     target = draw((logits + bias * torch.tensor([1.0, -1.0, 0.5, 0.0])).softmax(1), generator)
-    result = cross_fit(sharp * logits, target, ["temperature", "vector", "isotonic", "matrix"])
+    result = compare_calibrators(sharp * logits, target, ["temperature", "vector", "isotonic", "matrix"])
     assert result.recommended in wanted
     first = result.verdict().split(":")[0]
     assert first == ("Leave the model as it is" if kind == "calibrated" else f"Use {result.recommended}")
@@ -215,7 +224,7 @@ def test_recommendation_where_the_model_rules_out_the_truth() -> None:
     # Its NLL is infinite; to leave it as it is cannot be the advice where a method has a finite one.
     logits, target = sample(300, 4, sharp=1.0)
     logits[0, target[0]] = -math.inf
-    result = cross_fit(logits, target, ["temperature", "isotonic"])
+    result = compare_calibrators(logits, target, ["temperature", "isotonic"])
     assert set(result.refused) == {"temperature"}
     assert result["as it is"].scores["nll"] == math.inf
     assert result.recommended == "isotonic"
@@ -225,7 +234,7 @@ def test_recommendation_where_the_model_rules_out_the_truth() -> None:
 def test_where_all_is_refused_the_model_stays() -> None:
     logits, target = sample(100, 4)
     logits[torch.arange(100), target] = -math.inf
-    result = cross_fit(logits, target, ["temperature"])
+    result = compare_calibrators(logits, target, ["temperature"])
     assert result.recommended == "as it is"
     assert set(result.refused) == {"temperature"}
     json.dumps(result.to_dict(), allow_nan=False)
@@ -234,13 +243,15 @@ def test_where_all_is_refused_the_model_stays() -> None:
 def test_probabilities_are_their_logits() -> None:
     logits, target = sample(300, 3, dtype=torch.float64)
     probs = logits.softmax(1)
-    a = cross_fit(probs, target, METHODS, input="probs")
-    b = cross_fit(logits, target, METHODS)
+    a = compare_calibrators(probs, target, METHODS, input="probs")
+    b = compare_calibrators(logits, target, METHODS)
     for name in ("as it is", "temperature", "isotonic"):
         assert a[name].scores == pytest.approx(b[name].scores, abs=1e-7)
-    c = cross_fit(log_probs(probs), target, ["vector"])  # which sees a shift of the logits: these have the same
+    c = compare_calibrators(
+        log_probs(probs), target, ["vector"]
+    )  # which sees a shift of the logits: these have the same
     assert a["vector"].scores == pytest.approx(c["vector"].scores, abs=1e-9)
-    d = cross_fit(probs.numpy(), target.numpy(), METHODS, input="probs")
+    d = compare_calibrators(probs.numpy(), target.numpy(), METHODS, input="probs")
     assert d.to_dict() == a.to_dict()
 
 
@@ -249,17 +260,17 @@ def test_one_score_a_sample(binary) -> None:
     logits, target = sample(300, 2, dtype=torch.float64)
     odds = logits[:, 1] - logits[:, 0]
     pair = torch.stack([torch.zeros_like(odds), odds], dim=1)
-    one = cross_fit(odds, target, METHODS, binary=binary)
-    two = cross_fit(pair, target, METHODS, binary=binary or "top_label")
+    one = compare_calibrators(odds, target, METHODS, binary=binary)
+    two = compare_calibrators(pair, target, METHODS, binary=binary or "top_label")
     assert one.to_dict() == two.to_dict()
     assert one["as it is"].scores["ece"] == pytest.approx(M.ece(odds, target, binary=binary or "top_label"))
-    probs = cross_fit(odds.sigmoid(), target, METHODS, binary=binary, input="probs")
+    probs = compare_calibrators(odds.sigmoid(), target, METHODS, binary=binary, input="probs")
     assert probs["temperature"].scores["nll"] == pytest.approx(one["temperature"].scores["nll"], abs=1e-7)
 
 
 def test_report_in_words_and_numbers() -> None:
     logits, target = sample(200, 3)
-    result = cross_fit(logits, target, [*METHODS, "temperature+isotonic"])
+    result = compare_calibrators(logits, target, [*METHODS, "temperature+isotonic"])
     text = str(result)
     assert result.caveat() in text
     assert result.verdict() in text
@@ -281,7 +292,7 @@ def test_report_in_words_and_numbers() -> None:
 def test_progress_goes_up_to_one() -> None:
     logits, target = sample(60, 3)
     shares = []
-    cross_fit(logits, target, METHODS, folds=3, progress=shares.append)
+    compare_calibrators(logits, target, METHODS, folds=3, progress=shares.append)
     assert len(shares) >= 3 * 3 * 2
     assert shares == sorted(shares)
     assert shares[0] > 0
@@ -290,7 +301,7 @@ def test_progress_goes_up_to_one() -> None:
 
 def test_half_precision_is_widened() -> None:
     logits, target = sample(300, 3, dtype=torch.bfloat16)
-    a, b = cross_fit(logits, target, METHODS), cross_fit(logits.float(), target, METHODS)
+    a, b = compare_calibrators(logits, target, METHODS), compare_calibrators(logits.float(), target, METHODS)
     for name in METHODS:
         assert a[name].scores == pytest.approx(b[name].scores, abs=1e-6)
 
@@ -301,7 +312,7 @@ def test_nothing_is_written_to(dtype) -> None:
     before = logits.clone(), target.clone()
     fitted = TemperatureScaling().fit(logits, target)
     t = fitted.temperature.clone()
-    cross_fit(logits, target, {"a": fitted, "b": make_calibrator("isotonic")})
+    compare_calibrators(logits, target, {"a": fitted, "b": make_calibrator("isotonic")})
     assert torch.equal(logits, before[0])
     assert torch.equal(target, before[1])
     assert torch.equal(fitted.temperature, t)
@@ -331,4 +342,48 @@ def test_bad_arguments() -> None:
     ]
     for options, error, message in bad:
         with pytest.raises(error, match=message):
-            cross_fit(**({"logits": logits, "target": target, "methods": METHODS} | options))
+            compare_calibrators(**({"logits": logits, "target": target, "methods": METHODS} | options))
+
+
+# Held-out validation data
+
+
+def test_held_out_scores_are_those_of_one_fit_on_the_validation_data() -> None:
+    validation, (logits, target) = sample(300, 4, seed=1), sample(200, 4)
+    shares = []
+    result = compare_calibrators(logits, target, METHODS, validation=validation, progress=shares.append)
+    assert result.held_out
+    for name in METHODS:
+        fitted = make_calibrator(name).fit(*validation)
+        wanted = M.evaluate(fitted(logits), target)
+        assert result[name].scores == pytest.approx({of: getattr(wanted, of) for of in result[name].scores}, abs=1e-9)
+        assert torch.equal(result[name].fitted(logits), fitted(logits))
+    assert result["temperature"].temperature == float(result["temperature"].fitted.temperature)
+    assert result["vector"].temperature is None
+    assert shares[-1] == 1.0
+    plain = result.to_dict()
+    assert plain["fitted_on"] == {"part": "val", "num_samples": 300}
+    assert plain["scored_on"] == {"part": "test", "num_samples": 200}
+    assert result.verdict().endswith("(Chosen among 3 methods on these same samples.)")
+    assert "(300 samples), scored on its test part (200)" in str(result)
+
+
+def test_validation_data_of_other_classes_are_an_error() -> None:
+    with pytest.raises(ValueError, match="validation has 3 classes, but logits have 4"):
+        compare_calibrators(*sample(100, 4), METHODS, validation=sample(100, 3))
+
+
+def test_a_known_evaluation_is_not_computed_again(monkeypatch) -> None:
+    logits, target = sample(200, 3)
+    wanted = compare_calibrators(logits, target, ["temperature"])
+    known = M.evaluate(logits, target, inference=True)
+    calls = []
+    plain = scoring.evaluate_rows
+    monkeypatch.setattr(scoring, "evaluate_rows", lambda *args, **options: calls.append(1) or plain(*args, **options))
+    got = compare_calibrators(logits, target, ["temperature"], evaluation=known)
+    assert len(calls) == 2  # one for each repeat of the calibrated ones
+    assert got["as it is"].evaluation is known
+    assert got.to_dict() == wanted.to_dict()
+    published = M.evaluate(logits, target, inference=True, convention="published")
+    for other in (published, M.evaluate(logits, target)):  # they lack what is needed
+        assert compare_calibrators(logits, target, ["temperature"], evaluation=other).to_dict() == wanted.to_dict()

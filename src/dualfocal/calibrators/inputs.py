@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import compute_dtype
-from dualfocal.metrics.rows import Array, Rows, as_tensor
-from dualfocal.metrics.scan import scan
+from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor
 
 TINY = torch.finfo(torch.float32).tiny
 SAMPLED = 1024  # rows that a digest is made of
@@ -33,10 +32,24 @@ class FittedOn:
         if self.kind not in NAMES or not all(0 < zero < 1 for zero in self.zeros or ()):
             raise ValueError(f"not what a calibrator is fitted on: {self}")
 
+    def matches(self, values: Tensor, target: Tensor | None, *, input: str, ignore_index: int = -100) -> bool:
+        """Whether these are the data of the fit. Of the labels only matters which samples they leave out."""
+        if self.kind != kind_of(values, input):
+            return False
+        return digest(kept_rows(values, target, input=input, ignore_index=ignore_index).values) == self.digest
+
 
 def kind_of(values: Tensor, input: str) -> str:
     """Logits have any offset, logarithms of probabilities none, and one score a sample that of its two columns."""
     return "log-odds" if values.ndim == 1 else input
+
+
+def kept_rows(values: Tensor, target: Tensor | None, *, input: str, ignore_index: int = -100) -> Rows:
+    """The rows of samples that are not ignored; labels are optional, may be wrong, and are replaced by 0."""
+    labels = torch.zeros(values.shape[:1] + values.shape[2:], dtype=torch.int64, device=values.device)
+    if target is not None and target.shape == labels.shape and bool((target != ignore_index).any()):
+        labels = torch.where(target == ignore_index, -100, labels)
+    return as_rows(values, labels, input=input, binary="top_label" if values.ndim == 1 else None)
 
 
 def log_probs(probs: Array, zeros: tuple[float, ...] | None = None) -> Tensor:
@@ -54,22 +67,20 @@ def log_probs(probs: Array, zeros: tuple[float, ...] | None = None) -> Tensor:
     probs = probs.to(compute_dtype(probs))
     if probs.ndim == 1:
         zero = zeros or (TINY,)
-        return _log(probs, zero[-1:]) - _log(1 - probs, zero[:1])
+        return _log(probs, probs.new_tensor(zero[-1:])) - _log(1 - probs, probs.new_tensor(zero[:1]))
     if zeros is None:
-        return _log(probs, (TINY,))
+        return _log(probs, probs.new_tensor((TINY,)))
     zero = zeros if len(zeros) in (1, probs.shape[1]) else (max(zeros),)
-    return _log(probs, zero, dim=1)
+    floor = probs.new_tensor(zero).view(-1, *[1] * (probs.ndim - 2))
+    # A 0 must stay below all else in its row, also where that is smaller than in the fitted data.
+    return _log(probs, torch.minimum(floor, probs.where(probs > 0, math.inf).amin(1, keepdim=True) / 2))
 
 
-def _log(probs: Tensor, zeros: tuple[float, ...], dim: int | None = None) -> Tensor:
-    floor = probs.new_tensor(zeros)
-    if dim is not None:  # a 0 must stay below all else in its row, also where that is smaller than in the fitted data
-        floor = floor.view(-1, *[1] * (probs.ndim - 2))
-        floor = torch.minimum(floor, probs.where(probs > 0, math.inf).amin(dim, keepdim=True) / 2)
+def _log(probs: Tensor, floor: Tensor) -> Tensor:
     return torch.where(probs == 0, floor, probs).clamp(min=TINY).log()
 
 
-def smallest(rows: Rows) -> tuple[float, ...]:
+def zero_values(rows: Rows) -> tuple[float, ...]:
     """What a 0 among these probabilities stands for: half of the smallest other one, and at most 1 / C^2.
 
     A 0 is what has been rounded away, and that was less than what has not been. With many classes it is less again: all
@@ -77,19 +88,8 @@ def smallest(rows: Rows) -> tuple[float, ...]:
     where one of them was 1 - p, it is coarser.
     """
     columns = rows.values.T if rows.num_classes == 2 else [rows.values]
-    least = (float(of.where(of > 0, 1.0).min()) for of in columns)
-    return tuple(max(min(of / 2, rows.num_classes**-2), TINY) for of in least)
-
-
-def checked(rows: Rows) -> Rows:
-    """Rows of probabilities, once it is clear that they are."""
-    scan(rows)
-    return rows
-
-
-def ruled_out(rows: Rows) -> int:
-    """How many true classes have probability 0."""
-    return int((rows.values.gather(1, rows.target[:, None]) == 0).sum())
+    least = (float(column.where(column > 0, 1.0).min()) for column in columns)
+    return tuple(max(min(value / 2, rows.num_classes**-2), TINY) for value in least)
 
 
 def digest(rows: Tensor) -> str:
