@@ -98,7 +98,7 @@ def test_no_folder_and_an_empty_one(run, record):
 def test_a_finished_run_has_the_numbers_of_its_result(run, record, finished):
     folder = finished()
     assert only_row(run) == " ".join(["runs/a finished 2/2", *scores(folder), TRAINED])
-    result = Run(folder).result
+    result = Run(folder).result.to_dict()
     assert record("runs") == {
         "schema": 1,
         "runs": [

@@ -43,8 +43,8 @@ def show(printer: Console, table: Table, rows: list[Row], notes: list[str]) -> N
 
 def notes_of(folders: Iterable[Path]) -> list[str]:
     """What the results of finished runs should be read with, each once."""
-    results = [run.result or {} for run in map(Run, folders)]
-    return list(dict.fromkeys(note for result in results for note in result.get("notes", [])))
+    results = [Run(folder).result for folder in folders]
+    return list(dict.fromkeys(note for result in results if result is not None for note in result.notes))
 
 
 @contextmanager

@@ -7,10 +7,10 @@ one data set and model make a *setting*, and those of it that differ in their se
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from matplotlib.figure import Figure
 
+from dualfocal.metrics import Evaluation
 from dualfocal.metrics.corp import corp
 from dualfocal.plots import (
     Curve,
@@ -57,7 +57,7 @@ def _phi() -> Figure:
 
 
 def _reliability(setting: Setting) -> Figure:
-    found = {entry.label: Reliability.of(entry.records("test")[0]) for entry in setting.entries}
+    found = {entry.label: Reliability.of(entry.evaluations("test")[0].to_dict()) for entry in setting.entries}
     remark = f"Test part, before temperature scaling; {setting.seeds}."
     return reliability_panels(found, title=setting.title, remark=remark)
 
@@ -71,16 +71,16 @@ def _corp(setting: Setting) -> Figure:
 
 
 def _metrics(setting: Setting) -> Figure:
-    records = {entry.label: entry.records("test") for entry in setting.entries}
+    records = {entry.label: entry.evaluations("test") for entry in setting.entries}
     for entry in setting.entries:
         for run, record in zip(entry.runs.values(), records[entry.label], strict=True):
-            if not record.get("inference"):
+            if record.inference is None:
                 raise CannotDrawError(f"the result of {run.path} has no floors")
     panels = {}
     for metric, name in METRICS.items():
         bars = {}
         for label, of in records.items():
-            values = tuple(float(record[metric]) for record in of)
+            values = tuple(getattr(record, metric) for record in of)
             bars[label] = MetricBar(values, t_interval(values), _mean_floor(of, metric))
         panels[name] = bars
     interval = f"{100 * LEVEL:.0f} % t-interval of the mean"
@@ -90,12 +90,11 @@ def _metrics(setting: Setting) -> Figure:
         remark += f" No interval of a single run: {', '.join(single)}."
     if len(single) == len(records):
         # Of a single run there is an honest interval of one error only, which is not the ECE.
-        debiased = {label: of[0]["inference"]["debiased_ece"] for label, of in records.items()}
+        inferences = {label: of[0].inference for label, of in records.items() if of[0].inference is not None}
         panels["debiased RMS error"] = {
-            label: MetricBar((float(of[0]["debiased_ece"]),), tuple(debiased[label]["interval"]))
-            for label, of in records.items()
+            label: MetricBar((of[0].debiased_ece,), inferences[label].debiased_ece) for label, of in records.items()
         }
-        level = min(of["level"] for of in debiased.values())
+        level = min(inference.level for inference in inferences.values())
         interval = f"{100 * level:.0f} % interval of the debiased RMS error"
         remark = f"Test part, before temperature scaling; {setting.seeds}: no interval over seeds."
     return metric_figure(panels, setting.looks, interval=interval, title=setting.title, remark=remark)
@@ -109,8 +108,8 @@ def _training(setting: Setting) -> Figure:
     else:
         raise CannotDrawError(f"no run has test_ece or val_ece of each epoch in its {LOG}")
     drawn = [entry for entry in setting.entries if entry.label in curves]
-    records = [entry.records(part) for entry in drawn]
-    floors = [_mean_floor(of, "ece") for of in records if all(record.get("inference") for record in of)]
+    records = [entry.evaluations(part) for entry in drawn]
+    floors = [_mean_floor(of, "ece") for of in records if all(record.inference for record in of)]
     remark = "Smoothed: s(1) = x(1), s(t) = 0.5 s(t-1) + 0.5 x(t)."
     if any(len(curve.seeds) > 1 for curve in curves.values()):
         remark += " Lines: means over seeds; bands: lowest to highest seed."
@@ -155,14 +154,14 @@ def _with_predictions(setting: Setting) -> dict[str, Run]:
     """The first run of each entry."""
     runs = {entry.label: entry.first for entry in setting.entries}
     for run in runs.values():
-        if not (run.path / PREDICTIONS).exists():
+        if not run.has_predictions:
             raise CannotDrawError(f"{run.path} has no {PREDICTIONS}")
     return runs
 
 
-def _mean_floor(records: Sequence[dict[str, Any]], metric: str) -> float:
+def _mean_floor(records: Sequence[Evaluation], metric: str) -> float:
     """What calibrated models would show, over the seeds."""
-    return statistics.fmean(record["inference"]["floors"][metric]["mean"] for record in records)
+    return statistics.fmean(record.inference.floors[metric].mean for record in records if record.inference)
 
 
 FIGURES: dict[str, PaperFigure] = {

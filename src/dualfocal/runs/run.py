@@ -11,14 +11,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dualfocal._files import atomic_path, leftovers
-from dualfocal.runs.layout import CHECKPOINT, FAILURE, LOCK, LOG, MODEL, RECIPE, RESULT
+from dualfocal.runs.layout import CHECKPOINT, FAILURE, LOCK, LOG, MODEL, PREDICTIONS, RECIPE, RESULT
 from dualfocal.runs.recipe import Recipe, load_recipe
+from dualfocal.runs.result import RunError, RunResult
 
 SCHEMA = 1
-
-
-class RunError(ValueError):
-    """A run folder that cannot be used as asked; the message names it and says why."""
 
 
 class Run:
@@ -46,9 +43,21 @@ class Run:
         return [line for line, _ in self._lines()]
 
     @property
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> RunResult | None:
         """Metrics as fractions, versions, device; None: not finished."""
-        return self._json(RESULT) if (self.path / RESULT).exists() else None
+        path = self.path / RESULT
+        return RunResult.from_dict(self._json(RESULT), str(path)) if path.exists() else None
+
+    def require_result(self) -> RunResult:
+        """The result of a finished run.
+
+        Raises:
+            RunError: the run is not finished, or its result is damaged.
+        """
+        result = self.result
+        if result is None:
+            raise RunError(f"{self.path}: is {self.state}, a model and a result are there once it is finished")
+        return result
 
     @property
     def failure(self) -> dict[str, Any] | None:
@@ -66,6 +75,11 @@ class Run:
             return "running"
         return "failed" if (self.path / FAILURE).exists() else "stopped"
 
+    @property
+    def has_predictions(self) -> bool:
+        """Whether the predictions have been written, and kept."""
+        return (self.path / PREDICTIONS).exists()
+
     def predictions(self, part: str = "test") -> tuple[Tensor, Tensor]:
         """Logits and labels of a part, ``"val"`` or ``"test"``."""
         from dualfocal.predictions import load_predictions
@@ -77,11 +91,8 @@ class Run:
         """The trained model, on the CPU, in evaluation mode."""
         from dualfocal.models import make_model
 
-        result = self.result
-        if result is None:
-            raise RunError(f"{self.path}: is {self.state}, a model is there once it is finished")
-        shape = {name: result[name] for name in ("num_classes", "in_channels")}
-        model = make_model(self.recipe.model, **shape)
+        result = self.require_result()
+        model = make_model(self.recipe.model, num_classes=result.num_classes, in_channels=result.in_channels)
         weights = load_file(self.path / MODEL)
         if self.recipe.precision == "float64":
             model = model.double()

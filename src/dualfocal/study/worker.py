@@ -53,7 +53,7 @@ def train_run(recipe: Recipe, folder: str, data_root: Any, device: str | None) -
                 checkpoint_pause=CHECKPOINT_PAUSE,
                 progress=False,
             )
-            notes = (run.result or {}).get("notes", [])
+            notes = run.result.notes if run.result is not None else []
         except DivergedError as error:
             problem = str(error)
         except RunError as error:

@@ -12,8 +12,8 @@ from safetensors.torch import load
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from dualfocal.runs import Run, RunError
 from dualfocal.runs.layout import CHECKPOINT, FAILURE, MODEL, RESULT
-from dualfocal.runs.run import Run, RunError
 from dualfocal.train.distributed import Group
 from dualfocal.train.host import host_random_states
 
