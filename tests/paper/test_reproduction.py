@@ -21,7 +21,7 @@ from dualfocal.paper.published import load_published, published
 from dualfocal.paper.reproduction import Row, rows_of, value_of
 from dualfocal.paper.trainings import exceptions, shortened, trainings, with_defaults
 from dualfocal.runs import Recipe, Run, RunError
-from dualfocal.runs.layout import MODEL, PREDICTIONS, RECIPE, RESULT
+from dualfocal.runs.layout import MODEL, PREDICTIONS, RECIPE
 from dualfocal.runs.result import Scaled
 
 COUNTS = {  # trainings of each table; AdaFocal has four columns of eight, the KDE table lacks three
@@ -166,7 +166,7 @@ def fake(folder: Path, *, seed: int = 0, sharper: float = 2.0, precision: str = 
     save_file(make_model("small_cnn", num_classes=10, in_channels=3).state_dict(), folder / MODEL)
     before, after = (evaluate(of, target, inference=True) for of in (logits, logits / sharper))
     scaled = {"temperature_ece": Scaled(sharper, {"test": after, "val": after})}
-    run.write_json(RESULT, make_result({"test": before}, scaled).to_dict())
+    run.write_result(make_result({"test": before}, scaled))
     return run
 
 
@@ -185,7 +185,7 @@ def test_numbers_are_read_off_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stage", ["before", "after"])
 def test_a_result_that_lacks_a_number_is_named(stage: str, tmp_path: Path) -> None:
     run = fake(tmp_path / "run")
-    run.write_json(RESULT, make_result({}).to_dict())
+    run.write_result(make_result({}))
     with pytest.raises(RunError, match=r"run/result\.json: has no (metrics of a test part|temperature_ece)"):
         value_of(run, "ece", stage)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from run_results import make_result
 
 from dualfocal.losses import LOSSES
 from dualfocal.metrics import evaluate
@@ -32,11 +33,11 @@ def fake_run(folder: Path, recipe: Recipe, sharper: float = 1.0, log: Mapping[st
         logits = 2 * torch.randn(size, 4, generator=generator)
         target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
         named |= {f"{part}_logits": sharpness * logits, f"{part}_target": target}
-        scores[part] = evaluate(sharpness * logits, target, inference=True, draws=100).to_dict()
+        scores[part] = evaluate(sharpness * logits, target, inference=True, draws=100)
     run.write_tensors(PREDICTIONS, named)
     for epoch in range(3):
         run.append({"epoch": epoch + 1, **{name: of[epoch] for name, of in (log or {}).items()}})
-    run.write_json(RESULT, {"schema": 1, **scores})
+    run.write_result(make_result(scores))
     return run
 
 
@@ -212,7 +213,7 @@ def test_metrics_of_single_runs_have_the_interval_that_exists(folder):
     assert not [line for axis in plain for line in axis.lines if line.get_marker() == "|"]
     whiskers = [line.get_xdata() for line in debiased.lines if line.get_marker() == "|"]
     for entry, whisker in zip(setting.entries, whiskers, strict=True):
-        interval = entry.first.result.parts["test"].inference["debiased_ece"]["interval"]
+        interval = entry.first.result.parts["test"].inference.debiased_ece
         np.testing.assert_allclose(whisker, 100 * np.array(interval))
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert "90 % interval of the debiased RMS error" in legend

@@ -242,7 +242,7 @@ def fake_run(folder: Path, logits: Tensor, target: Tensor, temperature: float = 
     run.write_tensors(PREDICTIONS, tensors)
     parts = dict.fromkeys(("val", "test"), evaluate(logits, target, inference=True))
     scaled = dict.fromkeys(("val", "test"), evaluate(logits / temperature, target, inference=True))
-    run.write_json(RESULT, make_result(parts, {"temperature": Scaled(temperature, scaled)}).to_dict())
+    run.write_result(make_result(parts, {"temperature": Scaled(temperature, scaled)}))
 
 
 def predictions(seed: int, sharper: float) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,14 @@ from dualfocal.metrics.registry import METRICS
 SCHEMA = 1
 PARTS = ("val", "test")
 TEMPERATURES = ("temperature", "temperature_ece")  # by NLL; by ECE over the published grid
+KINDS: dict[type | UnionType, str] = {
+    str: "text",
+    str | None: "text or null",
+    int: "a whole number",
+    int | float: "a number",
+    list: "a list",
+    dict: "an object",
+}
 # Fields of the file besides the metrics, and their types.
 FIELDS: dict[str, type | UnionType] = {
     "data": str,
@@ -155,7 +163,7 @@ class RunResult:
             plain = {name: content[name] for name in FIELDS}
             for name, kind in FIELDS.items():
                 if not isinstance(plain[name], kind):
-                    raise TypeError(f"{name} must be {getattr(kind, '__name__', kind)}, got {plain[name]!r}")
+                    raise TypeError(f"{name} must be {KINDS[kind]}, got {plain[name]!r}")
             scaled = {name: Scaled.from_dict(one) for name, one in content.get("calibrated", {}).items()}
             return cls(**plain, parts=_parts(content), calibrated=scaled, source=source)
         except KeyError as error:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -195,14 +195,30 @@ class Run:
         if path.stat().st_size > end:
             os.truncate(path, end)
 
+    def write_predictions(self, predictions: Mapping[str, tuple[Tensor, Tensor]], class_names: Sequence[str]) -> None:
+        """Write logits and labels of each part."""
+        tensors: dict[str, Tensor] = {}
+        for part, (logits, target) in predictions.items():
+            tensors |= {f"{part}_logits": logits, f"{part}_target": target}
+        self.write_tensors(PREDICTIONS, tensors, {"class_names": json.dumps(class_names)})
+
+    def write_model(self, model: nn.Module) -> None:
+        """Write the weights."""
+        self.write_tensors(MODEL, model.state_dict())
+
+    def write_result(self, result: RunResult) -> None:
+        """Write the result, which makes the run finished, and remove the checkpoint."""
+        self.write_json(RESULT, result.to_dict())
+        (self.path / CHECKPOINT).unlink(missing_ok=True)
+
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write one of the JSON files."""
         text = json.dumps(content, indent=2, allow_nan=False) + "\n"
         self.write(name, lambda path: path.write_text(text, encoding="utf-8"))
 
-    def write_tensors(self, name: str, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
         """Write one of the safetensors files."""
-        self.write(name, lambda path: save_file(tensors, path, metadata))
+        self.write(name, lambda path: save_file(storable(tensors), path, metadata))
 
     def write(self, name: str, write: Callable[[Path], object]) -> None:
         """Write a file aside, see it onto the disk, then give it its name."""
@@ -264,6 +280,20 @@ class Run:
             return True
         except OSError:  # a folder that may only be read
             return False
+
+
+def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as safetensors needs them: on the CPU, contiguous, and no two in the same memory."""
+    taken: set[int] = set()
+    stored = {}
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        place = plain.untyped_storage().data_ptr()
+        if plain.numel() and (place in taken or plain.untyped_storage().nbytes() > plain.nbytes):
+            plain = plain.clone()  # tied weights, or a part of something larger
+        taken.add(plain.untyped_storage().data_ptr())
+        stored[name] = plain
+    return stored
 
 
 def default_folder(recipe: Recipe) -> Path:

@@ -1,6 +1,5 @@
 """What a finished run says of itself: metrics before and after temperature scaling, and how it was made."""
 
-import json
 import platform
 import subprocess
 from datetime import UTC, datetime
@@ -15,11 +14,10 @@ import dualfocal
 from dualfocal.calibrators import make_calibrator
 from dualfocal.data import DataSet
 from dualfocal.metrics import Evaluation, evaluate
-from dualfocal.runs.layout import CHECKPOINT, MODEL, PREDICTIONS, RESULT
 from dualfocal.runs.recipe import Recipe
 from dualfocal.runs.result import TEMPERATURES, RunResult, Scaled
 from dualfocal.runs.run import Run
-from dualfocal.train.checkpoint import Position, storable
+from dualfocal.train.checkpoint import Position
 from dualfocal.train.distributed import Group
 from dualfocal.train.host import num_cores
 from dualfocal.train.preparation import slowed_by, uses_kernels
@@ -32,12 +30,8 @@ def finish(
     recipe: Recipe, run: Run, data: DataSet, model: nn.Module, at: Position, predictions: Predictions, notes: list[str]
 ) -> None:
     """Write predictions, weights and result; the last is what makes a run finished."""
-    named: dict[str, Tensor] = {}
-    for part, (logits, target) in predictions.items():
-        named |= {f"{part}_logits": logits, f"{part}_target": target}
-    class_names = {"class_names": json.dumps(data.class_names)}
-    run.write_tensors(PREDICTIONS, storable(named), class_names)
-    run.write_tensors(MODEL, storable(model.state_dict()))
+    run.write_predictions(predictions, data.class_names)
+    run.write_model(model)
     latest = at.sessions[-1]
     parts, calibrated = metrics_of(predictions)
     result = RunResult(
@@ -56,8 +50,7 @@ def finish(
         commit=latest["commit"],
         sessions=at.sessions,
     )
-    run.write_json(RESULT, result.to_dict())
-    (run.path / CHECKPOINT).unlink(missing_ok=True)
+    run.write_result(result)
 
 
 def metrics_of(predictions: Predictions) -> tuple[dict[str, Evaluation], dict[str, Scaled]]:
