@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dualfocal._files import atomic_path
 from dualfocal._table import Table
-from dualfocal.cli._common import AsJson, bad_input_ends, consoles, stopped_goes_on
+from dualfocal.cli._common import AsJson, bad_input_ends, consoles, say, stopped_goes_on
 from dualfocal.cli.data import Root
 from dualfocal.losses import LOSSES
 from dualfocal.runs import RunError
@@ -87,24 +87,30 @@ def study(
             gammas=gammas,
             settings=settings or [],
         )
-        printer.print(f"{planned.title}, into {out}", markup=False, highlight=False, soft_wrap=True)
+        say(printer, f"{planned.title}, into {out}")
         printer.print(f"Recipe: {planned.recipe}.", markup=False, highlight=False)
         with stopped_goes_on(), epochs_shown(errors, len(planned.entries) * len(planned.seeds)) as tell:
             failed = run_study(planned, out, jobs=jobs, data_root=data_root_, device=device, progress=tell)
         summary = summarize(planned, out, failed)
         chosen = choose_gamma(planned, out, criterion) if gammas else None
-        extra = "" if chosen is None else f"\n{chosen.markdown()}\n"
-        _write(out, summary, extra, None if chosen is None else chosen.to_dict())
+        markdown, content = summary.to_markdown(), summary.to_dict()
+        if chosen is not None:
+            markdown += f"\n{chosen.markdown()}\n"
+            content["gamma"] = chosen.to_dict()
+        texts = {
+            "table.md": markdown,
+            "table.csv": summary.to_csv(),
+            "study.json": json.dumps(content, indent=2) + "\n",
+        }
+        _write(out, summary, texts)
     if as_json:
-        content = summary.to_dict() | ({} if chosen is None else {"gamma": chosen.to_dict()})
         print(json.dumps(content, indent=2))
     else:
         _print(printer, summary)
         if chosen is not None:
-            printer.print(chosen.sentence(), markup=False, highlight=False, soft_wrap=True)
+            say(printer, chosen.sentence())
         files = ", ".join(str(out / name) for name in ("table.md", "table.csv", "study.png"))
-        where = f"Written: {files}; runs: dualfocal runs {out / 'runs'}"
-        printer.print(where, markup=False, highlight=False, soft_wrap=True)
+        say(printer, f"Written: {files}; runs: dualfocal runs {out / 'runs'}")
     for problem in failed.values():
         typer.echo(f"dualfocal: {problem}", err=True)
     if failed:
@@ -153,15 +159,9 @@ def _narrow(table: Table, gap: int) -> RichTable:
     return shown
 
 
-def _write(out: Path, summary: Summary, extra: str, gamma: dict[str, object] | None) -> None:
+def _write(out: Path, summary: Summary, texts: dict[str, str]) -> None:
     from dualfocal.plots import save, study_figure
 
-    content = summary.to_dict() | ({} if gamma is None else {"gamma": gamma})
-    texts = {
-        "table.md": summary.to_markdown() + extra,
-        "table.csv": summary.to_csv(),
-        "study.json": json.dumps(content, indent=2) + "\n",
-    }
     try:
         for name, text in texts.items():
             with atomic_path(out / name) as path:

@@ -154,10 +154,11 @@ def _show(printer: Console, recipe: Recipe, as_json: bool) -> None:
 
 
 def _print_result(printer: Console, run: Run, result: RunResult) -> None:
-    if result.main_part is None:
+    part = result.main_part
+    if part is None:
         say(printer, f"Finished: {run.path}, no part to evaluate.")
         return
-    table = result.table()
+    table = result.table(part)
     print_table(printer, f"{run.path}: {table.title}", table.headings, table.rows)
     for note in result.notes:
         say(printer, f"Note: {note}.")

@@ -17,16 +17,19 @@ HEADINGS = ("run", "state", "epoch", "error %", "ECE %", "floor %", "NLL", "T", 
 
 @dataclass
 class Listed:
-    """A run of the list. Of a damaged run, only what could be read."""
+    """A run of the list. Of a damaged run, only what could be read.
+
+    Attributes:
+        scores: Metrics of the test part, or else of the validation part; fractions.
+        problem: Why the run failed, or what is damaged.
+    """
 
     path: str
     state: str = "damaged"
     recipe: Recipe | None = None
     epoch: int = 0
     scores: dict[str, Any] = field(default_factory=dict)
-    """Metrics of the test part, or else of the validation part; fractions."""
     problem: str | None = None
-    """Why the run failed, or what is damaged."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain content for JSON."""

@@ -9,6 +9,7 @@ from dualfocal._table import Table
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.registry import METRICS
+from dualfocal.runs.layout import RunError
 
 SCHEMA = 1
 PARTS = ("val", "test")
@@ -38,10 +39,6 @@ FIELDS: dict[str, type | UnionType] = {
 }
 
 
-class RunError(ValueError):
-    """A run folder that cannot be used as asked; the message names it and says why."""
-
-
 @dataclass(frozen=True)
 class Scaled:
     """The metrics of each part after temperature scaling, fitted on the validation part."""
@@ -61,49 +58,51 @@ class Scaled:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """Metrics of the validation and the test part, before and after temperature scaling, and how they were made."""
+    """Metrics of the validation and the test part, before and after temperature scaling, and how they were made.
+
+    Attributes:
+        data: The data set, in one line.
+        weights_of_epoch: The epoch whose weights were kept.
+        parts: Metrics of ``"val"`` and ``"test"``, as far as the data set has these parts.
+        calibrated: The same for each of ``TEMPERATURES``; empty without a validation part.
+        seconds: Training time.
+        notes: Caveats to read the numbers with.
+        sessions: Device, settings and versions of each session; a run that was resumed has several.
+        source: The file it was read from, for error messages.
+    """
 
     data: str
-    """The data set, in one line."""
     num_classes: int
     in_channels: int
     num_weights: int
     epochs: int
     weights_of_epoch: int
-    """The epoch whose weights were kept."""
     parts: dict[str, Evaluation]
-    """Metrics of ``"val"`` and ``"test"``, as far as the data set has these parts."""
     calibrated: dict[str, Scaled]
-    """The same for each of ``TEMPERATURES``; empty without a validation part."""
     seconds: float
-    """Training time."""
     notes: list[str]
-    """Caveats to read the numbers with."""
     device: str
     versions: dict[str, str]
     commit: str | None
     sessions: list[dict[str, Any]]
-    """Device, settings and versions of each session; a run that was resumed has several."""
     source: str = field(default="the result", compare=False, repr=False)
-    """The file it was read from, for error messages."""
 
     @property
     def main_part(self) -> str | None:
         """The part to show: ``"test"`` if there is one, or else ``"val"``; None: there is neither."""
         return next((part for part in ("test", "val") if part in self.parts), None)
 
-    def table(self) -> Table:
-        """Metrics of the main part, as trained and after temperature scaling."""
-        part = self.main_part
-        columns = {"as it is": self.evaluation(str(part))}
+    def table(self, part: str) -> Table:
+        """Metrics of a part, as trained and after temperature scaling."""
+        columns = {"as it is": self.evaluation(part)}
         for name, scaled in self.calibrated.items():
             by = "ECE" if name == "temperature_ece" else "NLL"
-            columns[f"T = {scaled.temperature:.3g}, by {by}"] = scaled.parts[str(part)]
+            columns[f"T = {scaled.temperature:.3g}, by {by}"] = scaled.parts[part]
         rows = []
         for name, metric in METRICS.items():
             rows.append([metric.heading, *(metric.text(finite(getattr(one, name))) for one in columns.values())])
             if name == "ece":
-                floors = [self.floor("ece", str(part)), *(self.floor("ece", str(part), by) for by in self.calibrated)]
+                floors = [self.floor("ece", part), *(self.floor("ece", part, by) for by in self.calibrated)]
                 rows.append(["  floor [%]", *map(metric.text, floors)])
         title = f"{part} part, weights of epoch {self.weights_of_epoch}, {self.seconds:.1f} s of training"
         return Table(["", *columns], rows, title)

@@ -21,13 +21,16 @@ Z90 = 1.645
 
 @dataclass(frozen=True)
 class GammaChoice:
-    """The lowest of a criterion on the validation part, and its neighbours within one standard error."""
+    """The lowest of a criterion on the validation part, and its neighbours within one standard error.
+
+    Attributes:
+        means: Of each entry, over the seeds.
+        behind: Of each entry, how far behind the best it is, and the standard error of that.
+    """
 
     criterion: str
     means: dict[str, float]
-    """Of each entry, over the seeds."""
     behind: dict[str, tuple[float, float]]
-    """Of each entry, how far behind the best it is, and the standard error of that."""
     chosen: str
     left_out: list[str]
 

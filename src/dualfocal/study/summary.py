@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from scipy.stats import t as student
 from dualfocal._table import Table
 from dualfocal.metrics import compare
 from dualfocal.metrics.evaluation import finite
+from dualfocal.metrics.registry import Metric
 from dualfocal.runs import Run, RunResult
-from dualfocal.study.columns import COLUMNS, COMPARED, NAMES, Column, with_temperature
+from dualfocal.study.columns import COLUMNS, COMPARED, FLOORS, NAMES, with_temperature
 from dualfocal.study.plan import Study
 
 SCHEMA = 1
@@ -36,17 +37,20 @@ class Interval:
 
 @dataclass(frozen=True)
 class Summary:
-    """The table of a study."""
+    """The table of a study.
+
+    Attributes:
+        scores: Entry -> column -> a number for each seed; NaN: that run failed.
+        floors: Calibration error -> entry -> noise floor of a perfectly calibrated model, mean over seeds.
+        differences: Entry but the first -> column -> paired difference to the first.
+        behind_best: Entry -> how far its ECE is above the lowest, paired; of those with all their runs.
+    """
 
     study: Study
     scores: dict[str, dict[str, list[float]]]
-    """Entry -> column -> a number for each seed; NaN: that run failed."""
     floors: dict[str, dict[str, float]]
-    """Calibration error -> entry -> noise floor of a perfectly calibrated model, mean over seeds."""
     differences: dict[str, dict[str, Interval]]
-    """Entry but the first -> column -> paired difference to the first."""
     behind_best: dict[str, Interval]
-    """Entry -> how far its ECE is above the lowest, paired; of those with all their runs."""
     failed: dict[tuple[str, int], str]
 
     @property
@@ -61,39 +65,32 @@ class Summary:
 
     def best(self, name: str) -> set[str]:
         """The entries with the lowest mean, as it is printed."""
-        column = COLUMNS[name]
-        means = {entry: round(column.factor * self.mean(entry, name), column.decimals) for entry in self.complete}
-        if len(means) < 2:
-            return set()
-        return {entry for entry, mean in means.items() if mean == min(means.values())}
+        metric = COLUMNS[name].metric
+        means = {entry: round(metric.factor * self.mean(entry, name), metric.decimals) for entry in self.complete}
+        return {entry for entry, mean in means.items() if mean == min(means.values())} if len(means) > 1 else set()
 
     def table(self, best: str = "{}") -> Table:
         """Means of each entry, below the floors; ``best`` is the format of the lowest mean of a column."""
+        columns, seeds = COLUMNS.items(), len(self.study.seeds)
         lowest = {name: self.best(name) for name in COLUMNS}
-        floors = [
-            column.text(statistics.mean(self.floors[name].values())) if name in self.floors else ""
-            for name, column in COLUMNS.items()
-        ]
-        rows = [["floor", *with_temperature(floors, "")]]
+        floors = {name: statistics.mean(values.values()) for name, values in self.floors.items()}
+        rows = [["floor", *with_temperature([column.metric.text(floors.get(name)) for name, column in columns], "")]]
         for entry in self.study.entries:
             cells = [
-                (best if entry in lowest[name] else "{}").format(column.text(self.mean(entry, name)))
-                for name, column in COLUMNS.items()
+                (best if entry in lowest[name] else "{}").format(_shown(self.mean(entry, name), column.metric))
+                for name, column in columns
             ]
-            temperature = self.mean(entry, "temperature")
-            shown = "failed" if math.isnan(temperature) else f"{temperature:.2f}"
+            temperature = _shown(self.mean(entry, "temperature"), Metric("T", ""))
             finished = sum(map(math.isfinite, self.scores[entry]["ece"]))
-            seeds = len(self.study.seeds)
             name = entry if finished == seeds else f"{entry} ({finished} of {seeds})"
-            rows.append([name, *with_temperature(cells, shown)])
-        headings = [column.heading for column in COLUMNS.values()]
-        return Table(["", *with_temperature(headings, "T")], rows)
+            rows.append([name, *with_temperature(cells, temperature)])
+        return Table(["", *with_temperature([column.heading for column in COLUMNS.values()], "T")], rows)
 
     def difference_table(self) -> Table:
         """Paired differences of each entry to the first, with their intervals."""
         headings = [f"less {self.study.entries[0]}", *(column.heading for column in COMPARED)]
         rows = [
-            [entry, *(_signed(differences[column.name], column) for column in COMPARED)]
+            [entry, *(_shown(differences[column.name], column.metric) for column in COMPARED)]
             for entry, differences in self.differences.items()
         ]
         return Table(headings, rows)
@@ -171,16 +168,16 @@ class Summary:
 
     def _compared(self, entry: str, name: str) -> str:
         """The difference to the first entry, in words."""
-        d, factor, decimals = self.differences[entry][name], COLUMNS[name].factor, COLUMNS[name].decimals
-        unit = " points" if factor == 100 else " nats"
+        d, metric = self.differences[entry][name], COLUMNS[name].metric
+        unit = " points" if metric.unit == "%" else " nats"
         if d.half_width is None:
-            return f"{factor * d.mean:+.{decimals}f}{unit} (noise unknown) from"
-        if factor * abs(d.mean) < 0.5 * 10**-decimals:
-            decimals += 2  # a significant difference is not shown as 0
-        half_width = f"{factor * d.half_width:.{decimals}f}{unit}"
+            return f"{metric.text(d.mean, sign=True)}{unit} (noise unknown) from"
+        if metric.factor * abs(d.mean) < 0.5 * 10**-metric.decimals:
+            metric = replace(metric, decimals=metric.decimals + 2)  # a significant difference is not shown as 0
+        half_width = f"{metric.text(d.half_width)}{unit}"
         if not d.significant:
-            return f"not told apart ({factor * d.mean:+.{decimals}f} ± {half_width}) from"
-        return f"{factor * abs(d.mean):.{decimals}f} ± {half_width} {'below' if d.mean < 0 else 'above'}"
+            return f"not told apart ({metric.text(d.mean, sign=True)} ± {half_width}) from"
+        return f"{metric.text(abs(d.mean))} ± {half_width} {'below' if d.mean < 0 else 'above'}"
 
 
 def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None = None) -> Summary:
@@ -201,8 +198,8 @@ def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None
         }
         scores[entry]["temperature"] = [math.nan if result is None else result.temperature() for result in runs]
         for name, column in COLUMNS.items():
-            if finished and column.has_floor:
-                values = [result.floor(column.metric, scaled_by=column.scaled_by) for result in finished]
+            if finished and column.key in FLOORS:
+                values = [result.floor(column.key, scaled_by=column.scaled_by) for result in finished]
                 floors.setdefault(name, {})[entry] = statistics.mean(values)
 
     def difference(entry: str, other: str, names: Sequence[str]) -> dict[str, Interval]:
@@ -259,8 +256,11 @@ def _sampling_noise(
     return noise
 
 
-def _signed(d: Interval, column: Column) -> str:
-    if math.isnan(d.mean):
+def _shown(value: float | Interval, metric: Metric) -> str:
+    """A mean, or a difference with its sign and half-width."""
+    mean = value.mean if isinstance(value, Interval) else value
+    if math.isnan(mean):
         return "failed"
-    spread = "" if d.half_width is None else f" ± {column.factor * d.half_width:.{column.decimals}f}"
-    return f"{column.factor * d.mean:+.{column.decimals}f}{spread}"
+    if not isinstance(value, Interval):
+        return metric.text(mean)
+    return metric.text(mean, sign=True) + ("" if value.half_width is None else f" ± {metric.text(value.half_width)}")
