@@ -84,7 +84,7 @@ def ours(recipe: Recipe, device: torch.device) -> Record:
     """Milliseconds of a step from the second epoch on, and what the run says of its start."""
     with tempfile.TemporaryDirectory() as folder:
         run = train(recipe, folder, device=device, progress=False)
-        session = run.result["sessions"][0]
+        session = run.result.sessions[0]
         speeds = [line["images_per_second"] for line in run.log[1:]]
         whole = [line["seconds"] for line in run.log[1:]]
     return {

@@ -34,7 +34,7 @@ def line(start: str) -> list[str]:
 def result(method: str) -> dict[str, Any]:
     found = Run(RESULTS / "cifar10" / f"resnet50-{method}-seed1").result
     assert found is not None
-    return found
+    return found.to_dict()
 
 
 def test_the_headline_is_there() -> None:
@@ -44,8 +44,8 @@ def test_the_headline_is_there() -> None:
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.name)
 def test_predictions_give_the_numbers_of_the_run(path: Path) -> None:
     run = Run(path)
-    kept = run.result
-    assert kept is not None
+    assert run.result is not None
+    kept = run.result.to_dict()
     assert (path / "predictions.safetensors").stat().st_size < 1_000_000
     assert path.name == f"{run.recipe.model}-{run.recipe.loss}-seed{run.recipe.seed}"
     assert [entry["epoch"] for entry in run.log] == list(range(1, run.recipe.epochs + 1))

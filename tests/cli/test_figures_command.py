@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from run_results import make_result
 
 from dualfocal.cli.figures import FORMATS, NAMES
 from dualfocal.metrics import evaluate
@@ -26,10 +27,10 @@ def fake_run(folder: str, loss: str, seed: int = 0, data: str = "digits") -> Run
         RECIPE, Recipe(data=data, model="small_cnn", loss=loss, seed=seed, epochs=2, milestones=()).to_dict()
     )
     run.write_tensors(PREDICTIONS, {"test_logits": logits, "test_target": target})
-    scores = evaluate(logits, target, inference=True, draws=100).to_dict()
+    scores = evaluate(logits, target, inference=True, draws=100)
     for epoch in (1, 2):
         run.append({"epoch": epoch, "val_ece": 0.1, "test_ece": 0.1})
-    run.write_json(RESULT, {"schema": 1, "val": scores, "test": scores})
+    run.write_result(make_result({"val": scores, "test": scores}))
     return run
 
 

@@ -87,7 +87,7 @@ def test_bad_input_is_one_line(refused, arguments, line):
 
 
 def test_a_folder_stands_for_its_finished_runs(run, monkeypatch):
-    monkeypatch.setattr(outcome, "metrics_of", lambda predictions: {})  # it has tests of its own
+    monkeypatch.setattr(outcome, "metrics_of", lambda predictions: ({}, {}))  # it has tests of its own
     train(preset("digits", ["epochs=1", "batch_size=200"]), "runs/b", progress=False)
     shutil.copytree("runs/b", "runs/a")
     shutil.copytree("runs/b", "runs/c")

@@ -1,5 +1,6 @@
 """`dualfocal paper reproduce` as one types it: the list of a table, and one cell of it on tiny data, end to end."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -8,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from official import cifar_files, some_images, write_folder
+from run_results import make_result
 
 from dualfocal.cli import main
+from dualfocal.metrics import evaluate
 from dualfocal.paper import reproduce as table_runs
 from dualfocal.paper.foreign import STAGES
 from dualfocal.paper.published import published
 from dualfocal.paper.reproduce import plan
 from dualfocal.paper.trainings import trainings
 from dualfocal.runs import Run
+from dualfocal.runs.result import Scaled
 
 ONE = ["--only", "dataset=cifar10,model=resnet50,method=dual_focal"]
 
@@ -85,15 +90,16 @@ def test_the_file_has_the_whole_table(tmp_path: Path, monkeypatch: pytest.Monkey
     """Of whatever recipe, seed or extra there are runs; other recipes in a folder of that name are left out."""
     wanted = trainings(published("table1"), extras=True)
     names = ["cifar10 resnet50 dual_focal", "cifar10 resnet50 cross_entropy decay 1e-3", "cifar10 resnet50 brier"]
+    logits, target = torch.randn(50, 10, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 10
+    scores = evaluate(logits, target, inference=True, draws=100)
     for name in names:
         for seed in (1, 12):
             run = Run(Path("paper/runs") / f"{name.replace(' ', '_')}-seed{seed}")
             run.path.mkdir(parents=True)
             changed = ["lr=7"] if name.endswith("brier") and seed == 12 else []
             run.write_json("recipe.json", wanted[name].recipe.with_settings([f"seed={seed}", *changed]).to_dict())
-            scores = {"ece": seed / 1000, "inference": {"floors": {"ece": {"mean": 0.004}}}}
-            scaled = {"temperature_ece": {"temperature": 2.0, "test": scores}}
-            run.write_json("result.json", {"schema": 1, "test": scores, "calibrated": scaled, "notes": [name]})
+            parts = {"test": dataclasses.replace(scores, ece=seed / 1000)}
+            run.write_result(make_result(parts, {"temperature_ece": Scaled(2.0, parts)}, notes=[name]))
     monkeypatch.setattr(table_runs, "run_study", lambda *_, **__: {})
     with pytest.raises(SystemExit) as ended:
         main(["paper", "reproduce", "table1", *ONE])

@@ -87,7 +87,7 @@ def test_evaluate_says_of_a_run_what_it_says_of_its_logits(record, part, options
     assert of_run == {name: value for name, value in of_file.items() if name not in ("file", "taken")}
     verdict = of_run.pop("verdict")
     assert verdict
-    assert of_run == Run("runs/a").result[part]
+    assert of_run == Run("runs/a").result.to_dict()[part]
 
 
 def test_evaluate_prints_of_a_run_what_it_prints_of_its_logits(run):
@@ -196,7 +196,7 @@ def test_compare_names_both_runs(run):
 
 
 def test_calibrate_takes_the_validation_part_and_apply_the_test_part(run, record):
-    result = Run("runs/a").result["calibrated"]["temperature"]
+    result = Run("runs/a").result.calibrated["temperature"].to_dict()
     out, err = run("calibrate", "runs/a", "--out", "cal.safetensors")
     assert err == f"runs/a: {TAKEN.format('val', 200)}\n"
     assert out.startswith(f"T = {result['temperature']:.4f}\n200 samples, 10 classes: NLL ")

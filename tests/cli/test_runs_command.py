@@ -98,7 +98,7 @@ def test_no_folder_and_an_empty_one(run, record):
 def test_a_finished_run_has_the_numbers_of_its_result(run, record, finished):
     folder = finished()
     assert only_row(run) == " ".join(["runs/a finished 2/2", *scores(folder), TRAINED])
-    result = Run(folder).result
+    result = Run(folder).result.to_dict()
     assert record("runs") == {
         "schema": 1,
         "runs": [
@@ -183,7 +183,7 @@ def test_a_run_without_a_validation_part_has_no_temperature(run, finished):
             "is not JSON, or damaged: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
         ),
         ("recipe.json", '{"schema": 2}', "recipe has schema 2, this version of dualfocal reads schema 1"),
-        ("result.json", "{", "cannot be read: Expecting property name enclosed in double quotes"),
+        ("result.json", "{", "is not JSON, or damaged: Expecting property name enclosed in double quotes"),
         ("result.json", '{"schema": 2}', "has schema 2, this version of dualfocal reads schema 1"),
         ("result.json", "[]", "has schema None, this version of dualfocal reads schema 1"),
         ("log.jsonl", '{"schema": 2, "epoch": 1}\n', "has schema 2, this version of dualfocal reads 1"),

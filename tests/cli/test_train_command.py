@@ -126,7 +126,7 @@ def test_the_run_folder_holds_these_files_and_no_others(made):
 
 
 def test_stdout_has_the_numbers_of_the_result_as_they_are_and_scaled(made):
-    result = Run(made.folder).result
+    result = Run(made.folder).result.to_dict()
     by_nll, by_ece = (result["calibrated"][name] for name in ("temperature", "temperature_ece"))
     headings, *rows = table(made.out)
     assert headings == [
@@ -166,7 +166,7 @@ def test_json_is_the_result_and_all_of_stdout(record, run, finished):
     out, err = run("train", "digits", "--set", "epochs=1", "--out", "runs/b", "--json")
     result = json.loads(out, parse_constant=pytest.fail)
     assert result.pop("run") == "runs/b"
-    assert result == Run("runs/b").result
+    assert result == Run("runs/b").result.to_dict()
     assert err.startswith("epoch 1/1  lr 0.05  loss ")
     assert err.count("\n") == 1
 
@@ -201,7 +201,7 @@ def test_without_a_validation_part_there_is_nothing_to_scale_with(run):
     assert first == f"dualfocal: {note}"
     assert second.startswith("epoch 1/1  lr 0.05  loss ")
     assert " val " not in second
-    assert Run("a").result["notes"] == [note]
+    assert Run("a").result.notes == [note]
 
 
 @pytest.mark.filterwarnings("default")
@@ -248,7 +248,7 @@ def test_notes_come_together_one_line_each(run):
         "dualfocal: the learning rate never falls: the first milestone is 5, of 1 epochs",
         "dualfocal: there is no validation part: nothing to calibrate with, see data.val_size",
     ]
-    assert len(Run("a").result["notes"]) == 2
+    assert len(Run("a").result.notes) == 2
 
 
 def test_a_folder_may_have_any_name(run, finished):
@@ -282,7 +282,7 @@ def test_a_model_and_data_of_ones_own(run, monkeypatch):
     [folder] = Path("runs").iterdir()
     assert out.startswith(f"{folder}: test part, ")
     assert folder.name.startswith("pets-net-dual_focal-seed1-")
-    assert Run(folder).result["num_weights"] == 5 * 3 + 3
+    assert Run(folder).result.num_weights == 5 * 3 + 3
 
 
 def test_tensorboard_gets_every_number_of_the_log(run, monkeypatch):
@@ -360,7 +360,7 @@ def test_a_run_is_repeated_with_another_seed(record, run, finished, name):
     result = record("train", name, "--set", "seed=4", "--set", "epochs=1")
     again = Run(result.pop("run"))
     assert again.recipe == dataclasses.replace(finished.recipe, seed=4, epochs=1)
-    assert again.result == result
+    assert again.result.to_dict() == result
     assert {path: content for path, content in files().items() if path in before} == before
 
 
@@ -372,7 +372,7 @@ def test_a_run_folder_alone_is_gone_on_with(run, finished, made):
 
 def test_a_run_repeated_has_the_same_result(record, finished):
     again = record("train", "runs/a", "--out", "b")
-    assert but_for_times(again) == but_for_times(finished.result)
+    assert but_for_times(again) == but_for_times(finished.result.to_dict())
     for name in ("recipe.json", "model.safetensors", "predictions.safetensors"):
         assert Path("b", name).read_bytes() == Path("runs/a", name).read_bytes()
 
@@ -706,7 +706,7 @@ def test_ctrl_c_saves_says_so_and_the_same_command_goes_on(run, signal_in_step, 
     assert first == "going on after epoch 1 + 2 steps of 3"
     assert second.startswith("epoch 2/3  ")
     assert third.startswith("epoch 3/3  ")
-    assert but_for_times(Run("a").result) == but_for_times(Run(made.folder).result)
+    assert but_for_times(Run("a").result.to_dict()) == but_for_times(Run(made.folder).result.to_dict())
     assert sorted(path.name for path in Path("a").iterdir()) == FILES
 
 

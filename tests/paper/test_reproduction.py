@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_results import make_result
 from safetensors.torch import load_file, save_file
 from scipy import stats
 
@@ -20,7 +21,8 @@ from dualfocal.paper.published import published, published_tables
 from dualfocal.paper.rows import Row, rows_of, value_of
 from dualfocal.paper.trainings import shortened, trainings, with_defaults
 from dualfocal.runs import Recipe, Run, RunError
-from dualfocal.runs.layout import MODEL, PREDICTIONS, RECIPE, RESULT
+from dualfocal.runs.layout import MODEL, PREDICTIONS, RECIPE
+from dualfocal.runs.result import Scaled
 
 COUNTS = {  # trainings of each table; AdaFocal has four columns of eight, the KDE table lacks three
     **{"ece": 70, "error": 70, "adafocal": 32, "ablation": 9, "adaptive_ece": 63, "classwise_ece": 63, "mce": 63},
@@ -162,9 +164,9 @@ def fake(folder: Path, *, seed: int = 0, sharper: float = 2.0, precision: str = 
     save_file(named, folder / PREDICTIONS)
     torch.manual_seed(0)
     save_file(make_model("small_cnn", num_classes=10, in_channels=3).state_dict(), folder / MODEL)
-    before, after = (evaluate(of, target, inference=True).to_dict() for of in (logits, logits / sharper))
-    scaled = {"temperature_ece": {"temperature": sharper, "test": after, "val": after}}
-    run.write_json(RESULT, {"schema": 1, "num_classes": 10, "in_channels": 3, "test": before, "calibrated": scaled})
+    before, after = (evaluate(of, target, inference=True) for of in (logits, logits / sharper))
+    scaled = {"temperature_ece": Scaled(sharper, {"test": after, "val": after})}
+    run.write_result(make_result({"test": before}, scaled))
     return run
 
 
@@ -183,8 +185,8 @@ def test_numbers_are_read_off_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stage", ["before", "after"])
 def test_a_result_that_lacks_a_number_is_named(stage: str, tmp_path: Path) -> None:
     run = fake(tmp_path / "run")
-    run.write_json(RESULT, {"schema": 1, "test": {"ece": "much"}})
-    with pytest.raises(RunError, match=r"run/result\.json: is damaged, it has no number at .*test ece"):
+    run.write_result(make_result({}))
+    with pytest.raises(RunError, match=r"run/result\.json: has no (metrics of a test part|temperature_ece)"):
         value_of(run, "ece", stage)
 
 
@@ -277,11 +279,11 @@ def test_rows_stand_beside_the_published_cells(tmp_path: Path) -> None:
     before, after = rows_of(table, wanted, runs)
     assert (before.published.printed, after.published.printed) == ("0.46", "0.46")
     assert [before.stage, after.stage] == ["before", "after"]
-    assert before.ours == [Run(tmp_path / str(seed)).result["test"]["ece"] for seed in (1, 2)]
+    assert before.ours == [Run(tmp_path / str(seed)).result.parts["test"].ece for seed in (1, 2)]
     assert after.temperatures == [2.0, 2.0]
     results = [Run(tmp_path / str(seed)).result for seed in (1, 2)]
-    scaled = [result["calibrated"]["temperature_ece"]["test"] for result in results]
-    assert before.floors == [result["test"]["inference"]["floors"]["ece"]["mean"] for result in results]
+    scaled = [result.calibrated["temperature_ece"].parts["test"].to_dict() for result in results]
+    assert before.floors == [result.floor("ece") for result in results]
     assert after.floors == [of["inference"]["floors"]["ece"]["mean"] for of in scaled]
     assert before.cells()[4] == f"{100 * sum(before.floors) / 2:.2f}"
 

@@ -68,9 +68,8 @@ def arrays(name: str) -> dict[str, Any]:
 def runs(folder) -> Path:
     """A report on two short runs, a and b, on noisy digits."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            outcome, "metrics_of", lambda predictions: {}
-        )  # it has tests of its own, and takes most of the time
+        # It has tests of its own, and takes most of the time.
+        patch.setattr(outcome, "metrics_of", lambda predictions: ({}, {}))
         for name, seed in (("a", 0), ("b", 1)):
             settings = ["epochs=3", "batch_size=20", f"seed={seed}", "schedule=step", "milestones=2", "data.noise=0.5"]
             train(preset("digits", [*settings, "test_each_epoch=true"]), folder / name, progress=False)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from run_results import make_result
 
 from dualfocal.losses import LOSSES
 from dualfocal.metrics import evaluate
@@ -32,11 +33,11 @@ def fake_run(folder: Path, recipe: Recipe, sharper: float = 1.0, log: Mapping[st
         logits = 2 * torch.randn(size, 4, generator=generator)
         target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
         named |= {f"{part}_logits": sharpness * logits, f"{part}_target": target}
-        scores[part] = evaluate(sharpness * logits, target, inference=True, draws=100).to_dict()
+        scores[part] = evaluate(sharpness * logits, target, inference=True, draws=100)
     run.write_tensors(PREDICTIONS, named)
     for epoch in range(3):
         run.append({"epoch": epoch + 1, **{name: of[epoch] for name, of in (log or {}).items()}})
-    run.write_json(RESULT, {"schema": 1, **scores})
+    run.write_result(make_result(scores))
     return run
 
 
@@ -164,7 +165,7 @@ def test_reliability_is_that_of_the_first_seed(setting):
     tops = [axis for axis in figure.axes if axis.get_title()]
     assert [axis.get_title() for axis in tops] == ["Cross entropy, N = 240", "Dual focal, N = 240"]
     for axis, entry in zip(tops, setting.entries, strict=True):
-        test = entry.runs[1].result["test"]
+        test = entry.runs[1].result.to_dict()["test"]
         floor = test["inference"]["floors"]["ece"]["mean"]
         text = f"ECE {100 * test['ece']:.1f} %\na calibrated model: {100 * floor:.1f} %"
         assert axis.texts[0].get_text() == text
@@ -189,13 +190,13 @@ def test_metrics_over_seeds(setting):
         widths = [bar.get_width() for bar in axis.patches][::2]
         whiskers = [line.get_xdata() for line in axis.lines if line.get_marker() == "|"]
         for entry, width, whisker in zip(setting.entries, widths, whiskers, strict=True):
-            values = [100 * run.result["test"][metric] for run in entry.runs.values()]
+            values = [100 * getattr(run.result.parts["test"], metric) for run in entry.runs.values()]
             assert width == pytest.approx(statistics.mean(values))
             reach = 6.313752 * statistics.stdev(values) / math.sqrt(2)  # t(0.95; 1 degree of freedom)
             np.testing.assert_allclose(whisker, [max(width - reach, 0), width + reach], rtol=1e-6)
             arrow = [line for line in axis.lines if line.get_marker() == "<" and line.get_ydata()[0] in places(entry)]
             assert len(arrow) == (width < reach)
-            floors = [run.result["test"]["inference"]["floors"][metric]["mean"] for run in entry.runs.values()]
+            floors = [run.result.floor(metric, "test") for run in entry.runs.values()]
             ticks = {line.get_xdata()[0] for line in axis.lines if np.ptp(line.get_ydata()) > 0.5}
             assert any(tick == pytest.approx(100 * statistics.mean(floors)) for tick in ticks)
     assert "2 seeds each. Intervals are over seeds." in words(figure)
@@ -210,7 +211,7 @@ def test_metrics_of_single_runs_have_the_interval_that_exists(folder):
     assert not [line for axis in plain for line in axis.lines if line.get_marker() == "|"]
     whiskers = [line.get_xdata() for line in debiased.lines if line.get_marker() == "|"]
     for entry, whisker in zip(setting.entries, whiskers, strict=True):
-        interval = entry.first.result["test"]["inference"]["debiased_ece"]["interval"]
+        interval = entry.first.result.parts["test"].inference.debiased_ece
         np.testing.assert_allclose(whisker, 100 * np.array(interval))
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert "90 % interval of the debiased RMS error" in legend
@@ -225,7 +226,7 @@ def test_metrics_of_one_run_and_of_several_say_which(folder):
 
 def test_results_without_inference_are_told(tmp_path):
     run = fake_run(tmp_path / "a", recipe("focal"), log={"val_ece": [0.3, 0.2, 0.1]})
-    result = run.result
+    result = run.result.to_dict()
     run.write_json(RESULT, result | {part: result[part] | {"inference": None} for part in ("val", "test")})
     [setting], _ = gather([tmp_path])
     with pytest.raises(CannotDrawError, match=r"the result of .*a has no floors"):
@@ -237,10 +238,7 @@ def test_results_without_inference_are_told(tmp_path):
 def test_training_is_smoothed_from_the_log(setting):
     figure = draw("training", setting)
     [axis] = figure.axes
-    means = [
-        statistics.mean(record["inference"]["floors"]["ece"]["mean"] for record in entry.records("test"))
-        for entry in setting.entries
-    ]
+    means = [statistics.mean(run.result.floor("ece") for run in entry.runs.values()) for entry in setting.entries]
     [band] = axis.patches
     assert band.get_y() == pytest.approx(100 * min(means))
     assert band.get_y() + band.get_height() == pytest.approx(100 * max(means))

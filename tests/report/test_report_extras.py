@@ -165,8 +165,8 @@ def test_what_is_no_number_is_a_gap(run):
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"seconds": "fast"}, "result.json: seconds must be a number, got 'fast'"),
-        ({"sessions": "abc"}, "result.json: sessions must be a list, got 'abc'"),
+        ({"seconds": "fast"}, "result.json: is damaged: seconds must be a number, got 'fast'"),
+        ({"sessions": "abc"}, "result.json: is damaged: sessions must be a list, got 'abc'"),
     ],
 )
 def test_a_result_of_other_kinds_is_named(run, values, reason):

@@ -68,7 +68,7 @@ def test_killed_it_leaves_no_process_behind_and_goes_on(tmp_path: Path, monkeypa
     assert run_study(study, Path("out"), jobs=1, device="cpu") == {}
     assert run.result is not None
     assert len(run.log) == 60
-    assert [session["from_epoch"] for session in run.result["sessions"]] == [1, done + 1]
+    assert [session["from_epoch"] for session in run.result.sessions] == [1, done + 1]
 
 
 def test_warnings_are_given_on_once_and_notes_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_warnings_are_given_on_once_and_notes_are_not(tmp_path: Path, monkeypatc
     assert [str(warning.message) for warning in caught] == ["the net was made with a hot needle"]
     result = Run(tmp_path / "out" / "runs" / "cross_entropy-seed1").result
     assert result is not None
-    assert "the learning rate never falls" in result["notes"][0]
+    assert "the learning rate never falls" in result.notes[0]
 
 
 def test_all_data_are_looked_at_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from run_results import make_result
 from torch import Tensor
 
 from dualfocal.metrics import evaluate
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.runs.layout import PREDICTIONS, RECIPE, RESULT
+from dualfocal.runs.result import Scaled
 from dualfocal.study import PAPER_LOSSES, Study, Summary, make_study, run_study, summarize
+from dualfocal.study.columns import NAMES
 from dualfocal.study.gammas import choose_gamma
-from dualfocal.study.summary import COLUMNS, Interval
-
-NAMES = [*(name for name, *_ in COLUMNS), "temperature"]
-
+from dualfocal.study.summary import Interval
 
 # What is trained
 
@@ -107,7 +107,7 @@ def test_runs_are_made_once_and_go_on(tmp_path: Path) -> None:
     assert told[-1] == (4, 4, 2)
     runs = {seed: Run(tmp_path / "runs" / f"cross_entropy-seed{seed}") for seed in (0, 1)}
     assert [run.state for run in runs.values()] == ["finished", "finished"]
-    assert runs[0].result["sessions"][0]["threads"] == 1
+    assert runs[0].result.sessions[0]["threads"] == 1
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
     more = make_study(["cross_entropy", "focal"], seeds=[0, 1], settings=settings)
     assert run_study(more, tmp_path, jobs=1, device="cpu") == {}
@@ -115,7 +115,7 @@ def test_runs_are_made_once_and_go_on(tmp_path: Path) -> None:
     summary = summarize(more, tmp_path)
     for entry in more.entries:
         for place, seed in enumerate((0, 1)):
-            result = Run(more.folders(tmp_path)[entry, seed]).result
+            result = Run(more.folders(tmp_path)[entry, seed]).result.to_dict()
             assert summary.scores[entry]["ece"][place] == result["test"]["ece"]
             scaled = result["calibrated"]["temperature"]
             assert summary.scores[entry]["nll_t"][place] == scaled["test"]["nll"]
@@ -131,7 +131,7 @@ def test_a_loss_that_explodes_is_told_and_the_others_go_on(tmp_path: Path) -> No
     assert list(failed) == [("cross_entropy", 0)]
     assert "in epoch 1" in failed["cross_entropy", 0]
     summary = summarize(study, tmp_path, failed)
-    assert summary.rows()[0][1] == "failed"
+    assert summary.table().rows[1][1] == "failed"
     assert summary.reading().startswith("There is nothing to compare")
     assert json.loads(json.dumps(summary.to_dict(), allow_nan=False))["failed"]
 
@@ -167,9 +167,12 @@ def test_a_table_has_the_means_and_the_best_in_bold() -> None:
     scores = {"a": {"ece": [0.10, 0.20], "error": [0.1, 0.1]}, "b": {"ece": [0.02, 0.04], "error": [0.1, 0.1]}}
     differences = {"b": {name: Interval(-0.12, 0.01) for name in ("error", "nll", "nll_t", "ece", "ece_t")}}
     summary = made(scores, differences, {"a": Interval(0.12, 0.01)})
-    assert summary.headings()[:5] == ["", "error %", "NLL", "NLL, T", "ECE %"]
-    assert summary.floor_row()[4] == "2.0"
-    assert [row[4] for row in summary.rows()] == ["15.0", "3.0"]
+    table = summary.table()
+    assert table.headings == ["", "error %", "NLL", "NLL, T", "ECE %", "ECE %, T", "T", "AdaECE %", "cw ECE %", "MCE %"]
+    assert [row[0] for row in table.rows] == ["floor", "a", "b"]
+    assert [row[4] for row in table.rows] == ["2.0", "15.0", "3.0"]
+    assert table.rows[0][5:8] == ["", "", ""]
+    assert [row[6] for row in table.rows[1:]] == ["0.50", "0.50"]
     assert summary.best("ece") == {"b"}
     assert summary.best("error") == {"a", "b"}
     text = summary.to_markdown()
@@ -217,13 +220,13 @@ def test_an_entry_that_lacks_a_run_is_not_compared() -> None:
     assert summary.complete == ["a"]
     assert summary.best("ece") == set()
     assert summary.reading().startswith("There is nothing to compare")
-    assert [row[0] for row in summary.rows()] == ["a", "b (1 of 2)"]
+    assert [row[0] for row in summary.table().rows[1:]] == ["a", "b (1 of 2)"]
 
 
 def test_a_run_that_failed_is_left_out_of_the_means() -> None:
     summary = made({"a": {"ece": [0.1, math.nan]}, "b": {"ece": [math.nan, math.nan]}}, {})
     assert summary.mean("a", "ece") == 0.1
-    assert summary.rows()[1][4] == "failed"
+    assert summary.table().rows[2][4] == "failed"
     assert summary.to_dict()["entries"]["a"]["by_seed"]["ece"] == [0.1, None]
 
 
@@ -237,10 +240,9 @@ def fake_run(folder: Path, logits: Tensor, target: Tensor, temperature: float = 
     named = {"logits": logits, "target": target}
     tensors = {f"{part}_{name}": of.clone() for part in ("val", "test") for name, of in named.items()}
     run.write_tensors(PREDICTIONS, tensors)
-    scored = evaluate(logits, target, inference=True).to_dict()
-    scaled = evaluate(logits / temperature, target, inference=True).to_dict()
-    after = {"temperature": {"temperature": temperature, "val": scaled, "test": scaled}}
-    run.write_json(RESULT, {"schema": 1, "val": scored, "test": scored, "calibrated": after})
+    parts = dict.fromkeys(("val", "test"), evaluate(logits, target, inference=True))
+    scaled = dict.fromkeys(("val", "test"), evaluate(logits / temperature, target, inference=True))
+    run.write_result(make_result(parts, {"temperature": Scaled(temperature, scaled)}))
 
 
 def predictions(seed: int, sharper: float) -> tuple[Tensor, Tensor]:
@@ -267,18 +269,18 @@ def test_differences_are_paired_and_know_of_the_samples(faked: tuple[Study, Path
     ece = summary.differences["gamma 2"]["ece"]
     apart = [b - a for a, b in zip(summary.scores["gamma 1"]["ece"], summary.scores["gamma 2"]["ece"], strict=True)]
     assert ece.mean == pytest.approx(sum(apart) / 2)
-    assert ece.told
+    assert ece.significant
     assert ece.half_width > 6.31 * abs(apart[0] - apart[1]) / 2  # more than the seeds alone leave open
-    assert not summary.differences["gamma 2"]["nll_t"].told
+    assert not summary.differences["gamma 2"]["nll_t"].significant
     assert summary.reading().startswith("As trained, gamma ")
 
 
 @pytest.mark.parametrize(
     ("damage", "missing"),
     [
-        (lambda of: of.pop("calibrated"), "calibrated"),
-        (lambda of: of.pop("test"), "test"),
-        (lambda of: of["calibrated"]["temperature"]["test"].pop("mce"), "mce"),
+        (lambda of: of.pop("calibrated"), "has no temperature"),
+        (lambda of: of.pop("test"), "has no metrics of a test part"),
+        (lambda of: of["calibrated"]["temperature"]["test"].pop("mce"), "is damaged: it lacks 'mce'"),
     ],
     ids=["calibrated", "test", "mce"],
 )
@@ -290,9 +292,17 @@ def test_a_result_that_lacks_something_is_named(
     content = json.loads(path.read_text())
     damage(content)
     path.write_text(json.dumps(content))
-    for read in (summarize, choose_gamma):
-        with pytest.raises(RunError, match=rf"gamma_2-seed1/result\.json: is damaged.*'{missing}'"):
-            read(study, out)
+    with pytest.raises(RunError, match=rf"gamma_2-seed1/result\.json: {missing}"):
+        summarize(study, out)
+
+
+def test_gamma_needs_the_validation_part(faked: tuple[Study, Path]) -> None:
+    study, out = faked
+    path = study.folders(out)["gamma 2", 1] / RESULT
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({name: value for name, value in content.items() if name != "val"}))
+    with pytest.raises(RunError, match=r"gamma_2-seed1/result\.json: has no metrics of a val part"):
+        choose_gamma(study, out)
 
 
 def test_gamma_is_chosen_with_all_that_cannot_be_told_from_it(faked: tuple[Study, Path]) -> None:
@@ -307,7 +317,7 @@ def test_gamma_is_chosen_with_all_that_cannot_be_told_from_it(faked: tuple[Study
     both = choose_gamma(*faked, "nll")
     means = {entry: [] for entry in faked[0].entries}
     for (entry, _), folder in faked[0].folders(faked[1]).items():
-        means[entry].append(Run(folder).result["val"]["nll"])
+        means[entry].append(Run(folder).result.parts["val"].nll)
     assert both.means == pytest.approx({entry: sum(of) / 2 for entry, of in means.items()})
     assert "| gamma 1 |" in both.markdown()
 
@@ -328,4 +338,4 @@ def test_one_seed_has_the_noise_of_the_samples(faked: tuple[Study, Path]) -> Non
     one = Study("t", {entry: {0: of[0]} for entry, of in study.recipes.items()})
     d = summarize(one, out).differences["gamma 2"]["nll"]
     assert d.half_width is not None
-    assert d.told
+    assert d.significant

@@ -278,8 +278,11 @@ def test_two_processes_train_what_one_does(name, pair):
     torch.testing.assert_close(tensors(two), tensors(one), **CLOSE)
     assert_close(values(two), values(one))
     parts = ("val", "test", "calibrated", "weights_of_epoch", "data", "num_weights", "notes")
-    assert_close({part: two.result[part] for part in parts}, {part: one.result[part] for part in parts})
-    assert [session["processes"] for session in two.result["sessions"]] == [2]
+    assert_close(
+        {part: two.result.to_dict()[part] for part in parts},
+        {part: one.result.to_dict()[part] for part in parts},
+    )
+    assert [session["processes"] for session in two.result.sessions] == [2]
 
     # It would not be much of a test if nothing were learnt, clipped, adapted or chosen.
     assert min(line["val_error"] for line in one.log) < one.log[0]["val_error"] - 0.3
@@ -287,7 +290,7 @@ def test_two_processes_train_what_one_does(name, pair):
         assert all(line["grad_norm"] > 10 for line in one.log)
     if name == "adaptive":
         assert len({tuple(line["gamma"]) for line in one.log}) == ADAPTIVE.epochs
-        assert one.result["weights_of_epoch"] == ADAPTIVE.epochs - 1
+        assert one.result.weights_of_epoch == ADAPTIVE.epochs - 1
         assert {"test_error", "test_ece", "val_loss"} <= one.log[0].keys()
 
 
@@ -306,14 +309,14 @@ def test_all_processes_predict_with_the_batch_norm_of_the_first(pair):
     run = pair.run("noisy")
     assert pair.outcome("noisy") == ["done", "done"]
     data, model = load_data(NOISY.data, **NOISY.data_options), run.model()
-    assert model[2].num_batches_tracked == 5 * run.result["weights_of_epoch"]
+    assert model[2].num_batches_tracked == 5 * run.result.weights_of_epoch
     for part in ("val", "test"):
         inputs, target = data.batch(data.splits[part], part=part)
         logits, stored = run.predictions(part)
         with torch.no_grad():
             torch.testing.assert_close(logits, model(inputs.double()), rtol=1e-12, atol=1e-12)
         assert torch.equal(stored, target)
-    assert run.result["val"]["nll"] == pytest.approx(min(line["val_nll"] for line in run.log), rel=1e-12)
+    assert run.result.parts["val"].nll == pytest.approx(min(line["val_nll"] for line in run.log), rel=1e-12)
 
 
 # Metrics from the shares.
@@ -527,8 +530,8 @@ def test_killed_and_run_again_has_the_same_bits(pair, tmp_path):
         assert (run.path / name).read_bytes() == (uninterrupted.path / name).read_bytes()
     assert values(run) == values(uninterrupted)
     parts = ("val", "test", "calibrated", "weights_of_epoch")
-    assert [run.result[part] for part in parts] == [uninterrupted.result[part] for part in parts]
-    assert [session["from_epoch"] for session in run.result["sessions"]] == [1, done + 1]
+    assert [run.result.to_dict()[part] for part in parts] == [uninterrupted.result.to_dict()[part] for part in parts]
+    assert [session["from_epoch"] for session in run.result.sessions] == [1, done + 1]
 
 
 def test_ctrl_c_ends_all_processes_and_one_goes_on(pair, tmp_path, recwarn):
@@ -546,8 +549,8 @@ def test_ctrl_c_ends_all_processes_and_one_goes_on(pair, tmp_path, recwarn):
     assert len(run.log) in (done, done + 1)
 
     train(SUM, run.path, device="cpu", progress=False)
-    assert [session["processes"] for session in run.result["sessions"]] == [2, 1]
-    assert [session["from_epoch"] for session in run.result["sessions"]] == [1, done + 1]
+    assert [session["processes"] for session in run.result.sessions] == [2, 1]
+    assert [session["from_epoch"] for session in run.result.sessions] == [1, done + 1]
     uninterrupted = pair.run("sum")
     torch.testing.assert_close(tensors(run), tensors(uninterrupted), **CLOSE)
     assert_close(values(run), values(uninterrupted))
@@ -556,7 +559,7 @@ def test_ctrl_c_ends_all_processes_and_one_goes_on(pair, tmp_path, recwarn):
 def test_two_processes_go_on_where_one_was_stopped_in_the_middle_of_an_epoch(pair):
     run, one = pair.run("in_the_middle"), pair.alone("sum")
     assert pair.outcome("in_the_middle") == ["done", "done"]
-    assert [session["processes"] for session in run.result["sessions"]] == [1, 2]
+    assert [session["processes"] for session in run.result.sessions] == [1, 2]
     torch.testing.assert_close(tensors(run), tensors(one), **CLOSE)
     assert_close(values(run, without=("train_loss",)), values(one, without=("train_loss",)))
 
@@ -573,6 +576,6 @@ def test_a_finished_run_is_said_again_and_not_touched(pair, tmp_path):
     ((code, out, err),) = end_of([start(command, tmp_path)])
     assert code == 0
     assert out.count("run: test part, weights of epoch 6") == 1
-    assert f"│ {100 * Run(tmp_path / 'run').result['test']['error']:8.2f} │" in out
+    assert f"│ {100 * Run(tmp_path / 'run').result.parts['test'].error:8.2f} │" in out
     assert "epoch 1" not in err
     assert files(tmp_path) == before

@@ -353,16 +353,16 @@ def test_gamma_follows_validation(loss: str, val2_size: int, toy: Path, tmp_path
 def test_a_loss_that_follows_the_part_of_the_temperature_says_so(toy: Path, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"loss ada_focal follows the validation part .* data\.val2_size"):
         run = go(recipe_for(toy, loss="ada_focal", epochs=1), tmp_path / "run")
-    assert any("data.val2_size" in note for note in run.result["notes"])
+    assert any("data.val2_size" in note for note in run.result.notes)
     options = {"val_size": 20, "test_size": 20, "val2_size": 15}
     run = go(recipe_for(toy, loss="ada_focal", epochs=1, data_options=options), tmp_path / "second")  # no warning
-    assert run.result["notes"] == []
+    assert run.result.notes == []
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_frozen_adaptive_loss_follows_nothing(toy: Path, tmp_path: Path) -> None:
     recipe = recipe_for(toy, loss="ada_dual_focal", loss_options={"gamma": 6.0, "frozen": True}, epochs=1)
-    assert go(recipe, tmp_path / "run").result["notes"] == []  # a warning is an error here
+    assert go(recipe, tmp_path / "run").result.notes == []  # a warning is an error here
 
 
 # Batches.
@@ -497,7 +497,8 @@ def test_test_part_is_not_looked_at(tmp_path: Path) -> None:
     assert without_times(runs[0].log) == without_times(runs[1].log)
     assert not any(name.startswith("test") for line in runs[0].log for name in line)
     assert (runs[0].path / "model.safetensors").read_bytes() == (runs[1].path / "model.safetensors").read_bytes()
-    assert runs[0].result["calibrated"]["temperature"]["val"] == runs[1].result["calibrated"]["temperature"]["val"]
+    scaled = [run.result.evaluation("val", "temperature").to_dict() for run in runs[:2]]
+    assert scaled[0] == scaled[1]
 
 
 def test_logging_the_test_part_changes_nothing_else(logged: Run, toy: Path, tmp_path: Path) -> None:
@@ -517,14 +518,14 @@ def test_best_weights_are_of_the_first_epoch_with_the_lowest_score(score: str, t
     run = go(recipe_for(toy, weights=f"best_{score}", **changes), tmp_path / "best")
     values = [line[f"val_{score}"] for line in run.log]
     best = values.index(min(values)) + 1
-    assert run.result["weights_of_epoch"] == best
+    assert run.result.weights_of_epoch == best
     assert 1 < best < 8, "else the test says little"
     if score == "error":
         assert values.count(min(values)) > 1, "else the test does not tell the first from the last"
-    assert run.result["val"][score] == pytest.approx(min(values), rel=1e-12)
+    assert getattr(run.result.parts["val"], score) == pytest.approx(min(values), rel=1e-12)
 
     last = go(recipe_for(toy, **changes), tmp_path / "last")
-    assert last.result["weights_of_epoch"] == 8
+    assert last.result.weights_of_epoch == 8
     assert without_times(last.log) == without_times(run.log)
     until = go(recipe_for(toy, **{**changes, "epochs": best}), tmp_path / "until")
     for name, weight in weights_of(run).items():
@@ -633,16 +634,16 @@ def test_without_validation(toy: Path, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"no validation part: nothing to calibrate with, see data\.val_size"):
         run = go(recipe, tmp_path / "run")
     assert not any(name.startswith("val") for line in run.log for name in line)
-    assert run.result.keys() & {"val", "test", "calibrated"} == {"test"}
-    assert any("no validation part" in note for note in run.result["notes"])
+    assert run.result.to_dict().keys() & {"val", "test", "calibrated"} == {"test"}
+    assert any("no validation part" in note for note in run.result.notes)
     assert load_file(run.path / "predictions.safetensors").keys() == {"test_logits", "test_target"}
     assert_same(run, *plain_loop(recipe, [0.1] * 2, dual_focal), [0.1] * 2)
 
 
 def test_without_test_part(toy: Path, tmp_path: Path) -> None:
     run = go(recipe_for(toy, data_options={"val_size": 20, "test_size": 0}, test_each_epoch=True), tmp_path / "run")
-    assert run.result.keys() & {"val", "test", "calibrated"} == {"val", "calibrated"}
-    assert run.result["calibrated"]["temperature"].keys() == {"temperature", "val"}
+    assert run.result.to_dict().keys() & {"val", "test", "calibrated"} == {"val", "calibrated"}
+    assert run.result.calibrated["temperature"].parts.keys() == {"val"}
     assert not any(name.startswith("test") for line in run.log for name in line)
 
 
@@ -698,7 +699,7 @@ def test_refused(changes: dict[str, Any], options: dict[str, Any], message: str,
 def test_milestones_beyond_the_end_are_remarked_on(toy: Path, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="never falls: the first milestone is 150, of 2 epochs"):
         run = go(recipe_for(toy, milestones=(150, 250), epochs=2), tmp_path / "run")
-    assert "never falls" in run.result["notes"][0]
+    assert "never falls" in run.result.notes[0]
 
 
 def test_test_part_may_be_encoded_differently(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -750,8 +751,8 @@ def test_bfloat16_is_for_steps_weights_and_what_is_measured_are_float32(toy: Pat
     data = load_data(str(toy), **half.recipe.data_options)
     with torch.no_grad():
         torch.testing.assert_close(half.model()(data.part("test")[0]), found)
-    assert half.log[-1]["val_nll"] != pytest.approx(half.result["val"]["nll"], rel=1e-9)
-    assert full.log[-1]["val_nll"] == pytest.approx(full.result["val"]["nll"], rel=1e-9)
+    assert half.log[-1]["val_nll"] != pytest.approx(half.result.parts["val"].nll, rel=1e-9)
+    assert full.log[-1]["val_nll"] == pytest.approx(full.result.parts["val"].nll, rel=1e-9)
     torch.testing.assert_close(found, true, rtol=0.05, atol=0.05)
     assert half.log[-1]["val_nll"] == pytest.approx(full.log[-1]["val_nll"], rel=0.02)
 

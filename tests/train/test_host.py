@@ -151,7 +151,7 @@ def test_cores_are_those_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_session_says_how_it_ran(tmp_path: Path) -> None:
-    result = go(recipe_of(), tmp_path / "run").result
+    result = go(recipe_of(), tmp_path / "run").result.to_dict()
     assert result is not None
     found = {name: result["sessions"][0][name] for name in ("bfloat16_copies", "batch_norm_kernels", "slowed_by")}
     assert found == {"bfloat16_copies": False, "batch_norm_kernels": False, "slowed_by": []}
@@ -181,7 +181,7 @@ def test_what_slowed_an_earlier_session_stays_in_the_notes(
     with pytest.raises(KeyboardInterrupt):
         go(recipe_of(), tmp_path / "run")
     monkeypatch.setattr(speed, "slowed_by", lambda *_: None)
-    result = go(recipe_of(), tmp_path / "run").result
+    result = go(recipe_of(), tmp_path / "run").result.to_dict()
     assert result is not None
     assert result["notes"] == ["batch norm runs slower"]
     assert [session["slowed_by"] for session in result["sessions"]] == [["batch norm runs slower"], []]

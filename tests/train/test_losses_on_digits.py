@@ -47,12 +47,12 @@ def test_learns(name: str, tmp_path: Path) -> None:
     assert len(target) == 997
     error = float((logits.argmax(1) != target).double().mean())
     assert error < BOUND
-    assert run.result["test"]["error"] == pytest.approx(error)
+    assert run.result.parts["test"].error == pytest.approx(error)
     assert run.log[-1]["train_loss"] < 0.5 * run.log[0]["train_loss"]
     with torch.no_grad():
         again = run.model()(load_data("digits", noise=0.3).part("test")[0])
     torch.testing.assert_close(again, logits)
-    json.dumps(run.result, allow_nan=False)
+    json.dumps(run.result.to_dict(), allow_nan=False)
 
 
 def test_dual_focal_is_better_calibrated_than_cross_entropy(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_batch_norm_trains_without_the_last_small_batch(recipe, tmp_path) -> Non
 def test_state_that_is_not_saved_is_told_of(recipe, tmp_path) -> None:
     with pytest.warns(UserWarning, match="keeps calls out of its state_dict: nothing of it is saved"):
         run = go(recipe("counting"), tmp_path / "run")
-    assert run.result["notes"] == [
+    assert run.result.notes == [
         "model test_models_of_all_kinds:counting keeps calls out of its state_dict: nothing of it is saved"
     ]
 
@@ -160,12 +160,12 @@ def test_the_epoch_is_chosen_on_a_second_validation_part_if_there_is_one(recipe,
     with pytest.warns(UserWarning, match=r"^the choice of an epoch, best_nll, follows the validation part that also"):
         on_val = go(asked, tmp_path / "val")
     nll = [line["val_nll"] for line in on_val.log]
-    assert on_val.result["weights_of_epoch"] == 1 + nll.index(min(nll))
+    assert on_val.result.weights_of_epoch == 1 + nll.index(min(nll))
     assert "val2_nll" not in on_val.log[0]
 
     options = {"val_size": 6, "val2_size": 6, "test_size": 9}
     on_val2 = go(recipe("lazy", weights="best_nll", lr=0.4, epochs=9, data_options=options), tmp_path / "val2")
     nll, other = ([line[f"{part}_nll"] for line in on_val2.log] for part in ("val2", "val"))
-    assert on_val2.result["weights_of_epoch"] == 1 + nll.index(min(nll))
+    assert on_val2.result.weights_of_epoch == 1 + nll.index(min(nll))
     assert nll.index(min(nll)) != other.index(min(other)), "else the test says little"
-    assert on_val2.result["notes"] == []
+    assert on_val2.result.notes == []

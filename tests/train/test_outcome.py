@@ -13,6 +13,7 @@ import metric_oracles
 import numpy as np
 import pytest
 import torch
+from run_results import make_result
 from torch import Tensor
 
 import dualfocal
@@ -45,8 +46,14 @@ def ece_by_hand(logits: Tensor, target: Tensor) -> float:
 # Metrics.
 
 
+def metrics(predictions: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
+    """As they are written to result.json."""
+    content = make_result(*metrics_of(predictions)).to_dict()
+    return {name: content[name] for name in ("val", "test", "calibrated") if name in content}
+
+
 def test_metrics_are_those_of_evaluate(predictions: dict[str, tuple[Tensor, Tensor]]) -> None:
-    found = metrics_of(predictions)
+    found = metrics(predictions)
     assert found.keys() == {"val", "test", "calibrated"}
     for part, of in predictions.items():
         assert found[part] == evaluate(*of, inference=True).to_dict()
@@ -54,7 +61,7 @@ def test_metrics_are_those_of_evaluate(predictions: dict[str, tuple[Tensor, Tens
 
 
 def test_temperatures_are_fitted_on_validation_alone(predictions: dict[str, tuple[Tensor, Tensor]]) -> None:
-    found = metrics_of(predictions)["calibrated"]
+    found = metrics(predictions)["calibrated"]
     assert found.keys() == {"temperature", "temperature_ece"}
     by_nll = TemperatureScaling().fit(*predictions["val"])
     by_ece = TemperatureScaling("ece").fit(*predictions["val"])
@@ -67,7 +74,7 @@ def test_temperatures_are_fitted_on_validation_alone(predictions: dict[str, tupl
             scaled = evaluate(logits / of["temperature"], target)
             assert of[part]["nll"] == pytest.approx(scaled.nll, rel=1e-5)
             assert of[part]["error"] == scaled.error
-    other = metrics_of({**predictions, "test": sharp(100, 9)})["calibrated"]
+    other = metrics({**predictions, "test": sharp(100, 9)})["calibrated"]
     assert [of["temperature"] for of in other.values()] == [of["temperature"] for of in found.values()]
     assert [of["val"] for of in other.values()] == [of["val"] for of in found.values()]
 
@@ -78,7 +85,7 @@ def test_temperature_by_ece_is_the_first_minimum_of_the_published_grid(
     logits, target = predictions["val"]
     grid = [k / 10 for k in range(1, 101)]
     errors = [ece_by_hand(logits / t, target) for t in grid]
-    found = metrics_of(predictions)["calibrated"]["temperature_ece"]
+    found = metrics(predictions)["calibrated"]["temperature_ece"]
     assert found["temperature"] in grid
     assert errors[grid.index(found["temperature"])] == pytest.approx(min(errors), abs=1e-6)
     assert found["val"]["ece"] == pytest.approx(min(errors), abs=1e-6)
@@ -86,23 +93,23 @@ def test_temperature_by_ece_is_the_first_minimum_of_the_published_grid(
 
 
 def test_metrics_without_a_part(predictions: dict[str, tuple[Tensor, Tensor]]) -> None:
-    assert metrics_of({"test": predictions["test"]}).keys() == {"test"}
-    found = metrics_of({"val": predictions["val"]})
+    assert metrics({"test": predictions["test"]}).keys() == {"test"}
+    found = metrics({"val": predictions["val"]})
     assert found.keys() == {"val", "calibrated"}
     assert found["calibrated"]["temperature"].keys() == {"temperature", "val"}
-    assert metrics_of({}) == {}
+    assert metrics({}) == {}
 
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_metrics_of_a_handful_can_be_written(number: int) -> None:
     """What cannot be said of so few is null, never NaN."""
-    found = metrics_of({"val": sharp(number, 0), "test": sharp(1, 1)})
+    found = metrics({"val": sharp(number, 0), "test": sharp(1, 1)})
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
 def test_metrics_of_predictions_without_a_mistake() -> None:
     logits, target = torch.eye(4).repeat(10, 1) * 2, torch.arange(40) % 4
-    found = metrics_of({"val": (logits, target), "test": (logits, target)})
+    found = metrics({"val": (logits, target), "test": (logits, target)})
     assert found["test"]["error"] == 0
     assert 0 < found["calibrated"]["temperature"]["temperature"] < 1
     json.dumps(found, allow_nan=False)
@@ -142,7 +149,7 @@ def test_result_is_strict_json_of_fractions(finished: Run) -> None:
         strict((finished.path / name).read_text(encoding="utf-8"))
     for line in (finished.path / "log.jsonl").read_text(encoding="utf-8").splitlines():
         strict(line)
-    result = finished.result
+    result = finished.result.to_dict()
     for of in (result, *result["calibrated"].values()):
         for part in ("val", "test"):
             assert all(0 <= of[part][name] <= 1 for name in FRACTIONS)
@@ -152,12 +159,12 @@ def test_result_is_strict_json_of_fractions(finished: Run) -> None:
 
 
 def test_result_is_of_the_stored_predictions(finished: Run) -> None:
-    expected = metrics_of({part: finished.predictions(part) for part in ("val", "test")})
-    assert {name: finished.result[name] for name in expected} == expected
+    expected = metrics({part: finished.predictions(part) for part in ("val", "test")})
+    assert {name: finished.result.to_dict()[name] for name in expected} == expected
 
 
 def test_result_says_what_was_trained_on_what(finished: Run) -> None:
-    result = finished.result
+    result = finished.result.to_dict()
     assert result["data"] == "own: 80 train, 30 val, 40 test; 3 classes; 1 x 8 x 8 float32"
     assert (result["num_classes"], result["in_channels"]) == (3, 1)
     assert result["num_weights"] == sum(weight.numel() for weight in finished.model().parameters())
@@ -175,14 +182,14 @@ def test_result_says_what_was_trained_on_what(finished: Run) -> None:
 
 
 def test_result_tells_of_its_sessions(finished: Run) -> None:
-    (only,) = finished.result["sessions"]
+    (only,) = finished.result.sessions
     assert only["from_epoch"] == 1
     assert (only["processes"], only["threads"]) == (1, torch.get_num_threads())
     started = datetime.fromisoformat(only["started"])
     assert started.utcoffset() == timedelta(0)
     assert timedelta(0) <= datetime.now(UTC) - started < timedelta(minutes=30)
     for name in ("device", "versions", "commit"):
-        assert only[name] == finished.result[name]
+        assert only[name] == finished.result.to_dict()[name]
 
 
 # The commit.

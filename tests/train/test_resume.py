@@ -123,7 +123,7 @@ def test_processes_that_are_killed_or_interrupted_lose_nothing(tmp_path) -> None
     assert process.returncode == 0
     assert remarks[0].startswith("going on after epoch ")
     assert outcome(out) == expected
-    assert len(Run(out).result["sessions"]) == 3
+    assert len(Run(out).result.sessions) == 3
 
 
 KILLER = """
@@ -133,7 +133,7 @@ from dualfocal.train import outcome, train
 from dualfocal.runs import Recipe
 
 torch.set_num_threads(1)
-outcome.metrics_of, outcome.commit = lambda _: {}, lambda: None
+outcome.metrics_of, outcome.commit = lambda _: ({}, {}), lambda: None
 recipe, out = Recipe.from_dict(json.loads(sys.argv[1])), sys.argv[2]
 EVENTS = "open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir"
 
@@ -255,7 +255,7 @@ def test_a_checkpoint_every_three_epochs(tmp_path, kill_at_write, name) -> None:
     assert len(Run(tmp_path / "killed").log) == 4
     finished = go(recipe, tmp_path / "killed", checkpoint_every=5)
     assert outcome(finished.path) == outcome(go(recipe, tmp_path / "whole").path)
-    assert [session["from_epoch"] for session in finished.result["sessions"]] == [1, 4]
+    assert [session["from_epoch"] for session in finished.result.sessions] == [1, 4]
 
 
 def test_checkpoints_with_a_pause_between_them(tmp_path, kill_at_write, monkeypatch) -> None:
@@ -311,7 +311,7 @@ def test_ctrl_c_in_the_middle_of_an_epoch_loses_no_step(tmp_path, at_step, name)
     assert (position(out)["epoch"], position(out)["step"], len(Run(out).log)) == (1, 2, 1)
     finished = go(small(name), out)
     assert outcome(finished.path) == outcome(go(small(name), tmp_path / "whole").path)
-    assert len(finished.result["sessions"]) == 3
+    assert len(finished.result.sessions) == 3
 
 
 def test_ctrl_c_in_the_last_step_of_an_epoch_finishes_it(tmp_path, at_step) -> None:

@@ -623,11 +623,11 @@ def test_a_run_tells_what_was_done(finished) -> None:
     assert [line["epoch"] for line in run.log] == [1, 2, 3, 4]
     assert [line["lr"] for line in run.log] == [small().lr_at(epoch) for epoch in range(4)]
     best = min(run.log, key=lambda line: line["val_nll"])["epoch"]
-    assert run.result["weights_of_epoch"] == best
-    assert run.result["epochs"] == 4
-    assert run.result["seconds"] == sum(line["seconds"] for line in run.log)
-    assert run.result["data"] == "digits: 600 train, 100 val, 100 val2, 997 test; 10 classes; 1 x 8 x 8 float32"
-    assert [session["from_epoch"] for session in run.result["sessions"]] == [1]
+    assert run.result.weights_of_epoch == best
+    assert run.result.epochs == 4
+    assert run.result.seconds == sum(line["seconds"] for line in run.log)
+    assert run.result.data == "digits: 600 train, 100 val, 100 val2, 997 test; 10 classes; 1 x 8 x 8 float32"
+    assert [session["from_epoch"] for session in run.result.sessions] == [1]
 
 
 @pytest.mark.parametrize(
@@ -650,7 +650,7 @@ def test_the_model_gives_the_stored_predictions(tmp_path, settings) -> None:
 def test_a_run_that_is_not_finished_says_so(stopped, tmp_path) -> None:
     run = Run(stopped)
     assert (run.state, run.result, run.failure, len(run.log)) == ("stopped", None, None, 2)
-    with pytest.raises(RunError, match=r"/run: is stopped, a model is there once it is finished$"):
+    with pytest.raises(RunError, match=r"/run: is stopped, a model and a result are there once it is finished$"):
         run.model()
     absent = Run(tmp_path / "absent")
     assert (absent.state, absent.result, absent.failure, absent.log) == ("absent", None, None, [])
@@ -692,7 +692,7 @@ def test_other_schemas_are_not_trained_over(stopped) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\0\0"])
 def test_a_result_that_is_damaged_is_told(finished, text) -> None:
     (finished / "result.json").write_text(text)
-    with pytest.raises(RunError, match=r"/result\.json: (cannot be read|has schema None)"):
+    with pytest.raises(RunError, match=r"/result\.json: (is not JSON, or damaged|has schema None)"):
         _ = Run(finished).result
 
 

@@ -113,11 +113,11 @@ def test_replays_are_the_steps_they_stand_for(
     captured = go(recipe, tmp_path / "captured")
     assert played[0].replays == 3 * 5 - WARM_UP
     assert closed == played  # or it would be at any time
-    assert [(s["step"], s["start_up_seconds"] > 0) for s in captured.result["sessions"]] == [("captured", True)]
+    assert [(s["step"], s["start_up_seconds"] > 0) for s in captured.result.sessions] == [("captured", True)]
     monkeypatch.setattr(engine, "make_step", Step)
     eager = go(recipe, tmp_path / "eager")
     assert_same(eager, captured)
-    assert [(s["step"], s["start_up_seconds"]) for s in eager.result["sessions"]] == [("eager", 0)]
+    assert [(s["step"], s["start_up_seconds"]) for s in eager.result.sessions] == [("eager", 0)]
 
 
 @pytest.mark.parametrize("step", [2, 4, 6, 11])
@@ -141,7 +141,7 @@ def test_a_resumed_run_is_captured_anew(
             go(recipe, tmp_path / "parts")
     run = go(recipe, tmp_path / "parts")
     assert_same(whole, run)
-    assert len(run.result["sessions"]) == 2
+    assert len(run.result.sessions) == 2
 
 
 def test_what_cannot_be_captured_goes_on_without(
@@ -155,8 +155,8 @@ def test_what_cannot_be_captured_goes_on_without(
     run = train(recipe_of(toy), tmp_path / "run", device="cpu")
     told = [line for line in capsys.readouterr().err.splitlines() if "cannot be captured" in line]
     assert told == ["the step cannot be captured and runs slower: operation not permitted when stream is capturing"]
-    assert run.result["notes"][-1:] == told
-    assert run.result["sessions"][0]["step"] == "eager"
+    assert run.result.notes[-1:] == told
+    assert run.result.sessions[0]["step"] == "eager"
     monkeypatch.setattr(engine, "make_step", Step)
     assert_same(go(recipe_of(toy), tmp_path / "eager"), run)
 
@@ -259,7 +259,7 @@ def test_what_cannot_be_had(changed: dict[str, Any], device: torch.device, proce
 def test_the_run_keeps_what_was_asked_for_and_what_was_done(tmp_path: Path, quick: None) -> None:
     run = go(preset("digits", ["epochs=1"]), tmp_path / "run")
     assert (run.recipe.precision, run.recipe.channels_last, run.recipe.step) == ("auto", None, "auto")
-    session = run.result["sessions"][0]
+    session = run.result.sessions[0]
     assert [session[name] for name in ("precision", "channels_last", "step")] == ["float32", False, "eager"]
 
 

@@ -105,7 +105,7 @@ def go(recipe: Recipe, out: Path) -> Run:
 
 
 def way(run: Run) -> str:
-    found: str = run.result["sessions"][-1]["step"]
+    found: str = run.result.sessions[-1]["step"]
     return found
 
 
@@ -128,8 +128,8 @@ def compare(tmp_path: Path, *settings: str) -> Run:
 def test_a_graph_has_the_bits_of_the_steps_it_holds(loss: str, tmp_path: Path) -> None:
     """Of each loss; adaptive ones change their gammas after each epoch, in place."""
     run = compare(tmp_path, f"loss={loss}")
-    assert run.result["sessions"][0]["start_up_seconds"] > 0
-    assert run.result["notes"] == [note for note in run.result["notes"] if "follows the validation part" in note]
+    assert run.result.sessions[0]["start_up_seconds"] > 0
+    assert run.result.notes == [note for note in run.result.notes if "follows the validation part" in note]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_interrupted_gives_the_same_bytes(
             go(recipe, tmp_path / "parts")
     run = go(recipe, tmp_path / "parts")
     assert_same_bytes(whole, run)
-    assert run.result["sessions"][0]["step"] == ("captured" if step > WARM_UP else "eager")
+    assert run.result.sessions[0]["step"] == ("captured" if step > WARM_UP else "eager")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_what_cannot_be_captured_runs_all_the_same(
     told = [line for line in capsys.readouterr().err.splitlines() if "cannot be captured" in line]
     assert len(told) == 1
     assert reason in told[0]
-    assert run.result["notes"] == told
+    assert run.result.notes == told
     assert way(run) == "eager"
     assert torch.cuda.current_stream() == stream
     assert_same_bytes(eager, run)
@@ -251,7 +251,7 @@ def test_compiled_is_nearly_eager(tmp_path: Path) -> None:
 def test_what_cannot_be_compiled_is_tried_as_it_is(nets: str, tmp_path: Path) -> None:
     run = go(digits(f"model={nets}:opaque", "step=compiled", "deterministic=false"), tmp_path / "run")
     assert way(run) == "eager"
-    assert "cannot be captured" in run.result["notes"][-1]
+    assert "cannot be captured" in run.result.notes[-1]
 
 
 def test_many_runs_compile_in_one_process(nets: str, tmp_path: Path) -> None:

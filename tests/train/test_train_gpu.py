@@ -49,8 +49,8 @@ def test_deterministic_gives_the_same_bytes(settings: tuple[str, ...], tmp_path:
     recipe = digits("deterministic=true", *settings)
     runs = [go(recipe, tmp_path / name) for name in ("one", "two")]
     assert_same_bytes(*runs)
-    assert runs[0].result["notes"] == []
-    assert runs[0].result["device"] == torch.cuda.get_device_name()
+    assert runs[0].result.notes == []
+    assert runs[0].result.device == torch.cuda.get_device_name()
     other = go(digits("deterministic=true", *settings, "seed=2"), tmp_path / "other")
     assert (other.path / FILES[0]).read_bytes() != (runs[0].path / FILES[0]).read_bytes()
 
@@ -64,13 +64,13 @@ def test_interrupted_gives_the_same_bytes(step: int, tmp_path: Path, at_step: At
         go(recipe, tmp_path / "parts")
     run = go(recipe, tmp_path / "parts")
     assert_same_bytes(whole, run)
-    assert len(run.result["sessions"]) == 2
+    assert len(run.result.sessions) == 2
 
 
 def test_not_deterministic_says_so(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="not repeatable to the bit: on CUDA that needs deterministic=true"):
         run = go(digits("epochs=1"), tmp_path / "run")
-    assert run.result["notes"] == ["not repeatable to the bit: on CUDA that needs deterministic=true"]
+    assert run.result.notes == ["not repeatable to the bit: on CUDA that needs deterministic=true"]
 
 
 @pytest.mark.parametrize("loss", ["dual_focal", "ada_dual_focal"])
@@ -98,7 +98,7 @@ def test_float64_is_that_of_the_cpu(tmp_path: Path) -> None:
 
 def test_bfloat16_in_channels_last_trains(tmp_path: Path) -> None:
     run = go(digits("precision=bfloat16", "channels_last=true", "epochs=20", "lr=0.15"), tmp_path / "run")
-    assert run.result["test"]["error"] < 0.21  # as on the CPU
+    assert run.result.parts["test"].error < 0.21  # as on the CPU
     stored = load_file(run.path / "predictions.safetensors")
     assert stored["test_logits"].dtype == torch.float32
     assert not torch.equal(stored["test_logits"], stored["test_logits"].bfloat16().float())
@@ -113,8 +113,8 @@ def test_batch_norm_is_done_by_our_kernels(tmp_path: Path, monkeypatch: pytest.M
     kernels_on.cache_clear()
     run = go(digits("model=densenet40", "precision=bfloat16", "channels_last=true", "epochs=1"), tmp_path / "run")
     assert calls
-    assert run.result["sessions"][-1]["batch_norm_kernels"]
-    assert run.result["notes"] == ["not repeatable to the bit: on CUDA that needs deterministic=true"]
+    assert run.result.sessions[-1]["batch_norm_kernels"]
+    assert run.result.notes == ["not repeatable to the bit: on CUDA that needs deterministic=true"]
 
 
 @pytest.mark.parametrize(("step", "epoch", "in_epoch"), [(3, 1, 3), (10, 2, 4)])

@@ -9,17 +9,17 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from dualfocal._files import atomic_path
-from dualfocal.cli._common import AsJson, bad_input_ends, consoles, stopped_goes_on
+from dualfocal._table import Table
+from dualfocal.cli._common import AsJson, bad_input_ends, consoles, say, stopped_goes_on
 from dualfocal.cli.data import Root
 from dualfocal.losses import LOSSES
 from dualfocal.runs import RunError
 from dualfocal.study import PAPER_LOSSES, Summary, make_study, run_study, summarize
 from dualfocal.study.gammas import CRITERIA, choose_gamma
-from dualfocal.study.summary import COLUMNS
 
 Number = TypeVar("Number", int, float)
 
@@ -87,24 +87,30 @@ def study(
             gammas=gammas,
             settings=settings or [],
         )
-        printer.print(f"{planned.title}, into {out}", markup=False, highlight=False, soft_wrap=True)
+        say(printer, f"{planned.title}, into {out}")
         printer.print(f"Recipe: {planned.recipe}.", markup=False, highlight=False)
         with stopped_goes_on(), epochs_shown(errors, len(planned.entries) * len(planned.seeds)) as tell:
             failed = run_study(planned, out, jobs=jobs, data_root=data_root_, device=device, progress=tell)
         summary = summarize(planned, out, failed)
         chosen = choose_gamma(planned, out, criterion) if gammas else None
-        extra = "" if chosen is None else f"\n{chosen.markdown()}\n"
-        _write(out, summary, extra, None if chosen is None else chosen.to_dict())
+        markdown, content = summary.to_markdown(), summary.to_dict()
+        if chosen is not None:
+            markdown += f"\n{chosen.markdown()}\n"
+            content["gamma"] = chosen.to_dict()
+        texts = {
+            "table.md": markdown,
+            "table.csv": summary.to_csv(),
+            "study.json": json.dumps(content, indent=2) + "\n",
+        }
+        _write(out, summary, texts)
     if as_json:
-        content = summary.to_dict() | ({} if chosen is None else {"gamma": chosen.to_dict()})
         print(json.dumps(content, indent=2))
     else:
         _print(printer, summary)
         if chosen is not None:
-            printer.print(chosen.sentence(), markup=False, highlight=False, soft_wrap=True)
+            say(printer, chosen.sentence())
         files = ", ".join(str(out / name) for name in ("table.md", "table.csv", "study.png"))
-        where = f"Written: {files}; runs: dualfocal runs {out / 'runs'}"
-        printer.print(where, markup=False, highlight=False, soft_wrap=True)
+        say(printer, f"Written: {files}; runs: dualfocal runs {out / 'runs'}")
     for problem in failed.values():
         typer.echo(f"dualfocal: {problem}", err=True)
     if failed:
@@ -134,44 +140,28 @@ def epochs_shown(console: Console, runs: int) -> Iterator[Callable[[int, int, in
 
 
 def _print(printer: Console, summary: Summary) -> None:
-    names = [None, *(name for name, *_ in COLUMNS[:5]), None, *(name for name, *_ in COLUMNS[5:])]
-    best = {name: summary.best(name) for name in names if name}
-    table = _table(summary.headings())
-    table.add_row(*(Text(cell, "dim") for cell in summary.floor_row()))
-    for row in summary.rows():
-        styles = ["bold" if name and row[0] in best[name] else "" for name in names]
-        table.add_row(*(Text(cell, style) for cell, style in zip(row, styles, strict=True)))
-    printer.print(table)
+    printer.print(_narrow(summary.table("[bold]{}[/]"), gap=2))
     printer.print(summary.explanation(), markup=False, highlight=False)
-    headings, rows = summary.difference_rows()
-    if rows:
-        headings[0] = headings[0].replace(" ", "\n", 1)
-        table = _table(headings, gap=1)
-        for row in rows:
-            table.add_row(*map(Text, row))
-        printer.print(table)
+    if summary.differences:
+        printer.print(_narrow(summary.difference_table(), gap=1))
     printer.print(summary.reading(), markup=False, highlight=False, style="bold")
 
 
-def _table(headings: list[str], gap: int = 2) -> Table:
-    """Narrow enough for 80 columns."""
-    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
-    for i, heading in enumerate(headings):
-        name, _, unit = heading.partition(" %")
-        text = f"{name}\n%{unit}" if " %" in heading else heading.replace(", ", "\n")
-        table.add_column(Text(text), justify="right" if i else "left", no_wrap=True)
-    return table
+def _narrow(table: Table, gap: int) -> RichTable:
+    """A table for 80 columns: headings in two lines. Its cells may hold rich markup."""
+    shown = RichTable(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for i, heading in enumerate(table.headings):
+        two_lines = heading.replace(" %", "\n%") if " %" in heading else heading.replace(", ", "\n")
+        two_lines = two_lines.replace("less ", "less\n")
+        shown.add_column(Text(two_lines), justify="right" if i else "left", no_wrap=True)
+    for row in table.rows:
+        shown.add_row(*row, style="dim" if row[0] == "floor" else None)
+    return shown
 
 
-def _write(out: Path, summary: Summary, extra: str, gamma: dict[str, object] | None) -> None:
+def _write(out: Path, summary: Summary, texts: dict[str, str]) -> None:
     from dualfocal.plots import save, study_figure
 
-    content = summary.to_dict() | ({} if gamma is None else {"gamma": gamma})
-    texts = {
-        "table.md": summary.to_markdown() + extra,
-        "table.csv": summary.to_csv(),
-        "study.json": json.dumps(content, indent=2) + "\n",
-    }
     try:
         for name, text in texts.items():
             with atomic_path(out / name) as path:

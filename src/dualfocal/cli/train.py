@@ -3,18 +3,16 @@
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from dualfocal.cli._common import AsJson, bad_input_ends, consoles, print_table
+from dualfocal._table import Table
+from dualfocal.cli._common import AsJson, bad_input_ends, consoles, print_table, say
 from dualfocal.cli.data import Root
-from dualfocal.metrics.registry import METRICS
-from dualfocal.runs import Recipe, Run, RunError, find_runs
-from dualfocal.runs.layout import FAILURE, RESULT
+from dualfocal.runs import Recipe, Run, RunResult, find_runs
+from dualfocal.runs.listing import list_run, runs_table
 from dualfocal.runs.recipe import field_docs, load_recipe
 from dualfocal.train import DivergedError
 from dualfocal.train import train as train_
@@ -97,15 +95,11 @@ def train(
     if not first:
         return
     with bad_input_ends():
-        result = run.result
-        assert result is not None
+        result = run.require_result()
         if as_json:
-            print(json.dumps({"run": str(run.path), **result}, indent=2))
-            return
-        try:
+            print(json.dumps({"run": str(run.path), **result.to_dict()}, indent=2))
+        else:
             _print_result(printer, run, result)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise RunError(f"{run.path / RESULT}: is damaged: {error}") from error
 
 
 def runs(
@@ -127,70 +121,23 @@ def runs(
             if not folder.is_dir():
                 raise ValueError(f"there is no folder {str(folder)!r}")
         found = {run.path.resolve(): run for folder in searched for run in find_runs(folder)}
-    rows = [_row(run) for run in found.values()]
+    listed = [list_run(run) for run in found.values()]
     if as_json:
-        print(json.dumps({"schema": 1, "runs": rows}, indent=2))
+        print(json.dumps({"schema": 1, "runs": [run.to_dict() for run in listed]}, indent=2))
         return
-    if not rows:
-        printer.print(f"no runs in {', '.join(map(str, searched))}", markup=False, highlight=False, soft_wrap=True)
+    if not listed:
+        say(printer, f"no runs in {', '.join(map(str, searched))}")
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    # What was trained is in most names, too: where there is little room, the name and the numbers need it.
-    headings = ["run", "state", "epoch", "error %", "ECE %", "floor %", "NLL", "T", "trained"]
-    headings = headings if printer.width >= WIDE else headings[:-1]
-    for heading in headings:
-        wide = heading in ("run", "state", "trained")
-        table.add_column(heading, justify="left" if wide else "right", overflow="fold", no_wrap=not wide)
-    for row in rows:
-        table.add_row(*map(Text, _cells(row)[: len(headings)]))
+    table = runs_table(listed).rich(boxed=False)
+    for column in table.columns[2:-1]:
+        column.no_wrap = True
+    table.columns[-1].justify = "left"
+    if printer.width < WIDE:  # what was trained is in most names, too: the name and the numbers need the room
+        table.columns.pop()
     printer.print(table)
-    for row in rows:
-        if "problem" in row:
-            text = f"{row['run']}: {row['problem']}"
-            printer.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _row(run: Run) -> dict[str, Any]:
-    """What a run has to say; of a damaged one, what is wrong."""
-    row: dict[str, Any] = {"run": str(run.path)}
-    try:
-        recipe, result = run.recipe, run.result
-        row |= {"state": run.state, "epoch": len(run.log), "epochs": recipe.epochs}
-        row |= {name: getattr(recipe, name) for name in ("data", "model", "loss", "loss_options", "seed")}
-        if result is not None:
-            row |= _scores(run, result)
-        elif (failure := run.failure) is not None:
-            row["problem"] = str(failure.get("what", f"{FAILURE} does not say why"))
-    except (ValueError, OSError) as error:
-        row |= {"state": "damaged", "problem": " ".join(str(error).removeprefix(f"{run.path}: ").split())}
-    return row
-
-
-def _scores(run: Run, result: dict[str, Any]) -> dict[str, Any]:
-    """Of the test part, or else of the validation part."""
-    part = next((part for part in ("test", "val") if part in result), None)
-    if part is None:
-        return {}
-    try:
-        of = result[part]
-        scores = {name: of[name] for name in ("error", "ece", "nll")}
-        scores |= {"floor": of["inference"]["floors"]["ece"]["mean"]}
-        if "calibrated" in result:
-            scores["temperature"] = result["calibrated"]["temperature"]["temperature"]
-        return {"part": part, **{name: None if value is None else float(value) for name, value in scores.items()}}
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{run.path / RESULT}: is damaged: {error!r}") from error
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    def number(name: str, factor: float, decimals: int) -> str:
-        return "" if row.get(name) is None else f"{factor * row[name]:.{decimals}f}"
-
-    state = row["state"] + (", val part" if row.get("part") == "val" else "")
-    epoch = f"{row['epoch']}/{row['epochs']}" if "epochs" in row else ""
-    trained = " ".join(str(row[name]) for name in ("data", "model", "loss") if name in row)
-    scores = [number("error", 100, 2), number("ece", 100, 2), number("floor", 100, 2), number("nll", 1, 4)]
-    return [row["run"], state, epoch, *scores, number("temperature", 1, 3), trained]
+    for run in listed:
+        if run.problem is not None:
+            say(printer, f"{run.path}: {run.problem}")
 
 
 def _show(printer: Console, recipe: Recipe, as_json: bool) -> None:
@@ -198,36 +145,21 @@ def _show(printer: Console, recipe: Recipe, as_json: bool) -> None:
         print(json.dumps(recipe.to_dict(), indent=2))
         return
     docs = field_docs()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("field", "value", "what"):
-        table.add_column(heading, overflow="fold")
-    for name, value in recipe.to_dict().items():
-        if name != "schema":
-            shown = value if isinstance(value, str) else "none" if value is None else json.dumps(value)
-            table.add_row(Text(name), Text(shown), Text(docs.get(name, "")))
-    printer.print(table)
+    rows = [
+        [name, value if isinstance(value, str) else "none" if value is None else json.dumps(value), docs.get(name, "")]
+        for name, value in recipe.to_dict().items()
+        if name != "schema"
+    ]
+    printer.print(Table(["field", "value", "what"], rows, names=3).rich(boxed=False))
 
 
-def _print_result(printer: Console, run: Run, result: dict[str, Any]) -> None:
-    part = "test" if "test" in result else "val"
-    if part not in result:
-        printer.print(f"Finished: {run.path}, no part to evaluate.", markup=False, highlight=False, soft_wrap=True)
+def _print_result(printer: Console, run: Run, result: RunResult) -> None:
+    part = result.main_part
+    if part is None:
+        say(printer, f"Finished: {run.path}, no part to evaluate.")
         return
-    columns = {"as it is": result[part]}
-    for name, scaled in result.get("calibrated", {}).items():
-        by = "ECE" if name == "temperature_ece" else "NLL"
-        columns[f"T = {scaled['temperature']:.3g}, by {by}"] = scaled[part]
-    headings = ["", *columns]
-    rows = []
-    for attribute, metric in METRICS.items():
-        rows.append([metric.heading, *(metric.text(column[attribute]) for column in columns.values())])
-        if attribute == "ece":
-            floors = [column["inference"]["floors"]["ece"]["mean"] for column in columns.values()]
-            rows.append(["  floor [%]", *(f"{100 * floor:.2f}" for floor in floors)])
-    where = f"{part} part, weights of epoch {result['weights_of_epoch']}, {result['seconds']:.1f} s of training"
-    print_table(printer, f"{run.path}: {where}", headings, rows)
-    for note in result["notes"]:
-        printer.print(f"Note: {note}.", markup=False, highlight=False, soft_wrap=True)
-    place = shlex.quote(str(run.path))
-    text = f"Next: dualfocal evaluate {place} --plot reliability.png"
-    printer.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+    table = result.table(part)
+    print_table(printer, f"{run.path}: {table.title}", table.headings, table.rows)
+    for note in result.notes:
+        say(printer, f"Note: {note}.")
+    say(printer, f"Next: dualfocal evaluate {shlex.quote(str(run.path))} --plot reliability.png", "dim")

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
+from dualfocal.metrics import Evaluation
 from dualfocal.metrics.corp import corp
 from dualfocal.plots import (
     Curve,
@@ -107,7 +107,7 @@ def draw_figures(
 
 
 def _reliability(setting: Setting) -> Figure:
-    found = {entry.label: Reliability.of(entry.records("test")[0]) for entry in setting.entries}
+    found = {entry.label: Reliability.of(entry.evaluations("test")[0].to_dict()) for entry in setting.entries}
     remark = f"Test part, before temperature scaling; {setting.seeds}."
     return reliability_panels(found, title=setting.title, remark=remark)
 
@@ -121,14 +121,14 @@ def _corp(setting: Setting) -> Figure:
 
 
 def _metrics(setting: Setting) -> Figure:
-    records = {entry.label: entry.records("test") for entry in setting.entries}
+    records = {entry.label: entry.evaluations("test") for entry in setting.entries}
     for entry in setting.entries:
         for run, record in zip(entry.runs.values(), records[entry.label], strict=True):
-            if not record.get("inference"):
+            if record.inference is None:
                 raise CannotDrawError(f"the result of {run.path} has no floors")
     panels: dict[str, dict[str, MetricBar]] = {name: {} for name in METRICS.values()}
     for (metric, name), (label, of) in product(METRICS.items(), records.items()):
-        values = tuple(float(record[metric]) for record in of)
+        values = tuple(getattr(record, metric) for record in of)
         panels[name][label] = MetricBar(values, t_interval(values), _mean_floor(of, metric))
     interval = f"{100 * LEVEL:.0f} % t-interval of the mean"
     single = [label for label, of in records.items() if len(of) == 1]
@@ -137,12 +137,11 @@ def _metrics(setting: Setting) -> Figure:
         remark += f" No interval of a single run: {', '.join(single)}."
     if len(single) == len(records):
         # Of a single run there is an honest interval of one error only, which is not the ECE.
-        debiased = {label: of[0]["inference"]["debiased_ece"] for label, of in records.items()}
+        inferences = {label: of[0].inference for label, of in records.items() if of[0].inference is not None}
         panels["debiased RMS error"] = {
-            label: MetricBar((float(of[0]["debiased_ece"]),), tuple(debiased[label]["interval"]))
-            for label, of in records.items()
+            label: MetricBar((of[0].debiased_ece,), inferences[label].debiased_ece) for label, of in records.items()
         }
-        level = min(of["level"] for of in debiased.values())
+        level = min(inference.level for inference in inferences.values())
         interval = f"{100 * level:.0f} % interval of the debiased RMS error"
         remark = f"Test part, before temperature scaling; {setting.seeds}: no interval over seeds."
     return metric_figure(panels, setting.looks, interval=interval, title=setting.title, remark=remark)
@@ -156,8 +155,8 @@ def _training(setting: Setting) -> Figure:
     else:
         raise CannotDrawError(f"no run has test_ece or val_ece of each epoch in its {LOG}")
     drawn = [entry for entry in setting.entries if entry.label in curves]
-    records = [entry.records(part) for entry in drawn]
-    floors = [_mean_floor(of, "ece") for of in records if all(record.get("inference") for record in of)]
+    records = [entry.evaluations(part) for entry in drawn]
+    floors = [_mean_floor(of, "ece") for of in records if all(record.inference for record in of)]
     remark = "Smoothed: s(1) = x(1), s(t) = 0.5 s(t-1) + 0.5 x(t)."
     if any(len(curve.seeds) > 1 for curve in curves.values()):
         remark += " Lines: means over seeds; bands: lowest to highest seed."
@@ -199,14 +198,14 @@ def _with_predictions(setting: Setting) -> dict[str, Run]:
     """The first run of each entry."""
     runs = {entry.label: entry.first for entry in setting.entries}
     for run in runs.values():
-        if not (run.path / PREDICTIONS).exists():
+        if not run.has_predictions:
             raise CannotDrawError(f"{run.path} has no {PREDICTIONS}")
     return runs
 
 
-def _mean_floor(records: Sequence[dict[str, Any]], metric: str) -> float:
+def _mean_floor(records: Sequence[Evaluation], metric: str) -> float:
     """The noise floor of a metric, its mean over the seeds."""
-    return statistics.fmean(record["inference"]["floors"][metric]["mean"] for record in records)
+    return statistics.fmean(record.inference.floors[metric].mean for record in records if record.inference)
 
 
 FIGURES: dict[str, PaperFigure] = {

@@ -52,9 +52,7 @@ class Foreign:
         path = run.path / f"foreign-{name}.json"
         if path.exists():
             return _kept(path)
-        result = run.result
-        assert result is not None
-        temperatures = {"before": 1.0, "after": float(result["calibrated"]["temperature_ece"]["temperature"])}
+        temperatures = {"before": 1.0, "after": run.require_result().temperature("temperature_ece")}
         known, _ = run.predictions()
         logits_of = self._model(run)
         images, _ = load_data(name, self.data_root, **FOREIGN[name]).part("test")

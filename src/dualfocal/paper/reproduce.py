@@ -266,5 +266,5 @@ def _chosen(trainings: dict[str, Training], only: Mapping[str, Collection[str]])
 
 def _notes(folders: Iterable[Path]) -> list[str]:
     """The notes of finished runs, each once."""
-    results = [Run(path).result or {} for path in folders]
-    return list(dict.fromkeys(note for result in results for note in result.get("notes", [])))
+    results = [Run(path).result for path in folders]
+    return list(dict.fromkeys(note for result in results if result is not None for note in result.notes))

@@ -17,10 +17,10 @@ from dualfocal.paper.foreign import STAGES, Foreign
 from dualfocal.paper.published import Cell, Table
 from dualfocal.paper.trainings import TRAINED_BY, Training
 from dualfocal.runs import Run, RunError
-from dualfocal.runs.layout import RESULT
 
 HEADINGS = ("training", "number", "published", "ours", "floor", "seeds", "one more run", "agrees")
 LEVEL = 0.9
+SCALED_BY = "temperature_ece"  # as published
 FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")  # metrics that have one
 # The largest value there is, of what is no share of samples or of probability.
 LARGEST = {"nll": math.inf, "brier": 2.0, "rbs": math.sqrt(2), "kde_ece": 2.0}
@@ -143,14 +143,15 @@ def rows_of(
         seeds = tuple(seed for seed, run in folders.items() if run.result is not None)
         finished = [folders[seed] for seed in seeds]
         for metric, stage, variant, cell in _numbers(table, training):
+            results = [run.require_result() for run in finished]
             values = [value_of(run, metric, stage, variant, foreign) for run in finished]
-            temperatures = [_temperature(run) for run in finished] if stage == "after" else []
+            temperatures = [result.temperature(SCALED_BY) for result in results] if stage == "after" else []
             error = None
             if variant == "mean" and cell is not None:
                 same = {"method": cell.method, "metric": metric, "stage": stage, "variant": "standard_error"}
                 error = table.find(data=cell.data, model=cell.model, **same)[0]
-            has_floor = finished if metric in FLOORS else []
-            floors = [_number(run, *_place(stage), "inference", "floors", metric, "mean") for run in has_floor]
+            has_floor = results if metric in FLOORS else []
+            floors = [result.floor(metric, scaled_by=_scaled_by(stage)) for result in has_floor]
             rows.append(Row(training, metric, stage, variant, cell, values, temperatures, error, seeds, floors))
     return rows
 
@@ -182,31 +183,16 @@ def value_of(
         assert variant is not None
         score = "max_prob" if metric.endswith("max_prob") else "entropy"
         return float((foreign or Foreign()).scores(run, variant)["auroc"][stage or "before"][score])
+    result = run.require_result()
     if metric == "kde_ece":
         logits, target = run.predictions()
-        return float(kde_ece(logits / _temperature(run) if stage == "after" else logits, target))
-    where = _place(stage)
-    return 1 - _number(run, *where, "error") if metric == "accuracy" else _number(run, *where, metric)
+        return float(kde_ece(logits / result.temperature(SCALED_BY) if stage == "after" else logits, target))
+    evaluation = result.evaluation(scaled_by=_scaled_by(stage))
+    value = 1 - evaluation.error if metric == "accuracy" else float(getattr(evaluation, metric))
+    if not math.isfinite(value):
+        raise RunError(f"{result.source}: has no finite {metric} of the test part")
+    return value
 
 
-def _place(stage: str | None) -> tuple[str, ...]:
-    return ("calibrated", "temperature_ece", "test") if stage == "after" else ("test",)
-
-
-def _temperature(run: Run) -> float:
-    return _number(run, "calibrated", "temperature_ece", "temperature")
-
-
-def _number(run: Run, *where: str) -> float:
-    """What stands at a place of the result.
-
-    Raises:
-        RunError: nothing, or no number.
-    """
-    found: Any = run.result
-    try:
-        for key in where:
-            found = found[key]
-        return float(found)
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{run.path / RESULT}: is damaged, it has no number at {' '.join(where)}") from error
+def _scaled_by(stage: str | None) -> str | None:
+    return SCALED_BY if stage == "after" else None

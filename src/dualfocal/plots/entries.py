@@ -9,9 +9,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from dualfocal.metrics import Evaluation
 from dualfocal.plots.style import Look, look_of, varied
 from dualfocal.runs import Recipe, Run, find_runs
-from dualfocal.runs.layout import PREDICTIONS
 
 # As the paper's tables and figures call them, in the order of the first table.
 LABELS = {
@@ -43,9 +43,10 @@ class Entry:
         """The run of the lowest seed, for what shows a single run."""
         return next(iter(self.runs.values()))
 
-    def records(self, part: str) -> list[dict[str, Any]]:
-        """What the results say of a part, a record per seed."""
-        return [result[part] for run in self.runs.values() if (result := run.result) is not None]
+    def evaluations(self, part: str) -> list[Evaluation]:
+        """The metrics of a part, in the order of the seeds."""
+        results = [run.result for run in self.runs.values()]
+        return [result.evaluation(part) for result in results if result is not None]
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ def gather(paths: Iterable[Path]) -> tuple[list[Setting], dict[Path, str]]:
 
 def _checked(run: Run) -> Recipe:
     """The recipe of a run that can be read; one that cannot does not keep the others from being drawn."""
-    if "test" in (run.result or {}) and (run.path / PREDICTIONS).exists():
+    result = run.result
+    if result is not None and "test" in result.parts and run.has_predictions:
         run.predictions()
     return run.recipe
 

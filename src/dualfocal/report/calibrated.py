@@ -11,7 +11,7 @@ from dualfocal.metrics.resampling import Progress
 from dualfocal.metrics.rows import Rows
 from dualfocal.predictions import PredictionsError
 from dualfocal.report.subjects import Reading, Subject
-from dualfocal.runs.layout import RECIPE
+from dualfocal.runs import Run
 
 DEFAULT = ("temperature", "vector", "isotonic")
 
@@ -87,7 +87,7 @@ def calibrate(subject: Subject, names: Sequence[str], reading: Reading, progress
 def validation_part(path: Path, rows: Rows, reading: Reading) -> tuple[Rows | None, str]:
     """The validation part of a run, unless ``rows`` are of it; and why it cannot be used, if it is there."""
     named = reading.logits or reading.probs or reading.target
-    if not (path / RECIPE).is_file() or named or reading.split == "val":
+    if not Run(path).exists or named or reading.split == "val":
         return None, ""
     try:
         data = reading.load(path, "val")

@@ -13,9 +13,7 @@ from dualfocal.metrics.rows import Rows, as_rows
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.predictions import Predictions
 from dualfocal.report.naming import distinct, input_names, shortened
-from dualfocal.runs import Run
-from dualfocal.runs.layout import PREDICTIONS, RECIPE
-from dualfocal.runs.run import find_runs
+from dualfocal.runs import Run, find_runs
 from dualfocal.runs.source import load_file_or_run
 
 MOST_SUBJECTS = 32  # more could not be told apart on a page, nor fit into it
@@ -107,7 +105,7 @@ def find_inputs(paths: Sequence[Path]) -> tuple[list[Path], list[Run]]:
     """
     inputs, unfinished = list[Path](), list[Run]()
     for path in paths:
-        if not path.is_dir() or any((path / name).exists() for name in (RECIPE, PREDICTIONS)):
+        if not path.is_dir() or Run(path).exists or Run(path).has_predictions:
             inputs.append(path)
             continue
         runs = find_runs(path)
@@ -141,6 +139,6 @@ def load_subjects(paths: Sequence[Path], reading: Reading) -> list[Subject]:
             found = reading.evaluate(rows, seen)
         except (ValueError, IndexError) as error:
             raise ValueError(f"{path}: {error}") from error
-        run = Run(path) if (path / RECIPE).is_file() else None
+        run = Run(path) if Run(path).exists else None
         subjects.append(Subject(name, path, data, rows, seen, found, run))
     return subjects

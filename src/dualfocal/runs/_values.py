@@ -1,4 +1,4 @@
-"""Values of a recipe's fields: of the right type, and as people write them."""
+"""Values of a recipe's fields: checked, and read from text."""
 
 import json
 import math
@@ -6,50 +6,52 @@ import re
 from types import NoneType
 from typing import Any, get_args, get_origin
 
-WHOLE = 2**53  # floats below it that are whole are as well said as integers
-LIMIT = 2**63  # what other programs can read of integers
+WHOLE = 2**53  # whole floats below it are written as integers
+LIMIT = 2**63  # integers from here on cannot be read by other programs
+TYPES: dict[Any, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    float | None: "a number, or none",
+    bool | None: "true or false, or none",
+    tuple[int, ...]: "whole numbers, as 150,250",
+    dict[str, Any]: "a JSON object",
+}
+WORDS: dict[str, Any] = {"true": True, "yes": True, "false": False, "no": False, "none": None, "null": None}
 
 
 def checked(name: str, value: Any, hint: Any) -> Any:
-    """The value as the type it should have: whole numbers are floats, too, and lists tuples.
+    """The value as the type of its field: integers become floats, and lists tuples, where the field has these.
 
     Raises:
         ValueError: it is of another type.
     """
-    wanted = get_args(hint)[0] if NoneType in get_args(hint) else hint
-    kind = get_origin(wanted) or wanted
-    if value is None and wanted is not hint:
-        return None
-    if kind is float and type(value) is int and abs(value) < WHOLE:
-        return float(value)
-    if (
-        kind is tuple
-        and isinstance(value, list | tuple)
-        and all(type(part) is int and abs(part) < LIMIT for part in value)
-    ):
-        return tuple(value)
-    if kind is dict and isinstance(value, dict):
-        try:
-            return plain(name, value)
-        except RecursionError as error:
-            raise ValueError(f"{name} must not hold itself") from error
-    if kind not in (tuple, dict) and type(value) is kind:
-        if kind is int and abs(value) >= LIMIT:
-            raise ValueError(f"{name} must be below 2^63, got {value}")
-        return value
-    raise ValueError(f"{name} must be {describe(hint)}, got {value!r}")
+    kinds = get_args(hint) if NoneType in get_args(hint) else (get_origin(hint) or hint,)
+    kept = tuple(value) if kinds == (tuple,) and isinstance(value, list) else value
+    if float in kinds and type(value) is int and abs(value) < LIMIT:
+        kept = float(value)
+    if type(kept) not in kinds or (type(kept) is tuple and any(type(part) is not int for part in kept)):
+        raise ValueError(f"{name} must be {TYPES[hint]}, got {value!r}")
+    numbers: Any = kept if type(kept) is tuple else [kept] if type(kept) is int else []
+    if any(number >= LIMIT for number in numbers):
+        raise ValueError(f"{name} must be below 2^63, got {value}")
+    try:
+        return plain(name, kept) if type(kept) is dict else kept
+    except RecursionError as error:
+        raise ValueError(f"{name} must not hold itself") from error
 
 
 def plain(name: str, value: Any) -> Any:
-    """What JSON can say, in one way only: 5.0 is 5, tuples are lists.
+    """The value in the one way JSON has for it: 5.0 is 5, tuples are lists.
 
     Raises:
-        ValueError: it cannot be said.
+        ValueError: JSON has none.
     """
     if isinstance(value, dict) and all(type(key) is str for key in value):
-        return {key: plain(name, of) for key, of in value.items()}
+        return {key: plain(name, part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(name, of) for of in value]
+        return [plain(name, part) for part in value]
     if type(value) is float and math.isfinite(value):
         return int(value) if value.is_integer() and abs(value) < WHOLE else value
     if value is None or type(value) in (bool, str) or (type(value) is int and abs(value) < LIMIT):
@@ -61,22 +63,17 @@ def from_text(name: str, text: str, hint: Any) -> Any:
     """A field's value as it is written in a setting.
 
     Raises:
-        ValueError: it is not of the field's type; the message shows what was written.
+        ValueError: it is not of the field's type.
     """
     if hint is str:
         return text
-    written = text
-    if get_origin(hint) is tuple and not text.startswith("["):
-        written = "[]" if text.lower() in ("none", "") else f"[{text}]"
-    value = option_from_text(written)
+    value = option_from_text(text)
+    if hint == tuple[int, ...] and not isinstance(value, list):  # 150,250 or none
+        numbers = option_from_text("[]" if text.lower() in ("none", "") else f"[{text}]")
+        value = numbers if isinstance(numbers, list) else text
     if hint is int and type(value) is float and value.is_integer():
         value = int(value)  # 1e3
-    try:
-        return checked(name, value, hint)
-    except ValueError as error:
-        if type(value) is hint:  # it is the size that is wrong
-            raise
-        raise ValueError(f"{name} must be {describe(hint)}, got {text!r}") from error
+    return checked(name, value, hint)
 
 
 def option_from_text(text: str) -> Any:
@@ -85,9 +82,8 @@ def option_from_text(text: str) -> Any:
     >>> [option_from_text(text) for text in (".1", "yes", "none", "[1, 2]", "NHWC")]
     [0.1, True, None, [1, 2], 'NHWC']
     """
-    words: dict[str, Any] = {"true": True, "yes": True, "false": False, "no": False, "none": None, "null": None}
-    if text.lower() in words:
-        return words[text.lower()]
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -95,17 +91,8 @@ def option_from_text(text: str) -> Any:
         return float(text) if re.fullmatch(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", text.lower()) else text
 
 
-def check_like(name: str, value: Any, default: Any) -> None:
+def check_flag(name: str, value: Any, default: Any) -> None:
     """Raise a ValueError if a flag is given for a number, or something else for a flag."""
-    if isinstance(default, bool) and not isinstance(value, bool):
-        raise ValueError(f"{name} must be true or false, got {value!r}")
-    if isinstance(value, bool) and not isinstance(default, bool):
-        raise ValueError(f"{name} must not be true or false, got {value!r}")
-
-
-def describe(hint: Any) -> str:
-    """A type, in words."""
-    names = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-    if NoneType in get_args(hint):
-        return f"{names[get_args(hint)[0]]}, or none"
-    return names.get(hint, "whole numbers, as 150,250" if get_origin(hint) is tuple else "a JSON object")
+    if isinstance(default, bool) != isinstance(value, bool):
+        rule = "must be" if isinstance(default, bool) else "must not be"
+        raise ValueError(f"{name} {rule} true or false, got {value!r}")

@@ -12,6 +12,10 @@ Every file but the log is written aside and renamed, so that none is ever half t
 there, or that no checkpoint bears out, is cut off when the run goes on.
 """
 
+import json
+from pathlib import Path
+from typing import Any
+
 RECIPE = "recipe.json"
 LOG = "log.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
@@ -20,3 +24,21 @@ PREDICTIONS = "predictions.safetensors"
 RESULT = "result.json"
 FAILURE = "failure.json"
 LOCK = ".lock"
+
+
+class RunError(ValueError):
+    """A run folder that cannot be used as asked; the message names it and says why."""
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path}: is not JSON, or damaged: {error}") from error

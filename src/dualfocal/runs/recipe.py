@@ -1,11 +1,11 @@
 """What a training run is: every choice that decides its result, as one frozen object that reads and writes JSON."""
 
-import ast
 import dataclasses
 import hashlib
 import inspect
 import json
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
@@ -18,7 +18,8 @@ from torch import nn
 from dualfocal._checks import check_choice, did_you_mean
 from dualfocal.losses import LOSSES
 from dualfocal.models import MODELS
-from dualfocal.runs._values import check_like, checked, from_text, option_from_text, plain
+from dualfocal.runs._values import check_flag, checked, from_text, option_from_text, plain
+from dualfocal.runs.layout import RECIPE, RunError, read_json
 
 SCHEMA = 1
 CHOICES = {
@@ -42,61 +43,64 @@ class Recipe:
     (0.1, (150, 250), 'sum', 2.0)
     >>> recipe.with_settings(["epochs=30", "loss=focal", "loss.gamma=3"]).loss_options
     {'gamma': 3}
+
+    Attributes:
+        data: Name of a data set, a folder of images by class, or an .npz file.
+        data_options: Options of the data set, such as val_size; to set one: data.val_size=1000.
+        model: Name of a model, or package.module:function.
+        loss: Name of a loss.
+        loss_options: Options of the loss, such as gamma; to set one: loss.gamma=3.
+        reduction: Reduction of the loss over the batch: sum (published together with clip_norm=2) or mean.
+        clip_norm: Clip the global gradient norm to this value (none: no clipping).
+        optimizer: sgd or adam.
+        lr: Learning rate at the start.
+        momentum: Momentum of sgd.
+        weight_decay: Weight decay, on all weights.
+        schedule: Schedule of the learning rate: step (at the milestones) or cosine (down to 0).
+        milestones: Epochs after which schedule=step multiplies the learning rate by lr_factor (none: constant).
+        lr_factor: Factor of the learning rate at each milestone.
+        epochs: Number of passes over the training part.
+        batch_size: Samples per step, over all processes.
+        drop_last: Leave out the last batch of an epoch if it is smaller.
+        weights: Weights to keep: of the last epoch, or of the one with best_error or best_nll on validation data.
+        seed: Seed of initial weights, sample order, augmentation and dropout; the data split has its own option.
+        precision: float32; tf32, on CUDA; bfloat16, by autocast; float64; auto: bfloat16 if the GPU has it, or
+            float32.
+        channels_last: Channels-last memory format of images and weights (none: true on CUDA).
+        step: How steps run on CUDA: eager; captured, as one graph; compiled and captured; auto: captured.
+        deterministic: Bit-identical repeats on CUDA, but slower (the CPU always repeats exactly).
+        sync_bn: Batch norm over the global batch, with several CUDA processes.
+        test_each_epoch: Log the test part each epoch, too: for plots, not for model selection.
     """
 
     data: str
-    """Name of a data set, a folder of images by class, or an .npz file."""
     data_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the data set, such as val_size; to set one: data.val_size=1000."""
     model: str
-    """Name of a model, or package.module:function."""
     loss: str = "dual_focal"
-    """Name of a loss."""
     loss_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the loss, such as gamma; to set one: loss.gamma=3."""
     reduction: str = "sum"
-    """Over the batch: sum, with clip_norm=2, is the published pair; or mean."""
     clip_norm: float | None = 2.0
-    """Longest gradient of all weights together; none: not clipped."""
     optimizer: str = "sgd"
-    """sgd, or adam."""
     lr: float = 0.1
-    """Learning rate at the start."""
     momentum: float = 0.9
-    """Of sgd."""
     weight_decay: float = 5e-4
-    """On all weights."""
     schedule: str = "step"
-    """Of the learning rate: step, at the milestones, or cosine, down to 0."""
     milestones: tuple[int, ...] = (150, 250)
-    """Epochs after which schedule=step multiplies the learning rate by lr_factor; none: it stays."""
     lr_factor: float = 0.1
-    """See milestones."""
     epochs: int = 350
-    """How often the training part is gone through."""
     batch_size: int = 128
-    """Samples a step, of all processes together."""
     drop_last: bool = False
-    """Leave out the last batch of an epoch if it is smaller."""
     weights: str = "last"
-    """Which are kept: of the last epoch, or of the one of best_error or best_nll on validation data."""
     seed: int = 1
-    """Of initial weights, order, augmentation and dropout. What splits the data is an option of the data."""
     precision: str = "auto"
-    """Of steps: float32; tf32, on CUDA; bfloat16, by autocast; float64. auto: bfloat16 if a GPU has it, or float32."""
     channels_last: bool | None = None
-    """Memory format of images and weights. none: true on CUDA."""
     step: str = "auto"
-    """On CUDA, how steps are run: eager; captured, as one graph; compiled and captured. auto: captured."""
     deterministic: bool = False
-    """On CUDA: the same bits each time, but slower. The CPU always gives them."""
     sync_bn: bool = False
-    """With several CUDA processes: batch norm over the global batch."""
     test_each_epoch: bool = False
-    """Log the test part each epoch, too: to draw it, not to choose by it."""
 
     def __post_init__(self) -> None:
-        for name, hint in _hints().items():
+        for name, hint in get_type_hints(Recipe).items():
             object.__setattr__(self, name, checked(name, getattr(self, name), hint))
         for name, choices in CHOICES.items():
             check_choice(name, getattr(self, name), choices)
@@ -110,10 +114,8 @@ class Recipe:
         if any(m < 1 for m in self.milestones) or any(a >= b for a, b in pairwise(self.milestones)):
             raise ValueError(f"milestones must be increasing epochs from 1, got {_text(self.milestones)}")
         if self.model not in MODELS and ":" not in self.model:
-            near = did_you_mean(self.model, MODELS)
-            raise ValueError(
-                f"model must be one of {', '.join(MODELS)}, or package.module:function, got {self.model!r}{near}"
-            )
+            known = f"{', '.join(MODELS)}, or package.module:function"
+            raise ValueError(f"model must be one of {known}, got {self.model!r}{did_you_mean(self.model, MODELS)}")
         if not self.data:
             raise ValueError("data must name a data set, a folder or an .npz file, got ''")
         self.make_loss()
@@ -131,7 +133,7 @@ class Recipe:
         known = [name for name in parameters if name not in NOT_OPTIONS]
         for name, value in self.loss_options.items():
             if name in known:
-                check_like(f"loss {self.loss}: {name}", value, parameters[name].default)
+                check_flag(f"loss {self.loss}: {name}", value, parameters[name].default)
             else:
                 has = f"has the options {', '.join(known)}" if known else "has no options"
                 raise ValueError(f"loss {self.loss} {has}; got {name}{did_you_mean(name, known)}")
@@ -186,7 +188,7 @@ class Recipe:
         Raises:
             ValueError: no such field, with the nearest name; or not of its type.
         """
-        hints = _hints()
+        hints = get_type_hints(Recipe)
         changes: dict[str, Any] = {}
         options: dict[str, dict[str, Any]] = {}
         for setting in settings:
@@ -250,33 +252,21 @@ def load_recipe(path: Path) -> Recipe:
     """A recipe from its JSON file, or from a run folder.
 
     Raises:
-        ValueError: it cannot be read, or is no recipe.
+        RunError: it cannot be read, or is no recipe.
     """
-    path = path / "recipe.json" if path.is_dir() else path
+    path = path / RECIPE if path.is_dir() else path
+    content = read_json(path)
     try:
-        return Recipe.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: is not JSON, or damaged: {error}") from error
+        return Recipe.from_dict(content)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise RunError(f"{path}: {error}") from error
 
 
 def field_docs() -> dict[str, str]:
-    """What the source says below each field; nothing where there is no source."""
-    try:
-        body = ast.parse(inspect.getsource(Recipe)).body[0]
-    except OSError:
-        return {}
-    assert isinstance(body, ast.ClassDef)
-    docs = {}
-    for of, below in pairwise(body.body):
-        if not (isinstance(of, ast.AnnAssign) and isinstance(of.target, ast.Name) and isinstance(below, ast.Expr)):
-            continue
-        if isinstance(below.value, ast.Constant):
-            docs[of.target.id] = str(below.value.value)
-    return docs
+    """The description of each field, from the docstring of :class:`Recipe`."""
+    attributes = inspect.cleandoc(Recipe.__doc__ or "").partition("Attributes:\n")[2]
+    _, *parts = re.split(r"^    (\w+): ", attributes, flags=re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def _has_bfloat16(device: torch.device) -> bool:
@@ -284,10 +274,6 @@ def _has_bfloat16(device: torch.device) -> bool:
     if device.type != "cuda" or not torch.cuda.is_available():
         return device.type == "cuda"
     return torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-def _hints() -> dict[str, Any]:
-    return get_type_hints(Recipe)
 
 
 def _text(value: Any) -> str:

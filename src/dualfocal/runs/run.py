@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,22 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dualfocal._files import atomic_path, leftovers
-from dualfocal.runs.layout import CHECKPOINT, FAILURE, LOCK, LOG, MODEL, RECIPE, RESULT
+from dualfocal.runs.layout import (
+    CHECKPOINT,
+    FAILURE,
+    LOCK,
+    LOG,
+    MODEL,
+    PREDICTIONS,
+    RECIPE,
+    RESULT,
+    RunError,
+    read_json,
+)
 from dualfocal.runs.recipe import Recipe, load_recipe
+from dualfocal.runs.result import RunResult
 
 SCHEMA = 1
-
-
-class RunError(ValueError):
-    """A run folder that cannot be used as asked; the message names it and says why."""
 
 
 class Run:
@@ -46,9 +54,29 @@ class Run:
         return [line for line, _ in self._lines()]
 
     @property
-    def result(self) -> dict[str, Any] | None:
+    def num_epochs(self) -> int:
+        """Number of lines of the log, which are not read."""
+        try:
+            return (self.path / LOG).read_bytes().count(b"\n")
+        except OSError:
+            return 0
+
+    @property
+    def result(self) -> RunResult | None:
         """Metrics as fractions, versions, device; None: not finished."""
-        return self._json(RESULT) if (self.path / RESULT).exists() else None
+        path = self.path / RESULT
+        return RunResult.from_dict(self._json(RESULT), str(path)) if path.exists() else None
+
+    def require_result(self) -> RunResult:
+        """The result of a finished run.
+
+        Raises:
+            RunError: the run is not finished, or its result is damaged.
+        """
+        result = self.result
+        if result is None:
+            raise RunError(f"{self.path}: is {self.state}, a model and a result are there once it is finished")
+        return result
 
     @property
     def failure(self) -> dict[str, Any] | None:
@@ -56,15 +84,25 @@ class Run:
         return self._json(FAILURE) if (self.path / FAILURE).exists() else None
 
     @property
+    def exists(self) -> bool:
+        """Whether the folder is a run folder."""
+        return (self.path / RECIPE).is_file()
+
+    @property
     def state(self) -> str:
         """``"finished"``, ``"running"``, ``"failed"``, ``"stopped"`` (run it again to go on), or ``"absent"``."""
-        if not (self.path / RECIPE).exists():
+        if not self.exists:
             return "absent"
         if (self.path / RESULT).exists():
             return "finished"
         if self._is_locked():
             return "running"
         return "failed" if (self.path / FAILURE).exists() else "stopped"
+
+    @property
+    def has_predictions(self) -> bool:
+        """Whether the predictions have been written, and kept."""
+        return (self.path / PREDICTIONS).exists()
 
     def predictions(self, part: str = "test") -> tuple[Tensor, Tensor]:
         """Logits and labels of a part, ``"val"`` or ``"test"``."""
@@ -78,11 +116,8 @@ class Run:
         """The trained model, on the CPU, in evaluation mode."""
         from dualfocal.models import make_model
 
-        result = self.result
-        if result is None:
-            raise RunError(f"{self.path}: is {self.state}, a model is there once it is finished")
-        shape = {name: result[name] for name in ("num_classes", "in_channels")}
-        model = make_model(self.recipe.model, **shape)
+        result = self.require_result()
+        model = make_model(self.recipe.model, num_classes=result.num_classes, in_channels=result.in_channels)
         weights = load_file(self.path / MODEL)
         if self.recipe.precision == "float64":
             model = model.double()
@@ -100,27 +135,29 @@ class Run:
         """
         from filelock import FileLock, Timeout
 
-        try:
-            if self.path.exists() and not self.path.is_dir():
-                raise RunError(f"{self.path}: must be a folder, but is a file")
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path}: must be a folder, but is a file")
+        with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self.check_recipe(recipe)  # not even a lock goes into a folder of something else
-            lock = FileLock(self.path / LOCK)
-            lock.acquire(timeout=0.1)  # whoever only looks whether it is taken is gone by then
-        except Timeout as error:
-            raise RunError(f"{self.path}: another process is training there") from error
-        except OSError as error:
-            raise RunError(f"{error.filename or self.path}: cannot be written: {error.strerror}") from error
+        self.check_recipe(recipe)  # not even a lock goes into a folder of something else
+        lock = FileLock(self.path / LOCK)
+        with _writing(self.path / LOCK):
+            try:
+                lock.acquire(timeout=0.1)  # a process that only looks whether it is taken is gone by then
+            except Timeout as error:
+                raise RunError(f"{self.path}: another process is training there") from error
         try:
             self.check_recipe(recipe)  # two may have come at once
-            self._check_log()
+            if (self.path / LOG).exists():
+                with _writing(self.path / LOG):  # known before an epoch is trained
+                    (self.path / LOG).open("ab").close()
             for path in leftovers(self.path):
                 path.unlink()
             if not (self.path / RECIPE).exists():
                 self.write_json(RECIPE, recipe.to_dict())
             yield
         finally:
-            # Whoever comes now finds a finished run; while there is work left, two could lock two files of this name.
+            # The next process finds a finished run; while there is work left, two could lock two files of this name.
             if (self.path / RESULT).exists():
                 (self.path / LOCK).unlink(missing_ok=True)
             lock.release()
@@ -155,21 +192,10 @@ class Run:
     def append(self, line: dict[str, Any]) -> None:
         """Add a line to the log."""
         text = json.dumps({"schema": SCHEMA, **line}, allow_nan=False) + "\n"
-        try:
-            with (self.path / LOG).open("a", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise RunError(f"{self.path / LOG}: cannot be written: {error.strerror}") from error
-
-    def _check_log(self) -> None:
-        """Raise a RunError if lines cannot be added: known before an epoch is trained."""
-        try:
-            if (self.path / LOG).exists():
-                (self.path / LOG).open("ab").close()
-        except OSError as error:
-            raise RunError(f"{self.path / LOG}: cannot be written: {error.strerror}") from error
+        with _writing(self.path / LOG), (self.path / LOG).open("a", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
 
     def cut_log(self, epochs: int) -> None:
         """Keep the lines of the first epochs."""
@@ -185,40 +211,45 @@ class Run:
         if path.stat().st_size > end:
             os.truncate(path, end)
 
+    def write_predictions(self, predictions: Mapping[str, tuple[Tensor, Tensor]], class_names: Sequence[str]) -> None:
+        """Write logits and labels of each part."""
+        tensors: dict[str, Tensor] = {}
+        for part, (logits, target) in predictions.items():
+            tensors |= {f"{part}_logits": logits, f"{part}_target": target}
+        self.write_tensors(PREDICTIONS, tensors, {"class_names": json.dumps(class_names)})
+
+    def write_model(self, model: nn.Module) -> None:
+        """Write the weights."""
+        self.write_tensors(MODEL, model.state_dict())
+
+    def write_result(self, result: RunResult) -> None:
+        """Write the result, which makes the run finished, and remove the checkpoint."""
+        self.write_json(RESULT, result.to_dict())
+        (self.path / CHECKPOINT).unlink(missing_ok=True)
+
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write one of the JSON files."""
         text = json.dumps(content, indent=2, allow_nan=False) + "\n"
         self.write(name, lambda path: path.write_text(text, encoding="utf-8"))
 
-    def write_tensors(self, name: str, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
         """Write one of the safetensors files."""
-        self.write(name, lambda path: save_file(tensors, path, metadata))
+        self.write(name, lambda path: save_file(storable(tensors), path, metadata))
 
     def write(self, name: str, write: Callable[[Path], object]) -> None:
         """Write a file aside, see it onto the disk, then give it its name."""
         path = self.path / name
-        try:
-            with atomic_path(path) as temporary:
-                write(temporary)
-                with temporary.open("rb") as file:
-                    os.fsync(file.fileno())
-        except Exception as error:  # a full disk makes each library raise something of its own
-            reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
-            known = f"{path}: cannot be written: "
-            raise RunError(f"{known}{reason.removeprefix(known)}") from error
+        with _writing(path), atomic_path(path) as temporary:
+            write(temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
 
     def _json(self, name: str) -> dict[str, Any]:
-        path = self.path / name
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise RunError(f"{path}: there is no such file; is {self.path} a run folder?") from error
-        except (OSError, ValueError) as error:
-            raise RunError(f"{path}: cannot be read: {error}") from error
-        if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-            schema = found.get("schema") if isinstance(found, dict) else None
-            raise RunError(f"{path}: has schema {schema}, this version of dualfocal reads schema {SCHEMA}")
-        return found
+        content = read_json(self.path / name)
+        schema = content.get("schema") if isinstance(content, dict) else None
+        if schema != SCHEMA:
+            raise RunError(f"{self.path / name}: has schema {schema}, this version of dualfocal reads schema {SCHEMA}")
+        return dict(content)
 
     def _lines(self) -> list[tuple[dict[str, Any], int]]:
         """The lines of the log that are whole, and in order, each with the place where it ends."""
@@ -256,6 +287,33 @@ class Run:
             return False
 
 
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn whatever is raised while a file is written into a RunError that names it."""
+    try:
+        yield
+    except RunError:
+        raise
+    except Exception as error:  # a full disk makes each library raise something of its own
+        reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
+        known = f"{path}: cannot be written: "
+        raise RunError(f"{known}{reason.removeprefix(known)}") from error
+
+
+def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as safetensors needs them: on the CPU, contiguous, and no two in the same memory."""
+    taken: set[int] = set()
+    stored = {}
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        place = plain.untyped_storage().data_ptr()
+        if plain.numel() and (place in taken or plain.untyped_storage().nbytes() > plain.nbytes):
+            plain = plain.clone()  # tied weights, or a part of something larger
+        taken.add(plain.untyped_storage().data_ptr())
+        stored[name] = plain
+    return stored
+
+
 def default_folder(recipe: Recipe) -> Path:
     """Where a run goes if nobody says: the same recipe always to the same place."""
     data = Path(recipe.data).stem
@@ -265,7 +323,7 @@ def default_folder(recipe: Recipe) -> Path:
 
 def find_runs(folder: Path, depth: int = 3) -> list[Run]:
     """The run folders in a folder, itself included, sorted by path."""
-    if (folder / RECIPE).is_file():
+    if Run(folder).exists:
         return [Run(folder)]
     if depth == 0 or not folder.is_dir():
         return []

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from dualfocal._table import Table
 from dualfocal.metrics import compare
+from dualfocal.metrics.registry import METRICS
 from dualfocal.runs import Run
 from dualfocal.study.plan import Study
-from dualfocal.study.results import result_of
 
 CRITERIA = ("nll", "ece")
 Z90 = 1.645
@@ -20,13 +21,16 @@ Z90 = 1.645
 
 @dataclass(frozen=True)
 class GammaChoice:
-    """The lowest of a criterion on the validation part, and its neighbours within one standard error."""
+    """The lowest of a criterion on the validation part, and its neighbours within one standard error.
+
+    Attributes:
+        means: Of each entry, over the seeds.
+        behind: Of each entry, how far behind the best it is, and the standard error of that.
+    """
 
     criterion: str
     means: dict[str, float]
-    """Of each entry, over the seeds."""
     behind: dict[str, tuple[float, float]]
-    """Of each entry, how far behind the best it is, and the standard error of that."""
     chosen: str
     left_out: list[str]
 
@@ -37,9 +41,8 @@ class GammaChoice:
 
     def sentence(self) -> str:
         """The choice, and how much it means."""
-        label = "NLL" if self.criterion == "nll" else "ECE"
         others = [entry for entry in self.within if entry != self.chosen]
-        start = f"Lowest validation {label}: {self.chosen}"
+        start = f"Lowest validation {METRICS[self.criterion].label}: {self.chosen}"
         left_out = f" Without all their runs, and left out: {', '.join(self.left_out)}." if self.left_out else ""
         if len(self.means) == 1:
             return f"{start}, the only one.{left_out}"
@@ -48,13 +51,12 @@ class GammaChoice:
         return f"{start}; within one standard error of it: {', '.join(others)}.{left_out}"
 
     def markdown(self) -> str:
-        """A table of its own, and the sentence."""
-        label, factor, decimals = ("NLL", 1, 4) if self.criterion == "nll" else ("ECE %", 100, 2)
-        lines = [f"| | validation {label} | behind the best | standard error |", "|---|---:|---:|---:|"]
-        for entry, (by, error) in self.behind.items():
-            numbers = (self.means[entry], by, error)
-            lines.append(f"| {entry} | " + " | ".join(f"{factor * number:.{decimals}f}" for number in numbers) + " |")
-        return "\n".join([*lines, "", self.sentence()])
+        """A table of the entries, and the sentence."""
+        metric = METRICS[self.criterion]
+        unit = " %" if metric.unit == "%" else ""
+        headings = ["", f"validation {metric.label}{unit}", "behind the best", "standard error"]
+        rows = [[entry, *map(metric.text, (self.means[entry], *self.behind[entry]))] for entry in self.behind]
+        return f"{Table(headings, rows).markdown()}\n\n{self.sentence()}"
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -71,13 +73,14 @@ def choose_gamma(study: Study, out: Path, criterion: str = "nll") -> GammaChoice
     Raises:
         ValueError: no entry has all its runs.
     """
-    folders = study.folders(out)
-    complete = [
-        entry for entry in study.entries if all(Run(folders[entry, seed]).result is not None for seed in study.seeds)
-    ]
+    folders, results = study.folders(out), study.results(out)
+    complete = [entry for entry in study.entries if all((entry, seed) in results for seed in study.seeds)]
     if not complete:
         raise ValueError("no gamma has been trained with all seeds")
-    scores = {entry: [_result(folders[entry, seed])["val"][criterion] for seed in study.seeds] for entry in complete}
+    scores = {
+        entry: [getattr(results[entry, seed].evaluation("val"), criterion) for seed in study.seeds]
+        for entry in complete
+    }
     means = {entry: statistics.mean(values) for entry, values in scores.items()}
     best = min(means, key=lambda entry: means[entry])
     behind = {}
@@ -105,9 +108,3 @@ def _sampling_error(pairs: list[tuple[Path, Path]], criterion: str) -> float:
         for (a, _), (b, _) in runs
     ]
     return float(torch.stack(apart).mean(0).std() / math.sqrt(len(target)))
-
-
-def _result(folder: Path) -> dict[str, Any]:
-    result = result_of(folder)
-    assert result is not None
-    return result

@@ -7,7 +7,7 @@ from pathlib import Path
 from dualfocal._checks import did_you_mean
 from dualfocal.data.registry import DATASETS
 from dualfocal.losses import LOSSES
-from dualfocal.runs import Recipe
+from dualfocal.runs import Recipe, Run, RunResult
 from dualfocal.train.presets import PRESETS, preset
 
 # The columns of the paper's first table.
@@ -53,6 +53,11 @@ class Study:
             for entry in self.entries
             for seed in self.seeds
         }
+
+    def results(self, out: Path) -> dict[tuple[str, int], RunResult]:
+        """Results of the runs that are finished."""
+        results = {key: Run(folder).result for key, folder in self.folders(out).items()}
+        return {key: result for key, result in results.items() if result is not None}
 
 
 def make_study(

@@ -4,8 +4,6 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -20,8 +18,9 @@ from dualfocal.data import load_data
 from dualfocal.data.places import Root
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.study.plan import Study
-from dualfocal.study.worker import Trained, begin, train_run
+from dualfocal.study.worker import begin, train_run
 from dualfocal.train.host import num_cores
+from dualfocal.train.interrupts import Interrupts
 
 LOOK = 0.5  # seconds between looks at how far the runs have come
 
@@ -65,7 +64,7 @@ def run_study(
 
     def tell() -> None:
         if progress is not None:
-            done = sum(_epochs(folder, recipes[key].epochs) for key, folder in folders.items())
+            done = sum(min(recipes[key].epochs, Run(folder).num_epochs) for key, folder in folders.items())
             progress(done, total, sum(Run(folder).state == "finished" for folder in folders.values()))
 
     tell()
@@ -80,8 +79,8 @@ def run_study(
     warned: set[str] = set()
     # Spawned, not forked: a fork of a process that has used threads or a GPU may hang.
     context = multiprocessing.get_context("spawn")
-    with _terminated_as_interrupted(), ProcessPoolExecutor(jobs, context, begin, (threads,)) as pool:
-        waiting: dict[Future[Trained], tuple[str, int]] = {}
+    with Interrupts() as interrupts, ProcessPoolExecutor(jobs, context, begin, (threads,)) as pool:
+        waiting: dict[Future[tuple[str | None, list[str]]], tuple[str, int]] = {}
         next_ones = iter(left.items())
         try:
             while True:
@@ -92,15 +91,16 @@ def run_study(
                 if not waiting:
                     break
                 done, _ = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
+                interrupts.leave()
                 for future in done:
                     key = waiting.pop(future)
-                    trained = future.result()
-                    if trained.problem is not None:
-                        failed[key] = trained.problem
-                    for message in trained.warned:
+                    problem, messages = future.result()
+                    if problem is not None:
+                        failed[key] = problem
+                    for message in messages:
                         if message not in warned:  # the runs of a study have much in common
                             warnings.warn(message, stacklevel=2)
-                    warned |= set(trained.warned)
+                    warned |= set(messages)
                 tell()
         except BrokenProcessPool as error:
             raise RunError(f"{out}: a process was killed, for want of memory perhaps; --jobs 1 takes less") from error
@@ -128,23 +128,6 @@ def _interrupts_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends the processes, too; only a main thread can mind it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(*_: object) -> None:
-        sys.exit(143)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _check_data(recipes: Iterable[Recipe], data_root: Root) -> None:
     """Raise a ValueError, before anything is trained, if data of a recipe are missing, or lack a part."""
     different = {json.dumps([of.data, of.data_options], sort_keys=True): of for of in recipes}
@@ -153,10 +136,3 @@ def _check_data(recipes: Iterable[Recipe], data_root: Root) -> None:
         for part in ("val", "test"):
             if part not in parts:
                 raise ValueError(f"data {recipe.data} has no {part} part, which the tables need: see data.{part}_size")
-
-
-def _epochs(folder: Path, epochs: int) -> int:
-    try:
-        return min(epochs, (folder / "log.jsonl").read_bytes().count(b"\n"))
-    except OSError:
-        return 0

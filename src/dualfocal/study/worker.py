@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -19,15 +19,6 @@ NOT_FOR_USERS = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, R
 _at_work = threading.Lock()
 
 
-class Trained(NamedTuple):
-    """What there is to say of a training, besides its run folder."""
-
-    problem: str | None
-    """Why it failed: its loss did not stay finite."""
-    warned: list[str]
-    """What was warned of, and is no note of the result."""
-
-
 def begin(threads: int) -> None:
     """Before the first training."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a training minds it; an idle process has nothing to say
@@ -37,8 +28,8 @@ def begin(threads: int) -> None:
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 
-def train_run(recipe: Recipe, folder: str, data_root: Any, device: str | None) -> Trained:
-    """Train one run."""
+def train_run(recipe: Recipe, folder: str, data_root: Any, device: str | None) -> tuple[str | None, list[str]]:
+    """Train one run. Returns why it failed, if its loss did not stay finite, and the warnings besides its notes."""
     problem, notes = None, []
     with _at_work, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -53,13 +44,13 @@ def train_run(recipe: Recipe, folder: str, data_root: Any, device: str | None) -
                 checkpoint_pause=CHECKPOINT_PAUSE,
                 progress=False,
             )
-            notes = (run.result or {}).get("notes", [])
+            notes = run.require_result().notes
         except DivergedError as error:
             problem = str(error)
         except RunError as error:
             raise RunError(str(error)) from None
     messages = dict.fromkeys(str(warning.message) for warning in caught)
-    return Trained(problem, [message for message in messages if message not in notes])
+    return problem, [message for message in messages if message not in notes]
 
 
 def _leave_with_parent() -> None:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dualfocal.data import DataSet
+from dualfocal.runs import Run, RunError
 from dualfocal.runs.layout import CHECKPOINT, FAILURE, MODEL, RESULT
-from dualfocal.runs.run import Run, RunError
+from dualfocal.runs.run import storable
 from dualfocal.train.distributed import Group
 from dualfocal.train.randomness import host_random_states
 
@@ -145,20 +146,6 @@ def pack(
         },
     }
     return storable(tensors), {KEY: json.dumps(about, allow_nan=False)}
-
-
-def storable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """On the CPU, contiguous, and no two of them in the same memory, as safetensors wants them."""
-    taken: set[int] = set()
-    found = {}
-    for name, tensor in tensors.items():
-        plain = tensor.detach().cpu().contiguous()
-        place = plain.untyped_storage().data_ptr()
-        if plain.numel() and (place in taken or plain.untyped_storage().nbytes() > plain.nbytes):
-            plain = plain.clone()  # tied weights, or a part of something larger
-        taken.add(plain.untyped_storage().data_ptr())
-        found[name] = plain
-    return found
 
 
 def unpack(

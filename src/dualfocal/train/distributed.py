@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dualfocal.runs.run import RunError
+from dualfocal.runs import RunError
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """What a finished run says of itself: metrics before and after temperature scaling, and how it was made."""
 
-import json
 import platform
 import subprocess
 from datetime import UTC, datetime
@@ -14,16 +13,13 @@ from torch import Tensor, nn
 import dualfocal
 from dualfocal.calibrators import make_calibrator
 from dualfocal.data import DataSet
-from dualfocal.metrics import evaluate
-from dualfocal.runs.layout import CHECKPOINT, MODEL, PREDICTIONS, RESULT
+from dualfocal.metrics import Evaluation, evaluate
 from dualfocal.runs.recipe import Recipe
+from dualfocal.runs.result import TEMPERATURES, RunResult, Scaled
 from dualfocal.runs.run import Run
-from dualfocal.train.checkpoint import Position, storable
+from dualfocal.train.checkpoint import Position
 from dualfocal.train.distributed import Group
 from dualfocal.train.host import num_cores
-
-SCHEMA = 1
-TEMPERATURES = ("temperature", "temperature_ece")  # by NLL; by ECE over the published grid
 
 Predictions = dict[str, tuple[Tensor, Tensor]]
 
@@ -32,45 +28,40 @@ def finish(
     recipe: Recipe, run: Run, data: DataSet, model: nn.Module, at: Position, predictions: Predictions, notes: list[str]
 ) -> None:
     """Write predictions, weights and result; the last is what makes a run finished."""
-    named: dict[str, Tensor] = {}
-    for part, (logits, target) in predictions.items():
-        named |= {f"{part}_logits": logits, f"{part}_target": target}
-    class_names = {"class_names": json.dumps(data.class_names)}
-    run.write_tensors(PREDICTIONS, storable(named), class_names)
-    run.write_tensors(MODEL, storable(model.state_dict()))
+    run.write_predictions(predictions, data.class_names)
+    run.write_model(model)
     latest = at.sessions[-1]
-    result = {
-        "schema": SCHEMA,
-        "data": str(data),
-        "num_classes": data.num_classes,
-        "in_channels": data.in_channels,
-        "num_weights": sum(weight.numel() for weight in model.parameters()),
-        "epochs": recipe.epochs,
-        "weights_of_epoch": recipe.epochs if recipe.weights == "last" else at.best_epoch,
-        **metrics_of(predictions),
-        "seconds": sum(line["seconds"] for line in run.log),
-        "notes": notes,
-        **{name: latest[name] for name in ("device", "versions", "commit")},
-        "sessions": at.sessions,
-    }
-    run.write_json(RESULT, result)
-    (run.path / CHECKPOINT).unlink(missing_ok=True)
+    parts, calibrated = metrics_of(predictions)
+    result = RunResult(
+        data=str(data),
+        num_classes=data.num_classes,
+        in_channels=data.in_channels,
+        num_weights=sum(weight.numel() for weight in model.parameters()),
+        epochs=recipe.epochs,
+        weights_of_epoch=recipe.epochs if recipe.weights == "last" else at.best_epoch,
+        parts=parts,
+        calibrated=calibrated,
+        seconds=sum(line["seconds"] for line in run.log),
+        notes=notes,
+        device=latest["device"],
+        versions=latest["versions"],
+        commit=latest["commit"],
+        sessions=at.sessions,
+    )
+    run.write_result(result)
 
 
-def metrics_of(predictions: Predictions) -> dict[str, Any]:
-    """Every metric of the validation and the test part, as they are and scaled by temperatures fitted on validation."""
-    found: dict[str, Any] = {part: evaluate(*of, inference=True).to_dict() for part, of in predictions.items()}
-    if "val" not in predictions:
-        return found
-    found["calibrated"] = {}
-    for name in TEMPERATURES:
+def metrics_of(predictions: Predictions) -> tuple[dict[str, Evaluation], dict[str, Scaled]]:
+    """Metrics of each part, as trained and scaled by each kind of temperature, fitted on the validation part."""
+    parts = {part: evaluate(*pair, inference=True) for part, pair in predictions.items()}
+    calibrated = {}
+    for name in TEMPERATURES if "val" in predictions else ():
         calibrator = make_calibrator(name).fit(*predictions["val"])
-        scaled = {part: (calibrator(logits), target) for part, (logits, target) in predictions.items()}
-        found["calibrated"][name] = {
-            "temperature": float(calibrator.temperature),  # type: ignore[arg-type]
-            **{part: evaluate(*of, inference=True).to_dict() for part, of in scaled.items()},
+        scaled = {
+            part: evaluate(calibrator(logits), target, inference=True) for part, (logits, target) in predictions.items()
         }
-    return found
+        calibrated[name] = Scaled(float(calibrator.temperature), scaled)  # type: ignore[arg-type]
+    return parts, calibrated
 
 
 def session(recipe: Recipe, group: Group, epoch: int) -> dict[str, Any]:

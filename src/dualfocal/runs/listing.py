@@ -1,0 +1,81 @@
+"""A list of run folders: how far each has come, and the metrics of those that are finished."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dualfocal._table import Table
+from dualfocal.metrics.evaluation import finite
+from dualfocal.metrics.registry import METRICS
+from dualfocal.runs.layout import FAILURE
+from dualfocal.runs.recipe import Recipe
+from dualfocal.runs.result import RunResult
+from dualfocal.runs.run import Run
+
+HEADINGS = ("run", "state", "epoch", "error %", "ECE %", "floor %", "NLL", "T", "trained")
+
+
+@dataclass
+class Listed:
+    """A run of the list. Of a damaged run, only what could be read.
+
+    Attributes:
+        scores: Metrics of the test part, or else of the validation part; fractions.
+        problem: Why the run failed, or what is damaged.
+    """
+
+    path: str
+    state: str = "damaged"
+    recipe: Recipe | None = None
+    epoch: int = 0
+    scores: dict[str, Any] = field(default_factory=dict)
+    problem: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain content for JSON."""
+        content: dict[str, Any] = {"run": self.path, "state": self.state}
+        if self.recipe is not None:
+            content |= {"epoch": self.epoch, "epochs": self.recipe.epochs}
+            content |= {name: getattr(self.recipe, name) for name in ("data", "model", "loss", "loss_options", "seed")}
+        return content | self.scores | ({} if self.problem is None else {"problem": self.problem})
+
+    def cells(self) -> list[str]:
+        """The run's row in the table."""
+        state = f"{self.state}, val part" if self.scores.get("part") == "val" else self.state
+        epoch = "" if self.recipe is None else f"{self.epoch}/{self.recipe.epochs}"
+        trained = "" if self.recipe is None else f"{self.recipe.data} {self.recipe.model} {self.recipe.loss}"
+        kinds = {"error": "error", "ece": "ece", "floor": "ece", "nll": "nll"}
+        numbers = [METRICS[kind].text(self.scores.get(name)) for name, kind in kinds.items()]
+        temperature = f"{self.scores['temperature']:.3f}" if "temperature" in self.scores else ""
+        return [self.path, state, epoch, *numbers, temperature, trained]
+
+
+def list_run(run: Run) -> Listed:
+    """Read a run folder; a damaged one does not raise an error, but has a ``problem``."""
+    listed = Listed(str(run.path))
+    try:
+        listed.recipe, listed.epoch = run.recipe, len(run.log)
+        result = run.result
+        if result is not None:
+            listed.scores = _scores(result)
+        elif (failure := run.failure) is not None:
+            listed.problem = str(failure.get("what", f"{FAILURE} does not say why"))
+        listed.state = run.state
+    except (ValueError, OSError) as error:
+        listed.problem = " ".join(str(error).removeprefix(f"{run.path}: ").split())
+    return listed
+
+
+def runs_table(runs: Sequence[Listed]) -> Table:
+    """State, progress and metrics of each run."""
+    return Table(HEADINGS, [run.cells() for run in runs], names=2)
+
+
+def _scores(result: RunResult) -> dict[str, Any]:
+    part = result.main_part
+    if part is None:
+        return {}
+    evaluation = result.evaluation(part)
+    scores = {"part": part, **{name: finite(getattr(evaluation, name)) for name in ("error", "ece", "nll")}}
+    scores["floor"] = result.floor("ece", part)
+    return scores | ({"temperature": result.temperature()} if result.calibrated else {})
