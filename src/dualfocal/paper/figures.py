@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from dualfocal.metrics import Evaluation
 from dualfocal.metrics.corp import corp
 from dualfocal.plots import (
     Curve,
@@ -57,7 +58,7 @@ def _phi() -> Figure:
 
 
 def _reliability(setting: Setting) -> Figure:
-    found = {entry.label: Reliability.of(entry.records("test")[0]) for entry in setting.entries}
+    found = {entry.label: Reliability.of(Evaluation.from_dict(entry.records("test")[0])) for entry in setting.entries}
     remark = f"Test part, before temperature scaling; {setting.seeds}."
     return reliability_panels(found, title=setting.title, remark=remark)
 

@@ -4,9 +4,7 @@ Each diagram is a function that takes an axis and returns it; what it draws is c
 ``*_figure`` and ``*_panels`` put whole figures together, :func:`save` writes them.
 """
 
-from dualfocal.plots.corp import corp_diagram, corp_panels
 from dualfocal.plots.distributions import (
-    box_statistics,
     max_logit_histogram,
     maximum_logits,
     rival_boxplot,
@@ -17,6 +15,8 @@ from dualfocal.plots.metric_bars import MetricBar, metric_bars, metric_figure, t
 from dualfocal.plots.reliability import (
     Reliability,
     chance_range,
+    corp_diagram,
+    corp_panels,
     density_strip,
     reliability_diagram,
     reliability_figure,
@@ -34,7 +34,6 @@ __all__ = [
     "Look",
     "MetricBar",
     "Reliability",
-    "box_statistics",
     "chance_range",
     "corp_diagram",
     "corp_panels",

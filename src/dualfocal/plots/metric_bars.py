@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from scipy.stats import t as student
 
-from dualfocal.plots.style import BLACK, DARK_GREY, GREY, Look, legend_below, look_among, plain, styled, tidy
+from dualfocal.plots.style import BLACK, DARK_GREY, GREY, Look, legend_below, look_of, plain, styled, tidy
 
 LEVEL = 0.9
 
@@ -28,11 +28,6 @@ class MetricBar:
     def __post_init__(self) -> None:
         if not self.values:
             raise ValueError("a bar needs at least one value")
-
-    @property
-    def mean(self) -> float:
-        """Over the seeds."""
-        return statistics.fmean(self.values)
 
 
 def t_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
@@ -53,11 +48,10 @@ def metric_bars(axis: Axes, bars: Mapping[str, MetricBar], looks: Mapping[str, L
     """A bar per method in percent, a dot per seed where there are several, whiskers at the interval, a floor tick."""
     places = np.arange(len(bars))[::-1]
     for i, (place, (name, bar)) in enumerate(zip(places, bars.items(), strict=True)):
-        look = look_among(name, i, looks)
-        axis.barh(
-            place, 100 * bar.mean, 0.66, facecolor=look.colour, alpha=0.4, hatch=look.hatch, edgecolor=look.colour
-        )
-        axis.barh(place, 100 * bar.mean, 0.66, facecolor="none", edgecolor=BLACK, linewidth=0.7)
+        look = look_of(name, i, looks)
+        mean = 100 * statistics.fmean(bar.values)
+        axis.barh(place, mean, 0.66, facecolor=look.colour, alpha=0.4, hatch=look.hatch, edgecolor=look.colour)
+        axis.barh(place, mean, 0.66, facecolor="none", edgecolor=BLACK, linewidth=0.7)
         if len(bar.values) > 1:
             spread = place + np.linspace(-0.18, 0.18, len(bar.values))
             axis.plot(
