@@ -13,14 +13,12 @@ from dualfocal.plots.distributions import (
 )
 from dualfocal.plots.metric_bars import MetricBar, metric_bars, metric_figure, t_interval
 from dualfocal.plots.reliability import (
-    Reliability,
     chance_range,
     corp_diagram,
     corp_panels,
     density_strip,
     reliability_diagram,
     reliability_figure,
-    reliability_panels,
 )
 from dualfocal.plots.samples import sample_sheet
 from dualfocal.plots.study import study_figure
@@ -33,7 +31,6 @@ __all__ = [
     "Curve",
     "Look",
     "MetricBar",
-    "Reliability",
     "chance_range",
     "corp_diagram",
     "corp_panels",
@@ -47,7 +44,6 @@ __all__ = [
     "metric_figure",
     "reliability_diagram",
     "reliability_figure",
-    "reliability_panels",
     "rival_boxplot",
     "rival_probabilities",
     "sample_sheet",

@@ -74,6 +74,7 @@ def metric_bars(axis: Axes, bars: Mapping[str, MetricBar], looks: Mapping[str, L
     return axis
 
 
+@styled()
 def metric_figure(
     panels: Mapping[str, Mapping[str, MetricBar]],
     looks: Mapping[str, Look] | None = None,
@@ -96,27 +97,26 @@ def metric_figure(
         raise ValueError("metric_figure needs at least one metric of one method")
     if not interval and any(bar.interval is not None for bar in bars):
         raise ValueError("metric_figure has intervals to draw: say what they are")
-    with styled():
-        rows = max(len(of) for of in panels.values())
-        figure = Figure(figsize=(2.5 * len(panels) + 1.2, 0.3 * rows + 1.5), layout="constrained")
-        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for axis, (metric, of) in zip(axes, panels.items(), strict=True):
-            metric_bars(axis, of, looks)
-            axis.set_xlabel(plain(f"{metric} [%]"))
-        several = any(len(bar.values) > 1 for bar in bars)
-        entries: list[tuple[Line2D | Patch, str]] = [
-            (Patch(facecolor=GREY, edgecolor=BLACK, linewidth=0.7), "mean over seeds" if several else "one run")
-        ]
-        if several:
-            dot = Line2D([], [], marker="o", color="white", markeredgecolor=BLACK, markersize=3.2, linestyle="none")
-            entries.append((dot, "a seed"))
-        if any(bar.interval is not None for bar in bars):
-            entries.append((Line2D([], [], marker="|", color=BLACK, linewidth=1.2), interval))
-        if any(bar.floor is not None for bar in bars):
-            tick = Line2D([], [], marker="|", color=DARK_GREY, markersize=9, markeredgewidth=2, linestyle="none")
-            entries.append((tick, "floor: a calibrated model"))
-        handles, labels = zip(*entries, strict=True)
-        legend_below(figure, handles, labels, len(entries), remark)
-        if title:
-            figure.suptitle(plain(title), fontsize=10)
+    rows = max(len(of) for of in panels.values())
+    figure = Figure(figsize=(2.5 * len(panels) + 1.2, 0.3 * rows + 1.5), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axis, (metric, of) in zip(axes, panels.items(), strict=True):
+        metric_bars(axis, of, looks)
+        axis.set_xlabel(plain(f"{metric} [%]"))
+    several = any(len(bar.values) > 1 for bar in bars)
+    mean = Patch(facecolor=GREY, edgecolor=BLACK, linewidth=0.7)
+    handles: dict[str, Line2D | Patch] = {"mean over seeds" if several else "one run": mean}
+    if several:
+        handles["a seed"] = Line2D(
+            [], [], marker="o", color="white", markeredgecolor=BLACK, markersize=3.2, linestyle="none"
+        )
+    if any(bar.interval is not None for bar in bars):
+        handles[interval] = Line2D([], [], marker="|", color=BLACK, linewidth=1.2)
+    if any(bar.floor is not None for bar in bars):
+        handles["floor: a calibrated model"] = Line2D(
+            [], [], marker="|", color=DARK_GREY, markersize=9, markeredgewidth=2, linestyle="none"
+        )
+    legend_below(figure, list(handles.values()), list(handles), len(handles), remark)
+    if title:
+        figure.suptitle(plain(title), fontsize=10)
     return figure

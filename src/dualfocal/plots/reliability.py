@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -23,43 +22,7 @@ TOP, TOP_ALONE = 1.24, 1.15  # of the axis: accuracies end at 1, above is room f
 CORP_STRIP = np.linspace(0, 1, 41)  # edges of the bars below a diagram without bins
 
 
-Diagram = TypeVar("Diagram", "Reliability", Corp)
-
-
-@dataclass(frozen=True, eq=False)
-class Reliability:
-    """What a reliability diagram shows: fractions, an entry per bin, NaN where a bin is empty."""
-
-    edges: Floats  # (B + 1,)
-    count: NDArray[np.int64]
-    confidence: Floats
-    accuracy: Floats
-    low: Floats
-    """Of a calibrated model with as many samples: its accuracy lies below this in at most 5 % of samples,"""
-    high: Floats
-    """and above this in at most 5 %."""
-    ece: float
-    floor: float | None  # the ECE of a calibrated model, by chance
-
-    @classmethod
-    def of(cls, evaluation: Evaluation) -> "Reliability":
-        """The diagram of an evaluation."""
-        bins, inference = evaluation.bins.to("cpu"), evaluation.inference
-        edges, confidence, accuracy = bins.edges.numpy(), bins.mean_confidence.numpy(), bins.accuracy.numpy()
-        low, high = chance_range(bins.count.numpy(), confidence)
-        floor = None if inference is None else inference.floors["ece"].mean
-        return cls(edges, bins.count.numpy(), confidence, accuracy, low, high, evaluation.ece, floor)
-
-    @property
-    def outside(self) -> NDArray[np.bool_]:
-        """Whether a bin's accuracy is more than chance away from its confidence."""
-        tiny = 1e-12  # of rounding
-        return (self.accuracy < self.low - tiny) | (self.accuracy > self.high + tiny)
-
-    @property
-    def num_samples(self) -> int:
-        """In all bins."""
-        return int(self.count.sum())
+Diagram = TypeVar("Diagram", Evaluation, Corp)
 
 
 def chance_range(count: NDArray[np.int64], confidence: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:
@@ -76,13 +39,19 @@ def chance_range(count: NDArray[np.int64], confidence: Floats, level: float = LE
     return low, high
 
 
-def reliability_diagram(axis: Axes, of: Reliability) -> Axes:
+def reliability_diagram(axis: Axes, evaluation: Evaluation) -> Axes:
     """Bars of accuracy; hatched, the gap to mean confidence; whiskers where a calibrated model's bars would end."""
-    width, full = np.diff(of.edges), of.count > 0
+    bins = evaluation.bins.to("cpu")
+    edges, count = bins.edges.numpy(), bins.count.numpy()
+    confidence, accuracy = bins.mean_confidence.numpy(), bins.accuracy.numpy()
+    width, full = np.diff(edges), count > 0
+    low, high = chance_range(count, confidence)
+    tiny = 1e-12  # of rounding
+    outside = (accuracy < low - tiny) | (accuracy > high + tiny)
     axis.plot([0, 1], [0, 1], "--", color="black", linewidth=0.8, zorder=2.5)
     axis.bar(
-        of.edges[:-1],
-        np.where(full, of.accuracy, 0.0),
+        edges[:-1],
+        np.where(full, accuracy, 0.0),
         width,
         align="edge",
         color=BLUE,
@@ -91,12 +60,11 @@ def reliability_diagram(axis: Axes, of: Reliability) -> Axes:
         linewidth=0.6,
         label="accuracy",
     )
-    middle = (of.edges[:-1] + width / 2)[full]
-    about = of.confidence[full]
+    about = confidence[full]
     axis.errorbar(
-        middle,
+        (edges[:-1] + width / 2)[full],
         about,
-        yerr=[np.maximum(about - of.low[full], 0.0), np.maximum(of.high[full] - about, 0.0)],
+        yerr=[np.maximum(about - low[full], 0.0), np.maximum(high[full] - about, 0.0)],
         fmt="none",
         ecolor="black",
         elinewidth=1.1,
@@ -105,14 +73,14 @@ def reliability_diagram(axis: Axes, of: Reliability) -> Axes:
         zorder=3,
     )
     for mask, colour, hatch, text in (
-        (full & of.outside, VERMILION, "////", "gap beyond it"),
-        (full & ~of.outside, DARK_GREY, "....", "gap within it"),
+        (full & outside, VERMILION, "////", "gap beyond it"),
+        (full & ~outside, DARK_GREY, "....", "gap within it"),
     ):
         axis.bar(
-            of.edges[:-1][mask],
-            (of.confidence - of.accuracy)[mask],
+            edges[:-1][mask],
+            (confidence - accuracy)[mask],
             width[mask],
-            bottom=of.accuracy[mask],
+            bottom=accuracy[mask],
             align="edge",
             facecolor="none",
             edgecolor=colour,
@@ -120,9 +88,9 @@ def reliability_diagram(axis: Axes, of: Reliability) -> Axes:
             linewidth=0.6,
             label=text,
         )
-    text = f"ECE {100 * of.ece:.1f} %"
-    if of.floor is not None:
-        text += f"\na calibrated model: {100 * of.floor:.1f} %"
+    text = f"ECE {100 * evaluation.ece:.1f} %"
+    if evaluation.inference is not None:
+        text += f"\na calibrated model: {100 * evaluation.inference.floors['ece'].mean:.1f} %"
     axis.text(0.02, 1.05, text, va="bottom", linespacing=1.35)
     unit_square(axis)
     return axis
@@ -172,19 +140,20 @@ def density_strip(axis: Axes, edges: Floats, count: NDArray[np.int64]) -> Axes:
     return axis
 
 
-def reliability_figure(evaluations: Mapping[str, Evaluation]) -> Figure:
-    """A reliability diagram for each set of predictions, side by side, with the share of samples below each."""
-    return reliability_panels({name: Reliability.of(evaluation) for name, evaluation in evaluations.items()})
+def reliability_figure(evaluations: Mapping[str, Evaluation], *, title: str = "", remark: str = "") -> Figure:
+    """A reliability diagram for each set of predictions, side by side, with the share of samples below each.
 
+    Args:
+        evaluations: by the name of the predictions.
+        title: above all diagrams.
+        remark: below all diagrams.
+    """
 
-def reliability_panels(found: Mapping[str, Reliability], *, title: str = "", remark: str = "") -> Figure:
-    """The same figure from computed diagrams, with a title and a remark below."""
+    def draw(top: Axes, strip: Axes, evaluation: Evaluation) -> None:
+        reliability_diagram(top, evaluation)
+        density_strip(strip, evaluation.bins.edges.cpu().numpy(), evaluation.bins.count.cpu().numpy())
 
-    def draw(top: Axes, strip: Axes, diagram: Reliability) -> None:
-        reliability_diagram(top, diagram)
-        density_strip(strip, diagram.edges, diagram.count)
-
-    return _panels(found, draw, title, remark)
+    return _panels(evaluations, draw, title, remark)
 
 
 def corp_panels(found: Mapping[str, Corp], *, title: str = "", remark: str = "") -> Figure:
