@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from dualfocal import metrics
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.corp import corp
-from dualfocal.plots import Reliability, chance_range, corp_panels, reliability_figure, reliability_panels
+from dualfocal.plots import chance_range, corp_panels, reliability_figure
 
 
 def evaluation(n: int = 1000, sharpness: float = 1.0, seed: int = 0, **options: object) -> Evaluation:
@@ -120,8 +120,8 @@ def test_gaps_beyond_the_range_of_a_calibrated_model_are_told_apart():
 def test_few_bins_of_calibrated_models_are_beyond():
     counts = []
     for seed in range(20):
-        drawn = Reliability.of(evaluation(2000, seed=seed).to_dict())
-        counts.append([drawn.outside.sum(), (drawn.count > 0).sum()])
+        [(top, _)] = diagrams(reliability_figure({"": evaluation(2000, seed=seed)}))
+        counts.append([len(bars(top)[BEYOND]), len(whiskers(top))])
     beyond, bins = np.sum(counts, axis=0)
     assert 0.02 < beyond / bins < 0.14  # at most 10 % by construction, of 220 bins
 
@@ -209,7 +209,7 @@ def test_legend_and_remark_fit_into_the_figure(panels: int, binned: bool) -> Non
     remark = "Test part, before temperature scaling; seed 0, one of 3. Brier score of the predicted class = MCB - DSC."
     found = {f"model {i}": evaluation(100, seed=i) for i in range(panels)}
     if binned:
-        figure = reliability_panels({name: Reliability.of(of.to_dict()) for name, of in found.items()}, remark=remark)
+        figure = reliability_figure(found, remark=remark)
     else:
         one = corp(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 3, draws=100)
         figure = corp_panels(dict.fromkeys(found, one), remark=remark)

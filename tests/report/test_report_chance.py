@@ -7,8 +7,7 @@ import pytest
 import torch
 from browser import contents_of
 
-from dualfocal.report.chance import GROUPS, chance_bound, distribution
-from dualfocal.report.classes import class_chances
+from dualfocal.report.classes import GROUPS, chance_bound, class_chances, distribution
 from dualfocal.report.html import write_report
 from dualfocal.report.subjects import Reading
 

@@ -206,7 +206,7 @@ def test_images_are_those_of_the_samples(runs, folder):
 
 def test_images_of_other_data_are_not_shown(runs, folder, tmp_path, monkeypatch):
     other = load_data("digits", noise=0.5, split_seed=5)
-    monkeypatch.setattr("dualfocal.report.run_data.load_data", lambda *_, **__: other)
+    monkeypatch.setattr("dualfocal.report.images.load_data", lambda *_, **__: other)
     write_report([folder / "a"], tmp_path / "page.html", calibrators=())
     contents = contents_of(tmp_path / "page.html")
     assert contents["images"] == {}

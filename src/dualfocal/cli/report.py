@@ -22,6 +22,7 @@ from dualfocal.cli._common import (
     bad_input_ends,
     check_output,
     consoles,
+    say,
 )
 from dualfocal.report.calibrated import DEFAULT
 
@@ -98,4 +99,4 @@ def report(
             data_root=data_root,
             progress=lambda share, what: progress.update(bar, completed=share, description=what),
         )
-    printer.print(f"Report: {out} ({size / 1e6:.1f} MB)", markup=False, highlight=False, soft_wrap=True)
+    say(printer, f"Report: {out} ({size / 1e6:.1f} MB)")

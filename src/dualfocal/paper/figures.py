@@ -17,13 +17,12 @@ from dualfocal.metrics.corp import corp
 from dualfocal.plots import (
     Curve,
     MetricBar,
-    Reliability,
     corp_panels,
     ece_over_training,
     max_logit_histogram,
     maximum_logits,
     metric_figure,
-    reliability_panels,
+    reliability_figure,
     rival_boxplot,
     rival_probabilities,
     save,
@@ -107,9 +106,9 @@ def draw_figures(
 
 
 def _reliability(setting: Setting) -> Figure:
-    found = {entry.label: Reliability.of(entry.evaluations("test")[0].to_dict()) for entry in setting.entries}
+    evaluations = {entry.label: entry.evaluations("test")[0] for entry in setting.entries}
     remark = f"Test part, before temperature scaling; {setting.seeds}."
-    return reliability_panels(found, title=setting.title, remark=remark)
+    return reliability_figure(evaluations, title=setting.title, remark=remark)
 
 
 def _corp(setting: Setting) -> Figure:

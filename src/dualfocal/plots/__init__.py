@@ -4,9 +4,7 @@ Each diagram is a function that takes an axis and returns it; what it draws is c
 ``*_figure`` and ``*_panels`` put whole figures together, :func:`save` writes them.
 """
 
-from dualfocal.plots.corp import corp_diagram, corp_panels
 from dualfocal.plots.distributions import (
-    box_statistics,
     max_logit_histogram,
     maximum_logits,
     rival_boxplot,
@@ -15,12 +13,12 @@ from dualfocal.plots.distributions import (
 )
 from dualfocal.plots.metric_bars import MetricBar, metric_bars, metric_figure, t_interval
 from dualfocal.plots.reliability import (
-    Reliability,
     chance_range,
+    corp_diagram,
+    corp_panels,
     density_strip,
     reliability_diagram,
     reliability_figure,
-    reliability_panels,
 )
 from dualfocal.plots.samples import sample_sheet
 from dualfocal.plots.study import study_figure
@@ -33,8 +31,6 @@ __all__ = [
     "Curve",
     "Look",
     "MetricBar",
-    "Reliability",
-    "box_statistics",
     "chance_range",
     "corp_diagram",
     "corp_panels",
@@ -48,7 +44,6 @@ __all__ = [
     "metric_figure",
     "reliability_diagram",
     "reliability_figure",
-    "reliability_panels",
     "rival_boxplot",
     "rival_probabilities",
     "sample_sheet",

@@ -1,17 +1,15 @@
 """Distributions of what a model puts out: maximum logits, and the rival's probability q_j(x)."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cbook import boxplot_stats
 from matplotlib.colors import to_rgba
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal.losses.rival import true_and_rival
-from dualfocal.plots.style import Look, look_among, plain, tidy
+from dualfocal.plots.style import Look, look_of, plain, tidy
 
 Floats = NDArray[np.float64]
 
@@ -26,8 +24,7 @@ def maximum_logits(logits: Tensor) -> Floats:
     >>> maximum_logits(torch.tensor([[1.0, 3.0], [5.0, -2.0]]))
     array([3., 5.])
     """
-    found: Floats = logits.double().amax(1).numpy()
-    return found
+    return np.asarray(logits.double().amax(1))
 
 
 def rival_probabilities(logits: Tensor, target: Tensor) -> Floats:
@@ -37,8 +34,7 @@ def rival_probabilities(logits: Tensor, target: Tensor) -> Floats:
     >>> rival_probabilities(torch.tensor([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1]]).log(), torch.tensor([0, 1])).round(6)
     array([0.2, 0.1])
     """
-    found: Floats = true_and_rival(logits.double(), target)[1].numpy()
-    return found
+    return np.asarray(true_and_rival(logits.double(), target)[1])
 
 
 def shared_histograms(values: Mapping[str, Floats], bins: int = BINS) -> tuple[Floats, dict[str, Floats]]:
@@ -66,7 +62,7 @@ def max_logit_histogram(
     scale = HEIGHT / max(of.max() for of in densities.values())
     feet = np.arange(len(values))[::-1]
     for place, (foot, (name, density)) in enumerate(zip(feet, densities.items(), strict=True)):
-        look = look_among(name, place, looks)
+        look = look_of(name, place, looks)
         top = foot + scale * density
         axis.stairs(top, edges, baseline=foot, fill=True, color=look.colour, alpha=0.3)
         axis.stairs(top, edges, baseline=foot, color=look.colour, linewidth=1.0)
@@ -80,22 +76,13 @@ def max_logit_histogram(
     return axis
 
 
-def box_statistics(values: Mapping[str, Floats]) -> list[dict[str, Any]]:
-    """Quartiles, and whiskers to the last value within 1.5 times their distance, for each method.
-
-    >>> [box] = box_statistics({"a": np.array([0.0, 1.0, 2.0, 3.0, 50.0])})
-    >>> print(box["q1"], box["med"], box["q3"], box["whislo"], box["whishi"])
-    1.0 2.0 3.0 0.0 3.0
-    """
-    return [{**boxplot_stats(of, whis=1.5)[0], "label": plain(name)} for name, of in values.items()]
-
-
 def rival_boxplot(axis: Axes, values: Mapping[str, Floats], looks: Mapping[str, Look] | None = None) -> Axes:
     """Box plot of q_j(x) for each method; outliers are not shown, as in the paper, and the mean is a diamond."""
-    boxes = box_statistics(values)
-    drawn = axis.bxp(
-        boxes,
-        positions=np.arange(len(boxes))[::-1],
+    drawn = axis.boxplot(
+        list(values.values()),
+        positions=np.arange(len(values))[::-1],
+        tick_labels=[plain(name) for name in values],
+        whis=1.5,
         widths=0.6,
         orientation="horizontal",
         showfliers=False,
@@ -107,7 +94,7 @@ def rival_boxplot(axis: Axes, values: Mapping[str, Floats], looks: Mapping[str, 
         capprops={"linewidth": 0.9},
     )
     for place, (box, name) in enumerate(zip(drawn["boxes"], values, strict=True)):
-        look = look_among(name, place, looks)
+        look = look_of(name, place, looks)
         box.set(facecolor=to_rgba(look.colour, 0.5), edgecolor="black", linewidth=0.8)
     axis.set_xlabel("$q_j(x)$, the largest probability below the true class's")
     axis.set_xlim(left=-0.01 * axis.get_xlim()[1])  # a whisker that ends at 0 is seen

@@ -106,8 +106,7 @@ def gather(paths: Iterable[Path]) -> tuple[list[Setting], dict[Path, str]]:
         except (ValueError, OSError) as error:
             unfinished[run.path] = f"cannot be read: {' '.join(str(error).removeprefix(f'{run.path}/').split())}"
             continue
-        options = _without_split(recipe)
-        setting = json.dumps([recipe.data, options, recipe.model], sort_keys=True)
+        setting = json.dumps([recipe.data, _without_split(recipe), recipe.model], sort_keys=True)
         seeds = settings.setdefault(setting, {}).setdefault(_all_but_seed(recipe), {})
         if recipe.seed in seeds:
             raise ValueError(
@@ -155,8 +154,7 @@ def _label(recipe: Recipe, among: list[Recipe]) -> str:
     own = _flat(recipe)
     names = sorted({name for other in likes for name in other})
     differ = [name for name in names if len({json.dumps(other.get(name)) for other in likes}) > 1]
-    told = [f"{name} {own.get(name, 'default')}" for name in differ]
-    return ", ".join([label, *told])
+    return ", ".join([label, *(f"{name} {own.get(name, 'default')}" for name in differ)])
 
 
 def _natural(label: str) -> list[tuple[float, str]]:

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from scipy.stats import t as student
 
-from dualfocal.plots.style import BLACK, DARK_GREY, GREY, Look, legend_below, look_among, plain, styled, tidy
+from dualfocal.plots.style import BLACK, DARK_GREY, GREY, Look, legend_below, look_of, plain, styled, tidy
 
 LEVEL = 0.9
 
@@ -28,11 +28,6 @@ class MetricBar:
     def __post_init__(self) -> None:
         if not self.values:
             raise ValueError("a bar needs at least one value")
-
-    @property
-    def mean(self) -> float:
-        """Over the seeds."""
-        return statistics.fmean(self.values)
 
 
 def t_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
@@ -53,11 +48,10 @@ def metric_bars(axis: Axes, bars: Mapping[str, MetricBar], looks: Mapping[str, L
     """A bar per method in percent, a dot per seed where there are several, whiskers at the interval, a floor tick."""
     places = np.arange(len(bars))[::-1]
     for i, (place, (name, bar)) in enumerate(zip(places, bars.items(), strict=True)):
-        look = look_among(name, i, looks)
-        axis.barh(
-            place, 100 * bar.mean, 0.66, facecolor=look.colour, alpha=0.4, hatch=look.hatch, edgecolor=look.colour
-        )
-        axis.barh(place, 100 * bar.mean, 0.66, facecolor="none", edgecolor=BLACK, linewidth=0.7)
+        look = look_of(name, i, looks)
+        mean = 100 * statistics.fmean(bar.values)
+        axis.barh(place, mean, 0.66, facecolor=look.colour, alpha=0.4, hatch=look.hatch, edgecolor=look.colour)
+        axis.barh(place, mean, 0.66, facecolor="none", edgecolor=BLACK, linewidth=0.7)
         if len(bar.values) > 1:
             spread = place + np.linspace(-0.18, 0.18, len(bar.values))
             axis.plot(
@@ -80,6 +74,7 @@ def metric_bars(axis: Axes, bars: Mapping[str, MetricBar], looks: Mapping[str, L
     return axis
 
 
+@styled()
 def metric_figure(
     panels: Mapping[str, Mapping[str, MetricBar]],
     looks: Mapping[str, Look] | None = None,
@@ -102,27 +97,26 @@ def metric_figure(
         raise ValueError("metric_figure needs at least one metric of one method")
     if not interval and any(bar.interval is not None for bar in bars):
         raise ValueError("metric_figure has intervals to draw: say what they are")
-    with styled():
-        rows = max(len(of) for of in panels.values())
-        figure = Figure(figsize=(2.5 * len(panels) + 1.2, 0.3 * rows + 1.5), layout="constrained")
-        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for axis, (metric, of) in zip(axes, panels.items(), strict=True):
-            metric_bars(axis, of, looks)
-            axis.set_xlabel(plain(f"{metric} [%]"))
-        several = any(len(bar.values) > 1 for bar in bars)
-        entries: list[tuple[Line2D | Patch, str]] = [
-            (Patch(facecolor=GREY, edgecolor=BLACK, linewidth=0.7), "mean over seeds" if several else "one run")
-        ]
-        if several:
-            dot = Line2D([], [], marker="o", color="white", markeredgecolor=BLACK, markersize=3.2, linestyle="none")
-            entries.append((dot, "a seed"))
-        if any(bar.interval is not None for bar in bars):
-            entries.append((Line2D([], [], marker="|", color=BLACK, linewidth=1.2), interval))
-        if any(bar.floor is not None for bar in bars):
-            tick = Line2D([], [], marker="|", color=DARK_GREY, markersize=9, markeredgewidth=2, linestyle="none")
-            entries.append((tick, "floor: a calibrated model"))
-        handles, labels = zip(*entries, strict=True)
-        legend_below(figure, handles, labels, len(entries), remark)
-        if title:
-            figure.suptitle(plain(title), fontsize=10)
+    rows = max(len(of) for of in panels.values())
+    figure = Figure(figsize=(2.5 * len(panels) + 1.2, 0.3 * rows + 1.5), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axis, (metric, of) in zip(axes, panels.items(), strict=True):
+        metric_bars(axis, of, looks)
+        axis.set_xlabel(plain(f"{metric} [%]"))
+    several = any(len(bar.values) > 1 for bar in bars)
+    mean = Patch(facecolor=GREY, edgecolor=BLACK, linewidth=0.7)
+    handles: dict[str, Line2D | Patch] = {"mean over seeds" if several else "one run": mean}
+    if several:
+        handles["a seed"] = Line2D(
+            [], [], marker="o", color="white", markeredgecolor=BLACK, markersize=3.2, linestyle="none"
+        )
+    if any(bar.interval is not None for bar in bars):
+        handles[interval] = Line2D([], [], marker="|", color=BLACK, linewidth=1.2)
+    if any(bar.floor is not None for bar in bars):
+        handles["floor: a calibrated model"] = Line2D(
+            [], [], marker="|", color=DARK_GREY, markersize=9, markeredgewidth=2, linestyle="none"
+        )
+    legend_below(figure, list(handles.values()), list(handles), len(handles), remark)
+    if title:
+        figure.suptitle(plain(title), fontsize=10)
     return figure

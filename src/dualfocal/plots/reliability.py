@@ -1,9 +1,8 @@
-"""Reliability diagrams by bins: accuracy, its gap to the confidence, and what chance alone would show."""
+"""Reliability diagrams with and without bins: accuracy over confidence, and the range of a calibrated model."""
 
 import textwrap
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from dualfocal.metrics import Evaluation
+from dualfocal.metrics.corp import Corp
 from dualfocal.plots.style import BLUE, DARK_GREY, GREY, VERMILION, legend_below, plain, styled, tidy
 
 Floats = NDArray[np.float64]
@@ -19,45 +19,10 @@ Floats = NDArray[np.float64]
 LEVEL = 0.9
 COLUMNS = 4
 TOP, TOP_ALONE = 1.24, 1.15  # of the axis: accuracies end at 1, above is room for text in the corner
+CORP_STRIP = np.linspace(0, 1, 41)  # edges of the bars below a diagram without bins
 
 
-@dataclass(frozen=True, eq=False)
-class Reliability:
-    """What a reliability diagram shows: fractions, an entry per bin, NaN where a bin is empty."""
-
-    edges: Floats  # (B + 1,)
-    count: NDArray[np.int64]
-    confidence: Floats
-    accuracy: Floats
-    low: Floats
-    """Of a calibrated model with as many samples: its accuracy lies below this in at most 5 % of samples,"""
-    high: Floats
-    """and above this in at most 5 %."""
-    ece: float
-    floor: float | None  # the ECE of a calibrated model, by chance
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> "Reliability":
-        """From ``Evaluation.to_dict()``, which is also what a run's ``result.json`` has for each part."""
-        bins = record["bins"]
-        count = np.array(bins["count"], dtype=np.int64)
-        confidence, accuracy = (np.array(bins[name], dtype=np.float64) for name in ("confidence", "accuracy"))
-        low, high = chance_range(count, confidence)
-        inference = record.get("inference")
-        floor = None if inference is None else float(inference["floors"]["ece"]["mean"])
-        edges = np.array(bins["edges"], dtype=np.float64)
-        return cls(edges, count, confidence, accuracy, low, high, float(record["ece"]), floor)
-
-    @property
-    def outside(self) -> NDArray[np.bool_]:
-        """Whether a bin's accuracy is more than chance away from its confidence."""
-        tiny = 1e-12  # of rounding
-        return (self.accuracy < self.low - tiny) | (self.accuracy > self.high + tiny)
-
-    @property
-    def num_samples(self) -> int:
-        """In all bins."""
-        return int(self.count.sum())
+Diagram = TypeVar("Diagram", Evaluation, Corp)
 
 
 def chance_range(count: NDArray[np.int64], confidence: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:
@@ -68,20 +33,25 @@ def chance_range(count: NDArray[np.int64], confidence: Floats, level: float = LE
     [0.42] [0.58]
     """
     full = count > 0
-    low, high = np.full(len(count), np.nan), np.full(len(count), np.nan)
-    p = np.clip(confidence[full], 0.0, 1.0)  # a mean of ones may come out a bit above
-    for ends, share in ((low, (1 - level) / 2), (high, (1 + level) / 2)):
-        ends[full] = binom.ppf(share, count[full], p) / count[full]
+    p = np.clip(np.where(full, confidence, np.nan), 0.0, 1.0)  # a mean of ones may come out a bit above
+    number = np.where(full, count, 1)
+    low, high = (binom.ppf(share, number, p) / number for share in ((1 - level) / 2, (1 + level) / 2))
     return low, high
 
 
-def reliability_diagram(axis: Axes, of: Reliability) -> Axes:
+def reliability_diagram(axis: Axes, evaluation: Evaluation) -> Axes:
     """Bars of accuracy; hatched, the gap to mean confidence; whiskers where a calibrated model's bars would end."""
-    width, full = np.diff(of.edges), of.count > 0
+    bins = evaluation.bins.to("cpu")
+    edges, count = bins.edges.numpy(), bins.count.numpy()
+    confidence, accuracy = bins.mean_confidence.numpy(), bins.accuracy.numpy()
+    width, full = np.diff(edges), count > 0
+    low, high = chance_range(count, confidence)
+    tiny = 1e-12  # of rounding
+    outside = (accuracy < low - tiny) | (accuracy > high + tiny)
     axis.plot([0, 1], [0, 1], "--", color="black", linewidth=0.8, zorder=2.5)
     axis.bar(
-        of.edges[:-1],
-        np.where(full, of.accuracy, 0.0),
+        edges[:-1],
+        np.where(full, accuracy, 0.0),
         width,
         align="edge",
         color=BLUE,
@@ -90,12 +60,11 @@ def reliability_diagram(axis: Axes, of: Reliability) -> Axes:
         linewidth=0.6,
         label="accuracy",
     )
-    middle = (of.edges[:-1] + width / 2)[full]
-    about = of.confidence[full]
+    about = confidence[full]
     axis.errorbar(
-        middle,
+        (edges[:-1] + width / 2)[full],
         about,
-        yerr=[np.maximum(about - of.low[full], 0.0), np.maximum(of.high[full] - about, 0.0)],
+        yerr=[np.maximum(about - low[full], 0.0), np.maximum(high[full] - about, 0.0)],
         fmt="none",
         ecolor="black",
         elinewidth=1.1,
@@ -104,14 +73,14 @@ def reliability_diagram(axis: Axes, of: Reliability) -> Axes:
         zorder=3,
     )
     for mask, colour, hatch, text in (
-        (full & of.outside, VERMILION, "////", "gap beyond it"),
-        (full & ~of.outside, DARK_GREY, "....", "gap within it"),
+        (full & outside, VERMILION, "////", "gap beyond it"),
+        (full & ~outside, DARK_GREY, "....", "gap within it"),
     ):
         axis.bar(
-            of.edges[:-1][mask],
-            (of.confidence - of.accuracy)[mask],
+            edges[:-1][mask],
+            (confidence - accuracy)[mask],
             width[mask],
-            bottom=of.accuracy[mask],
+            bottom=accuracy[mask],
             align="edge",
             facecolor="none",
             edgecolor=colour,
@@ -119,9 +88,9 @@ def reliability_diagram(axis: Axes, of: Reliability) -> Axes:
             linewidth=0.6,
             label=text,
         )
-    text = f"ECE {100 * of.ece:.1f} %"
-    if of.floor is not None:
-        text += f"\na calibrated model: {100 * of.floor:.1f} %"
+    text = f"ECE {100 * evaluation.ece:.1f} %"
+    if evaluation.inference is not None:
+        text += f"\na calibrated model: {100 * evaluation.inference.floors['ece'].mean:.1f} %"
     axis.text(0.02, 1.05, text, va="bottom", linespacing=1.35)
     unit_square(axis)
     return axis
@@ -134,6 +103,34 @@ def unit_square(axis: Axes) -> None:
     axis.spines.left.set_bounds(0, 1)
 
 
+def corp_diagram(axis: Axes, of: Corp) -> Axes:
+    """The isotonic fit of correctness over confidence, within the band where a calibrated model's fit would lie.
+
+    In the corner the Brier score of the predicted class, taken apart.
+    """
+    axis.fill_between(
+        of.band_at,
+        of.low,
+        of.high,
+        color=GREY,
+        alpha=0.6,
+        linewidth=0,
+        label=f"{100 * of.level:.0f} % of calibrated models' fits, at each point",
+    )
+    axis.plot([0, 1], [0, 1], "--", color="black", linewidth=0.8)
+    marker = "o" if len(of.confidence) == 1 else ""  # a line of one point is not seen
+    axis.plot(
+        of.confidence, of.recalibrated, color=BLUE, linewidth=1.6, label="accuracy by isotonic fit", marker=marker
+    )
+    text = (
+        f"MCB {of.mcb:.4f} (a calibrated model: {of.mcb_floor.mean:.4f})\n"
+        f"DSC {of.dsc:.4f}, UNC {of.unc:.4f}, Brier {of.score:.4f}"
+    )
+    axis.text(0.02, 1.05, text, va="bottom", fontsize=7, linespacing=1.4)
+    unit_square(axis)
+    return axis
+
+
 def density_strip(axis: Axes, edges: Floats, count: NDArray[np.int64]) -> Axes:
     """The share of samples in each bin of confidence, in percent."""
     shares = 100 * count / max(int(count.sum()), 1)
@@ -143,55 +140,62 @@ def density_strip(axis: Axes, edges: Floats, count: NDArray[np.int64]) -> Axes:
     return axis
 
 
-def reliability_figure(evaluations: Mapping[str, Evaluation]) -> Figure:
-    """A reliability diagram for each set of predictions, side by side, with the share of samples below each."""
-    return reliability_panels({name: Reliability.of(of.to_dict()) for name, of in evaluations.items()})
+def reliability_figure(evaluations: Mapping[str, Evaluation], *, title: str = "", remark: str = "") -> Figure:
+    """A reliability diagram for each set of predictions, side by side, with the share of samples below each.
+
+    Args:
+        evaluations: by the name of the predictions.
+        title: above all diagrams.
+        remark: below all diagrams.
+    """
+
+    def draw(top: Axes, strip: Axes, evaluation: Evaluation) -> None:
+        reliability_diagram(top, evaluation)
+        density_strip(strip, evaluation.bins.edges.cpu().numpy(), evaluation.bins.count.cpu().numpy())
+
+    return _panels(evaluations, draw, title, remark)
 
 
-def reliability_panels(found: Mapping[str, Reliability], *, title: str = "", remark: str = "") -> Figure:
-    """The same from what has been computed, with a title and a remark below."""
+def corp_panels(found: Mapping[str, Corp], *, title: str = "", remark: str = "") -> Figure:
+    """A diagram without bins for each set of predictions, with the share of samples below it."""
+
+    def draw(top: Axes, strip: Axes, diagram: Corp) -> None:
+        corp_diagram(top, diagram)
+        count, _ = np.histogram(diagram.confidence, CORP_STRIP, weights=diagram.count)
+        density_strip(strip, CORP_STRIP, count.astype(np.int64))
+
+    return _panels(found, draw, title, remark)
+
+
+@styled()
+def _panels(
+    found: Mapping[str, Diagram], draw: Callable[[Axes, Axes, Diagram], None], title: str, remark: str
+) -> Figure:
+    """Diagrams in rows of four, each with a strip below it, and one legend for all."""
     if not found:
-        raise ValueError("reliability_figure needs at least one evaluation")
-    with styled():
-        figure, panels = panel_grid(len(found), title=title)
-        for (top, strip), (name, of) in zip(panels, found.items(), strict=True):
-            reliability_diagram(top, of)
-            density_strip(strip, of.edges, of.count)
-            top.set_title(panel_title(name, of.num_samples, len(found)))
-        finish_panels(figure, panels, remark)
-    return figure
-
-
-def panel_grid(number: int, *, title: str = "") -> tuple[Figure, list[tuple[Axes, Axes]]]:
-    """A figure of diagrams in rows of four, each with a strip below it."""
-    columns = min(number, COLUMNS)
-    lines = -(-number // columns)
-    width = 4.2 if number == 1 else 2.65
+        raise ValueError("a reliability diagram needs at least one set of predictions")
+    alone, columns = len(found) == 1, min(len(found), COLUMNS)
+    lines = -(-len(found) // columns)
+    width = 4.2 if alone else 2.65
     figure = Figure(figsize=(width * columns + 0.4, (width + 1.2) * lines + 0.6), layout="constrained")
     axes = figure.subplots(2 * lines, columns, squeeze=False, height_ratios=[4, 1] * lines)
-    panels = [(axes[2 * (i // columns), i % columns], axes[2 * (i // columns) + 1, i % columns]) for i in range(number)]
-    for axis in set(axes.flat) - {axis for panel in panels for axis in panel}:
+    for axis in axes.flat:
         axis.set_visible(False)
     if title:
         figure.suptitle(plain(title), fontsize=10)
-    return figure, panels
-
-
-def panel_title(name: str, num_samples: int, panels: int) -> str:
-    """In lines that fit above a panel."""
-    number = f"N\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{num_samples:,}"
-    lines = textwrap.wrap(f"{name}, {number}", 34 if panels > 1 else 56)
-    return plain("\n".join(lines).replace("\N{NO-BREAK SPACE}", " "))
-
-
-def finish_panels(figure: Figure, panels: list[tuple[Axes, Axes]], remark: str = "") -> None:
-    """Labels where they are needed only, room for the text, and one legend for all."""
-    if len(panels) == 1:  # which is larger
-        panels[0][0].set_ylim(top=TOP_ALONE)
-    for i, (top, strip) in enumerate(panels):
+    for place, (name, diagram) in enumerate(found.items()):
+        line, column = divmod(place, columns)
+        top, strip = axes[2 * line : 2 * line + 2, column]
+        draw(top, strip, diagram)
+        # Spaces that do not break keep the number of samples in one line.
+        number = f"N\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{diagram.num_samples:,}"
+        text = "\n".join(textwrap.wrap(f"{name}, {number}", 56 if alone else 34))
+        top.set_title(plain(text.replace("\N{NO-BREAK SPACE}", " ")))
+        top.set_ylim(top=TOP_ALONE if alone else TOP)  # a single diagram is larger, and needs less room for its text
         top.tick_params(labelbottom=False)
-        if i % COLUMNS:
-            top.set_ylabel("")
-            strip.set_ylabel("")
-    handles, labels = panels[0][0].get_legend_handles_labels()
+        for axis in (top, strip):
+            axis.set_visible(True)
+            axis.set_ylabel(axis.get_ylabel() if column == 0 else "")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
     legend_below(figure, handles, labels, 4, remark)
+    return figure

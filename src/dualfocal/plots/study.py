@@ -11,16 +11,12 @@ if TYPE_CHECKING:
     from dualfocal.study import Summary
 
 
+@styled()
 def study_figure(summary: "Summary") -> Figure:
     """ECE and NLL of each entry of a study, as trained and after temperature scaling: a small dot is a seed.
 
     The grey mark is the floor of the ECE: what a perfectly calibrated model with such confidences would show by chance.
     """
-    with styled():
-        return _drawn(summary)
-
-
-def _drawn(summary: "Summary") -> Figure:
     entries = summary.study.entries
     figure = Figure(figsize=(9.5, 0.45 * len(entries) + 1.9), layout="constrained")
     places = np.arange(len(entries))[::-1]

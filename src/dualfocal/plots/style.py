@@ -8,7 +8,8 @@ import logging
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,21 +73,16 @@ LOOKS: dict[str, Look] = {
     "ada_dual_focal": Look(VERMILION, (0, (3, 1)), "*", "oo"),
     "kde_xe": Look(DARK_GREY, (0, (3, 1, 1, 1, 1, 1)), "d", "**"),
 }
-OTHERS = (*LOOKS.values(),)
 
 
-def look_of(method: str, place: int = 0) -> Look:
-    """The look of a loss; of any other name one by its place among its likes.
+def look_of(name: str, place: int = 0, looks: Mapping[str, Look] | None = None) -> Look:
+    """The look in ``looks`` of this name, else of the loss of this name, else one chosen by its place in the figure.
 
     >>> look_of("dual_focal").colour, look_of("mine", 3).marker
     ('#D55E00', '^')
     """
-    return LOOKS.get(method, OTHERS[place % len(OTHERS)])
-
-
-def look_among(name: str, place: int, looks: Mapping[str, Look] | None) -> Look:
-    """The look that is given for a name; else that of a loss of this name, or one by its place."""
-    return looks[name] if looks is not None and name in looks else look_of(name, place)
+    by_place = list(LOOKS.values())[place % len(LOOKS)]
+    return (looks or {}).get(name) or LOOKS.get(name, by_place)
 
 
 def varied(look: Look, place: int) -> Look:
@@ -96,18 +92,11 @@ def varied(look: Look, place: int) -> Look:
     >>> first == look_of("dual_focal"), second.colour == first.colour, second.line == first.line
     (True, True, False)
     """
-    if place == 0:
-        return look
-    others = [other for other in OTHERS if other.line != look.line]
-    other = others[(place - 1) % len(others)]
-    return Look(look.colour, other.line, other.marker, other.hatch)
+    others = [other for other in LOOKS.values() if other.line != look.line]
+    return replace(others[(place - 1) % len(others)], colour=look.colour) if place else look
 
 
-@contextmanager
-def styled() -> Iterator[None]:
-    """Draw in this style; what matplotlib had set before is back afterwards."""
-    with matplotlib.rc_context(STYLE):
-        yield
+styled = partial(matplotlib.rc_context, STYLE)  # draw in this style; previous settings are restored afterwards
 
 
 def plain(name: str) -> str:
@@ -142,19 +131,14 @@ def one_axis(
         legend: of what is labelled, to the right.
     """
     with styled():
-        figure = Figure(figsize=(6.2 if legend else 5.2, 3.4 if rows is None else 0.42 * rows + 1.2))
-        figure.set_layout_engine("constrained")
+        height = 3.4 if rows is None else 0.42 * rows + 1.2
+        figure = Figure(figsize=(6.2 if legend else 5.2, height), layout="constrained")
         axis = figure.subplots()
         yield figure, axis
         axis.set_title(plain(title))
-        note(figure, remark)
+        figure.supxlabel(wrapped(remark, figure), fontsize=7.5, color=DARK_GREY)
         if legend:
             figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper", frameon=False, handlelength=3.2)
-
-
-def note(figure: Figure, text: str) -> None:
-    """A small line below a figure, that says what cannot be seen in it."""
-    figure.supxlabel(plain(wrapped(text, figure.get_figwidth())), fontsize=7.5, color=DARK_GREY)
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int, remark: str = "") -> None:
@@ -162,21 +146,22 @@ def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], 
 
     It has at most as many columns as asked for, and as fit.
     """
-    look: dict[str, Any] = {"frameon": False, "columnspacing": 1.6, "handlelength": 2.4}
-    legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, **look)
+    look: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "columnspacing": 1.6, "handlelength": 2.4}
+    legend = figure.legend(handles, labels, ncols=columns, **look)
     while columns > 1 and legend.get_window_extent().width > figure.bbox.width:
         columns -= 1
         legend.remove()
-        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, **look)
+        legend = figure.legend(handles, labels, ncols=columns, **look)
     if remark:
         # As its title: beside a legend outside the axes the layout makes no room for a text of its own.
-        legend.set_title(plain(wrapped(remark, figure.get_figwidth())), FontProperties(size=7.5))
+        legend.set_title(wrapped(remark, figure), FontProperties(size=7.5))
         legend.get_title().set_color(DARK_GREY)
 
 
-def wrapped(remark: str, width: float) -> str:
-    """A small text in lines that fit into a figure of this width, in inches; its own lines stay."""
-    return "\n".join(textwrap.fill(line, max(20, int(15.5 * width))) for line in remark.splitlines())
+def wrapped(remark: str, figure: Figure) -> str:
+    """A remark in small print, wrapped to the width of the figure; line breaks in the remark stay."""
+    width = max(20, int(15.5 * figure.get_figwidth()))
+    return plain("\n".join(textwrap.fill(line, width) for line in remark.splitlines()))
 
 
 def save(figure: Figure, path: Path, *, dpi: float = DPI) -> None:
@@ -190,20 +175,15 @@ def save(figure: Figure, path: Path, *, dpi: float = DPI) -> None:
     suffix = path.suffix.lower()
     if suffix not in METADATA:
         raise ValueError(f"a figure's file must end in {', '.join(METADATA)}; got {str(path)!r}")
-    with atomic_path(path) as temporary, styled(), _quiet_fonts():
+    fonts = logging.getLogger(
+        "fontTools"
+    )  # it warns of oddities of a font that goes into a PDF: nobody can act on them
+    level = fonts.level
+    with atomic_path(path) as temporary, styled():
+        fonts.setLevel(logging.ERROR)
         try:
             figure.savefig(temporary, format=suffix[1:], dpi=dpi, metadata=METADATA[suffix])
         except OSError as error:
             raise ValueError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-@contextmanager
-def _quiet_fonts() -> Iterator[None]:
-    """Without fontTools's warnings of what is odd in a font when it goes into a PDF: nobody can act on them."""
-    logger = logging.getLogger("fontTools")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+        finally:
+            fonts.setLevel(level)

@@ -2,10 +2,9 @@
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dualfocal.plots.style import BLUE, GREY, VERMILION, styled
+from dualfocal.plots.style import BLUE, GREY, VERMILION, styled, tidy
 from dualfocal.theory import FIGURE_1, phi, regions
 
 
@@ -13,17 +12,11 @@ from dualfocal.theory import FIGURE_1, phi, regions
 def phi_figure(gamma: float = FIGURE_1[0], c: float = FIGURE_1[1]) -> Figure:
     """Figure 1 of the paper, for any gamma > 0 and 0 <= C < 1: phi of both losses and the regions it derives."""
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
-    axis = draw_phi(figure.subplots(), gamma, c)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-    return figure
-
-
-def draw_phi(axis: Axes, gamma: float, c: float) -> Axes:
-    """phi over q_m; grey where no q_m can lie, as it is above C and q_m + C <= 1."""
+    axis = figure.subplots()
     found = regions(gamma, c)
     v = torch.linspace(0, 1, 1001, dtype=torch.float64)
     focal, dual = phi(v, gamma).numpy(), phi(v, gamma, c).numpy()
-    low, high = found.possible
+    low, high = found.possible  # q_m lies above C, and q_m + C <= 1
     bands = [(0.0, low), (high, 1.0)] if low < high else [(0.0, 1.0)]
     for place, band in enumerate(bands):
         axis.axvspan(*band, color=GREY, alpha=0.3, linewidth=0, label="" if place else "no $q_m$ lies here")
@@ -60,5 +53,6 @@ def draw_phi(axis: Axes, gamma: float, c: float) -> Axes:
     axis.set_ylabel(r"$\phi(q_m)$")
     axis.set_yticks([tick for tick in axis.get_yticks() if 0 <= tick <= 1.12 * top])  # phi is positive
     axis.set_title(rf"$\gamma = {gamma:g}$, $q_j = {c:g}$: region smaller by $v^{{uc}} - v' = {found.reduction:.3f}$")
-    axis.spines[["top", "right"]].set_visible(False)
-    return axis
+    tidy(axis)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    return figure

@@ -3,16 +3,16 @@
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from dualfocal.plots.style import GREY, Look, look_among, plain, tidy
+from dualfocal.plots.style import GREY, Look, look_of, plain, tidy
 
 Floats = NDArray[np.float64]
 
-SMOOTHING = 0.5
 MARKS = 6  # on a line
 LONGEST_LABEL = 26  # characters of a line in the legend
 
@@ -30,18 +30,13 @@ class Curve:
             raise ValueError(f"seeds must have equally many epochs, got {', '.join(str(len(of)) for of in self.seeds)}")
 
 
-def exponential_average(values: Iterable[float], smoothing: float = SMOOTHING) -> Floats:
-    """s_1 = x_1, then s_t = smoothing * s_(t-1) + (1 - smoothing) * x_t: the first value is not averaged with 0.
+def exponential_average(values: Iterable[float]) -> Floats:
+    """s_1 = x_1, then s_t = (s_(t-1) + x_t) / 2, as in the paper: the first value is not averaged with 0.
 
     >>> exponential_average([1.0, 0.0, 0.0])
     array([1.  , 0.5 , 0.25])
     """
-    if not 0 <= smoothing < 1:
-        raise ValueError(f"smoothing must be at least 0 and below 1, got {smoothing!r}")
-    smooth: list[float] = []
-    for value in values:
-        smooth.append(smoothing * smooth[-1] + (1 - smoothing) * value if smooth else value)
-    return np.array(smooth)
+    return np.array([*accumulate(values, lambda average, value: 0.5 * average + 0.5 * value)], dtype=np.float64)
 
 
 def ece_over_training(
@@ -50,7 +45,6 @@ def ece_over_training(
     looks: Mapping[str, Look] | None = None,
     *,
     part: str = "test",
-    smoothing: float = SMOOTHING,
     floors: Sequence[float] = (),
 ) -> Axes:
     """ECE of each method over the epochs, smoothed seed by seed, then averaged; a band from lowest to highest seed.
@@ -60,15 +54,14 @@ def ece_over_training(
         curves: ECE by method, fractions.
         looks: of the methods.
         part: of the data, as the label names it.
-        smoothing: of :func:`exponential_average`; the paper's is 0.5.
         floors: ECE of calibrated models like those of the last epoch; a grey band from the lowest to the highest.
     """
     if floors:
         low, high = 100 * min(floors), 100 * max(floors)
         axis.axhspan(low, high, color=GREY, alpha=0.5, linewidth=2, label="calibrated models, last epoch")
     for place, (name, curve) in enumerate(curves.items()):
-        look = look_among(name, place, looks)
-        smooth = 100 * np.array([exponential_average(seed, smoothing) for seed in curve.seeds])  # (seeds, epochs)
+        look = look_of(name, place, looks)
+        smooth = 100 * np.array([exponential_average(seed) for seed in curve.seeds])  # (seeds, epochs)
         epochs = np.arange(1, smooth.shape[1] + 1)
         every = max(1, len(epochs) // MARKS)
         if len(smooth) > 1:

@@ -1,17 +1,28 @@
-"""Calibration class by class, worst first: how far each lies beyond what chance explains, all classes considered."""
+"""Calibration class by class, worst first: how far each lies beyond what chance explains, all classes considered.
+
+If every confidence holds, the number of right predictions among n samples with confidences p_1, ..., p_n has a
+Poisson-binomial distribution: exact also for a class with three predictions, where a normal distribution would call
+each mistake a finding.
+"""
 
 import math
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.special import gammaln, xlog1py, xlogy
 from torch import Tensor
 
-from dualfocal.report.chance import TIE, chance_bound
 from dualfocal.report.subjects import Subject
 from dualfocal.report.tables import MINUS, Cell, Table, column, number
 
 MOST_ROWS = 2500  # of all tables of classes on a page together
 ALARMS = 0.05  # of calibrated models, the share that may have a class beyond chance
+GROUPS = 64  # of neighbours in confidence, which count as equal: fewer samples are all by themselves
+WIDE, MORE = 9.0, 40.0  # standard deviations, and samples, around a group's mean: beyond lies less than 1e-15
+TIE = 1e-9  # distances this close are the same but for rounding
+
+Vector = NDArray[np.float64]
 
 
 def class_table(subject: Subject, most: int) -> tuple[Table, str]:
@@ -20,7 +31,8 @@ def class_table(subject: Subject, most: int) -> tuple[Table, str]:
     assert seen.classes is not None
     confidence = seen.uncertainty.reciprocal()
     count, right, sums = (
-        _by_class(predicted, of, num_classes) for of in (torch.ones_like(confidence), seen.right, confidence)
+        torch.bincount(predicted, weights.double(), num_classes)
+        for weights in (torch.ones_like(confidence), seen.right, confidence)
     )
     bound, p_value = class_chances(predicted, confidence, right)
     excess = (sums - right).abs() - bound
@@ -60,11 +72,57 @@ def class_chances(predicted: Tensor, confidence: Tensor, right: Tensor) -> tuple
     num_classes, order = len(right), predicted.argsort(stable=True)
     parts = np.split(confidence[order].numpy(), torch.bincount(predicted, minlength=num_classes).cumsum(0)[:-1].numpy())
     level = 1 - ALARMS / sum(len(part) > 0 for part in parts)
-    found = [
+    bounds = [
         chance_bound(part, float(right[c]), level) if len(part) else (math.nan, 1.0) for c, part in enumerate(parts)
     ]
-    bound, p_value = torch.tensor(found, dtype=torch.float64).T
+    bound, p_value = torch.tensor(bounds, dtype=torch.float64).T
     return bound, p_value
+
+
+def distribution(confidence: Vector) -> tuple[int, Vector]:
+    """The Poisson-binomial distribution: the least number that is right, and the probability of each from there on.
+
+    >>> distribution(np.array([0.5, 0.5]))
+    (0, array([0.25, 0.5 , 0.25]))
+    """
+    least, masses = 0, np.ones(1)
+    for group in np.array_split(np.sort(confidence), min(len(confidence), GROUPS)):
+        low, own = _binomial(len(group), float(group.mean()))
+        least += low
+        masses = np.convolve(masses, own)
+    return least, masses
+
+
+def _binomial(n: int, p: float) -> tuple[int, Vector]:
+    if n == 1:
+        return 0, np.array([1 - p, p])
+    half = WIDE * np.sqrt(n * p * (1 - p)) + MORE
+    low, high = max(0, int(n * p - half)), min(n, int(n * p + half) + 1)
+    k = np.arange(low, high + 1)
+    ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+    return low, np.exp(ways + xlogy(k, p) + xlog1py(n - k, -p))
+
+
+def chance_bound(confidence: Vector, right: float, level: float) -> tuple[float, float]:
+    """What chance explains: of |number right - sum of confidences|, the bound that it keeps with ``level``.
+
+    Args:
+        confidence: of each sample, at least one.
+        right: how many are right.
+        level: probability of staying within the bound, at least.
+
+    Returns:
+        The bound, and the p-value of the number seen.
+    """
+    least, masses = distribution(confidence)
+    distance = np.abs(least + np.arange(len(masses)) - confidence.sum())
+    order = np.argsort(-distance)
+    beyond = np.cumsum(masses[order])  # probability of lying as far as this, or further
+    seen = float(masses[distance >= abs(right - confidence.sum()) - TIE].sum())
+    # The largest distances are left out while together they are as rare as they should be.
+    left_out = int(np.searchsorted(beyond, 1 - level, side="right"))
+    bound = float(distance[order[min(left_out, len(order) - 1)]])
+    return bound, min(seen, 1.0)
 
 
 def _note(subject: Subject, predicted: int, shown: int) -> str:
@@ -80,7 +138,3 @@ def _note(subject: Subject, predicted: int, shown: int) -> str:
         "Classes within chance follow by p-value."
     )
     return " ".join(notes)
-
-
-def _by_class(of_class: Tensor, values: Tensor, num_classes: int) -> Tensor:
-    return torch.zeros(num_classes, dtype=torch.float64).index_add_(0, of_class, values.double())

@@ -79,7 +79,7 @@ def embed(
         seed: of the choice of samples.
     """
     assert seen.nll is not None
-    n, num_classes = len(rows), rows.num_classes
+    n = len(rows)
     temperatures = tuple(sorted({*GRID, *([] if fitted is None else [fitted])}))
     whole, reduced = _whole(rows), len(temperatures) + 3 + EXACT  # numbers for a sample
     few = n * whole * BYTES > limit and reduced < whole and not rows.positive
@@ -108,7 +108,7 @@ def embed(
         input=rows.input,
         count=count,
         total=n,
-        num_classes=num_classes,
+        num_classes=rows.num_classes,
         positive=rows.positive,
         exact=exact,
         edge_bits=SIGNIFICANT[rows.dtype],

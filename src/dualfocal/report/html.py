@@ -21,9 +21,8 @@ from dualfocal._files import atomic_path, check_place
 from dualfocal.report import classes, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
 from dualfocal.report.embedded import OCTAVES, STEPS, Embedded, deal, embed
-from dualfocal.report.mistakes import describe_mistakes
+from dualfocal.report.images import RunData, describe_mistakes
 from dualfocal.report.naming import shortened
-from dualfocal.report.run_data import RunData
 from dualfocal.report.subjects import Reading, Subject, load_subjects
 
 MOST_BYTES = 3_900_000  # of a page: under 4 MB, to go by mail
@@ -73,47 +72,23 @@ def write_report(
     if out.suffix.lower() not in (".html", ".htm"):  # so that nothing else is ever written over
         raise ValueError(f"a report must be called .html or .htm, got {out.name!r}")
     check_place(out)
-    page = make_report(
-        [Path(path) for path in inputs],
-        title=title,
-        calibrators=calibrators,
-        reading=reading or Reading(),
-        data_root=None if data_root is None else Path(data_root),
-        progress=progress or (lambda share, what: None),
-    )
-    content = page.encode("utf-8", "replace")
-    with atomic_path(out) as temporary:
-        temporary.write_bytes(content)
-    return len(content)
-
-
-def make_report(
-    inputs: Sequence[Path],
-    *,
-    title: str | None,
-    calibrators: Sequence[str],
-    reading: Reading,
-    data_root: Path | None,
-    progress: Progress,
-) -> str:
-    """The text of the page, see :func:`write_report`."""
-    progress(0.0, "reading")
-    run_data = RunData(data_root, reading)
-    subjects = [run_data.named(subject) for subject in load_subjects(inputs, reading)]
+    reading = reading or Reading()
+    tell = progress or (lambda share, what: None)
+    tell(0.0, "reading")
+    run_data = RunData(None if data_root is None else Path(data_root), reading)
+    subjects = [run_data.named(subject) for subject in load_subjects([Path(path) for path in inputs], reading)]
     found = []
     for i, subject in enumerate(subjects):
 
-        def tell(share: float, done: int = i) -> None:
-            progress(0.1 + 0.8 * (done + share) / len(subjects), f"calibrating {subjects[done].name}")
+        def tell_fit(share: float, done: int = i) -> None:
+            tell(0.1 + 0.8 * (done + share) / len(subjects), f"calibrating {subjects[done].name}")
 
-        found.append(calibrate(subject, calibrators, reading, tell))
-    progress(0.9, "writing")
-    title = shortened(
-        title or f"Calibration of {subjects[0].name if len(subjects) == 1 else f'{len(subjects)} models'}"
-    )
-    contents = _contents(title, subjects, found, reading, run_data)
+        found.append(calibrate(subject, calibrators, reading, tell_fit))
+    tell(0.9, "writing")
+    name = subjects[0].name if len(subjects) == 1 else f"{len(subjects)} models"
+    contents = _contents(shortened(title or f"Calibration of {name}"), subjects, found, reading, run_data)
     # What is written so far has its size; the rest of the page is for the numbers that it computes from.
-    room = MOST_BYTES - len(_page(title, subjects, contents, []).encode("utf-8", "replace"))
+    room = MOST_BYTES - len(_page(subjects, contents, []))
     limits = deal([subject.rows for subject in subjects], room - DESCRIPTION * len(subjects))
     blocks = [
         embed(subject.rows, subject.seen, subject.predicted, limit, fitted=of.temperature, seed=reading.seed)
@@ -121,14 +96,17 @@ def make_report(
     ]
     for record, block in zip(contents["runs"], blocks, strict=True):
         record["data"] = block.describe()
-    return _page(title, subjects, contents, blocks)
+    page = _page(subjects, contents, blocks)
+    with atomic_path(out) as temporary:
+        temporary.write_bytes(page)
+    return len(page)
 
 
 def _contents(
     title: str, subjects: list[Subject], found: list[Calibration], reading: Reading, run_data: RunData
 ) -> dict[str, Any]:
     """Everything the page shows, but for the numbers it computes from."""
-    mistakes, images = describe_mistakes(subjects, reading, run_data)
+    mistakes, images = describe_mistakes(subjects, run_data)
     class_rows = max(10, classes.MOST_ROWS // len(subjects))
     points = provenance.MOST_POINTS // len(subjects)
     positive = subjects[0].rows.positive  # of all of them, or of none: it follows from the options
@@ -181,15 +159,15 @@ def headline(subjects: Sequence[Subject]) -> str:
     """The finding: of one model its verdict, of several how many are found miscalibrated."""
     if len(subjects) == 1:
         return subjects[0].evaluation.verdict()
-    found = [subject.evaluation.inference for subject in subjects]
-    count = sum(inference is not None and inference.p_value <= 0.05 for inference in found)
+    inferences = [subject.evaluation.inference for subject in subjects]
+    count = sum(inference is not None and inference.p_value <= 0.05 for inference in inferences)
     return (
         f"{count} of {len(subjects)} models are found miscalibrated at 5 % (p-values not adjusted for their number); "
         "the verdict on each is below."
     )
 
 
-def _page(title: str, subjects: list[Subject], contents: dict[str, Any], blocks: list[Embedded]) -> str:
+def _page(subjects: list[Subject], contents: dict[str, Any], blocks: list[Embedded]) -> bytes:
     asked = contents["settings"]
     scripts = [_resource(name) for name in SCRIPTS]
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
@@ -199,7 +177,7 @@ def _page(title: str, subjects: list[Subject], contents: dict[str, Any], blocks:
     )
     parts = {
         "policy": html.escape(policy),
-        "title": html.escape(title),
+        "title": html.escape(contents["title"]),
         "headline": html.escape(headline(subjects)),
         "settings": f"{asked['numBins']} bins, intervals of {100 * asked['level']:.4g} %, seed {asked['seed']}",
         "style": _resource("style.css"),
@@ -210,7 +188,8 @@ def _page(title: str, subjects: list[Subject], contents: dict[str, Any], blocks:
         "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
     }
     # One pass, so that nothing within a part is taken for a place to fill in.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _resource("template.html"))
+    page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _resource("template.html"))
+    return page.encode("utf-8", "replace")  # a lone surrogate, of a file name perhaps, has no UTF-8
 
 
 def as_inert_json(contents: object) -> str:
@@ -222,7 +201,7 @@ def as_inert_json(contents: object) -> str:
     text = json.dumps(contents, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return text.encode("utf-8", "replace").decode()  # a lone surrogate, of a file name perhaps, has no UTF-8
+    return text
 
 
 def _digest(script: str) -> str:

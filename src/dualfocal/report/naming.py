@@ -4,6 +4,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from itertools import chain, count
 from pathlib import Path
 
 LONGEST_NAME = 60  # characters
@@ -44,14 +45,11 @@ def distinct(names: Iterable[str]) -> tuple[str, ...]:
     >>> distinct(["a", "b", "a", "a (2)"])
     ('a', 'b', 'a (2)', 'a (2) (2)')
     """
-    found: dict[str, None] = {}
+    unique: dict[str, None] = {}
     for name in names:
-        unique, number = name, 1
-        while unique in found:
-            number += 1
-            unique = f"{name} ({number})"
-        found[unique] = None
-    return tuple(found)
+        numbered = (f"{name} ({number})" for number in count(2))
+        unique[next(candidate for candidate in chain([name], numbered) if candidate not in unique)] = None
+    return tuple(unique)
 
 
 def input_names(paths: Sequence[Path]) -> tuple[str, ...]:

@@ -55,14 +55,6 @@ class Reading:
         """The predictions as rows, without the ignored ones."""
         return as_rows(data.values, data.target, input=data.input, ignore_index=self.ignore_index, binary=self.binary)
 
-    def evaluate(self, rows: Rows, seen: Scan) -> Evaluation:
-        """Every metric, with what it can bear."""
-        return evaluate_rows(rows, seen, self.num_bins, inference=True, level=self.level, seed=self.seed)
-
-    def scan(self, rows: Rows) -> Scan:
-        """What every table of a report starts from."""
-        return scan(rows, num_bins=self.num_bins, scores=True, classwise=True)
-
 
 @dataclass(frozen=True, eq=False)
 class Subject:
@@ -88,9 +80,8 @@ class Subject:
     @cached_property
     def predicted(self) -> Tensor:
         """The predicted class of each row: the first of the largest."""
-        values = self.rows.values
-        largest = values.amax(1, keepdim=True)
-        return (values == largest).int().argmax(1)  # of 0 and 1, equal ones: torch gives the first
+        largest = self.rows.values.amax(1, keepdim=True)
+        return (self.rows.values == largest).int().argmax(1)  # of 0 and 1, equal ones: torch gives the first
 
     def part(self, reading: Reading) -> str:
         """Of a run folder, which part it is."""
@@ -108,13 +99,13 @@ def find_inputs(paths: Sequence[Path]) -> tuple[list[Path], list[Run]]:
         if not path.is_dir() or Run(path).exists or Run(path).has_predictions:
             inputs.append(path)
             continue
-        runs = find_runs(path)
-        finished = [run.path for run in runs if run.state == "finished"]
+        states = [(run, run.state) for run in find_runs(path)]
+        finished = [run.path for run, state in states if state == "finished"]
         if not finished:
-            held = f"the {len(runs)} in it are not" if runs else "there is none in it"
+            held = f"the {len(states)} in it are not" if states else "there is none in it"
             raise ValueError(f"{path}: must be a file, a run folder or a folder of finished runs, but {held}")
         inputs += finished
-        unfinished += [run for run in runs if run.path not in finished]
+        unfinished += [run for run, state in states if state != "finished"]
     return inputs, unfinished
 
 
@@ -135,10 +126,12 @@ def load_subjects(paths: Sequence[Path], reading: Reading) -> list[Subject]:
         data = reading.load(path)
         try:
             rows = reading.rows(data)
-            seen = reading.scan(rows)
-            found = reading.evaluate(rows, seen)
+            seen = scan(rows, num_bins=reading.num_bins, scores=True, classwise=True)
+            evaluation = evaluate_rows(
+                rows, seen, reading.num_bins, inference=True, level=reading.level, seed=reading.seed
+            )
         except (ValueError, IndexError) as error:
             raise ValueError(f"{path}: {error}") from error
         run = Run(path) if Run(path).exists else None
-        subjects.append(Subject(name, path, data, rows, seen, found, run))
+        subjects.append(Subject(name, path, data, rows, seen, evaluation, run))
     return subjects
