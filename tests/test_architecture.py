@@ -72,3 +72,24 @@ def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_names_what_the_registries_hold() -> None:
+    from dualfocal.calibrators import CALIBRATORS
+    from dualfocal.cli import _names
+    from dualfocal.losses import LOSSES
+    from dualfocal.paper.figures import FIGURES
+    from dualfocal.paper.reproduce import FIELDS
+    from dualfocal.study import PAPER_LOSSES
+    from dualfocal.study.gammas import CRITERIA
+    from dualfocal.theory import FIGURE_1
+    from dualfocal.train.presets import PRESETS
+
+    assert tuple(CALIBRATORS) == _names.CALIBRATORS
+    assert tuple(LOSSES) == _names.LOSSES
+    assert _names.PAPER_LOSSES == PAPER_LOSSES
+    assert tuple(PRESETS) == _names.PRESETS
+    assert _names.CRITERIA == CRITERIA
+    assert tuple(FIGURES) == _names.FIGURES
+    assert tuple(FIELDS) == _names.FIELDS
+    assert _names.FIGURE_1 == FIGURE_1

@@ -14,9 +14,9 @@ from dualfocal.calibrators import load_calibrator, make_calibrator
 from dualfocal.metrics import evaluate
 from dualfocal.predictions import load_predictions
 from dualfocal.report.calibrated import calibrate
-from dualfocal.report.subjects import Reading, load_subjects
+from dualfocal.report.subjects import load_subjects
 from dualfocal.runs import Run
-from dualfocal.runs.source import load_file_or_run
+from dualfocal.runs.source import Reading
 from dualfocal.train import train
 from dualfocal.train.presets import preset
 
@@ -267,7 +267,7 @@ def test_predictions_that_are_damaged(run, refused, command):
 
 
 def test_the_class_names_of_the_data_stay_with_the_predictions(run, pets):
-    assert load_file_or_run(pets, split="val").class_names == ("cat", "dog", "emu")
+    assert Reading(split="val").load(pets).class_names == ("cat", "dog", "emu")
     run("calibrate", "pets", "--out", "cal.safetensors")
     assert load_calibrator("cal.safetensors").class_names == ("cat", "dog", "emu")
     run("apply", "cal.safetensors", "pets", "--out", "scaled.csv")
@@ -275,7 +275,7 @@ def test_the_class_names_of_the_data_stay_with_the_predictions(run, pets):
         headings, *rows = csv.reader(file)
     assert headings == ["logit_cat", "logit_dog", "logit_emu", "target"]
     names = ("cat", "dog", "emu")
-    assert [row[-1] for row in rows] == [names[i] for i in load_file_or_run(pets, split="test").target.tolist()]
+    assert [row[-1] for row in rows] == [names[i] for i in Reading(split="test").load(pets).target.tolist()]
 
 
 def test_runs_of_other_classes_are_not_compared(refused, pets, made):

@@ -11,7 +11,7 @@ from browser import HOSTILE, running
 
 from dualfocal.report import html
 from dualfocal.report.html import write_report
-from dualfocal.report.subjects import Reading
+from dualfocal.runs.source import Reading
 from dualfocal.train import outcome, train
 from dualfocal.train.presets import preset
 

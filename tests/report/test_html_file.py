@@ -12,7 +12,7 @@ from browser import contents_of, opened, read
 from dualfocal import metrics
 from dualfocal.report import html
 from dualfocal.report.html import write_report
-from dualfocal.report.subjects import Reading
+from dualfocal.runs.source import Reading
 
 RNG = np.random.default_rng(0)
 LOGITS = 2 * RNG.normal(size=(400, 5))

@@ -9,7 +9,7 @@ from browser import contents_of
 
 from dualfocal.report.classes import GROUPS, chance_bound, class_chances, distribution
 from dualfocal.report.html import write_report
-from dualfocal.report.subjects import Reading
+from dualfocal.runs.source import Reading
 
 
 def by_hand(confidence: np.ndarray) -> np.ndarray:

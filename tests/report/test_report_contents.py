@@ -18,8 +18,8 @@ from dualfocal.calibrators import compare_calibrators, make_calibrator
 from dualfocal.data import load_data
 from dualfocal.report import html, provenance
 from dualfocal.report.html import write_report
-from dualfocal.report.subjects import Reading
 from dualfocal.runs import Run
+from dualfocal.runs.source import Reading
 
 PAGE = Path(html.__file__).parent / "page"
 

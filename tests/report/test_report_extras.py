@@ -15,8 +15,9 @@ from dualfocal import metrics
 from dualfocal.calibrators import compare_calibrators, make_calibrator
 from dualfocal.metrics.comparison import Difference
 from dualfocal.report.html import write_report
-from dualfocal.report.subjects import Reading, find_inputs, load_subjects
+from dualfocal.report.subjects import find_inputs, load_subjects
 from dualfocal.runs import Run
+from dualfocal.runs.source import Reading
 
 
 @pytest.fixture

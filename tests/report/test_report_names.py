@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from dualfocal.report.html import write_report
 from dualfocal.report.naming import distinct, input_names, plain, shortened, without_folders
-from dualfocal.report.subjects import Reading, load_subjects
+from dualfocal.report.subjects import load_subjects
+from dualfocal.runs.source import Reading
 
 
 def test_names_are_as_short_as_they_can_be():

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from dualfocal.predictions import PredictionsError
 from dualfocal.runs import Run
 from dualfocal.runs.layout import PREDICTIONS, RECIPE
-from dualfocal.runs.source import load_file_or_run
+from dualfocal.runs.source import Reading
 
 LOGITS = {part: torch.arange(6.0).reshape(2, 3) + k for k, part in enumerate(("val", "test"))}
 TARGET = torch.tensor([2, 0])
@@ -24,27 +24,26 @@ def folder(tmp_path) -> Path:
 
 def test_a_run_folder_has_a_default_split_and_its_file_has_none(folder):
     for part, values in LOGITS.items():
-        assert torch.equal(load_file_or_run(folder, run_split=part).values, values)
-        assert torch.equal(load_file_or_run(str(folder), run_split="test", split=part).values, values)
+        assert torch.equal(Reading().load(folder, run_split=part).values, values)
+        assert torch.equal(Reading(split=part).load(folder).values, values)
         assert torch.equal(Run(folder).predictions(part)[0], values)
-    for path, options in ((folder, {}), (folder / PREDICTIONS, {"run_split": "test"})):
-        with pytest.raises(PredictionsError, match=r"holds several splits \(test, val\): say which with --split"):
-            load_file_or_run(path, **options)
+    with pytest.raises(PredictionsError, match=r"holds several splits \(test, val\): say which with --split"):
+        Reading().load(folder / PREDICTIONS)
 
 
 def test_a_default_split_is_for_names_with_splits(tmp_path):
     save_file({"logits": LOGITS["val"], "target": TARGET}, tmp_path / PREDICTIONS)
-    data = load_file_or_run(tmp_path, run_split="test")
+    data = Reading().load(tmp_path)
     assert torch.equal(data.values, LOGITS["val"])
     assert torch.equal(data.target, TARGET)
     assert data.path == tmp_path / PREDICTIONS
 
 
 def test_folders_without_predictions(tmp_path):
-    for load in (load_file_or_run, lambda path: Run(path).predictions()):
+    for load in (Reading().load, lambda path: Run(path).predictions()):
         with pytest.raises(PredictionsError, match=f"is no run folder, there is no {PREDICTIONS} in it"):
             load(tmp_path)
     (tmp_path / RECIPE).write_text("{}")
-    for load in (load_file_or_run, lambda path: Run(path).predictions()):
+    for load in (Reading().load, lambda path: Run(path).predictions()):
         with pytest.raises(PredictionsError, match="this run is not finished, it has no predictions yet"):
             load(tmp_path)

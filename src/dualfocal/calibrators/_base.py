@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from dualfocal._checks import check_choice, compute_dtype, wide_dtype
+from dualfocal._checks import check_choice
+from dualfocal._tensors import compute_dtype, wide_dtype
 from dualfocal.calibrators._passes import tile_parts
 from dualfocal.calibrators.inputs import NAMES, FittedOn, Offset, digest, kind_of, log_probs, zero_values
 from dualfocal.calibrators.notes import Note

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._checks import wide_dtype
+from dualfocal._tensors import wide_dtype
 from dualfocal.calibrators._passes import Shifted, exponent_floor
 from dualfocal.metrics.bins import ONE, Binner, equal_edges, scatter_sum
 from dualfocal.metrics.rows import Rows

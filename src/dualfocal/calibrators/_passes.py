@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from dualfocal._checks import compute_dtype, wide_dtype
+from dualfocal._tensors import compute_dtype, wide_dtype
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import FEW_CLASSES, check_logits
 

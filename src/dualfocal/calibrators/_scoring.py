@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from dualfocal._checks import compute_dtype
+from dualfocal._tensors import compute_dtype
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators.notes import Note, merge_folds
 from dualfocal.calibrators.temperature import TemperatureScaling

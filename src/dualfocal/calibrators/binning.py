@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_count, check_number, wide_dtype
+from dualfocal._checks import check_choice, check_count
+from dualfocal._tensors import check_number, wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._passes import tile_parts
 from dualfocal.calibrators.inputs import Offset

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dualfocal._checks import compute_dtype
+from dualfocal._tensors import compute_dtype
 from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor
 
 TINY = torch.finfo(torch.float32).tiny

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dualfocal._checks import wide_dtype
+from dualfocal._tensors import wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import tile_parts

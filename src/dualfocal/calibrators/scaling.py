@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_number, wide_dtype
+from dualfocal._tensors import check_number, wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._logistic import Problem
 from dualfocal.calibrators._passes import Shifted, tile_parts

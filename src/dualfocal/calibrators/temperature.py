@@ -7,7 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_count, wide_dtype
+from dualfocal._checks import check_choice, check_count
+from dualfocal._tensors import wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._ece_grid import search_grid
 from dualfocal.calibrators._newton import Minimum, minimise

@@ -8,6 +8,7 @@ import warnings
 import typer
 
 from dualfocal import __version__
+from dualfocal.cli._common import BAD_INPUT
 from dualfocal.cli.calibrate import apply, calibrate
 from dualfocal.cli.compare import compare
 from dualfocal.cli.data import app as data
@@ -19,7 +20,6 @@ from dualfocal.cli.train import runs, train
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -61,11 +61,13 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except Exception as error:
-        # Usage errors of typer, of any version, can say what is wrong; what cannot is a defect and keeps its traceback.
-        if not hasattr(error, "format_message"):
+        # Usage errors of typer, of any version, have a message of their own; a defect keeps its traceback.
+        usage = hasattr(error, "format_message")
+        if not usage and not isinstance(error, BAD_INPUT):
             raise
-        if message := " ".join(error.format_message().split()):
-            print(f"dualfocal: {message}", file=sys.stderr)
+        message = error.format_message() if usage else str(error)  # type: ignore[attr-defined]
+        if message:
+            print(f"dualfocal: {' '.join(message.split())}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         code = 130

@@ -1,17 +1,19 @@
 """What the commands share: options, tables, and bad input that ends in one line."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.progress import Progress
 from rich.text import Text
 
 from dualfocal._files import check_place
+from dualfocal._table import Table
 
 
 class Binary(StrEnum):
@@ -55,6 +57,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (fractions, not
 
 Force = Annotated[bool, typer.Option("--force", help="Fit matrix and Dirichlet even to fewer samples than parameters.")]
 
+BAD_INPUT = (ValueError, TypeError, IndexError, OSError)  # what bad input raises: one line, exit code 2
+Number = TypeVar("Number", int, float)
+
 FILES = "Files: .npz, .safetensors, .csv, .tsv, .csv.gz, .parquet, or a run folder. "
 
 
@@ -74,23 +79,31 @@ def stopped_goes_on() -> Iterator[None]:
 
 
 @contextmanager
-def bad_input_ends(name: str | None = None) -> Iterator[None]:
-    """What is wrong with the input becomes one line and exit code 2."""
+def errors_name(name: object) -> Iterator[None]:
+    """Put a name, such as that of a file, before the message of an error in the input."""
     try:
         yield
     except BrokenPipeError:
         raise
-    except (ValueError, TypeError, IndexError, OSError) as error:
-        text = " ".join(str(error).split())
-        typer.echo(f"dualfocal: {f'{name}: ' if name else ''}{text}", err=True)
-        raise typer.Exit(2) from error
+    except BAD_INPUT as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+@contextmanager
+def progress_bar(err: Console, what: str) -> Iterator[Callable[[float], None]]:
+    """Show a bar while the block runs, on a terminal; what is yielded takes the share that is done."""
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        bar = progress.add_task(what, total=1.0)
+        yield lambda share: progress.update(bar, completed=share)
 
 
 def check_output(out: Path, *inputs: Path) -> None:
     """Raise a ValueError if a file may not lie there, or is one that is read."""
+    from dualfocal.runs.layout import PREDICTIONS
+
     check_place(out)
     for path in inputs:
-        read = path / "predictions.safetensors" if path.is_dir() else path
+        read = path / PREDICTIONS if path.is_dir() else path
         if out.exists() and read.exists() and out.samefile(read):
             raise ValueError(f"--out: {out} is read from, it would be lost")
 
@@ -112,12 +125,20 @@ def say(out: Console, text: str, style: str | None = None) -> None:
     out.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def print_table(out: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A titled table; the first column is of names, the others of numbers."""
-    out.print(Text(title, style="italic"))
-    table = Table()
-    for i, heading in enumerate(headings):
-        table.add_column(Text(heading), justify="right" if i else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    out.print(table)
+def show(out: Console, table: Table, title: str | None = None) -> None:
+    """Print a table below its title, or another one."""
+    out.print(Text(table.title if title is None else title, style="italic"))
+    out.print(table.rich())
+
+
+def print_json(content: object) -> None:
+    """Print JSON; NaN and infinities, which JSON does not know, are a defect."""
+    print(json.dumps(content, indent=2, allow_nan=False))
+
+
+def comma_separated(option: str, text: str | None, kind: Callable[[str], Number]) -> list[Number]:
+    """Parse numbers, separated by commas."""
+    try:
+        return [kind(part) for part in text.split(",")] if text else []
+    except ValueError as error:
+        raise ValueError(f"{option} must be numbers, separated by commas, got {text!r}") from error

@@ -1,23 +1,13 @@
 """`dualfocal calibrate` fits a calibrator to predictions; `dualfocal apply` puts others through it."""
 
-import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dualfocal.calibrators import (
-    CALIBRATORS,
-    Calibrator,
-    TemperatureScaling,
-    apply_calibrator,
-    files,
-    load_calibrator,
-    make_calibrator,
-    save_calibrator,
-)
+from dualfocal._table import Table
 from dualfocal.cli._common import (
     FILES,
     AsJson,
@@ -28,15 +18,18 @@ from dualfocal.cli._common import (
     Probs,
     Split,
     Target,
-    bad_input_ends,
     check_output,
     consoles,
-    print_table,
+    errors_name,
+    print_json,
     say,
+    show,
 )
-from dualfocal.predictions import Predictions, rewrite_predictions
-from dualfocal.predictions.saving import check_suffix
-from dualfocal.runs.source import load_file_or_run
+from dualfocal.cli._names import CALIBRATORS
+
+if TYPE_CHECKING:
+    from dualfocal.calibrators import Calibrator
+    from dualfocal.predictions import Predictions
 
 
 def calibrate(
@@ -63,31 +56,29 @@ def calibrate(
 
         dualfocal calibrate run_folder --method vector --out cal.safetensors    (its validation part)
     """
+    from dualfocal.calibrators import TemperatureScaling, files, make_calibrator, save_calibrator
+    from dualfocal.runs.source import Reading
+
     printer, err = consoles(as_json)
-    with bad_input_ends():
-        check_output(files.check_suffix(out), file)
-        calibrator = make_calibrator(method, force=force)
-        data = load_file_or_run(
-            file, logits=logits, probs=probs, target=target, split=split, run_split="val", positive=positive
-        )
+    check_output(files.check_suffix(out), file)
+    calibrator = make_calibrator(method, force=force)
+    reading = Reading(logits=logits, probs=probs, target=target, split=split, positive=positive)
+    data = reading.load(file, run_split="val")
     say(err, f"{file}: {data.taken}")
-    with bad_input_ends(str(file)), err.status(f"fitting {method}"):
+    with errors_name(file), err.status(f"fitting {method}"):
         calibrator.fit(data.values, data.target, input=data.input, ignore_index=ignore_index)
         report = calibrator.report
         assert report is not None
         caution = report.caution()
     if caution:
         say(err, f"dualfocal: {caution}")
-    with bad_input_ends():
-        calibrator.class_names = data.class_names
-        save_calibrator(calibrator, out)
+    calibrator.class_names = data.class_names
+    save_calibrator(calibrator, out)
     temperature = float(calibrator.temperature) if isinstance(calibrator, TemperatureScaling) else None
     if as_json:
-        record: dict[str, object] = {"schema": 1, "file": str(file), "method": method, "out": str(out)}
+        record: dict[str, Any] = {"schema": 1, "file": str(file), "method": method, "out": str(out)}
         record |= report.to_dict()
-        if temperature is not None:
-            record["temperature"] = temperature
-        print(json.dumps(record, indent=2, allow_nan=False))
+        print_json(record if temperature is None else record | {"temperature": temperature})
         return
     if temperature is not None:
         say(printer, f"T = {temperature:.4f}", "bold")
@@ -116,24 +107,20 @@ def apply(
 
         dualfocal apply cal.safetensors test.npz --out calibrated.npz
     """
+    from dualfocal.calibrators import apply_calibrator, load_calibrator
+    from dualfocal.predictions import rewrite_predictions
+    from dualfocal.predictions.saving import check_suffix
+    from dualfocal.runs.source import Reading
+
     printer, err = consoles(as_json)
-    with bad_input_ends():
-        check_output(out, file, calibrator)
-        check_suffix(out)
-        fitted = load_calibrator(calibrator)
-        data = load_file_or_run(
-            file,
-            logits=logits,
-            probs=probs,
-            target=target,
-            split=split,
-            run_split="test",
-            positive=positive,
-            labels=False,
-        )
-        _check_classes(calibrator, fitted, file, data)
+    check_output(out, file, calibrator)
+    check_suffix(out)
+    fitted = load_calibrator(calibrator)
+    reading = Reading(logits=logits, probs=probs, target=target, split=split, positive=positive)
+    data = reading.load(file, labels=False)
+    _check_classes(calibrator, fitted, file, data)
     say(err, f"{file}: {data.taken}")
-    with bad_input_ends(str(file)), err.status("calibrating"):
+    with errors_name(file), err.status("calibrating"):
         applied = apply_calibrator(
             fitted,
             data.values,
@@ -146,23 +133,21 @@ def apply(
         say(err, "dualfocal: these are the data of the fit: scores on them flatter the calibrator")
     if applied.unusable_labels:
         say(err, f"{file}: labels are left out: {applied.unusable_labels}")
-    with bad_input_ends():
-        rewrite_predictions(out, replace(data, labels=applied.target), applied.values)
+    rewrite_predictions(out, replace(data, labels=applied.target), applied.values)
     if as_json:
         record = {"schema": 1, "calibrator": str(calibrator), "file": str(file), "out": str(out)}
         record |= {"num_samples": applied.num_samples, "argmax_changed": applied.argmax_changed}
-        record |= {name: score.to_dict() for name, score in applied.scores.items()}
-        print(json.dumps(record, indent=2, allow_nan=False))
+        print_json(record | {name: score.to_dict() for name, score in applied.scores.items()})
         return
     if applied.scores:
         before, after = (score.table().rows for score in applied.scores.values())
         rows = [[*first, second[1]] for first, second in zip(before, after, strict=True)]
-        print_table(printer, str(file), ["", *applied.scores], rows)
+        show(printer, Table(["", *applied.scores], rows, str(file)))
     say(printer, f"{applied.argmax_changed:,} of {applied.num_samples:,} predicted classes changed.")
     say(printer, f"Saved: {out}")
 
 
-def _check_classes(path: Path, fitted: Calibrator, file: Path, data: Predictions) -> None:
+def _check_classes(path: Path, fitted: "Calibrator", file: Path, data: "Predictions") -> None:
     there = data.values.shape[1] if data.values.ndim > 1 else 2
     if fitted.report is not None and fitted.report.num_classes != there:
         raise ValueError(f"{path} was fitted for {fitted.report.num_classes} classes, {file} has {there}")

@@ -1,13 +1,10 @@
 """`dualfocal compare`: two models' predictions for the same samples in, paired differences out."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
-from dualfocal import metrics
 from dualfocal.cli._common import (
     FILES,
     AsJson,
@@ -21,12 +18,12 @@ from dualfocal.cli._common import (
     Seed,
     Split,
     Target,
-    bad_input_ends,
     consoles,
-    print_table,
+    print_json,
+    progress_bar,
+    say,
+    show,
 )
-from dualfocal.predictions import Predictions
-from dualfocal.runs.source import load_file_or_run
 
 
 def compare(
@@ -50,50 +47,33 @@ def compare(
 
         dualfocal compare cross_entropy.npz dual_focal.npz
     """
+    from dualfocal import metrics
+    from dualfocal.predictions import check_same_labels
+    from dualfocal.runs.source import Reading
+
     out, err = consoles(as_json)
-    with bad_input_ends():
-        first, second = (
-            load_file_or_run(
-                path, logits=logits, probs=probs, target=target, positive=positive, split=split, run_split="test"
-            )
-            for path in (a, b)
-        )
-        _check_same_labels(first, second)
-    two_classes = None if binary is None else binary.value
+    reading = Reading(logits=logits, probs=probs, target=target, positive=positive, split=split)
+    first, second = reading.load(a), reading.load(b)
+    check_same_labels(first, second)
     for name, data in ((a, first), (b, second)):
-        err.print(f"{name}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
-    with bad_input_ends(), Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task("resampling", total=1.0)
+        say(err, f"{name}: {data.taken}")
+    with progress_bar(err, "resampling") as progress:
         result = metrics.compare(
             first.values,
             second.values,
             first.target,
             input=(first.input, second.input),
-            binary=two_classes,
+            binary=binary,
             num_bins=num_bins,
             ignore_index=ignore_index,
             level=level,
             seed=seed,
             names=(str(a), str(b)),
-            progress=lambda share: progress.update(bar, completed=share),
+            progress=progress,
         )
     if as_json:
-        record = {"a": str(a), "b": str(b), **result.to_dict(), "verdict": result.verdict()}
-        print(json.dumps(record, indent=2, allow_nan=False))
+        print_json({"a": str(a), "b": str(b), **result.to_dict(), "verdict": result.verdict()})
         return
     table = result.table()
-    print_table(out, f"A = {a}, B = {b}, {table.title}", table.headings, table.rows)
-    out.print(result.verdict(), style="bold", markup=False, highlight=False, soft_wrap=True)
-
-
-def _check_same_labels(a: Predictions, b: Predictions) -> None:
-    if a.class_names and b.class_names and a.class_names != b.class_names:
-        raise ValueError("both files must have the same classes in the same order")
-    if a.target.shape != b.target.shape:
-        shapes = f"{tuple(a.target.shape)} and {tuple(b.target.shape)}"
-        raise ValueError(f"both files must hold the same labels, got shapes {shapes}")
-    differ = (a.target != b.target).reshape(-1).nonzero()[:, 0]
-    if len(differ):
-        i = int(differ[0])
-        labels = f"{int(a.target.reshape(-1)[i])} and {int(b.target.reshape(-1)[i])}"
-        raise ValueError(f"both files must hold the same labels: {len(differ)} differ, the first at {i}: {labels}")
+    show(out, table, f"A = {a}, B = {b}, {table.title}")
+    say(out, result.verdict(), "bold")

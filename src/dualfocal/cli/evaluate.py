@@ -1,19 +1,15 @@
 """`dualfocal evaluate`: predictions on disk in, a table and a verdict out."""
 
-import json
 import math
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
-from torch import Tensor
 
-from dualfocal import metrics
-from dualfocal.calibrators import CALIBRATORS, CalibratorComparison, make_calibrator, parse_methods
-from dualfocal.cli._calibrators import compare_methods, print_comparison
+from dualfocal._table import Table
 from dualfocal.cli._common import (
     FILES,
     AsJson,
@@ -28,18 +24,22 @@ from dualfocal.cli._common import (
     Seed,
     Split,
     Target,
-    bad_input_ends,
     check_plot,
     consoles,
-    print_table,
+    errors_name,
+    print_json,
+    progress_bar,
+    say,
+    show,
 )
-from dualfocal.cli._groups import check_groups, print_groups
-from dualfocal.metrics import Evaluation
-from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups, groups_follow_labels
-from dualfocal.metrics.rows import as_rows
-from dualfocal.predictions import Predictions, merge_predictions
-from dualfocal.report.subjects import Reading
-from dualfocal.runs.source import load_file_or_run
+from dualfocal.cli._names import CALIBRATORS
+
+if TYPE_CHECKING:
+    from dualfocal.calibrators import Calibrator, CalibratorComparison
+    from dualfocal.metrics import Evaluation
+    from dualfocal.metrics.groups import GroupEvaluation
+    from dualfocal.predictions import Predictions
+    from dualfocal.runs.source import Reading
 
 FLOOR = "floor: what a perfectly calibrated model with these confidences scores by chance"
 FOLLOWS = "If groups were made from labels, the table means nothing: among samples of one label no model is calibrated."
@@ -102,151 +102,202 @@ def evaluate(
 
         dualfocal evaluate predictions.npz --calibrate temperature,vector,isotonic
     """
+    from dualfocal.calibrators import make_calibrator, parse_methods
+    from dualfocal.predictions import merge_predictions
+    from dualfocal.runs.source import Reading
+
     out, err = consoles(as_json)
-    with bad_input_ends():
-        if group_by is not None and not inference:
-            raise ValueError("--group-by needs inference, to tell groups from noise")
-        check_plot(plot)
-        names = () if calibrate is None else parse_methods(calibrate)
-        methods = {name: make_calibrator(name, force=force) for name in names}
-        if len(set(files)) < len(files):
-            raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
-        loaded = {
-            str(path): load_file_or_run(
-                path,
-                logits=logits,
-                probs=probs,
-                target=target,
-                group=group_by,
-                split=split,
-                run_split="test",
-                positive=positive,
-            )
-            for path in files
-        }
-        for name, data in loaded.items():
-            check_groups(name, data)
-        if merge and len(loaded) > 1:
-            loaded = {" + ".join(loaded): merge_predictions(loaded)}
-
-    def run(values: Tensor, labels: Tensor, input: str) -> Evaluation:
-        return metrics.evaluate(
-            values,
-            labels,
-            input=input,
-            num_bins=num_bins,
-            ignore_index=ignore_index,
-            binary=None if binary is None else binary.value,
-            convention=None if convention is None else convention.value,
-            inference=inference,
-            level=level,
-            seed=seed,
-        )
-
-    def in_groups(data: Predictions) -> list[GroupEvaluation]:
-        if data.groups is None:
-            return []
-        with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-            bar = progress.add_task("groups", total=1.0)
-            return evaluate_groups(
-                data.values,
-                data.target,
-                data.groups,
-                input=data.input,
-                num_bins=num_bins,
-                ignore_index=ignore_index,
-                binary=None if binary is None else binary.value,
-                convention=None if convention is None else convention.value,
-                level=level,
-                seed=seed,
-                progress=lambda share: progress.update(bar, completed=share),
-            )
-
-    def calibrated(name: str, data: Predictions, result: Evaluation) -> CalibratorComparison:
-        reading = Reading(
-            logits=logits,
-            probs=probs,
-            target=target,
-            split=split,
-            positive=positive,
-            ignore_index=ignore_index,
-            binary=None if binary is None else binary.value,
-            level=level,
-            seed=seed,
-        )
-        path = None if merge and len(files) > 1 else Path(name)
-        counts = {"folds": folds, "repeats": repeats, "num_bins": num_bins}
-        return compare_methods(path, data, methods, reading, evaluation=result, **counts, err=err)
-
-    records, results, panels = [], {}, dict[str, Evaluation]()
+    if group_by is not None and not inference:
+        raise ValueError("--group-by needs inference, to tell groups from noise")
+    check_plot(plot)
+    names = () if calibrate is None else parse_methods(calibrate)
+    methods = {name: make_calibrator(name, force=force) for name in names}
+    if len(set(files)) < len(files):
+        raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
+    reading = Reading(
+        logits=logits,
+        probs=probs,
+        target=target,
+        group=group_by,
+        split=split,
+        positive=positive,
+        num_bins=num_bins,
+        ignore_index=ignore_index,
+        binary=binary,
+        level=level,
+        seed=seed,
+    )
+    loaded = {str(path): reading.load(path) for path in files}
     for name, data in loaded.items():
-        err.print(f"{name}: {data.taken}", markup=False, highlight=False, soft_wrap=True)
-        with bad_input_ends(name):
-            results[name] = result = run(data.values, data.target, data.input)
-            groups = in_groups(data)
-            comparison = calibrated(name, data, result) if methods else None
-        records.append({"file": name, "taken": data.taken, **result.to_dict()})
-        if inference:
-            records[-1]["verdict"] = result.verdict()
-        if groups:
-            records[-1]["groups"] = [group.to_dict() for group in groups]
-        if comparison is not None:
-            records[-1]["calibration"] = {**comparison.to_dict(), "verdict": comparison.verdict()}
-        _print_evaluation(out, name, result)
-        if result.nll == math.inf:
-            text = f"NLL is infinite: {_ruled_out(data, ignore_index):,} true classes have probability 0."
-            out.print(text, markup=False, highlight=False, soft_wrap=True)
-        if groups:
-            print_groups(out, group_by or "", groups)
-            if data.groups is not None and groups_follow_labels(data.groups, data.target, ignore_index):
-                text = f"Each label lies in one group of {group_by!r}. {FOLLOWS}"
-                out.print(text, markup=False, highlight=False, soft_wrap=True)
-        if comparison is not None:
-            print_comparison(out, comparison)
-            scores = [score for score in comparison.methods if score.name in methods]
-            panels |= {f"{name}, {score.name}": score.evaluation for score in scores}
-    if len(results) > 1:
-        _print_summary(out, results)
+        _check_groups(name, data)
+    merged = merge and len(loaded) > 1
+    if merged:
+        loaded = {" + ".join(loaded): merge_predictions(loaded)}
+    findings = []
+    for name, data in loaded.items():
+        say(err, f"{name}: {data.taken}")
+        with errors_name(name):
+            finding = Finding(name, data, *_evaluate(data, reading, convention, inference, err))
+            if methods:
+                path = None if merged else Path(name)
+                finding.comparison = _compare_methods(path, finding, methods, reading, folds, repeats, err)
+        _print_finding(out, finding, reading)
+        findings.append(finding)
+    if len(findings) > 1:
+        _print_summary(out, findings)
     if as_json:
-        print(json.dumps({"schema": 1, "files": records}, indent=2, allow_nan=False))
+        print_json({"schema": 1, "files": [finding.to_dict() for finding in findings]})
     if plot is not None:
-        from dualfocal.plots import reliability_figure, save
-
-        with bad_input_ends():
-            panels = results | panels
-            save(reliability_figure(dict(zip(_short(list(panels)), panels.values(), strict=True))), plot, dpi=150)
-        err.print(f"Reliability diagram: {plot}", markup=False, highlight=False, soft_wrap=True)
+        _draw(findings, list(methods), plot)
+        say(err, f"Reliability diagram: {plot}")
 
 
-def _ruled_out(data: Predictions, ignore_index: int) -> int:
+@dataclass
+class Finding:
+    """What was found of one set of predictions."""
+
+    name: str
+    data: "Predictions"
+    evaluation: "Evaluation"
+    groups: "list[GroupEvaluation]"
+    comparison: "CalibratorComparison | None" = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        content: dict[str, Any] = {"file": self.name, "taken": self.data.taken, **self.evaluation.to_dict()}
+        if self.evaluation.inference is not None:
+            content["verdict"] = self.evaluation.verdict()
+        if self.groups:
+            content["groups"] = [group.to_dict() for group in self.groups]
+        if self.comparison is not None:
+            content["calibration"] = {**self.comparison.to_dict(), "verdict": self.comparison.verdict()}
+        return content
+
+
+def _check_groups(name: str, data: "Predictions") -> None:
+    if data.group_name is not None and data.group_name == data.label_name:
+        raise ValueError(
+            f"--group-by: {data.group_name!r} of {name} holds the labels, and among samples of one label no model is "
+            "calibrated; group by what is known before the label is"
+        )
+
+
+def _evaluate(
+    data: "Predictions", reading: "Reading", convention: str | None, inference: bool, err: Console
+) -> "tuple[Evaluation, list[GroupEvaluation]]":
+    """All samples, and each group of them."""
+    from dualfocal.metrics import evaluate
+    from dualfocal.metrics.groups import evaluate_groups
+
+    options: dict[str, Any] = {
+        "input": data.input,
+        "num_bins": reading.num_bins,
+        "ignore_index": reading.ignore_index,
+        "binary": reading.binary,
+        "convention": convention,
+        "level": reading.level,
+        "seed": reading.seed,
+    }
+    evaluation = evaluate(data.values, data.target, inference=inference, **options)
+    if data.groups is None:
+        return evaluation, []
+    with progress_bar(err, "groups") as progress:
+        return evaluation, evaluate_groups(data.values, data.target, data.groups, progress=progress, **options)
+
+
+def _compare_methods(
+    path: Path | None,
+    finding: Finding,
+    methods: "dict[str, Calibrator]",
+    reading: "Reading",
+    folds: int,
+    repeats: int,
+    err: Console,
+) -> "CalibratorComparison":
+    """Calibrators fitted on the validation part of a run that has one; otherwise cross-fitted."""
+    from dualfocal.calibrators import compare_calibrators
+
+    data = finding.data
+    validation, remark = (None, "") if path is None else reading.validation(path, reading.rows(data))
+    if remark:
+        say(err, f"{path}: {remark}")
+    with progress_bar(err, "fitting calibrators") as progress:
+        return compare_calibrators(
+            data.values,
+            data.target,
+            methods,
+            input=data.input,
+            validation=validation,
+            part=reading.split or "test",
+            evaluation=finding.evaluation,
+            folds=folds,
+            repeats=repeats,
+            num_bins=reading.num_bins,
+            ignore_index=reading.ignore_index,
+            binary=reading.binary,
+            level=reading.level,
+            seed=reading.seed,
+            progress=progress,
+        )
+
+
+def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
+    from dualfocal.metrics.groups import group_table, groups_follow_labels
+
+    evaluation, data, groups, comparison = finding.evaluation, finding.data, finding.groups, finding.comparison
+    table = evaluation.table()
+    show(out, table, f"{finding.name}: {table.title}")
+    if evaluation.inference is not None:
+        say(out, FLOOR, "dim")
+        for metric, (low, high) in evaluation.inference.published.items():
+            say(out, f"published pivotal bootstrap of {metric}: {100 * low:.2f} to {100 * high:.2f} %")
+        say(out, evaluation.verdict(), "bold")
+    if evaluation.nll == math.inf:
+        number = _ruled_out(data, reading.ignore_index)
+        say(out, f"NLL is infinite: {number:,} true classes have probability 0.")
+    if groups:
+        show(out, group_table(str(reading.group), groups))
+        number = sum(group.p_adjusted <= 0.05 for group in groups)
+        tests = f"p-values adjusted for {len(groups)} tests (Holm). Worst first by the lower end of the interval."
+        say(out, f"{number} of {len(groups)} groups are miscalibrated at 5 %, {tests}", "bold")
+    if data.groups is not None and groups_follow_labels(data.groups, data.target, reading.ignore_index):
+        say(out, f"Each label lies in one group of {reading.group!r}. {FOLLOWS}")
+    if comparison is not None:
+        show(out, comparison.table())
+        for remark in comparison.remarks():
+            say(out, remark, "dim")
+        say(out, comparison.caveat(), "dim")
+        say(out, comparison.verdict(), "bold")
+
+
+def _print_summary(out: Console, findings: list[Finding]) -> None:
+    rows = []
+    for finding in findings:
+        one = finding.evaluation
+        floor = "" if one.inference is None else f"{100 * one.inference.floors['ece'].mean:.2f}"
+        numbers = [f"{one.num_samples:,}", f"{100 * one.error:.2f}", f"{one.nll:.4f}", f"{100 * one.ece:.2f}", floor]
+        rows.append([finding.name, *numbers])
+    show(out, Table(["file", "N", "error %", "NLL", "ECE %", "ECE floor %"], rows, "all files"))
+
+
+def _draw(findings: list[Finding], methods: list[str], plot: Path) -> None:
+    """Draw the models, then their calibrators; names without their folders, where that leaves them different."""
+    from dualfocal.plots import reliability_figure, save
+
+    panels = {finding.name: finding.evaluation for finding in findings}
+    for finding in findings:
+        scores = finding.comparison.methods if finding.comparison is not None else ()
+        panels |= {f"{finding.name}, {score.name}": score.evaluation for score in scores if score.name in methods}
+    short = [" + ".join(Path(part).name for part in name.split(" + ")) for name in panels]
+    names = short if len(set(short)) == len(panels) else list(panels)
+    save(reliability_figure(dict(zip(names, panels.values(), strict=True))), plot, dpi=150)
+
+
+def _ruled_out(data: "Predictions", ignore_index: int) -> int:
     """How many samples have a class that their prediction gives no chance at all."""
+    from dualfocal.metrics.rows import as_rows
+
     binary = "top_label" if data.values.ndim == 1 else None
     rows = as_rows(data.values, data.target, input=data.input, ignore_index=ignore_index, binary=binary)
     of_target = rows.values.gather(1, rows.target[:, None])
     return int((of_target == (0 if data.input == "probs" else -math.inf)).sum())
-
-
-def _short(names: list[str]) -> list[str]:
-    """Names without their folders, where that leaves them different."""
-    short = [" + ".join(Path(part).name for part in name.split(" + ")) for name in names]
-    return short if len(set(short)) == len(names) else names
-
-
-def _print_evaluation(out: Console, name: str, result: Evaluation) -> None:
-    table = result.table()
-    print_table(out, f"{name}: {table.title}", table.headings, table.rows)
-    if result.inference is None:
-        return
-    out.print(FLOOR, style="dim", markup=False, highlight=False)
-    for metric, (low, high) in result.inference.published.items():
-        text = f"published pivotal bootstrap of {metric}: {100 * low:.2f} to {100 * high:.2f} %"
-        out.print(text, markup=False, highlight=False)
-    out.print(result.verdict(), style="bold", markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_summary(out: Console, results: dict[str, Evaluation]) -> None:
-    rows = []
-    for name, r in results.items():
-        floor = "" if r.inference is None else f"{100 * r.inference.floors['ece'].mean:.2f}"
-        rows.append([name, f"{r.num_samples:,}", f"{100 * r.error:.2f}", f"{r.nll:.4f}", f"{100 * r.ece:.2f}", floor])
-    print_table(out, "all files", ["file", "N", "error %", "NLL", "ECE %", "ECE floor %"], rows)

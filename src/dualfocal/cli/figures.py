@@ -1,6 +1,5 @@
 """`dualfocal paper figures`: the paper's figures from runs of one's own."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -8,9 +7,9 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
 from dualfocal._checks import did_you_mean
-from dualfocal.cli._common import bad_input_ends, consoles, say
+from dualfocal.cli._common import consoles, print_json, say
+from dualfocal.cli._names import FIGURES
 
-NAMES = ("phi", "reliability", "corp", "metrics", "training", "logits", "rival")  # of paper.figures, which loads slowly
 FORMATS = ("pdf", "png", "svg")
 
 
@@ -19,7 +18,7 @@ def figures(
         list[Path] | None,
         typer.Argument(metavar="RUN", help="Run folders, or folders that hold some, as a study's. `phi` needs none."),
     ] = None,
-    only: Annotated[str | None, typer.Option(metavar="NAME,...", help=f"Some of {', '.join(NAMES)}.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="NAME,...", help=f"Some of {', '.join(FIGURES)}.")] = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where they go; made if need be.")] = Path("figures"),
     formats: Annotated[
         str, typer.Option("--format", metavar="NAME,...", help=f"Some of {', '.join(FORMATS)}.")
@@ -49,27 +48,26 @@ def figures(
         dualfocal paper figures runs/ce runs/dual_focal --only reliability,metrics --format pdf --out figures
     """
     printer, errors = consoles(as_json)
-    with bad_input_ends():
-        names = _chosen("--only", only, NAMES)
-        suffixes = _chosen("--format", formats, FORMATS)
-        from dualfocal.paper.figures import draw_figures
-        from dualfocal.plots.entries import gather
+    names = _chosen("--only", only, FIGURES)
+    suffixes = _chosen("--format", formats, FORMATS)
+    from dualfocal.paper.figures import draw_figures
+    from dualfocal.plots.entries import gather
 
-        settings, unfinished = gather(runs or [])
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(f"--out: {out} cannot be made: {error.strerror}") from error
-        with Progress(TextColumn("{task.description}"), BarColumn(), console=errors, transient=True) as bar:
-            task = bar.add_task("figures")
-            drawings = draw_figures(
-                settings,
-                names,
-                out,
-                formats=suffixes,
-                dpi=dpi,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
-            )
+    settings, unfinished = gather(runs or [])
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out: {out} cannot be made: {error.strerror}") from error
+    with Progress(TextColumn("{task.description}"), BarColumn(), console=errors, transient=True) as bar:
+        task = bar.add_task("figures")
+        drawings = draw_figures(
+            settings,
+            names,
+            out,
+            formats=suffixes,
+            dpi=dpi,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
     written = [drawing for drawing in drawings if drawing.files]
     left_out = [drawing for drawing in drawings if not drawing.files]
     if as_json:
@@ -90,7 +88,7 @@ def figures(
             ],
             "runs_left_out": [{"run": str(path), "why": why} for path, why in unfinished.items()],
         }
-        print(json.dumps(content, indent=2))
+        print_json(content)
     for path, why in unfinished.items():
         say(printer, f"Run left out: {path} {why}")
     for drawing in written:

@@ -1,6 +1,5 @@
 """`dualfocal paper`: the paper itself."""
 
-import json
 from dataclasses import asdict
 from textwrap import fill
 from typing import Annotated
@@ -9,11 +8,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dualfocal.cli._common import bad_input_ends, consoles, say
+from dualfocal.cli._common import consoles, print_json, say
 from dualfocal.cli.figures import figures
 from dualfocal.cli.reproduce import reproduce
 from dualfocal.cli.theory import theory
-from dualfocal.paper.errata import OUT_OF_SCOPE, find_errata
 
 WIDTH = 80  # longer lines are hard to read
 INDENT = 4
@@ -50,13 +48,14 @@ def errata(
 
         dualfocal paper errata --json
     """
+    from dualfocal.paper.errata import OUT_OF_SCOPE, find_errata
+
     out, _ = consoles(as_json)
-    with bad_input_ends():
-        groups = find_errata(keys or ())
+    groups = find_errata(keys or ())
     out_of_scope = [] if keys else list(OUT_OF_SCOPE)
     if as_json:
         records = [{"kind": kind, **asdict(erratum)} for kind, group in groups.items() for erratum in group]
-        print(json.dumps({"schema": 1, "errata": records, "out_of_scope": out_of_scope}, indent=2))
+        print_json({"schema": 1, "errata": records, "out_of_scope": out_of_scope})
         return
     for kind, group in groups.items():
         say(out, f"{kind}\n", HEADING)

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from dualfocal.calibrators import CALIBRATORS, parse_methods
 from dualfocal.cli._common import (
     FILES,
     BinaryOption,
@@ -19,12 +18,11 @@ from dualfocal.cli._common import (
     Seed,
     Split,
     Target,
-    bad_input_ends,
     check_output,
     consoles,
     say,
 )
-from dualfocal.report.calibrated import DEFAULT
+from dualfocal.cli._names import CALIBRATORS
 
 
 def report(
@@ -40,7 +38,7 @@ def report(
             help="Calibrators to try: `none`, `all`, or some of these, separated by commas: "
             f"{', '.join(CALIBRATORS)}. Names joined by + are a chain.",
         ),
-    ] = ",".join(DEFAULT),
+    ] = "temperature,vector,isotonic",
     data_root: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Where data sets lie, for images of mistakes. Nothing is downloaded."),
@@ -67,35 +65,37 @@ def report(
 
         dualfocal report predictions.csv --probs score --target outcome --binary top_label
     """
-    # pillow and the templates are needed here alone
+    from dualfocal.calibrators import parse_methods
     from dualfocal.report.html import write_report
-    from dualfocal.report.subjects import Reading, find_inputs
+    from dualfocal.report.subjects import find_inputs
+    from dualfocal.runs.source import Reading
 
     printer, err = consoles(False)
-    with bad_input_ends(), Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        inputs, unfinished = find_inputs(inputs)
-        if unfinished:
-            names = ", ".join(f"{run.path} ({run.state})" for run in unfinished)
-            typer.echo(f"dualfocal: left out, not finished: {names}", err=True)
-        check_output(out, *inputs)
+    inputs, unfinished = find_inputs(inputs)
+    if unfinished:
+        names = ", ".join(f"{run.path} ({run.state})" for run in unfinished)
+        typer.echo(f"dualfocal: left out, not finished: {names}", err=True)
+    check_output(out, *inputs)
+    reading = Reading(
+        logits=logits,
+        probs=probs,
+        target=target,
+        split=split,
+        positive=positive,
+        num_bins=num_bins,
+        ignore_index=ignore_index,
+        binary=binary,
+        level=level,
+        seed=seed,
+    )
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
         bar = progress.add_task("reading", total=1.0)
         size = write_report(
             inputs,
             out,
             title=title,
             calibrators=parse_methods(calibrators),
-            reading=Reading(
-                logits=logits,
-                probs=probs,
-                target=target,
-                split=split,
-                positive=positive,
-                num_bins=num_bins,
-                ignore_index=ignore_index,
-                binary=None if binary is None else binary.value,
-                level=level,
-                seed=seed,
-            ),
+            reading=reading,
             data_root=data_root,
             progress=lambda share, what: progress.update(bar, completed=share, description=what),
         )

@@ -1,6 +1,5 @@
 """`dualfocal paper reproduce`: the trainings of a table, what they cost, and our numbers beside the published ones."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,11 +9,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dualfocal.cli._common import AsJson, bad_input_ends, consoles, say, stopped_goes_on
+from dualfocal.cli._common import AsJson, comma_separated, consoles, print_json, say, stopped_goes_on
+from dualfocal.cli._names import FIELDS
 from dualfocal.cli.data import Root
-from dualfocal.cli.study import numbers
 from dualfocal.paper.published import published_tables
-from dualfocal.paper.reproduce import FIELDS, plan
 
 
 def reproduce(
@@ -66,32 +64,33 @@ def reproduce(
 
         dualfocal paper reproduce ablation --epochs-scale 0.2
     """
+    from dualfocal.paper.reproduce import plan
+
     printer, errors = consoles(as_json)
-    with bad_input_ends():
-        planned = plan(
-            name,
-            only=_only(only),
-            seeds=None if seeds is None else numbers("--seeds", seeds, int),
-            epochs_scale=epochs_scale,
-            settings=settings or [],
-            extras=extras,
-            out=out,
-        )
+    planned = plan(
+        name,
+        only=_only(only),
+        seeds=None if seeds is None else comma_separated("--seeds", seeds, int),
+        epochs_scale=epochs_scale,
+        settings=settings or [],
+        extras=extras,
+        out=out,
+    )
     if dry_run:
         if as_json:
-            print(json.dumps(planned.to_dict(), indent=2))
-        printer.print(planned.study.title, markup=False, highlight=False)
+            print_json(planned.to_dict())
+        say(printer, planned.study.title)
         printer.print(planned.as_table().rich(boxed=False))
-        printer.print(planned.cost(), markup=False, highlight=False)
+        say(printer, planned.cost())
         return
     chosen = f"{len(planned.trainings)} trainings, seeds {', '.join(map(str, planned.study.seeds))}"
     say(printer, f"{planned.study.title}: {chosen}, into {out}")
-    with bad_input_ends(), stopped_goes_on(), _progress_bar(errors) as progress:
+    with stopped_goes_on(), _progress_bar(errors) as progress:
         reproduction = planned.run(jobs=jobs, data_root=data_root_, device=device, progress=progress)
     if as_json:
-        print(json.dumps(reproduction.to_dict(), indent=2))
+        print_json(reproduction.to_dict())
     printer.print(reproduction.as_table().rich(boxed=False))
-    printer.print(reproduction.explanation(), markup=False, highlight=False)
+    say(printer, reproduction.explanation())
     for note in reproduction.notes:
         say(printer, f"Note: {note}.")
     say(printer, f"Written: {', '.join(map(str, planned.files()))}")

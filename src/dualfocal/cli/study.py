@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,14 +14,12 @@ from rich.text import Text
 
 from dualfocal._files import atomic_path
 from dualfocal._table import Table
-from dualfocal.cli._common import AsJson, bad_input_ends, consoles, say, stopped_goes_on
+from dualfocal.cli._common import AsJson, comma_separated, consoles, print_json, say, stopped_goes_on
+from dualfocal.cli._names import CRITERIA, LOSSES, PAPER_LOSSES
 from dualfocal.cli.data import Root
-from dualfocal.losses import LOSSES
-from dualfocal.runs import RunError
-from dualfocal.study import PAPER_LOSSES, Summary, make_study, run_study, summarize
-from dualfocal.study.gammas import CRITERIA, choose_gamma
 
-Number = TypeVar("Number", int, float)
+if TYPE_CHECKING:
+    from dualfocal.study import Summary
 
 
 def study(
@@ -65,46 +63,48 @@ def study(
 
         dualfocal study --gamma 2,3,4,5,10
     """
+    from dualfocal.study import make_study, run_study, summarize
+    from dualfocal.study.gammas import choose_gamma
+
     printer, errors = consoles(as_json)
-    with bad_input_ends():
-        if criterion not in CRITERIA:
-            raise ValueError(f"--criterion must be {' or '.join(CRITERIA)}, got {criterion!r}")
-        gammas = numbers("--gamma", gamma, float)
-        if criterion != "nll" and not gammas:
-            raise ValueError("--criterion is for --gamma, which is not given")
-        names = (
-            [name.strip() for name in losses.split(",")]
-            if losses is not None
-            else ["dual_focal"]
-            if gammas
-            else PAPER_LOSSES
-        )
-        planned = make_study(
-            names,
-            dataset=dataset,
-            model=model,
-            seeds=numbers("--seeds", seeds, int),
-            gammas=gammas,
-            settings=settings or [],
-        )
-        say(printer, f"{planned.title}, into {out}")
-        printer.print(f"Recipe: {planned.recipe}.", markup=False, highlight=False)
-        with stopped_goes_on(), epochs_shown(errors, len(planned.entries) * len(planned.seeds)) as tell:
-            failed = run_study(planned, out, jobs=jobs, data_root=data_root_, device=device, progress=tell)
-        summary = summarize(planned, out, failed)
-        chosen = choose_gamma(planned, out, criterion) if gammas else None
-        markdown, content = summary.to_markdown(), summary.to_dict()
-        if chosen is not None:
-            markdown += f"\n{chosen.markdown()}\n"
-            content["gamma"] = chosen.to_dict()
-        texts = {
-            "table.md": markdown,
-            "table.csv": summary.to_csv(),
-            "study.json": json.dumps(content, indent=2) + "\n",
-        }
-        _write(out, summary, texts)
+    if criterion not in CRITERIA:
+        raise ValueError(f"--criterion must be {' or '.join(CRITERIA)}, got {criterion!r}")
+    gammas = comma_separated("--gamma", gamma, float)
+    if criterion != "nll" and not gammas:
+        raise ValueError("--criterion is for --gamma, which is not given")
+    names = (
+        [name.strip() for name in losses.split(",")]
+        if losses is not None
+        else ["dual_focal"]
+        if gammas
+        else PAPER_LOSSES
+    )
+    planned = make_study(
+        names,
+        dataset=dataset,
+        model=model,
+        seeds=comma_separated("--seeds", seeds, int),
+        gammas=gammas,
+        settings=settings or [],
+    )
+    say(printer, f"{planned.title}, into {out}")
+    say(printer, f"Recipe: {planned.recipe}.")
+    with stopped_goes_on(), epochs_shown(errors, len(planned.entries) * len(planned.seeds)) as tell:
+        failed = run_study(planned, out, jobs=jobs, data_root=data_root_, device=device, progress=tell)
+    summary = summarize(planned, out, failed)
+    chosen = choose_gamma(planned, out, criterion) if gammas else None
+    markdown, content = summary.to_markdown(), summary.to_dict()
+    if chosen is not None:
+        markdown += f"\n{chosen.markdown()}\n"
+        content["gamma"] = chosen.to_dict()
+    texts = {
+        "table.md": markdown,
+        "table.csv": summary.to_csv(),
+        "study.json": json.dumps(content, indent=2) + "\n",
+    }
+    _write(out, summary, texts)
     if as_json:
-        print(json.dumps(content, indent=2))
+        print_json(content)
     else:
         _print(printer, summary)
         if chosen is not None:
@@ -115,14 +115,6 @@ def study(
         typer.echo(f"dualfocal: {problem}", err=True)
     if failed:
         raise typer.Exit(1)
-
-
-def numbers(name: str, text: str | None, kind: Callable[[str], Number]) -> list[Number]:
-    """1,2,3 as numbers."""
-    try:
-        return [kind(part) for part in text.split(",")] if text else []
-    except ValueError as error:
-        raise ValueError(f"{name} must be numbers, separated by commas, got {text!r}") from error
 
 
 @contextmanager
@@ -139,12 +131,12 @@ def epochs_shown(console: Console, runs: int) -> Iterator[Callable[[int, int, in
         yield tell
 
 
-def _print(printer: Console, summary: Summary) -> None:
+def _print(printer: Console, summary: "Summary") -> None:
     printer.print(_narrow(summary.table("[bold]{}[/]"), gap=2))
-    printer.print(summary.explanation(), markup=False, highlight=False)
+    say(printer, summary.explanation())
     if summary.differences:
         printer.print(_narrow(summary.difference_table(), gap=1))
-    printer.print(summary.reading(), markup=False, highlight=False, style="bold")
+    say(printer, summary.reading(), "bold")
 
 
 def _narrow(table: Table, gap: int) -> RichTable:
@@ -159,7 +151,7 @@ def _narrow(table: Table, gap: int) -> RichTable:
     return shown
 
 
-def _write(out: Path, summary: Summary, texts: dict[str, str]) -> None:
+def _write(out: Path, summary: "Summary", texts: dict[str, str]) -> None:
     from dualfocal.plots import save, study_figure
 
     try:
@@ -168,4 +160,4 @@ def _write(out: Path, summary: Summary, texts: dict[str, str]) -> None:
                 path.write_text(text, encoding="utf-8")
         save(study_figure(summary), out / "study.png", dpi=150)
     except OSError as error:
-        raise RunError(f"{out}: cannot be written: {error.strerror}") from error
+        raise ValueError(f"{out}: cannot be written: {error.strerror}") from error

@@ -1,28 +1,20 @@
 """`dualfocal paper theory`: the paper's functions, its claims put to the test, and the exact minimiser."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from dualfocal.cli._common import AsJson, bad_input_ends, check_plot, consoles, print_table
-from dualfocal.cli.study import numbers
-from dualfocal.theory import (
-    FIGURE_1,
-    Claim,
-    Minimiser,
-    Regions,
-    check_claims,
-    compare_minimisers,
-    gradient_table,
-    phi,
-    regions,
-)
+from dualfocal._table import Table
+from dualfocal.cli._common import AsJson, check_plot, comma_separated, consoles, print_json, say, show
+from dualfocal.cli._names import FIGURE_1
+
+if TYPE_CHECKING:
+    from dualfocal.theory import Claim, Minimiser, Regions
 
 WIDTH = 100
 STYLES = {"holds": "green", "fails": "bold red", "empty": "yellow"}
@@ -54,13 +46,14 @@ def theory(
 
         dualfocal paper theory --gamma 5 --c 0.1 --plot figure1.png
     """
+    from dualfocal.theory import check_claims, compare_minimisers, gradient_table, regions
+
     out, err = consoles(as_json)
-    with bad_input_ends():
-        check_plot(plot)
-        points = regions(gamma, c)
-        gradients = gradient_table(gamma, c)
-        minimisers = {} if eta is None else compare_minimisers(numbers("--eta", eta, float), gamma)
-        claims = check_claims(gamma)
+    check_plot(plot)
+    points = regions(gamma, c)
+    gradients = gradient_table(gamma, c)
+    minimisers = {} if eta is None else compare_minimisers(comma_separated("--eta", eta, float), gamma)
+    claims = check_claims(gamma)
     if as_json:
         content = {
             "schema": 1,
@@ -69,7 +62,7 @@ def theory(
             "claims": [asdict(claim) for claim in claims],
             "minimisers": [{"name": name, **one.to_dict()} for name, one in minimisers.items()],
         }
-        print(json.dumps(content, indent=2, allow_nan=False))
+        print_json(content)
     _print_regions(out, points)
     _print_gradients(out, gamma, c, gradients)
     _print_claims(out, gamma, claims)
@@ -79,12 +72,13 @@ def theory(
         from dualfocal.plots import save
         from dualfocal.plots.theory import phi_figure
 
-        with bad_input_ends():
-            save(phi_figure(gamma, c), plot, dpi=150)
-        err.print(f"Figure 1: {plot}", markup=False, highlight=False, soft_wrap=True)
+        save(phi_figure(gamma, c), plot, dpi=150)
+        say(err, f"Figure 1: {plot}")
 
 
-def _print_regions(out: Console, points: Regions) -> None:
+def _print_regions(out: Console, points: "Regions") -> None:
+    from dualfocal.theory import phi
+
     gamma, c, low, high = points.gamma, points.c, *points.possible
     numbers_of_each = {
         "phi(0)": (1.0, (1 + c) ** gamma),
@@ -101,9 +95,9 @@ def _print_regions(out: Console, points: Regions) -> None:
         ["claimed reduction, v^uc - v'", "", f"{points.reduction:.4f}"],
         ["v^uc less focal loss's v'", "", f"{points.reduction_from_focal:.4f}"],
     ]
-    print_table(out, f"Lemma 1 and Figure 1, gamma = {gamma:g}, C = q_j = {c:g}", ["", "focal", "dual focal"], rows)
+    show(out, Table(["", "focal", "dual focal"], rows, f"Lemma 1 and Figure 1, gamma = {gamma:g}, C = q_j = {c:g}"))
     where = f"q_m lies in ({low:.4g}, {high:.4g}]" if low < high else "there is no such q_m"
-    out.print(f"Being above C, and at most 1 - C, {where}.", style="dim", markup=False, highlight=False)
+    say(out, f"Being above C, and at most 1 - C, {where}.", style="dim")
 
 
 def _print_gradients(out: Console, gamma: float, c: float, gradients: list[dict[str, float | None]]) -> None:
@@ -114,10 +108,10 @@ def _print_gradients(out: Console, gamma: float, c: float, gradients: list[dict[
         for row in gradients
     ]
     title = f"gradient by a logit over cross-entropy's (function g), gamma = {gamma:g}, p_j = {c:g}"
-    print_table(out, title, ["p_k", "focal: all logits", "dual focal: target's", "its rival's", "others'"], rows)
+    show(out, Table(["p_k", "focal: all logits", "dual focal: target's", "its rival's", "others'"], rows, title))
 
 
-def _print_claims(out: Console, gamma: float, claims: list[Claim]) -> None:
+def _print_claims(out: Console, gamma: float, claims: "list[Claim]") -> None:
     out.print(Text(f"what is claimed, and what was found for gamma = {gamma:g}", style="italic"))
     width = min(WIDTH, out.width)
     for claim in claims:
@@ -129,7 +123,7 @@ def _print_claims(out: Console, gamma: float, claims: list[Claim]) -> None:
     out.print("empty: no case that it speaks of. What holds on a grid is not proved by it.", style="dim")
 
 
-def _print_minimisers(out: Console, minimisers: dict[str, Minimiser]) -> None:
+def _print_minimisers(out: Console, minimisers: "dict[str, Minimiser]") -> None:
     rows = []
     for name, one in minimisers.items():
         order = ">".join("=".join(map(str, group)) for group in one.ranking)
@@ -139,7 +133,7 @@ def _print_minimisers(out: Console, minimisers: dict[str, Minimiser]) -> None:
         rows.append([shown, " ".join(map(_fraction, one.q)), order, confidence, risk])
     eta = ", ".join(f"{value:g}" for value in minimisers["cross-entropy"].eta)
     title = f"least conditional risk for eta = ({eta})"
-    print_table(out, title, ["loss", "q", "order", "max q", "risk"], rows)
+    show(out, Table(["loss", "q", "order", "max q", "risk"], rows, title))
     dual = minimisers["dual focal"]
     pairs = ", ".join(f"class {b} above class {a}" for a, b in dual.inversions)
     text = f"Dual focal loss ranks {pairs}, against the posterior." if pairs else "Dual focal loss keeps the order."
@@ -147,7 +141,7 @@ def _print_minimisers(out: Console, minimisers: dict[str, Minimiser]) -> None:
         text += " Its risk is a limit, as neighbours in the order become equal."
     gap = dual.overconfidence
     text += f" It is {dual.verdict}{f' by {abs(gap):.2g}' if dual.verdict != 'calibrated' else ''}."
-    out.print(text, style="bold", markup=False, highlight=False)
+    say(out, text, "bold")
 
 
 def _fraction(value: float) -> str:

@@ -3,21 +3,18 @@
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from dualfocal._table import Table
-from dualfocal.cli._common import AsJson, bad_input_ends, consoles, print_table, say
+from dualfocal.cli._common import AsJson, consoles, print_json, say, show
+from dualfocal.cli._names import PRESETS
 from dualfocal.cli.data import Root
-from dualfocal.runs import Recipe, Run, RunResult, find_runs
-from dualfocal.runs.listing import list_run, runs_table
-from dualfocal.runs.recipe import field_docs, load_recipe
-from dualfocal.train import DivergedError
-from dualfocal.train import train as train_
-from dualfocal.train.distributed import rank_and_size
-from dualfocal.train.presets import PRESETS, preset
+
+if TYPE_CHECKING:
+    from dualfocal.runs import Recipe, Run, RunResult
 
 WIDE = 110  # columns of a terminal
 
@@ -61,30 +58,33 @@ def train(
 
         torchrun --nproc-per-node=4 -m dualfocal train cifar10_resnet50
     """
-    with bad_input_ends():
-        first = rank_and_size()[0] == 0  # of the processes that torchrun starts
+    from dualfocal.runs.recipe import load_recipe
+    from dualfocal.train import DivergedError
+    from dualfocal.train import train as train_run
+    from dualfocal.train.distributed import rank_and_size
+    from dualfocal.train.presets import preset
+
+    first = rank_and_size()[0] == 0  # of the processes that torchrun starts
     printer, _ = consoles(as_json or not first)
-    with bad_input_ends():
-        path = Path(name)
-        if name not in PRESETS and (path.suffix == ".json" or path.is_dir()):
-            recipe = load_recipe(path).with_settings(settings or [])
-            if path.is_dir() and not settings and out is None:
-                out = path
-        else:
-            recipe = preset(name, settings or [])
+    path = Path(name)
+    if name not in PRESETS and (path.suffix == ".json" or path.is_dir()):
+        recipe = load_recipe(path).with_settings(settings or [])
+        if path.is_dir() and not settings and out is None:
+            out = path
+    else:
+        recipe = preset(name, settings or [])
     if show:
         _show(printer, recipe, as_json)
         return
     try:
-        with bad_input_ends():
-            run = train_(
-                recipe,
-                out,
-                data_root=data_root_,
-                device=device,
-                checkpoint_every=checkpoint_every,
-                tensorboard=tensorboard,
-            )
+        run = train_run(
+            recipe,
+            out,
+            data_root=data_root_,
+            device=device,
+            checkpoint_every=checkpoint_every,
+            tensorboard=tensorboard,
+        )
     except DivergedError as error:
         typer.echo(f"dualfocal: {error}", err=True)
         raise typer.Exit(1) from error
@@ -94,12 +94,11 @@ def train(
         raise
     if not first:
         return
-    with bad_input_ends():
-        result = run.require_result()
-        if as_json:
-            print(json.dumps({"run": str(run.path), **result.to_dict()}, indent=2))
-        else:
-            _print_result(printer, run, result)
+    result = run.require_result()
+    if as_json:
+        print_json({"run": str(run.path), **result.to_dict()})
+    else:
+        _print_result(printer, run, result)
 
 
 def runs(
@@ -114,16 +113,18 @@ def runs(
 
     dualfocal runs runs/a runs/b
     """
+    from dualfocal.runs import find_runs
+    from dualfocal.runs.listing import list_run, runs_table
+
     printer, _ = consoles(as_json)
     searched = folders or [Path("runs")]
-    with bad_input_ends():
-        for folder in folders or ():
-            if not folder.is_dir():
-                raise ValueError(f"there is no folder {str(folder)!r}")
-        found = {run.path.resolve(): run for folder in searched for run in find_runs(folder)}
+    for folder in folders or ():
+        if not folder.is_dir():
+            raise ValueError(f"there is no folder {str(folder)!r}")
+    found = {run.path.resolve(): run for folder in searched for run in find_runs(folder)}
     listed = [list_run(run) for run in found.values()]
     if as_json:
-        print(json.dumps({"schema": 1, "runs": [run.to_dict() for run in listed]}, indent=2))
+        print_json({"schema": 1, "runs": [run.to_dict() for run in listed]})
         return
     if not listed:
         say(printer, f"no runs in {', '.join(map(str, searched))}")
@@ -140,10 +141,12 @@ def runs(
             say(printer, f"{run.path}: {run.problem}")
 
 
-def _show(printer: Console, recipe: Recipe, as_json: bool) -> None:
+def _show(printer: Console, recipe: "Recipe", as_json: bool) -> None:
     if as_json:
-        print(json.dumps(recipe.to_dict(), indent=2))
+        print_json(recipe.to_dict())
         return
+    from dualfocal.runs.recipe import field_docs
+
     docs = field_docs()
     rows = [
         [name, value if isinstance(value, str) else "none" if value is None else json.dumps(value), docs.get(name, "")]
@@ -153,13 +156,13 @@ def _show(printer: Console, recipe: Recipe, as_json: bool) -> None:
     printer.print(Table(["field", "value", "what"], rows, names=3).rich(boxed=False))
 
 
-def _print_result(printer: Console, run: Run, result: RunResult) -> None:
+def _print_result(printer: Console, run: "Run", result: "RunResult") -> None:
     part = result.main_part
     if part is None:
         say(printer, f"Finished: {run.path}, no part to evaluate.")
         return
     table = result.table(part)
-    print_table(printer, f"{run.path}: {table.title}", table.headings, table.rows)
+    show(printer, table, f"{run.path}: {table.title}")
     for note in result.notes:
         say(printer, f"Note: {note}.")
     say(printer, f"Next: dualfocal evaluate {shlex.quote(str(run.path))} --plot reliability.png", "dim")

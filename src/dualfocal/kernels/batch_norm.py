@@ -14,7 +14,7 @@ import triton  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dualfocal._checks import in_batched_backward, under_transform
+from dualfocal._tensors import in_batched_backward, under_transform
 from dualfocal.kernels._batch_norm_triton import (
     apply_kernel,
     backward_apply_kernel,

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._checks import compute_dtype, in_batched_backward
+from dualfocal._tensors import compute_dtype, in_batched_backward
 from dualfocal.losses._common import Flat
 from dualfocal.losses._expression import Gamma, Schedule, expression, modulating_base, resolve
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from dualfocal._checks import WEIGHT_HINT, check_choice, check_number, compute_dtype, under_transform
+from dualfocal._checks import check_choice
+from dualfocal._tensors import WEIGHT_HINT, check_number, compute_dtype, under_transform
 
 REDUCTIONS = ("mean", "sum", "none")
 

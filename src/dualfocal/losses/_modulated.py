@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._checks import compute_dtype, under_transform
+from dualfocal._tensors import compute_dtype, under_transform
 from dualfocal.losses._closed_form import closed_form
 from dualfocal.losses._common import Flat, is_concrete, may_look
 from dualfocal.losses._expression import Gamma, Schedule, expression, soft_expression

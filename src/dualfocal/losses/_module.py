@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from dualfocal._checks import WEIGHT_HINT, check_choice
+from dualfocal._checks import check_choice
+from dualfocal._tensors import WEIGHT_HINT
 from dualfocal.losses._common import REDUCTIONS, check_gamma_values
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dualfocal._checks import compute_dtype
+from dualfocal._tensors import compute_dtype
 from dualfocal.losses._closed_form import StoredGradient, rows_a_chunk
 from dualfocal.losses._common import Flat
 from dualfocal.losses._expression import Gamma, Schedule, modulating_base, resolve, soft_expression

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_count, check_number, wide_dtype
+from dualfocal._checks import check_choice, check_count
+from dualfocal._tensors import check_number, wide_dtype
 from dualfocal.losses._common import first_true, flatten, may_look, reduce
 from dualfocal.losses._expression import Schedule
 from dualfocal.losses._modulated import modulated_nll

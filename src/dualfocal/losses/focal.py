@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dualfocal._checks import WEIGHT_HINT, check_number
+from dualfocal._tensors import WEIGHT_HINT, check_number
 from dualfocal.losses._common import check_gamma, flatten, reduce
 from dualfocal.losses._modulated import modulated_nll
 from dualfocal.losses._module import ClassificationLoss, check_module_gamma

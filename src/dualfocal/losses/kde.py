@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_number, wide_dtype
+from dualfocal._tensors import check_number, wide_dtype
 from dualfocal.losses._common import Flat, as_computed, flatten, reduce, weight_rows
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.cross_entropy import cross_entropy_rows

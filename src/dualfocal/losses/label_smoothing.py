@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_number
+from dualfocal._checks import check_choice
+from dualfocal._tensors import check_number
 from dualfocal.losses._common import Flat, flatten, reduce
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.cross_entropy import soft_nll

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_number
+from dualfocal._tensors import check_number
 from dualfocal.losses._common import Flat, flatten, reduce, weight_rows
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.cross_entropy import cross_entropy_rows

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_number
+from dualfocal._tensors import check_number
 from dualfocal.losses._common import may_look
 
 KINDS = ("next", "2nd", "3rd", "mean2", "mean3", "mean_all")

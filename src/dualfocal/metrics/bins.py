@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_count, wide_dtype
+from dualfocal._checks import check_choice, check_count
+from dualfocal._tensors import wide_dtype
 from dualfocal.metrics.rows import Array, as_tensor
 
 ONE = 1 << 32  # the fixed-point 1: confidences are counted in units of 2^-32

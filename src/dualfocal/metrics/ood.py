@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice, wide_dtype
+from dualfocal._checks import check_choice
+from dualfocal._tensors import wide_dtype
 from dualfocal.metrics._ranked import runs
 from dualfocal.metrics.rows import Array, as_rows, as_tensor
 from dualfocal.metrics.scan import scan

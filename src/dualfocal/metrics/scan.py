@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._checks import wide_dtype
+from dualfocal._tensors import wide_dtype
 from dualfocal.metrics.bins import ONE, Binner, BinStats, equal_edges, scatter_sum, to_units
 from dualfocal.metrics.rows import ROUNDING, Rows
 

@@ -1,4 +1,4 @@
-"""Merge the predictions of several files."""
+"""Several files: parts of one set of predictions, or two models on the same samples."""
 
 from collections.abc import Mapping
 
@@ -32,3 +32,17 @@ def merge_predictions(parts: Mapping[str, Predictions]) -> Predictions:
         class_names=first.class_names,
         taken=f"{len(parts)} files; of the first, {first.taken}",
     )
+
+
+def check_same_labels(a: Predictions, b: Predictions) -> None:
+    """Raise a ValueError unless both have the same labels, so that they can be of the same samples."""
+    if a.class_names and b.class_names and a.class_names != b.class_names:
+        raise ValueError("both files must have the same classes in the same order")
+    if a.target.shape != b.target.shape:
+        shapes = f"{tuple(a.target.shape)} and {tuple(b.target.shape)}"
+        raise ValueError(f"both files must hold the same labels, got shapes {shapes}")
+    differ = (a.target != b.target).reshape(-1).nonzero()[:, 0]
+    if len(differ):
+        i = int(differ[0])
+        labels = f"{int(a.target.reshape(-1)[i])} and {int(b.target.reshape(-1)[i])}"
+        raise ValueError(f"both files must hold the same labels: {len(differ)} differ, the first at {i}: {labels}")

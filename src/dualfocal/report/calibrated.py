@@ -2,16 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from dualfocal.calibrators import CalibratorComparison, TemperatureScaling, compare_calibrators, make_calibrator
 from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.resampling import Progress
 from dualfocal.metrics.rows import Rows
-from dualfocal.predictions import PredictionsError
-from dualfocal.report.subjects import Reading, Subject
-from dualfocal.runs import Run
+from dualfocal.report.subjects import Subject
+from dualfocal.runs.source import Reading
 
 DEFAULT = ("temperature", "vector", "isotonic")
 
@@ -48,7 +46,7 @@ class Calibration:
 
 def calibrate(subject: Subject, names: Sequence[str], reading: Reading, progress: Progress) -> Calibration:
     """Score calibrators on the samples of a report, by fits that have not seen them."""
-    validation, remark = validation_part(subject.path, subject.rows, reading)
+    validation, remark = reading.validation(subject.path, subject.rows)
     comparison, how, remarks = None, "", [remark] if remark else []
     calibrators = {name: make_calibrator(name) for name in names}
     if calibrators:
@@ -82,24 +80,6 @@ def calibrate(subject: Subject, names: Sequence[str], reading: Reading, progress
         _temperature(comparison, subject.rows if validation is None else validation),
         "these same samples" if validation is None else "the validation part",
     )
-
-
-def validation_part(path: Path, rows: Rows, reading: Reading) -> tuple[Rows | None, str]:
-    """The validation part of a run, unless ``rows`` are of it; and why it cannot be used, if it is there."""
-    named = reading.logits or reading.probs or reading.target
-    if not Run(path).exists or named or reading.split == "val":
-        return None, ""
-    try:
-        data = reading.load(path, "val")
-    except PredictionsError:  # a run without one
-        return None, ""
-    try:
-        validation = reading.rows(data)
-        if validation.num_classes != rows.num_classes:
-            raise ValueError(f"it has {validation.num_classes} classes, the samples have {rows.num_classes}")
-    except (ValueError, IndexError) as error:
-        return None, f"The run's validation part cannot be used: {error}."
-    return validation, ""
 
 
 def _temperature(comparison: CalibratorComparison | None, rows: Rows) -> float | None:

@@ -23,7 +23,8 @@ from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
 from dualfocal.report.embedded import OCTAVES, STEPS, Embedded, deal, embed
 from dualfocal.report.images import RunData, describe_mistakes
 from dualfocal.report.naming import shortened
-from dualfocal.report.subjects import Reading, Subject, load_subjects
+from dualfocal.report.subjects import Subject, load_subjects
+from dualfocal.runs.source import Reading
 
 MOST_BYTES = 3_900_000  # of a page: under 4 MB, to go by mail
 DESCRIPTION = 1500  # bytes that tell how to read the numbers of one subject

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from dualfocal.data import DataNotFoundError, DataSet, load_data
 from dualfocal.report.naming import shortened, without_folders
-from dualfocal.report.subjects import Reading, Subject
+from dualfocal.report.subjects import Subject
 from dualfocal.runs import Recipe
+from dualfocal.runs.source import Reading
 
 SHOWN = 12  # mistakes of each subject
 MOST_IMAGE_BYTES = 400_000  # of all images of a page, as base64

@@ -9,51 +9,15 @@ from torch import Tensor
 
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.evaluation import evaluate_rows
-from dualfocal.metrics.rows import Rows, as_rows
+from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.predictions import Predictions
 from dualfocal.report.naming import distinct, input_names, shortened
 from dualfocal.runs import Run, find_runs
-from dualfocal.runs.source import load_file_or_run
+from dualfocal.runs.source import Reading
 
 MOST_SUBJECTS = 32  # more could not be told apart on a page, nor fit into it
 MOST_BINS = 1000  # more could not be drawn
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """How to read and to score predictions; the same for all of a report."""
-
-    logits: str | None = None
-    probs: str | None = None
-    target: str | None = None
-    split: str | None = None
-    positive: str | None = None
-    num_bins: int = 15
-    ignore_index: int = -100
-    binary: str | None = None
-    level: float = 0.9
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.num_bins <= MOST_BINS:
-            raise ValueError(f"num_bins of a report must be from 1 to {MOST_BINS:,}, got {self.num_bins}")
-
-    def load(self, path: Path, split: str | None = None) -> Predictions:
-        """The predictions of a file, or of a part of a run folder: the test part unless told."""
-        return load_file_or_run(
-            path,
-            logits=self.logits,
-            probs=self.probs,
-            target=self.target,
-            split=split or self.split,
-            positive=self.positive,
-            run_split="test",
-        )
-
-    def rows(self, data: Predictions) -> Rows:
-        """The predictions as rows, without the ignored ones."""
-        return as_rows(data.values, data.target, input=data.input, ignore_index=self.ignore_index, binary=self.binary)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +79,8 @@ def load_subjects(paths: Sequence[Path], reading: Reading) -> list[Subject]:
     Raises:
         ValueError: nothing or too much is given, or a file cannot be read or scored; the message says which.
     """
+    if not 1 <= reading.num_bins <= MOST_BINS:
+        raise ValueError(f"num_bins of a report must be from 1 to {MOST_BINS:,}, got {reading.num_bins}")
     if not 1 <= len(paths) <= MOST_SUBJECTS:
         raise ValueError(f"a report is of 1 to {MOST_SUBJECTS} files or run folders, got {len(paths)}")
     places = [path.resolve() for path in paths]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_number
+from dualfocal._tensors import check_number
 
 Values = Tensor | float
 

@@ -11,7 +11,8 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_number
+from dualfocal._checks import check_choice
+from dualfocal._tensors import check_number
 from dualfocal.theory._cells import Array
 from dualfocal.theory._focal import focal_least
 from dualfocal.theory._orders import Ranking, all_rankings, least

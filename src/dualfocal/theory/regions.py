@@ -6,7 +6,7 @@ from typing import Any
 
 from scipy.optimize import brentq
 
-from dualfocal._checks import check_number
+from dualfocal._tensors import check_number
 
 FIGURE_1 = (1.0, 0.3)
 """gamma and q_j of the paper's Figure 1."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_number
+from dualfocal._tensors import check_number
 from dualfocal.theory.curves import h, phi
 
 

@@ -5,7 +5,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
-from dualfocal._checks import wide_dtype
+from dualfocal._tensors import wide_dtype
 from dualfocal.data.dataset import DataSet
 from dualfocal.losses import AdaFocalLoss
 from dualfocal.losses.rival import true_and_rival
