@@ -105,14 +105,18 @@ def run_study(
         except BrokenProcessPool as error:
             raise RunError(f"{out}: a process was killed, for want of memory perhaps; --jobs 1 takes less") from error
         except BaseException:
-            left_over = {future for future in waiting if not future.cancel()}
-            while left_over:  # again and again: who loads data, or torch itself, does not mind it yet
-                for process in multiprocessing.active_children():
-                    with suppress(ProcessLookupError, TypeError):
-                        os.kill(process.pid, signal.SIGINT)  # type: ignore[arg-type]  # whoever trains saves, and ends
-                left_over = wait(left_over, timeout=LOOK).not_done
+            _stop({future for future in waiting if not future.cancel()})
             raise
     return failed
+
+
+def _stop(running: set[Future[tuple[str | None, list[str]]]]) -> None:
+    """Have the processes save and end. A process that is loading data or torch misses the signal: it is repeated."""
+    while running:
+        for process in multiprocessing.active_children():
+            with suppress(ProcessLookupError, TypeError):
+                os.kill(process.pid, signal.SIGINT)  # type: ignore[arg-type]
+        running = wait(running, timeout=LOOK).not_done
 
 
 @contextmanager
