@@ -15,9 +15,8 @@ from typing import Any, Self, get_type_hints
 import torch
 from torch import nn
 
-from dualfocal._checks import did_you_mean
+from dualfocal._checks import check_choice, did_you_mean
 from dualfocal.losses import LOSSES
-from dualfocal._checks import check_choice
 from dualfocal.models import MODELS
 from dualfocal.runs._values import check_flag, checked, from_text, option_from_text, plain
 from dualfocal.runs.layout import RECIPE, RunError, read_json
