@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualfocal.data.splits import as_count, last_of_each_class, random_split, shuffled, sizes
+from dualfocal.data.dataset import as_count, last_of_each_class, random_split, shuffled, sizes
 
 
 def published(num_samples: int, seed: int) -> list[int]:

@@ -11,8 +11,7 @@ from browser import contents_of
 from safetensors.torch import load_file, save_file
 
 from dualfocal.report.html import write_report
-from dualfocal.report.naming import distinct, input_names, plain, shortened, without_folders
-from dualfocal.report.subjects import load_subjects
+from dualfocal.report.subjects import distinct, input_names, load_subjects, plain, shortened, without_folders
 from dualfocal.runs.source import Reading
 
 

@@ -19,13 +19,13 @@ from dualfocal.models import MODELS
 from dualfocal.models.normalization import kernels_on
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.runs.layout import LOCK, LOG
-from dualfocal.train import speed, train
+from dualfocal.train import outcome, train
 from dualfocal.train.distributed import processes, rank_and_size
 from dualfocal.train.forward import HalfWeights
 from dualfocal.train.host import num_cores
+from dualfocal.train.outcome import how_it_runs, uses_kernels
 from dualfocal.train.presets import preset
 from dualfocal.train.randomness import host_random_states, set_host_random_states
-from dualfocal.train.speed import how_it_runs, uses_kernels
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -177,10 +177,10 @@ def test_what_slowed_an_earlier_session_stays_in_the_notes(
     tmp_path: Path, at_step: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_step(2, lambda logits: signal.raise_signal(signal.SIGINT))
-    monkeypatch.setattr(speed, "slowed_by", lambda *_: "batch norm runs slower")
+    monkeypatch.setattr(outcome, "slowed_by", lambda *_: "batch norm runs slower")
     with pytest.raises(KeyboardInterrupt):
         go(recipe_of(), tmp_path / "run")
-    monkeypatch.setattr(speed, "slowed_by", lambda *_: None)
+    monkeypatch.setattr(outcome, "slowed_by", lambda *_: None)
     result = go(recipe_of(), tmp_path / "run").result.to_dict()
     assert result is not None
     assert result["notes"] == ["batch norm runs slower"]
@@ -228,7 +228,9 @@ def test_whether_our_kernels_are_in_use(
 
     kernels(monkeypatch, try_out=lambda device: None, applies=applies)
     empty = torch.empty
-    monkeypatch.setattr(speed.torch, "empty", lambda *given, **options: empty(*given, **(options | {"device": "cpu"})))
+    monkeypatch.setattr(
+        outcome.torch, "empty", lambda *given, **options: empty(*given, **(options | {"device": "cpu"}))
+    )
     device = torch.device("cuda", 0)
     recipe = preset("cifar10_resnet50", settings).on(device)
     model = MODELS["resnet50"]()

@@ -22,7 +22,7 @@ from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.runs import run as run_folder
 from dualfocal.train import DivergedError, checkpoint, engine, train
 from dualfocal.train.checkpoint import KEY
-from dualfocal.train.interrupts import SIGNALS, Interrupts
+from dualfocal.train.failure import SIGNALS, Interrupts
 from dualfocal.train.presets import preset
 
 TIMING = ("seconds", "images_per_second")

@@ -11,10 +11,9 @@ import torch
 from dualfocal.data._cache import Samples, decoded
 from dualfocal.data._tree import read_files
 from dualfocal.data._unpickle import read_batch
-from dualfocal.data.dataset import DataSet
+from dualfocal.data.dataset import DataSet, Size, random_split
 from dualfocal.data.places import Root, find
 from dualfocal.data.sources import OFFICIAL
-from dualfocal.data.splits import Size, random_split
 from dualfocal.data.transforms import CIFAR_MEAN, CIFAR_STD, IMAGENET_MEAN, IMAGENET_STD, CropFlip, Normalize
 
 PIXELS = 3 * 32 * 32

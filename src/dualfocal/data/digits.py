@@ -2,8 +2,7 @@
 
 import torch
 
-from dualfocal.data.dataset import DataSet
-from dualfocal.data.splits import Size, check_seed, random_split, sizes
+from dualfocal.data.dataset import DataSet, Size, check_seed, random_split, sizes
 from dualfocal.data.transforms import Normalize
 
 NUM_TRAIN = 800

@@ -9,10 +9,9 @@ from torch import nn
 from dualfocal._checks import check_count
 from dualfocal.data._cache import Samples, decoded
 from dualfocal.data._tree import read_files
-from dualfocal.data.dataset import DataSet
+from dualfocal.data.dataset import DataSet, Size, as_count, random_split, shuffled, sizes, without_empty
 from dualfocal.data.places import Root, find
 from dualfocal.data.sources import OFFICIAL
-from dualfocal.data.splits import Size, as_count, random_split, shuffled, sizes, without_empty
 from dualfocal.data.transforms import Embed
 from dualfocal.data.words import numbers, read_vectors, tokens, vocabulary
 

@@ -16,9 +16,8 @@ from dualfocal._checks import check_choice
 from dualfocal.data._cache import Samples, decoded
 from dualfocal.data._images import MODES, Progress, decode_images
 from dualfocal.data._tree import list_files
-from dualfocal.data.dataset import DataSet
+from dualfocal.data.dataset import DataSet, Size, as_count, random_split, shuffled, sizes
 from dualfocal.data.places import Root
-from dualfocal.data.splits import Size, as_count, random_split, shuffled, sizes
 from dualfocal.data.transforms import CropFlip, Normalize
 
 LIMIT = 2**40

@@ -8,9 +8,8 @@ import numpy.typing as npt
 import torch
 
 from dualfocal.data._cache import Samples, decoded
-from dualfocal.data.dataset import DataSet
+from dualfocal.data.dataset import DataSet, Size, random_split
 from dualfocal.data.places import Root, find
-from dualfocal.data.splits import Size, random_split
 from dualfocal.data.transforms import CropFlip, Normalize
 
 MAX_IMAGES = 1_000_000  # the largest of the official files has 531,131

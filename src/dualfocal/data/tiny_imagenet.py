@@ -9,10 +9,9 @@ import torch
 from dualfocal.data._cache import Samples, decoded
 from dualfocal.data._images import Progress, decode_images
 from dualfocal.data._tree import list_files, read_files
-from dualfocal.data.dataset import DataSet
+from dualfocal.data.dataset import DataSet, Size, last_of_each_class
 from dualfocal.data.places import Root, find
 from dualfocal.data.sources import OFFICIAL
-from dualfocal.data.splits import Size, last_of_each_class
 from dualfocal.data.transforms import IMAGENET_MEAN, IMAGENET_STD, CropFlip, Normalize
 
 LIMIT = 2_000_000_000  # the zip has 0.25 GB

@@ -13,11 +13,10 @@ from torch import nn
 from dualfocal._checks import did_you_mean
 from dualfocal.models._common import check_sizes
 from dualfocal.models.densenet import densenet40, densenet121
-from dualfocal.models.preact_resnet import resnet110_kde, resnet110_sd
+from dualfocal.models.preact_resnet import resnet110_kde, resnet110_sd, wide_resnet26_10, wide_resnet34_10
 from dualfocal.models.resnet import resnet50, resnet110, tiny_resnet50
 from dualfocal.models.small import small_cnn
 from dualfocal.models.text_cnn import text_cnn
-from dualfocal.models.wide_resnet import wide_resnet26_10, wide_resnet34_10
 
 # The nets of the main tables, a small one, then those of the comparison with KDE-XE. Each is a function with the
 # keywords num_classes and in_channels, both with defaults.

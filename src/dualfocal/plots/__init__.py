@@ -21,9 +21,8 @@ from dualfocal.plots.reliability import (
     reliability_figure,
 )
 from dualfocal.plots.samples import sample_sheet
-from dualfocal.plots.study import study_figure
 from dualfocal.plots.style import LOOKS, STYLE, Look, look_of, save, styled
-from dualfocal.plots.training import Curve, ece_over_training, exponential_average
+from dualfocal.plots.training import Curve, ece_over_training, exponential_average, study_figure
 
 __all__ = [
     "LOOKS",

@@ -1,6 +1,7 @@
 """Load predictions: find the names, turn labels into class indices."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualfocal.predictions._arrays import NpzFile, SafetensorsFile
 from dualfocal.predictions._labels import class_indices, plain_groups
 from dualfocal.predictions._names import LOGITS, PROBS, Roles, Values, find_names, splits
-from dualfocal.predictions._readers import open_source
 from dualfocal.predictions._sources import FLOATS, Array, PredictionsError, Source, dtype_name, form
+from dualfocal.predictions._tables import ParquetFile, TextTable
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single answer to ==
@@ -147,3 +149,31 @@ def _checked_values(source: Source, roles: Values, arrays: list[Array]) -> tuple
     if values.numel() == 0:
         raise source.error(f"holds no predictions: {origin} is empty")
     return (values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values), origin  # one score, as Keras has it
+
+
+READERS: dict[str, Callable[[Path], Source]] = {
+    ".npz": NpzFile,
+    ".safetensors": SafetensorsFile,
+    ".csv": TextTable,
+    ".tsv": TextTable,
+    ".csv.gz": TextTable,
+    ".tsv.gz": TextTable,
+    ".parquet": ParquetFile,
+}
+
+
+def open_source(path: Path) -> Source:
+    """Open a file by its suffix."""
+    if not path.is_file():
+        raise PredictionsError(
+            f"{path}: {'must be a file, but is a folder' if path.is_dir() else 'there is no such file'}"
+        )
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        suffix = Path(path.stem).suffix.lower() + suffix
+    if suffix not in READERS:
+        raise PredictionsError(f"{path}: must be {', '.join(READERS)}, got {suffix!r}")
+    source = READERS[suffix](path)
+    if twice := [name for i, name in enumerate(source.names) if name in source.names[:i]]:
+        raise source.error(f"has more than one {source.noun} {twice[0]!r}")
+    return source

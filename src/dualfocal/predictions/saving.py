@@ -17,10 +17,9 @@ from dualfocal._checks import check_choice
 from dualfocal._files import atomic_path, check_place
 from dualfocal.predictions._labels import WHOLE
 from dualfocal.predictions._names import unless_indices
-from dualfocal.predictions._readers import open_source
 from dualfocal.predictions._sources import FLOATS, INTEGERS, PredictionsError, Table, dtype_name, form, is_number
 from dualfocal.predictions._tables import import_pyarrow
-from dualfocal.predictions.loading import Predictions
+from dualfocal.predictions.loading import Predictions, open_source
 
 Names = tuple[str, ...]
 

@@ -22,8 +22,7 @@ from dualfocal.report import classes, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
 from dualfocal.report.embedded import OCTAVES, STEPS, Embedded, deal, embed
 from dualfocal.report.images import RunData, describe_mistakes
-from dualfocal.report.naming import shortened
-from dualfocal.report.subjects import Subject, load_subjects
+from dualfocal.report.subjects import Subject, load_subjects, shortened
 from dualfocal.runs.source import Reading
 
 MOST_BYTES = 3_900_000  # of a page: under 4 MB, to go by mail

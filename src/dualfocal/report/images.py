@@ -16,8 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from dualfocal.data import DataNotFoundError, DataSet, load_data
-from dualfocal.report.naming import shortened, without_folders
-from dualfocal.report.subjects import Subject
+from dualfocal.report.subjects import Subject, shortened, without_folders
 from dualfocal.runs import Recipe
 from dualfocal.runs.source import Reading
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from dualfocal.report.naming import shortened
-from dualfocal.report.subjects import Subject
+from dualfocal.report.subjects import Subject, shortened
 from dualfocal.report.tables import Table, plain_table
 
 CURVES = ("error", "nll", "ece")

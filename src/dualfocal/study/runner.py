@@ -19,8 +19,8 @@ from dualfocal.data.places import Root
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.study.plan import Study
 from dualfocal.study.worker import begin, train_run
+from dualfocal.train.failure import Interrupts
 from dualfocal.train.host import num_cores
-from dualfocal.train.interrupts import Interrupts
 
 LOOK = 0.5  # seconds between looks at how far the runs have come
 

@@ -1,6 +1,5 @@
 """The paper's theory, executable: its functions, what it claims, and the exact minimiser of the conditional risk."""
 
-from dualfocal.theory.bounds import dual_entropy_bound, entropy_bound
 from dualfocal.theory.claims import Claim, check_claims, posterior_grid
 from dualfocal.theory.curves import GradientRatios, gradient_ratios, gradient_table, h, phi, phi_slope, s, t, u
 from dualfocal.theory.minimiser import (
@@ -14,7 +13,15 @@ from dualfocal.theory.minimiser import (
     focal_minimisers,
     uniform_threshold,
 )
-from dualfocal.theory.regions import FIGURE_1, Regions, phi_inverse, phi_peak, regions
+from dualfocal.theory.regions import (
+    FIGURE_1,
+    Regions,
+    dual_entropy_bound,
+    entropy_bound,
+    phi_inverse,
+    phi_peak,
+    regions,
+)
 from dualfocal.theory.stationarity import exact_eta, published_eta
 
 __all__ = [

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from dualfocal.losses import dual_focal_loss, focal_loss
-from dualfocal.theory.bounds import dual_entropy_bound, entropy_bound
 from dualfocal.theory.curves import phi, phi_slope, t, u
 from dualfocal.theory.minimiser import (
     Minimiser,
@@ -18,7 +17,7 @@ from dualfocal.theory.minimiser import (
     focal_minimisers,
     uniform_threshold,
 )
-from dualfocal.theory.regions import phi_peak, regions
+from dualfocal.theory.regions import dual_entropy_bound, entropy_bound, phi_peak, regions
 from dualfocal.theory.stationarity import exact_eta, published_eta
 
 GRID = {2: 40, 3: 40, 4: 20}  # number of classes: posteriors in steps of 1 over this

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from dualfocal._checks import check_choice
 from dualfocal._tensors import check_number
-from dualfocal.theory._cells import Array
-from dualfocal.theory._focal import focal_least
-from dualfocal.theory._orders import Ranking, all_rankings, least
+from dualfocal.theory._cells import Array, Ranking, all_rankings, least
+from dualfocal.theory.curves import focal_least
 
 MOST_GAMMA = 20.0  # beyond, risks are so small that rounding hides which is least
 LOSSES = ("cross_entropy", "focal", "dual_focal")

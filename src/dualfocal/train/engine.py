@@ -22,13 +22,11 @@ from dualfocal.train.checkpoint import Pace, identify, resume, save_checkpoint
 from dualfocal.train.compatibility import check_fit, notes_on
 from dualfocal.train.display import Display, make_display
 from dualfocal.train.distributed import Group, processes
-from dualfocal.train.failure import DivergedError, diagnosis
+from dualfocal.train.failure import DivergedError, Interrupts, diagnosis
 from dualfocal.train.forward import Forward, float32_products
-from dualfocal.train.interrupts import Interrupts
 from dualfocal.train.model import make_optimizer, prepare_model, try_out
-from dualfocal.train.outcome import finish, session
+from dualfocal.train.outcome import finish, how_it_runs, session
 from dualfocal.train.randomness import derived_seed, make_batches, repeatable, seed_all, set_random_states
-from dualfocal.train.speed import how_it_runs
 from dualfocal.train.step import make_step
 from dualfocal.train.validation import follows_validation, looks_at_validation, predict, summarize, watched_part
 
