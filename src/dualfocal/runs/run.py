@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dualfocal._files import atomic_path, leftovers
+from dualfocal.predictions import load_predictions
 from dualfocal.runs.layout import (
     CHECKPOINT,
     FAILURE,
@@ -25,6 +26,7 @@ from dualfocal.runs.layout import (
 )
 from dualfocal.runs.recipe import Recipe, load_recipe
 from dualfocal.runs.result import RunResult
+from dualfocal.runs.source import predictions_file
 
 SCHEMA = 1
 
@@ -106,9 +108,6 @@ class Run:
 
     def predictions(self, part: str = "test") -> tuple[Tensor, Tensor]:
         """Logits and labels of a part, ``"val"`` or ``"test"``."""
-        from dualfocal.predictions import load_predictions
-        from dualfocal.runs.source import predictions_file
-
         data = load_predictions(predictions_file(self.path), split=part)
         return data.values, data.target
 

@@ -7,10 +7,10 @@ is compared with have published. The comparison with KDE-XE had settings of its 
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:  # the names of the presets can be had without torch
-    from dualfocal.runs.recipe import Recipe
+from dualfocal._checks import did_you_mean
+from dualfocal.runs.recipe import Recipe
 
 # The authors' gamma of dual focal, for each model on each data set.
 GAMMA = {
@@ -45,7 +45,7 @@ EXCEPTIONS: dict[tuple[str, str, str], dict[str, Any]] = {
 }
 
 
-def images(data: str, model: str, loss: str = "dual_focal") -> "Recipe":
+def images(data: str, model: str, loss: str = "dual_focal") -> Recipe:
     """A cell of the tables on CIFAR-10, CIFAR-100 and Tiny-ImageNet.
 
     >>> images("cifar10", "resnet110").loss_options
@@ -58,12 +58,12 @@ def images(data: str, model: str, loss: str = "dual_focal") -> "Recipe":
         settings["reduction"] = "mean"  # the only one that was averaged
     settings["loss_options"] = _options(data, model, loss)
     settings |= EXCEPTIONS.get((data, model, loss), {})
-    return _recipe(data=data, model=model, loss=loss, **settings)
+    return Recipe(data=data, model=model, loss=loss, **settings)
 
 
-def texts(loss: str = "dual_focal") -> "Recipe":
+def texts(loss: str = "dual_focal") -> Recipe:
     """20 Newsgroups: Adam, no decay, no clipping; the weights with the best validation accuracy."""
-    return _recipe(
+    return Recipe(
         data="20newsgroups",
         model="text_cnn",
         loss=loss,
@@ -80,13 +80,13 @@ def texts(loss: str = "dual_focal") -> "Recipe":
     )
 
 
-def digits(loss: str = "dual_focal") -> "Recipe":
+def digits(loss: str = "dual_focal") -> Recipe:
     """scikit-learn's digits with noise on them, and a small net: seconds on any machine.
 
     150 epochs, checked on seeds 100 to 104: by then cross-entropy is clearly over-confident (after 20 it is not yet,
     and losses that hold confidence down look worse than it).
     """
-    return _recipe(
+    return Recipe(
         data="digits",
         data_options={"noise": 0.3},
         model="small_cnn",
@@ -102,7 +102,7 @@ def digits(loss: str = "dual_focal") -> "Recipe":
     )
 
 
-PRESETS: dict[str, Callable[[str], "Recipe"]] = {
+PRESETS: dict[str, Callable[[str], Recipe]] = {
     "digits": digits,
     "cifar10_resnet50": partial(images, "cifar10", "resnet50"),
     "cifar10_resnet110": partial(images, "cifar10", "resnet110"),
@@ -117,7 +117,7 @@ PRESETS: dict[str, Callable[[str], "Recipe"]] = {
 }
 
 
-def preset(name: str, settings: Iterable[str] = ()) -> "Recipe":
+def preset(name: str, settings: Iterable[str] = ()) -> Recipe:
     """A preset with some fields set, as ``field=value``; another loss comes with the paper's options for it.
 
     Another model or data set does not: then choose gamma yourself.
@@ -128,20 +128,12 @@ def preset(name: str, settings: Iterable[str] = ()) -> "Recipe":
     Raises:
         ValueError: no such preset, or no such field, with the nearest name.
     """
-    from dualfocal._checks import did_you_mean
-
     if name not in PRESETS:
         raise ValueError(f"presets are {', '.join(PRESETS)}; got {name!r}{did_you_mean(name, PRESETS)}")
     settings = list(settings)
     parts = [setting.partition("=") for setting in settings]
     losses = [text for field, equals, text in parts if field.strip() == "loss" and equals]
     return PRESETS[name](losses[-1].strip() if losses else "dual_focal").with_settings(settings)
-
-
-def _recipe(**fields: Any) -> "Recipe":
-    from dualfocal.runs.recipe import Recipe
-
-    return Recipe(**fields)
 
 
 def _options(data: str, model: str, loss: str) -> dict[str, Any]:
