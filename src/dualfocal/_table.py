@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """Headings and rows of text; the first ``names`` columns hold names, the others numbers, aligned to the right.
+    """Headings and rows of text; the columns in ``left`` hold names, the others numbers, aligned to the right.
 
     >>> print(Table(["loss", "ECE %"], [["cross_entropy", "4.35"], ["dual_focal", "1.18"]]).text())
     loss           ECE %
@@ -24,7 +24,7 @@ class Table:
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     title: str = ""
-    names: int = 1
+    left: Sequence[int] = (0,)
 
     def text(self) -> str:
         """Aligned columns of plain text, without the title."""
@@ -32,13 +32,13 @@ class Table:
         lines = []
         for row in (self.headings, *self.rows):
             cells = zip(row, widths, strict=True)
-            aligned = [cell.ljust(w) if i < self.names else cell.rjust(w) for i, (cell, w) in enumerate(cells)]
+            aligned = [cell.ljust(w) if i in self.left else cell.rjust(w) for i, (cell, w) in enumerate(cells)]
             lines.append("  ".join(aligned).rstrip())
         return "\n".join(lines)
 
     def markdown(self) -> str:
         """A Markdown table, without the title."""
-        aligned = ["---" if i < self.names else "---:" for i in range(len(self.headings))]
+        aligned = ["---" if i in self.left else "---:" for i in range(len(self.headings))]
         return "\n".join(f"| {' | '.join(row)} |" for row in (self.headings, aligned, *self.rows))
 
     def html(self) -> str:
@@ -62,7 +62,7 @@ class Table:
         plain = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         table = RichTable() if boxed else plain
         for i, heading in enumerate(self.headings):
-            table.add_column(Text(heading), justify="left" if i < self.names else "right", overflow="fold")
+            table.add_column(Text(heading), justify="left" if i in self.left else "right", overflow="fold")
         for row in self.rows:
             table.add_row(*map(Text, row))
         return table

@@ -680,7 +680,7 @@ def test_verify_draws_the_images_of_each_class_in_a_row(run, folder):
 )
 def test_verify_refuses_a_bad_place_for_a_picture_before_any_work(refused, folder, monkeypatch, plot, said):
     Path("folder.png").mkdir()
-    monkeypatch.setattr(importlib.import_module("dualfocal.cli.data"), "verify_data", not_now)
+    monkeypatch.setattr(importlib.import_module("dualfocal.data.verify"), "verify", not_now)
     assert refused("data", "verify", "cifar10", "--data-root", "data", "--plot", plot) == said
     assert not Path("data/decoded").exists()
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from run_results import make_result
 
-from dualfocal.cli.figures import FORMATS, NAMES
+from dualfocal.cli._names import FIGURES as NAMES
+from dualfocal.cli.figures import FORMATS
 from dualfocal.metrics import evaluate
 from dualfocal.paper.figures import FIGURES
 from dualfocal.plots.style import METADATA

@@ -1,7 +1,6 @@
 """`dualfocal study` as one types it."""
 
 import csv
-import importlib
 import json
 import os
 import signal
@@ -13,9 +12,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import dualfocal.study
 from dualfocal.cli import main
-
-command = importlib.import_module("dualfocal.cli.study")  # the package has the function of this name
 
 
 def study(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -103,7 +101,9 @@ def test_a_training_that_fails_is_told_whatever_is_printed(
     as_json: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     problem = "study/runs/x: the loss is nan in epoch 1"
-    monkeypatch.setattr(command, "run_study", lambda study, *_, **__: dict.fromkeys(study.folders(Path()), problem))
+    monkeypatch.setattr(
+        dualfocal.study, "run_study", lambda study, *_, **__: dict.fromkeys(study.folders(Path()), problem)
+    )
     Path("study").mkdir()
     with pytest.raises(SystemExit) as ended:
         main(["study", "--losses", "focal", "--seeds", "0", *as_json])
@@ -120,7 +120,7 @@ def test_stopped_it_says_what_to_do_next(
     def stopped(*_: object, **__: object) -> None:
         raise ending
 
-    monkeypatch.setattr(command, "run_study", stopped)
+    monkeypatch.setattr(dualfocal.study, "run_study", stopped)
     with pytest.raises(SystemExit) as ended:
         main(["study", "--losses", "focal"])
     assert ended.value.code in (130, 143)

@@ -615,7 +615,7 @@ def test_a_model_that_is_none(wrong, own_nets, tmp_path):
         ),
         (
             "own_nets:sevn",
-            "module 'own_nets' has no 'sevn', of model 'own_nets:sevn' (did you mean 'seven'?)",
+            "module 'own_nets' has no 'sevn', of model 'own_nets:sevn'; did you mean seven?",
         ),
         ("own_nets:no_weights", "model own_nets:no_weights has no weights to train"),
         ("own_nets:no_model", "'own_nets:no_model' must return a torch.nn.Module, got int"),

@@ -204,9 +204,9 @@ def test_p_values_have_one_form(run, folder, tmp_path):
         assert row[6] == ["< 0.001" if p < 0.001 else f"{p:.3f}", p]
 
 
-def test_bins_that_nobody_could_draw():
+def test_bins_that_nobody_could_draw(folder):
     with pytest.raises(ValueError, match="num_bins of a report must be from 1 to 1,000, got 1001"):
-        Reading(num_bins=1001)
+        load_subjects([folder / "a"], Reading(num_bins=1001))
 
 
 def test_a_folder_of_runs_is_its_finished_ones(runs, folder, tmp_path):

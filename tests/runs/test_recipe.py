@@ -328,7 +328,7 @@ def test_what_the_recipe_says_itself_is_no_option_of_a_loss(loss) -> None:
         ("label_smoothing", {"alpha": 1.5}, "alpha must be finite and between 0 and 1, got 1.5"),
         ("label_smoothing", {"spread": "none"}, "spread must be one of 'others', 'all', got 'none'"),
         ("ada_focal", {"variant": "old"}, "variant must be one of 'switch', 'no_switch', got 'old'"),
-        ("ada_focal", {"num_bins": 0}, "num_bins must be an integer of at least 1, got 0"),
+        ("ada_focal", {"num_bins": 0}, "num_bins must be at least 1, got 0"),
         ("kde_xe", {"bandwidth": "auto"}, "bandwidth must be a number or 'likelihood', got 'auto'"),
     ],
 )

@@ -3,33 +3,29 @@
 import json
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from dualfocal.cli.theory import theory
+from dualfocal.cli import main
 from dualfocal.theory import dual_focal_minimiser, regions
-
-app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
-app.command()(theory)
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "120")
 
     def run(*arguments: str, code: int = 0):
-        done = CliRunner().invoke(app, list(arguments))
-        assert done.exit_code == code, done.output
-        return done
+        with pytest.raises(SystemExit) as ended:
+            main(["paper", "theory", *arguments])
+        assert ended.value.code == code
+        return capsys.readouterr()
 
     return run
 
 
 def test_defaults_are_those_of_figure_1(run) -> None:
-    out = run().stdout
+    out = run().out
     assert "Lemma 1 and Figure 1, gamma = 1, C = q_j = 0.3" in out
     for text in ("0.1353", "0.3679", "0.6044", "0.2365", "q_m lies in (0.3, 0.7]", "[0.6044, 1)"):
         assert text in out
@@ -41,17 +37,17 @@ def test_defaults_are_those_of_figure_1(run) -> None:
 
 def test_a_posterior_and_a_picture(run, tmp_path) -> None:
     done = run("--gamma", "2", "--eta", ".5,.3,.2", "--plot", "figure.png")
-    assert ".5322 .2267 .2411" in done.stdout
+    assert ".5322 .2267 .2411" in done.out
     for text in ("0.70111", "0.70298", "0>2>1", ".5322 over", ".4265 under", ".5000 calibrated", "0=1=2"):
-        assert text in done.stdout
-    assert "Dual focal loss ranks class 2 above class 1, against the posterior." in done.stdout
-    assert "Figure 1: figure.png" in done.stderr
+        assert text in done.out
+    assert "Dual focal loss ranks class 2 above class 1, against the posterior." in done.out
+    assert "Figure 1: figure.png" in done.err
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_json(run) -> None:
     done = run("--gamma", "1", "--c", "0", "--eta", ".5,.3,.2", "--json")
-    found = json.loads(done.stdout, parse_constant=pytest.fail)
+    found = json.loads(done.out, parse_constant=pytest.fail)
     assert list(found) == ["schema", "regions", "gradient_ratios", "claims", "minimisers"]
     assert found["regions"]["v_uc"] == pytest.approx(regions(1.0, 0.0).v_uc)
     assert found["regions"]["reduction"] == pytest.approx(0, abs=1e-9)
@@ -82,11 +78,11 @@ def test_json(run) -> None:
 )
 def test_bad_input_is_told_in_one_line(run, arguments, line) -> None:
     done = run(*arguments, code=2)
-    assert done.stdout == ""
-    assert done.stderr == f"dualfocal: {line}\n"
+    assert done.out == ""
+    assert done.err == f"dualfocal: {line}\n"
 
 
 def test_help_teaches(run) -> None:
-    out = run("--help").stdout
+    out = run("--help").out
     for text in ("--gamma", "--eta", "--plot", "dualfocal paper theory --gamma 2 --eta .5,.3,.2", "docs/theory.md"):
         assert text in out

@@ -120,9 +120,9 @@ def check_plot(plot: Path | None) -> None:
         raise ValueError(f"--plot: there is no folder {str(plot.parent)!r}")
 
 
-def say(out: Console, text: str, style: str | None = None) -> None:
-    """Print text as it is: no markup, no highlighting, no line breaks but those of the terminal."""
-    out.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+def say(out: Console, text: str, style: str | None = None, *, wrap: bool = False) -> None:
+    """Print text as it is, without markup; a path is not broken into lines unless ``wrap`` allows it."""
+    out.print(text, style=style, markup=False, highlight=False, soft_wrap=not wrap)
 
 
 def show(out: Console, table: Table, title: str | None = None) -> None:

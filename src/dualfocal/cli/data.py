@@ -58,9 +58,9 @@ def list_(data_root_: Root = None, as_json: AsJson = False) -> None:
     for row in rows:
         counts = [f"{row[column]:,}" if row[column] else "" for column in ("classes", "train", "test")]
         to_get = f"no, {row['download_bytes'] / 1e6:,.0f} MB" if row["download_bytes"] else "no"
-        lines.append([row["name"], "yes" if row["place"] else to_get, row["about"], *counts])
+        lines.append([row["name"], *counts, "yes" if row["place"] else to_get, row["about"]])
     say(out, f"In {data_root(data_root_)}:")
-    out.print(Table(["name", "on disk", "what", "classes", "train", "test"], lines, names=3).rich(boxed=False))
+    out.print(Table(["name", "classes", "train", "test", "on disk", "what"], lines, left=(0, 4, 5)).rich(boxed=False))
     say(err, "A folder of images by class, or an .npz file with x_train, y_train, x_test, y_test, is a data set, too.")
 
 

@@ -248,7 +248,7 @@ def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
     table = evaluation.table()
     show(out, table, f"{finding.name}: {table.title}")
     if evaluation.inference is not None:
-        say(out, FLOOR, "dim")
+        say(out, FLOOR, "dim", wrap=True)
         for metric, (low, high) in evaluation.inference.published.items():
             say(out, f"published pivotal bootstrap of {metric}: {100 * low:.2f} to {100 * high:.2f} %")
         say(out, evaluation.verdict(), "bold")

@@ -79,9 +79,9 @@ def reproduce(
     if dry_run:
         if as_json:
             print_json(planned.to_dict())
-        say(printer, planned.study.title)
+        say(printer, planned.study.title, wrap=True)
         printer.print(planned.as_table().rich(boxed=False))
-        say(printer, planned.cost())
+        say(printer, planned.cost(), wrap=True)
         return
     chosen = f"{len(planned.trainings)} trainings, seeds {', '.join(map(str, planned.study.seeds))}"
     say(printer, f"{planned.study.title}: {chosen}, into {out}")
@@ -90,7 +90,7 @@ def reproduce(
     if as_json:
         print_json(reproduction.to_dict())
     printer.print(reproduction.as_table().rich(boxed=False))
-    say(printer, reproduction.explanation())
+    say(printer, reproduction.explanation(), wrap=True)
     for note in reproduction.notes:
         say(printer, f"Note: {note}.")
     say(printer, f"Written: {', '.join(map(str, planned.files()))}")

@@ -88,7 +88,7 @@ def study(
         settings=settings or [],
     )
     say(printer, f"{planned.title}, into {out}")
-    say(printer, f"Recipe: {planned.recipe}.")
+    say(printer, f"Recipe: {planned.recipe}.", wrap=True)
     with stopped_goes_on(), epochs_shown(errors, len(planned.entries) * len(planned.seeds)) as tell:
         failed = run_study(planned, out, jobs=jobs, data_root=data_root_, device=device, progress=tell)
     summary = summarize(planned, out, failed)
@@ -133,10 +133,10 @@ def epochs_shown(console: Console, runs: int) -> Iterator[Callable[[int, int, in
 
 def _print(printer: Console, summary: "Summary") -> None:
     printer.print(_narrow(summary.table("[bold]{}[/]"), gap=2))
-    say(printer, summary.explanation())
+    say(printer, summary.explanation(), wrap=True)
     if summary.differences:
         printer.print(_narrow(summary.difference_table(), gap=1))
-    say(printer, summary.reading(), "bold")
+    say(printer, summary.reading(), "bold", wrap=True)
 
 
 def _narrow(table: Table, gap: int) -> RichTable:

@@ -141,7 +141,7 @@ def _print_minimisers(out: Console, minimisers: "dict[str, Minimiser]") -> None:
         text += " Its risk is a limit, as neighbours in the order become equal."
     gap = dual.overconfidence
     text += f" It is {dual.verdict}{f' by {abs(gap):.2g}' if dual.verdict != 'calibrated' else ''}."
-    say(out, text, "bold")
+    say(out, text, "bold", wrap=True)
 
 
 def _fraction(value: float) -> str:

@@ -132,7 +132,6 @@ def runs(
     table = runs_table(listed).rich(boxed=False)
     for column in table.columns[2:-1]:
         column.no_wrap = True
-    table.columns[-1].justify = "left"
     if printer.width < WIDE:  # what was trained is in most names, too: the name and the numbers need the room
         table.columns.pop()
     printer.print(table)
@@ -153,7 +152,7 @@ def _show(printer: Console, recipe: "Recipe", as_json: bool) -> None:
         for name, value in recipe.to_dict().items()
         if name != "schema"
     ]
-    printer.print(Table(["field", "value", "what"], rows, names=3).rich(boxed=False))
+    printer.print(Table(["field", "value", "what"], rows, left=range(3)).rich(boxed=False))
 
 
 def _print_result(printer: Console, run: "Run", result: "RunResult") -> None:

@@ -52,7 +52,7 @@ class Reproduction:
         """The rows as text, without empty columns."""
         rows = [row.cells() for row in self.rows]
         shown = [i for i in range(len(HEADINGS)) if i < 4 or any(row[i] for row in rows)]
-        return _table.Table([HEADINGS[i] for i in shown], [[row[i] for i in shown] for row in rows], names=2)
+        return _table.Table([HEADINGS[i] for i in shown], [[row[i] for i in shown] for row in rows], left=(0, 1))
 
     def markdown(self) -> str:
         """A page with the rows, their explanation and the notes."""
@@ -88,7 +88,7 @@ class Plan:
             finished = f"{self.finished[name]}/{len(self.study.seeds)}"
             hours = "?" if training.hours is None else f"{training.hours:.1f}"
             rows.append([training.label, options, training.special, str(training.recipe.epochs), finished, hours])
-        return _table.Table(("training", "loss options", "special", "epochs", "finished", "hours"), rows, names=3)
+        return _table.Table(("training", "loss options", "special", "epochs", "finished", "hours"), rows, left=range(3))
 
     def cost(self) -> str:
         """What is left to train, in a sentence."""

@@ -68,7 +68,7 @@ def list_run(run: Run) -> Listed:
 
 def runs_table(runs: Sequence[Listed]) -> Table:
     """State, progress and metrics of each run."""
-    return Table(HEADINGS, [run.cells() for run in runs], names=2)
+    return Table(HEADINGS, [run.cells() for run in runs], left=(0, 1, len(HEADINGS) - 1))
 
 
 def _scores(result: RunResult) -> dict[str, Any]:
