@@ -597,15 +597,17 @@ def theory(rec: Recording) -> None:
         for gamma in (0.5, 1.0, 3.0):
             rec.calls(f"{name}/{gamma}", lambda n=name, g=gamma: getattr(package, n)(v, g, 0.1))
     q = torch.from_numpy(softmax(sample(20, 3, 50)[0]))
-    for name in ("exact_eta", "focal_eta", "published_eta"):
+    for name in ("exact_eta", "published_eta"):
         rec.calls(name, lambda n=name: getattr(package, n)(q, 2.0))
     for name in ("entropy_bound", "dual_entropy_bound"):
         rec.calls(name, lambda n=name: getattr(package, n)(q, torch.arange(20) % 3, 2.0))
     rec.calls("conditional_risk", lambda: package.conditional_risk(q, q.flip(1), 2.0))
     rec.calls("uniform_threshold", lambda: package.uniform_threshold(3.0))
     rec.calls("phi_peak", lambda: package.phi_peak(2.0, 0.2))
-    for name in package.MINIMISERS:
-        rec.calls(f"minimisers/{name}", lambda n=name: package.MINIMISERS[n]((0.5, 0.3, 0.2), 2.0))
+    eta = (0.5, 0.3, 0.2)
+    rec.calls("minimisers/cross_entropy", lambda: package.cross_entropy_minimiser(eta))
+    rec.calls("minimisers/focal", lambda: package.focal_minimiser(eta, 2.0))
+    rec.calls("minimisers/dual_focal", lambda: package.dual_focal_minimiser(eta, 2.0))
     rec.command("command/eta", "paper", "theory", "--gamma", 2, "--eta", ".5,.3,.2")
     rec.command("command/eta5", "paper", "theory", "--gamma", 5, "--c", 0.1, "--eta", ".4,.3,.15,.1,.05")
     rec.printed("command/text", "paper", "theory", "--eta", ".45,.35,.2", "--plot", "figure1.svg")

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from dualfocal._tensors import wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
-from dualfocal.calibrators._logistic import Minimum, minimise
+from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import tile_parts
 from dualfocal.calibrators.inputs import Offset
 from dualfocal.calibrators.notes import absent_note

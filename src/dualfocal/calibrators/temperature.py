@@ -11,7 +11,7 @@ from dualfocal._checks import check_choice, check_count
 from dualfocal._tensors import wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._ece_grid import search_grid
-from dualfocal.calibrators._logistic import Minimum, minimise
+from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import Shifted, exponent_floor
 from dualfocal.calibrators.inputs import Offset
 from dualfocal.calibrators.notes import Note

@@ -87,8 +87,10 @@ class Plan:
             options = ", ".join(f"{key} {value}" for key, value in training.recipe.loss_options.items())
             finished = f"{self.finished[name]}/{len(self.study.seeds)}"
             hours = "?" if training.hours is None else f"{training.hours:.1f}"
-            rows.append([training.label, options, training.special, str(training.recipe.epochs), finished, hours])
-        return _table.Table(("training", "loss options", "special", "epochs", "finished", "hours"), rows, left=range(3))
+            rows.append([training.label, str(training.recipe.epochs), options, training.special, finished, hours])
+        return _table.Table(
+            ("training", "epochs", "loss options", "special", "finished", "hours"), rows, left=(0, 2, 3, 4)
+        )
 
     def cost(self) -> str:
         """What is left to train, in a sentence."""
