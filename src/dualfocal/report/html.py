@@ -23,7 +23,7 @@ from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.report import classes, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
 from dualfocal.report.embedded import OCTAVES, STEPS, deal, embed
-from dualfocal.report.images import RunData, describe_mistakes
+from dualfocal.report.images import RunData, mistakes_of
 from dualfocal.report.subjects import Subject, load_subjects, shortened
 from dualfocal.runs.source import Reading
 
@@ -106,7 +106,7 @@ def _contents(
     title: str, subjects: list[Subject], found: list[Calibration], reading: Reading, run_data: RunData
 ) -> dict[str, Any]:
     """Everything the page shows, but for the numbers it computes from."""
-    mistakes, images = describe_mistakes(subjects, run_data)
+    images: dict[str, str] = {}  # by key, each once
     class_rows = max(10, classes.MOST_ROWS // len(subjects))
     points = provenance.MOST_POINTS // len(subjects)
     positive = subjects[0].rows.positive  # of all of them, or of none: it follows from the options
@@ -122,11 +122,11 @@ def _contents(
             "temperature": of.temperature,
             "temperatureFrom": of.temperature_from,
             **classes.class_table(subject, class_rows),
-            "mistakes": wrong,
+            "mistakes": mistakes_of(subject, run_data, images),
             "curves": provenance.curves(subject, points),
             "about": provenance.about(subject),
         }
-        for subject, of, wrong in zip(subjects, found, mistakes, strict=True)
+        for subject, of in zip(subjects, found, strict=True)
     ]
     names = {subject.class_names for subject in subjects}
     shared = names.pop() if len(names) == 1 else ()

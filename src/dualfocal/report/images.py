@@ -5,7 +5,6 @@ Data sets are an extra: where one is missing or cannot be read, a report does wi
 
 import base64
 import io
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,14 +69,8 @@ class RunData:
             return f"No images: {name} could not be read here (see --data-root): {reason or type(error).__name__}"
 
 
-def describe_mistakes(subjects: Sequence[Subject], run_data: RunData) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The most confident mistakes of each subject with a note on their images; and the images by key, each once."""
-    images: dict[str, str] = {}
-    return [_mistakes(subject, run_data, images) for subject in subjects], images
-
-
-def _mistakes(subject: Subject, run_data: RunData, images: dict[str, str]) -> dict[str, Any]:
-    """The mistakes of a subject; their images are added to ``images`` while there is room."""
+def mistakes_of(subject: Subject, run_data: RunData, images: dict[str, str]) -> dict[str, Any]:
+    """The most confident mistakes, and a note on their images, which are added to ``images`` while there is room."""
     reading, seen, names = run_data.reading, subject.seen, subject.class_names
     assert seen.nll is not None
     wrong = (~seen.right).nonzero()[:, 0]
