@@ -409,13 +409,13 @@ def test_a_setting_of_the_loss_has_a_value(wrong):
 @pytest.mark.parametrize(
     ("setting", "line"),
     [
-        ("epochs=three", "epochs must be a whole number, got 'three'"),
-        ("epochs=3.5", "epochs must be a whole number, got 3.5"),
-        ("epochs=true", "epochs must be a whole number, got True"),
+        ("epochs=three", "epochs must be a whole number below 2^63, got 'three'"),
+        ("epochs=3.5", "epochs must be a whole number below 2^63, got 3.5"),
+        ("epochs=true", "epochs must be a whole number below 2^63, got True"),
         ("epochs=0", "epochs must be finite and at least 1, got 0"),
         ("batch_size=0", "batch_size must be finite and at least 1, got 0"),
         ("seed=-1", "seed must be finite and at least 0, got -1"),
-        ("seed=9223372036854775808", "seed must be below 2^63, got 9223372036854775808"),
+        ("seed=9223372036854775808", "seed must be a whole number below 2^63, got 9223372036854775808"),
         ("lr=fast", "lr must be a number, got 'fast'"),
         ("lr=none", "lr must be a number, got None"),
         ("lr=nan", "lr must be a number, got 'nan'"),
@@ -451,7 +451,7 @@ def test_a_setting_that_is_wrong(wrong, setting, line):
 @pytest.mark.parametrize(
     ("setting", "line"),
     [
-        ("epochs=", "epochs must be a whole number, got ''"),
+        ("epochs=", "epochs must be a whole number below 2^63, got ''"),
         ("milestones=a,b", "milestones must be whole numbers, as 150,250, got 'a,b'"),
     ],
 )
@@ -572,7 +572,7 @@ def test_a_recipe_with_fields_that_are_missing_or_wrong(wrong):
     Path("my.json").write_text(json.dumps({name: good[name] for name in good if name not in ("seed", "lr")}))
     assert wrong("my.json") == "my.json: recipe lacks lr, seed"
     Path("my.json").write_text(json.dumps({**good, "epochs": "3"}))
-    assert wrong("my.json") == "my.json: epochs must be a whole number, got '3'"
+    assert wrong("my.json") == "my.json: epochs must be a whole number below 2^63, got '3'"
     Path("my.json").write_bytes(b"\xff")
     assert wrong("my.json").startswith("my.json: is not JSON, or damaged: 'utf-8' codec can't decode byte 0xff")
 

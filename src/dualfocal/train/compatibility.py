@@ -3,7 +3,7 @@
 from torch import nn
 
 from dualfocal.data import DataSet
-from dualfocal.runs.recipe import Recipe
+from dualfocal.runs import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.validation import follows_validation, looks_at_validation, watched_part
 

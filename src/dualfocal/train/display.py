@@ -16,7 +16,7 @@ from rich.progress import (
 )
 from torch import Tensor
 
-from dualfocal.runs.recipe import Recipe
+from dualfocal.runs import Recipe
 from dualfocal.runs.run import Run
 from dualfocal.train.checkpoint import Position
 

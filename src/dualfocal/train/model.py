@@ -8,7 +8,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from dualfocal.data import DataSet
 from dualfocal.models import make_model
-from dualfocal.runs.recipe import Recipe
+from dualfocal.runs import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, without_search
 from dualfocal.train.randomness import seed_all

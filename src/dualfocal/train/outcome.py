@@ -16,9 +16,7 @@ from dualfocal.data import DataSet
 from dualfocal.metrics import Evaluation, evaluate
 from dualfocal.models import MODELS
 from dualfocal.models.normalization import kernels_on
-from dualfocal.runs.recipe import Recipe
-from dualfocal.runs.result import TEMPERATURES, RunResult, Scaled
-from dualfocal.runs.run import Run
+from dualfocal.runs import Recipe, Run, RunResult, Scaled, layout
 from dualfocal.train.checkpoint import Position
 from dualfocal.train.distributed import Group
 from dualfocal.train.host import num_cores
@@ -32,7 +30,7 @@ def finish(
 ) -> None:
     """Write predictions, weights and result; the last is what makes a run finished."""
     run.write_predictions(predictions, data.class_names)
-    run.write_model(model)
+    run.write_tensors(layout.MODEL, model.state_dict())
     latest = at.sessions[-1]
     parts, calibrated = metrics_of(predictions)
     result = RunResult(
@@ -58,7 +56,7 @@ def metrics_of(predictions: Predictions) -> tuple[dict[str, Evaluation], dict[st
     """Metrics of each part, as trained and scaled by each kind of temperature, fitted on the validation part."""
     parts = {part: evaluate(*pair, inference=True) for part, pair in predictions.items()}
     calibrated = {}
-    for name in TEMPERATURES if "val" in predictions else ():
+    for name in layout.TEMPERATURES if "val" in predictions else ():
         calibrator = make_calibrator(name).fit(*predictions["val"])
         scaled = {
             part: evaluate(calibrator(logits), target, inference=True) for part, (logits, target) in predictions.items()

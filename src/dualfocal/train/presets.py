@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from dualfocal._checks import did_you_mean
-from dualfocal.runs.recipe import Recipe
+from dualfocal.runs import Recipe
 
 # The authors' gamma of dual focal, for each model on each data set.
 GAMMA = {

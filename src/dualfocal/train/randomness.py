@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dualfocal.data import DataSet
-from dualfocal.runs.recipe import Recipe
+from dualfocal.runs import Recipe
 from dualfocal.train.forward import float32_products
 from dualfocal.train.host import host_generators_kept
 

@@ -18,7 +18,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from dualfocal.data import DataSet
-from dualfocal.runs.recipe import Recipe
+from dualfocal.runs import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, HalfWeights, without_search
 from dualfocal.train.host import host_state, no_garbage_collected
