@@ -540,7 +540,10 @@ def test_settings_of_another_type_are_refused(setting, message) -> None:
     ("typed", "shown"), [("a", "'a'"), ("30 40", "'30 40'"), ("30,", "'30,'"), ("(30,40)", "'(30,40)'")]
 )
 def test_milestones_are_shown_as_they_were_written(typed, shown) -> None:
-    assert refused(make(), f"milestones={typed}") == f"milestones must be whole numbers below 2^63, as 150,250, got {shown}"
+    assert (
+        refused(make(), f"milestones={typed}")
+        == f"milestones must be whole numbers below 2^63, as 150,250, got {shown}"
+    )
 
 
 @pytest.mark.parametrize("setting", ["", " ", "epochs", "=", "=3", " = 3", "loss", "loss.gamma", "loss."])
@@ -726,7 +729,7 @@ def test_the_dict_has_the_fields_in_order_and_json_types_only() -> None:
 
 @pytest.mark.parametrize("found", [None, [], "recipe", 1, [("schema", 1)]])
 def test_what_is_no_object_is_no_recipe(found) -> None:
-    with pytest.raises(ValueError, match="^recipe has schema None, this version of dualfocal reads schema 1$"):
+    with pytest.raises(ValueError, match=r"^recipe has schema None, this version of dualfocal reads schema 1$"):
         Recipe.from_dict(found)
 
 

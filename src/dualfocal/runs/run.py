@@ -175,8 +175,8 @@ class Run:
         ours = {LOCK, *(path.name for path in leftovers(self.path))}
         if strange := sorted(path.name for path in self.path.iterdir() if path.name not in ours):
             raise RunError(
-                f"{self.path}: is no run folder, it has no {RECIPE}, but holds {len(strange)} other files, such as "
-                f"{strange[0]}: choose another folder"
+                f"{self.path}: is no run folder, it holds {', '.join(strange[:3])} but no {RECIPE}: "
+                "choose another folder"
             )
 
     def append(self, line: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from dualfocal._checks import check_count
 from dualfocal.data import load_data
 from dualfocal.data.places import Root
 from dualfocal.runs import Recipe, Run, RunError
@@ -53,8 +54,8 @@ def run_study(
         RunError, ValueError: a recipe that cannot be trained, a folder of something else.
         KeyboardInterrupt: on Ctrl-C, once all runs are saved.
     """
-    if jobs is not None and jobs < 1:
-        raise ValueError(f"jobs must be at least 1, got {jobs}")
+    if jobs is not None:
+        check_count("jobs", jobs)
     folders = study.folders(out)
     recipes = {key: study.recipes[key[0]][key[1]] for key in folders}
     for key, folder in folders.items():
@@ -72,9 +73,8 @@ def run_study(
         return {}
     _check_data((recipes[key] for key in left), data_root)
     on_gpu = torch.cuda.is_available() if device is None else device.startswith("cuda")
-    cores = num_cores()
-    jobs = min(jobs or (1 if on_gpu else cores), len(left))
-    threads = max(1, cores // jobs)
+    jobs = min(jobs or (1 if on_gpu else num_cores()), len(left))
+    threads = max(1, num_cores() // jobs)
     failed: dict[tuple[str, int], str] = {}
     warned: set[str] = set()
     # Spawned, not forked: a fork of a process that has used threads or a GPU may hang.
@@ -97,10 +97,9 @@ def run_study(
                     problem, messages = future.result()
                     if problem is not None:
                         failed[key] = problem
-                    for message in messages:
-                        if message not in warned:  # the runs of a study have much in common
-                            warnings.warn(message, stacklevel=2)
-                    warned |= set(messages)
+                    for message in (of for of in messages if of not in warned):  # runs of a study have much in common
+                        warnings.warn(message, stacklevel=2)
+                    warned.update(messages)
                 tell()
         except BrokenProcessPool as error:
             raise RunError(f"{out}: a process was killed, for want of memory perhaps; --jobs 1 takes less") from error

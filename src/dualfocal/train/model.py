@@ -55,7 +55,7 @@ def try_out(model: nn.Module, recipe: Recipe, data: DataSet, group: Group) -> bo
     logits, target = _pass(trial, recipe, data, index[:2], group.device)
     recipe.make_loss().to(group.device)(logits, target).backward()
     if fewest == 1:  # batch norm has nothing to say of one sample
-        hint = "drop_last=true leaves the last batch out, which is as small" if last < recipe.batch_size else ""
+        hint = "; drop_last=true leaves the last batch out, which is as small" if last < recipe.batch_size else ""
         _pass(trial, recipe, data, index[:1], group.device, hint)
     return all(weight.grad is not None for weight in trial.parameters() if weight.requires_grad)
 
@@ -70,9 +70,8 @@ def _pass(
             logits = Forward(model, recipe, device)(inputs)
     except Exception as error:  # it may be anybody's code
         reason = " ".join(str(error).split()) or type(error).__name__
-        end = f"; {hint}" if hint else ""
         raise ValueError(
-            f"model {recipe.model} fails in {mode} on inputs of {tuple(inputs.shape)}: {reason}{end}"
+            f"model {recipe.model} fails in {mode} on inputs of {tuple(inputs.shape)}: {reason}{hint}"
         ) from error
     if logits.shape != (len(inputs), data.num_classes):
         raise ValueError(

@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,6 @@ def finish(
     """Write predictions, weights and result; the last is what makes a run finished."""
     run.write_predictions(predictions, data.class_names)
     run.write_tensors(layout.MODEL, model.state_dict())
-    latest = at.sessions[-1]
     parts, calibrated = metrics_of(predictions)
     result = RunResult(
         data=str(data),
@@ -44,9 +44,7 @@ def finish(
         calibrated=calibrated,
         seconds=sum(line["seconds"] for line in run.log),
         notes=notes,
-        device=latest["device"],
-        versions=latest["versions"],
-        commit=latest["commit"],
+        **{name: at.sessions[-1][name] for name in ("device", "versions", "commit")},
         sessions=at.sessions,
     )
     run.write_result(result)
@@ -67,11 +65,10 @@ def metrics_of(predictions: Predictions) -> tuple[dict[str, Evaluation], dict[st
 
 def session(recipe: Recipe, group: Group, epoch: int) -> dict[str, Any]:
     """Where and with what a part of the training is done, from an epoch on."""
-    device = torch.cuda.get_device_name(group.device) if group.device.type == "cuda" else _processor(group.device)
     return {
         "from_epoch": epoch + 1,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": device,
+        "device": _name_of(group.device),
         "processes": group.size,
         "threads": torch.get_num_threads(),
         **{name: getattr(recipe, name) for name in ("precision", "channels_last", "step")},
@@ -102,15 +99,13 @@ def commit() -> str | None:
     return found if found is None or not git("status", "--porcelain", "..") else f"{found}+"
 
 
-def _processor(device: torch.device) -> str:
+def _name_of(device: torch.device) -> str:
     if device.type != "cpu":
-        return device.type
+        return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     name = platform.processor() or platform.machine()
-    try:
+    with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
     return f"{name}, {num_cores()} cores"
 
 
