@@ -17,12 +17,11 @@ from dualfocal.data.places import Root
 from dualfocal.metrics.evaluation import finite
 from dualfocal.runs import Recipe, Run, default_folder, layout
 from dualfocal.train.checkpoint import Pace, identify, pack, resume
-from dualfocal.train.compatibility import check_fit, notes_on
 from dualfocal.train.display import SCALARS, Display
 from dualfocal.train.distributed import Group, processes
 from dualfocal.train.failure import DivergedError, Interrupts, diagnosis
 from dualfocal.train.forward import Forward, float32_products
-from dualfocal.train.model import make_optimizer, prepare_model, try_out
+from dualfocal.train.model import check_fit, make_optimizer, notes_on, prepare_model, try_out
 from dualfocal.train.outcome import finish, how_it_runs, session
 from dualfocal.train.randomness import derived_seed, make_batches, repeatable, seed_all, set_random_states
 from dualfocal.train.step import make_step
