@@ -116,7 +116,7 @@ def test_what_no_checkpoint_bears_out_is_cut_off_the_log(stopped, expected, more
         (lambda lines: lines[1:], "has 0 epochs, the checkpoint is of epoch 2"),
         (lambda lines: [lines[0], b"garbage\n", lines[1]], "has 1 epochs, the checkpoint is of epoch 2"),
         (lambda lines: [], "has 0 epochs, the checkpoint is of epoch 2"),
-        (None, "is missing, the checkpoint is of epoch 2"),
+        (None, "has 0 epochs, the checkpoint is of epoch 2"),
     ],
 )
 def test_a_log_that_lacks_epochs_is_an_error_and_left_alone(stopped, keep, problem) -> None:

@@ -15,16 +15,13 @@ from torch.nn.utils import get_total_norm
 from dualfocal.data import DataSet, load_data
 from dualfocal.data.places import Root
 from dualfocal.metrics.evaluation import finite
-from dualfocal.runs import Recipe, Run
-from dualfocal.runs.layout import CHECKPOINT, FAILURE
-from dualfocal.runs.run import default_folder
-from dualfocal.train.checkpoint import Pace, identify, resume, save_checkpoint
-from dualfocal.train.compatibility import check_fit, notes_on
-from dualfocal.train.display import Display, make_display
+from dualfocal.runs import Recipe, Run, default_folder, layout
+from dualfocal.train.checkpoint import Pace, identify, pack, resume
+from dualfocal.train.display import SCALARS, Display
 from dualfocal.train.distributed import Group, processes
 from dualfocal.train.failure import DivergedError, Interrupts, diagnosis
 from dualfocal.train.forward import Forward, float32_products
-from dualfocal.train.model import make_optimizer, prepare_model, try_out
+from dualfocal.train.model import check_fit, make_optimizer, notes_on, prepare_model, try_out
 from dualfocal.train.outcome import finish, how_it_runs, session
 from dualfocal.train.randomness import derived_seed, make_batches, repeatable, seed_all, set_random_states
 from dualfocal.train.step import make_step
@@ -71,9 +68,9 @@ def train(
     with processes(device) as group:
         group.first_does(partial(run.check_recipe, recipe))
         group.first_does(run.tidy)
-        if group.tell(run.state.encode() if group.first else None) == b"finished":
+        if group.first_does(lambda: run.state.encode()) == b"finished":
             return run
-        display = make_display(run, tensorboard, progress) if group.first else Display()
+        display = Display(progress and group.first, run.path / SCALARS if tensorboard and group.first else None)
         asked, recipe = recipe, recipe.on(group.device, group.size)
         with repeatable(recipe, group.device):
             data = load_data(recipe.data, data_root, **recipe.data_options)
@@ -87,7 +84,7 @@ def train(
                 group.first_does(lambda: stack.enter_context(run.claimed(asked)))
                 stack.enter_context(closing(display))
                 # Another process may have been quicker; now nobody can be.
-                if group.tell(run.state.encode() if group.first else None) != b"finished":
+                if group.first_does(lambda: run.state.encode()) != b"finished":
                     training = Training(recipe, run, data, model, group, pace, display, all_used=all_used)
                     training.run_epochs()
                     training.finish(notes)
@@ -109,26 +106,19 @@ class Training:
         *,
         all_used: bool,
     ) -> None:
-        self.recipe, self.run, self.model, self.group, self.pace, self.display = (
-            recipe,
-            run,
-            model,
-            group,
-            pace,
-            display,
-        )
+        self.recipe, self.run, self.model, self.group = recipe, run, model, group
+        self.pace, self.display = pace, display
         self.data_identity = identify(data)
         self.data = data.to(group.device)
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
         self.criterion = recipe.make_loss().to(group.device)
         self.optimizer = make_optimizer(recipe, self.weights)
         self.at, self.random_states = resume(run, model, self.optimizer, self.criterion, self.data_identity, group)
-        pace.saved(self.at.epoch if (run.path / CHECKPOINT).exists() else None)
+        pace.saved(self.at.epoch if (run.path / layout.CHECKPOINT).exists() else None)
         self.at.sessions.append(session(recipe, group, self.at.epoch))
         forward = Forward(group.wrap(model, sync_bn=recipe.sync_bn, all_used=all_used), recipe, group.device)
-        self.eval_forward = Forward(
-            model, recipe, group.device
-        )  # without DDP: ranks may have different numbers of batches
+        # Without DDP: ranks may have different numbers of batches.
+        self.eval_forward = Forward(model, recipe, group.device)
         self.step = make_step(recipe, self.data, forward, self.criterion, self.optimizer, group, say=display.say)
         self.watched = watched_part(data)
         wanted = {"val": True, "val2": looks_at_validation(recipe, self.criterion), "test": recipe.test_each_epoch}
@@ -149,7 +139,7 @@ class Training:
                 self._keep_best(line)
                 self.group.first_does(partial(self.run.append, line))
                 asked = stop.asked is not None
-                self.group.first_does(partial(self._save_if_due, asked))  # by the first one's clock
+                self.group.first_does(partial(self._save, asked))  # by the first one's clock
                 self.display.epoch(line)
                 if asked:
                     stop.leave()
@@ -183,7 +173,7 @@ class Training:
         self.at.sessions[-1] |= how_it_runs(self.step, self.model)
         if self.at.step < len(batches) and sound:  # interrupted
             self.at.seconds = seconds
-            self._save()
+            self._save(now=True)
             stop.leave()
 
         self.group.same_buffers(self.model)
@@ -262,16 +252,15 @@ class Training:
             self.model,
             self.pace.epoch,
         )
-        self.group.first_does(partial(self.run.write_json, FAILURE, report))
+        self.group.first_does(partial(self.run.write_json, layout.FAILURE, report))
         raise DivergedError(self.run, report)
 
-    def _save(self) -> None:
-        save_checkpoint(self.run, self.at, self.model, self.optimizer, self.criterion, self.data_identity)
-        self.pace.saved(self.at.epoch)
-
-    def _save_if_due(self, asked: bool) -> None:
-        if asked or self.at.epoch == self.recipe.epochs or self.pace.is_due(self.at.epoch):
-            self._save()
+    def _save(self, now: bool) -> None:
+        """Save where it stands: now, after the last epoch, or if it is due."""
+        if now or self.at.epoch == self.recipe.epochs or self.pace.is_due(self.at.epoch):
+            packed = pack(self.at, self.model, self.optimizer, self.criterion, self.data_identity)
+            self.run.write_tensors(layout.CHECKPOINT, *packed)
+            self.pace.saved(self.at.epoch)
 
 
 def _finite(*numbers: Tensor) -> Tensor:
