@@ -19,8 +19,7 @@ from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._passes import tile_parts
 from dualfocal.calibrators.inputs import Offset
 from dualfocal.calibrators.notes import absent_note
-from dualfocal.metrics.rows import Rows
-from dualfocal.metrics.scan import check_logits
+from dualfocal.metrics.rows import Rows, check_logits
 
 FLOOR = 1e-12  # of a probability, before they are normalised
 SAME = 1e-10  # relative difference of probabilities that count as equal
@@ -228,7 +227,7 @@ class IsotonicCalibration(_ClasswiseMap):
 def _columns(rows: Rows) -> Iterator[Column]:
     """The probabilities of each class, a few classes at a time."""
     values, wide = rows.values, wide_dtype(rows.values)
-    check_logits(values.amax(1), 0)
+    check_logits(values.amax(1))
     log_total = torch.cat([values[part].to(wide).logsumexp(1) for part in tile_parts(values)])
     order = rows.target.argsort()
     ends = torch.bincount(rows.target, minlength=rows.num_classes).cumsum(0).tolist()

@@ -15,8 +15,7 @@ from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import tile_parts
 from dualfocal.calibrators.inputs import Offset
 from dualfocal.calibrators.notes import absent_note
-from dualfocal.metrics.rows import Rows
-from dualfocal.metrics.scan import check_logits
+from dualfocal.metrics.rows import Rows, check_logits
 
 KEPT = 1 << 21  # elements of which features are kept between passes; beyond, they are computed again
 SUBSAMPLE = 1 << 20  # elements that a first guess is made from
@@ -55,7 +54,7 @@ class _OneVsRest(Calibrator):
         """D - 1 tensors (N, C)."""
 
     def _fit(self, rows: Rows) -> Fit:
-        check_logits(rows.values.amax(1), 0)
+        check_logits(rows.values.amax(1))
         mean, deviation = self._moments(rows)  # (C, D - 1)
         # Features of mean 0 and deviation 1: well conditioned, and where they are huge, not saturated from the start.
         constant = mean.sum(1, keepdim=True).clamp(-MOST_START, MOST_START)

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from dualfocal._checks import check_count
 from dualfocal.metrics._ranked import Ranked
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.rows import Array, as_rows
@@ -57,7 +56,7 @@ def nll(
     1.6809
     """
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
-    return mean(_wanted(scan(rows, scores=True).nll), rows.weight)
+    return mean(scan(rows, scores=True).nll, rows.weight)
 
 
 def brier_score(
@@ -81,7 +80,7 @@ def brier_score(
     0.05
     """
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
-    score = mean(_wanted(scan(rows, scores=True).brier), rows.weight)
+    score = mean(scan(rows, scores=True).brier, rows.weight)
     return float(score**0.5) if root else score
 
 
@@ -96,11 +95,9 @@ def brier_decomposition(
     >>> [round(part, 3) for part in parts[:3]]
     [0.42, 0.17, 0.25]
     """
-    check_count("num_bins", num_bins)
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index)
     seen = scan(rows, num_bins=num_bins, scores=True, classwise=True)
-    assert seen.classes is not None
-    return decompose(mean(_wanted(seen.brier), None), seen.classes)
+    return decompose(mean(seen.brier), seen.classes)
 
 
 def aurc(
@@ -120,7 +117,7 @@ def aurc(
     return Ranked.by_certainty(seen.uncertainty, seen.right).aurc()
 
 
-def mean(values: Tensor, weight: Tensor | None) -> float:
+def mean(values: Tensor, weight: Tensor | None = None) -> float:
     """Mean, weighted where there are weights."""
     return float(values.mean() if weight is None else (values * weight).sum() / weight.sum())
 
@@ -132,8 +129,3 @@ def decompose(score: float, classes: BinStats) -> BrierDecomposition:
     calibration = float((gap * gap / count).nan_to_num_(0.0).sum() / total)
     refinement = float((count * frequency * (1 - frequency)).nan_to_num_(0.0).sum() / total)
     return BrierDecomposition(score, calibration, refinement, score - calibration - refinement)
-
-
-def _wanted(values: Tensor | None) -> Tensor:
-    assert values is not None
-    return values
