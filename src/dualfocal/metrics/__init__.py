@@ -7,7 +7,6 @@ from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_
 from dualfocal.metrics.comparison import Comparison, compare
 from dualfocal.metrics.evaluation import Evaluation, evaluate
 from dualfocal.metrics.inference import Floor, Inference
-from dualfocal.metrics.ood import ood_auroc
 from dualfocal.metrics.scores import (
     BrierDecomposition,
     aurc,
@@ -15,6 +14,7 @@ from dualfocal.metrics.scores import (
     brier_score,
     error_rate,
     nll,
+    ood_auroc,
 )
 
 __all__ = [

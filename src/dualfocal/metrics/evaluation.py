@@ -71,14 +71,13 @@ class Evaluation:
                 f"{_p(found.p_value)})"
             )
         share = self.overconfidence / self.ece
-        high, low = "Over-confident", "Under-confident"
+        above, side = (True, "above") if share > 0 else (False, "below")
+        what, of, kind = "mean confidence", "accuracy", "Over-confident" if above else "Under-confident"
         if self.positive:
-            high, low = "Probabilities of class 1 too high", "Probabilities of class 1 too low"
-        kind = "Miscalibrated both ways" if abs(share) <= 0.5 else high if share > 0 else low
+            what, of, kind = "their mean", "the share", f"Probabilities of class 1 too {'high' if above else 'low'}"
+        kind = kind if abs(share) > 0.5 else "Miscalibrated both ways"
         finding = f"ECE is {ece} points"
         if self.ece <= found.floors["ece"].q95 and abs(share) > 0.5:  # then it is the mean that tells
-            what, of = ("their mean", "the share") if self.positive else ("mean confidence", "accuracy")
-            side = "above" if share > 0 else "below"
             finding = f"{what} is {_points(abs(self.overconfidence))} points {side} {of}, {finding}"
         return f"{kind}: {finding}; a calibrated model of this size would show {floor} ({_p(found.p_value)})."
 
