@@ -188,7 +188,14 @@ class Calibrator(nn.Module, ABC):
         logits = as_tensor("logits", logits)
         if not logits.is_floating_point() or logits.ndim == 0:
             raise ValueError(f"logits must be floating point (N, C), got {logits.dtype} {tuple(logits.shape)}")
-        self._check_kind(logits, input)
+        kind = kind_of(logits, input)
+        wrong_width = logits.ndim == 1 and self.num_classes not in (None, 2)  # an error that says more will follow
+        if self.fitted_on and self.offset == "seen" and self.fitted_on.kind != kind and not wrong_width:
+            theirs, ours = NAMES[self.fitted_on.kind], NAMES[kind]
+            raise ValueError(
+                f"this {type(self).__name__} was fitted on {theirs}, and these are {ours}: both mean the same "
+                f"but for a number added to each row, which this map sees; give it {theirs}, or fit one on {ours}"
+            )
         if input == "probs":
             logits = log_probs(logits, None if self.fitted_on is None else self.fitted_on.zeros)
         logits = logits.to(compute_dtype(logits))
@@ -205,18 +212,6 @@ class Calibrator(nn.Module, ABC):
     @abstractmethod
     def _map(self, logits: Tensor) -> Tensor:
         """Calibrated logits of (N, C) logits in float32 or float64, as a new tensor of that dtype."""
-
-    def _check_kind(self, values: Tensor, input: str) -> None:
-        """Logits of a row may all be larger by one number and mean the same, but not to every map."""
-        kind = kind_of(values, input)
-        wrong_width = values.ndim == 1 and self.num_classes not in (None, 2)  # an error that says more will follow
-        if self.fitted_on is None or self.offset != "seen" or self.fitted_on.kind == kind or wrong_width:
-            return
-        theirs, ours = NAMES[self.fitted_on.kind], NAMES[kind]
-        raise ValueError(
-            f"this {type(self).__name__} was fitted on {theirs}, and these are {ours}: as logits both mean the same "
-            f"but for a number added to each row, which this map sees; give it {theirs}, or fit one on {ours}"
-        )
 
     def _apply_rows(self, logits: Tensor) -> Tensor:
         if self.num_classes not in (None, logits.shape[1]):

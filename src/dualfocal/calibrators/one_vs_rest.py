@@ -27,9 +27,8 @@ def log_odds_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
     total = e.sum(1, keepdim=True)
     # 1 - p of the largest is the sum of the others, not a difference of nearly equal numbers.
     others = e.scatter(1, top, 0.0).sum(1, keepdim=True)
-    tiny = torch.finfo(logits.dtype).tiny
     rest = (total - e).scatter(1, top, others)
-    log_total = total.log()
+    tiny, log_total = torch.finfo(logits.dtype).tiny, total.log()
     return e.clamp(min=tiny).log() - log_total, rest.clamp(min=tiny).log() - log_total
 
 

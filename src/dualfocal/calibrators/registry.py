@@ -40,9 +40,8 @@ def make_calibrator(name: str, *, force: bool = False) -> Calibrator:
     2
     """
     names = name.split("+")
-    for one in names:
-        if one not in CALIBRATORS:
-            raise ValueError(f"there is no calibrator {one!r}; there are: {', '.join(CALIBRATORS)}")
+    if unknown := [one for one in names if one not in CALIBRATORS]:
+        raise ValueError(f"there is no calibrator {unknown[0]!r}; there are: {', '.join(CALIBRATORS)}")
     steps = [CALIBRATORS[one]() for one in names]
     for step in steps:
         if isinstance(step, MatrixScaling):
@@ -87,9 +86,8 @@ class Chain(Calibrator):
     learned = ()
 
     def __init__(self, *steps: Calibrator) -> None:
-        for step in steps:
-            if not isinstance(step, Calibrator):
-                raise TypeError(f"Chain takes calibrators, got {type(step).__name__}")
+        if others := [type(step).__name__ for step in steps if not isinstance(step, Calibrator)]:
+            raise TypeError(f"Chain takes calibrators, got {others[0]}")
         if not steps or len(set(steps)) < len(steps):
             raise ValueError("Chain needs at least one calibrator, and each only once")
         super().__init__()

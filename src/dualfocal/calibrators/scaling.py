@@ -68,10 +68,8 @@ class _LinearScaling(Calibrator):
             unit, start = beta, torch.cat([one, beta * mean], dim=1)
         precision = mean.new_tensor([1.0, 1.0, STRONG_PRIOR] if self.prior is None else [self.prior] * 3)
         solved = Problem(tiles, rows.target, start, group, precision, learn=self.prior is None).solve()
-        weight, bias = solved.x[:, :-1] * unit, solved.x[:, -1]
-        if not self.full:
-            weight = weight[:, 0]
-        bias = bias - (weight @ mean[:, 0] if self.full else weight * mean[:, 0])
+        weight = solved.x[:, :-1] * unit if self.full else solved.x[:, 0] * unit
+        bias = solved.x[:, -1] - (weight @ mean[:, 0] if self.full else weight * mean[:, 0])
         return Fit({"weight": weight, "bias": bias}, *solved[1:], notes=scaled.notes)
 
     def _map(self, logits: Tensor) -> Tensor:

@@ -127,8 +127,7 @@ class EnsembleTemperatureScaling(Calibrator):
             value = weights.sum(1) - mixed.log().mean()
             return value, 1 - share.mean(0, keepdim=True), (share.T @ share)[None] / len(p)
 
-        start = p.new_full((1, 3), 1 / 3)
-        return minimise(objective, start, lower=torch.zeros_like(start))
+        return minimise(objective, p.new_full((1, 3), 1 / 3), lower=p.new_zeros(1, 3))
 
     def _map(self, logits: Tensor) -> Tensor:
         log_w = self.weights.to(logits.dtype).log()

@@ -58,9 +58,9 @@ class Evaluation:
 
     def verdict(self) -> str:
         """The finding in one sentence; needs ``inference=True``."""
-        if self.inference is None:
-            raise ValueError("a verdict needs evaluate(..., inference=True)")
         found = self.inference
+        if found is None:
+            raise ValueError("a verdict needs evaluate(..., inference=True)")
         ece, floor = _points(self.ece), _points(found.floors["ece"].mean)
         if found.p_value > 0.05:
             seen = math.isfinite(found.detectable)
@@ -108,11 +108,10 @@ class Evaluation:
         """
         if content["schema"] != SCHEMA:
             raise ValueError(f"an evaluation has schema {content['schema']}, this version reads schema {SCHEMA}")
-        plain = ("num_samples", "num_classes", "num_bins", "convention")
         scores = (*METRICS, "brier_calibration", "brier_refinement", "confidence", "accuracy")
         values: dict[str, Any] = {name: math.inf if content[name] is None else float(content[name]) for name in scores}
         return cls(
-            **{name: content[name] for name in plain},
+            **{name: content[name] for name in ("num_samples", "num_classes", "num_bins", "convention")},
             **values,
             bins=BinStats.from_dict(content["bins"]),
             inference=None if content["inference"] is None else Inference.from_dict(content["inference"]),
