@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from numbers import Integral
 
 
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, value: object, choices: tuple[str | None, ...]) -> None:
     """Raise a ValueError that names the value and the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
