@@ -271,8 +271,9 @@ def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     stored = {}
     for name, tensor in tensors.items():
         plain = tensor.detach().cpu().contiguous()
-        place = plain.untyped_storage().data_ptr()
-        if plain.numel() and (place in taken or plain.untyped_storage().nbytes() > plain.nbytes):
+        if plain.numel() and (
+            plain.untyped_storage().data_ptr() in taken or plain.untyped_storage().nbytes() > plain.nbytes
+        ):
             plain = plain.clone()  # tied weights, or a part of something larger
         taken.add(plain.untyped_storage().data_ptr())
         stored[name] = plain

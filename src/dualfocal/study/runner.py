@@ -66,12 +66,12 @@ def run_study(
     for key, folder in folders.items():
         Run(folder).check_recipe(recipes[key])
     left = {key: folder for key, folder in folders.items() if Run(folder).state != "finished"}
-    total = sum(recipe.epochs for recipe in recipes.values())
 
     def tell() -> None:
         if progress is not None:
             done = sum(min(recipes[key].epochs, Run(folder).num_epochs) for key, folder in folders.items())
-            progress(done, total, sum(Run(folder).state == "finished" for folder in folders.values()))
+            finished = sum(Run(folder).state == "finished" for folder in folders.values())
+            progress(done, sum(recipe.epochs for recipe in recipes.values()), finished)
 
     tell()
     if not left:

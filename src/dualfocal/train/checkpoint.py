@@ -1,7 +1,6 @@
 """Where a training stands, as one safetensors file: tensors as tensors, the rest as JSON in its header."""
 
 import json
-import time
 import zlib
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +12,6 @@ from safetensors.torch import load
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from dualfocal._checks import check_count
 from dualfocal.data import DataSet
 from dualfocal.runs import Run, RunError, layout
 from dualfocal.train.distributed import Group
@@ -48,26 +46,6 @@ class Position:
     best_score: float | None = None
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     sessions: list[dict[str, Any]] = field(default_factory=list)
-
-
-class Pace:
-    """How often to save: after every so many epochs, but not before some seconds have passed since the last time."""
-
-    def __init__(self, every: int, pause: float) -> None:
-        check_count("checkpoint_every", every)
-        if not pause >= 0:
-            raise ValueError(f"checkpoint_pause must be at least 0 seconds, got {pause}")
-        self.every, self.pause = every, pause
-        self.epoch: int | None = None  # of the checkpoint that is there
-        self.time = time.monotonic()
-
-    def saved(self, epoch: int | None) -> None:
-        """There is a checkpoint of this epoch, or none yet; time runs from now."""
-        self.epoch, self.time = epoch, time.monotonic()
-
-    def is_due(self, epoch: int) -> bool:
-        """Whether to save now that this epoch is finished."""
-        return epoch % self.every == 0 and time.monotonic() - self.time >= self.pause
 
 
 def resume(

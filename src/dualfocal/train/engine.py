@@ -1,22 +1,23 @@
 """The training loop: from a recipe to a run folder, on one device or several, interrupted or not."""
 
 import os
-import time
 import warnings
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from time import monotonic, perf_counter
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
+from dualfocal._checks import check_count
 from dualfocal.data import DataSet, load_data
 from dualfocal.data.places import Root
 from dualfocal.metrics.evaluation import finite
 from dualfocal.runs import Recipe, Run, default_folder, layout
-from dualfocal.train.checkpoint import Pace, identify, pack, resume
+from dualfocal.train.checkpoint import identify, pack, resume
 from dualfocal.train.display import SCALARS, Display
 from dualfocal.train.distributed import Group, processes
 from dualfocal.train.failure import DivergedError, Interrupts, diagnosis
@@ -63,7 +64,9 @@ def train(
         DivergedError: the loss did not stay finite; the last checkpoint is kept, and ``failure.json`` tells more.
         KeyboardInterrupt: on Ctrl-C, once everything is saved; on SIGTERM a SystemExit of 143.
     """
-    pace = Pace(checkpoint_every, checkpoint_pause)
+    check_count("checkpoint_every", checkpoint_every)
+    if not checkpoint_pause >= 0:
+        raise ValueError(f"checkpoint_pause must be at least 0 seconds, got {checkpoint_pause}")
     run = Run(default_folder(recipe) if out is None else out)
     with processes(device) as group:
         group.first_does(partial(run.check_recipe, recipe))
@@ -85,14 +88,19 @@ def train(
                 stack.enter_context(closing(display))
                 # Another process may have been quicker; now nobody can be.
                 if group.first_does(lambda: run.state.encode()) != b"finished":
-                    training = Training(recipe, run, data, model, group, pace, display, all_used=all_used)
+                    pace = checkpoint_every, checkpoint_pause
+                    training = Training(recipe, run, data, model, group, display, pace, all_used=all_used)
                     training.run_epochs()
                     training.finish(notes)
     return run
 
 
 class Training:
-    """A training under way: model, loss, optimizer and step, and the position in the schedule."""
+    """A training under way: model, loss, optimizer and step, and the position in the schedule.
+
+    Args:
+        pace: epochs from one checkpoint to the next, and seconds at least.
+    """
 
     def __init__(
         self,
@@ -101,20 +109,21 @@ class Training:
         data: DataSet,
         model: nn.Module,
         group: Group,
-        pace: Pace,
         display: Display,
+        pace: tuple[int, float],
         *,
         all_used: bool,
     ) -> None:
-        self.recipe, self.run, self.model, self.group = recipe, run, model, group
-        self.pace, self.display = pace, display
+        self.recipe, self.run, self.model, self.group, self.display = recipe, run, model, group, display
         self.data_identity = identify(data)
         self.data = data.to(group.device)
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
         self.criterion = recipe.make_loss().to(group.device)
         self.optimizer = make_optimizer(recipe, self.weights)
         self.at, self.random_states = resume(run, model, self.optimizer, self.criterion, self.data_identity, group)
-        pace.saved(self.at.epoch if (run.path / layout.CHECKPOINT).exists() else None)
+        self.every, self.pause = pace
+        self.saved = self.at.epoch if (run.path / layout.CHECKPOINT).exists() else None
+        self.saved_at = monotonic()
         self.at.sessions.append(session(recipe, group, self.at.epoch))
         forward = Forward(group.wrap(model, sync_bn=recipe.sync_bn, all_used=all_used), recipe, group.device)
         # Without DDP: ranks may have different numbers of batches.
@@ -165,11 +174,11 @@ class Training:
 
     def _train_epoch(self, epoch: int, stop: Interrupts) -> dict[str, Any]:
         """Train and validate; returns the epoch's line of the log."""
-        began = time.perf_counter() - self.at.seconds
+        began = perf_counter() - self.at.seconds
         ready, warm = self.step.seconds, self.step.samples
         batches = self._take_steps(epoch, stop)
         sound = _finite(self.at.losses[-1], get_total_norm(self.weights)).all()  # waits for the last step
-        seconds = time.perf_counter() - began - (self.step.seconds - ready)
+        seconds = perf_counter() - began - (self.step.seconds - ready)
         self.at.sessions[-1] |= how_it_runs(self.step, self.model)
         if self.at.step < len(batches) and sound:  # interrupted
             self.at.seconds = seconds
@@ -195,7 +204,7 @@ class Training:
             "grad_norm": finite(float(torch.stack(norms).cpu().double().mean())) if norms else None,
             **self._validate(predicted),
             "images_per_second": timed / seconds if timed else None,
-            "seconds": time.perf_counter() - began,
+            "seconds": perf_counter() - began,
         }
 
     def _take_steps(self, epoch: int, stop: Interrupts) -> tuple[Tensor, ...]:
@@ -250,17 +259,18 @@ class Training:
             self.at.norms,
             epoch,
             self.model,
-            self.pace.epoch,
+            self.saved,
         )
         self.group.first_does(partial(self.run.write_json, layout.FAILURE, report))
         raise DivergedError(self.run, report)
 
     def _save(self, now: bool) -> None:
         """Save where it stands: now, after the last epoch, or if it is due."""
-        if now or self.at.epoch == self.recipe.epochs or self.pace.is_due(self.at.epoch):
+        is_due = self.at.epoch % self.every == 0 and monotonic() - self.saved_at >= self.pause
+        if now or is_due or self.at.epoch == self.recipe.epochs:
             packed = pack(self.at, self.model, self.optimizer, self.criterion, self.data_identity)
             self.run.write_tensors(layout.CHECKPOINT, *packed)
-            self.pace.saved(self.at.epoch)
+            self.saved, self.saved_at = self.at.epoch, monotonic()
 
 
 def _finite(*numbers: Tensor) -> Tensor:

@@ -72,8 +72,11 @@ def diagnosis(
 def _statistics(values: Tensor) -> dict[str, Any]:
     good = values[values.isfinite()].double()
     found = {"min": good.amin(), "max": good.amax(), "mean": good.mean(), "std": good.std()} if len(good) else {}
-    plain = {name: finite(float(value)) for name, value in found.items()}
-    return {**plain, "not_finite": int((~values.isfinite()).sum()), "shape": list(values.shape)}
+    return {
+        **{name: finite(float(value)) for name, value in found.items()},
+        "not_finite": int((~values.isfinite()).sum()),
+        "shape": list(values.shape),
+    }
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
