@@ -49,7 +49,10 @@ def test_input(name: str, logits, target, options, error, words) -> None:
         (lambda: L.dual_focal_loss(LOGITS, TARGET, INF), ["gamma", "inf", "finite"]),
         (lambda: L.dual_focal_loss(LOGITS, TARGET, torch.tensor([1.0, -3.0])), ["-3.0", "position 1"]),
         (lambda: L.dual_focal_loss(LOGITS, TARGET, torch.ones(3)), ["gamma", "(2,)", "(2, 1)", "(3,)", "weight="]),
-        (lambda: L.dual_focal_loss(LOGITS[:, :2], TARGET, torch.ones(2)), ["gamma", "(2,)", "2 classes", "(2, 1)", "weight="]),
+        (
+            lambda: L.dual_focal_loss(LOGITS[:, :2], TARGET, torch.ones(2)),
+            ["gamma", "(2,)", "2 classes", "(2, 1)", "weight="],
+        ),
         (lambda: L.dual_focal_loss(LOGITS, TARGET, rival="4th"), ["'4th'", "'next'", "'batch_mean2'"]),
         (lambda: L.dual_focal_loss(LOGITS, TARGET, rival=1.5), ["1.5", "between 0 and 1"]),
         (lambda: L.dual_focal_loss(LOGITS, TARGET, impl="cuda"), ["'cuda'", "'auto'", "'torch'"]),
