@@ -11,6 +11,12 @@ def check_choice(name: str, value: object, choices: tuple[str | None, ...]) -> N
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
+def check_known(name: str, value: str, known: Iterable[str]) -> None:
+    """Raise a ValueError that names the value, what is known, and what may have been meant."""
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}{did_you_mean(value, known)}")
+
+
 def check_count(name: str, value: int, low: int = 1) -> None:
     """Raise an error that names the value and the rule."""
     if not isinstance(value, Integral) or isinstance(value, bool):
