@@ -363,7 +363,7 @@ def test_the_label_of_class_1_can_be_said(table, words):
         place = "line 2" if path.suffix == ".csv" else "row 0"
         message = refused(path, **options)
         assert message.startswith(f"label {words[0]!r} in {place} is not a class index: ")
-        assert message.endswith("or say --positive for one score (labels: no, yes)")
+        assert message.endswith("or for one score say --positive (labels: no, yes)")
 
 
 def test_positive_needs_one_score_and_two_labels(table):

@@ -140,7 +140,7 @@ def _by_name(source: Source, labels: list[str], names: tuple[str, ...] | None) -
         row = next(i for i, text in enumerate(labels) if text in unknown)
         problem = f"none of the classes ({', '.join(names or ())})"
         if not names:
-            how = "name the columns as the classes, put 'class_names' beside arrays, or say --positive for one score"
+            how = "name the columns as the classes, put 'class_names' beside arrays, or for one score say --positive"
             problem = f"not a class index: {how} (labels: {_listing(sorted(distinct))})"
         raise source.error(f"label {labels[row]!r} in {source.place(row)} is {problem}")
     return np.array([index[text] for text in labels], dtype=np.int64) if by_name else None
