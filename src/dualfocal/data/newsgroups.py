@@ -11,7 +11,6 @@ from dualfocal.data._cache import Samples, decoded
 from dualfocal.data._tree import read_files
 from dualfocal.data.dataset import DataSet, Size, as_count, random_split, shuffled, sizes, without_empty
 from dualfocal.data.places import Root, find
-from dualfocal.data.sources import OFFICIAL
 from dualfocal.data.transforms import Embed
 from dualfocal.data.words import numbers, read_vectors, tokens, vocabulary
 
@@ -48,7 +47,7 @@ def newsgroups(
         num_words: size of the vocabulary, with the padding.
         length: words of a text; the last ones of longer texts.
     """
-    path = find("20newsgroups", root, *OFFICIAL["20newsgroups"].layouts)
+    path = find("20newsgroups", root)
     samples = _decoded("20newsgroups", root, [path], num_words, length)
     num = len(samples.target)
     num_test = as_count(test_size, num, "test_size")
@@ -85,7 +84,7 @@ def newsgroups_by_date(
         length: see :func:`newsgroups`.
     """
     name = "20newsgroups_bydate"
-    path = find(name, root, *OFFICIAL[name].layouts)
+    path = find(name, root)
     paths = [path, path.with_name("20news-bydate-test")] if path.name == "20news-bydate-train" else [path]
     if not paths[-1].exists():
         raise ValueError(f"{paths[-1]}: there is no such folder, it must lie beside {paths[0].name}")
