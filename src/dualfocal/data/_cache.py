@@ -24,14 +24,13 @@ FOLDER = "decoded"
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What the files hold: those for training first."""
+    """What the files hold: those for training first; of texts, also the words that the numbers from 1 stand for."""
 
     inputs: Tensor
     target: Tensor
     class_names: tuple[str, ...]
     num_train: int
     words: tuple[str, ...] = ()
-    """Of texts: the words that the numbers from 1 stand for."""
 
 
 def decoded(

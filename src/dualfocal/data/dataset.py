@@ -27,24 +27,28 @@ class DataSet:
     >>> inputs, target = data.batch(data.splits["train"][:32])
     >>> inputs.shape, inputs.dtype, target.shape
     (torch.Size([32, 1, 8, 8]), torch.float32, torch.Size([32]))
+
+    Args:
+        name: of the data set.
+        class_names: in the order of their indices.
+        inputs: as they are stored: uint8 images (N, C, H, W), int32 words (N, L), or floats (N, ...).
+        target: class indices, int64 (N,).
+        splits: part -> places in ``inputs``, int64. Parts are "train", "val", "test" and, if asked for, "val2".
+        encoder: from stored inputs to what a model takes: normalised images, embedded words.
+        test_encoder: another one for the test part, where a published table had that.
+        augment: how training images are varied, if they are.
+        notes: what a reader of the results should know of the data.
     """
 
     name: str
     class_names: tuple[str, ...]
     inputs: Tensor
-    """As they are stored: uint8 images (N, C, H, W), int32 words (N, L), or floats (N, ...)."""
     target: Tensor
-    """Class indices, int64 (N,)."""
     splits: Mapping[str, Tensor]
-    """Part -> places in ``inputs``, int64. Parts are "train", "val", "test" and, if asked for, "val2"."""
     encoder: nn.Module = field(default_factory=nn.Identity)
-    """From stored inputs to what a model takes: normalised images, embedded words."""
     test_encoder: nn.Module | None = None
-    """Another one for the test part, where a published table had that."""
     augment: CropFlip | None = None
-    """How training images are varied, if they are."""
     notes: tuple[str, ...] = ()
-    """What a reader of the results should know of the data."""
 
     def __post_init__(self) -> None:
         if self.target.dtype != torch.int64 or self.target.shape != self.inputs.shape[:1]:
@@ -63,9 +67,7 @@ class DataSet:
             if not isinstance(index, Tensor) or index.dtype != torch.int64 or index.ndim != 1:
                 raise ValueError(f"{self.name}: the {part} split must be an int64 tensor (n,) of places in the inputs")
         taken = torch.cat([torch.empty(0, dtype=torch.int64, device=self.target.device), *self.splits.values()])
-        if len(taken) and (
-            not 0 <= int(taken.min()) <= int(taken.max()) < len(self.inputs) or taken.bincount().max() > 1
-        ):
+        if len(taken) and not (taken.min() >= 0 and taken.max() < len(self.inputs) and taken.bincount().max() == 1):
             raise ValueError(f"{self.name}: splits must be of places from 0 to {len(self.inputs) - 1}, each only once")
 
     @property
@@ -139,8 +141,7 @@ class DataSet:
         return f"{self.name}: {parts}; {self.num_classes} classes; {shape} {kind}"
 
 
-Size = int | float
-"""A number of samples, or a fraction of them."""
+Size = int | float  # a number of samples, or a fraction of them
 
 
 def shuffled(num_samples: int, seed: int) -> Tensor:

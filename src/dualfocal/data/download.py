@@ -19,8 +19,7 @@ from dualfocal.data.sources import Source, get_official
 if TYPE_CHECKING:
     import requests
 
-Progress = Callable[[int], object]
-"""Called with the number of bytes that are on disk."""
+Progress = Callable[[int], object]  # called with the number of bytes that are on disk
 
 CONNECT_SECONDS = 15.0  # for a server to take the call
 READ_SECONDS = 60.0  # between two pieces of its answer
