@@ -51,10 +51,6 @@ class AveragePool(nn.Module):
             return F.adaptive_avg_pool2d(x, self.grid).flatten(-3)
         return F.avg_pool2d(x, (height // self.grid, width // self.grid)).flatten(-3)
 
-    def extra_repr(self) -> str:
-        """For ``repr``."""
-        return f"grid={self.grid}"
-
 
 class PreActNet(nn.Module):
     """A stem, blocks that activate before they convolve, batch norm, ReLU, average pooling, a linear layer."""

@@ -55,8 +55,7 @@ def kernels_on(device: torch.device) -> Kernels:
     except torch.OutOfMemoryError:  # no verdict on them, and none to remember: the memory may be free next time
         raise
     except Exception as error:  # it needs a C compiler, and Python's headers
-        reason = " ".join(str(error).split())[:200]
-        problem = f"batch norm runs slower, Triton cannot build kernels: {reason}"
+        problem = f"batch norm runs slower, Triton cannot build kernels: {' '.join(str(error).split())[:200]}"
         warnings.warn(problem, stacklevel=2)
         return Kernels(None, problem)
     return Kernels(batch_norm)

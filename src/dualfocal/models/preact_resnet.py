@@ -80,10 +80,6 @@ class PreActBlock(nn.Module):
         out: Tensor = shortcut + branch
         return out
 
-    def extra_repr(self) -> str:
-        """For ``repr``."""
-        return f"survival={self.survival:.4g}" if self.survival < 1 else ""
-
 
 WIDTHS = (160, 320, 640)  # ten times 16, 32, 64
 
