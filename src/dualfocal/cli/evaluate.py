@@ -64,14 +64,14 @@ def evaluate(
         Convention | None, typer.Option(help="Follow the paper's code, or torchmetrics, where that differs.")
     ] = None,
     calibrate: Annotated[
-        str | None,
+        str,
         typer.Option(
             metavar="METHODS",
             help="Which calibrator would help? Try these, separated by commas, or `all`, fitted on the validation part "
             "of a run folder, or cross-fitted: "
             f"{', '.join(CALIBRATORS)}; joined by + for a chain.",
         ),
-    ] = None,
+    ] = "none",
     folds: Annotated[int, typer.Option(min=2, help="Of the cross-fit.")] = 5,
     repeats: Annotated[int, typer.Option(min=1, help="How often the cross-fit deals samples into folds anew.")] = 2,
     force: Force = False,
@@ -105,8 +105,7 @@ def evaluate(
     out, err = consoles(as_json)
     if group_by is not None and not inference:
         raise ValueError("--group-by needs inference, to tell groups from noise")
-    tried = parse_methods("none" if calibrate is None else calibrate)
-    methods = {name: make_calibrator(name, force=force) for name in tried}
+    methods = {name: make_calibrator(name, force=force) for name in parse_methods(calibrate)}
     if len(set(files)) < len(files):
         raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
     how: dict[str, Any] = {"num_bins": num_bins, "ignore_index": ignore_index, "binary": binary}
