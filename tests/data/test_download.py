@@ -493,7 +493,7 @@ def test_an_answer_that_was_compressed_is_not_taken_for_the_file(server, tmp_pat
 
 
 def test_a_server_error_is_tried_again(server, tmp_path):
-    with pytest.raises(ConnectionError, match=r"/500: HTTP 500 Internal Server Error; 0 of 400,007 bytes are there"):
+    with pytest.raises(ConnectionError, match=r"/500: HTTP 500 Internal Server Error$"):
         fetch(server.source("500"), tmp_path)
     assert len(server.requests) == download.TRIES
 

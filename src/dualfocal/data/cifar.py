@@ -106,8 +106,11 @@ def _read(path: Path, num_classes: int, batches: list[str], meta: str) -> Sample
         file = name.split("/")[-1]
         try:
             if file == meta:
-                text = content.decode("ascii", "replace")
-                class_names = text.split() if binary else read_batch(content).get(f"{fine}label_names")
+                class_names = (
+                    content.decode("ascii", "replace").split()
+                    if binary
+                    else read_batch(content).get(f"{fine}label_names")
+                )
             else:
                 contents[file] = _binary_batch(content, fine) if binary else _python_batch(content, fine)
                 labels = contents[file][1]

@@ -137,8 +137,9 @@ class DataSet:
     def __str__(self) -> str:
         parts = ", ".join(f"{len(index):,} {part}" for part, index in self.splits.items())
         shape = " x ".join(map(str, self.inputs.shape[1:]))
-        kind = str(self.inputs.dtype).removeprefix("torch.")
-        return f"{self.name}: {parts}; {self.num_classes} classes; {shape} {kind}"
+        return (
+            f"{self.name}: {parts}; {self.num_classes} classes; {shape} {str(self.inputs.dtype).removeprefix('torch.')}"
+        )
 
 
 Size = int | float  # a number of samples, or a fraction of them

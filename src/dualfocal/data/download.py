@@ -139,16 +139,16 @@ def _fetch_from_any(source: Source, path: Path, progress: Progress) -> None:
         else:
             part.replace(path)
             return
-    raise ConnectionError(
-        f"{source.file}: cannot be downloaded: {'; '.join(failures)}; {_size(part):,} of {source.size:,} bytes are "
-        "there; running the same command again goes on from there"
-    )
+    if there := _size(part):
+        failures.append(
+            f"{there:,} of {source.size:,} bytes are there; running the same command again goes on from there"
+        )
+    raise ConnectionError(f"{source.file}: cannot be downloaded: {'; '.join(failures)}")
 
 
 def _fetch_from(url: str, source: Source, part: Path, progress: Progress) -> None:
     """Download until ``part`` is the official file."""
-    in_vain = 0
-    last = False
+    in_vain, last = 0, False
     while True:
         before = _size(part)
         try:

@@ -144,7 +144,7 @@ def _decoded(name: str, root: Root, paths: list[Path], num_words: int, length: i
     check_count("num_words", num_words, low=2)
     check_count("length", length)
     options = {"num_words": num_words, "length": length}
-    return decoded(name, root, paths, partial(_read, paths, num_words, length), options=options)
+    return decoded(name, root, paths, partial(_read, paths, **options), options=options)
 
 
 def _read(paths: list[Path], num_words: int, length: int) -> Samples:
@@ -201,8 +201,7 @@ def numbers(texts: Sequence[Sequence[str]], words: Sequence[str], length: int) -
     rows = np.zeros((len(texts), length), dtype=np.int32)
     for row, text in zip(rows, texts, strict=True):
         known = [number_of[word] for word in text if word in number_of][-length:]
-        if known:
-            row[-len(known) :] = known
+        row[length - len(known) :] = known
     return torch.from_numpy(rows)
 
 
@@ -229,8 +228,7 @@ def read_vectors(path: Path, words: Sequence[str], *, member: str | None = None)
     vectors = torch.zeros(len(words) + 1, width)
     found: set[int] = set()
     for count, line in enumerate(itertools.chain([first], lines), start=1):
-        word, *_ = line.split(None, 1) or [b""]
-        row = row_of.get(word)
+        row = row_of.get((line.split(None, 1) or [b""])[0])
         if row is None or row in found:
             continue
         fields = line.split()[1:]

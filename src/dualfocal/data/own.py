@@ -23,7 +23,6 @@ from dualfocal.data.transforms import CropFlip, Normalize
 LIMIT = 2**40
 MAX_CLASSES = 100_000
 MAX_SIDE = 8_192
-LAYOUTS = ("NHWC", "NCHW", "NHW")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 PART_FOLDERS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 PART_ARRAYS = ("train", "val", "test")
@@ -79,8 +78,13 @@ def image_folder(
         )
         return Samples(inputs, torch.tensor(labels), class_names, num_train=0)
 
-    options = {"path": str(folder.absolute()), "size": size, "channels": channels}
-    samples = decoded("folder", root, [folder], decode, options=options)
+    samples = decoded(
+        "folder",
+        root,
+        [folder],
+        decode,
+        options={"path": str(folder.absolute()), "size": size, "channels": channels},
+    )
     splits = _split(part_of, val_size=val_size, val2_size=val2_size, test_size=test_size, seed=split_seed)
     return DataSet(
         name=folder.absolute().name,
@@ -124,7 +128,7 @@ def npz(
     file = Path(path)
     arrays = _load(file)
     if layout is not None:
-        check_choice("layout", layout, LAYOUTS)
+        check_choice("layout", layout, ("NHWC", "NCHW", "NHW"))
     found = [name for name in ("x", *(f"x_{part}" for part in PART_ARRAYS)) if name in arrays]
     if found != ["x"] and found[:1] != ["x_train"]:
         raise ValueError(
@@ -141,7 +145,6 @@ def npz(
     samples, labels = torch.cat(inputs), torch.cat(target)
     names = arrays.get("class_names", np.arange(int(labels.max()) + 1))
     splits = _split(part_of, val_size=val_size, val2_size=val2_size, test_size=test_size, seed=split_seed)
-    images = samples.dtype == torch.uint8
     if (padding or flip) and samples.ndim != 4:
         raise ValueError(f"padding and flip are for images, {file} has {samples.ndim - 1} dimensions for each sample")
     return DataSet(
@@ -150,7 +153,7 @@ def npz(
         inputs=samples,
         target=labels,
         splits=splits,
-        encoder=_normalize_by(samples, splits["train"]) if images else nn.Identity(),
+        encoder=_normalize_by(samples, splits["train"]) if samples.dtype == torch.uint8 else nn.Identity(),
         augment=CropFlip(padding, flip=flip) if padding or flip else None,
     )
 

@@ -34,14 +34,13 @@ def tiny_imagenet(
     """
     path = find("tiny_imagenet", root)
     samples = decoded("tiny_imagenet", root, [path], partial(_read, path, progress))
-    of_train = samples.target[: samples.num_train]
     return DataSet(
         name="tiny_imagenet",
         class_names=samples.class_names,
         inputs=samples.inputs,
         target=samples.target,
         splits={
-            **last_of_each_class(of_train, val_size=val_size, val2_size=val2_size),
+            **last_of_each_class(samples.target[: samples.num_train], val_size=val_size, val2_size=val2_size),
             "test": torch.arange(samples.num_train, len(samples.target)),
         },
         encoder=Normalize(IMAGENET_MEAN, IMAGENET_STD),

@@ -69,6 +69,10 @@ class CropFlip(nn.Module):
             raise ValueError(f"padding must be an integer from 0 to 127, got {padding!r}")
         self.padding, self.flip = padding, flip
 
+    def extra_repr(self) -> str:
+        """For print."""
+        return f"padding={self.padding}, flip={self.flip}"
+
     def draw(self, num_samples: int, *, seed: int, epoch: int) -> Tensor:
         """Where to crop and whether to mirror each sample of a data set, uint8 (N, 3), on the CPU.
 

@@ -28,8 +28,7 @@ def normalize_for_two(
     if kernels is not None and kernels.applies(x, norm):
         both: tuple[Tensor, Tensor] = kernels.batch_norm_of(norm, x, residual, relu)
         return both
-    out = norm(x)
-    out = out if residual is None else out + residual
+    out = norm(x) if residual is None else norm(x) + residual
     out = F.relu(out) if relu else out
     return out, out
 

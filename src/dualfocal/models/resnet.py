@@ -50,8 +50,9 @@ def tiny_resnet50(*, num_classes: int = 200, in_channels: int = 3) -> nn.Module:
 
 
 def _bottlenecks(depths: Sequence[int], num_classes: int, in_channels: int, grid: int = 1) -> "ResNet":
-    widths = (256, 512, 1024, 2048)
-    return ResNet(Bottleneck, 64, widths, depths, num_classes=num_classes, in_channels=in_channels, grid=grid)
+    return ResNet(
+        Bottleneck, 64, (256, 512, 1024, 2048), depths, num_classes=num_classes, in_channels=in_channels, grid=grid
+    )
 
 
 class ResNet(nn.Module):
