@@ -566,9 +566,7 @@ def test_notes_in_a_run_folder_are_left_alone(stopped, expected) -> None:
 def test_the_rest_of_a_finished_run_is_not_trained_over(finished) -> None:
     (finished / "result.json").unlink()
     before = contents(finished)
-    with pytest.raises(
-        RunError, match=r": holds model\.safetensors, but no checkpoint\.safetensors"
-    ):
+    with pytest.raises(RunError, match=r": holds model\.safetensors, but no checkpoint\.safetensors"):
         go(small(), finished)
     assert contents(finished) == before
 
