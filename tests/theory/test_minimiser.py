@@ -265,9 +265,12 @@ def test_posteriors_of_many_predictions_at_once() -> None:
 
 def test_bad_values_are_named() -> None:
     for call, text in (
-        (lambda: dual_focal_minimiser([0.5, 0.3], 1.0), "eta must be probabilities .* that sum to 1, .* sum 0.8"),
-        (lambda: dual_focal_minimiser([1.2, -0.2], 1.0), r"eta must be probabilities .* got \[1.2, -0.2\]"),
-        (lambda: focal_minimiser([1.0], 1.0), r"eta must be probabilities of two classes or more .* got \[1.0\]"),
+        (
+            lambda: dual_focal_minimiser([0.5, 0.3], 1.0),
+            "eta must be two probabilities or more that sum to 1, .* sum 0.8",
+        ),
+        (lambda: dual_focal_minimiser([1.2, -0.2], 1.0), r"eta must be two probabilities .* got \[1.2, -0.2\]"),
+        (lambda: focal_minimiser([1.0], 1.0), r"eta must be two probabilities or more .* got \[1.0\]"),
         (lambda: dual_focal_minimiser([0.2] * 2 + [0.15] * 4, 1.0), "at most 5 classes of positive posterior .* got 6"),
         (lambda: dual_focal_minimiser([0.5, 0.5], 21.0), "gamma must be finite and between 0 and 20, got 21.0"),
         (lambda: dual_focal_minimiser([0.6, 0.4], 1.0, order=[0, 0]), r"order must name each .* got \[0, 0\]"),

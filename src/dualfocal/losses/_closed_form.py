@@ -48,7 +48,8 @@ def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
         grads = [grad.masked_fill(~flat.keep[:, None], 0.0) for grad in grads]
     # Compiled, zeros say it all, and a mask less to carry makes inductor's loops faster.
     keep, again = (None, None) if compiling else (flat.keep, differentiable(flat, gamma, dual))
-    return tie(flat.logits, loss[:, 0], again, _gradient_of_rows, gamma, keep, target, j, top, *grads)
+    rows = (target, j if dual else None, top, *grads)
+    return tie(flat.logits, loss[:, 0], again, _gradient_of_rows, gamma, keep, *rows)
 
 
 def _row_terms(
@@ -141,20 +142,26 @@ def stored_gradient(grad: Tensor, logits: Tensor, target: Tensor, grads: Tensor)
 
 
 def _gradient_of_rows(
-    grad: Tensor, z: Tensor, keep: Tensor | None, target: Tensor, j: Tensor, top: Tensor, *terms: Tensor
+    grad: Tensor, z: Tensor, keep: Tensor | None, target: Tensor, j: Tensor | None, top: Tensor, *terms: Tensor
 ) -> Tensor:
     """The gradient of a row: scale * exp(z - top), but at_j at the rival and at_t at the target."""
     scale, at_j, at_t = (term * grad[:, None] for term in terms)
     if torch.compiler.is_compiling() or in_batched_backward(grad):
-        return _gradient_traced(z, target, j, top, scale, at_j, at_t)
-    step, d_z = rows_a_chunk(z), torch.empty(z.shape, dtype=z.dtype, device=z.device)
-    for i in range(0, len(z), step):
-        chunk = slice(i, i + step)
-        out = d_z[chunk] if z.dtype == top.dtype else None
-        part = torch.sub(z[chunk], top[chunk], out=out).exp_().mul_(scale[chunk])
-        if out is None:
-            d_z[chunk] = part
-    d_z.scatter_(1, j, at_j.to(z.dtype)).scatter_(1, target, at_t.to(z.dtype))  # in this order: j may be t
+        return _gradient_traced(z, target, target if j is None else j, top, scale, at_j, at_t)
+    step = rows_a_chunk(z)
+    if len(z) <= step:
+        d_z = torch.sub(z, top).exp_().mul_(scale).to(z.dtype)
+    else:
+        d_z = torch.empty(z.shape, dtype=z.dtype, device=z.device)
+        for i in range(0, len(z), step):
+            chunk = slice(i, i + step)
+            out = d_z[chunk] if z.dtype == top.dtype else None
+            part = torch.sub(z[chunk], top[chunk], out=out).exp_().mul_(scale[chunk])
+            if out is None:
+                d_z[chunk] = part
+    if j is not None:
+        d_z.scatter_(1, j, at_j.to(z.dtype))
+    d_z.scatter_(1, target, at_t.to(z.dtype))  # last: j may be t
     return d_z if keep is None else d_z.masked_fill_(~keep[:, None], 0.0)
 
 

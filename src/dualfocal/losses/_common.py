@@ -216,9 +216,10 @@ def _check_probabilities(target: Tensor) -> None:
     # Wide enough for rows that were rounded to half precision, here or before they were cast back.
     tolerance = max(1e-2, 4 * torch.finfo(target.dtype).eps)
     wide = target.to(torch.promote_types(target.dtype, torch.float32))
-    sums, least = wide.sum(1), wide.min(1)
-    if (i := first_true(~((sums - 1).abs() <= tolerance) | ~(least.values >= 0))) is not None:  # NaN is neither
+    if wide.numel() and not bool(wide.amin() >= 0):  # NaN is the least of all
+        i, c = (~(wide >= 0)).nonzero()[0].tolist()
+        raise ValueError(f"class probabilities must not be negative, got {wide[i, c].item()} in row {i}, class {c}")
+    if (i := first_true(~((wide.sum(1) - 1).abs() <= tolerance))) is not None:
         raise ValueError(
-            f"class probabilities must not be negative and must sum to 1 (within {tolerance:.2g}); row {i} sums to "
-            f"{sums[i].item():.6g}, its least is {least.values[i].item():g}, of class {least.indices[i].item()}"
+            f"class probabilities must sum to 1 (within {tolerance:.2g}), row {i} sums to {wide[i].sum().item():.6g}"
         )

@@ -111,13 +111,13 @@ def gradient_table(gamma: float, c: float) -> list[dict[str, float | None]]:
 
     The ratio of the rival is None for C = 0.
     """
-    rows: list[dict[str, float | None]] = []
-    for p_k in (k / 10 for k in range(1, 10)):
-        if c < p_k <= 1 - c:
-            ratios = gradient_ratios(p_k, c, gamma)._asdict()
-            dual = {name: None if value.isnan() else float(value) for name, value in ratios.items()}
-            rows.append({"p_k": p_k, "focal": float(phi(p_k, gamma)), **dual})
-    return rows
+
+    def row(p_k: float) -> dict[str, float | None]:
+        ratios = gradient_ratios(p_k, c, gamma)._asdict()
+        dual = {name: None if value.isnan() else float(value) for name, value in ratios.items()}
+        return {"p_k": p_k, "focal": float(phi(p_k, gamma)), **dual}
+
+    return [row(k / 10) for k in range(1, 10) if c < k / 10 <= 1 - c]
 
 
 def _power(base: Tensor, exponent: float) -> Tensor:

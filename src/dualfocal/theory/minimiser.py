@@ -214,8 +214,7 @@ def _posterior(eta: Sequence[float]) -> tuple[float, ...]:
     values = tuple(float(value) for value in eta)
     if len(values) < 2 or not all(0 <= value <= 1 for value in values) or abs(sum(values) - 1) > 1e-6:
         raise ValueError(
-            "eta must be probabilities of two classes or more that sum to 1, "
-            f"got {list(values)}, with sum {sum(values):g}"
+            f"eta must be two probabilities or more that sum to 1, got {list(values)}, with sum {sum(values):g}"
         )
     return values
 

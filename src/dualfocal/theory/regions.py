@@ -75,7 +75,7 @@ def regions(gamma: float, c: float) -> Regions:
 def phi_peak(gamma: float, c: float) -> float:
     """v^m of Lemma 1: the only root of s in (0, 1)."""
     if not (0 < gamma < math.inf and 0 <= c < 1):
-        raise ValueError(f"gamma must be above 0 and finite, C at least 0 and below 1, got {gamma!r} and {c!r}")
+        raise ValueError(f"gamma must be above 0 and finite, C in [0, 1), got gamma = {gamma!r}, C = {c!r}")
 
     def s(log_v: float) -> float:  # in log v, as the root may be tiny
         v = math.exp(log_v)
