@@ -48,10 +48,8 @@ def decode_images(
     done = 0
     for name, image in _in_parallel(decode, read_files(path, place.__contains__, limit=limit)):
         if not done:
-            try:
-                pixels = np.empty((len(names), *image.shape), np.uint8)
-            except MemoryError as error:
-                raise ValueError(f"{path}: the images do not fit into memory: {error}; give a smaller size") from error
+            _check_memory(path, len(names) * image.nbytes)
+            pixels = np.empty((len(names), *image.shape), np.uint8)
         if image.shape != pixels.shape[1:]:
             raise ValueError(
                 f"{path}: all images must be of one size: {name} has {image.shape[1]} x {image.shape[2]} pixels, "
@@ -64,6 +62,13 @@ def decode_images(
     if done < len(names):
         raise ValueError(f"{path}: {done} of {len(names)} images were found")
     return torch.from_numpy(pixels)
+
+
+def _check_memory(path: Path, size: int) -> None:
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else size
+    if size > there:  # a large allocation may succeed, and the system ends the process later
+        sizes = f"{size / 2**30:,.0f} GiB, this machine has {there / 2**30:,.0f}"
+        raise ValueError(f"{path}: the images take {sizes}; give a smaller size")
 
 
 def _in_parallel(decode: Callable[[str, bytes], Image], files: Iterable[tuple[str, bytes]]) -> Iterator[Image]:
