@@ -72,13 +72,13 @@ def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
     try:
         return _restore(json.loads(about), state)
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{path}: is damaged, or of another version of dualfocal: {error}") from error
+        raise ValueError(f"{path}: is damaged, or of another version: {error}") from error
 
 
 def _restore(content: dict[str, Any], state: dict[str, Tensor]) -> Calibrator:
     """The calibrator, tried on a row of logits."""
     if content["schema"] != SCHEMA:
-        raise ValueError(f"it has schema {content['schema']}, this version reads schema {SCHEMA}")
+        raise ValueError(f"it has schema {content['schema']}, this version of dualfocal reads schema {SCHEMA}")
     calibrator = _build(content["calibrator"])
     calibrator.load_state_dict(state)
     row = torch.zeros(1, calibrator.num_classes or 2)

@@ -125,7 +125,9 @@ def _calibrators(methods: Sequence[str] | Mapping[str, Calibrator]) -> dict[str,
     if others := {name: type(of).__name__ for name, of in calibrators.items() if not isinstance(of, Calibrator)}:
         raise TypeError(f"methods must be calibrators by name, got {others}")
     if not calibrators or UNCALIBRATED in calibrators:
-        raise ValueError(f"methods must be at least one, and none {UNCALIBRATED!r}, got {list(calibrators)}")
+        raise ValueError(
+            f"methods must name at least one calibrator, and none {UNCALIBRATED!r}, got {list(calibrators)}"
+        )
     return calibrators
 
 
