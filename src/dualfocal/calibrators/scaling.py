@@ -1,6 +1,7 @@
 """Linear maps of logits or log-probabilities, fitted for all classes together: vector, matrix, Dirichlet."""
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,6 +10,8 @@ from dualfocal._tensors import check_number, wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._logistic import Problem
 from dualfocal.calibrators._passes import Shifted, tile_parts
+from dualfocal.calibrators.inputs import Offset
+from dualfocal.calibrators.notes import absent_note
 from dualfocal.calibrators.temperature import best_temperature, is_uniform
 from dualfocal.metrics.rows import Rows
 
@@ -23,9 +26,10 @@ class _LinearScaling(Calibrator):
     (empirical Bayes) unless ``prior`` gives one for all.
     """
 
-    learned = ("weight", "bias")
-    by_class = "bias"
-    full = True  # whether A has entries off its diagonal
+    learned: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    by_class: ClassVar[str | None] = "bias"
+    offset: Offset = "seen"
+    full: ClassVar[bool] = True  # whether A has entries off its diagonal
     weight: Tensor  # (C, C), or (C,) for a diagonal A
     bias: Tensor  # (C,)
 
@@ -68,9 +72,17 @@ class _LinearScaling(Calibrator):
             unit, start = beta, torch.cat([one, beta * mean], dim=1)
         precision = mean.new_tensor([1.0, 1.0, STRONG_PRIOR] if self.prior is None else [self.prior] * 3)
         solved = Problem(tiles, rows.target, start, group, precision, learn=self.prior is None).solve()
-        weight = solved.x[:, :-1] * unit if self.full else solved.x[:, 0] * unit
-        bias = solved.x[:, -1] - (weight @ mean[:, 0] if self.full else weight * mean[:, 0])
-        return Fit({"weight": weight, "bias": bias}, *solved[1:], notes=scaled.notes)
+        weight, bias = solved.x[:, :-1] * unit, solved.x[:, -1]
+        if not self.full:
+            weight = weight[:, 0]
+        bias = bias - (weight @ mean[:, 0] if self.full else weight * mean[:, 0])
+        return Fit(
+            {"weight": weight, "bias": bias},
+            iterations=solved.iterations,
+            gradient=solved.gradient,
+            converged=solved.converged,
+            notes=(*scaled.notes, *absent_note(rows.target, rows.num_classes)),
+        )
 
     def _map(self, logits: Tensor) -> Tensor:
         weight, bias = self.weight.to(logits.dtype), self.bias.to(logits.dtype)
@@ -97,7 +109,7 @@ class VectorScaling(_LinearScaling):
     [0.9, -0.1, 0.0]
     """
 
-    full = False
+    full: ClassVar[bool] = False
 
 
 class MatrixScaling(_LinearScaling):
@@ -153,7 +165,7 @@ class DirichletCalibration(MatrixScaling):
     2.0
     """
 
-    offset = "removed"
+    offset: Offset = "removed"
 
     def _features(self, logits: Tensor) -> Tensor:
         return logits.log_softmax(1)

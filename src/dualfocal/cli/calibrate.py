@@ -3,13 +3,12 @@
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dualfocal._table import Table
 from dualfocal.cli._common import (
-    CALIBRATORS,
     FILES,
     AsJson,
     Force,
@@ -26,6 +25,11 @@ from dualfocal.cli._common import (
     say,
     show,
 )
+from dualfocal.cli._names import CALIBRATORS
+
+if TYPE_CHECKING:
+    from dualfocal.calibrators import Calibrator
+    from dualfocal.predictions import Predictions
 
 
 def calibrate(
@@ -65,17 +69,21 @@ def calibrate(
         calibrator.fit(data.values, data.target, input=data.input, ignore_index=ignore_index)
         report = calibrator.report
         assert report is not None
-        if caution := report.caution():
-            say(err, f"dualfocal: {caution}")
+        caution = report.caution()
+    if caution:
+        say(err, f"dualfocal: {caution}")
     calibrator.class_names = data.class_names
     save_calibrator(calibrator, out)
-    record: dict[str, Any] = {"schema": 1, "file": str(file), "method": method, "out": str(out), **report.to_dict()}
-    if isinstance(calibrator, TemperatureScaling):
-        record["temperature"] = float(calibrator.temperature)
-        say(printer, f"T = {record['temperature']:.4f}", "bold")
+    temperature = float(calibrator.temperature) if isinstance(calibrator, TemperatureScaling) else None
     if as_json:
-        print_json(record)
-    say(printer, f"{report}\nSaved: {out}")
+        record: dict[str, Any] = {"schema": 1, "file": str(file), "method": method, "out": str(out)}
+        record |= report.to_dict()
+        print_json(record if temperature is None else record | {"temperature": temperature})
+        return
+    if temperature is not None:
+        say(printer, f"T = {temperature:.4f}", "bold")
+    say(printer, str(report))
+    say(printer, f"Saved: {out}")
     say(printer, f"Next: dualfocal apply {shlex.quote(str(out))} TEST_FILE --out calibrated.npz", "dim")
 
 
@@ -110,11 +118,7 @@ def apply(
     fitted = load_calibrator(calibrator)
     reading = Reading(logits=logits, probs=probs, target=target, split=split, positive=positive)
     data = reading.load(file, labels=False)
-    there = data.values.shape[1] if data.values.ndim > 1 else 2
-    if fitted.report is not None and fitted.report.num_classes != there:
-        raise ValueError(f"{calibrator} was fitted for {fitted.report.num_classes} classes, {file} has {there}")
-    if fitted.class_names and data.class_names and fitted.class_names != data.class_names:
-        raise ValueError(f"the classes of {file} are not those of {calibrator}, in the same order")
+    _check_classes(calibrator, fitted, file, data)
     say(err, f"{file}: {data.taken}")
     with errors_name(file), err.status("calibrating"):
         applied = apply_calibrator(
@@ -131,11 +135,21 @@ def apply(
         say(err, f"{file}: labels are left out: {applied.unusable_labels}")
     rewrite_predictions(out, replace(data, labels=applied.target), applied.values)
     if as_json:
-        numbers = {"num_samples": applied.num_samples, "argmax_changed": applied.argmax_changed}
-        files = {"schema": 1, "calibrator": str(calibrator), "file": str(file), "out": str(out)}
-        print_json(files | numbers | {name: score.to_dict() for name, score in applied.scores.items()})
+        record = {"schema": 1, "calibrator": str(calibrator), "file": str(file), "out": str(out)}
+        record |= {"num_samples": applied.num_samples, "argmax_changed": applied.argmax_changed}
+        print_json(record | {name: score.to_dict() for name, score in applied.scores.items()})
+        return
     if applied.scores:
         before, after = (score.table().rows for score in applied.scores.values())
         rows = [[*first, second[1]] for first, second in zip(before, after, strict=True)]
         show(printer, Table(["", *applied.scores], rows, str(file)))
-    say(printer, f"{applied.argmax_changed:,} of {applied.num_samples:,} predicted classes changed.\nSaved: {out}")
+    say(printer, f"{applied.argmax_changed:,} of {applied.num_samples:,} predicted classes changed.")
+    say(printer, f"Saved: {out}")
+
+
+def _check_classes(path: Path, fitted: "Calibrator", file: Path, data: "Predictions") -> None:
+    there = data.values.shape[1] if data.values.ndim > 1 else 2
+    if fitted.report is not None and fitted.report.num_classes != there:
+        raise ValueError(f"{path} was fitted for {fitted.report.num_classes} classes, {file} has {there}")
+    if fitted.class_names and data.class_names and fitted.class_names != data.class_names:
+        raise ValueError(f"the classes of {file} are not those of {path}, in the same order")

@@ -55,7 +55,8 @@ def compare(
     reading = Reading(logits=logits, probs=probs, target=target, positive=positive, split=split)
     first, second = reading.load(a), reading.load(b)
     check_same_labels(first, second)
-    say(err, f"{a}: {first.taken}\n{b}: {second.taken}")
+    for name, data in ((a, first), (b, second)):
+        say(err, f"{name}: {data.taken}")
     with progress_bar(err, "resampling") as progress:
         result = metrics.compare(
             first.values,
@@ -72,5 +73,7 @@ def compare(
         )
     if as_json:
         print_json({"a": str(a), "b": str(b), **result.to_dict(), "verdict": result.verdict()})
-    show(out, result.table(), f"A = {a}, B = {b}, ")
+        return
+    table = result.table()
+    show(out, table, f"A = {a}, B = {b}, {table.title}")
     say(out, result.verdict(), "bold")

@@ -9,11 +9,12 @@ import typer
 from rich.console import Console
 
 from dualfocal._table import Table
-from dualfocal.cli._common import PRESETS, AsJson, consoles, print_json, say, show, stopped_goes_on
+from dualfocal.cli._common import AsJson, consoles, print_json, say, show
+from dualfocal.cli._names import PRESETS
 from dualfocal.cli.data import Root
 
 if TYPE_CHECKING:
-    from dualfocal.runs import Recipe, Run
+    from dualfocal.runs import Recipe, Run, RunResult
 
 WIDE = 110  # columns of a terminal
 
@@ -64,34 +65,40 @@ def train(
     from dualfocal.train.presets import preset
 
     first = rank_and_size()[0] == 0  # of the processes that torchrun starts
-    printer, err = consoles(as_json or not first)
+    printer, _ = consoles(as_json or not first)
     path = Path(name)
     if name not in PRESETS and (path.suffix == ".json" or path.is_dir()):
         recipe = load_recipe(path).with_settings(settings or [])
-        out = path if path.is_dir() and not settings and out is None else out
+        if path.is_dir() and not settings and out is None:
+            out = path
     else:
         recipe = preset(name, settings or [])
     if show:
         _show(printer, recipe, as_json)
         return
-    err.quiet = not first
     try:
-        with stopped_goes_on(err):
-            run = train_run(
-                recipe,
-                out,
-                data_root=data_root_,
-                device=device,
-                checkpoint_every=checkpoint_every,
-                tensorboard=tensorboard,
-            )
+        run = train_run(
+            recipe,
+            out,
+            data_root=data_root_,
+            device=device,
+            checkpoint_every=checkpoint_every,
+            tensorboard=tensorboard,
+        )
     except DivergedError as error:
         typer.echo(f"dualfocal: {error}", err=True)
         raise typer.Exit(1) from error
-    if first and as_json:
-        print_json({"run": str(run.path), **run.require_result().to_dict()})
-    elif first:
-        _print_result(printer, run)
+    except (KeyboardInterrupt, SystemExit):
+        if first:
+            typer.echo("dualfocal: stopped; run the same command again to go on", err=True)
+        raise
+    if not first:
+        return
+    result = run.require_result()
+    if as_json:
+        print_json({"run": str(run.path), **result.to_dict()})
+    else:
+        _print_result(printer, run, result)
 
 
 def runs(
@@ -118,6 +125,7 @@ def runs(
     listed = [list_run(run) for run in found.values()]
     if as_json:
         print_json({"schema": 1, "runs": [run.to_dict() for run in listed]})
+        return
     if not listed:
         say(printer, f"no runs in {', '.join(map(str, searched))}")
         return
@@ -133,10 +141,11 @@ def runs(
 
 
 def _show(printer: Console, recipe: "Recipe", as_json: bool) -> None:
-    from dualfocal.runs.recipe import field_docs
-
     if as_json:
         print_json(recipe.to_dict())
+        return
+    from dualfocal.runs.recipe import field_docs
+
     docs = field_docs()
     rows = [
         [name, value if isinstance(value, str) else "none" if value is None else json.dumps(value), docs.get(name, "")]
@@ -146,13 +155,13 @@ def _show(printer: Console, recipe: "Recipe", as_json: bool) -> None:
     printer.print(Table(["field", "value", "what"], rows, left=range(3)).rich(boxed=False))
 
 
-def _print_result(printer: Console, run: "Run") -> None:
-    result = run.require_result()
+def _print_result(printer: Console, run: "Run", result: "RunResult") -> None:
     part = result.main_part
     if part is None:
         say(printer, f"Finished: {run.path}, no part to evaluate.")
         return
-    show(printer, result.table(part), f"{run.path}: ")
+    table = result.table(part)
+    show(printer, table, f"{run.path}: {table.title}")
     for note in result.notes:
         say(printer, f"Note: {note}.")
     say(printer, f"Next: dualfocal evaluate {shlex.quote(str(run.path))} --plot reliability.png", "dim")

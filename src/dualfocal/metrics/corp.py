@@ -133,7 +133,8 @@ def isotonic(hits: NDArray[Any], count: NDArray[np.int64]) -> Floats:
     """
     from scipy.optimize import isotonic_regression
 
-    return np.asarray(isotonic_regression(hits / count, weights=count.astype(np.float64)).x)
+    fitted: Floats = isotonic_regression(hits / count, weights=count.astype(np.float64)).x
+    return fitted
 
 
 def _score(p: Floats, hits: NDArray[Any], count: NDArray[np.int64]) -> float:

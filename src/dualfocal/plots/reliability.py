@@ -23,7 +23,6 @@ CORP_STRIP = np.linspace(0, 1, 41)  # edges of the bars below a diagram without 
 
 
 Diagram = TypeVar("Diagram", Evaluation, Corp)
-Density = tuple[Floats, NDArray[np.int64]]  # edges of bins, and how many samples are in each
 
 
 def chance_range(count: NDArray[np.int64], confidence: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:
@@ -93,14 +92,15 @@ def reliability_diagram(axis: Axes, evaluation: Evaluation) -> Axes:
     if evaluation.inference is not None:
         text += f"\na calibrated model: {100 * evaluation.inference.floors['ece'].mean:.1f} %"
     axis.text(0.02, 1.05, text, va="bottom", linespacing=1.35)
-    return unit_square(axis)
+    unit_square(axis)
+    return axis
 
 
-def unit_square(axis: Axes) -> Axes:
+def unit_square(axis: Axes) -> None:
     """Confidence and accuracy from 0 to 1, with room above."""
     axis.set(xlim=(0, 1), ylim=(0, TOP), xticks=(0, 0.5, 1), yticks=(0, 0.2, 0.4, 0.6, 0.8, 1), ylabel="accuracy")
+    tidy(axis)
     axis.spines.left.set_bounds(0, 1)
-    return tidy(axis)
 
 
 def corp_diagram(axis: Axes, of: Corp) -> Axes:
@@ -118,20 +118,17 @@ def corp_diagram(axis: Axes, of: Corp) -> Axes:
         label=f"{100 * of.level:.0f} % of calibrated models' fits, at each point",
     )
     axis.plot([0, 1], [0, 1], "--", color="black", linewidth=0.8)
+    marker = "o" if len(of.confidence) == 1 else ""  # a line of one point is not seen
     axis.plot(
-        of.confidence,
-        of.recalibrated,
-        color=BLUE,
-        linewidth=1.6,
-        label="accuracy by isotonic fit",
-        marker="o" if len(of.confidence) == 1 else "",  # a line of one point is not seen
+        of.confidence, of.recalibrated, color=BLUE, linewidth=1.6, label="accuracy by isotonic fit", marker=marker
     )
     text = (
         f"MCB {of.mcb:.4f} (a calibrated model: {of.mcb_floor.mean:.4f})\n"
         f"DSC {of.dsc:.4f}, UNC {of.unc:.4f}, Brier {of.score:.4f}"
     )
     axis.text(0.02, 1.05, text, va="bottom", fontsize=7, linespacing=1.4)
-    return unit_square(axis)
+    unit_square(axis)
+    return axis
 
 
 def density_strip(axis: Axes, edges: Floats, count: NDArray[np.int64]) -> Axes:
@@ -139,7 +136,8 @@ def density_strip(axis: Axes, edges: Floats, count: NDArray[np.int64]) -> Axes:
     shares = 100 * count / max(int(count.sum()), 1)
     axis.bar(edges[:-1], shares, np.diff(edges), align="edge", color=GREY, edgecolor="white", linewidth=0.6)
     axis.set(xlim=(0, 1), xticks=(0, 0.5, 1), xlabel="confidence", ylabel="% of samples")
-    return tidy(axis)
+    tidy(axis)
+    return axis
 
 
 def reliability_figure(evaluations: Mapping[str, Evaluation], *, title: str = "", remark: str = "") -> Figure:
@@ -151,28 +149,27 @@ def reliability_figure(evaluations: Mapping[str, Evaluation], *, title: str = ""
         remark: below all diagrams.
     """
 
-    def density(evaluation: Evaluation) -> Density:
-        return evaluation.bins.edges.cpu().numpy(), evaluation.bins.count.cpu().numpy()
+    def draw(top: Axes, strip: Axes, evaluation: Evaluation) -> None:
+        reliability_diagram(top, evaluation)
+        density_strip(strip, evaluation.bins.edges.cpu().numpy(), evaluation.bins.count.cpu().numpy())
 
-    return _panels(evaluations, reliability_diagram, density, title, remark)
+    return _panels(evaluations, draw, title, remark)
 
 
 def corp_panels(found: Mapping[str, Corp], *, title: str = "", remark: str = "") -> Figure:
     """A diagram without bins for each set of predictions, with the share of samples below it."""
 
-    def density(of: Corp) -> Density:
-        return CORP_STRIP, np.histogram(of.confidence, CORP_STRIP, weights=of.count)[0].astype(np.int64)
+    def draw(top: Axes, strip: Axes, diagram: Corp) -> None:
+        corp_diagram(top, diagram)
+        count, _ = np.histogram(diagram.confidence, CORP_STRIP, weights=diagram.count)
+        density_strip(strip, CORP_STRIP, count.astype(np.int64))
 
-    return _panels(found, corp_diagram, density, title, remark)
+    return _panels(found, draw, title, remark)
 
 
 @styled()
 def _panels(
-    found: Mapping[str, Diagram],
-    draw: Callable[[Axes, Diagram], Axes],
-    density: Callable[[Diagram], Density],
-    title: str,
-    remark: str,
+    found: Mapping[str, Diagram], draw: Callable[[Axes, Axes, Diagram], None], title: str, remark: str
 ) -> Figure:
     """Diagrams in rows of four, each with a strip below it, and one legend for all."""
     if not found:
@@ -189,8 +186,7 @@ def _panels(
     for place, (name, diagram) in enumerate(found.items()):
         line, column = divmod(place, columns)
         top, strip = axes[2 * line : 2 * line + 2, column]
-        draw(top, diagram)
-        density_strip(strip, *density(diagram))
+        draw(top, strip, diagram)
         # Spaces that do not break keep the number of samples in one line.
         number = f"N\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{diagram.num_samples:,}"
         text = "\n".join(textwrap.wrap(f"{name}, {number}", 56 if alone else 34))
@@ -200,5 +196,6 @@ def _panels(
         for axis in (top, strip):
             axis.set_visible(True)
             axis.set_ylabel(axis.get_ylabel() if column == 0 else "")
-    legend_below(figure, *axes[0, 0].get_legend_handles_labels(), columns=4, remark=remark)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    legend_below(figure, handles, labels, 4, remark)
     return figure

@@ -55,7 +55,8 @@ def list_run(run: Run) -> Listed:
     listed = Listed(str(run.path))
     try:
         listed.recipe, listed.epoch = run.recipe, len(run.log)
-        if (result := run.result) is not None:
+        result = run.result
+        if result is not None:
             listed.scores = _scores(result)
         elif (failure := run.failure) is not None:
             listed.problem = str(failure.get("what", f"{FAILURE} does not say why"))
@@ -74,6 +75,7 @@ def _scores(result: RunResult) -> dict[str, Any]:
     part = result.main_part
     if part is None:
         return {}
-    metrics = {name: finite(getattr(result.parts[part], name)) for name in ("error", "ece", "nll")}
-    temperature = {"temperature": result.temperature()} if result.calibrated else {}
-    return {"part": part, **metrics, "floor": result.floor("ece", part), **temperature}
+    evaluation = result.evaluation(part)
+    scores = {"part": part, **{name: finite(getattr(evaluation, name)) for name in ("error", "ece", "nll")}}
+    scores["floor"] = result.floor("ece", part)
+    return scores | ({"temperature": result.temperature()} if result.calibrated else {})
