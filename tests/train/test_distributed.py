@@ -522,7 +522,7 @@ def test_killed_and_run_again_has_the_same_bits(pair, tmp_path):
         [start([*TORCHRUN, "train", "asked.json", "--device", "cpu", "--out", "run", "--json"], tmp_path)]
     )
     assert code == 0
-    assert json.loads(out) == {"run": "run", **run.result}  # said once, by one process
+    assert json.loads(out) == {"run": "run", **run.result.to_dict()}  # said once, by one process
     said = [line for line in err.splitlines() if line.startswith(("going", "epoch"))]
     assert len(said) == len(set(said)) == 1 + NOISY.epochs - done
     uninterrupted = pair.run("noisy")
