@@ -76,7 +76,7 @@ def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
 
 def test_help_names_what_the_registries_hold() -> None:
     from dualfocal.calibrators import CALIBRATORS
-    from dualfocal.cli import _names
+    from dualfocal.cli import _common as _names
     from dualfocal.losses import LOSSES
     from dualfocal.paper.figures import FIGURES
     from dualfocal.paper.reproduce import FIELDS
@@ -89,7 +89,7 @@ def test_help_names_what_the_registries_hold() -> None:
     assert tuple(LOSSES) == _names.LOSSES
     assert _names.PAPER_LOSSES == PAPER_LOSSES
     assert tuple(PRESETS) == _names.PRESETS
-    assert _names.CRITERIA == CRITERIA
+    assert tuple(_names.Criterion) == CRITERIA
     assert tuple(FIGURES) == _names.FIGURES
     assert tuple(FIELDS) == _names.FIELDS
     assert _names.FIGURE_1 == FIGURE_1

@@ -5,10 +5,16 @@ from collections.abc import Iterable
 from numbers import Integral
 
 
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, value: object, choices: tuple[str | None, ...]) -> None:
     """Raise a ValueError that names the value and the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_known(name: str, value: str, known: Iterable[str]) -> None:
+    """Raise a ValueError that names the value, what is known, and what may have been meant."""
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}{did_you_mean(value, known)}")
 
 
 def check_count(name: str, value: int, low: int = 1) -> None:

@@ -152,7 +152,7 @@ def test_what_rules_out_an_absent_class_is_not_recommended() -> None:
     assert result.recommended in ("temperature", "as it is")
     assert set(result.left_out) == {"vector", "isotonic", "temperature+platt"}
     names = ", ".join(result.left_out)
-    sentence = f"Class 3 has no sample here: left out of this advice is what all but rules it out ({names})."
+    sentence = f"1 of 4 classes have no sample (3): left out of this advice is what all but rules them out ({names})."
     assert result.verdict().endswith(sentence)
     assert "vector" not in result.verdict().removesuffix(sentence)
     assert result.to_dict()["left_out"] == list(result.left_out)
@@ -164,7 +164,7 @@ def test_what_rules_out_an_absent_class_is_not_recommended() -> None:
 def test_where_everything_would_rule_it_out() -> None:
     result = compare_calibrators(*without_class_3(), ["vector", "isotonic"], repeats=1)
     assert result.recommended == "as it is"
-    assert result.verdict().startswith("Leave the model as it is. Class 3 has no sample here: ")
+    assert result.verdict().startswith("Leave the model as it is. 1 of 4 classes have no sample (3): ")
 
 
 def test_the_note_on_absent_classes_is_true() -> None:

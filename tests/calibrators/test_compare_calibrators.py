@@ -332,7 +332,7 @@ def test_bad_arguments() -> None:
         ({"methods": {}}, ValueError, "at least one calibrator"),
         ({"methods": ["temperature", "magic"]}, ValueError, "no calibrator 'magic'"),
         ({"methods": {"as it is": TemperatureScaling()}}, ValueError, "none 'as it is'"),
-        ({"methods": {"x": "temperature"}}, TypeError, "got 'x': str"),
+        ({"methods": {"x": "temperature"}}, TypeError, "got {'x': 'str'}"),
         ({"logits": logits[:19], "target": target[:19]}, ValueError, "needs at least 20 samples, got 19"),
         ({"logits": holed}, ValueError, "row 7 holds NaN"),
         ({"input": "probs"}, ValueError, "probabilities must"),

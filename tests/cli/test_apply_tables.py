@@ -156,7 +156,7 @@ def test_arrays_are_written_as_ever(run):
     ("labels", "why"),
     [
         (LOGITS, "must be one-hot"),
-        (np.array(["a", "b", "c", "a"]), "label 'a' in row 0 is text"),
+        (np.array(["a", "b", "c", "a"]), "label 'a' in row 0 is not a class index"),
         (np.array([1, 2, 3, 1]), "target 3 is out of range"),
         (np.array([0.5, 1, 2, 0]), "label 0.5 in row 0 is not a whole number"),
         (np.arange(3), "rows must have one label each"),

@@ -672,10 +672,10 @@ def test_verify_draws_the_images_of_each_class_in_a_row(run, folder):
 @pytest.mark.parametrize(
     ("plot", "said"),
     [
-        ("x.txt", "--plot must end in .png, .pdf or .svg, got 'x.txt'"),
-        ("x", "--plot must end in .png, .pdf or .svg, got 'x'"),
-        ("folder.png", "--plot: 'folder.png' is a folder"),
-        ("missing/x.png", "--plot: there is no folder 'missing'"),
+        ("x.txt", "the ending of --plot must be one of '.png', '.pdf', '.svg', got '.txt'"),
+        ("x", "the ending of --plot must be one of '.png', '.pdf', '.svg', got ''"),
+        ("folder.png", "folder.png: must be a file, but is a folder"),
+        ("missing/x.png", "missing/x.png: there is no folder 'missing'"),
     ],
 )
 def test_verify_refuses_a_bad_place_for_a_picture_before_any_work(refused, folder, monkeypatch, plot, said):

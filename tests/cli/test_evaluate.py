@@ -500,9 +500,9 @@ def test_plot_in_other_formats(run, suffix, start):
 @pytest.mark.parametrize(
     ("plot", "message"),
     [
-        ("figure.jpg", "--plot must end in .png, .pdf or .svg, got 'figure.jpg'"),
-        ("figure", "--plot must end in .png, .pdf or .svg, got 'figure'"),
-        ("nowhere/figure.png", "--plot: there is no folder 'nowhere'"),
+        ("figure.jpg", "the ending of --plot must be one of '.png', '.pdf', '.svg', got '.jpg'"),
+        ("figure", "the ending of --plot must be one of '.png', '.pdf', '.svg', got ''"),
+        ("nowhere/figure.png", "nowhere/figure.png: there is no folder 'nowhere'"),
     ],
 )
 def test_plot_is_refused_before_any_work(refused, plot, message):

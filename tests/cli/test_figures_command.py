@@ -6,8 +6,8 @@ import pytest
 import torch
 from run_results import make_result
 
-from dualfocal.cli._names import FIGURES as NAMES
-from dualfocal.cli.figures import FORMATS
+from dualfocal.cli._common import FIGURES as NAMES
+from dualfocal.cli.paper import FORMATS
 from dualfocal.metrics import evaluate
 from dualfocal.paper.figures import FIGURES
 from dualfocal.plots.style import METADATA
@@ -129,12 +129,12 @@ def test_phi_needs_no_runs(run):
     [
         (
             ["--only", "reliabilty"],
-            ["--only takes phi, reliability", "got 'reliabilty'", "did you mean reliability?"],
+            ["--only must be one of phi, reliability", "got 'reliabilty'", "did you mean reliability?"],
         ),
-        (["--format", "pdf,jpg"], ["--format takes pdf, png, svg; got 'jpg'"]),
-        (["nowhere"], ["nowhere: there is no such folder"]),
+        (["--format", "pdf,jpg"], ["--format must be one of pdf, png, svg, got 'jpg'"]),
+        (["nowhere"], ["nowhere: is no run folder"]),
         (["."], ["is no run folder, and holds none"]),
-        (["--only", "phi", "--out", "file"], ["--out: file cannot be made"]),
+        (["--only", "phi", "--out", "file"], ["File exists: 'file'"]),
     ],
 )
 def test_refusals(refused, arguments, words):

@@ -132,7 +132,7 @@ def test_stopped_it_says_what_to_do_next(
     [
         (["--losses", "fokal"], "got 'fokal'; did you mean focal?"),
         (["--seeds", "a"], "--seeds must be numbers, separated by commas, got 'a'"),
-        (["--criterion", "mce"], "--criterion must be nll or ece, got 'mce'"),
+        (["--criterion", "mce"], "'mce' is not one of 'nll', 'ece'"),
         (["--criterion", "ece"], "--criterion is for --gamma, which is not given"),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_corruption_is_a_name_and_no_path(corruption, tmp_path):
         pytest.param({"labels": np.zeros(39, np.uint8)}, "(39,)", id="a label too few"),
         pytest.param(
             {"gaussian_noise": np.zeros((41, 32, 32, 3), np.uint8), "labels": np.zeros(41, np.uint8)},
-            "5 equal severities, has 41 images",
+            "5 equal severities, with as many labels; got uint8 (41, 32, 32, 3)",
             id="41 images",
         ),
     ],

@@ -61,13 +61,13 @@ def test_parts_have_known_names() -> None:
 
 @pytest.mark.parametrize("place", [6, -1, 10**12])
 def test_parts_are_of_places_that_are_there(place) -> None:
-    with pytest.raises(ValueError, match=r"^toy: splits must be of places from 0 to 5$"):
+    with pytest.raises(ValueError, match=r"^toy: splits must be of places from 0 to 5, each only once$"):
         make(splits={"train": torch.tensor([0, 1]), "test": torch.tensor([place])})
 
 
 @pytest.mark.parametrize("splits", [{"train": [0, 1], "test": [2, 1]}, {"train": [0, 1, 0]}])
 def test_a_sample_is_in_one_part(splits) -> None:
-    with pytest.raises(ValueError, match=r"^toy: a sample must not be in two parts$"):
+    with pytest.raises(ValueError, match=r"^toy: splits must be of places from 0 to 5, each only once$"):
         make(splits={part: torch.tensor(index) for part, index in splits.items()})
 
 

@@ -262,7 +262,7 @@ def test_decoded_images_are_kept_by_options_and_read_anew_when_a_file_changes(fo
         ({"size": 0}, "size must be an integer from 1 to 8192, got 0"),
         ({"size": 2.5}, "size must be an integer from 1 to 8192, got 2.5"),
         ({"test_size": 20}, "test_size must leave something of the 20 samples"),
-        ({"val_size": 16}, "val_size must leave something of the 16"),
+        ({"val_size": 16}, "val2_size must leave something of the 16"),
         ({"val_size": -1}, "val_size must be a number of samples"),
         ({"padding": -1}, "padding must be"),
         ({"layout": "NHWC"}, "has the options size, channels"),
@@ -415,17 +415,19 @@ WITHOUT = np.where(np.arange(7) == 3, np.nan, FEATURES)
         pytest.param({"x": FEATURES, "y": LABELS / 1.0}, "y must be 40 class numbers from 0, got float64", id="floats"),
         pytest.param({"x": FEATURES, "y": np.eye(4)[LABELS]}, "y must be 40 class numbers", id="one-hot"),
         pytest.param({"x": FEATURES, "y": LABELS.astype(str)}, "y must be 40 class numbers", id="labels are texts"),
-        pytest.param({"x": FEATURES}, "has x, but no y", id="no labels"),
+        pytest.param({"x": FEATURES}, "y must be 40 class numbers from 0, got none", id="no labels"),
         pytest.param({"x": FEATURES[:, 0], "y": LABELS}, "x must be numbers, (N, ...)", id="one dimension"),
         pytest.param({"x": FEATURES[:0], "y": LABELS[:0]}, "x must be numbers, (N, ...)", id="nothing"),
         pytest.param({"x": FEATURES.astype(str), "y": LABELS}, "x must be numbers", id="texts"),
         pytest.param({"x": FEATURES * 1j, "y": LABELS}, "x must be numbers", id="complex"),
         pytest.param({"x": WITHOUT, "y": LABELS}, "x has values that are not finite", id="nan"),
         pytest.param({"x": IMAGES.reshape(40, -1), "y": LABELS}, "x has bytes, so must be images", id="bytes in rows"),
-        pytest.param({"logits": FEATURES}, "must have arrays x_train and y_train, or x and y", id="others"),
+        pytest.param({"logits": FEATURES}, "must have arrays x_train and y_train, and the like", id="others"),
         pytest.param({"x_test": FEATURES, "y_test": LABELS}, "must have arrays x_train", id="no training part"),
         pytest.param(
-            {"x": FEATURES, "y": LABELS} | parts(FEATURES, LABELS), "has x and x_train", id="both ways at once"
+            {"x": FEATURES, "y": LABELS} | parts(FEATURES, LABELS),
+            "or only x and y; has x, x_train",
+            id="both ways at once",
         ),
         pytest.param(
             parts(FEATURES, LABELS) | {"x_test": FEATURES[30:, :5]}, "x_test must be as x_train", id="other features"
@@ -445,7 +447,7 @@ def test_other_arrays_are_refused(arrays, words, file):
 @pytest.mark.parametrize("part", ["val", "test"])
 def test_a_part_beside_x_is_refused_not_ignored(part, file):
     save(file, x=FEATURES[:30], y=LABELS[:30], **{f"x_{part}": FEATURES[30:], f"y_{part}": LABELS[30:]})
-    with pytest.raises(ValueError, match=saying(file, f"has x and x_{part}: which is meant is not guessed")):
+    with pytest.raises(ValueError, match=saying(file, f"or only x and y; has x, x_{part}")):
         load_npz(file)
 
 

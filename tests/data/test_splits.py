@@ -148,7 +148,13 @@ def test_a_numpy_float_is_no_number_of_samples(size) -> None:
 
 @pytest.mark.parametrize(
     ("val", "val2", "asked"),
-    [(100, 0, "100"), (101, 0, "101"), (0.999, 0, "0.999"), (60, 40, "60 and 40"), (0.5, 0.5, "0.5 and 0.5")],
+    [
+        (100, 0, "100 and 0"),
+        (101, 0, "101 and 0"),
+        (0.999, 0, "0.999 and 0"),
+        (60, 40, "60 and 40"),
+        (0.5, 0.5, "0.5 and 0.5"),
+    ],
 )
 def test_something_must_be_left_to_train(val, val2, asked) -> None:
     with pytest.raises(ValueError, match=f"must leave something of the 100 training samples, got {asked}$"):
@@ -177,10 +183,10 @@ def test_classes_give_equally_many(val, val2) -> None:
 
 def test_a_class_that_would_have_none_to_train_is_named() -> None:
     target = torch.tensor([0, 0, 0, 0, 0, 7, 7])
-    with pytest.raises(ValueError, match="class 7 has 2 samples: 2 to validate leave none to train"):
+    with pytest.raises(ValueError, match="leave some of each class to train: the smallest has 2 samples; got 2 and 2"):
         last_of_each_class(target, val_size=2, val2_size=2)
 
 
 def test_without_samples_there_is_nothing_to_split() -> None:
-    with pytest.raises(ValueError, match="must leave something of the 0 training samples, got 0"):
+    with pytest.raises(ValueError, match="must leave something of the 0 training samples, got 0 and 0"):
         last_of_each_class(torch.empty(0, dtype=torch.int64), val_size=0)

@@ -529,9 +529,9 @@ def test_folders_that_lead_to_each_other_are_refused(here) -> None:
 def test_pipes_and_devices_in_a_folder_are_not_read(here) -> None:
     (here / "top").mkdir()
     os.mkfifo(here / "top" / "pipe")
-    with pytest.raises(ValueError, match="top/pipe is a device or the like"):
+    with pytest.raises(ValueError, match="has 'top/pipe', which is a link, a device or the like"):
         read(here / "top")
     (here / "top" / "pipe").unlink()
     (here / "top" / "zeros").symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match="top/zeros is a device or the like"):
+    with pytest.raises(ValueError, match="has 'top/zeros', which is a link, a device or the like"):
         read(here / "top")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from official import saying, vector_lines
 
-from dualfocal.data.words import numbers, read_vectors, tokens, vocabulary
+from dualfocal.data.newsgroups import numbers, read_vectors, tokens, vocabulary
 
 LATIN = st.text(st.characters(max_codepoint=255), max_size=60)
 TEXTS = st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=12), max_size=8)

@@ -140,9 +140,9 @@ def test_changing_what_the_second_backward_needs_is_an_error(path: str) -> None:
         torch.autograd.grad(loss, logits, create_graph=True)
 
 
-def test_jump_of_two_classes_and_its_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jump_of_two_classes_and_its_one_warning() -> None:
     """The loss just below and above p_k = 1/2 with gamma = 5: .022 and .684."""
-    monkeypatch.setattr(dual_focal, "_warned_of_two_classes", False)
+    dual_focal._warn_once.cache_clear()
     p = torch.tensor([0.499, 0.501], dtype=torch.float64)
     logits = torch.stack([p.log(), (1 - p).log()], 1)
     with pytest.warns(UserWarning, match="two classes"):
@@ -151,8 +151,8 @@ def test_jump_of_two_classes_and_its_one_warning(monkeypatch: pytest.MonkeyPatch
     L.dual_focal_loss(logits, torch.tensor([0, 0]))  # warnings are errors here: there is no second
 
 
-def test_no_warning_where_there_is_no_rival(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dual_focal, "_warned_of_two_classes", False)
+def test_no_warning_where_there_is_no_rival() -> None:
+    dual_focal._warn_once.cache_clear()
     logits, target = problem(c=2)
     L.dual_focal_loss(logits, target, 0.0)
     L.dual_focal_loss(logits, target, rival=0.1)

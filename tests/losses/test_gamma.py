@@ -72,8 +72,8 @@ def test_forward_mode_in_gamma(name: str, soft: bool) -> None:
         torch.testing.assert_close(forward_ad.unpack_dual(loss).tangent, slope)
 
 
-def test_the_warning_of_two_classes_comes_again_when_it_was_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dual_focal, "_warned_of_two_classes", False)
+def test_the_warning_of_two_classes_comes_again_when_it_was_an_error() -> None:
+    dual_focal._warn_once.cache_clear()
     for _ in range(2):
         with pytest.raises(UserWarning, match="two classes"):  # pytest runs with warnings as errors
             L.dual_focal_loss(*problem(3, 2))
@@ -85,8 +85,8 @@ def test_the_warning_of_two_classes_comes_again_when_it_was_an_error(monkeypatch
 
 
 @pytest.mark.parametrize("call", [L.dual_focal_loss, L.DualFocalLoss(), L.AdaDualFocalLoss()], ids=["f", "m", "ada"])
-def test_the_warning_of_two_classes_points_here(call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dual_focal, "_warned_of_two_classes", False)
+def test_the_warning_of_two_classes_points_here(call) -> None:
+    dual_focal._warn_once.cache_clear()
     with pytest.warns(UserWarning, match="two classes") as seen:
         call(*problem(3, 2))
     assert seen[0].filename == __file__

@@ -50,10 +50,10 @@ BAD = {
     "a list": (LOGITS.tolist(), TARGET, {}, TypeError, "got list"),
     "objects": (np.array([["a", "b"]]), TARGET[:1], {}, ValueError, "plain numbers"),
     "input": (LOGITS, TARGET, {"input": "softmax"}, ValueError, "'logits', 'probs', got 'softmax'"),
-    "logits as probs": (LOGITS, TARGET, {"input": "probs"}, ValueError, "row 1 holds 2; are these logits"),
-    "negative": (torch.tensor([[1.2, -0.2]]), TARGET[:1], {"input": "probs"}, ValueError, "row 0 holds -0.2"),
+    "logits as probs": (LOGITS, TARGET, {"input": "probs"}, ValueError, "row 1 .*holds 0 to 2; are these logits"),
+    "negative": (torch.tensor([[1.2, -0.2]]), TARGET[:1], {"input": "probs"}, ValueError, "row 0 .*holds -0.2"),
     "sum": (torch.tensor([[0.5, 0.2]]), TARGET[:1], {"input": "probs"}, ValueError, "row 0 sums to 0.7"),
-    "nan probability": (torch.tensor([[math.nan, 1.0]]), TARGET[:1], {"input": "probs"}, ValueError, "NaN"),
+    "nan probability": (torch.tensor([[math.nan, 1.0]]), TARGET[:1], {"input": "probs"}, ValueError, "sums to nan"),
     "ignore_index": (LOGITS, TARGET, {"ignore_index": 0.5}, TypeError, "ignore_index must be an integer, got 0.5"),
 }  # fmt: skip
 
@@ -82,7 +82,7 @@ def test_rounding_below_0_is_0(name) -> None:
     got, expected = (metric(of, target, input="probs") for of in (rounded, probs))
     assert str(got) == str(expected)
     assert torch.equal(rounded, before)  # the caller's numbers stay
-    with pytest.raises(ValueError, match=r"row 0 holds -1e-05; are these logits"):
+    with pytest.raises(ValueError, match=r"row 0 .*holds -1e-05 to 0.75; are these logits"):
         metric(changed(0, 2, -1e-5, probs), target, input="probs")
 
 
@@ -94,7 +94,7 @@ def test_a_true_class_below_0_is_impossible_not_nan() -> None:
 
 def test_sums_at_the_tolerance() -> None:
     assert M.ece(torch.tensor([[0.5, 0.49]], dtype=torch.float64), TARGET[:1], input="probs") == pytest.approx(0.5)
-    with pytest.raises(ValueError, match=r"\(within 0\.01\): row 0 sums to 0\.9899$"):
+    with pytest.raises(ValueError, match=r"\(within 0\.01\).*: row 0 sums to 0\.9899"):
         M.ece(torch.tensor([[0.5, 0.4899]]).double(), TARGET[:1], input="probs")
 
 

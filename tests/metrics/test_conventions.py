@@ -95,7 +95,7 @@ def test_evaluate_follows() -> None:
 
 def test_unknown_conventions() -> None:
     logits, target = confident(10, 3, 1.0)
-    with pytest.raises(ValueError, match="torchmetrics has no adaptive ECE"):
+    with pytest.raises(ValueError, match="convention must be one of None, 'published', got 'torchmetrics'"):
         M.adaptive_ece(logits, target, convention="torchmetrics")
     with pytest.raises(ValueError, match="'published', 'torchmetrics', got 'netcal'"):
         M.ece(logits, target, convention="netcal")

@@ -226,7 +226,7 @@ def test_kde_ece() -> None:
 def test_kde_ece_in_parts_is_the_same(monkeypatch) -> None:
     logits, target = sample(200, 4)
     whole = [M.kde_ece(logits, target, bandwidth=h) for h in (0.001, "likelihood")]
-    monkeypatch.setattr("dualfocal.metrics.kde.ELEMENTS", 7 * 200)
+    monkeypatch.setattr("dualfocal.metrics.calibration.ELEMENTS", 7 * 200)
     assert [M.kde_ece(logits, target, bandwidth=h) for h in (0.001, "likelihood")] == pytest.approx(whole, rel=1e-12)
     h = float(__import__("dualfocal").losses.kde_bandwidth(logits))
     assert whole[1] == pytest.approx(M.kde_ece(logits, target, bandwidth=h), rel=1e-12)

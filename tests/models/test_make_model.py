@@ -88,9 +88,9 @@ def test_an_unknown_name_lists_the_known_ones(name: str, suggested: str | None) 
 
 @pytest.mark.parametrize("name", ["small_cnn", "own_net:plain"])
 def test_bad_sizes_are_refused_before_anything_is_imported(name: str) -> None:
-    with pytest.raises(ValueError, match="num_classes must be an integer of at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_classes must be at least 1, got 0"):
         make_model(name, num_classes=0)
-    with pytest.raises(ValueError, match="in_channels must be an integer of at least 1, got -1"):
+    with pytest.raises(ValueError, match="in_channels must be at least 1, got -1"):
         make_model(name, num_classes=2, in_channels=-1)
 
 
@@ -149,14 +149,14 @@ def test_the_current_directory_comes_first(own: str, tmp_path: Path, monkeypatch
 # ---- and what can be wrong with it -------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["nets:", ":net", "my-nets:net", "..nets:net", "nets/mine.py:net", "a:b:c"])
 def test_malformed_names(name: str) -> None:
-    with pytest.raises(ValueError, match=r"is written package\.module:function, got"):
+    with pytest.raises(ValueError, match=rf"there is no model '{name}'.* is written package\.module:function"):
         make_model(name, num_classes=2)
 
 
 @pytest.mark.parametrize("module", ["no_such_module_at_all", "no_such.module", "torch.no_such_module", "math.inside"])
 def test_module_that_does_not_exist(module: str) -> None:
     before = list(sys.path)
-    with pytest.raises(ValueError, match=f"there is no module '{module}'") as caught:
+    with pytest.raises(ValueError, match=f"cannot import '{module}', from .*: No module named") as caught:
         make_model(f"{module}:net", num_classes=2)
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
     assert sys.path == before
@@ -175,7 +175,7 @@ def test_module_that_does_not_exist(module: str) -> None:
 def test_module_that_exists_but_fails(folder: Path, code: str, reason: str) -> None:
     module = write(folder, code)
     before = list(sys.path)
-    with pytest.raises(ValueError, match=f"module '{module}'.* was found but fails to import: {reason}") as caught:
+    with pytest.raises(ValueError, match=f"cannot import '{module}', from .*: {reason}") as caught:
         make_model(f"{module}:net", num_classes=2)
     assert caught.value.__cause__ is not None
     assert sys.path == before

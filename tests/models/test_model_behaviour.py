@@ -11,7 +11,7 @@ from dualfocal.models import MODELS
 from dualfocal.models.densenet import DenseLayer, DenseNet
 from dualfocal.models.preact_resnet import PreActBlock, PreActResNet
 from dualfocal.models.resnet import BasicBlock, Bottleneck
-from dualfocal.models.text_cnn import MIN_LENGTH
+from dualfocal.models.small import MIN_LENGTH
 
 
 def some_input(name: str, batch: int) -> Tensor:

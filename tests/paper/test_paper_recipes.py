@@ -246,7 +246,7 @@ def test_a_preset_is_looked_for_before_its_settings() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("epochs=many", "epochs must be a whole number, got 'many'"),
+        ("epochs=many", "epochs must be a whole number below 2^63, got 'many'"),
         ("epochs", "a setting is written field=value, got 'epochs'"),
         ("loss=focl", f"loss must be one of {', '.join(LOSSES)}, got 'focl'; did you mean focal?"),
         ("loss=", f"loss must be one of {', '.join(LOSSES)}, got ''"),

@@ -40,7 +40,7 @@ def test_the_cost_counts_what_has_been_measured() -> None:
     [
         (
             {"only": {"data": ["cifar10"]}},
-            "only takes dataset, model, method, variant; got 'data'; did you mean dataset",
+            "a field of only must be one of dataset, model, method, variant, got 'data'; did you mean dataset",
         ),
         ({"only": {"model": ["resnet5"]}}, "model must be one of .*, got 'resnet5'; did you mean resnet50"),
         ({"seeds": []}, "at least one; got none"),

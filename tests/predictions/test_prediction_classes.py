@@ -88,8 +88,8 @@ def test_numbers_for_names_in_another_order_are_refused(table, codes):
         assert refused(path).endswith("is none of the classes (cat, emu, dog)")
         return
     assert refused(path) == (
-        "labels in 'label' are numbers: does 1 mean emu, as in the file, or dog, by sorted order? Say the order of the "
-        "classes: --probs prob_cat,prob_emu,prob_dog or --probs prob_cat,prob_dog,prob_emu"
+        "labels in 'label' are numbers, which need not be positions among the classes (cat, emu, dog), counted from 0: "
+        "write them as class names, or say the order of the classes, --probs NAME,NAME,..."
     )
 
 
@@ -118,7 +118,7 @@ def test_many_classes_are_cut_short(table):
     taken = load_predictions(table(**columns, label=CODES)).taken
     assert taken.endswith("by position (0 = a, 1 = b, 2 = c, 3 = d, 4 = e, 5 = f, 6 = g, ..., 9 = j)")
     message = refused(table(**dict(reversed(columns.items())), label=CODES))
-    assert "--probs prob_j,prob_i,prob_h,prob_g,prob_f,prob_e,prob_d,prob_c,..." in message
+    assert "among the classes (j, i, h, g, f, e, d, ..., a)" in message
 
 
 # Columns in a list
@@ -208,7 +208,7 @@ def test_columns_that_may_be_something_else_are_not_taken(table, case):
     path = table(**columns, **{"species" if case == "no labels" else "label": labels})
     message = refused(path, labels=case != "no labels")
     assert message.startswith("holds no column of a usual name; say which holds logits or probabilities: --logits NAME")
-    assert "or the columns of the classes in their order: --probs NAME,NAME,..." in message
+    assert "(of a table also NAME,NAME,... in the order of the classes)" in message
 
 
 def test_text_in_a_column_named_as_a_label(table):
@@ -245,10 +245,10 @@ def test_the_score_of_class_0_is_not_that_of_class_1(table, name):
     one = name.replace("0", "1")
     path = table(**{name: [0.25, 0.5], one: [0.75, 0.5]}, label=[0, 1])
     rule = f"{name!r} is named as class 0, one score per sample must be that of class 1"
-    assert refused(path, probs=name) == f"{rule}: say --probs {one}"
+    assert refused(path, probs=name) == f"{rule}: say --probs {one}, or rename {name!r} if it is"
     assert load_predictions(path, probs=one).values.tolist() == [0.75, 0.5]
     path = table(**{name: [0.25, 0.5]}, label=[0, 1])
-    assert refused(path, probs=name) == f"{rule}: rename the column if it is"
+    assert refused(path, probs=name) == f"{rule}: say --probs {one}, or rename {name!r} if it is"
     path = table(model_0=[0.25, 0.5], model_1=[0.75, 0.5], label=[0, 1])  # is no class
     assert load_predictions(path, probs="model_0").values.tolist() == [0.25, 0.5]
 
@@ -297,11 +297,13 @@ def test_one_hot_lists_of_a_table(tmp_path):
         assert of_true_class(tmp_path / "file.parquet") == [0.5, 0.75, 0.75, 1.0]
     columns = {"prob_dog": PROBS[:, 0], "prob_cat": PROBS[:, 1], "prob_emu": PROBS[:, 2]}
     pq.write_table(pa.table({**columns, "y": one_hot}), tmp_path / "file.parquet")
-    assert "does 0 mean dog, as in the file, or cat, by sorted order?" in refused(tmp_path / "file.parquet")
+    assert "are numbers, which need not be positions among the classes (dog, cat, emu)" in refused(
+        tmp_path / "file.parquet"
+    )
 
 
 @pytest.mark.parametrize(
-    ("row", "found"), [([0, 0, 0], "has 0 of them"), ([1, 0, 1], "has 2 of them"), ([0, 2, 0], "holds 2")]
+    ("row", "found"), [([0, 0, 0], "holds only 0"), ([1, 0, 1], "holds 1, 1"), ([0, 2, 0], "holds 2")]
 )
 def test_what_is_not_one_hot(tmp_path, row, found):
     labels = np.eye(3, dtype=np.int64)[CODES]
@@ -310,7 +312,9 @@ def test_what_is_not_one_hot(tmp_path, row, found):
     message = f"{rule}, but row 2 of 'y' (4 x 3, int64) {found}"
     assert refused(npz(tmp_path, y_prob=PROBS, y=labels)) == message
     smooth = 0.9 * np.eye(3)[CODES] + 0.1 / 3
-    assert refused(npz(tmp_path, y_prob=PROBS, y=smooth)).endswith("row 0 of 'y' (4 x 3, float64) holds 0.933333")
+    assert refused(npz(tmp_path, y_prob=PROBS, y=smooth)).endswith(
+        "row 0 of 'y' (4 x 3, float64) holds 0.933333, 0.0333333, 0.0333333"
+    )
 
 
 def test_text_beside_class_names(tmp_path):
@@ -320,9 +324,9 @@ def test_text_beside_class_names(tmp_path):
     assert load_predictions(path).taken.endswith(", labels from 'y' by name (0 = emu, 1 = dog, 2 = cat)")
     path = npz(tmp_path, probs=PROBS[:, 0], y=np.array(["yes", "no", "no", "yes"]), class_names=np.array(["no", "yes"]))
     assert of_true_class(path) == [0.5, 0.875, 1.0, 1.0]
-    how = "put 'class_names' into the file, text in the order of the classes"
-    message = f"label 'cat' in row 0 is text, which says no class by itself: {how}"
-    assert refused(npz(tmp_path, probs=PROBS, y=labels)) == message
+    message = refused(npz(tmp_path, probs=PROBS, y=labels))
+    assert message.startswith("label 'cat' in row 0 is not a class index: ")
+    assert "put 'class_names' beside arrays" in message
     path = npz(tmp_path, probs=PROBS, y=labels, class_names=np.array(["cat", "dog", "fox"]))
     assert refused(path) == "label 'emu' in row 2 is none of the classes (cat, dog, fox)"
 
@@ -334,7 +338,7 @@ def test_numbers_beside_class_names_are_positions(tmp_path):
 
 def test_numbers_as_text_beside_class_names_are_unclear(tmp_path):
     path = npz(tmp_path, probs=PROBS, y=CODES.astype(str), class_names=ANIMALS[::-1])
-    assert refused(path).endswith("Say the order of the classes: write the labels as integers or as class names")
+    assert refused(path).endswith("counted from 0: write them as class names")
 
 
 @pytest.mark.parametrize("words", [(False, True), ("false", "true"), ("FALSE", "TRUE")])
@@ -357,10 +361,9 @@ def test_the_label_of_class_1_can_be_said(table, words):
     assert refused(path, **options, positive="x") == f"{rule}, got 'x' for {both}"
     if "yes" in words:
         place = "line 2" if path.suffix == ".csv" else "row 0"
-        assert refused(path, **options) == (
-            f"label {words[0]!r} in {place} is not 0, 1, True or False: name the label of class 1 with --positive "
-            "(labels: no, yes)"
-        )
+        message = refused(path, **options)
+        assert message.startswith(f"label {words[0]!r} in {place} is not a class index: ")
+        assert message.endswith("or for one score say --positive (labels: no, yes)")
 
 
 def test_positive_needs_one_score_and_two_labels(table):

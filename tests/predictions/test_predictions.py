@@ -15,6 +15,7 @@ from dualfocal.predictions import Predictions, PredictionsError, load_prediction
 LOGITS = np.array([[0.5, -1.25, 3.0], [1e-3, 2.0, -7.5], [0.1, 0.2, 0.3], [9.0, 8.0, 7.0]])
 TARGET = np.array([2, 1, 0, 0])
 GROUPS = np.array(["a", "b", "b", "a"])
+FLOATS_RULE = "must be float16, bfloat16, float32, float64 and have at least one row"
 
 
 def npz(tmp_path: Path, **arrays: np.ndarray) -> Path:
@@ -165,6 +166,7 @@ def test_unclear_names_are_never_guessed(tmp_path, name):
     probs = np.array([[0.5, 0.5], [0.25, 0.75]], np.float32)
     assert refused(npz(tmp_path, **{name: probs, "target": np.array([0, 1])})) == (
         "holds no array of a usual name; say which holds logits or probabilities: --logits NAME or --probs NAME "
+        "(of a table also NAME,NAME,... in the order of the classes) "
         f"(it holds: '{name}' (2 x 2, float32), 'target' (2, int64))"
     )
     path = npz(tmp_path, **{name: probs, "target": np.array([0, 1])})
@@ -200,7 +202,7 @@ def test_both_or_several_values(tmp_path):
 
 def test_labels_missing_several_or_named(tmp_path):
     path = npz(tmp_path, logits=LOGITS, y=TARGET, label=2 - TARGET)
-    assert refused(path) == "holds several labels ('y', 'label'): say which with --target"
+    assert refused(path).startswith("holds several labels ('y', 'label'): say which with --target NAME (it holds: ")
     assert_same(load_predictions(path, target="label"), LOGITS, 2 - TARGET)
     message = "holds no labels of a usual name; say which with --target NAME (it holds: 'logits' (4 x 3, float64))"
     assert refused(npz(tmp_path, logits=LOGITS)) == message
@@ -326,10 +328,9 @@ def test_optional_labels_and_splits(tmp_path):
 @pytest.mark.parametrize("labels", [True, False])
 def test_values_are_checked_without_labels_too(tmp_path, labels):
     more = {"y": TARGET} if labels else {}
-    message = "logits must have one row per sample, got 'logits' (scalar, float64)"
-    assert refused(npz(tmp_path, logits=np.array(0.5), **more), labels=labels) == message
-    message = "holds no predictions: 'logits' (0 x 3, float64) is empty"
-    assert refused(npz(tmp_path, logits=LOGITS[:0], **more), labels=labels) == message
+    rule = f"logits of 'logits' {FLOATS_RULE}"
+    assert refused(npz(tmp_path, logits=np.array(0.5), **more), labels=labels) == f"{rule}, got (scalar, float64)"
+    assert refused(npz(tmp_path, logits=LOGITS[:0], **more), labels=labels) == f"{rule}, got (0 x 3, float64)"
 
 
 # Splits
@@ -439,12 +440,15 @@ def test_label_that_is_no_class(tmp_path):
     assert refused(path) == "label 'Cat' in line 2 is none of the classes (dog, cat)"
     path = parquet(tmp_path, p_dog=[0.0, 1.0], p_cat=[1.0, 0.0], y=["cat", "1"])
     assert refused(path) == "label '1' in row 1 is none of the classes (dog, cat)"
-    assert refused(text(tmp_path, "p0,p1,y\n0,1,cat\n")) == "label 'cat' in line 2 is not a class index"
+    message = refused(text(tmp_path, "p0,p1,y\n0,1,cat\n"))
+    assert message.startswith("label 'cat' in line 2 is not a class index: name the columns as the classes")
 
 
 def test_numbers_for_classes_whose_names_are_numbered_otherwise(tmp_path):
     path = text(tmp_path, "p_grade1,p_grade2,y\n0.5,0.5,1\n")
-    assert refused(path) == "labels in 'y' are numbers but classes are grade1, grade2: use these names"
+    assert refused(path).startswith(
+        "labels in 'y' are numbers, which need not be positions among the classes (grade1, "
+    )
     assert load_predictions(text(tmp_path, "p_grade1,p_grade2,y\n0.5,0.5,grade1\n")).target.tolist() == [0]
     assert load_predictions(text(tmp_path, "p_class0,p_class1,y\n0.5,0.5,1\n")).target.tolist() == [1]
 
@@ -482,13 +486,13 @@ def test_groups_of_tables(tmp_path):
         ("", "is empty"),
         ("0.5,0.5,1\n0.25,0.75,0\n", "needs a header line with column names, got '0.5,0.5,1'"),
         ("\np0,p1,y\n0,1,1\n", "needs a header line with column names, got ''"),
-        ("p0,p1,y\n", "holds no predictions: 2 columns 'p0' to 'p1' (0 x 2, float64) is empty"),
+        ("p0,p1,y\n", f"probs of 2 columns 'p0' to 'p1' {FLOATS_RULE}, got (0 x 2, float64)"),
         ("p0,p1,y\n0,1,1\n\n0,x1,1\n", "column 'p1' must hold numbers, got 'x1' in line 4"),
         (
             "p0;p1;y\n0,5;0,5;1\n",
             "column 'p0' must hold numbers, got '0,5' in line 2; write decimal points, not commas",
         ),
-        ("p0,p1,y\n0,1,1\n,1,1\n", "column 'p0' is empty in line 3"),
+        ("p0,p1,y\n0,1,1\n,1,1\n", "column 'p0' must hold numbers, got '' in line 3"),
         ("p0,p1,y\n0,1,1\n0,1, \n", "column 'y' is empty in line 3"),
         ("p0,p1,y\n0,1,1\n0,1\n", "line 3 has 2 fields, the header 3"),
         ("name,p0,p1,y\nA,0,1,1\nB, C,0,1,1\n", "line 3 has 5 fields, the header 4"),
@@ -512,7 +516,7 @@ def test_parquet_fields_that_cannot_be_used(tmp_path):
     assert refused(parquet(tmp_path, logits=lists, y=[0, 1, 1])) == "column 'logits' is empty in row 2"
     message = "the lists of column 'logits' must have one length, got 2 in row 0 and 1 in row 1"
     assert refused(parquet(tmp_path, logits=[[0.5, 1.0], [2.0]], y=[0, 1])) == message
-    message = "logits must be float16, bfloat16, float32, float64, but 'logit' is int64"
+    message = f"logits of 'logit' {FLOATS_RULE}, got (2, int64)"
     assert refused(parquet(tmp_path, logit=[1, 2], y=[0, 1])) == message
 
 
@@ -566,13 +570,14 @@ def test_damaged_files(tmp_path, suffix, damage):
 def test_parquet_without_pyarrow(tmp_path, monkeypatch):
     path = parquet(tmp_path, logit=[0.5], y=[1])
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    assert refused(path) == 'needs pyarrow: pip install "dualfocal[parquet]"'
+    assert refused(path) == 'cannot be read: needs pyarrow: pip install "dualfocal[parquet]"'
 
 
 def test_types(tmp_path):
-    rule = "must be float16, bfloat16, float32, float64, but"
-    assert refused(npz(tmp_path, logits=TARGET[:, None], y=TARGET)) == f"logits {rule} 'logits' is int64"
-    assert refused(npz(tmp_path, probs=TARGET > 0, y=TARGET)) == f"probs {rule} 'probs' is bool"
+    message = f"logits of 'logits' {FLOATS_RULE}, got (4 x 1, int64)"
+    assert refused(npz(tmp_path, logits=TARGET[:, None], y=TARGET)) == message
+    message = f"probs of 'probs' {FLOATS_RULE}, got (4, bool)"
+    assert refused(npz(tmp_path, probs=TARGET > 0, y=TARGET)) == message
     assert refused(npz(tmp_path, logits=LOGITS, y=TARGET * 1j)) == "labels must be integers, but 'y' is complex128"
     message = "groups must be strings, integers or booleans, but 'g' is float64"
     assert refused(npz(tmp_path, logits=LOGITS, y=TARGET, g=LOGITS[:, 0]), group="g") == message

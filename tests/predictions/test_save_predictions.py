@@ -279,12 +279,12 @@ def test_places_that_cannot_be_written(tmp_path):
 def test_values_that_cannot_be_written(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     assert refused(path, made(4, 2), input="scores") == "input must be one of 'logits', 'probs', got 'scores'"
-    message = "logits must be float16, bfloat16, float32, float64, got int64"
-    assert refused(path, labels(4, 2)) == message
-    assert refused(path, torch.tensor(0.5)) == "logits must have at least one row, got (scalar, float32)"
-    assert refused(path, made(0, 2)) == "logits must have at least one row, got (0 x 2, float32)"
-    assert refused(path, made(4, 2), target=made(4)) == "labels must be integers, got float32"
-    rule = "labels must be (N,) for (N, C) or (N,) and (N, d1, ...) for (N, C, d1, ...)"
+    rule = "logits must be float16, bfloat16, float32, float64 and have at least one row"
+    assert refused(path, labels(4, 2)) == f"{rule}, got (4 x 2, int64)"
+    assert refused(path, torch.tensor(0.5)) == f"{rule}, got (scalar, float32)"
+    assert refused(path, made(0, 2)) == f"{rule}, got (0 x 2, float32)"
+    rule = "labels must be integers, (N,) for (N, C) or (N,) and (N, d1, ...) for (N, C, d1, ...)"
+    assert refused(path, made(4, 2), target=made(4)) == f"{rule}, got (4, float32) for (4 x 2, float32)"
     for shape in [(3,), (4, 1), ()]:
         form = " x ".join(map(str, shape)) or "scalar"
         message = f"{rule}, got ({form}, int64) for (4 x 2, float32)"
@@ -299,7 +299,7 @@ def test_values_that_cannot_be_written(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", TABLES)
 def test_what_tables_cannot_hold(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
-    rule = "a table must have logits of (N, C) with two classes or more, or (N,)"
+    rule = "logits of a table must be (N, C) or (N,)"
     assert refused(path, made(4, 3, 2)) == f"{rule}, got (4 x 3 x 2, float32): use .npz or .safetensors"
     rule = "class names of a table must be one line, no number, not begin with '_', '.' or space or end with space"
     for name in ("", "1", "1.5", "nan", " a", "a ", "_a", ".a", "a\nb", "a\rb", "a\u2028b"):
@@ -308,7 +308,10 @@ def test_what_tables_cannot_hold(tmp_path, suffix):
 
 def test_parquet_without_pyarrow(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    assert refused(tmp_path / "a.parquet", made(4, 2)) == 'needs pyarrow: pip install "dualfocal[parquet]"'
+    assert (
+        refused(tmp_path / "a.parquet", made(4, 2))
+        == 'cannot be written: needs pyarrow: pip install "dualfocal[parquet]"'
+    )
 
 
 # Other values

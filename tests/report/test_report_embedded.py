@@ -1,6 +1,7 @@
 """The numbers a page carries: all of them, or a fair part that is large enough to be worth it."""
 
 import base64
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,11 +9,12 @@ import torch
 
 from dualfocal.metrics.rows import Rows, as_rows
 from dualfocal.metrics.scan import scan
-from dualfocal.report.embedded import BYTES, GRID, Embedded, deal, embed, shares
+from dualfocal.report.embedded import BYTES, GRID, deal, embed, shares
 
 
-def carried(rows: Rows, limit: float, **options: object) -> Embedded:
-    return embed(rows, scan(rows, scores=True), rows.values.float().argmax(1), limit, **options)
+def carried(rows: Rows, limit: float, **options: object) -> SimpleNamespace:
+    description, text = embed(rows, scan(rows, scores=True), rows.values.float().argmax(1), limit, **options)
+    return SimpleNamespace(**description, text=text)
 
 
 def samples(n: int, num_classes: int, dtype: torch.dtype = torch.float32, **options: object) -> Rows:
@@ -25,7 +27,7 @@ def test_few_logits_are_all_there(dtype):
     rows = samples(50, 4, dtype)
     found = carried(rows, 1e6)
     content = base64.b64decode(found.text)
-    assert (found.kind, found.count, found.total, found.temperatures) == ("logits", 50, 50, ())
+    assert (found.kind, found.count, found.total, found.temperatures) == ("logits", 50, 50, [])
     expected, start = rows.values.float(), 0
     if dtype == torch.float64:  # relative to the largest, and with what is known at T = 1 before it
         expected, start = (rows.values - rows.values.amax(1, keepdim=True)).float(), 800
@@ -42,9 +44,9 @@ def test_logits_that_float32_cannot_say():
     logits = torch.tensor([[1e300, -1e300, 0.0], [1.0, -torch.inf, 1 + 1e-12]], dtype=torch.float64)
     before = logits.clone()
     rows = as_rows(logits, torch.tensor([1, 0]), input="logits")
-    found = embed(rows, scan(rows, scores=True), torch.tensor([0, 2]), 1e6)
-    assert found.clipped
-    lowest, content = float(np.finfo(np.float32).min), base64.b64decode(found.text)
+    description, text = embed(rows, scan(rows, scores=True), torch.tensor([0, 2]), 1e6)
+    assert description["clipped"]
+    lowest, content = float(np.finfo(np.float32).min), base64.b64decode(text)
     assert np.frombuffer(content, "<f8", 2, 16)[0] == 2e300
     values = np.frombuffer(content, "<f4", 6, 32).tolist()
     assert values[:3] == [0, lowest, lowest]
@@ -66,7 +68,7 @@ def test_of_many_classes_what_the_slider_needs():
     rows = samples(40, 200)
     found = carried(rows, 20_000, fitted=1.2345)
     assert (found.kind, found.count, found.exact) == ("log_sums", 40, True)
-    assert found.temperatures == tuple(sorted([*GRID, 1.2345]))
+    assert found.temperatures == sorted([*GRID, 1.2345])
     assert 1.0 in found.temperatures
     sums = np.frombuffer(base64.b64decode(found.text), "<f4", 40 * 42, 640).reshape(40, 42)
     for k, temperature in enumerate(found.temperatures):
@@ -100,7 +102,7 @@ def test_probabilities_of_class_one_stay_probabilities():
     scores = torch.tensor([0.25, 0.5, 1.0])
     rows = as_rows(scores, torch.tensor([0, 1, 1]), input="probs", binary="positive")
     found = carried(rows, 1e6)
-    assert (found.kind, found.positive, found.num_classes, found.edge_bits) == ("probs", True, 2, 24)
+    assert (found.kind, found.positive, found.numClasses, found.edgeBits) == ("probs", True, 2, 24)
     assert np.frombuffer(base64.b64decode(found.text), "<f4", 6, 48).tolist() == [0.75, 0.25, 0.5, 0.5, 0.0, 1.0]
 
 

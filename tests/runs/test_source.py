@@ -45,5 +45,5 @@ def test_folders_without_predictions(tmp_path):
             load(tmp_path)
     (tmp_path / RECIPE).write_text("{}")
     for load in (Reading().load, lambda path: Run(path).predictions()):
-        with pytest.raises(PredictionsError, match="this run is not finished, it has no predictions yet"):
+        with pytest.raises(PredictionsError, match="this run is not finished"):
             load(tmp_path)

@@ -16,9 +16,8 @@ from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.runs.layout import PREDICTIONS, RECIPE, RESULT
 from dualfocal.runs.result import Scaled
 from dualfocal.study import PAPER_LOSSES, Study, Summary, make_study, run_study, summarize
-from dualfocal.study.columns import NAMES
 from dualfocal.study.gammas import choose_gamma
-from dualfocal.study.summary import Interval
+from dualfocal.study.summary import NAMES, Interval
 
 # What is trained
 

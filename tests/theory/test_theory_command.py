@@ -66,14 +66,17 @@ def test_json(run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--gamma", "0"], "gamma must be above 0, got 0: phi is then 1 everywhere"),
+        (["--gamma", "0"], "gamma must be above 0 and finite, C in [0, 1), got gamma = 0.0, C = 0.3"),
         (["--gamma", "30"], "gamma must be finite and between 0 and 20, got 30.0"),
-        (["--c", "1"], "C must be below 1, got 1.0"),
+        (["--c", "1"], "gamma must be above 0 and finite, C in [0, 1), got gamma = 1.0, C = 1.0"),
         (["--eta", "a,b"], "--eta must be numbers, separated by commas, got 'a,b'"),
-        (["--eta", ".5,.3"], "eta must be probabilities that sum to 1, got [0.5, 0.3], with sum 0.8"),
+        (
+            ["--eta", ".5,.3"],
+            "eta must be two probabilities or more that sum to 1, got [0.5, 0.3], with sum 0.8",
+        ),
         (["--eta", ".2,.2,.2,.2,.1,.1"], "at most 5 classes of positive posterior can be solved exactly, got 6"),
-        (["--plot", "figure.gif"], "--plot must end in .png, .pdf or .svg, got 'figure.gif'"),
-        (["--plot", "nowhere/figure.png"], "--plot: there is no folder 'nowhere'"),
+        (["--plot", "figure.gif"], "the ending of --plot must be one of '.png', '.pdf', '.svg', got '.gif'"),
+        (["--plot", "nowhere/figure.png"], "nowhere/figure.png: there is no folder 'nowhere'"),
     ],
 )
 def test_bad_input_is_told_in_one_line(run, arguments, line) -> None:

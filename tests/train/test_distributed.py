@@ -379,8 +379,8 @@ def test_a_group_of_one_changes_nothing(monkeypatch):
         assert group.share(rows) is rows
         assert group.sum(rows) is rows
         assert group.gather(rows) is rows
-        assert group.tell(b"") == b""
-        assert group.tell(worker.LONG) == worker.LONG
+        assert group.first_does(lambda: None) == b""
+        assert group.first_does(lambda: worker.LONG) == worker.LONG
         assert group.wrap(model, sync_bn=False, all_used=True) is model
     assert not torch.distributed.is_initialized()
 

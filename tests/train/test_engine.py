@@ -811,7 +811,8 @@ def test_bars(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(display, "EVERY", -1.0)
     text = StringIO()
     line = {"epoch": 2, "lr": 0.1, "train_loss": 0.25, "val_error": 0.125, "val_ece": 0.0625, "val_nll": 0.5}
-    with closing(display.Bars(terminal(text))) as bars:
+    monkeypatch.setattr(display, "_Console", lambda **options: terminal(text))
+    with closing(display.Display(progress=True, scalars=None)) as bars:
         bars.begin(recipe_for(toy), Position(epoch=1, step=1), 48, [])
         bars.progress.refresh()
         assert "going on after epoch 1 + 1 steps of 3" in plain(text)

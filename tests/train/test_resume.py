@@ -11,7 +11,6 @@ import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from safetensors import safe_open
 
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.runs import run as run_folder
-from dualfocal.train import DivergedError, checkpoint, engine, train
+from dualfocal.train import DivergedError, engine, train
 from dualfocal.train.checkpoint import KEY
 from dualfocal.train.failure import SIGNALS, Interrupts
 from dualfocal.train.presets import preset
@@ -261,7 +260,7 @@ def test_a_checkpoint_every_three_epochs(tmp_path, kill_at_write, name) -> None:
 def test_checkpoints_with_a_pause_between_them(tmp_path, kill_at_write, monkeypatch) -> None:
     """Epochs take 10 seconds by this clock, the pause is 25: epochs 3, 6, ... leave a checkpoint."""
     killed = Run(tmp_path / "killed")
-    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: 10.0 * len(killed.log)))
+    monkeypatch.setattr(engine, "monotonic", lambda: 10.0 * len(killed.log))
     recipe = small("adaptive", "epochs=8")
     kill_at_write(7)  # the recipe, 3 epochs, a checkpoint, epoch 4, half a line of epoch 5
     with pytest.raises(Killed):

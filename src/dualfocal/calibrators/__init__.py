@@ -8,13 +8,12 @@ from dualfocal.calibrators._base import Calibrator, FitReport
 from dualfocal.calibrators._scoring import MethodScore
 from dualfocal.calibrators.application import Application, apply_calibrator
 from dualfocal.calibrators.binning import BayesianBinning, HistogramBinning, IsotonicCalibration
-from dualfocal.calibrators.chain import Chain
 from dualfocal.calibrators.comparison import CalibratorComparison
 from dualfocal.calibrators.files import load_calibrator, save_calibrator
 from dualfocal.calibrators.inputs import log_probs
 from dualfocal.calibrators.notes import Note
 from dualfocal.calibrators.one_vs_rest import BetaCalibration, PlattScaling
-from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator, parse_methods
+from dualfocal.calibrators.registry import CALIBRATORS, Chain, make_calibrator, parse_methods
 from dualfocal.calibrators.scaling import DirichletCalibration, MatrixScaling, VectorScaling
 from dualfocal.calibrators.selection import compare_calibrators
 from dualfocal.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling

@@ -4,8 +4,8 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from dualfocal._checks import check_choice
 from dualfocal._tensors import compute_dtype, wide_dtype
 from dualfocal.calibrators._passes import tile_parts
-from dualfocal.calibrators.inputs import NAMES, FittedOn, Offset, digest, kind_of, log_probs, zero_values
-from dualfocal.calibrators.notes import Note
+from dualfocal.calibrators.inputs import NAMES, FittedOn, digest, kind_of, log_probs, zero_values
+from dualfocal.calibrators.notes import Note, absent_classes
 from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.rows import INPUTS, Array, Rows, as_rows, as_tensor
 from dualfocal.metrics.scan import scan
@@ -46,9 +46,8 @@ class FitReport:
         if self.num_samples >= MIN_SAMPLES:
             return ""
         few = f"{self.num_samples} sample{'s' if self.num_samples > 1 else ''}"
-        for note in self.notes:
-            if note.kind in ("all_correct", "no_help"):
-                raise ValueError(f"{few} cannot be fitted to: {note.finding}; give at least {MIN_SAMPLES}")
+        if nothing := [note.finding for note in self.notes if note.kind in ("all_correct", "no_help")]:
+            raise ValueError(f"{few} cannot be fitted to: {nothing[0]}; give at least {MIN_SAMPLES}")
         return f"{few}: what is fitted to fewer than {MIN_SAMPLES} is mostly chance"
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,16 +96,18 @@ class Calibrator(nn.Module, ABC):
     # A method names its buffers, says which (if any) has a row for each class, and writes _fit and _map.
     learned: ClassVar[tuple[str, ...]]
     by_class: ClassVar[str | None] = None
-    offset: Offset = "seen"  # what the map does with a constant added to a row
+    # What the map does with a constant added to all logits of a row, which their softmax does not see: it is removed,
+    # stays without effect, or changes the calibrated probabilities.
+    offset: Literal["removed", "kept", "seen"] = "seen"
 
     keeps_argmax: bool = False  # True: predicted classes stay, but for ties that rounding makes or breaks
-    report: FitReport | None  # of the last fit; it travels with save_calibrator, not with state_dict
-    fitted_on: FittedOn | None  # likewise
-    class_names: tuple[str, ...] | None  # for whoever wants to keep them with the calibrator; likewise
 
     def __init__(self) -> None:
         super().__init__()
-        self.report = self.fitted_on = self.class_names = None
+        # These travel with save_calibrator, not with state_dict: two of the last fit, and names to keep with it.
+        self.report: FitReport | None = None
+        self.fitted_on: FittedOn | None = None
+        self.class_names: tuple[str, ...] | None = None
         for name in self.learned:
             self.register_buffer(name, torch.empty(0, dtype=torch.float64))
 
@@ -146,21 +147,34 @@ class Calibrator(nn.Module, ABC):
         values = as_tensor("logits", logits)
         binary = "top_label" if values.ndim == 1 else None
         rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
-        given, zeros, impossible = digest(rows.values), None, 0
+        zeros, impossible, given = None, 0, digest(rows.values)
         if input == "probs":
             scan(rows)  # raises unless they are probabilities
             zeros = zero_values(rows)
             impossible = int((rows.values.gather(1, rows.target[:, None]) == 0).sum())
-            as_logits = log_probs(values, zeros)
-            rows = as_rows(as_logits, target, input="logits", ignore_index=ignore_index, binary=binary)
+            logits = log_probs(values, zeros)
+            rows = as_rows(logits, target, input="logits", ignore_index=ignore_index, binary=binary)
         fit = self._fit(rows)
         for name in self.learned:
             setattr(self, name, fit.learned[name].to(rows.values.device))
-        report = self._report(rows, fit)
+        notes = list(fit.notes)
+        if self.by_class and (absent := absent_classes(rows.target, rows.num_classes)):
+            notes.append(Note("absent_classes", len(absent), rows.num_classes, absent))
         if zeros is not None and impossible:
-            note = Note("impossible_labels", impossible, len(rows), zeros)
-            report = replace(report, nll_before=math.inf, notes=(*report.notes, note))
-        self.report, self.fitted_on = report, FittedOn(kind_of(values, input), zeros, given)
+            notes.append(Note("impossible_labels", impossible, len(rows), zeros))
+        before, after, changed = self._effect(rows) if fit.nll is None else (*fit.nll, 0)
+        self.report = FitReport(
+            num_samples=len(rows),
+            num_classes=rows.num_classes,
+            nll_before=math.inf if impossible else before,
+            nll_after=after,
+            argmax_changed=changed,
+            iterations=fit.iterations,
+            gradient=fit.gradient,
+            converged=fit.converged,
+            notes=tuple(notes),
+        )
+        self.fitted_on = FittedOn(kind_of(values, input), zeros, given)
         return self
 
     def forward(self, logits: Array, *, input: str = "logits") -> Tensor:
@@ -172,11 +186,18 @@ class Calibrator(nn.Module, ABC):
             raise RuntimeError(f"this {type(self).__name__} is not fitted: call fit(logits, target) first")
         check_choice("input", input, INPUTS)
         logits = as_tensor("logits", logits)
-        self._check_kind(logits, input)
-        if input == "probs" and logits.is_floating_point() and logits.ndim:
-            logits = log_probs(logits, None if self.fitted_on is None else self.fitted_on.zeros)
         if not logits.is_floating_point() or logits.ndim == 0:
             raise ValueError(f"logits must be floating point (N, C), got {logits.dtype} {tuple(logits.shape)}")
+        kind = kind_of(logits, input)
+        wrong_width = logits.ndim == 1 and self.num_classes not in (None, 2)  # an error that says more will follow
+        if self.fitted_on and self.offset == "seen" and self.fitted_on.kind != kind and not wrong_width:
+            theirs, ours = NAMES[self.fitted_on.kind], NAMES[kind]
+            raise ValueError(
+                f"this {type(self).__name__} was fitted on {theirs}, and these are {ours}: both mean the same "
+                f"but for a number added to each row, which this map sees; give it {theirs}, or fit one on {ours}"
+            )
+        if input == "probs":
+            logits = log_probs(logits, None if self.fitted_on is None else self.fitted_on.zeros)
         logits = logits.to(compute_dtype(logits))
         if logits.ndim == 1:  # sigmoid(z) = softmax(0, z)[1]
             pair = self._apply_rows(torch.stack([torch.zeros_like(logits), logits], dim=1))
@@ -192,18 +213,6 @@ class Calibrator(nn.Module, ABC):
     def _map(self, logits: Tensor) -> Tensor:
         """Calibrated logits of (N, C) logits in float32 or float64, as a new tensor of that dtype."""
 
-    def _check_kind(self, values: Tensor, input: str) -> None:
-        """Logits of a row may all be larger by one number and mean the same, but not to every map."""
-        kind = kind_of(values, input)
-        wrong_width = values.ndim == 1 and self.num_classes not in (None, 2)  # an error that says more will follow
-        if self.fitted_on is None or self.offset != "seen" or self.fitted_on.kind == kind or wrong_width:
-            return
-        theirs, ours = NAMES[self.fitted_on.kind], NAMES[kind]
-        raise ValueError(
-            f"this {type(self).__name__} was fitted on {theirs}, and these are {ours}: as logits both mean the same "
-            f"but for a number added to each row, which this map sees; give it {theirs}, or fit one on {ours}"
-        )
-
     def _apply_rows(self, logits: Tensor) -> Tensor:
         if self.num_classes not in (None, logits.shape[1]):
             raise ValueError(
@@ -218,28 +227,16 @@ class Calibrator(nn.Module, ABC):
             result[part] = self._map(logits[part])
         return result
 
-    def _report(self, rows: Rows, fit: Fit) -> FitReport:
-        """One more pass, for what the method does not know by itself."""
+    def _effect(self, rows: Rows) -> tuple[float, float, int]:
+        """NLL before and after, and how many samples have another predicted class."""
         changed, total = 0, torch.zeros(2, dtype=wide_dtype(rows.values), device=rows.values.device)
-        if fit.nll is None:
-            for part in tile_parts(rows.values, step=_chunk(rows.values)):
-                before = rows.values[part].to(compute_dtype(rows.values))
-                after = self._map(before)
-                changed += int((before.argmax(1) != after.argmax(1)).sum())
-                for i, logits in enumerate((before, after)):
-                    total[i] += nn.functional.cross_entropy(logits, rows.target[part], reduction="sum")
-        before_nll, after_nll = fit.nll or (total / len(rows)).tolist()
-        return FitReport(
-            num_samples=len(rows),
-            num_classes=rows.num_classes,
-            nll_before=before_nll,
-            nll_after=after_nll,
-            argmax_changed=changed,
-            iterations=fit.iterations,
-            gradient=fit.gradient,
-            converged=fit.converged,
-            notes=fit.notes,
-        )
+        for part in tile_parts(rows.values, step=_chunk(rows.values)):
+            before = rows.values[part].to(compute_dtype(rows.values))
+            after = self._map(before)
+            changed += int((before.argmax(1) != after.argmax(1)).sum())
+            for i, logits in enumerate((before, after)):
+                total[i] += nn.functional.cross_entropy(logits, rows.target[part], reduction="sum")
+        return (*(total / len(rows)).tolist(), changed)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # The halves of model.half() would be too coarse for knots and temperatures: they move, but stay float64.

@@ -47,8 +47,8 @@ class Problem:
     def __init__(
         self, tiles: Tiles, target: Tensor, start: Tensor, group: Tensor, precision: Tensor, *, learn: bool
     ) -> None:
-        self.tiles, self.target, self.start, self.group, self.learn = tiles, target, start, group, learn
-        self.precision = precision
+        self.tiles, self.target, self.start, self.group = tiles, target, start, group
+        self.precision, self.learn = precision, learn
         self.n, self.diagonal = len(target), start.shape[1] == 2
         self.keep = self.n * len(start) <= KEPT
         self.kept: list[Tensor] = []  # softmax of each tile where one has looked last
@@ -58,8 +58,7 @@ class Problem:
 
     def solve(self) -> Minimum:
         """Newton steps, each by preconditioned conjugate gradients as exactly as it pays, with a line search."""
-        theta, seen = self.start, self.look(self.start)
-        learn = self.learn
+        theta, seen, learn = self.start, self.look(self.start), self.learn
         for iteration in range(1, MOST_ITERATIONS + 1):
             if learn:
                 self.update_precision(theta, seen)
@@ -87,9 +86,7 @@ class Problem:
         return None
 
     def look(self, theta: Tensor) -> Seen:
-        """One pass."""
-        total = theta.new_zeros(())
-        gradient, curvature = torch.zeros_like(theta), torch.zeros_like(theta)
+        total, gradient, curvature = theta.new_zeros(()), torch.zeros_like(theta), torch.zeros_like(theta)
         self.kept = []
         for part, x in self.tiles():
             target = self.target[part].unsqueeze(0)
@@ -102,8 +99,7 @@ class Problem:
             p = z.div_(mass)
             if self.keep:
                 self.kept.append(p)
-            spread = p * (1 - p)
-            curvature += self.collect(spread, x * x)
+            curvature += self.collect(p * (1 - p), x * x)
             miss = p.scatter_add(0, target, p.new_full((1, 1), -1.0).expand(target.shape))
             gradient += self.collect(miss, x)
         return Seen(float(total) / self.n, gradient / self.n, curvature / self.n)

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._tensors import compute_dtype, wide_dtype
-from dualfocal.metrics.rows import Rows
-from dualfocal.metrics.scan import FEW_CLASSES, check_logits
+from dualfocal.metrics.rows import FEW_CLASSES, Rows, check_logits
 
 TILE_CPU, TILE_DEVICE = 1 << 16, 1 << 25  # elements in float64 worked on at a time
 
@@ -46,7 +45,7 @@ class Shifted:
             torch.gather(
                 tile, self.dim, rows.target[part].unsqueeze(self.dim), out=self.of_target[part].unsqueeze(self.dim)
             )
-        check_logits(self._peak, 0)
+        check_logits(self._peak)
         self.of_target -= self._peak
 
     def __len__(self) -> int:

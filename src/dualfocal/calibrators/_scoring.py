@@ -152,6 +152,4 @@ def deal_folds(rows: Rows, target: Tensor, *, ignore_index: int, folds: int, see
 def _deal_classes(target: Tensor, folds: int, generator: torch.Generator) -> Tensor:
     shuffled = torch.randperm(len(target), generator=generator).to(target.device)
     order = shuffled[target[shuffled].argsort(stable=True)]
-    fold = torch.empty_like(target)
-    fold[order] = torch.arange(len(target), device=target.device) % folds
-    return fold
+    return order.argsort() % folds

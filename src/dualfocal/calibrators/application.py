@@ -57,9 +57,11 @@ def apply_calibrator(
     scan(kept_rows(values, target, input=input, ignore_index=ignore_index))
     binary = "top_label" if values.ndim == 1 else None
     labelled, unusable = target is not None and bool((target != ignore_index).any()), ""
-    on_fit_data = False
-    if calibrator.fitted_on is not None and (labelled or target is None):
-        on_fit_data = calibrator.fitted_on.matches(values, target, input=input, ignore_index=ignore_index)
+    on_fit_data = (
+        calibrator.fitted_on is not None
+        and (labelled or target is None)
+        and calibrator.fitted_on.matches(values, target, input=input, ignore_index=ignore_index)
+    )
     if target is not None and labelled and not require_labels:
         try:
             as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
@@ -77,9 +79,5 @@ def apply_calibrator(
     if target is not None and labelled:
         score = partial(evaluate, target=target, input=input, ignore_index=ignore_index, binary=binary)
         scores = {"before": score(values), "after": score(calibrated)}
-    changed = _predicted(after) != _predicted(before)
-    return Application(calibrated, target, changed.numel(), int(changed.sum()), scores, on_fit_data, unusable)
-
-
-def _predicted(logits: Tensor) -> Tensor:
-    return logits > 0 if logits.ndim == 1 else logits.argmax(1)
+    old, new = (logits > 0 if logits.ndim == 1 else logits.argmax(1) for logits in (before, after))
+    return Application(calibrated, target, new.numel(), int((old != new).sum()), scores, on_fit_data, unusable)

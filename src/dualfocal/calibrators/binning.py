@@ -6,7 +6,7 @@ All three return log-probabilities, with a floor.
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +17,7 @@ from dualfocal._checks import check_choice, check_count
 from dualfocal._tensors import check_number, wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._passes import tile_parts
-from dualfocal.calibrators.inputs import Offset
-from dualfocal.calibrators.notes import absent_note
-from dualfocal.metrics.rows import Rows
-from dualfocal.metrics.scan import check_logits
+from dualfocal.metrics.rows import Rows, check_logits
 
 FLOOR = 1e-12  # of a probability, before they are normalised
 SAME = 1e-10  # relative difference of probabilities that count as equal
@@ -68,9 +65,9 @@ class Column:
 class _ClasswiseMap(Calibrator):
     """A function of its own for each class's probability."""
 
-    learned: ClassVar[tuple[str, ...]] = ("knots", "values")
-    by_class: ClassVar[str | None] = "knots"
-    offset: Offset = "removed"
+    learned = ("knots", "values")
+    by_class = "knots"
+    offset = "removed"
     knots: Tensor  # (C, M), ascending; short rows are filled up
     values: Tensor  # (C, M) or (C, M + 1)
 
@@ -87,7 +84,7 @@ class _ClasswiseMap(Calibrator):
         fitted = [self._fit_column(column) for column in _columns(rows)]
         learned = {name: _filled(parts) for name, parts in zip(self.learned, zip(*fitted, strict=True), strict=True)}
         learned["values"].clamp_(FLOOR, 1.0)
-        return Fit(learned, notes=absent_note(rows.target, rows.num_classes))
+        return Fit(learned)
 
     def _map(self, logits: Tensor) -> Tensor:
         p = logits.to(wide_dtype(logits)).softmax(1).T.contiguous()
@@ -122,9 +119,8 @@ class HistogramBinning(_ClasswiseMap):
         self.num_bins, self.bins, self.smoothing = num_bins, bins, smoothing
 
     def _fit_column(self, column: Column) -> tuple[Floats, Floats]:
-        edges = np.arange(1, self.num_bins) / self.num_bins
-        if self.bins == "mass":
-            edges, _ = column.equal_mass(self.num_bins)
+        width = np.arange(1, self.num_bins) / self.num_bins
+        edges = column.equal_mass(self.num_bins)[0] if self.bins == "mass" else width
         count, hits = column.split(edges)
         ends = np.concatenate([[0.0], edges, [1.0]])
         # A bin without samples has nothing but its middle to go by.
@@ -228,7 +224,7 @@ class IsotonicCalibration(_ClasswiseMap):
 def _columns(rows: Rows) -> Iterator[Column]:
     """The probabilities of each class, a few classes at a time."""
     values, wide = rows.values, wide_dtype(rows.values)
-    check_logits(values.amax(1), 0)
+    check_logits(values.amax(1))
     log_total = torch.cat([values[part].to(wide).logsumexp(1) for part in tile_parts(values)])
     order = rows.target.argsort()
     ends = torch.bincount(rows.target, minlength=rows.num_classes).cumsum(0).tolist()
@@ -240,10 +236,9 @@ def _columns(rows: Rows) -> Iterator[Column]:
             ordered = np.sort(p.cpu().numpy().astype(np.float64))
             # Equal predictions whose logits differ by a shift round differently: they are one value all the same.
             at = np.flatnonzero(np.concatenate([[True], ordered[1:] > ordered[:-1] * (1 + SAME)]))
-            unique = ordered[at]
+            place = np.searchsorted(ordered[at], hits, side="right") - 1
             count = np.diff(np.append(at, len(ordered)))
-            place = np.searchsorted(unique, hits, side="right") - 1
-            yield Column(unique, count, np.bincount(place, minlength=len(unique)))
+            yield Column(ordered[at], count, np.bincount(place, minlength=len(at)))
 
 
 def _filled(parts: tuple[Any, ...]) -> Tensor:
@@ -255,8 +250,7 @@ def _filled(parts: tuple[Any, ...]) -> Tensor:
 
 def _log_evidence(count: Floats, hits: Floats, worth: Floats, middle: Floats) -> Floats:
     """Of each bin under its beta-binomial model."""
-    a, b = (torch.from_numpy(worth * share) for share in (middle, 1 - middle))
-    n, m = torch.from_numpy(count), torch.from_numpy(hits)
+    n, m, a, b = map(torch.from_numpy, (count, hits, worth * middle, worth * (1 - middle)))
     both = a + b
     result = both.lgamma() - (n + both).lgamma()
     result += (m + a).lgamma() - a.lgamma() + (n - m + b).lgamma() - b.lgamma()

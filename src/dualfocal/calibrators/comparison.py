@@ -49,10 +49,10 @@ class CalibratorComparison:
         leave = self.left_out and len(allowed) == 1
         text = "Leave the model as it is." if leave else advise(allowed, self.recommended, self.level)
         if self.left_out:
-            classes = f"Class {self.absent[0]} has" if len(self.absent) == 1 else f"{len(self.absent)} classes have"
-            them = "it" if len(self.absent) == 1 else "them"
-            rule = f"left out of this advice is what all but rules {them} out ({', '.join(self.left_out)})"
-            text = f"{text} {classes} no sample here: {rule}."
+            total = self.methods[0].evaluation.num_classes
+            found = Note("absent_classes", len(self.absent), total, self.absent).finding
+            rule = f"left out of this advice is what all but rules them out ({', '.join(self.left_out)})"
+            text = f"{text} {found}: {rule}."
         return f"{text}{self.choice()}" if self.held_out else text
 
     def choice(self) -> str:

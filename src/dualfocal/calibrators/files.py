@@ -11,9 +11,8 @@ from torch import Tensor
 
 from dualfocal._files import atomic_path
 from dualfocal.calibrators._base import Calibrator, FitReport
-from dualfocal.calibrators.chain import Chain
 from dualfocal.calibrators.inputs import FittedOn
-from dualfocal.calibrators.registry import CALIBRATORS
+from dualfocal.calibrators.registry import CALIBRATORS, Chain
 
 SCHEMA = 1
 KEY = "dualfocal_calibrator"
@@ -71,31 +70,25 @@ def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
     if about is None:
         raise ValueError(f"{path}: is not a calibrator; `dualfocal calibrate` writes them")
     try:
-        content = json.loads(about)
-        schema = content["schema"]
-        calibrator = _restore(content, state) if schema == SCHEMA else None
+        return _restore(json.loads(about), state)
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{path}: is damaged: {error}") from error
-    if calibrator is None:
-        raise ValueError(f"{path}: has schema {schema}, this version of dualfocal reads schema {SCHEMA}")
-    return calibrator
+        raise ValueError(f"{path}: is damaged, or of another version: {error}") from error
 
 
 def _restore(content: dict[str, Any], state: dict[str, Tensor]) -> Calibrator:
     """The calibrator, tried on a row of logits."""
+    if content["schema"] != SCHEMA:
+        raise ValueError(f"it has schema {content['schema']}, this version of dualfocal reads schema {SCHEMA}")
     calibrator = _build(content["calibrator"])
     calibrator.load_state_dict(state)
     row = torch.zeros(1, calibrator.num_classes or 2)
     calibrated = calibrator(row)
-    if calibrated.shape != row.shape or not all(
-        bool(value.isfinite().all()) for value in (calibrated, *state.values())
-    ):
+    if calibrated.shape != row.shape or not all(value.isfinite().all() for value in (calibrated, *state.values())):
         raise ValueError("what was learned must be finite numbers of matching shapes")
     if content["report"] is not None:
         calibrator.report = FitReport.from_dict(content["report"])
-    if content["class_names"] is not None:
-        calibrator.class_names = tuple(content["class_names"])
-    fitted_on = content.get("fitted_on")  # older files have none
+    names, fitted_on = content["class_names"], content.get("fitted_on")  # older files have none of the latter
+    calibrator.class_names = None if names is None else tuple(names)
     if fitted_on is not None:
         zeros = fitted_on["zeros"]
         calibrator.fitted_on = FittedOn(**fitted_on | {"zeros": None if zeros is None else tuple(zeros)})

@@ -3,7 +3,6 @@
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,10 +13,6 @@ from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor
 TINY = torch.finfo(torch.float32).tiny
 SAMPLED = 1024  # rows that a digest is made of
 NAMES = {"logits": "logits", "probs": "probabilities", "log-odds": "one score a sample"}
-
-# What a map does with a constant that is added to all logits of a row, which their softmax does not see: it is removed,
-# stays without effect, or changes the calibrated probabilities.
-Offset = Literal["removed", "kept", "seen"]
 
 
 @dataclass(frozen=True)
@@ -65,12 +60,10 @@ def log_probs(probs: Array, zeros: tuple[float, ...] | None = None) -> Tensor:
     """
     probs = as_tensor("probabilities", probs)
     probs = probs.to(compute_dtype(probs))
+    zero = (TINY,) if zeros is None else zeros
     if probs.ndim == 1:
-        zero = zeros or (TINY,)
         return _log(probs, probs.new_tensor(zero[-1:])) - _log(1 - probs, probs.new_tensor(zero[:1]))
-    if zeros is None:
-        return _log(probs, probs.new_tensor((TINY,)))
-    zero = zeros if len(zeros) in (1, probs.shape[1]) else (max(zeros),)
+    zero = zero if len(zero) in (1, probs.shape[1]) else (max(zero),)
     floor = probs.new_tensor(zero).view(-1, *[1] * (probs.ndim - 2))
     # A 0 must stay below all else in its row, also where that is smaller than in the fitted data.
     return _log(probs, torch.minimum(floor, probs.where(probs > 0, math.inf).amin(1, keepdim=True) / 2))

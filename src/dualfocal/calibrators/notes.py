@@ -75,12 +75,6 @@ def absent_classes(target: Tensor, num_classes: int) -> tuple[int, ...]:
     return tuple((torch.bincount(target, minlength=num_classes) == 0).nonzero()[:, 0].tolist())
 
 
-def absent_note(target: Tensor, num_classes: int) -> tuple[Note, ...]:
-    """A note on the classes that no label names, if there are any."""
-    absent = absent_classes(target, num_classes)
-    return (Note("absent_classes", len(absent), num_classes, absent),) if absent else ()
-
-
 def merge_folds(notes: Iterable[Note]) -> tuple[Note, ...]:
     """The notes of all folds without repetitions; of those that differ in a count, the one with the largest.
 

@@ -3,7 +3,6 @@
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,10 +12,7 @@ from dualfocal._tensors import wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import tile_parts
-from dualfocal.calibrators.inputs import Offset
-from dualfocal.calibrators.notes import absent_note
-from dualfocal.metrics.rows import Rows
-from dualfocal.metrics.scan import check_logits
+from dualfocal.metrics.rows import Rows, check_logits
 
 KEPT = 1 << 21  # elements of which features are kept between passes; beyond, they are computed again
 SUBSAMPLE = 1 << 20  # elements that a first guess is made from
@@ -31,9 +27,8 @@ def log_odds_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
     total = e.sum(1, keepdim=True)
     # 1 - p of the largest is the sum of the others, not a difference of nearly equal numbers.
     others = e.scatter(1, top, 0.0).sum(1, keepdim=True)
-    tiny = torch.finfo(logits.dtype).tiny
     rest = (total - e).scatter(1, top, others)
-    log_total = total.log()
+    tiny, log_total = torch.finfo(logits.dtype).tiny, total.log()
     return e.clamp(min=tiny).log() - log_total, rest.clamp(min=tiny).log() - log_total
 
 
@@ -44,10 +39,10 @@ class _OneVsRest(Calibrator):
     1 / (n - m + 2) for the others', so that separable data and absent classes have a finite answer.
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("coefficients",)
-    by_class: ClassVar[str | None] = "coefficients"
-    offset: Offset = "removed"
-    bounded: ClassVar[bool] = False  # whether slopes must not be negative
+    learned = ("coefficients",)
+    by_class = "coefficients"
+    offset = "removed"
+    bounded = False  # whether slopes must not be negative
     coefficients: Tensor  # (C, D): slopes, and last the constant; slopes of 1 and a constant of 0 change nothing
 
     @abstractmethod
@@ -55,7 +50,7 @@ class _OneVsRest(Calibrator):
         """D - 1 tensors (N, C)."""
 
     def _fit(self, rows: Rows) -> Fit:
-        check_logits(rows.values.amax(1), 0)
+        check_logits(rows.values.amax(1))
         mean, deviation = self._moments(rows)  # (C, D - 1)
         # Features of mean 0 and deviation 1: well conditioned, and where they are huge, not saturated from the start.
         constant = mean.sum(1, keepdim=True).clamp(-MOST_START, MOST_START)
@@ -66,8 +61,7 @@ class _OneVsRest(Calibrator):
         x, iterations, gradient, converged = self._solve(rows, x, mean, deviation)
         slopes = x[:, :-1] / deviation
         constant = x[:, -1:] - (slopes * mean).sum(1, keepdim=True)
-        learned = {"coefficients": torch.cat([slopes, constant], dim=1)}
-        return Fit(learned, iterations, gradient, converged, notes=absent_note(rows.target, rows.num_classes))
+        return Fit({"coefficients": torch.cat([slopes, constant], dim=1)}, iterations, gradient, converged)
 
     def _moments(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Mean and deviation of each feature of each class, (C, D - 1)."""
@@ -82,8 +76,7 @@ class _OneVsRest(Calibrator):
 
     def _solve(self, rows: Rows, x: Tensor, mean: Tensor, deviation: Tensor) -> Minimum:
         lower = torch.full_like(x, -math.inf)
-        if self.bounded:
-            lower[:, :-1] = 0.0
+        lower[:, :-1] = 0.0 if self.bounded else -math.inf
         counts = torch.bincount(rows.target, minlength=rows.num_classes).to(x.dtype)
         hit, miss = (counts + 1) / (counts + 2), 1 / (len(rows) - counts + 2)
 
@@ -154,7 +147,7 @@ class BetaCalibration(_OneVsRest):
     [1.9, 0.5, -0.1]
     """
 
-    bounded: ClassVar[bool] = True
+    bounded = True
 
     def _features(self, logits: Tensor) -> list[Tensor]:
         log_p, log_rest = log_odds_parts(logits)

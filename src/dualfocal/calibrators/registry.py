@@ -1,14 +1,17 @@
-"""Calibrators by name."""
+"""Calibrators by name, and several one after the other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
-from dualfocal.calibrators._base import Calibrator
+from torch import Tensor, nn
+
+from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators.binning import BayesianBinning, HistogramBinning, IsotonicCalibration
-from dualfocal.calibrators.chain import Chain
 from dualfocal.calibrators.one_vs_rest import BetaCalibration, PlattScaling
 from dualfocal.calibrators.scaling import DirichletCalibration, MatrixScaling, VectorScaling
 from dualfocal.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
+from dualfocal.metrics.rows import Rows
 
 # Simple ones first: where two do equally well, the first is to be preferred.
 CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
@@ -37,9 +40,8 @@ def make_calibrator(name: str, *, force: bool = False) -> Calibrator:
     2
     """
     names = name.split("+")
-    for one in names:
-        if one not in CALIBRATORS:
-            raise ValueError(f"there is no calibrator {one!r}; there are: {', '.join(CALIBRATORS)}")
+    if unknown := [one for one in names if one not in CALIBRATORS]:
+        raise ValueError(f"there is no calibrator {unknown[0]!r}; there are: {', '.join(CALIBRATORS)}")
     steps = [CALIBRATORS[one]() for one in names]
     for step in steps:
         if isinstance(step, MatrixScaling):
@@ -63,3 +65,85 @@ def parse_methods(text: str) -> tuple[str, ...]:
         if names.count(name) > 1:
             raise ValueError(f"calibrators must differ, {name} is given more than once")
     return names
+
+
+class Chain(Calibrator):
+    """Apply calibrators in turn; each is fitted on what those before it make of the data.
+
+    All are fitted on the same data, which flatters the later ones:
+    :func:`~dualfocal.calibrators.compare_calibrators` tells whether they help.
+
+    >>> import torch
+    >>> from dualfocal.calibrators import IsotonicCalibration, TemperatureScaling
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> logits = 3 * torch.randn(2000, 3, generator=generator)
+    >>> target = torch.multinomial(logits.div(3).softmax(1), 1, generator=generator)[:, 0]
+    >>> chain = Chain(TemperatureScaling(), IsotonicCalibration()).fit(logits, target)
+    >>> torch.equal(chain(logits), chain[1](chain[0](logits)))
+    True
+    """
+
+    learned = ()
+
+    def __init__(self, *steps: Calibrator) -> None:
+        if others := [type(step).__name__ for step in steps if not isinstance(step, Calibrator)]:
+            raise TypeError(f"Chain takes calibrators, got {others[0]}")
+        if not steps or len(set(steps)) < len(steps):
+            raise ValueError("Chain needs at least one calibrator, and each only once")
+        super().__init__()
+        self.steps = nn.ModuleList(steps)
+        self.keeps_argmax = all(step.keeps_argmax for step in steps)
+        self.offset = next((step.offset for step in steps if step.offset != "kept"), "kept")
+
+    def __getitem__(self, index: int) -> Calibrator:
+        step = self.steps[index]
+        assert isinstance(step, Calibrator)
+        return step
+
+    def __iter__(self) -> Iterator[Calibrator]:
+        return (self[i] for i in range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether all steps are."""
+        return all(step.is_fitted for step in self)
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes that the first step to care was fitted for."""
+        return next((step.num_classes for step in self if step.num_classes is not None), None)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """None of its own: ``repr`` shows the steps."""
+        return {}
+
+    def _fit(self, rows: Rows) -> Fit:
+        steps = [of for of in self.modules() if isinstance(of, Calibrator)]
+        before = [(of, dict(of._buffers), of.report, of.fitted_on) for of in steps]
+        logits = rows.values
+        try:
+            for step in self:
+                logits = step.fit(logits, rows.target)(logits)
+        except BaseException:
+            for of, buffers, report, fitted_on in before:
+                of._buffers.update(buffers)
+                of.report, of.fitted_on = report, fitted_on
+            raise
+        reports = [step.report for step in self if step.report is not None]
+        iterations = [report.iterations for report in reports if report.iterations is not None]
+        return Fit(
+            {},
+            iterations=sum(iterations) if iterations else None,
+            gradient=max((report.gradient for report in reports if report.gradient is not None), default=None),
+            converged=all(report.converged for report in reports),
+            notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+        )
+
+    def _map(self, logits: Tensor) -> Tensor:
+        for step in self:
+            logits = step._map(logits)
+        return logits

@@ -1,7 +1,6 @@
 """Linear maps of logits or log-probabilities, fitted for all classes together: vector, matrix, Dirichlet."""
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,8 +9,6 @@ from dualfocal._tensors import check_number, wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._logistic import Problem
 from dualfocal.calibrators._passes import Shifted, tile_parts
-from dualfocal.calibrators.inputs import Offset
-from dualfocal.calibrators.notes import absent_note
 from dualfocal.calibrators.temperature import best_temperature, is_uniform
 from dualfocal.metrics.rows import Rows
 
@@ -26,10 +23,9 @@ class _LinearScaling(Calibrator):
     (empirical Bayes) unless ``prior`` gives one for all.
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("weight", "bias")
-    by_class: ClassVar[str | None] = "bias"
-    offset: Offset = "seen"
-    full: ClassVar[bool] = True  # whether A has entries off its diagonal
+    learned = ("weight", "bias")
+    by_class = "bias"
+    full = True  # whether A has entries off its diagonal
     weight: Tensor  # (C, C), or (C,) for a diagonal A
     bias: Tensor  # (C,)
 
@@ -72,17 +68,9 @@ class _LinearScaling(Calibrator):
             unit, start = beta, torch.cat([one, beta * mean], dim=1)
         precision = mean.new_tensor([1.0, 1.0, STRONG_PRIOR] if self.prior is None else [self.prior] * 3)
         solved = Problem(tiles, rows.target, start, group, precision, learn=self.prior is None).solve()
-        weight, bias = solved.x[:, :-1] * unit, solved.x[:, -1]
-        if not self.full:
-            weight = weight[:, 0]
-        bias = bias - (weight @ mean[:, 0] if self.full else weight * mean[:, 0])
-        return Fit(
-            {"weight": weight, "bias": bias},
-            iterations=solved.iterations,
-            gradient=solved.gradient,
-            converged=solved.converged,
-            notes=(*scaled.notes, *absent_note(rows.target, rows.num_classes)),
-        )
+        weight = solved.x[:, :-1] * unit if self.full else solved.x[:, 0] * unit
+        bias = solved.x[:, -1] - (weight @ mean[:, 0] if self.full else weight * mean[:, 0])
+        return Fit({"weight": weight, "bias": bias}, *solved[1:], notes=scaled.notes)
 
     def _map(self, logits: Tensor) -> Tensor:
         weight, bias = self.weight.to(logits.dtype), self.bias.to(logits.dtype)
@@ -109,7 +97,7 @@ class VectorScaling(_LinearScaling):
     [0.9, -0.1, 0.0]
     """
 
-    full: ClassVar[bool] = False
+    full = False
 
 
 class MatrixScaling(_LinearScaling):
@@ -165,7 +153,7 @@ class DirichletCalibration(MatrixScaling):
     2.0
     """
 
-    offset: Offset = "removed"
+    offset = "removed"
 
     def _features(self, logits: Tensor) -> Tensor:
         return logits.log_softmax(1)

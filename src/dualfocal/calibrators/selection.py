@@ -78,8 +78,7 @@ def compare_calibrators(
     check_level(level)
     calibrators = _calibrators(methods)
     values, target = as_tensor("logits", logits), as_tensor("target", target)
-    if values.ndim == 1 and binary is None:
-        binary = "top_label"
+    binary = "top_label" if values.ndim == 1 and binary is None else binary
     rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
     if validation is None and len(rows) < max(MIN_SAMPLES, folds):
         raise ValueError(f"cross-fitting needs at least {max(MIN_SAMPLES, folds)} samples, got {len(rows)}")
@@ -123,12 +122,12 @@ def compare_calibrators(
 
 def _calibrators(methods: Sequence[str] | Mapping[str, Calibrator]) -> dict[str, Calibrator]:
     calibrators = dict(methods) if isinstance(methods, Mapping) else {name: make_calibrator(name) for name in methods}
-    for name, calibrator in calibrators.items():
-        if not isinstance(calibrator, Calibrator):
-            raise TypeError(f"methods must be calibrators by name, got {name!r}: {type(calibrator).__name__}")
+    if others := {name: type(of).__name__ for name, of in calibrators.items() if not isinstance(of, Calibrator)}:
+        raise TypeError(f"methods must be calibrators by name, got {others}")
     if not calibrators or UNCALIBRATED in calibrators:
-        names = list(calibrators)
-        raise ValueError(f"methods must name at least one calibrator, and none {UNCALIBRATED!r}, got {names}")
+        raise ValueError(
+            f"methods must name at least one calibrator, and none {UNCALIBRATED!r}, got {list(calibrators)}"
+        )
     return calibrators
 
 
@@ -152,8 +151,7 @@ def _score_all(
             repeats, notes, fitted = calibrate(calibrator, tell)
             after = [replace(rows, values=logits, input="logits", dtype=torch.float64) for logits in repeats]
             changed = torch.stack([logits.argmax(1) != predicted for logits in repeats]).double().mean()
-            score = score_rows(name, after)
-            scores.append(replace(score, argmax_changed=float(changed), notes=notes, fitted=fitted))
+            scores.append(replace(score_rows(name, after), argmax_changed=float(changed), notes=notes, fitted=fitted))
         except ValueError as error:
             refused[name] = str(error)
         tell(1.0)

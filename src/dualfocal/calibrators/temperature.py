@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._ece_grid import search_grid
 from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._passes import Shifted, exponent_floor
-from dualfocal.calibrators.inputs import Offset
 from dualfocal.calibrators.notes import Note
 from dualfocal.metrics.rows import Rows
 
@@ -51,9 +49,9 @@ class TemperatureScaling(Calibrator):
     True
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("temperature",)
+    learned = ("temperature",)
     keeps_argmax = True
-    offset: Offset = "kept"
+    offset = "kept"
     temperature: Tensor
 
     def __init__(self, criterion: str = "nll", *, num_bins: int = 15) -> None:
@@ -92,9 +90,9 @@ class EnsembleTemperatureScaling(Calibrator):
     0.2
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("temperature", "weights")
+    learned = ("temperature", "weights")
     keeps_argmax = True
-    offset: Offset = "removed"
+    offset = "removed"
     temperature: Tensor
     weights: Tensor
 
@@ -129,8 +127,7 @@ class EnsembleTemperatureScaling(Calibrator):
             value = weights.sum(1) - mixed.log().mean()
             return value, 1 - share.mean(0, keepdim=True), (share.T @ share)[None] / len(p)
 
-        start = p.new_full((1, 3), 1 / 3)
-        return minimise(objective, start, lower=torch.zeros_like(start))
+        return minimise(objective, p.new_full((1, 3), 1 / 3), lower=p.new_zeros(1, 3))
 
     def _map(self, logits: Tensor) -> Tensor:
         log_w = self.weights.to(logits.dtype).log()
@@ -157,14 +154,10 @@ def best_temperature(data: Shifted) -> tuple[float, float, Fit]:
     of_target = float(data.of_target.to(wide_dtype(data.of_target)).mean())
     notes: tuple[Note, ...] = ()
     if of_target == 0:
-        of_target = _mean_of_others(data) / (n + 2)
-        notes = (Note("all_correct"),)
-        if of_target == 0:
-            return (
-                1.0,
-                math.log(num_classes),
-                Fit({"temperature": torch.ones((), dtype=torch.float64)}, 0, 0.0, notes=(Note("equal_logits"),)),
-            )
+        of_target, notes = _mean_of_others(data) / (n + 2), (Note("all_correct"),)
+    if of_target == 0:
+        one = {"temperature": torch.ones((), dtype=torch.float64)}
+        return 1.0, math.log(num_classes), Fit(one, 0, 0.0, notes=(Note("equal_logits"),))
     low, high, last = -math.inf, math.log(math.log(num_classes) / -of_target), math.inf
     u = min(0.0, high - 1.0)
     stride = n * num_classes // SUBSAMPLE
@@ -184,8 +177,7 @@ def best_temperature(data: Shifted) -> tuple[float, float, Fit]:
         u, last = min(max(following, u - MOST_STEP), u + MOST_STEP), abs(slope)
         if not low < u < high:
             u = (low + high) / 2
-    uniform = uniform and not converged
-    if uniform:
+    if uniform and not converged:
         notes = (Note("no_help"),)
     beta = math.exp(u)
     nll = log_total - beta * float(data.of_target.to(wide_dtype(data.of_target)).mean())
@@ -200,8 +192,7 @@ def is_uniform(fit: Fit) -> bool:
 
 def _moments(data: Shifted, beta: float) -> tuple[float, float, float]:
     """Means over the rows of log sum exp x, of the mean and of the variance of x = beta * d under softmax(x)."""
-    n, device = len(data), data.of_target.device
-    total, first, second = torch.empty(3, n, dtype=data.dtype, device=device)
+    total, first, second = torch.empty(3, len(data), dtype=data.dtype, device=data.of_target.device)
     for part, d in data.tiles():
         x = d.mul_(beta).clamp_(min=exponent_floor(d.dtype))
         weight = torch.exp(x, out=data.scratch(x))

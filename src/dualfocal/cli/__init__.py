@@ -23,14 +23,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(evaluate)
-app.command()(report)
-app.command()(compare)
-app.command()(calibrate)
-app.command()(apply)
-app.command()(train)
-app.command()(study)
-app.command()(runs)
+for command in (evaluate, report, compare, calibrate, apply, train, study, runs):
+    app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(paper, name="paper")
 
@@ -62,11 +56,9 @@ def main(arguments: list[str] | None = None) -> None:
         code = 0
     except Exception as error:
         # Usage errors of typer, of any version, have a message of their own; a defect keeps its traceback.
-        usage = hasattr(error, "format_message")
-        if not usage and not isinstance(error, BAD_INPUT):
+        if not hasattr(error, "format_message") and not isinstance(error, BAD_INPUT):
             raise
-        message = error.format_message() if usage else str(error)  # type: ignore[attr-defined]
-        if message:
+        if message := getattr(error, "format_message", error.__str__)():
             print(f"dualfocal: {' '.join(message.split())}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:

@@ -1,27 +1,67 @@
-"""What the commands share: options, tables, and bad input that ends in one line."""
+"""What the commands share: options, names, tables, and bad input that ends in one line."""
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from dualfocal._checks import check_choice
 from dualfocal._files import check_place
 from dualfocal._table import Table
 
-
-class Binary(StrEnum):
-    """Which confidence a two-class problem is about."""
-
-    top_label = "top_label"
-    positive = "positive"
-
+# Names of the registries, for help texts: the registries themselves import torch. Tests compare both.
+CALIBRATORS = (
+    "temperature",
+    "temperature_ece",
+    "ets",
+    "vector",
+    "platt",
+    "beta",
+    "histogram",
+    "isotonic",
+    "bbq",
+    "dirichlet",
+    "matrix",
+)
+LOSSES = (
+    "cross_entropy",
+    "label_smoothing",
+    "brier",
+    "mmce",
+    "focal",
+    "flsd",
+    "inverse_focal",
+    "dual_focal",
+    "ada_focal",
+    "ada_dual_focal",
+    "kde_xe",
+)
+PAPER_LOSSES = ("cross_entropy", "brier", "mmce", "label_smoothing", "inverse_focal", "flsd", "dual_focal")
+PRESETS = (
+    "digits",
+    "cifar10_resnet50",
+    "cifar10_resnet110",
+    "cifar10_wide_resnet26_10",
+    "cifar10_densenet121",
+    "cifar100_resnet50",
+    "cifar100_resnet110",
+    "cifar100_wide_resnet26_10",
+    "cifar100_densenet121",
+    "tiny_imagenet_resnet50",
+    "20newsgroups_text_cnn",
+)
+FIGURES = ("phi", "reliability", "corp", "metrics", "training", "logits", "rival")
+FIELDS = ("dataset", "model", "method", "variant")  # of the trainings of a table
+FIGURE_1 = (1.0, 0.3)  # gamma and C of the paper's figure
+Criterion = StrEnum("Criterion", ["nll", "ece"])  # of the choice of gamma
+Binary = StrEnum("Binary", ["top_label", "positive"])  # which confidence a two-class problem is about
 
 Logits = Annotated[
     str | None,
@@ -69,12 +109,12 @@ def consoles(as_json: bool) -> tuple[Console, Console]:
 
 
 @contextmanager
-def stopped_goes_on() -> Iterator[None]:
+def stopped_goes_on(err: Console) -> Iterator[None]:
     """Ctrl-C, or SIGTERM, during trainings says what to do next."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
-        typer.echo("dualfocal: stopped; run the same command again to go on", err=True)
+        say(err, "dualfocal: stopped; run the same command again to go on")
         raise
 
 
@@ -83,18 +123,24 @@ def errors_name(name: object) -> Iterator[None]:
     """Put a name, such as that of a file, before the message of an error in the input."""
     try:
         yield
-    except BrokenPipeError:
-        raise
     except BAD_INPUT as error:
         raise ValueError(f"{name}: {error}") from error
 
 
 @contextmanager
-def progress_bar(err: Console, what: str) -> Iterator[Callable[[float], None]]:
-    """Show a bar while the block runs, on a terminal; what is yielded takes the share that is done."""
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task(what, total=1.0)
-        yield lambda share: progress.update(bar, completed=share)
+def progress_bar(
+    err: Console, what: str, *columns: ProgressColumn, total: float | None = 1.0
+) -> Iterator[Callable[..., None]]:
+    """Show a bar while the block runs, on a terminal; what is yielded takes how much is done, and what else changes."""
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        bar = progress.add_task(what, total=total)
+        yield lambda done=None, **more: progress.update(bar, completed=done, **more)
+
+
+def training_bar(err: Console) -> AbstractContextManager[Callable[..., None]]:
+    """A bar for trainings, with the time they have taken and what is left of it."""
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left")
+    return progress_bar(err, "", *columns, TimeRemainingColumn(), total=None)
 
 
 def check_output(out: Path, *inputs: Path) -> None:
@@ -108,16 +154,12 @@ def check_output(out: Path, *inputs: Path) -> None:
             raise ValueError(f"--out: {out} is read from, it would be lost")
 
 
-def check_plot(plot: Path | None) -> None:
-    """Raise a ValueError if no picture can be written there."""
-    if plot is None:
-        return
-    if plot.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise ValueError(f"--plot must end in .png, .pdf or .svg, got {str(plot)!r}")
-    if plot.is_dir():
-        raise ValueError(f"--plot: {str(plot)!r} is a folder")
-    if not plot.parent.is_dir():
-        raise ValueError(f"--plot: there is no folder {str(plot.parent)!r}")
+def check_plot(plot: Path | None) -> Path | None:
+    """Raise a ValueError if no picture can be written there: a callback of the option."""
+    if plot is not None:
+        check_choice("the ending of --plot", plot.suffix.lower(), (".png", ".pdf", ".svg"))
+        check_place(plot)
+    return plot
 
 
 def say(out: Console, text: str, style: str | None = None, *, wrap: bool = False) -> None:
@@ -125,9 +167,9 @@ def say(out: Console, text: str, style: str | None = None, *, wrap: bool = False
     out.print(text, style=style, markup=False, highlight=False, soft_wrap=not wrap)
 
 
-def show(out: Console, table: Table, title: str | None = None) -> None:
-    """Print a table below its title, or another one."""
-    out.print(Text(table.title if title is None else title, style="italic"))
+def show(out: Console, table: Table, before: str = "") -> None:
+    """Print a table below its title, before which more may be said."""
+    out.print(Text(before + table.title, style="italic"))
     out.print(table.rich())
 
 

@@ -3,12 +3,13 @@
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dualfocal._table import Table
 from dualfocal.cli._common import (
+    CALIBRATORS,
     FILES,
     AsJson,
     Force,
@@ -25,11 +26,6 @@ from dualfocal.cli._common import (
     say,
     show,
 )
-from dualfocal.cli._names import CALIBRATORS
-
-if TYPE_CHECKING:
-    from dualfocal.calibrators import Calibrator
-    from dualfocal.predictions import Predictions
 
 
 def calibrate(
@@ -69,21 +65,17 @@ def calibrate(
         calibrator.fit(data.values, data.target, input=data.input, ignore_index=ignore_index)
         report = calibrator.report
         assert report is not None
-        caution = report.caution()
-    if caution:
-        say(err, f"dualfocal: {caution}")
+        if caution := report.caution():
+            say(err, f"dualfocal: {caution}")
     calibrator.class_names = data.class_names
     save_calibrator(calibrator, out)
-    temperature = float(calibrator.temperature) if isinstance(calibrator, TemperatureScaling) else None
+    record: dict[str, Any] = {"schema": 1, "file": str(file), "method": method, "out": str(out), **report.to_dict()}
+    if isinstance(calibrator, TemperatureScaling):
+        record["temperature"] = float(calibrator.temperature)
+        say(printer, f"T = {record['temperature']:.4f}", "bold")
     if as_json:
-        record: dict[str, Any] = {"schema": 1, "file": str(file), "method": method, "out": str(out)}
-        record |= report.to_dict()
-        print_json(record if temperature is None else record | {"temperature": temperature})
-        return
-    if temperature is not None:
-        say(printer, f"T = {temperature:.4f}", "bold")
-    say(printer, str(report))
-    say(printer, f"Saved: {out}")
+        print_json(record)
+    say(printer, f"{report}\nSaved: {out}")
     say(printer, f"Next: dualfocal apply {shlex.quote(str(out))} TEST_FILE --out calibrated.npz", "dim")
 
 
@@ -118,7 +110,11 @@ def apply(
     fitted = load_calibrator(calibrator)
     reading = Reading(logits=logits, probs=probs, target=target, split=split, positive=positive)
     data = reading.load(file, labels=False)
-    _check_classes(calibrator, fitted, file, data)
+    there = data.values.shape[1] if data.values.ndim > 1 else 2
+    if fitted.report is not None and fitted.report.num_classes != there:
+        raise ValueError(f"{calibrator} was fitted for {fitted.report.num_classes} classes, {file} has {there}")
+    if fitted.class_names and data.class_names and fitted.class_names != data.class_names:
+        raise ValueError(f"the classes of {file} are not those of {calibrator}, in the same order")
     say(err, f"{file}: {data.taken}")
     with errors_name(file), err.status("calibrating"):
         applied = apply_calibrator(
@@ -135,21 +131,11 @@ def apply(
         say(err, f"{file}: labels are left out: {applied.unusable_labels}")
     rewrite_predictions(out, replace(data, labels=applied.target), applied.values)
     if as_json:
-        record = {"schema": 1, "calibrator": str(calibrator), "file": str(file), "out": str(out)}
-        record |= {"num_samples": applied.num_samples, "argmax_changed": applied.argmax_changed}
-        print_json(record | {name: score.to_dict() for name, score in applied.scores.items()})
-        return
+        numbers = {"num_samples": applied.num_samples, "argmax_changed": applied.argmax_changed}
+        files = {"schema": 1, "calibrator": str(calibrator), "file": str(file), "out": str(out)}
+        print_json(files | numbers | {name: score.to_dict() for name, score in applied.scores.items()})
     if applied.scores:
         before, after = (score.table().rows for score in applied.scores.values())
         rows = [[*first, second[1]] for first, second in zip(before, after, strict=True)]
         show(printer, Table(["", *applied.scores], rows, str(file)))
-    say(printer, f"{applied.argmax_changed:,} of {applied.num_samples:,} predicted classes changed.")
-    say(printer, f"Saved: {out}")
-
-
-def _check_classes(path: Path, fitted: "Calibrator", file: Path, data: "Predictions") -> None:
-    there = data.values.shape[1] if data.values.ndim > 1 else 2
-    if fitted.report is not None and fitted.report.num_classes != there:
-        raise ValueError(f"{path} was fitted for {fitted.report.num_classes} classes, {file} has {there}")
-    if fitted.class_names and data.class_names and fitted.class_names != data.class_names:
-        raise ValueError(f"the classes of {file} are not those of {path}, in the same order")
+    say(printer, f"{applied.argmax_changed:,} of {applied.num_samples:,} predicted classes changed.\nSaved: {out}")

@@ -55,8 +55,7 @@ def compare(
     reading = Reading(logits=logits, probs=probs, target=target, positive=positive, split=split)
     first, second = reading.load(a), reading.load(b)
     check_same_labels(first, second)
-    for name, data in ((a, first), (b, second)):
-        say(err, f"{name}: {data.taken}")
+    say(err, f"{a}: {first.taken}\n{b}: {second.taken}")
     with progress_bar(err, "resampling") as progress:
         result = metrics.compare(
             first.values,
@@ -73,7 +72,5 @@ def compare(
         )
     if as_json:
         print_json({"a": str(a), "b": str(b), **result.to_dict(), "verdict": result.verdict()})
-        return
-    table = result.table()
-    show(out, table, f"A = {a}, B = {b}, {table.title}")
+    show(out, result.table(), f"A = {a}, B = {b}, ")
     say(out, result.verdict(), "bold")

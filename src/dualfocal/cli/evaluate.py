@@ -1,7 +1,7 @@
 """`dualfocal evaluate`: predictions on disk in, a table and a verdict out."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +11,7 @@ from rich.console import Console
 
 from dualfocal._table import Table
 from dualfocal.cli._common import (
+    CALIBRATORS,
     FILES,
     AsJson,
     BinaryOption,
@@ -32,10 +33,9 @@ from dualfocal.cli._common import (
     say,
     show,
 )
-from dualfocal.cli._names import CALIBRATORS
 
 if TYPE_CHECKING:
-    from dualfocal.calibrators import Calibrator, CalibratorComparison
+    from dualfocal.calibrators import CalibratorComparison
     from dualfocal.metrics import Evaluation
     from dualfocal.metrics.groups import GroupEvaluation
     from dualfocal.predictions import Predictions
@@ -43,13 +43,7 @@ if TYPE_CHECKING:
 
 FLOOR = "floor: what a perfectly calibrated model with these confidences scores by chance"
 FOLLOWS = "If groups were made from labels, the table means nothing: among samples of one label no model is calibrated."
-
-
-class Convention(StrEnum):
-    """Whose definition to follow."""
-
-    published = "published"
-    torchmetrics = "torchmetrics"
+Convention = StrEnum("Convention", ["published", "torchmetrics"])  # whose definition to follow
 
 
 def evaluate(
@@ -70,14 +64,14 @@ def evaluate(
         Convention | None, typer.Option(help="Follow the paper's code, or torchmetrics, where that differs.")
     ] = None,
     calibrate: Annotated[
-        str | None,
+        str,
         typer.Option(
             metavar="METHODS",
             help="Which calibrator would help? Try these, separated by commas, or `all`, fitted on the validation part "
             "of a run folder, or cross-fitted: "
             f"{', '.join(CALIBRATORS)}; joined by + for a chain.",
         ),
-    ] = None,
+    ] = "none",
     folds: Annotated[int, typer.Option(min=2, help="Of the cross-fit.")] = 5,
     repeats: Annotated[int, typer.Option(min=1, help="How often the cross-fit deals samples into folds anew.")] = 2,
     force: Force = False,
@@ -87,7 +81,8 @@ def evaluate(
     level: Level = 0.9,
     seed: Seed = 0,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw a reliability diagram: .png, .pdf or .svg.")
+        Path | None,
+        typer.Option(metavar="FILE", callback=check_plot, help="Draw a reliability diagram: .png, .pdf or .svg."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -102,49 +97,57 @@ def evaluate(
 
         dualfocal evaluate predictions.npz --calibrate temperature,vector,isotonic
     """
-    from dualfocal.calibrators import make_calibrator, parse_methods
-    from dualfocal.predictions import merge_predictions
+    from dualfocal import metrics
+    from dualfocal.calibrators import compare_calibrators, make_calibrator, parse_methods
+    from dualfocal.metrics.groups import evaluate_groups
     from dualfocal.runs.source import Reading
 
     out, err = consoles(as_json)
     if group_by is not None and not inference:
         raise ValueError("--group-by needs inference, to tell groups from noise")
-    check_plot(plot)
-    names = () if calibrate is None else parse_methods(calibrate)
-    methods = {name: make_calibrator(name, force=force) for name in names}
+    methods = {name: make_calibrator(name, force=force) for name in parse_methods(calibrate)}
     if len(set(files)) < len(files):
         raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
-    reading = Reading(
-        logits=logits,
-        probs=probs,
-        target=target,
-        group=group_by,
-        split=split,
-        positive=positive,
-        num_bins=num_bins,
-        ignore_index=ignore_index,
-        binary=binary,
-        level=level,
-        seed=seed,
-    )
-    loaded = {str(path): reading.load(path) for path in files}
-    for name, data in loaded.items():
-        _check_groups(name, data)
-    merged = merge and len(loaded) > 1
-    if merged:
-        loaded = {" + ".join(loaded): merge_predictions(loaded)}
+    how: dict[str, Any] = {"num_bins": num_bins, "ignore_index": ignore_index, "binary": binary}
+    how |= {"level": level, "seed": seed}
+    reading = Reading(logits=logits, probs=probs, target=target, group=group_by, split=split, positive=positive, **how)
+    loaded = _load(files, reading, merge)
     findings = []
     for name, data in loaded.items():
         say(err, f"{name}: {data.taken}")
+        given = {"input": data.input, **how}
         with errors_name(name):
-            finding = Finding(name, data, *_evaluate(data, reading, convention, inference, err))
+            evaluation = metrics.evaluate(data.values, data.target, convention=convention, inference=inference, **given)
+            finding = Finding(name, data, evaluation)
+            if data.groups is not None:
+                with progress_bar(err, "groups") as progress:
+                    finding.groups = evaluate_groups(
+                        data.values, data.target, data.groups, convention=convention, progress=progress, **given
+                    )
             if methods:
-                path = None if merged else Path(name)
-                finding.comparison = _compare_methods(path, finding, methods, reading, folds, repeats, err)
+                validation, remark = (
+                    (None, "") if len(loaded) < len(files) else reading.validation(Path(name), reading.rows(data))
+                )
+                if remark:
+                    say(err, f"{name}: {remark}")
+                with progress_bar(err, "fitting calibrators") as progress:
+                    finding.comparison = compare_calibrators(
+                        data.values,
+                        data.target,
+                        methods,
+                        validation=validation,
+                        part=split or "test",
+                        evaluation=evaluation,
+                        folds=folds,
+                        repeats=repeats,
+                        progress=progress,
+                        **given,
+                    )
         _print_finding(out, finding, reading)
         findings.append(finding)
     if len(findings) > 1:
-        _print_summary(out, findings)
+        headings = ["file", "N", "error %", "NLL", "ECE %", "ECE floor %"]
+        show(out, Table(headings, [finding.cells() for finding in findings], "all files"))
     if as_json:
         print_json({"schema": 1, "files": [finding.to_dict() for finding in findings]})
     if plot is not None:
@@ -159,8 +162,15 @@ class Finding:
     name: str
     data: "Predictions"
     evaluation: "Evaluation"
-    groups: "list[GroupEvaluation]"
+    groups: "list[GroupEvaluation]" = field(default_factory=list)
     comparison: "CalibratorComparison | None" = None
+
+    def cells(self) -> list[str]:
+        """Its row among several."""
+        one, inference = self.evaluation, self.evaluation.inference
+        floor = "" if inference is None else f"{100 * inference.floors['ece'].mean:.2f}"
+        numbers = f"{one.num_samples:,}", f"{100 * one.error:.2f}", f"{one.nll:.4f}", f"{100 * one.ece:.2f}"
+        return [self.name, *numbers, floor]
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -174,86 +184,34 @@ class Finding:
         return content
 
 
-def _check_groups(name: str, data: "Predictions") -> None:
-    if data.group_name is not None and data.group_name == data.label_name:
-        raise ValueError(
-            f"--group-by: {data.group_name!r} of {name} holds the labels, and among samples of one label no model is "
-            "calibrated; group by what is known before the label is"
-        )
+def _load(files: list[Path], reading: "Reading", merge: bool) -> "dict[str, Predictions]":
+    """The predictions of each file, or of all of them together."""
+    from dualfocal.predictions import merge_predictions
 
-
-def _evaluate(
-    data: "Predictions", reading: "Reading", convention: str | None, inference: bool, err: Console
-) -> "tuple[Evaluation, list[GroupEvaluation]]":
-    """All samples, and each group of them."""
-    from dualfocal.metrics import evaluate
-    from dualfocal.metrics.groups import evaluate_groups
-
-    options: dict[str, Any] = {
-        "input": data.input,
-        "num_bins": reading.num_bins,
-        "ignore_index": reading.ignore_index,
-        "binary": reading.binary,
-        "convention": convention,
-        "level": reading.level,
-        "seed": reading.seed,
-    }
-    evaluation = evaluate(data.values, data.target, inference=inference, **options)
-    if data.groups is None:
-        return evaluation, []
-    with progress_bar(err, "groups") as progress:
-        return evaluation, evaluate_groups(data.values, data.target, data.groups, progress=progress, **options)
-
-
-def _compare_methods(
-    path: Path | None,
-    finding: Finding,
-    methods: "dict[str, Calibrator]",
-    reading: "Reading",
-    folds: int,
-    repeats: int,
-    err: Console,
-) -> "CalibratorComparison":
-    """Calibrators fitted on the validation part of a run that has one; otherwise cross-fitted."""
-    from dualfocal.calibrators import compare_calibrators
-
-    data = finding.data
-    validation, remark = (None, "") if path is None else reading.validation(path, reading.rows(data))
-    if remark:
-        say(err, f"{path}: {remark}")
-    with progress_bar(err, "fitting calibrators") as progress:
-        return compare_calibrators(
-            data.values,
-            data.target,
-            methods,
-            input=data.input,
-            validation=validation,
-            part=reading.split or "test",
-            evaluation=finding.evaluation,
-            folds=folds,
-            repeats=repeats,
-            num_bins=reading.num_bins,
-            ignore_index=reading.ignore_index,
-            binary=reading.binary,
-            level=reading.level,
-            seed=reading.seed,
-            progress=progress,
-        )
+    loaded = {str(path): reading.load(path) for path in files}
+    for name, data in loaded.items():
+        if data.group_name is not None and data.group_name == data.label_name:
+            raise ValueError(
+                f"--group-by: {data.group_name!r} of {name} holds the labels, and among samples of one label no model "
+                "is calibrated; group by what is known before the label is"
+            )
+    return {" + ".join(loaded): merge_predictions(loaded)} if merge and len(loaded) > 1 else loaded
 
 
 def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
     from dualfocal.metrics.groups import group_table, groups_follow_labels
 
     evaluation, data, groups, comparison = finding.evaluation, finding.data, finding.groups, finding.comparison
-    table = evaluation.table()
-    show(out, table, f"{finding.name}: {table.title}")
+    show(out, evaluation.table(), f"{finding.name}: ")
     if evaluation.inference is not None:
         say(out, FLOOR, "dim", wrap=True)
         for metric, (low, high) in evaluation.inference.published.items():
             say(out, f"published pivotal bootstrap of {metric}: {100 * low:.2f} to {100 * high:.2f} %")
         say(out, evaluation.verdict(), "bold")
     if evaluation.nll == math.inf:
-        number = _ruled_out(data, reading.ignore_index)
+        rows = reading.rows(data)
+        of_target = rows.values.gather(1, rows.target[:, None])
+        number = int((of_target == (0 if data.input == "probs" else -math.inf)).sum())
         say(out, f"NLL is infinite: {number:,} true classes have probability 0.")
     if groups:
         show(out, group_table(str(reading.group), groups))
@@ -264,40 +222,21 @@ def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
         say(out, f"Each label lies in one group of {reading.group!r}. {FOLLOWS}")
     if comparison is not None:
         show(out, comparison.table())
-        for remark in comparison.remarks():
-            say(out, remark, "dim")
-        say(out, comparison.caveat(), "dim")
+        say(out, "\n".join([*comparison.remarks(), comparison.caveat()]), "dim")
         say(out, comparison.verdict(), "bold")
-
-
-def _print_summary(out: Console, findings: list[Finding]) -> None:
-    rows = []
-    for finding in findings:
-        one = finding.evaluation
-        floor = "" if one.inference is None else f"{100 * one.inference.floors['ece'].mean:.2f}"
-        numbers = [f"{one.num_samples:,}", f"{100 * one.error:.2f}", f"{one.nll:.4f}", f"{100 * one.ece:.2f}", floor]
-        rows.append([finding.name, *numbers])
-    show(out, Table(["file", "N", "error %", "NLL", "ECE %", "ECE floor %"], rows, "all files"))
 
 
 def _draw(findings: list[Finding], methods: list[str], plot: Path) -> None:
     """Draw the models, then their calibrators; names without their folders, where that leaves them different."""
     from dualfocal.plots import reliability_figure, save
 
-    panels = {finding.name: finding.evaluation for finding in findings}
-    for finding in findings:
-        scores = finding.comparison.methods if finding.comparison is not None else ()
-        panels |= {f"{finding.name}, {score.name}": score.evaluation for score in scores if score.name in methods}
+    panels = {finding.name: finding.evaluation for finding in findings} | {
+        f"{finding.name}, {score.name}": score.evaluation
+        for finding in findings
+        if finding.comparison is not None
+        for score in finding.comparison.methods
+        if score.name in methods
+    }
     short = [" + ".join(Path(part).name for part in name.split(" + ")) for name in panels]
     names = short if len(set(short)) == len(panels) else list(panels)
     save(reliability_figure(dict(zip(names, panels.values(), strict=True))), plot, dpi=150)
-
-
-def _ruled_out(data: "Predictions", ignore_index: int) -> int:
-    """How many samples have a class that their prediction gives no chance at all."""
-    from dualfocal.metrics.rows import as_rows
-
-    binary = "top_label" if data.values.ndim == 1 else None
-    rows = as_rows(data.values, data.target, input=data.input, ignore_index=ignore_index, binary=binary)
-    of_target = rows.values.gather(1, rows.target[:, None])
-    return int((of_target == (0 if data.input == "probs" else -math.inf)).sum())

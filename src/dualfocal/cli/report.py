@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 from dualfocal.cli._common import (
+    CALIBRATORS,
     FILES,
     BinaryOption,
     IgnoreIndex,
@@ -20,9 +20,9 @@ from dualfocal.cli._common import (
     Target,
     check_output,
     consoles,
+    progress_bar,
     say,
 )
-from dualfocal.cli._names import CALIBRATORS
 
 
 def report(
@@ -73,8 +73,7 @@ def report(
     printer, err = consoles(False)
     inputs, unfinished = find_inputs(inputs)
     if unfinished:
-        names = ", ".join(f"{run.path} ({run.state})" for run in unfinished)
-        typer.echo(f"dualfocal: left out, not finished: {names}", err=True)
+        say(err, f"dualfocal: left out, not finished: {', '.join(f'{run.path} ({run.state})' for run in unfinished)}")
     check_output(out, *inputs)
     reading = Reading(
         logits=logits,
@@ -88,8 +87,7 @@ def report(
         level=level,
         seed=seed,
     )
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task("reading", total=1.0)
+    with progress_bar(err, "reading") as progress:
         size = write_report(
             inputs,
             out,
@@ -97,6 +95,6 @@ def report(
             calibrators=parse_methods(calibrators),
             reading=reading,
             data_root=data_root,
-            progress=lambda share, what: progress.update(bar, completed=share, description=what),
+            progress=lambda share, what: progress(share, description=what),
         )
     say(printer, f"Report: {out} ({size / 1e6:.1f} MB)")

@@ -1,25 +1,28 @@
 """`dualfocal study`: losses x seeds on one data set, one table, and what it says."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from dualfocal._files import atomic_path
 from dualfocal._table import Table
-from dualfocal.cli._common import AsJson, comma_separated, consoles, print_json, say, stopped_goes_on
-from dualfocal.cli._names import CRITERIA, LOSSES, PAPER_LOSSES
+from dualfocal.cli._common import (
+    LOSSES,
+    PAPER_LOSSES,
+    AsJson,
+    Criterion,
+    comma_separated,
+    consoles,
+    print_json,
+    say,
+    stopped_goes_on,
+    training_bar,
+)
 from dualfocal.cli.data import Root
-
-if TYPE_CHECKING:
-    from dualfocal.study import Summary
 
 
 def study(
@@ -35,9 +38,7 @@ def study(
         str | None,
         typer.Option(metavar="2,3,5", help="Compare these gammas of one loss (`dual_focal`), and choose one."),
     ] = None,
-    criterion: Annotated[
-        str, typer.Option(help=f"Choose gamma by this on validation data: {' or '.join(CRITERIA)}.")
-    ] = "nll",
+    criterion: Annotated[Criterion, typer.Option(help="Choose gamma by this on validation data.")] = Criterion.nll,
     dataset: Annotated[str, typer.Option(help="A data set's name, a folder of images by class, an .npz file.")] = (
         "digits"
     ),
@@ -63,24 +64,17 @@ def study(
 
         dualfocal study --gamma 2,3,4,5,10
     """
+    from dualfocal.plots import save, study_figure
     from dualfocal.study import make_study, run_study, summarize
     from dualfocal.study.gammas import choose_gamma
 
     printer, errors = consoles(as_json)
-    if criterion not in CRITERIA:
-        raise ValueError(f"--criterion must be {' or '.join(CRITERIA)}, got {criterion!r}")
     gammas = comma_separated("--gamma", gamma, float)
-    if criterion != "nll" and not gammas:
+    if criterion != Criterion.nll and not gammas:
         raise ValueError("--criterion is for --gamma, which is not given")
-    names = (
-        [name.strip() for name in losses.split(",")]
-        if losses is not None
-        else ["dual_focal"]
-        if gammas
-        else PAPER_LOSSES
-    )
+    default = ["dual_focal"] if gammas else PAPER_LOSSES
     planned = make_study(
-        names,
+        default if losses is None else [name.strip() for name in losses.split(",")],
         dataset=dataset,
         model=model,
         seeds=comma_separated("--seeds", seeds, int),
@@ -89,54 +83,42 @@ def study(
     )
     say(printer, f"{planned.title}, into {out}")
     say(printer, f"Recipe: {planned.recipe}.", wrap=True)
-    with stopped_goes_on(), epochs_shown(errors, len(planned.entries) * len(planned.seeds)) as tell:
-        failed = run_study(planned, out, jobs=jobs, data_root=data_root_, device=device, progress=tell)
+    number = len(planned.entries) * len(planned.seeds)
+    with stopped_goes_on(errors), training_bar(errors) as bar:
+        failed = run_study(
+            planned,
+            out,
+            jobs=jobs,
+            data_root=data_root_,
+            device=device,
+            progress=lambda done, total, ended: bar(done, total=total, description=f"{ended} of {number} runs"),
+        )
     summary = summarize(planned, out, failed)
     chosen = choose_gamma(planned, out, criterion) if gammas else None
     markdown, content = summary.to_markdown(), summary.to_dict()
     if chosen is not None:
         markdown += f"\n{chosen.markdown()}\n"
         content["gamma"] = chosen.to_dict()
-    texts = {
-        "table.md": markdown,
-        "table.csv": summary.to_csv(),
-        "study.json": json.dumps(content, indent=2) + "\n",
-    }
-    _write(out, summary, texts)
+    texts = {"table.md": markdown, "table.csv": summary.to_csv(), "study.json": json.dumps(content, indent=2) + "\n"}
+    for name, text in texts.items():
+        with atomic_path(out / name) as path:
+            path.write_text(text, encoding="utf-8")
+    save(study_figure(summary), out / "study.png", dpi=150)
     if as_json:
         print_json(content)
-    else:
-        _print(printer, summary)
-        if chosen is not None:
-            say(printer, chosen.sentence())
-        files = ", ".join(str(out / name) for name in ("table.md", "table.csv", "study.png"))
-        say(printer, f"Written: {files}; runs: dualfocal runs {out / 'runs'}")
-    for problem in failed.values():
-        typer.echo(f"dualfocal: {problem}", err=True)
-    if failed:
-        raise typer.Exit(1)
-
-
-@contextmanager
-def epochs_shown(console: Console, runs: int) -> Iterator[Callable[[int, int, int], None]]:
-    """A bar for so many trainings; gives what is to be told epochs done, all epochs, and runs that are finished."""
-    name, bar_itself, elapsed = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    columns = name, bar_itself, elapsed, TextColumn("left"), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-
-        def tell(done: int, total: int, finished: int) -> None:
-            bar.update(task, completed=done, total=total, description=f"{finished} of {runs} runs")
-
-        yield tell
-
-
-def _print(printer: Console, summary: "Summary") -> None:
     printer.print(_narrow(summary.table("[bold]{}[/]"), gap=2))
     say(printer, summary.explanation(), wrap=True)
     if summary.differences:
         printer.print(_narrow(summary.difference_table(), gap=1))
     say(printer, summary.reading(), "bold", wrap=True)
+    if chosen is not None:
+        say(printer, chosen.sentence())
+    files = ", ".join(str(out / name) for name in ("table.md", "table.csv", "study.png"))
+    say(printer, f"Written: {files}; runs: dualfocal runs {out / 'runs'}")
+    for problem in failed.values():
+        say(errors, f"dualfocal: {problem}")
+    if failed:
+        raise typer.Exit(1)
 
 
 def _narrow(table: Table, gap: int) -> RichTable:
@@ -144,20 +126,7 @@ def _narrow(table: Table, gap: int) -> RichTable:
     shown = RichTable(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for i, heading in enumerate(table.headings):
         two_lines = heading.replace(" %", "\n%") if " %" in heading else heading.replace(", ", "\n")
-        two_lines = two_lines.replace("less ", "less\n")
-        shown.add_column(Text(two_lines), justify="right" if i else "left", no_wrap=True)
+        shown.add_column(Text(two_lines.replace("less ", "less\n")), justify="right" if i else "left", no_wrap=True)
     for row in table.rows:
         shown.add_row(*row, style="dim" if row[0] == "floor" else None)
     return shown
-
-
-def _write(out: Path, summary: "Summary", texts: dict[str, str]) -> None:
-    from dualfocal.plots import save, study_figure
-
-    try:
-        for name, text in texts.items():
-            with atomic_path(out / name) as path:
-                path.write_text(text, encoding="utf-8")
-        save(study_figure(summary), out / "study.png", dpi=150)
-    except OSError as error:
-        raise ValueError(f"{out}: cannot be written: {error.strerror}") from error

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dualfocal._table import Table
-from dualfocal.cli._common import AsJson, check_plot, comma_separated, consoles, print_json, say, show
-from dualfocal.cli._names import FIGURE_1
+from dualfocal.cli._common import FIGURE_1, AsJson, check_plot, comma_separated, consoles, print_json, say, show
 
 if TYPE_CHECKING:
     from dualfocal.theory import Claim, Minimiser, Regions
@@ -30,7 +29,10 @@ def theory(
         typer.Option(metavar=".5,.3,.2", help="A true posterior, 2 to 5 classes: which prediction has the least risk?"),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the paper's Figure 1 for gamma and C: .png, .pdf or .svg.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", callback=check_plot, help="Draw the paper's Figure 1 for gamma and C: .png, .pdf or .svg."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -49,22 +51,23 @@ def theory(
     from dualfocal.theory import check_claims, compare_minimisers, gradient_table, regions
 
     out, err = consoles(as_json)
-    check_plot(plot)
     points = regions(gamma, c)
     gradients = gradient_table(gamma, c)
     minimisers = {} if eta is None else compare_minimisers(comma_separated("--eta", eta, float), gamma)
     claims = check_claims(gamma)
     if as_json:
-        content = {
-            "schema": 1,
-            "regions": points.to_dict(),
-            "gradient_ratios": gradients,
-            "claims": [asdict(claim) for claim in claims],
-            "minimisers": [{"name": name, **one.to_dict()} for name, one in minimisers.items()],
-        }
-        print_json(content)
+        print_json(
+            {
+                "schema": 1,
+                "regions": points.to_dict(),
+                "gradient_ratios": gradients,
+                "claims": [asdict(claim) for claim in claims],
+                "minimisers": [{"name": name, **one.to_dict()} for name, one in minimisers.items()],
+            }
+        )
     _print_regions(out, points)
-    _print_gradients(out, gamma, c, gradients)
+    if gradients:
+        show(out, _gradients(gamma, c, gradients))
     _print_claims(out, gamma, claims)
     if minimisers:
         _print_minimisers(out, minimisers)
@@ -100,48 +103,46 @@ def _print_regions(out: Console, points: "Regions") -> None:
     say(out, f"Being above C, and at most 1 - C, {where}.", style="dim")
 
 
-def _print_gradients(out: Console, gamma: float, c: float, gradients: list[dict[str, float | None]]) -> None:
-    if not gradients:
-        return
+def _gradients(gamma: float, c: float, gradients: list[dict[str, float | None]]) -> Table:
     rows = [
         [f"{row['p_k']:.1f}", *("-" if value is None else f"{value:.3f}" for value in list(row.values())[1:])]
         for row in gradients
     ]
     title = f"gradient by a logit over cross-entropy's (function g), gamma = {gamma:g}, p_j = {c:g}"
-    show(out, Table(["p_k", "focal: all logits", "dual focal: target's", "its rival's", "others'"], rows, title))
+    return Table(["p_k", "focal: all logits", "dual focal: target's", "its rival's", "others'"], rows, title)
 
 
 def _print_claims(out: Console, gamma: float, claims: "list[Claim]") -> None:
     out.print(Text(f"what is claimed, and what was found for gamma = {gamma:g}", style="italic"))
     width = min(WIDTH, out.width)
     for claim in claims:
-        line = Text.assemble((f"{claim.verdict:7}", STYLES[claim.verdict]))
-        lines = fill(f"{claim.where}: {claim.says}", width, initial_indent=" " * 7, subsequent_indent=" " * 7)
-        out.print(line.append(lines[7:]), soft_wrap=True, highlight=False)
-        text = fill(claim.found, width, initial_indent=" " * 9, subsequent_indent=" " * 9)
-        out.print(Text(text, style="dim"), soft_wrap=True)
+        says = fill(f"{claim.verdict:7}{claim.where}: {claim.says}", width, subsequent_indent=" " * 7)
+        found = fill(claim.found, width, initial_indent=" " * 9, subsequent_indent=" " * 9)
+        verdict = (says[:7], STYLES[claim.verdict])
+        out.print(Text.assemble(verdict, says[7:], "\n", (found, "dim")), soft_wrap=True, highlight=False)
     out.print("empty: no case that it speaks of. What holds on a grid is not proved by it.", style="dim")
 
 
 def _print_minimisers(out: Console, minimisers: "dict[str, Minimiser]") -> None:
-    rows = []
-    for name, one in minimisers.items():
-        order = ">".join("=".join(map(str, group)) for group in one.ranking)
-        confidence = f"{_fraction(max(one.q))} {one.verdict.removesuffix('-confident')}"
-        risk = f"{one.risk:.5f}" if one.attained else f"{one.risk:.5f} (limit)"
-        shown = name.replace("dual focal, ", "  ")  # three classes fit into 80 columns
-        rows.append([shown, " ".join(map(_fraction, one.q)), order, confidence, risk])
+    rows = [
+        [
+            name.replace("dual focal, ", "  "),  # three classes fit into 80 columns
+            " ".join(map(_fraction, one.q)),
+            ">".join("=".join(map(str, group)) for group in one.ranking),
+            f"{_fraction(max(one.q))} {one.verdict.removesuffix('-confident')}",
+            f"{one.risk:.5f}" if one.attained else f"{one.risk:.5f} (limit)",
+        ]
+        for name, one in minimisers.items()
+    ]
     eta = ", ".join(f"{value:g}" for value in minimisers["cross-entropy"].eta)
-    title = f"least conditional risk for eta = ({eta})"
-    show(out, Table(["loss", "q", "order", "max q", "risk"], rows, title))
+    show(out, Table(["loss", "q", "order", "max q", "risk"], rows, f"least conditional risk for eta = ({eta})"))
     dual = minimisers["dual focal"]
     pairs = ", ".join(f"class {b} above class {a}" for a, b in dual.inversions)
     text = f"Dual focal loss ranks {pairs}, against the posterior." if pairs else "Dual focal loss keeps the order."
     if not dual.attained:
         text += " Its risk is a limit, as neighbours in the order become equal."
-    gap = dual.overconfidence
-    text += f" It is {dual.verdict}{f' by {abs(gap):.2g}' if dual.verdict != 'calibrated' else ''}."
-    say(out, text, "bold", wrap=True)
+    gap = "" if dual.verdict == "calibrated" else f" by {abs(dual.overconfidence):.2g}"
+    say(out, f"{text} It is {dual.verdict}{gap}.", "bold", wrap=True)
 
 
 def _fraction(value: float) -> str:

@@ -9,12 +9,11 @@ import typer
 from rich.console import Console
 
 from dualfocal._table import Table
-from dualfocal.cli._common import AsJson, consoles, print_json, say, show
-from dualfocal.cli._names import PRESETS
+from dualfocal.cli._common import PRESETS, AsJson, consoles, print_json, say, show, stopped_goes_on
 from dualfocal.cli.data import Root
 
 if TYPE_CHECKING:
-    from dualfocal.runs import Recipe, Run, RunResult
+    from dualfocal.runs import Recipe, Run
 
 WIDE = 110  # columns of a terminal
 
@@ -65,40 +64,34 @@ def train(
     from dualfocal.train.presets import preset
 
     first = rank_and_size()[0] == 0  # of the processes that torchrun starts
-    printer, _ = consoles(as_json or not first)
+    printer, err = consoles(as_json or not first)
     path = Path(name)
     if name not in PRESETS and (path.suffix == ".json" or path.is_dir()):
         recipe = load_recipe(path).with_settings(settings or [])
-        if path.is_dir() and not settings and out is None:
-            out = path
+        out = path if path.is_dir() and not settings and out is None else out
     else:
         recipe = preset(name, settings or [])
     if show:
         _show(printer, recipe, as_json)
         return
+    err.quiet = not first
     try:
-        run = train_run(
-            recipe,
-            out,
-            data_root=data_root_,
-            device=device,
-            checkpoint_every=checkpoint_every,
-            tensorboard=tensorboard,
-        )
+        with stopped_goes_on(err):
+            run = train_run(
+                recipe,
+                out,
+                data_root=data_root_,
+                device=device,
+                checkpoint_every=checkpoint_every,
+                tensorboard=tensorboard,
+            )
     except DivergedError as error:
         typer.echo(f"dualfocal: {error}", err=True)
         raise typer.Exit(1) from error
-    except (KeyboardInterrupt, SystemExit):
-        if first:
-            typer.echo("dualfocal: stopped; run the same command again to go on", err=True)
-        raise
-    if not first:
-        return
-    result = run.require_result()
-    if as_json:
-        print_json({"run": str(run.path), **result.to_dict()})
-    else:
-        _print_result(printer, run, result)
+    if first and as_json:
+        print_json({"run": str(run.path), **run.require_result().to_dict()})
+    elif first:
+        _print_result(printer, run)
 
 
 def runs(
@@ -125,7 +118,6 @@ def runs(
     listed = [list_run(run) for run in found.values()]
     if as_json:
         print_json({"schema": 1, "runs": [run.to_dict() for run in listed]})
-        return
     if not listed:
         say(printer, f"no runs in {', '.join(map(str, searched))}")
         return
@@ -141,11 +133,10 @@ def runs(
 
 
 def _show(printer: Console, recipe: "Recipe", as_json: bool) -> None:
-    if as_json:
-        print_json(recipe.to_dict())
-        return
     from dualfocal.runs.recipe import field_docs
 
+    if as_json:
+        print_json(recipe.to_dict())
     docs = field_docs()
     rows = [
         [name, value if isinstance(value, str) else "none" if value is None else json.dumps(value), docs.get(name, "")]
@@ -155,13 +146,13 @@ def _show(printer: Console, recipe: "Recipe", as_json: bool) -> None:
     printer.print(Table(["field", "value", "what"], rows, left=range(3)).rich(boxed=False))
 
 
-def _print_result(printer: Console, run: "Run", result: "RunResult") -> None:
+def _print_result(printer: Console, run: "Run") -> None:
+    result = run.require_result()
     part = result.main_part
     if part is None:
         say(printer, f"Finished: {run.path}, no part to evaluate.")
         return
-    table = result.table(part)
-    show(printer, table, f"{run.path}: {table.title}")
+    show(printer, result.table(part), f"{run.path}: ")
     for note in result.notes:
         say(printer, f"Note: {note}.")
     say(printer, f"Next: dualfocal evaluate {shlex.quote(str(run.path))} --plot reliability.png", "dim")

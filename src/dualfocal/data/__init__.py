@@ -1,6 +1,6 @@
 """Data sets in their official formats, decoded once, split as published, varied and normalised on the device."""
 
-from dualfocal.data.corruptions import gaussian_noise
+from dualfocal.data.cifar import gaussian_noise
 from dualfocal.data.dataset import DataSet
 from dualfocal.data.places import DataNotFoundError, data_root
 from dualfocal.data.registry import DATASETS, load_data

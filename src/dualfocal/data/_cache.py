@@ -24,14 +24,13 @@ FOLDER = "decoded"
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What the files hold: those for training first."""
+    """What the files hold: those for training first; of texts, also the words that the numbers from 1 stand for."""
 
     inputs: Tensor
     target: Tensor
     class_names: tuple[str, ...]
     num_train: int
     words: tuple[str, ...] = ()
-    """Of texts: the words that the numbers from 1 stand for."""
 
 
 def decoded(
@@ -60,11 +59,8 @@ def decoded(
             problems.append(f"{path}: cannot be written: {error}")
             continue
         try:
-            samples = _read(path, made_of)  # another process may have been quicker
-            if samples is None:
-                samples = decode()
-                _write(path, samples, made_of)
-            return samples
+            # Another process may have been quicker.
+            return _read(path, made_of) or _write(path, decode(), made_of)
         finally:
             with suppress(OSError):
                 os.unlink(lock.lock_file)  # whoever comes at this moment decodes once more, that is all
@@ -89,10 +85,9 @@ def _folders(root: Root) -> tuple[Path, Path]:
     return data_root(root) / FOLDER, cache_folder() / FOLDER
 
 
-def _digest(*tensors: Tensor) -> str:
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.numpy().data)
+def _digest(inputs: Tensor, target: Tensor) -> str:
+    digest = hashlib.sha256(inputs.numpy().data)
+    digest.update(target.numpy().data)
     return digest.hexdigest()
 
 
@@ -137,7 +132,8 @@ def _open(path: Path) -> tuple[dict[str, Any], Tensor, Tensor] | None:
         return None
 
 
-def _write(path: Path, samples: Samples, made_of: dict[str, object]) -> None:
+def _write(path: Path, samples: Samples, made_of: dict[str, object]) -> Samples:
+    """Keep samples, or warn; and return them."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -149,3 +145,4 @@ def _write(path: Path, samples: Samples, made_of: dict[str, object]) -> None:
             save_file(tensors, temporary, metadata={KEY: json.dumps(about)})
     except (OSError, ValueError, SafetensorError) as error:
         warnings.warn(f"{path}: cannot be written, the data will be decoded each time: {error}", stacklevel=4)
+    return samples

@@ -3,8 +3,9 @@
 import io
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 from dualfocal.data._tree import read_files
 
 Progress = Callable[[float], None]
+Image = tuple[str, npt.NDArray[np.uint8]]  # name, pixels
 MODES = {1: "L", 3: "RGB"}
 AHEAD = 256  # files in memory that wait to be decoded
 
@@ -41,60 +43,56 @@ def decode_images(
         progress: called with the share done.
     """
     place = {name: i for i, name in enumerate(names)}
-    pixels: npt.NDArray[np.uint8] | None = None
-    waiting: deque[tuple[str, Future[npt.NDArray[np.uint8]]]] = deque()
+    decode = partial(_decode, channels=channels, size=size, resize=resize)
+    pixels: npt.NDArray[np.uint8] = np.empty((0,), np.uint8)
     done = 0
-
-    def keep(name: str, image: npt.NDArray[np.uint8]) -> None:
-        nonlocal pixels, done
-        if pixels is None:
+    for name, image in _in_parallel(decode, read_files(path, place.__contains__, limit=limit)):
+        if not done:
             _check_memory(path, len(names) * image.nbytes)
             pixels = np.empty((len(names), *image.shape), np.uint8)
         if image.shape != pixels.shape[1:]:
-            (_, *found), (_, *first) = image.shape, pixels.shape[1:]
             raise ValueError(
-                f"{path}: all images must be of one size: {name} has {found[0]} x {found[1]} pixels, others "
-                f"{first[0]} x {first[1]}; give a size to resize them to"
+                f"{path}: all images must be of one size: {name} has {image.shape[1]} x {image.shape[2]} pixels, "
+                f"others {pixels.shape[2]} x {pixels.shape[3]}; give a size to resize them to"
             )
         pixels[place[name]] = image
         done += 1
         if progress is not None and (done % 100 == 0 or done == len(names)):
             progress(done / len(names))
-
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        try:
-            for name, content in read_files(path, place.__contains__, limit=limit):
-                waiting.append((name, pool.submit(_decode, name, content, channels, size, resize)))
-                if len(waiting) >= AHEAD:
-                    ready, image = waiting.popleft()
-                    keep(ready, image.result())
-            while waiting:
-                ready, image = waiting.popleft()
-                keep(ready, image.result())
-        finally:
-            pool.shutdown(cancel_futures=True)
-    if pixels is None or done < len(names):
+    if done < len(names):
         raise ValueError(f"{path}: {done} of {len(names)} images were found")
     return torch.from_numpy(pixels)
 
 
 def _check_memory(path: Path, size: int) -> None:
-    """Before the system ends us."""
-    if not hasattr(os, "sysconf"):
-        return
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size > there:
-        raise ValueError(f"{path}: the images take {size / 2**30:,.0f} GiB, this machine has {there / 2**30:,.0f}")
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else size
+    if size > there:  # a large allocation may succeed, and the system ends the process later
+        sizes = f"{size / 2**30:,.0f} GiB, this machine has {there / 2**30:,.0f}"
+        raise ValueError(f"{path}: the images take {sizes}; give a smaller size")
 
 
-def _decode(
-    name: str, content: bytes, channels: int, size: tuple[int, int] | None, resize: bool
-) -> npt.NDArray[np.uint8]:
-    from PIL import Image, ImageOps, UnidentifiedImageError
+def _in_parallel(decode: Callable[[str, bytes], Image], files: Iterable[tuple[str, bytes]]) -> Iterator[Image]:
+    """In the order of the files, which are read while others are decoded."""
+    waiting: deque[Future[Image]] = deque()
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        try:
+            for file in files:
+                waiting.append(pool.submit(decode, *file))
+                if len(waiting) >= AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _decode(name: str, content: bytes, *, channels: int, size: tuple[int, int] | None, resize: bool) -> Image:
+    import PIL.Image
+    from PIL import ImageOps
 
     try:
-        with Image.open(io.BytesIO(content)) as image:
-            if image.width * image.height > (Image.MAX_IMAGE_PIXELS or 2**31):
+        with PIL.Image.open(io.BytesIO(content)) as image:
+            if image.width * image.height > (PIL.Image.MAX_IMAGE_PIXELS or 2**31):
                 raise ValueError(f"has {image.width} x {image.height} pixels, which is too many")
             if image.mode[0] in "IF":  # Pillow would cut larger values to 255
                 raise ValueError(f"has pixels of more than 8 bits (mode {image.mode})")
@@ -103,12 +101,11 @@ def _decode(
                 upright = upright.convert("RGBA")
             upright = upright.convert(MODES[channels])
             if resize and size is not None:
-                upright = ImageOps.fit(upright, (size[1], size[0]), Image.Resampling.BILINEAR)
+                upright = ImageOps.fit(upright, (size[1], size[0]), PIL.Image.Resampling.BILINEAR)
             pixels = np.asarray(upright)
-    except UnidentifiedImageError as error:  # its text names an object in memory
-        raise ValueError(f"{name}: is no image that can be read") from error
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{name}: is no image that can be read: {error}") from error
+    except (OSError, ValueError, SyntaxError, EOFError, PIL.Image.DecompressionBombError) as error:
+        reason = "of no known format" if isinstance(error, PIL.UnidentifiedImageError) else error  # its text is no help
+        raise ValueError(f"{name}: is no image that can be read: {reason}") from error
     if size is not None and pixels.shape[:2] != size:
         raise ValueError(f"{name}: must have {size[0]} x {size[1]} pixels, has {pixels.shape[0]} x {pixels.shape[1]}")
-    return pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)
+    return name, pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)

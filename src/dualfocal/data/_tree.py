@@ -11,14 +11,13 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 MAX_FILES = 1_000_000
 MAX_HEADER = 2**18  # bytes of all headers of one file in a tar
 DAMAGE = (
-    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, LookupError, OverflowError),
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, LookupError, OverflowError, OSError),
     RuntimeError,  # of a zip: encrypted, or packed in a way that Python does not know
 )
 Wanted = Callable[[str], bool]
@@ -34,8 +33,14 @@ def read_files(path: Path, wanted: Wanted, *, limit: int) -> Iterator[tuple[str,
         ValueError: the archive is damaged, or has what no data set of ours has; the message names it.
     """
     reader = _of_folder if path.is_dir() else _of_zip if path.suffix == ".zip" else _of_tar
-    with _damage_named(path):
+    try:
         yield from reader(path, wanted, limit)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    except DAMAGE as error:
+        if isinstance(error, OSError) and error.filename is not None:  # it could not be opened
+            raise
+        raise ValueError(f"{path}: is damaged, or no archive that can be read: {error}") from error
 
 
 def list_files(path: Path, *, limit: int) -> list[str]:
@@ -57,10 +62,7 @@ def _of_folder(path: Path, wanted: Wanted, limit: int) -> Iterator[tuple[str, by
         name = file.relative_to(above).as_posix()
         if wanted(name):
             of = file.stat()
-            if not stat.S_ISREG(of.st_mode):
-                raise ValueError(f"{name} is a device or the like; only files and folders are read")
-            limit -= of.st_size
-            _check_limit(limit)
+            limit = _reduced(limit, name, of.st_size, regular=stat.S_ISREG(of.st_mode))
             yield name, file.read_bytes()
 
 
@@ -93,12 +95,8 @@ def _of_tar(path: Path, wanted: Wanted, limit: int) -> Iterator[tuple[str, bytes
             source.left = MAX_HEADER
             if member.isdir():
                 continue
-            if not member.isreg() or member.issparse() or member.size < 0:
-                raise ValueError(
-                    f"has {name!r}, which is a link, a device or the like; only files and folders are read"
-                )
-            limit -= member.size
-            _check_limit(limit)
+            plainly = member.isreg() and not member.issparse() and member.size >= 0
+            limit = _reduced(limit, name, member.size, regular=plainly)
             if wanted(name):
                 file = archive.extractfile(member)
                 assert file is not None  # which it is for links and folders only
@@ -119,12 +117,8 @@ def _of_zip(path: Path, wanted: Wanted, limit: int) -> Iterator[tuple[str, bytes
             name = _checked_name(member.filename, seen, folder=member.filename.endswith("/"))
             if member.filename.endswith("/"):
                 continue
-            if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
-                raise ValueError(
-                    f"has {name!r}, which is a link, a device or the like; only files and folders are read"
-                )
-            limit -= member.file_size
-            _check_limit(limit)
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            limit = _reduced(limit, name, member.file_size, regular=kind in (0, stat.S_IFREG))
             if wanted(name):
                 if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     raise ValueError(f"has {name!r}, compressed by method {member.compress_type}")
@@ -148,9 +142,7 @@ class _Bounded:
 
 def _checked_name(name: str, seen: set[str], *, folder: bool) -> str:
     pure = PurePosixPath(name)
-    if not name:
-        raise ValueError("has a file without a name")
-    if pure.is_absolute() or ".." in pure.parts or "\\" in name or ":" in name.split("/")[0]:
+    if not name or pure.is_absolute() or ".." in pure.parts or "\\" in name or ":" in name.split("/")[0]:
         raise ValueError(f"has {name!r}, a path that leads out of it")
     plain = pure.as_posix()
     if plain in seen and not folder:
@@ -161,19 +153,14 @@ def _checked_name(name: str, seen: set[str], *, folder: bool) -> str:
     return plain
 
 
+def _reduced(limit: int, name: str, size: int, *, regular: bool) -> int:
+    """What is left of the limit after a file, which must be one."""
+    if not regular:
+        raise ValueError(f"has {name!r}, which is a link, a device or the like; only files and folders are read")
+    _check_limit(limit - size)
+    return limit - size
+
+
 def _check_limit(left: int) -> None:
     if left < 0:
         raise ValueError(f"has {-left:,} bytes or more beyond what this data set can have")
-
-
-@contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    """Whatever is wrong becomes a ValueError that begins with the path."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    except (*DAMAGE, OSError) as error:
-        if isinstance(error, OSError) and error.filename is not None:  # it could not be opened
-            raise
-        raise ValueError(f"{path}: is damaged, or no archive that can be read: {error}") from error

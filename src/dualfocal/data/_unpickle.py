@@ -56,11 +56,6 @@ class _FromBuffer(_Array):
         self.state = 1, shape, dtype, order == "F", content
 
 
-def _encode(text: object, encoding: object) -> object:
-    """Stand-in for ``_codecs.encode``, as which Python 3 writes bytes for Python 2; the text is kept."""
-    return text
-
-
 _STAND_INS: dict[tuple[str, str], object] = {
     ("numpy", "ndarray"): None,  # an argument of _reconstruct, never called
     ("numpy", "dtype"): _DType,
@@ -68,7 +63,7 @@ _STAND_INS: dict[tuple[str, str], object] = {
     ("numpy._core.multiarray", "_reconstruct"): _Array,
     ("numpy.core.numeric", "_frombuffer"): _FromBuffer,
     ("numpy._core.numeric", "_frombuffer"): _FromBuffer,
-    ("_codecs", "encode"): _encode,
+    ("_codecs", "encode"): lambda text, encoding: text,  # as which Python 3 writes bytes for Python 2
 }
 
 

@@ -1,15 +1,21 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), from the binary or the python version, as folder or archive."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), from the binary or the python version, as folder or archive.
 
+And CIFAR-10-C (Hendrycks and Dietterich, 2019), from the official files, or made here (gaussian noise).
+"""
+
+import io
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from dualfocal.data._cache import Samples, decoded
-from dualfocal.data._tree import read_files
+from dualfocal.data._tree import list_files, read_files
 from dualfocal.data._unpickle import read_batch
 from dualfocal.data.dataset import DataSet, Size, random_split
 from dualfocal.data.places import Root, find
@@ -18,6 +24,9 @@ from dualfocal.data.transforms import CIFAR_MEAN, CIFAR_STD, IMAGENET_MEAN, IMAG
 
 PIXELS = 3 * 32 * 32
 LIMIT = 400_000_000  # each version has 190 MB
+CORRUPTED_LIMIT = 4_000_000_000  # the archive has 19 files of 154 MB
+NOISE_STD = (0.04, 0.06, 0.08, 0.09, 0.10)
+NUM_SEVERITIES = 5
 Batch = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]  # images (N, 3072), labels (N,)
 
 
@@ -64,7 +73,7 @@ def cifar100(
 def _cifar(
     name: str, root: Root, batches: list[str], meta: str, val_size: Size, val2_size: Size, split_seed: int
 ) -> DataSet:
-    path = find(name, root, *OFFICIAL[name].layouts)
+    path = find(name, root)
     samples = decoded(name, root, [path], partial(_read, path, OFFICIAL[name].num_classes, batches, meta))
     numbers = samples.num_train, len(samples.target) - samples.num_train
     official = OFFICIAL[name].num_train, OFFICIAL[name].num_test
@@ -92,12 +101,16 @@ def _read(path: Path, num_classes: int, batches: list[str], meta: str) -> Sample
         batches = [f"{batch}.bin" for batch in batches]
         meta = f"{meta}.txt" if num_classes == 10 else "fine_label_names.txt"
     contents: dict[str, Batch] = {}
-    class_names: list[str] = []
+    class_names: Any = None
     for name, content in read_files(path, lambda name: name.split("/")[-1] in (*batches, meta), limit=LIMIT):
         file = name.split("/")[-1]
         try:
             if file == meta:
-                class_names = content.decode("ascii", "replace").split() if binary else _python_names(content, fine)
+                class_names = (
+                    content.decode("ascii", "replace").split()
+                    if binary
+                    else read_batch(content).get(f"{fine}label_names")
+                )
             else:
                 contents[file] = _binary_batch(content, fine) if binary else _python_batch(content, fine)
                 labels = contents[file][1]
@@ -109,8 +122,8 @@ def _read(path: Path, num_classes: int, batches: list[str], meta: str) -> Sample
             raise ValueError(f"{path}: {file}: {error}") from error
     if missing := [batch for batch in batches if batch not in contents]:
         raise ValueError(f"{path}: there is no {', '.join(missing)} in it")
-    if len(class_names) != num_classes:  # names are a comfort, not needed
-        class_names = [str(label) for label in range(num_classes)]
+    if not isinstance(class_names, list) or list(map(type, class_names)) != [str] * num_classes:
+        class_names = [str(label) for label in range(num_classes)]  # names are a comfort, not needed
     images, targets = zip(*(contents[batch] for batch in batches), strict=True)
     return Samples(
         inputs=torch.from_numpy(np.concatenate(images).reshape(-1, 3, 32, 32)),
@@ -140,8 +153,100 @@ def _python_batch(content: bytes, fine: str) -> Batch:
     return images, np.array(labels, dtype=np.int64)
 
 
-def _python_names(content: bytes, fine: str) -> list[str]:
-    names = read_batch(content).get(f"{fine}label_names")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"must have '{fine}label_names', a list of names")
-    return names
+def gaussian_noise(images: Tensor, severity: int = 5, *, seed: int = 0) -> Tensor:
+    """Images of bytes with gaussian noise, as CIFAR-10-C was made: std .04, .06, .08, .09, .10; clipped; cut to bytes.
+
+    The noise of a seed is the same on any machine, but not that of the official files, whose seed is not known.
+
+    >>> gaussian_noise(torch.full((1, 1, 2, 3), 128, dtype=torch.uint8), seed=1).flatten().tolist()
+    [136, 148, 136, 94, 151, 139]
+    """
+    _check_severity(severity)
+    if images.dtype != torch.uint8:
+        raise ValueError(f"images must be bytes (uint8), got {images.dtype}")
+    rng = np.random.Generator(np.random.PCG64(seed))
+    noisy = images.cpu().numpy().copy()
+    for some in np.split(noisy, range(1_000, len(noisy), 1_000)):  # in float64, which is large
+        some[:] = np.clip(some / 255 + NOISE_STD[severity - 1] * rng.standard_normal(some.shape), 0, 1) * 255
+    return torch.from_numpy(noisy).to(images.device)
+
+
+def cifar10c(
+    root: Root = None,
+    *,
+    corruption: str = "gaussian_noise",
+    severity: int = 5,
+    generate: bool = False,
+    seed: int = 0,
+) -> DataSet:
+    """The test images of CIFAR-10 with a corruption, 10,000 for each severity from 1 to 5; there is only a test part.
+
+    Args:
+        root: see :func:`~dualfocal.data.cifar.cifar10`.
+        corruption: name of an official file, without ``.npy``.
+        severity: from 1 to 5.
+        generate: make it from CIFAR-10 instead of reading official files; gaussian noise only.
+        seed: of the noise that is made.
+    """
+    _check_severity(severity)
+    if generate:
+        if corruption != "gaussian_noise":
+            raise ValueError(f"only gaussian_noise can be generated, got {corruption!r}")
+        clean, target = (data := cifar10(root, val_size=0)).part("test")
+        class_names, inputs = data.class_names, gaussian_noise(clean, severity, seed=seed)
+        note = f"noise made here with seed {seed}, not that of the official files"
+    else:
+        if not corruption.isidentifier():  # it becomes part of a file name
+            raise ValueError(f"corruption must be a name such as gaussian_noise, got {corruption!r}")
+        path = find("cifar10c", root)
+        samples = decoded("cifar10c", root, [path], partial(_read_corrupted, path, corruption), options=corruption)
+        each = len(samples.target) // NUM_SEVERITIES
+        of_severity = slice(each * (severity - 1), each * severity)
+        class_names, inputs, target = samples.class_names, samples.inputs[of_severity], samples.target[of_severity]
+        note = ""
+    return DataSet(
+        name=f"cifar10c {corruption} {severity}",
+        class_names=class_names,
+        inputs=inputs,
+        target=target,
+        splits={"test": torch.arange(len(target))},
+        encoder=Normalize(CIFAR_MEAN, CIFAR_STD),
+        notes=(note,) if note else (),
+    )
+
+
+def _read_corrupted(path: Path, corruption: str) -> Samples:
+    """All severities of one corruption, one after the other."""
+    wanted = (f"{corruption}.npy", "labels.npy")
+    files = read_files(path, lambda name: name.split("/")[-1] in wanted, limit=CORRUPTED_LIMIT)
+    arrays = {name.split("/")[-1]: _array(path, name, content) for name, content in files}
+    if missing := [name for name in wanted if name not in arrays]:
+        there = {name.split("/")[-1] for name in list_files(path, limit=CORRUPTED_LIMIT) if name.endswith(".npy")}
+        names = ", ".join(sorted(there - {"labels.npy"}))
+        raise ValueError(f"{path}: there is no {' and no '.join(missing)} in it; there is {names or 'nothing'}")
+    images, labels = (arrays[name] for name in wanted)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not np.isin(labels, np.arange(10)).all():
+        raise ValueError(f"{path}: labels.npy must be a list of integers from 0 to 9")
+    if images.dtype != np.uint8 or images.shape != (len(labels), 32, 32, 3) or len(labels) % NUM_SEVERITIES:
+        raise ValueError(
+            f"{path}: {wanted[0]} must be bytes, N x 32 x 32 x 3, of {NUM_SEVERITIES} equal severities, with as many "
+            f"labels; got {images.dtype} {images.shape} and {labels.shape}"
+        )
+    return Samples(
+        inputs=torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))),
+        target=torch.from_numpy(labels.astype(np.int64)),
+        class_names=OFFICIAL["cifar10"].class_names,
+        num_train=0,
+    )
+
+
+def _array(path: Path, name: str, content: bytes) -> npt.NDArray[Any]:
+    try:
+        return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)  # unlike np.load only .npy
+    except (ValueError, EOFError, OSError, MemoryError, OverflowError) as error:
+        raise ValueError(f"{path}: {name}: is no array that can be read: {error}") from error
+
+
+def _check_severity(severity: int) -> None:
+    if type(severity) is not int or not 1 <= severity <= NUM_SEVERITIES:
+        raise ValueError(f"severity must be an integer from 1 to {NUM_SEVERITIES}, got {severity!r}")

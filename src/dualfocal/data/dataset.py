@@ -27,24 +27,28 @@ class DataSet:
     >>> inputs, target = data.batch(data.splits["train"][:32])
     >>> inputs.shape, inputs.dtype, target.shape
     (torch.Size([32, 1, 8, 8]), torch.float32, torch.Size([32]))
+
+    Args:
+        name: of the data set.
+        class_names: in the order of their indices.
+        inputs: as they are stored: uint8 images (N, C, H, W), int32 words (N, L), or floats (N, ...).
+        target: class indices, int64 (N,).
+        splits: part -> places in ``inputs``, int64. Parts are "train", "val", "test" and, if asked for, "val2".
+        encoder: from stored inputs to what a model takes: normalised images, embedded words.
+        test_encoder: another one for the test part, where a published table had that.
+        augment: how training images are varied, if they are.
+        notes: what a reader of the results should know of the data.
     """
 
     name: str
     class_names: tuple[str, ...]
     inputs: Tensor
-    """As they are stored: uint8 images (N, C, H, W), int32 words (N, L), or floats (N, ...)."""
     target: Tensor
-    """Class indices, int64 (N,)."""
     splits: Mapping[str, Tensor]
-    """Part -> places in ``inputs``, int64. Parts are "train", "val", "test" and, if asked for, "val2"."""
     encoder: nn.Module = field(default_factory=nn.Identity)
-    """From stored inputs to what a model takes: normalised images, embedded words."""
     test_encoder: nn.Module | None = None
-    """Another one for the test part, where a published table had that."""
     augment: CropFlip | None = None
-    """How training images are varied, if they are."""
     notes: tuple[str, ...] = ()
-    """What a reader of the results should know of the data."""
 
     def __post_init__(self) -> None:
         if self.target.dtype != torch.int64 or self.target.shape != self.inputs.shape[:1]:
@@ -63,10 +67,8 @@ class DataSet:
             if not isinstance(index, Tensor) or index.dtype != torch.int64 or index.ndim != 1:
                 raise ValueError(f"{self.name}: the {part} split must be an int64 tensor (n,) of places in the inputs")
         taken = torch.cat([torch.empty(0, dtype=torch.int64, device=self.target.device), *self.splits.values()])
-        if len(taken) and not 0 <= int(taken.min()) <= int(taken.max()) < len(self.inputs):
-            raise ValueError(f"{self.name}: splits must be of places from 0 to {len(self.inputs) - 1}")
-        if len(taken) and int(taken.bincount().max()) > 1:
-            raise ValueError(f"{self.name}: a sample must not be in two parts")
+        if len(taken) and not (taken.min() >= 0 and taken.max() < len(self.inputs) and taken.bincount().max() == 1):
+            raise ValueError(f"{self.name}: splits must be of places from 0 to {len(self.inputs) - 1}, each only once")
 
     @property
     def num_classes(self) -> int:
@@ -92,9 +94,8 @@ class DataSet:
 
     def draw(self, *, seed: int, epoch: int) -> Tensor | None:
         """How each sample is varied in one epoch, for :meth:`batch`, on the data's device; None: not at all."""
-        if self.augment is None:
-            return None
-        return self.augment.draw(len(self.inputs), seed=seed, epoch=epoch).to(self.inputs.device)
+        draws = None if self.augment is None else self.augment.draw(len(self.inputs), seed=seed, epoch=epoch)
+        return None if draws is None else draws.to(self.inputs.device)
 
     def batch(self, index: Tensor, draws: Tensor | None = None, *, part: str | None = None) -> tuple[Tensor, Tensor]:
         """Some samples: inputs as a model takes them, and labels.
@@ -136,12 +137,12 @@ class DataSet:
     def __str__(self) -> str:
         parts = ", ".join(f"{len(index):,} {part}" for part, index in self.splits.items())
         shape = " x ".join(map(str, self.inputs.shape[1:]))
-        kind = str(self.inputs.dtype).removeprefix("torch.")
-        return f"{self.name}: {parts}; {self.num_classes} classes; {shape} {kind}"
+        return (
+            f"{self.name}: {parts}; {self.num_classes} classes; {shape} {str(self.inputs.dtype).removeprefix('torch.')}"
+        )
 
 
-Size = int | float
-"""A number of samples, or a fraction of them."""
+Size = int | float  # a number of samples, or a fraction of them
 
 
 def shuffled(num_samples: int, seed: int) -> Tensor:
@@ -150,14 +151,9 @@ def shuffled(num_samples: int, seed: int) -> Tensor:
     >>> shuffled(50_000, seed=1)[:5].tolist()  # the first of CIFAR's published validation part
     [26247, 35067, 34590, 16668, 12196]
     """
-    check_seed(seed)
-    return torch.from_numpy(np.random.RandomState(seed).permutation(num_samples).astype(np.int64))
-
-
-def check_seed(seed: int) -> None:
-    """Raise a ValueError that names the rule."""
     if isinstance(seed, bool) or not (isinstance(seed, Integral) and 0 <= seed < 2**32):
         raise ValueError(f"split_seed must be an integer from 0 to 2^32 - 1, got {seed!r}")
+    return torch.from_numpy(np.random.RandomState(seed).permutation(num_samples).astype(np.int64))
 
 
 def random_split(num_train: int, *, val_size: Size, val2_size: Size = 0, seed: int) -> dict[str, Tensor]:
@@ -176,21 +172,16 @@ def last_of_each_class(target: Tensor, *, val_size: Size, val2_size: Size = 0) -
     A second validation part comes before the first, so that asking for one leaves the first as it was.
     """
     val, val2 = sizes(len(target), val_size=val_size, val2_size=val2_size)
-    classes = target.bincount().nonzero()[:, 0]
-    if val % len(classes) or val2 % len(classes):
+    counts = target.bincount()
+    classes = counts.nonzero()[:, 0]
+    (each, rest), (each2, rest2) = divmod(val, len(classes)), divmod(val2, len(classes))
+    if rest or rest2 or each + each2 >= counts[classes].min():
         raise ValueError(
-            f"val_size and val2_size must be multiples of the {len(classes)} classes, which give equally many; "
-            f"got {val} and {val2}"
+            f"val_size and val2_size must be multiples of the {len(classes)} classes, which give equally many, and "
+            f"leave some of each class to train: the smallest has {counts[classes].min()} samples; got {val} and {val2}"
         )
-    each, each2 = val // len(classes), val2 // len(classes)
-    splits = []  # train, val2, val of each class
-    for label in classes:
-        of_class = (target == label).nonzero()[:, 0]
-        if len(of_class) <= each + each2:
-            raise ValueError(
-                f"class {int(label)} has {len(of_class)} samples: {each + each2} to validate leave none to train"
-            )
-        splits.append(of_class.tensor_split([len(of_class) - each - each2, len(of_class) - each]))
+    places = [(target == label).nonzero()[:, 0] for label in classes]
+    splits = [of.tensor_split([len(of) - each - each2, len(of) - each]) for of in places]
     train, second, first = map(torch.cat, zip(*splits, strict=True))
     return without_empty(train=train, val=first, val2=second)
 
@@ -201,8 +192,10 @@ def sizes(num_samples: int, *, val_size: Size, val2_size: Size) -> tuple[int, in
     if val2 and not val:
         raise ValueError(f"val2_size is of a second validation part: val_size must not be 0, got val2_size={val2_size}")
     if val + val2 >= num_samples:
-        asked = f"{val_size} and {val2_size}" if val2 else f"{val_size}"
-        raise ValueError(f"val_size must leave something of the {num_samples} training samples, got {asked}")
+        raise ValueError(
+            f"val_size and val2_size must leave something of the {num_samples} training samples, got {val_size} and "
+            f"{val2_size}"
+        )
     return val, val2
 
 

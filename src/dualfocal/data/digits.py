@@ -1,12 +1,21 @@
-"""scikit-learn's digits: the data set that is always there."""
+"""Digits: scikit-learn's, which are always there, and SVHN, cropped (Netzer et al., 2011), from ``.mat`` files."""
 
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from dualfocal.data.dataset import DataSet, Size, check_seed, random_split, sizes
-from dualfocal.data.transforms import Normalize
+from dualfocal.data._cache import Samples, decoded
+from dualfocal.data.dataset import DataSet, Size, random_split
+from dualfocal.data.places import Root, find
+from dualfocal.data.transforms import CropFlip, Normalize
 
 NUM_TRAIN = 800
 MAX_PIXEL = 16
+MAX_IMAGES = 1_000_000  # the largest of the official files has 531,131
+MEAN, STD = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
 
 
 def digits(
@@ -30,20 +39,18 @@ def digits(
 
     pixels, labels = load_digits(return_X_y=True)
     images, target = torch.tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8), torch.tensor(labels)
-    check_seed(split_seed)
+    parts = random_split(NUM_TRAIN, val_size=val_size, val2_size=val2_size, seed=split_seed)
+    if "val" not in parts:
+        parts = {"train": torch.arange(NUM_TRAIN)}
     rng = torch.Generator().manual_seed(split_seed)
     drawn = torch.randn(images.shape, generator=rng)  # always, so that the split does not depend on the noise
     if noise:
-        images = images / MAX_PIXEL
-        images += noise * drawn
+        images = images / MAX_PIXEL + noise * drawn
         encoder: torch.nn.Module = torch.nn.Identity()
     else:
         images = images.to(torch.uint8)
         encoder = Normalize(mean=(0.0,), std=(MAX_PIXEL / 255,))
     development, test = torch.randperm(len(images), generator=rng).tensor_split([NUM_TRAIN])
-    parts = {"train": torch.arange(NUM_TRAIN)}
-    if any(sizes(NUM_TRAIN, val_size=val_size, val2_size=val2_size)):
-        parts = random_split(NUM_TRAIN, val_size=val_size, val2_size=val2_size, seed=split_seed)
     return DataSet(
         name="digits",
         class_names=tuple(map(str, range(10))),
@@ -52,3 +59,64 @@ def digits(
         splits={**{part: development[index] for part, index in parts.items()}, "test": test},
         encoder=encoder,
     )
+
+
+def svhn(
+    root: Root = None, *, val_size: Size = 5_000, val2_size: Size = 0, split_seed: int = 1, only_test: bool = False
+) -> DataSet:
+    """73,257 + 26,032 house numbers of 32 x 32 pixels.
+
+    To a model of CIFAR-10 its test part is foreign; encode it with that data set's ``encoder``, as published.
+
+    Args:
+        root: see :func:`~dualfocal.data.cifar.cifar10`.
+        val_size: see :func:`~dualfocal.data.cifar.cifar10`; no published split is known.
+        val2_size: see :func:`~dualfocal.data.cifar.cifar10`.
+        split_seed: see :func:`~dualfocal.data.cifar.cifar10`.
+        only_test: read and need the test file only.
+    """
+    files = [find("svhn", root, file) for file in ("train_32x32.mat", "test_32x32.mat")[only_test:]]
+    samples = decoded("svhn", root, files, partial(_read, files), options={"only_test": only_test})
+    splits = (
+        {} if only_test else random_split(samples.num_train, val_size=val_size, val2_size=val2_size, seed=split_seed)
+    )
+    return DataSet(
+        name="svhn",
+        class_names=samples.class_names,
+        inputs=samples.inputs,
+        target=samples.target,
+        splits={**splits, "test": torch.arange(samples.num_train, len(samples.target))},
+        encoder=Normalize(MEAN, STD),
+        augment=CropFlip(padding=4, flip=False),  # a mirrored 2 is no 2
+    )
+
+
+def _read(files: list[Path]) -> Samples:
+    """The last file is the test part."""
+    images, labels = zip(*map(_read_part, files), strict=True)
+    return Samples(
+        inputs=torch.from_numpy(np.concatenate(images)),
+        target=torch.from_numpy(np.concatenate(labels)),
+        class_names=tuple(map(str, range(10))),
+        num_train=sum(len(of) for of in labels[:-1]),
+    )
+
+
+def _read_part(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    import scipy.io
+
+    try:
+        shapes = {name: shape for name, shape, _ in scipy.io.whosmat(path)}
+        if shapes["X"][:3] != (32, 32, 3) or shapes["X"][-1] > MAX_IMAGES:
+            raise ValueError(f"X must be 32 x 32 x 3 x N, N at most {MAX_IMAGES:,}, is {shapes['X']}")
+        found = scipy.io.loadmat(path, variable_names=("X", "y"))
+        images, labels = found["X"], found["y"].reshape(-1)
+    except Exception as error:  # whatever a damaged file makes scipy raise
+        if isinstance(error, OSError) and error.filename is not None:  # it could not be opened
+            raise
+        raise ValueError(f"{path}: is damaged, or no .mat file of SVHN: {error}") from error
+    if images.dtype != np.uint8 or images.shape != (32, 32, 3, len(labels)):
+        raise ValueError(f"{path}: X must be bytes, 32 x 32 x 3 x {len(labels)}, got {images.dtype} {images.shape}")
+    if not np.isin(labels, np.arange(1, 11)).all():
+        raise ValueError(f"{path}: y must be from 1 to 10, which stands for 0")
+    return np.ascontiguousarray(images.transpose(3, 2, 0, 1)), labels.astype(np.int64) % 10

@@ -19,8 +19,7 @@ from dualfocal.data.sources import Source, get_official
 if TYPE_CHECKING:
     import requests
 
-Progress = Callable[[int], object]
-"""Called with the number of bytes that are on disk."""
+Progress = Callable[[int], object]  # called with the number of bytes that are on disk
 
 CONNECT_SECONDS = 15.0  # for a server to take the call
 READ_SECONDS = 60.0  # between two pieces of its answer
@@ -90,12 +89,9 @@ def fetch_data(name: str, root: Root = None, *, progress: Callable[[str, int], o
         return []
     if not official.sources:
         raise ValueError(f"{name}: there is nothing to download: {official.by_hand}")
-    paths = []
-    for source in official.sources:
-        there = look_for(name, root, source.file)
-        folder = data_root(root) / name if there is None else there.parent
-        paths.append(fetch(source, folder, progress=progress and partial(progress, source.file)))
-    return paths
+    folder = data_root(root) / name
+    places = [(source, look_for(name, root, source.file) or folder / source.file) for source in official.sources]
+    return [fetch(source, path.parent, progress=progress and partial(progress, path.name)) for source, path in places]
 
 
 def checksum_of(path: Path, like: str) -> str:
@@ -143,51 +139,47 @@ def _fetch_from_any(source: Source, path: Path, progress: Progress) -> None:
         else:
             part.replace(path)
             return
-    message = f"{source.file}: cannot be downloaded: {'; '.join(failures)}"
     if there := _size(part):
-        message += f"; {there:,} of {source.size:,} bytes are there; running the same command again goes on from there"
-    raise ConnectionError(message)
+        failures.append(
+            f"{there:,} of {source.size:,} bytes are there; running the same command again goes on from there"
+        )
+    raise ConnectionError(f"{source.file}: cannot be downloaded: {'; '.join(failures)}")
 
 
 def _fetch_from(url: str, source: Source, part: Path, progress: Progress) -> None:
     """Download until ``part`` is the official file."""
-    import requests
-
-    in_vain = 0
-    last = False
-    with requests.Session() as session:
-        while True:
-            before = _size(part)
-            try:
-                _request_rest(session, url, source.size, part, progress)
-            except _BrokenError:
-                in_vain = 0 if _size(part) > before else in_vain + 1
-                if in_vain >= TRIES:
-                    raise
-                time.sleep(BACK_OFF * 2**in_vain)
-                continue
-            if (checksum := checksum_of(part, like=source.checksum)) == source.checksum:
-                return
-            part.unlink()
-            if last or not before:
-                raise _FailedError(f"sends a file whose checksum is {checksum} instead of {source.checksum}; deleted")
-            last = True  # the pieces may be of two files: once more, from nothing
+    in_vain, last = 0, False
+    while True:
+        before = _size(part)
+        try:
+            _request_rest(url, source.size, part, progress)
+        except _BrokenError:
+            in_vain = 0 if _size(part) > before else in_vain + 1
+            if in_vain >= TRIES:
+                raise
+            time.sleep(BACK_OFF * 2**in_vain)
+            continue
+        if (checksum := checksum_of(part, like=source.checksum)) == source.checksum:
+            return
+        part.unlink()
+        if last or not before:
+            raise _FailedError(f"sends a file whose checksum is {checksum} instead of {source.checksum}; deleted")
+        last = True  # the pieces may be of two files: once more, from nothing
 
 
-def _request_rest(session: "requests.Session", url: str, size: int, part: Path, progress: Progress) -> None:
+def _request_rest(url: str, size: int, part: Path, progress: Progress) -> None:
     """Request once what ``part`` lacks."""
-    from requests import RequestException
+    import requests
     from urllib3.exceptions import HTTPError
 
     there = _size(part)
     progress(there)
     if there >= size:
         return
-    headers = {"Accept-Encoding": "identity"}  # lengths and ranges are to mean bytes of the file
-    if there:
-        headers["Range"] = f"bytes={there}-"
+    # Lengths and ranges are to mean bytes of the file.
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={there}-"} if there else {})
     try:
-        with session.get(url, headers=headers, stream=True, timeout=(CONNECT_SECONDS, READ_SECONDS)) as response:
+        with requests.get(url, headers=headers, stream=True, timeout=(CONNECT_SECONDS, READ_SECONDS)) as response:
             there = _start(response, there, size, part)
             with part.open("ab" if there else "wb") as file:
                 # Not iter_content, which would unpack a .tar.gz that its server labels as gzip-encoded.
@@ -197,7 +189,7 @@ def _request_rest(session: "requests.Session", url: str, size: int, part: Path, 
                     progress(there)
                     if there > size:  # an endless answer; its checksum will be wrong
                         return
-    except (RequestException, HTTPError) as error:  # not OSError: a full disk is no matter of the URL
+    except (requests.RequestException, HTTPError) as error:  # not OSError: a full disk is no matter of the URL
         raise _BrokenError(f"{_cause(error)}, after {there:,} of {size:,} bytes") from error
     if there < size:
         raise _BrokenError(f"the answer ended after {there:,} of {size:,} bytes")

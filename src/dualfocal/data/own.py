@@ -16,14 +16,13 @@ from dualfocal._checks import check_choice
 from dualfocal.data._cache import Samples, decoded
 from dualfocal.data._images import MODES, Progress, decode_images
 from dualfocal.data._tree import list_files
-from dualfocal.data.dataset import DataSet, Size, as_count, random_split, shuffled, sizes
+from dualfocal.data.dataset import DataSet, Size, as_count, random_split, shuffled, without_empty
 from dualfocal.data.places import Root
 from dualfocal.data.transforms import CropFlip, Normalize
 
 LIMIT = 2**40
 MAX_CLASSES = 100_000
 MAX_SIDE = 8_192
-LAYOUTS = ("NHWC", "NCHW", "NHW")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 PART_FOLDERS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 PART_ARRAYS = ("train", "val", "test")
@@ -61,8 +60,6 @@ def image_folder(
         progress: called with the share that has been decoded, the first time.
     """
     folder = Path(path)
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: there is no such folder")
     if channels not in MODES:
         raise ValueError(f"channels must be 1 or 3, got {channels!r}")
     if size is not None and not (isinstance(size, int) and 0 < size <= MAX_SIDE):
@@ -70,14 +67,24 @@ def image_folder(
     part_of, names, labels, class_names = _sort(folder)
 
     def decode() -> Samples:
-        square = None if size is None else (size, size)
         inputs = decode_images(
-            folder, names, channels=channels, size=square, limit=LIMIT, resize=size is not None, progress=progress
+            folder,
+            names,
+            channels=channels,
+            size=None if size is None else (size, size),
+            limit=LIMIT,
+            resize=size is not None,
+            progress=progress,
         )
         return Samples(inputs, torch.tensor(labels), class_names, num_train=0)
 
-    options = {"path": str(folder.absolute()), "size": size, "channels": channels}
-    samples = decoded("folder", root, [folder], decode, options=options)
+    samples = decoded(
+        "folder",
+        root,
+        [folder],
+        decode,
+        options={"path": str(folder.absolute()), "size": size, "channels": channels},
+    )
     splits = _split(part_of, val_size=val_size, val2_size=val2_size, test_size=test_size, seed=split_seed)
     return DataSet(
         name=folder.absolute().name,
@@ -120,40 +127,39 @@ def npz(
     """
     file = Path(path)
     arrays = _load(file)
-    if "x" in arrays and (others := [f"x_{part}" for part in PART_ARRAYS if f"x_{part}" in arrays]):
-        raise ValueError(f"{file}: has x and {', '.join(others)}: which is meant is not guessed")
-    found = ["x"] if "x" in arrays else [f"x_{part}" for part in PART_ARRAYS if f"x_{part}" in arrays]
-    if not found or found[0] not in ("x", "x_train"):
-        raise ValueError(f"{file}: must have arrays x_train and y_train, or x and y")
+    if layout is not None:
+        check_choice("layout", layout, ("NHWC", "NCHW", "NHW"))
+    found = [name for name in ("x", *(f"x_{part}" for part in PART_ARRAYS)) if name in arrays]
+    if found != ["x"] and found[:1] != ["x_train"]:
+        raise ValueError(
+            f"{file}: must have arrays x_train and y_train, and the like for val and test, or only x and y; "
+            f"has {', '.join(found) or 'none of them'}"
+        )
     inputs, target, part_of = [], [], []
     for name in found:
-        labels = "y" + name[1:]
-        if labels not in arrays:
-            raise ValueError(f"{file}: has {name}, but no {labels}")
         inputs.append(_as_inputs(file, name, arrays[name], layout))
-        target.append(_as_target(file, labels, arrays[labels], len(inputs[-1])))
-        part_of += [name[2:]] * len(inputs[-1])
+        target.append(_as_target(file, f"y{name[1:]}", arrays.get(f"y{name[1:]}"), len(inputs[-1])))
+        part_of += [name[2:] or "train"] * len(inputs[-1])
         if inputs[-1].shape[1:] != inputs[0].shape[1:] or inputs[-1].dtype != inputs[0].dtype:
             raise ValueError(f"{file}: {name} must be as {found[0]}: {tuple(inputs[0].shape[1:])} {inputs[0].dtype}")
-    samples, labels_ = torch.cat(inputs), torch.cat(target)
-    names = arrays.get("class_names", np.arange(int(labels_.max()) + 1))
+    samples, labels = torch.cat(inputs), torch.cat(target)
+    names = arrays.get("class_names", np.arange(int(labels.max()) + 1))
     splits = _split(part_of, val_size=val_size, val2_size=val2_size, test_size=test_size, seed=split_seed)
-    images = samples.dtype == torch.uint8
     if (padding or flip) and samples.ndim != 4:
         raise ValueError(f"padding and flip are for images, {file} has {samples.ndim - 1} dimensions for each sample")
     return DataSet(
         name=file.stem,
         class_names=tuple(names.reshape(-1).astype(str).tolist()),
         inputs=samples,
-        target=labels_,
+        target=labels,
         splits=splits,
-        encoder=_normalize_by(samples, splits["train"]) if images else nn.Identity(),
+        encoder=_normalize_by(samples, splits["train"]) if samples.dtype == torch.uint8 else nn.Identity(),
         augment=CropFlip(padding, flip=flip) if padding or flip else None,
     )
 
 
 def _sort(folder: Path) -> tuple[list[str], list[str], list[int], tuple[str, ...]]:
-    """Part ("" if there are no parts), name and label of each image, and the names of classes."""
+    """Part ("train" if there are no parts), name and label of each image, and the names of classes."""
     files = [name.split("/")[1:] for name in list_files(folder, limit=LIMIT) if name.lower().endswith(SUFFIXES)]
     files = [parts for parts in files if not parts[-1].startswith(".")]  # which some systems put beside each file
     deep = {parts[0] for parts in files if len(parts) > 2}
@@ -162,7 +168,7 @@ def _sort(folder: Path) -> tuple[list[str], list[str], list[int], tuple[str, ...
         if len(parts) < 2 + by_part or (by_part and parts[0] not in PART_FOLDERS):
             where = "train/CLASS, val/CLASS or test/CLASS" if by_part else "the folder of a class"
             raise ValueError(f"{folder}: images must lie in {where}, {'/'.join(parts)} does not")
-    images = [(PART_FOLDERS[parts[0]] if by_part else "", parts[by_part], parts) for parts in files]
+    images = [(PART_FOLDERS[parts[0]] if by_part else "train", parts[by_part], parts) for parts in files]
     class_names = sorted({label for _, label, _ in images})
     if len(class_names) < 2:
         raise ValueError(
@@ -172,44 +178,34 @@ def _sort(folder: Path) -> tuple[list[str], list[str], list[int], tuple[str, ...
     if by_part and (foreign := set(class_names) - {label for part, label, _ in images if part == "train"}):
         raise ValueError(f"{folder}: train must have every class, it has no {', '.join(sorted(foreign)[:5])}")
     number_of = {label: number for number, label in enumerate(class_names)}
-    top = folder.absolute().name
-    names = ["/".join([top, *parts]) for _, _, parts in images]
+    names = ["/".join([folder.absolute().name, *parts]) for _, _, parts in images]
     return [part for part, _, _ in images], names, [number_of[label] for _, label, _ in images], tuple(class_names)
 
 
 def _split(part_of: Sequence[str], *, val_size: Size, val2_size: Size, test_size: Size, seed: int) -> dict[str, Tensor]:
     """As the files say; what they leave open is drawn: first who tests, then who of the others validates."""
-    places = {
-        part: torch.tensor([i for i, of in enumerate(part_of) if of == part], dtype=torch.int64) for part in PART_ARRAYS
-    }
-    train = torch.tensor([i for i, of in enumerate(part_of) if of in ("", "train")], dtype=torch.int64)
-    given = {part: places[part] for part in ("val", "test") if len(places[part])}
-    if "test" not in given:
+    train, val, test = (torch.from_numpy(np.flatnonzero(np.array(part_of) == part)) for part in PART_ARRAYS)
+    if not len(test):
         count = as_count(test_size, len(train), "test_size")
         if count >= len(train):
             raise ValueError(f"test_size must leave something of the {len(train)} samples, got {test_size}")
         order = train[shuffled(len(train), seed)]
         train, test = order[count:].sort().values, order[:count]
-        if count:
-            given["test"] = test
-    if "val" in given and val2_size:
+    if len(val) and val2_size:
         raise ValueError("val2_size is for data without a validation part of its own")
-    if "val" in given or not any(sizes(len(train), val_size=val_size, val2_size=val2_size)):
-        return {"train": train, **given}
-    return {
-        part: train[of]
-        for part, of in random_split(len(train), val_size=val_size, val2_size=val2_size, seed=seed).items()
-    } | given
+    drawn = {} if len(val) else random_split(len(train), val_size=val_size, val2_size=val2_size, seed=seed)
+    if "val" not in drawn:
+        return without_empty(train=train, val=val, test=test)
+    return {part: train[of] for part, of in drawn.items()} | without_empty(test=test)
 
 
 def _normalize_by(images: Tensor, train: Tensor) -> Normalize:
     """Mean and std of the training images, channel by channel, from counts of the 256 values: exact and small."""
     values = torch.arange(256, dtype=torch.float64) / 255
     means, stds = [], []
-    for channel in range(images.shape[1]):
-        counts = torch.zeros(256, dtype=torch.float64)
-        for chunk in torch.split(train, 4096):
-            counts += images[chunk, channel].flatten().bincount(minlength=256)
+    for channel in images.unbind(1):
+        chunks = [channel[chunk].flatten().bincount(minlength=256) for chunk in torch.split(train, 4096)]
+        counts = torch.stack(chunks).sum(0).double()
         share = counts / counts.sum()
         mean = (share * values).sum()
         means.append(float(mean))
@@ -232,10 +228,6 @@ def _load(file: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _as_inputs(file: Path, name: str, array: npt.NDArray[Any], layout: str | None) -> Tensor:
-    if layout is not None:
-        check_choice("layout", layout, LAYOUTS)
-    if layout is not None and len(layout) != array.ndim:
-        raise ValueError(f"{file}: {name} is {array.shape}, its layout cannot be {layout}")
     if not array.size or array.ndim < 2 or array.dtype.kind not in "biuf":
         raise ValueError(f"{file}: {name} must be numbers, (N, ...), got {array.dtype} {array.shape}")
     images = array.dtype == np.uint8
@@ -243,8 +235,11 @@ def _as_inputs(file: Path, name: str, array: npt.NDArray[Any], layout: str | Non
         raise ValueError(
             f"{file}: {name} has bytes, so must be images, (N, H, W) or of four dimensions; got {array.shape}"
         )
-    if array.ndim == 4 and layout is None:
-        raise ValueError(f"{file}: {name} is {array.shape}: say whether its layout is NHWC or NCHW, it is not guessed")
+    if len(layout) != array.ndim if layout is not None else array.ndim == 4:
+        raise ValueError(
+            f"{file}: {name} is {array.shape}: say whether its layout is NHWC or NCHW (or NHW), it is not guessed; "
+            f"got {layout}"
+        )
     if not images:
         array = array.astype(np.float32)
         if not np.isfinite(array).all():
@@ -256,12 +251,12 @@ def _as_inputs(file: Path, name: str, array: npt.NDArray[Any], layout: str | Non
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def _as_target(file: Path, name: str, array: npt.NDArray[Any], count: int) -> Tensor:
-    labels = array.reshape(-1)
-    if labels.dtype.kind not in "iu" or len(labels) != count:
-        raise ValueError(f"{file}: {name} must be {count} class numbers from 0, got {array.dtype} {array.shape}")
-    if not 0 <= labels.min() <= labels.max() < MAX_CLASSES:
+def _as_target(file: Path, name: str, array: npt.NDArray[Any] | None, count: int) -> Tensor:
+    if array is None or array.dtype.kind not in "iu" or array.size != count:
+        got = "none" if array is None else f"{array.dtype} {array.shape}"
+        raise ValueError(f"{file}: {name} must be {count} class numbers from 0, got {got}")
+    if not 0 <= array.min() <= array.max() < MAX_CLASSES:
         raise ValueError(
-            f"{file}: {name} must be class numbers from 0 to {MAX_CLASSES - 1}, got {labels.min()} to {labels.max()}"
+            f"{file}: {name} must be class numbers from 0 to {MAX_CLASSES - 1}, got {array.min()} to {array.max()}"
         )
-    return torch.from_numpy(labels.astype(np.int64))
+    return torch.from_numpy(array.reshape(-1).astype(np.int64))

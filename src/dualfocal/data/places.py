@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from itertools import chain
 from pathlib import Path
 
 from dualfocal.data.sources import OFFICIAL, get_official
@@ -34,11 +35,8 @@ def cache_folder() -> Path:
 def look_for(name: str, root: Root, *files: str) -> Path | None:
     """The first of some files and folders that is there: in the root, in its folder ``name``, or the root itself."""
     top = data_root(root)
-    for file in files:
-        for place in (top / file, top / name / file, *([top] if top.absolute().name == file else [])):
-            if place.exists():
-                return place
-    return None
+    places = ((top / file, top / name / file, *([top] if top.absolute().name == file else [])) for file in files)
+    return next((place for place in chain.from_iterable(places) if place.exists()), None)
 
 
 def on_disk(name: str, root: Root = None) -> Path | None:
@@ -53,11 +51,12 @@ def on_disk(name: str, root: Root = None) -> Path | None:
 
 
 def find(name: str, root: Root, *files: str) -> Path:
-    """:func:`look_for`, and an error that says what to do.
+    """:func:`look_for`, by default for the official layouts, and an error that says what to do.
 
     Raises:
         DataNotFoundError: none of them is there.
     """
+    files = files or OFFICIAL[name].layouts
     found = look_for(name, root, *files)
     if found is None:
         official = OFFICIAL[name]

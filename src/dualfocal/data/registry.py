@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from dualfocal._checks import did_you_mean
-from dualfocal.data.cifar import cifar10, cifar100
-from dualfocal.data.corruptions import cifar10c
+from dualfocal.data.cifar import cifar10, cifar10c, cifar100
 from dualfocal.data.dataset import DataSet
-from dualfocal.data.digits import digits
+from dualfocal.data.digits import digits, svhn
 from dualfocal.data.newsgroups import newsgroups, newsgroups_by_date
 from dualfocal.data.own import image_folder, npz
 from dualfocal.data.places import Root
-from dualfocal.data.svhn import svhn
 from dualfocal.data.tiny_imagenet import tiny_imagenet
 
 DATASETS: dict[str, Callable[..., DataSet]] = {

@@ -8,38 +8,49 @@ from dualfocal._checks import did_you_mean
 
 @dataclass(frozen=True)
 class Source:
-    """An official file."""
+    """An official file.
+
+    Args:
+        file: its name, here and there.
+        urls: where to get it; tried in order.
+        checksum: ``md5:...`` or ``sha256:...``: the one its publisher states, or, where that states none, the one that
+            scikit-learn (20 Newsgroups), torchvision (SVHN) or TensorFlow Datasets (GloVe) downloads it with.
+        size: in bytes.
+    """
 
     file: str
-    """Its name, here and there."""
     urls: tuple[str, ...]
-    """Where to get it; tried in order."""
     checksum: str
-    """``md5:...`` or ``sha256:...``: the one its publisher states, or, where that states none, the one that
-    scikit-learn (20 Newsgroups), torchvision (SVHN) or TensorFlow Datasets (GloVe) downloads it with."""
     size: int
-    """In bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Official:
-    """A published data set."""
+    """A published data set.
+
+    Args:
+        about: what it holds, in a few words.
+        num_train: training samples.
+        num_test: test samples.
+        num_classes: 0 for word vectors.
+        layouts: files or folders in which it comes; one of them is enough.
+        parts: unless it comes in parts: then all are needed.
+        class_names: where they are published.
+        sources: what to download; none where no checksum is known to check it with.
+        checksums: of single files in the folders.
+        by_hand: what to do where there is nothing to download.
+    """
 
     about: str
     num_train: int
     num_test: int
     num_classes: int
     layouts: tuple[str, ...]
-    """Files or folders in which it comes. One of them is enough."""
     parts: bool = False
-    """Unless it comes in parts: then all are needed."""
     class_names: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ()
-    """What to download; none where no checksum is known to check it with."""
     checksums: Mapping[str, str] = field(default_factory=dict)
-    """Of single files in the folders."""
     by_hand: str = ""
-    """What to do where there is nothing to download."""
 
 
 # The page of the CIFAR data sets has moved; both places are tried.

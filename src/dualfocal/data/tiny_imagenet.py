@@ -11,11 +11,11 @@ from dualfocal.data._images import Progress, decode_images
 from dualfocal.data._tree import list_files, read_files
 from dualfocal.data.dataset import DataSet, Size, last_of_each_class
 from dualfocal.data.places import Root, find
-from dualfocal.data.sources import OFFICIAL
 from dualfocal.data.transforms import IMAGENET_MEAN, IMAGENET_STD, CropFlip, Normalize
 
 LIMIT = 2_000_000_000  # the zip has 0.25 GB
-SIDE = 64
+# Part, class, file, number; files that begin with a dot are what some systems put beside each file.
+IMAGE = re.compile(r"[^/]+/(train|val)/([^/]+)/(?:.+/)?((?!\.)[^/]*_(\d+)\.JPEG)")
 
 
 def tiny_imagenet(
@@ -32,16 +32,15 @@ def tiny_imagenet(
         val2_size: how many more make a second validation part.
         progress: called with the share that has been decoded, the first time.
     """
-    path = find("tiny_imagenet", root, *OFFICIAL["tiny_imagenet"].layouts)
+    path = find("tiny_imagenet", root)
     samples = decoded("tiny_imagenet", root, [path], partial(_read, path, progress))
-    of_train = samples.target[: samples.num_train]
     return DataSet(
         name="tiny_imagenet",
         class_names=samples.class_names,
         inputs=samples.inputs,
         target=samples.target,
         splits={
-            **last_of_each_class(of_train, val_size=val_size, val2_size=val2_size),
+            **last_of_each_class(samples.target[: samples.num_train], val_size=val_size, val2_size=val2_size),
             "test": torch.arange(samples.num_train, len(samples.target)),
         },
         encoder=Normalize(IMAGENET_MEAN, IMAGENET_STD),
@@ -56,18 +55,13 @@ def _read(path: Path, progress: Progress | None) -> Samples:
     annotated = dict(line.split("\t")[:2] for line in texts.get(table, "").splitlines() if "\t" in line)
     train: list[tuple[str, int, str]] = []  # class, number, name
     test: list[tuple[str, int, str]] = []
-    for name in list_files(path, limit=LIMIT):
-        parts = name.split("/")[1:]
-        number = re.search(r"_(\d+)\.JPEG$", name)
-        if number is None or len(parts) < 3 or parts[-1].startswith("."):  # which some systems put beside each file
-            continue
-        if parts[0] == "train":
-            train.append((parts[1], int(number[1]), name))
-        elif parts[0] == "val":
-            label = annotated.get(parts[-1]) if parts[1] == "images" else parts[1]
-            if label is None:
-                raise ValueError(f"{path}: {table} does not name the class of {parts[-1]}")
-            test.append((label, int(number[1]), name))
+    for part, label, file, number, name in (
+        (*found.groups(), found[0]) for found in map(IMAGE.fullmatch, list_files(path, limit=LIMIT)) if found
+    ):
+        if part == "val" and label == "images" and file not in annotated:
+            raise ValueError(f"{path}: {table} does not name the class of {file}")
+        of = annotated[file] if part == "val" and label == "images" else label
+        (train if part == "train" else test).append((of, int(number), name))
     if not train or not test:
         raise ValueError(f"{path}: there must be train/CLASS/images/*.JPEG and val/images/*.JPEG in it")
     if len({number for _, number, _ in test}) < len(test):
@@ -81,7 +75,7 @@ def _read(path: Path, progress: Progress | None) -> Samples:
     images = [*train, *test]
     return Samples(
         inputs=decode_images(
-            path, [name for _, _, name in images], channels=3, size=(SIDE, SIDE), limit=LIMIT, progress=progress
+            path, [name for _, _, name in images], channels=3, size=(64, 64), limit=LIMIT, progress=progress
         ),
         target=torch.tensor([number_of[label] for label, _, _ in images]),
         class_names=tuple(classes),

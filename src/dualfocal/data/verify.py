@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from dualfocal.data.dataset import DataSet
 from dualfocal.data.download import checksum_of
 from dualfocal.data.places import Root, find, look_for
 from dualfocal.data.registry import DATASETS, load_data
-from dualfocal.data.sources import Official, get_official
+from dualfocal.data.sources import get_official
 
 MAX_ROWS, COLUMNS = 20, 8  # of sample images: classes, and images of each
 
@@ -75,7 +74,7 @@ def verify_files(name: str, root: Root = None, *, reading: Callable[[str], objec
     known = {source.file: source.checksum for source in official.sources} | dict(official.checksums)
     places = {layout: look_for(name, root, layout) for layout in official.layouts}
     if official.layouts and not any(places.values()):
-        find(name, root, *official.layouts)
+        find(name, root)
     for layout, place in places.items():
         if place is None:
             if official.parts:
@@ -84,13 +83,19 @@ def verify_files(name: str, root: Root = None, *, reading: Callable[[str], objec
         files = [place]
         if place.is_dir():
             files = sorted(file for file in place.rglob("*") if file.name in known and file.is_file())
-            if missing := _missing(official, place, files):
+            binary = "bin" in place.name  # each version has files of its own
+            version = {of for of in official.checksums if not of.endswith("gz") and of.endswith(".bin") == binary}
+            if missing := sorted(version - {file.name for file in files}):
                 yield Check(str(place), False, f"{', '.join(missing)} missing")
             elif not files:
                 yield Check(str(place), None, "no checksums of single files are published")
         for file in files:
             reading(file.name)
-            yield _check(file, known.get(file.name))
+            if checksum := known.get(file.name):
+                right, kind = checksum_of(file, like=checksum) == checksum, checksum.split(":")[0]
+                yield Check(str(file), right, kind if right else f"{kind} differs from the official one")
+            else:
+                yield Check(str(file), None, "no checksum is published")
     for file in cached_files(name, root):
         reading(file.name)
         whole = is_whole(file)
@@ -103,12 +108,12 @@ def verify_content(data: DataSet, name: str) -> Check:
     num_test = len(data.splits["test"])
     num_train = sum(map(len, data.splits.values())) - num_test
     detail = f"{num_train:,} + {num_test:,} samples in {data.num_classes} classes"
-    if (num_train, num_test, data.num_classes) != (official.num_train, official.num_test, official.num_classes):
+    right = (num_train, num_test, data.num_classes) == (official.num_train, official.num_test, official.num_classes)
+    if not right:
         detail += f", officially {official.num_train:,} + {official.num_test:,} in {official.num_classes}"
-        return Check("content", False, detail)
-    if official.class_names and data.class_names != official.class_names:
-        return Check("content", False, f"classes are named {', '.join(data.class_names)}")
-    return Check("content", True, detail)
+    elif official.class_names and data.class_names != official.class_names:
+        right, detail = False, f"classes are named {', '.join(data.class_names)}"
+    return Check("content", right, detail)
 
 
 def sample_images(data: DataSet) -> tuple[dict[str, list[Tensor]], list[str]]:
@@ -121,18 +126,3 @@ def sample_images(data: DataSet) -> tuple[dict[str, list[Tensor]], list[str]]:
     if data.augment is not None and draws is not None:
         blocks["varied, as in training"] = [data.augment(data.inputs[index], draws[index]) for index in chosen]
     return blocks, [data.class_names[label] for label in classes]
-
-
-def _missing(official: Official, folder: Path, files: list[Path]) -> list[str]:
-    """Return which files with a checksum should be in this folder, of all that belong to its version, and are not."""
-    binary = "bin" in folder.name
-    version = {file for file in official.checksums if not file.endswith("gz") and file.endswith(".bin") == binary}
-    return sorted(version - {file.name for file in files})
-
-
-def _check(file: Path, checksum: str | None) -> Check:
-    if checksum is None:
-        return Check(str(file), None, "no checksum is published")
-    kind = checksum.split(":")[0]
-    right = checksum_of(file, like=checksum) == checksum
-    return Check(str(file), right, kind if right else f"{kind} differs from the official one")

@@ -144,11 +144,9 @@ class _BatchNormReLU(torch.autograd.Function):
         return out, out.detach()
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, more_dy: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Any, more_dy: Any) -> tuple[Tensor | None, ...]:  # one of the two may be None
         x, saved, out, weight, bias, residual = ctx.saved_tensors
-        if dy is None:
-            dy, more_dy = more_dy, None
-        assert dy is not None
+        dy, more_dy = (more_dy, None) if dy is None else (dy, more_dy)
         if torch.is_grad_enabled() or in_batched_backward(dy):
             dy = dy if more_dy is None else dy + more_dy
             return *_differentiable_gradient(dy, x, weight, bias, residual, ctx.eps, ctx.relu), *[None] * 4
@@ -199,13 +197,12 @@ def batch_norm_relu(
     so that offsets fit 32 bits; the tensors of channels are float32. May be captured in a CUDA graph.
     """
     channels = x.shape[1] if x.ndim == 4 else 0
-    if not (channels and x.dtype in DTYPES and _is_rows(x) and x.numel() < 2**31):
+    if not (channels and x.dtype in DTYPES and _is_rows(x) and 2 * channels <= x.numel() < 2**31):
         raise ValueError(
-            "x must be (N, C, H, W), dense in channels-last order, of dtype bfloat16, float16 or float32 and below "
-            f"2^31 elements, got {x.dtype} of shape {tuple(x.shape)} with strides {x.stride()}"
+            "x must be (N, C, H, W), dense in channels-last order, of dtype bfloat16, float16 or float32, with more "
+            "than 1 value per channel and below 2^31 elements, "
+            f"got {x.dtype} of shape {tuple(x.shape)} with strides {x.stride()}"
         )
-    if x.numel() < 2 * channels:
-        raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
     for name, value in {"weight": weight, "bias": bias, "mean": running.mean, "var": running.var}.items():
         if value.shape != (channels,) or value.dtype != torch.float32 or not value.is_contiguous():
             raise ValueError(
@@ -220,14 +217,10 @@ def batch_norm_relu(
 
 
 def batch_norm_of(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool) -> tuple[Tensor, Tensor]:
-    """``relu(bn(x) + residual)``, twice, where this ``applies``."""
-    assert bn.running_mean is not None
-    assert bn.running_var is not None
-    assert bn.momentum is not None
-    running = Running(bn.running_mean, bn.running_var, bn.num_batches_tracked)
-    return batch_norm_relu(
-        x, bn.weight, bn.bias, running, momentum=bn.momentum, eps=bn.eps, residual=residual, relu=relu
-    )
+    """``relu(bn(x) + residual)``, twice, where this ``applies``: there are running statistics and a momentum."""
+    running = Running(bn.running_mean, bn.running_var, bn.num_batches_tracked)  # type: ignore[arg-type]
+    momentum: Any = bn.momentum
+    return batch_norm_relu(x, bn.weight, bn.bias, running, momentum=momentum, eps=bn.eps, residual=residual, relu=relu)
 
 
 def applies(x: Tensor, bn: nn.Module) -> bool:
@@ -285,7 +278,11 @@ def _prepare(kernel: str, x: Tensor) -> tuple[int, int, Plan, tuple[int, int], d
     rows = x.numel() // channels
     plan = plan_for(kernel, rows, channels, x.element_size(), _num_sms(x.device))
     plan = plan._replace(splits=min(plan.splits, triton.cdiv(rows, plan.block_m)))
-    # Fused multiply-adds, said explicitly: the default differs between versions of triton.
-    options = {"num_warps": plan.num_warps, "enable_fp_fusion": True, "STAGES": plan.num_stages}
-    grid = triton.cdiv(channels, plan.block_c), plan.splits
-    return rows, channels, plan, grid, {"BLOCK_M": plan.block_m, "BLOCK_C": plan.block_c, **options}
+    options = {
+        "BLOCK_M": plan.block_m,
+        "BLOCK_C": plan.block_c,
+        "STAGES": plan.num_stages,
+        "num_warps": plan.num_warps,
+        "enable_fp_fusion": True,  # said explicitly: the default differs between versions of triton
+    }
+    return rows, channels, plan, (triton.cdiv(channels, plan.block_c), plan.splits), options

@@ -8,7 +8,6 @@ Outside ``_small``, row vectors are columns (M, 1), as gather, scatter and broad
 """
 
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -18,15 +17,15 @@ from torch import Tensor
 
 from dualfocal._tensors import compute_dtype, in_batched_backward
 from dualfocal.losses._common import Flat
-from dualfocal.losses._expression import Gamma, Schedule, expression, modulating_base, resolve
+from dualfocal.losses._expression import Gamma, Schedule, differentiable, modulating_base, resolve
 
 # Rows are taken together up to this many logits: about 1 MB of scratch, within a core's L2 cache.
 CHUNK = 2**18
 # Up to here calls cost more than arithmetic: numpy's are cheaper than torch's, and the gradient is made at once.
 SMALL = 2**13
 # Largest logit, the target's distance to it, exp(z - largest) summed over k != t, at t and at j, and the rival j.
-# Without a class below the target j is t and its exponential counts as 0; without a rival j is None.
-Columns = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]
+# Without a rival, or a class below the target, j is t and its exponential counts as 0.
+Columns = tuple[Tensor, ...]
 
 
 def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
@@ -36,7 +35,7 @@ def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
         return _small(flat, gamma, dual)
     if isinstance(gamma, Tensor) and gamma.ndim == 1:
         gamma = gamma[:, None]
-    z, target, keep = flat.logits.detach(), flat.target[:, None], flat.keep
+    z, target = flat.logits.detach(), flat.target[:, None]
     top, *columns, j = (_sweep_traced if compiling else _sweep_eager)(z, target, dual)
     if compiling or not on_cpu:
         gamma, loss, *grads = _row_terms(torch, gamma, *columns)
@@ -45,15 +44,12 @@ def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
         with np.errstate(all="ignore"):
             gamma, *terms = _row_terms(np, gamma, *(column.numpy() for column in columns))
         loss, *grads = map(torch.from_numpy, terms)
-    if keep is not None:  # nothing of an ignored row may reach the gradient, not even NaN
-        grads = [grad.masked_fill(~keep[:, None], 0.0) for grad in grads]
-    again = None
-    if compiling:  # zeros say it all, and a mask less to carry makes inductor's loops faster
-        keep = None
-    else:
-        again = _expression_of(flat, gamma.squeeze(-1) if isinstance(gamma, Tensor) else gamma, dual)
-    result: Tensor = _GradientFromRows.apply(flat.logits, loss, again, gamma, keep, target, j, top, *grads)  # type: ignore[no-untyped-call]
-    return result
+    if flat.keep is not None:  # nothing of an ignored row may reach the gradient, not even NaN
+        grads = [grad.masked_fill(~flat.keep[:, None], 0.0) for grad in grads]
+    # Compiled, zeros say it all, and a mask less to carry makes inductor's loops faster.
+    keep, again = (None, None) if compiling else (flat.keep, differentiable(flat, gamma, dual))
+    rows = (target, j if dual else None, top, *grads)
+    return tie(flat.logits, loss[:, 0], again, _gradient_of_rows, gamma, keep, *rows)
 
 
 def _row_terms(
@@ -86,20 +82,11 @@ def _row_terms(
     return gamma, factor * nll, c / total, (c + a) * p_j, -(c * q + a * p_j)
 
 
+@np.errstate(all="ignore")
 def _small(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
-    z, target = flat.z.detach().contiguous().numpy(), flat.target.numpy()
-    with np.errstate(all="ignore"):
-        gamma, loss, grads = _small_terms(z, target, gamma, dual)
-    loss, grads = torch.from_numpy(loss), torch.from_numpy(grads)
-    again = _expression_of(flat, gamma, dual)
-    result: Tensor = StoredGradient.apply(flat.logits, loss, grads, again, flat.target, gamma)  # type: ignore[no-untyped-call]
-    return result
-
-
-def _small_terms(z: np.ndarray, target: np.ndarray, gamma: Gamma | Schedule, dual: bool) -> tuple[Gamma, Any, Any]:
-    """Gamma, the loss of each row (M,) and its gradient (M, C)."""
+    z = flat.z.detach().contiguous().numpy()
     starts = np.arange(0, z.size, z.shape[1])
-    z_flat, at = z.reshape(-1), starts + target
+    z_flat, at = z.reshape(-1), starts + flat.target.numpy()
     z_t, top = z_flat[at], z_flat[starts + z.argmax(1)]
     e = np.exp(z - top[:, None])
     e_flat = e.reshape(-1)
@@ -113,83 +100,69 @@ def _small_terms(z: np.ndarray, target: np.ndarray, gamma: Gamma | Schedule, dua
     rest, e_j = np.add.reduce(e, 1), e_flat[at_rival]
     gamma, loss, scale, at_j, at_t = _row_terms(np, gamma, top - z_t, rest, e_t, e_j)
     e *= scale[:, None]
-    e_flat[at_rival] = at_j
-    e_flat[at] = at_t
-    return gamma, loss, e
+    e_flat[at_rival], e_flat[at] = at_j, at_t
+    again, grads = differentiable(flat, gamma, dual), torch.from_numpy(e)
+    return tie(flat.logits, torch.from_numpy(loss), again, stored_gradient, gamma, flat.target, grads)
 
 
-def _expression_of(flat: Flat, gamma: Gamma, dual: bool) -> Callable[[Tensor], Tensor]:
-    return partial(expression, target=flat.target, gamma=gamma, rival="next" if dual else None, keep=flat.keep)
-
-
-class StoredGradient(torch.autograd.Function):
-    """Ties a loss to its gradient, which is computed already.
-
-    ``again`` is the loss as a function of the logits. It depends on target and gamma: they are saved, so that torch
-    raises an error if one of them is changed in place.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        logits: Tensor,
-        loss: Tensor,
-        grads: Tensor,
-        again: Callable[[Tensor], Tensor],
-        target: Tensor,
-        gamma: object,
-    ) -> Tensor:
-        ctx.again = again
-        ctx.save_for_backward(logits, grads, target, gamma if isinstance(gamma, Tensor) else None)
-        return loss.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        logits, grads, *_ = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            d_logits = _differentiable_gradient(ctx.again, logits, grad)
-        else:
-            d_logits = (grads * grad[:, None]).to(logits.dtype)
-        return d_logits, *[None] * 5
-
-
-class _GradientFromRows(torch.autograd.Function):
-    """Ties a loss to row terms, from which the backward writes the gradient.
-
-    The gradient of a row is scale * exp(z - top), but at_j at the rival and at_t at the target.
-    """
-
+class _Tied(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
         logits: Tensor,
         loss: Tensor,
         again: Callable[[Tensor], Tensor] | None,
-        gamma: Gamma,
-        keep: Tensor | None,
-        *rows: Tensor | None,
+        gradient: Callable[..., Tensor],
+        gamma: Gamma | Schedule,
+        *saved: Tensor | None,
     ) -> Tensor:
-        ctx.again = again
-        ctx.save_for_backward(logits, gamma if isinstance(gamma, Tensor) else None, keep, *rows)
-        return loss[:, 0].clone()
+        ctx.again, ctx.gradient = again, gradient
+        ctx.save_for_backward(logits, gamma if isinstance(gamma, Tensor) else None, *saved)
+        return loss.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        logits, _, keep, target, j, top, *terms = ctx.saved_tensors
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            d_logits = _differentiable_gradient(ctx.again, logits, grad)
+        logits, _, *saved = ctx.saved_tensors
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph=True
+            (d_logits,) = torch.autograd.grad(ctx.again(logits), logits, grad, create_graph=True)
         else:
-            terms = [term * grad[:, None] for term in terms]
-            if torch.compiler.is_compiling() or in_batched_backward(grad):
-                d_logits = _gradient_traced(logits, target, j, top, *terms)
-            else:
-                d_logits = _gradient_eager(logits, keep, target, j, top, *terms)
-        return d_logits, *[None] * 10
+            d_logits = ctx.gradient(grad, logits, *saved)
+        return d_logits, *[None] * (4 + len(saved))
 
 
-def _differentiable_gradient(again: Callable[[Tensor], Tensor], logits: Tensor, grad: Tensor) -> Tensor:
-    """The same gradient through autograd, so that ``create_graph=True`` can differentiate it again."""
-    return torch.autograd.grad(again(logits), logits, grad, create_graph=True)[0]
+# Ties a loss to its gradient, which is ``gradient(d_loss, logits, *saved)``. ``again`` is the loss as a differentiable
+# function of the logits, for a second derivative. It depends on gamma and the target: they are saved, so that torch
+# raises an error if one of them is changed in place.
+tie: Callable[..., Tensor] = _Tied.apply
+
+
+def stored_gradient(grad: Tensor, logits: Tensor, target: Tensor, grads: Tensor) -> Tensor:
+    """The gradient where it is computed already."""
+    return (grads * grad[:, None]).to(logits.dtype)
+
+
+def _gradient_of_rows(
+    grad: Tensor, z: Tensor, keep: Tensor | None, target: Tensor, j: Tensor | None, top: Tensor, *terms: Tensor
+) -> Tensor:
+    """The gradient of a row: scale * exp(z - top), but at_j at the rival and at_t at the target."""
+    scale, at_j, at_t = (term * grad[:, None] for term in terms)
+    if torch.compiler.is_compiling() or in_batched_backward(grad):
+        return _gradient_traced(z, target, target if j is None else j, top, scale, at_j, at_t)
+    step = rows_a_chunk(z)
+    if len(z) <= step:
+        d_z = torch.sub(z, top).exp_().mul_(scale).to(z.dtype)
+    else:
+        d_z = torch.empty(z.shape, dtype=z.dtype, device=z.device)
+        for i in range(0, len(z), step):
+            chunk = slice(i, i + step)
+            out = d_z[chunk] if z.dtype == top.dtype else None
+            part = torch.sub(z[chunk], top[chunk], out=out).exp_().mul_(scale[chunk])
+            if out is None:
+                d_z[chunk] = part
+    if j is not None:
+        d_z.scatter_(1, j, at_j.to(z.dtype))
+    d_z.scatter_(1, target, at_t.to(z.dtype))  # last: j may be t
+    return d_z if keep is None else d_z.masked_fill_(~keep[:, None], 0.0)
 
 
 def rows_a_chunk(z: Tensor) -> int:
@@ -200,19 +173,16 @@ def rows_a_chunk(z: Tensor) -> int:
 def _sweep_eager(z: Tensor, target: Tensor, dual: bool) -> Columns:
     step = rows_a_chunk(z)
     work = torch.empty((min(step, len(z)), z.shape[1]), dtype=compute_dtype(z), device=z.device)
-    if len(z) <= step:
-        return _sweep_chunk(z, target, dual, work)
-    parts = [_sweep_chunk(z[i : i + step], target[i : i + step], dual, work) for i in range(0, len(z), step)]
-    *columns, j = zip(*parts, strict=True)
-    top, distance, rest, e_t, e_j = map(torch.cat, columns)
-    return top, distance, rest, e_t, e_j, torch.cat(j) if dual else None
+    starts = range(0, max(len(z), 1), step)
+    parts = [_sweep_chunk(z[i : i + step], target[i : i + step], dual, work) for i in starts]
+    return parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
 
 
 def _sweep_chunk(z: Tensor, target: Tensor, dual: bool, work: Tensor) -> Columns:
     z, work = z.to(work.dtype), work[: len(z)]
     z_t = z.gather(1, target)
     top = z.amax(1, keepdim=True)
-    j = None
+    j = target
     if dual:
         # z where z < z_t, about -huge elsewhere. Arithmetic is vectorised where masks are not, and the sign of a
         # difference is exact; sign + 1 is 0, 1 or 2.
@@ -227,36 +197,7 @@ def _sweep_chunk(z: Tensor, target: Tensor, dual: bool, work: Tensor) -> Columns
     torch.sub(z, top, out=work).exp_()
     e_t = work.gather(1, target)
     rest = work.scatter_(1, target, 0.0).sum(1, keepdim=True)
-    e_j = torch.zeros_like(e_t) if j is None else work.gather(1, j)
-    return top, top - z_t, rest, e_t, e_j, j
-
-
-def _gradient_eager(
-    z: Tensor,
-    keep: Tensor | None,
-    target: Tensor,
-    j: Tensor | None,
-    top: Tensor,
-    scale: Tensor,
-    at_j: Tensor,
-    at_t: Tensor,
-) -> Tensor:
-    step = rows_a_chunk(z)
-    if len(z) <= step:
-        grad = torch.sub(z, top).exp_().mul_(scale)
-        grad = grad if grad.dtype == z.dtype else grad.to(z.dtype)
-    else:
-        grad = torch.empty(z.shape, dtype=z.dtype, device=z.device)
-        for i in range(0, len(z), step):
-            chunk = slice(i, i + step)
-            part = grad[chunk] if z.dtype == top.dtype else torch.empty(grad[chunk].shape, dtype=top.dtype)
-            torch.sub(z[chunk], top[chunk], out=part).exp_().mul_(scale[chunk])
-            if z.dtype != top.dtype:
-                grad[chunk] = part
-    if j is not None:
-        grad.scatter_(1, j, at_j.to(grad.dtype))
-    grad.scatter_(1, target, at_t.to(grad.dtype))  # last: j may be t where nothing is below
-    return grad if keep is None else grad.masked_fill_(~keep[:, None], 0.0)
+    return top, top - z_t, rest, e_t, work.gather(1, j), j
 
 
 def _sweep_traced(z: Tensor, target: Tensor, dual: bool) -> Columns:
@@ -268,21 +209,19 @@ def _sweep_traced(z: Tensor, target: Tensor, dual: bool) -> Columns:
     e_t = (z_t - top).exp()
     rest = torch.where(number == target.to(z.dtype), 0.0, (z - top).exp()).sum(1, keepdim=True)
     if not dual:
-        return top, top - z_t, rest, e_t, torch.zeros_like(e_t), None
+        return top, top - z_t, rest, e_t, torch.zeros_like(e_t), target.to(z.dtype)
     z_j = torch.where(z < z_t, z, -torch.inf).amax(1, keepdim=True)
     j = torch.where(z == z_j, number, z.shape[1]).amin(1, keepdim=True)
     return top, top - z_t, rest, e_t, (z_j - top).exp(), j
 
 
 def _gradient_traced(
-    z: Tensor, target: Tensor, j: Tensor | None, top: Tensor, scale: Tensor, at_j: Tensor, at_t: Tensor
+    z: Tensor, target: Tensor, j: Tensor, top: Tensor, scale: Tensor, at_j: Tensor, at_t: Tensor
 ) -> Tensor:
     number = _class_numbers(z.shape[1], top)
     grad = torch.where(scale == 0, 0.0, (z.to(top.dtype) - top).exp() * scale)
-    if j is not None:
-        grad = torch.where(number == j, at_j, grad)
-    grad = torch.where(number == target.to(top.dtype), at_t, grad)
-    return grad.to(z.dtype)
+    grad = torch.where(number == j, at_j, grad)
+    return torch.where(number == target.to(top.dtype), at_t, grad).to(z.dtype)
 
 
 def _class_numbers(num_classes: int, like: Tensor) -> Tensor:

@@ -40,8 +40,7 @@ class Flat(NamedTuple):
     @property
     def mass(self) -> Tensor:
         """Target probability times class weight, (M, C): what each class's own loss counts."""
-        mass = self.target.to(compute_dtype(self.logits))
-        return mass if self.weight is None else mass * self.weight
+        return self.one_hot if self.weight is None else self.one_hot * self.weight
 
     @property
     def one_hot(self) -> Tensor:
@@ -93,34 +92,24 @@ def flatten(logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index:
         raise TypeError(f"logits and target must be tensors, got {type(logits).__name__} and {type(target).__name__}")
     if not isinstance(ignore_index, int):
         raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
-    if not logits.is_floating_point():
-        raise ValueError(f"logits must be floating point, got {logits.dtype}")
-    if logits.ndim == 0:
-        raise ValueError("logits must have shape (C,), (N, C) or (N, C, d1, ...), got a scalar")
     class_dim = min(logits.ndim - 1, 1)
+    if not logits.is_floating_point() or logits.ndim == 0 or logits.shape[class_dim] == 0:
+        raise ValueError(
+            "logits must be floating point of shape (C,), (N, C) or (N, C, d1, ...) with at least one class, "
+            f"got {logits.dtype} of shape {tuple(logits.shape)}"
+        )
     num_classes = logits.shape[class_dim]
-    if num_classes == 0:
-        raise ValueError(f"logits need at least one class, got shape {tuple(logits.shape)}")
     shape = logits.shape[:1] if logits.ndim == 2 else logits.shape[:class_dim] + logits.shape[class_dim + 1 :]
-
     soft = target.is_floating_point()
-    if soft and target.shape != logits.shape:
+    no_indices = target.dtype == torch.bool or target.is_complex()
+    if no_indices or target.shape != (logits.shape if soft else shape):
         raise ValueError(
-            f"floating-point targets are class probabilities and must have the shape of the logits "
-            f"{tuple(logits.shape)}, got {tuple(target.shape)}; class indices must be integers"
+            f"target must hold integer class indices of shape {tuple(shape)}, or class probabilities, floating point "
+            f"of shape {tuple(logits.shape)}; got {target.dtype} of shape {tuple(target.shape)}"
         )
-    if not soft and (target.dtype == torch.bool or target.is_complex()):
-        raise ValueError(f"target must hold integer class indices or probabilities, got {target.dtype}")
-    if not soft and target.shape != shape:
-        raise ValueError(
-            f"class indices for logits of shape {tuple(logits.shape)} must have shape {tuple(shape)}, "
-            f"got {tuple(target.shape)} (probabilities must be floating point)"
-        )
-    if weight is not None:
-        weight = _check_weight(weight, num_classes).to(compute_dtype(logits))
+    weight = None if weight is None else _check_weight(weight, num_classes).to(compute_dtype(logits))
 
-    keep = None
-    eager = is_concrete(logits)
+    keep, eager = None, is_concrete(logits)
     look = eager and target.is_cpu and type(target) is Tensor
     if logits.ndim != 2:
         logits = logits.movedim(class_dim, -1).reshape(-1, num_classes)
@@ -181,18 +170,14 @@ def check_gamma(gamma: float | Tensor, flat: Flat) -> float | Tensor:
     """
     if isinstance(gamma, Tensor) and gamma.ndim > 0:
         beside_logits = (*flat.shape[:1], 1, *flat.shape[1:])
-        if gamma.shape == beside_logits:
-            gamma = gamma.reshape(flat.shape)
-        elif gamma.shape != flat.shape:
+        could_be_weights = gamma.shape == flat.logits.shape[1:] and gamma.numel() > 1
+        if gamma.shape != beside_logits and (gamma.shape != flat.shape or could_be_weights):
             raise ValueError(
-                f"a gamma tensor must be a scalar or hold one value per target, shape {tuple(flat.shape)} or "
-                f"{beside_logits}, got shape {tuple(gamma.shape)}; {WEIGHT_HINT}"
+                f"a gamma tensor must be a scalar or hold one value per target, as shape {beside_logits} or, with "
+                f"more or fewer targets than classes, {tuple(flat.shape)}; got shape {tuple(gamma.shape)} for "
+                f"{flat.logits.shape[1]} classes; {WEIGHT_HINT}"
             )
-        elif gamma.shape == flat.logits.shape[1:] and gamma.numel() > 1:
-            raise ValueError(
-                f"gamma of shape {tuple(gamma.shape)} could be one value per target or per class, there are "
-                f"{len(gamma)} of both: {WEIGHT_HINT}, one gamma per target as shape {beside_logits}"
-            )
+        gamma = gamma.reshape(flat.shape)
     return check_gamma_values(gamma)
 
 
@@ -201,8 +186,7 @@ def check_gamma_values(gamma: float | Tensor) -> float | Tensor:
     if not isinstance(gamma, Tensor):
         check_number("gamma", gamma)
         return float(gamma)
-    if not gamma.is_floating_point():
-        gamma = gamma.float()
+    gamma = gamma if gamma.is_floating_point() else gamma.float()
     if may_look(gamma) and (i := first_true(~(gamma.isfinite() & (gamma >= 0)))) is not None:
         raise ValueError(f"gamma must be finite and at least 0, got {gamma.reshape(-1)[i].item()} at position {i}")
     return gamma
@@ -223,12 +207,9 @@ def _check_weight(weight: Tensor, num_classes: int) -> Tensor:
 
 def _all_in_range(target: Tensor, num_classes: int, ignore_index: int) -> bool:
     """Whether every row is plainly kept: the common case, decided without making a mask."""
-    if 0 <= ignore_index < num_classes:
-        return False
-    if target.numel() == 0:
-        return True
     # Read as unsigned, a negative index is a huge one: one reduction answers both questions.
-    return bool(np.maximum.reduce(target.numpy().view(np.uint64)) < num_classes)
+    within = np.maximum.reduce(target.numpy().view(np.uint64), initial=0) < num_classes
+    return bool(within) and not 0 <= ignore_index < num_classes
 
 
 def _check_probabilities(target: Tensor) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import Flat, as_computed
+from dualfocal.losses._common import Flat
 from dualfocal.losses.rival import rival_of_each_class, rival_of_target
 
 Gamma = float | Tensor
@@ -45,11 +45,16 @@ def modulating_base(xp: ModuleType, gamma: Any, p: Any, q: Any, p_j: Any) -> Any
     return xp.where(xp.signbit(gamma), 1 + p - p_j, q + p_j)
 
 
-def expression(
-    logits: Tensor, target: Tensor, gamma: Gamma | Schedule, rival: str | float | None, keep: Tensor | None
-) -> Tensor:
+def differentiable(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Callable[[Tensor], Tensor]:
+    """The loss of each row as a function of the logits, for any number of derivatives."""
+    gamma = gamma.squeeze(-1) if isinstance(gamma, Tensor) and gamma.ndim == 2 else gamma
+    loss = soft_expression if flat.soft else expression
+    return lambda logits: loss(flat._replace(logits=logits), gamma, "next" if dual else None)
+
+
+def expression(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None) -> Tensor:
     """The loss of each row, (M,), for class indices."""
-    z = as_computed(logits, keep)  # (M, C)
+    z, target = flat.z, flat.target  # (M, C), (M,)
     z_t = z.gather(1, target[:, None])  # (M, 1)
     top = z.detach().amax(1, keepdim=True)
     is_target = torch.arange(z.shape[1], device=z.device) == target[:, None]
@@ -57,14 +62,13 @@ def expression(
     e_t = (z_t - top).exp()
     total = rest + e_t
     nll = torch.log1p(rest + (e_t - 1)) + (top - z_t)
-    p_j = rival_of_target(z, z_t, top, total, rival, keep)
+    p_j = rival_of_target(z, z_t, top, total, rival, flat.keep)
     return _modulate(gamma, (e_t / total)[:, 0], (rest / total)[:, 0], p_j, nll[:, 0])
 
 
 def soft_expression(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None) -> Tensor:
     """The loss of each row, (M,), for class probabilities: every class in the target's place, by its mass."""
-    z = flat.z
-    mass = flat.mass
+    z, mass = flat.z, flat.mass
     top = z.detach().max(1, keepdim=True)
     e = (z - top.values).exp()
     total = e.sum(1, keepdim=True)

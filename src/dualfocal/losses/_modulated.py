@@ -43,7 +43,7 @@ def modulated_nll(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None
         return _soft(flat, gamma, rival, applies and not compiling)
     if applies:
         return closed_form(flat, gamma, rival is not None)
-    return expression(flat.logits, flat.target, gamma, rival, flat.keep)
+    return expression(flat, gamma, rival)
 
 
 def _soft(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None, closed_form_applies: bool) -> Tensor:

@@ -27,6 +27,13 @@ class ClassificationLoss(nn.Module):
 
     def set_options(self, **options: Any) -> None:
         """Store the options as attributes; a tensor that is not a parameter becomes a buffer."""
+        gamma = options.get("gamma", 0.0)
+        if isinstance(gamma, Tensor) and gamma.ndim > 0:
+            raise ValueError(
+                f"gamma of a module must be a number or a scalar tensor, got shape {tuple(gamma.shape)}; "
+                f"{WEIGHT_HINT}, and one gamma per target to the function"
+            )
+        check_gamma_values(gamma)
         self.options = tuple(options)
         for name, value in options.items():
             if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
@@ -42,20 +49,7 @@ class ClassificationLoss(nn.Module):
 
     def extra_repr(self) -> str:
         """Arguments as they were given; tensors by shape."""
-        shown = {name: getattr(self, name) for name in self.options}
-        for name, default in (("weight", None), ("ignore_index", -100), ("reduction", "mean")):
-            value = getattr(self, name)
-            if isinstance(value, Tensor) or value != default:
-                shown[name] = value
-        texts = {name: f"<tensor {tuple(v.shape)}>" if isinstance(v, Tensor) else repr(v) for name, v in shown.items()}
-        return ", ".join(f"{name}={text}" for name, text in texts.items())
-
-
-def check_module_gamma(gamma: float | Tensor) -> None:
-    """Raise a ValueError unless gamma is one number or a scalar tensor, finite and not negative."""
-    if isinstance(gamma, Tensor) and gamma.ndim > 0:
-        raise ValueError(
-            f"gamma of a module must be a number or a scalar tensor, got shape {tuple(gamma.shape)}; "
-            f"{WEIGHT_HINT}, and one gamma per target to the function"
-        )
-    check_gamma_values(gamma)
+        defaults = {"weight": "None", "ignore_index": "-100", "reduction": "'mean'"}
+        values = {name: getattr(self, name) for name in (*self.options, *defaults)}
+        texts = {name: f"<tensor {tuple(v.shape)}>" if isinstance(v, Tensor) else repr(v) for name, v in values.items()}
+        return ", ".join(f"{name}={text}" for name, text in texts.items() if text != defaults.get(name))

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualfocal._tensors import compute_dtype
-from dualfocal.losses._closed_form import StoredGradient, rows_a_chunk
+from dualfocal.losses._closed_form import rows_a_chunk, stored_gradient, tie
 from dualfocal.losses._common import Flat
-from dualfocal.losses._expression import Gamma, Schedule, modulating_base, resolve, soft_expression
+from dualfocal.losses._expression import Gamma, Schedule, differentiable, modulating_base, resolve
 from dualfocal.losses.rival import next_of_each_class
 
 
@@ -33,12 +33,7 @@ def soft_closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
             _chunk(here, g, dual, loss[part], grads[part] if with_grads else None)
     if not with_grads:
         return loss
-
-    def again(logits: Tensor) -> Tensor:
-        return soft_expression(flat._replace(logits=logits), gamma, "next" if dual else None)
-
-    result: Tensor = StoredGradient.apply(flat.logits, loss, grads, again, flat.target, gamma)  # type: ignore[no-untyped-call]
-    return result
+    return tie(flat.logits, loss, differentiable(flat, gamma, dual), stored_gradient, gamma, flat.target, grads)
 
 
 def _chunk(flat: Flat, gamma: Gamma | Schedule, dual: bool, loss: Tensor, grads: Tensor | None) -> None:

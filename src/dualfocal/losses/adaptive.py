@@ -16,8 +16,6 @@ from dualfocal.losses._modulated import modulated_nll
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.dual_focal import warn_of_two_classes
 
-VARIANTS = ("switch", "no_switch")
-
 
 def ada_focal_loss(
     logits: Tensor,
@@ -153,14 +151,9 @@ class AdaFocalLoss(ClassificationLoss):
         gamma = self.default_gamma if gamma is None else gamma
         check_number("gamma", gamma, 0.0, gamma_max)
         self.initial_gamma = float(gamma)
-        check_choice("variant", variant, VARIANTS)
-        self.num_bins = num_bins
-        self.rate = rate
-        self.gamma_min = gamma_min
-        self.gamma_max = gamma_max
-        self.switch = switch
-        self.variant = variant
-        self.frozen = frozen
+        check_choice("variant", variant, ("switch", "no_switch"))
+        self.num_bins, self.rate, self.variant, self.frozen = num_bins, rate, variant, frozen
+        self.gamma_min, self.gamma_max, self.switch = gamma_min, gamma_max, switch
         dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # never half, whatever the model is
         self.register_buffer("gamma", torch.full((num_bins,), self.initial_gamma, dtype=dtype))
         self.register_buffer("edges", torch.linspace(0, 1, num_bins + 1, dtype=dtype)[1:-1].contiguous())

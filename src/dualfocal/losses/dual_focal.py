@@ -1,6 +1,9 @@
 """The dual focal loss: Tao, Dong, Xu, ICML 2023, arXiv:2305.13665, Eq. 3."""
 
-import sys
+import functools
+import inspect
+import itertools
+import traceback
 import warnings
 
 import torch
@@ -9,10 +12,8 @@ from torch import Tensor
 from dualfocal._checks import check_choice
 from dualfocal.losses._common import Flat, check_gamma, flatten, reduce
 from dualfocal.losses._modulated import IMPLS, modulated_nll
-from dualfocal.losses._module import ClassificationLoss, check_module_gamma
+from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.rival import check_rival
-
-_warned_of_two_classes = False
 
 
 def dual_focal_loss(
@@ -100,28 +101,24 @@ class DualFocalLoss(ClassificationLoss):
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
         check_choice("impl", impl, IMPLS)
         check_rival(rival)
-        check_module_gamma(gamma)
         self.set_options(gamma=gamma, rival=rival, impl=impl)
         self.per_sample = not str(rival).startswith("batch_")
 
 
 def warn_of_two_classes(flat: Flat) -> None:
     """Say once why a dual focal loss makes little sense for two classes."""
-    global _warned_of_two_classes
-    if flat.logits.shape[1] != 2 or _warned_of_two_classes or torch.compiler.is_compiling():
-        return
+    if flat.logits.shape[1] == 2 and not torch.compiler.is_compiling():
+        _warn_once()
+
+
+@functools.cache  # an error is not cached: as such the warning comes again
+def _warn_once() -> None:
+    ours = ("dualfocal.losses", "torch.nn.modules")
+    frames = (frame for frame, _ in traceback.walk_stack(inspect.currentframe()))
+    inside = itertools.takewhile(lambda frame: frame.f_globals.get("__name__", "").startswith(ours), frames)
     warnings.warn(
         "dual focal loss with two classes: the runner-up is always 1 - p_k or nothing, so the loss jumps at p_k = 1/2 "
         "(gamma 5: 0.022 at 0.499, 0.684 at 0.501) and rewards predictions just below it. "
         "Consider focal_loss for binary problems.",
-        stacklevel=_level_of_caller(),
+        stacklevel=1 + len(list(inside)),  # the line that called the loss, or the Module of it
     )
-    _warned_of_two_classes = True  # not before: as an error it is to come again
-
-
-def _level_of_caller() -> int:
-    """For ``warnings.warn``: how far up the stack the line is that called the loss, or the Module of it."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith(("dualfocal.losses", "torch.nn.modules")):
-        level, frame = level + 1, frame.f_back
-    return level

@@ -8,7 +8,7 @@ from torch import Tensor
 from dualfocal._tensors import WEIGHT_HINT, check_number
 from dualfocal.losses._common import check_gamma, flatten, reduce
 from dualfocal.losses._modulated import modulated_nll
-from dualfocal.losses._module import ClassificationLoss, check_module_gamma
+from dualfocal.losses._module import ClassificationLoss
 
 
 def focal_loss(
@@ -128,7 +128,6 @@ class FocalLoss(ClassificationLoss):
         reduction: str = "mean",
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
-        check_module_gamma(gamma)
         self.set_options(gamma=gamma)
 
 
@@ -146,7 +145,6 @@ class InverseFocalLoss(ClassificationLoss):
         reduction: str = "mean",
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
-        check_module_gamma(gamma)
         self.set_options(gamma=gamma)
 
 
@@ -173,13 +171,12 @@ def _check_schedule(gammas: Sequence[float], thresholds: Sequence[float]) -> Non
     if not (isinstance(gammas, Sequence) and isinstance(thresholds, Sequence)):
         hint = f"; {WEIGHT_HINT}" if isinstance(gammas, Tensor) else ""
         raise TypeError(f"gammas and thresholds must be sequences of numbers, got {gammas!r} and {thresholds!r}{hint}")
-    if len(gammas) != len(thresholds) + 1:
-        raise ValueError(
-            f"{len(thresholds)} thresholds divide [0, 1] into {len(thresholds) + 1} parts, got {len(gammas)} gammas"
-        )
     for gamma in gammas:
         check_number("gamma", gamma)
     for threshold in thresholds:
         check_number("threshold", threshold, 0.0, 1.0)
-    if list(thresholds) != sorted(set(thresholds)):
-        raise ValueError(f"thresholds must increase, got {thresholds}")
+    if list(thresholds) != sorted(set(thresholds)) or len(gammas) != len(thresholds) + 1:
+        raise ValueError(
+            f"thresholds must increase and be one fewer than gammas, got {len(thresholds)} thresholds, {thresholds}, "
+            f"and {len(gammas)} gammas, {gammas}"
+        )

@@ -12,7 +12,6 @@ from dualfocal.losses.cross_entropy import cross_entropy_rows
 
 # The public code's search: logspace(-5, -1, 15) and five wide ones.
 BANDWIDTHS = (*(10 ** (-5 + 4 * i / 14) for i in range(15)), 0.2, 0.4, 0.6, 0.8, 1.0)
-_NEVER = -1e30  # log of "no kernel here": finite, so that gradients stay so
 
 
 def kde_xe_loss(
@@ -81,16 +80,13 @@ def kde_bandwidth(logits: Tensor, *, keep: Tensor | None = None, as_published: b
     0.0517...
     """
     log_p = _log_probabilities(as_computed(logits, keep))
-    best = log_p.new_full((), BANDWIDTHS[0])
-    most = torch.full_like(best, -torch.inf)
-    for bandwidth in BANDWIDTHS:
-        rows = log_dirichlet_kernels(log_p, bandwidth, keep=keep).logsumexp(1)
-        if as_published:
-            rows = rows - math.log(bandwidth)
-        likelihood = (rows if keep is None else torch.where(keep, rows, 0.0)).sum()
-        best = torch.where(likelihood > most, bandwidth, best)
-        most = torch.maximum(likelihood, most)
-    return best
+
+    def likelihood(bandwidth: float) -> Tensor:
+        rows = log_dirichlet_kernels(log_p, bandwidth, keep=keep).logsumexp(1) - as_published * math.log(bandwidth)
+        return (rows if keep is None else torch.where(keep, rows, 0.0)).sum()
+
+    best = torch.stack([likelihood(bandwidth) for bandwidth in BANDWIDTHS]).argmax(0, keepdim=True)
+    return torch.tensor(BANDWIDTHS, dtype=log_p.dtype, device=log_p.device).gather(0, best)[0]
 
 
 def _kde_error(flat: Flat, z: Tensor, bandwidth: float | Tensor, norm: float) -> Tensor:
@@ -99,8 +95,7 @@ def _kde_error(flat: Flat, z: Tensor, bandwidth: float | Tensor, norm: float) ->
     if flat.keep is None:
         return error.mean() if error.numel() > 1 else error.sum() * 0
     kept = flat.keep.sum()
-    total = torch.where(flat.keep, error, 0.0).sum()
-    return torch.where(kept > 1, total / kept.clamp_min(1), 0.0)
+    return torch.where(kept > 1, torch.where(flat.keep, error, 0.0).sum() / kept.clamp_min(1), 0.0)
 
 
 def _log_probabilities(z: Tensor) -> Tensor:
@@ -142,7 +137,7 @@ def log_dirichlet_kernels(
     nowhere = everyone[rows, None] == everyone
     if keep is not None:
         nowhere = nowhere | ~keep
-    return log_k.masked_fill(nowhere, _NEVER)
+    return log_k.masked_fill(nowhere, -1e30)  # about log 0, but finite, so that gradients stay so
 
 
 class KDEXELoss(ClassificationLoss):

@@ -9,8 +9,6 @@ from dualfocal.losses._common import Flat, flatten, reduce
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.cross_entropy import soft_nll
 
-SPREADS = ("others", "all")
-
 
 def label_smoothing_loss(
     logits: Tensor,
@@ -51,9 +49,8 @@ def label_smoothing_loss(
     everywhere = alpha / num_classes if spread == "all" or num_classes == 1 else alpha / (num_classes - 1)
     extra = 1 - alpha if spread == "all" or num_classes == 1 else 1 - alpha - everywhere  # on the target, besides
     if flat.soft or extra <= 0:  # not above 0 an impossible target would be inf - inf
-        smoothed = flat.one_hot * extra + everywhere
-        mass = smoothed if flat.weight is None else smoothed * flat.weight
-        rows = soft_nll(mass, flat.z).sum(1)
+        smoothed = flat._replace(target=flat.one_hot * extra + everywhere)
+        rows = soft_nll(smoothed.mass, flat.z).sum(1)
     else:
         rows = _smoothed_rows(flat, extra, everywhere)
     return reduce(rows, flat, reduction, weighted=True)
@@ -93,4 +90,4 @@ class LabelSmoothingLoss(ClassificationLoss):
 
 def _check(alpha: float, spread: str) -> None:
     check_number("alpha", alpha, 0.0, 1.0)
-    check_choice("spread", spread, SPREADS)
+    check_choice("spread", spread, ("others", "all"))

@@ -76,15 +76,14 @@ def _mmce(flat: Flat, z: Tensor, weighted: bool, as_published: bool, width: floa
     correct, wrong = correct * kept, (1 - correct) * kept
     m, n = correct.sum(), wrong.sum()
     under, over = correct * (1 - r), wrong * r
-    m2, n2, mn = m * m, n * n, m * n
-    tiny = torch.finfo(m.dtype).tiny
-    cc = pairs(under, under) / m2.clamp_min(tiny)
-    ii = pairs(over, over) / n2.clamp_min(tiny)
-    ci = pairs(under, over) / mn.clamp_min(tiny)
-    if as_published:
-        cc, ii, ci = cc / (m2 + 1e-5), ii / (n2 + 1e-5), ci / (mn + 1e-5)
-    square = (cc + ii - 2 * ci).clamp_min(0)  # a squared norm; rounding can make it negative
-    return torch.where(mn > 0, (square + 1e-10).sqrt(), 0.0)
+
+    def mean(left: Tensor, right: Tensor, count: Tensor) -> Tensor:
+        value = pairs(left, right) / count.clamp_min(torch.finfo(count.dtype).tiny)
+        return value / (count + 1e-5) if as_published else value
+
+    square = mean(under, under, m * m) + mean(over, over, n * n) - 2 * mean(under, over, m * n)
+    # A squared norm, which rounding can make negative.
+    return torch.where(m * n > 0, (square.clamp_min(0) + 1e-10).sqrt(), 0.0)
 
 
 class MMCELoss(ClassificationLoss):

@@ -13,7 +13,9 @@ from torch import Tensor
 from dualfocal._tensors import check_number
 from dualfocal.losses._common import may_look
 
-KINDS = ("next", "2nd", "3rd", "mean2", "mean3", "mean_all")
+# The slice of the classes below, largest first, that is averaged.
+PLACES = {"next": (0, 1), "2nd": (1, 2), "3rd": (2, 3), "mean2": (0, 2), "mean3": (0, 3)}
+KINDS = (*PLACES, "mean_all")
 NAMES = (*KINDS, *(f"batch_{kind}" for kind in KINDS))
 
 
@@ -42,7 +44,7 @@ def rival_of_target(
     z: Tensor, z_t: Tensor, top: Tensor, total: Tensor, rival: str | float | None, keep: Tensor | None
 ) -> Tensor:
     """p_j of each row's target, (M,); differentiable in z through softmax = exp(z - top) / total."""
-    if rival is None or not isinstance(rival, str):
+    if not isinstance(rival, str):
         return torch.full_like(total[:, 0], rival or 0.0)
     kind = rival.removeprefix("batch_")
     below = (z < z_t) & (z > -torch.inf)
@@ -51,7 +53,7 @@ def rival_of_target(
         sums = torch.where(below, (z - top).exp(), 0.0).sum(1)
         p_j = sums / total[:, 0] / below.sum(1).clamp_min(1)
     else:
-        first, last = _places(kind)
+        first, last = PLACES[kind]
         if last == 1:
             index = masked.max(1, keepdim=True).indices
         else:  # stable: of tied classes the lower index comes first
@@ -68,7 +70,7 @@ def rival_of_target(
 
 def rival_of_each_class(z: Tensor, p: Tensor, rival: str | float | None) -> Tensor:
     """p_{j(i)} of every class i of every row, (M, C): the rival each would have were it the target."""
-    if rival is None or not isinstance(rival, str):
+    if not isinstance(rival, str):
         return torch.full_like(p, rival or 0.0)
     if rival not in KINDS:
         raise ValueError(f"rival {rival!r} needs class indices: a batch of soft targets has no single rival")
@@ -79,7 +81,7 @@ def rival_of_each_class(z: Tensor, p: Tensor, rival: str | float | None) -> Tens
         count = (z > -torch.inf).sum(1, keepdim=True) - place
         p_j = sums.gather(1, place) / count.clamp_min(1)
     else:
-        first, last = _places(rival)
+        first, last = PLACES[rival]
         padded = torch.cat([p, p.new_zeros(p.shape[0], last)], 1)
         p_j = sum((padded.gather(1, place + n) for n in range(first, last)), torch.zeros_like(p)) / (last - first)
     return torch.zeros_like(p_j).scatter(1, order, p_j)
@@ -98,10 +100,8 @@ def _descending(z: Tensor) -> tuple[Tensor, Tensor]:
     The place is C for a class that has none below it.
     """
     num_classes = z.shape[1]
-    if z.dtype == torch.float32 and may_look(z):
-        order = _argsort_by_numpy(z)
-    else:
-        order = z.argsort(dim=1, descending=True, stable=True)
+    fast = z.dtype == torch.float32 and may_look(z)
+    order = _argsort_by_numpy(z) if fast else z.argsort(dim=1, descending=True, stable=True)
     z = z.gather(1, order)
     place = torch.arange(1, num_classes + 1, device=z.device).expand_as(z)
     drops = torch.cat([z[:, 1:] < z[:, :-1], torch.ones_like(z[:, :1], dtype=torch.bool)], 1)
@@ -118,11 +118,3 @@ def _argsort_by_numpy(z: Tensor) -> Tensor:
     key = (~ascending).astype(np.int64) << 32 | np.arange(z.shape[1])  # the class makes ties go by its number
     key.sort(axis=1)
     return torch.from_numpy(key & 0xFFFFFFFF)
-
-
-def _places(kind: str) -> tuple[int, int]:
-    """The slice of the classes below, largest first, that is averaged."""
-    if kind.startswith("mean"):
-        return 0, int(kind[4:])
-    place = ("next", "2nd", "3rd").index(kind)
-    return place, place + 1

@@ -3,12 +3,10 @@
 from typing import Any
 
 from dualfocal.metrics.bins import BinStats
-from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, mce
+from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, kde_ece, mce
 from dualfocal.metrics.comparison import Comparison, compare
 from dualfocal.metrics.evaluation import Evaluation, evaluate
 from dualfocal.metrics.inference import Floor, Inference
-from dualfocal.metrics.kde import kde_ece
-from dualfocal.metrics.ood import ood_auroc
 from dualfocal.metrics.scores import (
     BrierDecomposition,
     aurc,
@@ -16,15 +14,7 @@ from dualfocal.metrics.scores import (
     brier_score,
     error_rate,
     nll,
-)
-
-# torchmetrics is imported when one of these is first asked for.
-_STREAMING = (
-    "AdaptiveCalibrationError",
-    "BrierScore",
-    "ClasswiseCalibrationError",
-    "ExpectedCalibrationError",
-    "MaximumCalibrationError",
+    ood_auroc,
 )
 
 __all__ = [
@@ -57,7 +47,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _STREAMING:
+    if name in __all__:  # a class; torchmetrics is imported when one is first asked for
         from dualfocal.metrics import streaming
 
         return getattr(streaming, name)

@@ -23,6 +23,29 @@ def runs(ordered: Tensor) -> Tensor:
     return torch.cat([new.new_zeros(1), new]).cumsum(0)
 
 
+def run_ends(ordered: Tensor) -> tuple[Tensor, Tensor]:
+    """The first and the last place of the run of equal values that each belongs to."""
+    new = ordered[1:] != ordered[:-1]
+    run = torch.cat([new.new_zeros(1), new]).cumsum(0)
+    bounds = torch.cat([run.new_zeros(1), new.nonzero()[:, 0] + 1, run.new_full((1,), len(ordered))])
+    return bounds[run], bounds[run + 1] - 1
+
+
+def risk_coverage(wrong: Tensor, weight: Tensor, ends: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Mean over samples, most confident first, each as often as its weight says, of the error among those up to it.
+
+    ``ends`` are those of runs of equal confidence, where there are any: errors grow evenly through a run, as if its
+    samples were in random order.
+    """
+    mass, wrong = weight.cumsum(0), (weight * wrong).cumsum(0)
+    if ends is not None:
+        first, last = ends
+        mass_before, wrong_before = (torch.cat([of.new_zeros(1), of])[first] for of in (mass, wrong))
+        rate = (wrong[last] - wrong_before) / (mass[last] - mass_before).clamp_min(1)
+        wrong = wrong_before + rate * (mass - mass_before)
+    return (weight * wrong / mass.clamp_min(1)).sum() / mass[-1]
+
+
 @dataclass(frozen=True)
 class Ranked:
     """Confidences in ascending order with whether each was right; among equal ones the wrong come first."""
@@ -70,16 +93,6 @@ class Ranked:
 
     def aurc(self) -> float:
         """Mean over all coverages k/N of the error among the k most confident; equal ones in random order."""
-        n = len(self)
-        wrong = (1 - self.correct.flip(0)).cumsum(0).double()
-        units = self.units.flip(0)
-        count = torch.arange(1, n + 1, dtype=torch.float64, device=units.device)
-        new = units[1:] != units[:-1]
-        if not bool(new.all()):
-            # Within a run of equal confidences the expected number of errors grows linearly from end to end.
-            run = torch.cat([new.new_zeros(1), new]).cumsum(0)
-            last = torch.cat([new.nonzero()[:, 0], run.new_tensor([n - 1])])
-            end, errors = (torch.cat([of.new_zeros(1), of[last]]) for of in (count, wrong))
-            slope = errors.diff() / end.diff()
-            wrong = errors[run] + slope[run] * (count - end[run])
-        return float((wrong / count).mean())
+        wrong, units = 1.0 - self.correct.flip(0).double(), self.units.flip(0)
+        tied = bool((units[1:] == units[:-1]).any())
+        return float(risk_coverage(wrong, torch.ones_like(wrong), run_ends(units) if tied else None))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_count
+from dualfocal._checks import check_count
 from dualfocal._tensors import wide_dtype
 from dualfocal.metrics.rows import Array, as_tensor
 
@@ -21,7 +21,7 @@ MOST_SAMPLES = 1 << 31  # of full confidence in one bin, before an int64 sum cou
 
 BLOCK = 1 << 15  # samples binned at a time on a CPU: what stays in its cache
 
-CONVENTIONS = ("published", "torchmetrics")
+CONVENTIONS = (None, "published", "torchmetrics")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,16 +73,21 @@ class BinStats:
                 f"confidence and correct must be of one shape (N,), got {tuple(confidence.shape)} and "
                 f"{tuple(correct.shape)}"
             )
-        if not confidence.is_floating_point():
-            raise ValueError(f"confidence must be floating point, got {confidence.dtype}")
-        if confidence.numel() and not bool(((confidence >= 0) & (confidence <= 1)).all()):
-            raise ValueError("confidence must lie in [0, 1], and not be NaN")
+        if not confidence.is_floating_point() or not bool(((confidence >= 0) & (confidence <= 1)).all()):
+            raise ValueError(f"confidence must be floating point in [0, 1], and not NaN, got {confidence.dtype}")
         if correct.is_floating_point() or not bool(((correct == 0) | (correct == 1)).all()):
             raise ValueError(f"correct must be bool or hold 0 and 1, got {correct.dtype}")
-        if edges is None:
-            bounds = equal_edges(num_bins, confidence.dtype, confidence.device)
-        else:
-            bounds = _check_edges(as_tensor("edges", edges)).to(confidence.device)
+        bounds = equal_edges(num_bins, confidence.dtype, confidence.device)
+        if edges is not None:
+            bounds = as_tensor("edges", edges).double().to(confidence.device)
+            if (
+                bounds.ndim != 1
+                or len(bounds) < 2
+                or bounds[0] != 0
+                or bounds[-1] != 1
+                or not bool((bounds.diff() >= 0).all())
+            ):
+                raise ValueError(f"edges must increase from 0 to 1, got {bounds.tolist()}")
         weight = None if sample_weight is None else as_tensor("sample_weight", sample_weight).double()
         if weight is not None and (weight.shape != confidence.shape or not bool((weight >= 0).all())):
             raise ValueError(f"sample_weight must be of shape {tuple(confidence.shape)} and not negative")
@@ -91,27 +96,36 @@ class BinStats:
     @classmethod
     def from_units(cls, units: Tensor, correct: Tensor, edges: Tensor, weight: Tensor | None = None) -> Self:
         """Bin confidences that are already int64 multiples of 2^-32."""
-        num_bins = len(edges) - 1
         binner = Binner(edges)
         if weight is not None:
-            index = binner(units)
-            return cls(
-                count=scatter_sum(index, weight, num_bins),
-                confidence=scatter_sum(index, weight * from_units(units), num_bins),
-                correct=scatter_sum(index, weight * correct, num_bins),
-                edges=edges,
-            )
+            return cls.from_index(binner(units), units, correct, edges, weight)
+        num_bins = binner.num_bins
         stats = cls.empty(edges=edges)
         block = BLOCK if units.is_cpu else max(1, len(units))
         for start in range(0, len(units), block):
             part = units[start : start + block]
             index = binner(part)
-            counts = count_index((index << 1).bitwise_or_(correct[start : start + block]), 2 * num_bins)
+            both = (index << 1).bitwise_or_(correct[start : start + block])
+            if both.is_cpu:
+                counts = torch.from_numpy(np.bincount(both.numpy(), minlength=2 * num_bins))
+            else:  # torch.bincount would wait for the device
+                counts = scatter_sum(both, torch.ones_like(both), 2 * num_bins)
             counts = counts.view(num_bins, 2)
             stats.count.add_(counts.sum(1))
             stats.correct.add_(counts[:, 1])
             stats.confidence.add_(scatter_sum(index, part, num_bins))
         return stats
+
+    @classmethod
+    def from_index(
+        cls, index: Tensor, units: Tensor, correct: Tensor, edges: Tensor, weight: Tensor | None = None
+    ) -> Self:
+        """Sum samples whose bins are known."""
+        values = (torch.ones_like(index), units, correct.long())
+        if weight is not None:
+            values = (weight, weight * from_units(units), weight * correct)
+        count, confidence, right = (scatter_sum(index, of, len(edges) - 1) for of in values)
+        return cls(count, confidence, right, edges)
 
     @classmethod
     def empty(cls, *shape: int, edges: Tensor) -> Self:
@@ -134,8 +148,9 @@ class BinStats:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BinStats):
             return NotImplemented
-        mine, theirs = (self.count, self.confidence, self.correct), (other.count, other.confidence, other.correct)
-        return all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+        return all(
+            torch.equal(getattr(self, name), getattr(other, name)) for name in ("count", "confidence", "correct")
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -156,7 +171,7 @@ class BinStats:
     @property
     def mean_confidence(self) -> Tensor:
         """Mean confidence of each bin, float64; NaN where it is empty."""
-        return self._scale(self.confidence) / self.count
+        return (self.confidence if self.weighted else from_units(self.confidence)) / self.count
 
     @property
     def accuracy(self) -> Tensor:
@@ -168,8 +183,9 @@ class BinStats:
         """Sum over the samples of each bin of confidence minus correctness, float64: positive if over-confident."""
         if self.weighted:
             return self.confidence - self.correct
-        self._check_overflow()
-        return self._scale(self.confidence - self.correct * ONE)  # one rounding, at the very end
+        if self.count.is_cpu and bool((self.count >= MOST_SAMPLES).any()):
+            raise OverflowError(f"a bin holds {int(self.count.max())} samples, int64 sums carry {MOST_SAMPLES - 1}")
+        return from_units(self.confidence - self.correct * ONE)  # one rounding, at the very end
 
     def ece(self) -> Tensor:
         """Sum over bins of |B|/N times |mean confidence - accuracy|; per class where there are classes."""
@@ -196,16 +212,11 @@ class BinStats:
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Edges, counts and the means of each bin, for JSON; the means of an empty bin are None."""
-        bins = self.to("cpu")
-        means = {"confidence": bins.mean_confidence, "accuracy": bins.accuracy}
-        empty = (bins.count == 0).tolist()
+        means = {"confidence": self.mean_confidence, "accuracy": self.accuracy}
         return {
-            "edges": bins.edges.tolist(),
-            "count": bins.count.tolist(),
-            **{
-                name: [None if none else value for value, none in zip(mean.tolist(), empty, strict=True)]
-                for name, mean in means.items()
-            },
+            "edges": self.edges.tolist(),
+            "count": self.count.tolist(),
+            **{name: [value if value == value else None for value in mean.tolist()] for name, mean in means.items()},
         }
 
     @classmethod
@@ -219,13 +230,6 @@ class BinStats:
         edges = torch.tensor(content["edges"], dtype=torch.float64)
         return cls(count, (confidence * count * ONE).round().long(), (accuracy * count).round().long(), edges)
 
-    def _scale(self, units: Tensor) -> Tensor:
-        return units if self.weighted else units.to(wide_dtype(units)) / ONE
-
-    def _check_overflow(self) -> None:
-        if self.count.is_cpu and bool((self.count >= MOST_SAMPLES).any()):
-            raise OverflowError(f"a bin holds {int(self.count.max())} samples, int64 sums carry {MOST_SAMPLES - 1}")
-
 
 def debiased_square(count: Tensor, gap: Tensor, accuracy: Tensor) -> Tensor:
     """See :meth:`BinStats.squared_error`; ``gap`` is the sum over the bin."""
@@ -237,8 +241,7 @@ def debiased_square(count: Tensor, gap: Tensor, accuracy: Tensor) -> Tensor:
 def equal_edges(num_bins: int, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Tensor:
     """Edges k/B rounded to ``dtype``, held as float64."""
     check_count("num_bins", num_bins)
-    edges = torch.arange(num_bins + 1, dtype=torch.float64, device="cpu") / num_bins
-    edges = edges.to(dtype)
+    edges = (torch.arange(num_bins + 1, dtype=torch.float64, device="cpu") / num_bins).to(dtype)
     return edges.to(torch.float32 if torch.device(device).type == "mps" else torch.float64).to(device)
 
 
@@ -270,8 +273,7 @@ class Binner:
         place *= self.num_bins / ONE
         index = np.ceil(place, out=place).astype(np.int64)
         index -= 1
-        np.maximum(index, 0, out=index)
-        np.minimum(index, self.num_bins - 1, out=index)  # softmax in float32 can give 1.0000001
+        np.clip(index, 0, self.num_bins - 1, out=index)  # softmax in float32 can give 1.0000001
         if not self.to_the_unit:  # edges rounded to a narrow dtype: mend by comparing with them
             low, high = self.bounds.numpy().copy(), self.bounds.numpy()[1:].copy()
             low[0], high[-1] = -1, 2 * ONE
@@ -293,26 +295,3 @@ def from_units(units: Tensor) -> Tensor:
 def scatter_sum(index: Tensor, values: Tensor, size: int) -> Tensor:
     """Sum of values by index; exact for integers, in any order."""
     return torch.zeros(size, dtype=values.dtype, device=index.device).index_add_(0, index, values)
-
-
-def count_index(index: Tensor, size: int) -> Tensor:
-    """How often each index occurs."""
-    if index.is_cpu:
-        return torch.from_numpy(np.bincount(index.numpy(), minlength=size))
-    return scatter_sum(index, torch.ones_like(index), size)  # torch.bincount would wait for the device
-
-
-def check_convention(convention: str | None, *, of: str, allowed: tuple[str, ...] = CONVENTIONS) -> None:
-    """Raise where a convention is unknown, or says nothing about this metric."""
-    if convention is None:
-        return
-    check_choice("convention", convention, CONVENTIONS)
-    if convention not in allowed:
-        raise ValueError(f"{convention} has no {of}")
-
-
-def _check_edges(edges: Tensor) -> Tensor:
-    edges = edges.double()
-    if edges.ndim != 1 or len(edges) < 2 or edges[0] != 0 or edges[-1] != 1 or not bool((edges.diff() >= 0).all()):
-        raise ValueError(f"edges must increase from 0 to 1, got {edges.tolist()}")
-    return edges

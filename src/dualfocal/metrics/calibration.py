@@ -1,13 +1,15 @@
 """Calibration errors of predicted probabilities. All return fractions, 0 for perfect."""
 
 import torch
-from torch import Tensor
 
-from dualfocal._checks import check_count
+from dualfocal._checks import check_choice, check_count
+from dualfocal.losses.kde import BANDWIDTHS, check_kernel, kde_rows, log_dirichlet_kernels, log_floor
 from dualfocal.metrics._ranked import Ranked
-from dualfocal.metrics.bins import BinStats, check_convention, equal_edges, from_units, scatter_sum, to_units
+from dualfocal.metrics.bins import CONVENTIONS, BinStats, equal_edges, to_units
 from dualfocal.metrics.rows import Array, Rows, as_rows
 from dualfocal.metrics.scan import Scan, scan
+
+ELEMENTS = 1 << 23  # of the kernel matrix held at a time
 
 
 def ece(
@@ -51,8 +53,7 @@ def ece(
     >>> round(ece(probs, torch.tensor([0, 0, 0]), input="probs"), 4)
     0.4333
     """
-    bins = _bins(logits, target, input, num_bins, ignore_index, binary, sample_weight, convention, "ECE")
-    return float(bins.ece())
+    return float(_bins(logits, target, input, num_bins, ignore_index, binary, sample_weight, convention).ece())
 
 
 def mce(
@@ -75,8 +76,7 @@ def mce(
     >>> round(mce(probs, torch.tensor([0, 0, 0]), input="probs"), 4)
     0.8
     """
-    bins = _bins(logits, target, input, num_bins, ignore_index, binary, sample_weight, convention, "MCE")
-    return float(bins.mce())
+    return float(_bins(logits, target, input, num_bins, ignore_index, binary, sample_weight, convention).mce())
 
 
 def classwise_ece(
@@ -97,11 +97,8 @@ def classwise_ece(
     >>> round(classwise_ece(probs, torch.tensor([0, 0, 0]), input="probs"), 4)
     0.4333
     """
-    check_count("num_bins", num_bins)
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, sample_weight=sample_weight)
-    bins = scan(rows, num_bins=num_bins, classwise=True).classes
-    assert bins is not None
-    return float(bins.ece().mean())
+    return float(scan(rows, num_bins=num_bins, classwise=True).classes.ece().mean())
 
 
 def adaptive_ece(
@@ -127,7 +124,7 @@ def adaptive_ece(
     0.3
     """
     check_count("num_bins", num_bins)
-    check_convention(convention, of="adaptive ECE", allowed=("published",))
+    check_choice("convention", convention, (None, "published"))
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary)
     seen = scan(rows, as_given=convention is not None)
     return adaptive_error(Ranked.of(seen.confidence, seen.correct), num_bins, convention)[0]
@@ -154,8 +151,59 @@ def debiased_ece(
     >>> round(ece(probs, target, input="probs"), 3), round(debiased_ece(probs, target, input="probs"), 3)
     (0.032, 0.009)
     """
-    bins = _bins(logits, target, input, num_bins, ignore_index, binary, None, None, "debiased ECE")
+    bins = _bins(logits, target, input, num_bins, ignore_index, binary)
     return float(bins.squared_error().clamp_min(0).sqrt())
+
+
+def kde_ece(
+    logits: Array,
+    target: Array,
+    *,
+    input: str = "logits",
+    bandwidth: float | str = 0.001,
+    norm: float = 1.0,
+    ignore_index: int = -100,
+) -> float:
+    """ECE_KDE: mean_j || sum_i k_ji y_i / sum_i k_ji - p_j ||_n^n, with Dirichlet kernels k and i != j.
+
+    Unlike the ECE it looks at the whole distribution, not at the predicted class alone, and has no bins; it is as
+    biased by small samples. The paper's call is the default: h = .001, n = 1. Time grows with N^2, memory with N.
+
+    Args:
+        logits: as :func:`~dualfocal.metrics.ece`.
+        target: likewise.
+        input: likewise.
+        bandwidth: h > 0; ``"likelihood"``: the one of twenty with the largest leave-one-out likelihood.
+        norm: n, at least 1.
+        ignore_index: likewise.
+
+    Returns:
+        A fraction for n = 1 (of 2, the largest value there is).
+
+    >>> import torch
+    >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
+    >>> round(kde_ece(probs, torch.tensor([0, 0, 1]), input="probs", bandwidth=0.1), 4)
+    0.4381
+    """
+    check_kernel(bandwidth, norm)
+    rows = as_rows(logits, target, input=input, ignore_index=ignore_index)
+    scan(rows)  # for its checks of every row, before anything quadratic starts
+    n = len(rows)
+    if n < 2:
+        raise ValueError("kde_ece needs at least two samples, got 1")
+    values = rows.values.double()
+    log_p = log_floor(values.log_softmax(1) if input == "logits" else values.log())
+    step = max(1, ELEMENTS // n)
+    parts = [slice(start, start + step) for start in range(0, n, step)]
+    if isinstance(bandwidth, str):
+        likelihood = [
+            sum(float(log_dirichlet_kernels(log_p, h, rows=part).logsumexp(1).sum()) for part in parts)
+            for h in BANDWIDTHS
+        ]
+        bandwidth = BANDWIDTHS[max(range(len(BANDWIDTHS)), key=likelihood.__getitem__)]
+    one_hot = torch.nn.functional.one_hot(rows.target, rows.num_classes).to(log_p.dtype)
+    total = sum(float(kde_rows(log_p, one_hot, bandwidth, norm, rows=part).sum()) for part in parts)
+    return total / n
 
 
 def adaptive_error(ranked: Ranked, num_bins: int, convention: str | None) -> tuple[float, BinStats]:
@@ -170,9 +218,10 @@ def top_bins(seen: Scan, rows: Rows, num_bins: int, convention: str | None) -> B
     if convention is not None:  # both have the edges of linspace, some of which are an ulp off
         theirs = torch.linspace(0, 1, num_bins + 1, dtype=rows.values.dtype, device=rows.values.device)
         edges = theirs.to(edges.dtype)
-    if convention == "torchmetrics":
-        return _left_closed(seen, rows, edges)
-    return BinStats.from_units(seen.confidence, seen.correct, edges, rows.weight)
+    if convention != "torchmetrics":
+        return BinStats.from_units(seen.confidence, seen.correct, edges, rows.weight)
+    index = torch.bucketize(seen.confidence, to_units(edges), right=True) - 1  # [lo, hi), and one more for 1
+    return BinStats.from_index(index, seen.confidence, seen.correct, torch.cat([edges, edges[-1:]]), rows.weight)
 
 
 def _bins(
@@ -182,24 +231,9 @@ def _bins(
     num_bins: int,
     ignore_index: int,
     binary: str | None,
-    sample_weight: Array | None,
-    convention: str | None,
-    name: str,
+    sample_weight: Array | None = None,
+    convention: str | None = None,
 ) -> BinStats:
-    check_count("num_bins", num_bins)
-    check_convention(convention, of=name)
+    check_choice("convention", convention, CONVENTIONS)
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
     return top_bins(scan(rows, as_given=convention is not None), rows, num_bins, convention)
-
-
-def _left_closed(seen: Scan, rows: Rows, edges: Tensor) -> BinStats:
-    """Bins ``[lo, hi)`` and one more for confidence 1: torchmetrics'."""
-    index = torch.bucketize(seen.confidence, to_units(edges), right=True) - 1
-    once = torch.ones_like(index) if rows.weight is None else rows.weight
-    confidence = seen.confidence if rows.weight is None else from_units(seen.confidence) * once
-    return BinStats(
-        count=scatter_sum(index, once, len(edges)),
-        confidence=scatter_sum(index, confidence, len(edges)),
-        correct=scatter_sum(index, seen.correct * once, len(edges)),
-        edges=torch.cat([edges, edges[-1:]]),
-    )

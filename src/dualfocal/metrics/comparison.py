@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_count, check_level
+from dualfocal._checks import check_level
 from dualfocal._table import Table
 from dualfocal.metrics.evaluation import Evaluation, evaluate_rows, finite
 from dualfocal.metrics.registry import METRICS, Metric
-from dualfocal.metrics.resampling import Progress, resample
+from dualfocal.metrics.resampling import Progress, quantiles, resample
 from dualfocal.metrics.rows import Array, as_rows
 from dualfocal.metrics.scan import scan
 
@@ -138,7 +138,6 @@ def compare(
     >>> compare(logits, logits / 2, target).differences["nll"].told_apart
     True
     """
-    check_count("num_bins", num_bins)
     check_level(level)
     inputs = (input, input) if isinstance(input, str) else tuple(input)
     if len(inputs) != 2:
@@ -174,11 +173,10 @@ def interval(draws: Tensor, centre: float | None, level: float) -> tuple[float, 
     """Quantiles of the draws of a difference; with a centre, that less their deviations from their mean."""
     if centre is not None and not math.isfinite(centre):  # a target of probability 0 makes an NLL infinite
         return -math.inf, math.inf
-    draws = draws[~draws.isnan()]
-    low, high = (float(draws.quantile(share)) for share in ((1 - level) / 2, (1 + level) / 2))
+    low, high = quantiles(draws, level)
     if centre is None:
         return low, high
-    both = centre + float(draws.mean())
+    both = centre + float(draws[~draws.isnan()].mean())
     return both - high, both - low
 
 

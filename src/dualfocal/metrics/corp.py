@@ -133,8 +133,7 @@ def isotonic(hits: NDArray[Any], count: NDArray[np.int64]) -> Floats:
     """
     from scipy.optimize import isotonic_regression
 
-    fitted: Floats = isotonic_regression(hits / count, weights=count.astype(np.float64)).x
-    return fitted
+    return np.asarray(isotonic_regression(hits / count, weights=count.astype(np.float64)).x)
 
 
 def _score(p: Floats, hits: NDArray[Any], count: NDArray[np.int64]) -> float:

@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from torch import Tensor
-
-from dualfocal._checks import check_count, check_level
+from dualfocal._checks import check_choice, check_count, check_level
 from dualfocal._table import Table
 from dualfocal.metrics._ranked import Ranked
-from dualfocal.metrics.bins import ONE, BinStats, check_convention
+from dualfocal.metrics.bins import CONVENTIONS, ONE, BinStats
 from dualfocal.metrics.calibration import adaptive_error, top_bins
 from dualfocal.metrics.inference import Inference, classwise_floor, infer
 from dualfocal.metrics.registry import METRICS
-from dualfocal.metrics.resampling import resample
+from dualfocal.metrics.resampling import quantiles, resample
 from dualfocal.metrics.rows import Array, Rows, as_rows
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import decompose, mean
@@ -60,9 +58,9 @@ class Evaluation:
 
     def verdict(self) -> str:
         """The finding in one sentence; needs ``inference=True``."""
-        if self.inference is None:
-            raise ValueError("a verdict needs evaluate(..., inference=True)")
         found = self.inference
+        if found is None:
+            raise ValueError("a verdict needs evaluate(..., inference=True)")
         ece, floor = _points(self.ece), _points(found.floors["ece"].mean)
         if found.p_value > 0.05:
             seen = math.isfinite(found.detectable)
@@ -73,14 +71,13 @@ class Evaluation:
                 f"{_p(found.p_value)})"
             )
         share = self.overconfidence / self.ece
-        high, low = "Over-confident", "Under-confident"
+        above, side = (True, "above") if share > 0 else (False, "below")
+        what, of, kind = "mean confidence", "accuracy", "Over-confident" if above else "Under-confident"
         if self.positive:
-            high, low = "Probabilities of class 1 too high", "Probabilities of class 1 too low"
-        kind = "Miscalibrated both ways" if abs(share) <= 0.5 else high if share > 0 else low
+            what, of, kind = "their mean", "the share", f"Probabilities of class 1 too {'high' if above else 'low'}"
+        kind = kind if abs(share) > 0.5 else "Miscalibrated both ways"
         finding = f"ECE is {ece} points"
         if self.ece <= found.floors["ece"].q95 and abs(share) > 0.5:  # then it is the mean that tells
-            what, of = ("their mean", "the share") if self.positive else ("mean confidence", "accuracy")
-            side = "above" if share > 0 else "below"
             finding = f"{what} is {_points(abs(self.overconfidence))} points {side} {of}, {finding}"
         return f"{kind}: {finding}; a calibrated model of this size would show {floor} ({_p(found.p_value)})."
 
@@ -111,11 +108,10 @@ class Evaluation:
         """
         if content["schema"] != SCHEMA:
             raise ValueError(f"an evaluation has schema {content['schema']}, this version reads schema {SCHEMA}")
-        plain = ("num_samples", "num_classes", "num_bins", "convention")
         scores = (*METRICS, "brier_calibration", "brier_refinement", "confidence", "accuracy")
         values: dict[str, Any] = {name: math.inf if content[name] is None else float(content[name]) for name in scores}
         return cls(
-            **{name: content[name] for name in plain},
+            **{name: content[name] for name in ("num_samples", "num_classes", "num_bins", "convention")},
             **values,
             bins=BinStats.from_dict(content["bins"]),
             inference=None if content["inference"] is None else Inference.from_dict(content["inference"]),
@@ -125,16 +121,12 @@ class Evaluation:
     def table(self) -> Table:
         """The metrics, with their noise floors where there is inference."""
         headings = ["", "value"]
+        rows = [[metric.heading, metric.text(getattr(self, name))] for name, metric in METRICS.items()]
         if self.inference is not None:
             headings += ["floor", "its 95 % quantile"]
-        rows = []
-        for name, metric in METRICS.items():
-            row = [metric.heading, metric.text(getattr(self, name))]
-            if self.inference is not None:
+            for row, (name, metric) in zip(rows, METRICS.items(), strict=True):
                 floor = self.inference.floors.get(name)
                 row += ["", ""] if floor is None else [metric.text(floor.mean), metric.text(floor.q95)]
-            rows.append(row)
-        if self.inference is not None:
             low, high = (METRICS["debiased_ece"].text(end) for end in self.inference.debiased_ece)
             rows.append([f"  its {100 * self.inference.level:.4g} % interval [%]", f"{low} to {high}", "", ""])
         return Table(headings, rows, f"{self.num_samples:,} samples, {self.num_classes} classes, {self.num_bins} bins")
@@ -190,27 +182,26 @@ def evaluate(
     >>> evaluate(logits, target, inference=True).verdict()
     'Over-confident: ECE is 23.1 points; a calibrated model of this size would show 2.7 (p < 0.001).'
     """
-    check_count("num_bins", num_bins)
     check_count("draws", draws, 100)
-    check_convention(convention, of="such evaluation")
+    check_choice("convention", convention, CONVENTIONS)
     check_level(level)
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary)
     seen = scan(rows, num_bins=num_bins, scores=True, classwise=True)
     result = evaluate_rows(rows, seen, num_bins, inference=inference, level=level, draws=draws, seed=seed)
     if convention is None:
         return result
-    result = replace(result, convention=convention)
     if convention == "published" and result.inference is not None:
         drawn = resample([(rows, seen)], num_bins, seed=seed)
         for name in ("ece", "adaptive_ece", "classwise_ece", "mce"):
-            result.inference.published[name] = pivotal_interval(getattr(result, name), drawn[name][:, 0], level)
+            twice, (low, high) = 2 * getattr(result, name), quantiles(drawn[name][:, 0], level)
+            result.inference.published[name] = (twice - high, twice - low)
     rounded = scan(rows, as_given=True)
     theirs = top_bins(rounded, rows, num_bins, convention)
-    result = replace(result, ece=float(theirs.ece()), mce=float(theirs.mce()))
-    if convention == "torchmetrics":
-        return result
-    ranked = Ranked.of(rounded.confidence, rounded.correct)
-    return replace(result, adaptive_ece=adaptive_error(ranked, num_bins, convention)[0])
+    result = replace(result, convention=convention, ece=float(theirs.ece()), mce=float(theirs.mce()))
+    if convention == "published":
+        ranked = Ranked.of(rounded.confidence, rounded.correct)
+        result = replace(result, adaptive_ece=adaptive_error(ranked, num_bins, convention)[0])
+    return result
 
 
 def evaluate_rows(
@@ -224,13 +215,10 @@ def evaluate_rows(
     seed: int = 0,
 ) -> Evaluation:
     """The metrics of rows that have been scanned for scores and classwise bins."""
-    assert seen.nll is not None
-    assert seen.brier is not None
-    assert seen.classes is not None
     bins = top_bins(seen, rows, num_bins, None)
     ranked = Ranked.of(seen.confidence, seen.correct)
     adaptive, adaptive_bins = adaptive_error(ranked, num_bins, None)
-    brier = decompose(mean(seen.brier, None), seen.classes)
+    brier = decompose(mean(seen.brier), seen.classes)
     found = None
     if inference:
         found = infer(ranked, bins, adaptive_bins, level=level, draws=draws, seed=seed)
@@ -239,8 +227,8 @@ def evaluate_rows(
         num_samples=len(rows),
         num_classes=rows.num_classes,
         num_bins=num_bins,
-        error=mean((~seen.right).double(), None),
-        nll=mean(seen.nll, None),
+        error=mean((~seen.right).double()),
+        nll=mean(seen.nll),
         brier=brier.score,
         brier_calibration=brier.calibration,
         brier_refinement=brier.refinement,
@@ -256,13 +244,6 @@ def evaluate_rows(
         inference=found,
         positive=rows.positive,
     )
-
-
-def pivotal_interval(estimate: float, drawn: Tensor, level: float) -> tuple[float, float]:
-    """The published interval: twice the estimate less the quantiles of the resampled metric."""
-    drawn = drawn[~drawn.isnan()]
-    low, high = (float(drawn.quantile(share)) for share in ((1 - level) / 2, (1 + level) / 2))
-    return 2 * estimate - high, 2 * estimate - low
 
 
 def finite(value: float) -> float | None:

@@ -1,7 +1,8 @@
 """Calibration of groups of samples, each evaluated on its own, with p-values adjusted for their number."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,7 @@ class GroupEvaluation:
 
     name: str
     evaluation: Evaluation
-    p_adjusted: float
-    """The p-value of "calibrated", adjusted for the number of groups (Holm)."""
+    p_adjusted: float  # of "calibrated", adjusted for the number of groups (Holm)
 
     @property
     def inference(self) -> Inference:
@@ -79,7 +79,7 @@ def evaluate_groups(
         raise ValueError(f"--group-by: at most {MOST_GROUPS} groups can be told apart, there are {len(names)}")
     # Adjusting multiplies p-values by up to the number of groups: they must be able to get small enough.
     draws = min(max(1000, 50 * len(names)), 20_000)
-    evaluations: list[tuple[str, Evaluation, Inference]] = []
+    found: list[GroupEvaluation] = []
     for done, name in enumerate(names, start=1):
         mask = torch.from_numpy(groups == name)
         if bool(target[mask].ne(ignore_index).any()):
@@ -96,13 +96,14 @@ def evaluate_groups(
                 draws=draws,
                 seed=seed,
             )
-            assert evaluation.inference is not None
-            evaluations.append((str(name), evaluation, evaluation.inference))
+            found.append(GroupEvaluation(str(name), evaluation, math.nan))
         if progress is not None:
             progress(done / len(names))
-    evaluations.sort(key=lambda e: (e[2].debiased_ece[0], e[1].ece - e[2].floors["ece"].mean), reverse=True)
-    adjusted = holm([inference.p_value for _, _, inference in evaluations])
-    return [GroupEvaluation(name, e, p) for (name, e, _), p in zip(evaluations, adjusted, strict=True)]
+    found.sort(
+        key=lambda of: (of.inference.debiased_ece[0], of.evaluation.ece - of.inference.floors["ece"].mean), reverse=True
+    )
+    adjusted = holm([group.inference.p_value for group in found])
+    return [replace(group, p_adjusted=p) for group, p in zip(found, adjusted, strict=True)]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -111,8 +112,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
+    adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
         adjusted[i] = largest
@@ -134,11 +134,19 @@ def group_table(column: str, groups: Sequence[GroupEvaluation]) -> Table:
     rows = []
     for group in groups:
         one, inference = group.evaluation, group.inference
-        low, high = (100 * end for end in inference.debiased_ece)
-        percent = [f"{100 * one.error:.1f}", f"{100 * one.overconfidence:+.1f}", f"{100 * one.ece:.1f}"]
-        floor = f"{100 * inference.floors['ece'].mean:.1f}"
-        interval = f"{low:.1f} - {high:.1f}"
-        rows.append([group.name, f"{one.num_samples:,}", *percent, floor, interval, f"{group.p_adjusted:.3f}"])
+        low, high = inference.debiased_ece
+        rows.append(
+            [
+                group.name,
+                f"{one.num_samples:,}",
+                f"{100 * one.error:.1f}",
+                f"{100 * one.overconfidence:+.1f}",
+                f"{100 * one.ece:.1f}",
+                f"{100 * inference.floors['ece'].mean:.1f}",
+                f"{100 * low:.1f} - {100 * high:.1f}",
+                f"{group.p_adjusted:.3f}",
+            ]
+        )
     level = f"debiased, {100 * groups[0].inference.level:.4g} %"
     headings = [column, "N", "error", "conf - acc", "ECE", "floor", level, "adjusted p"]
     return Table(headings, rows, f"by {column}, worst first; percent")

@@ -20,7 +20,7 @@ the same with its noise taken out (:meth:`BinStats.squared_error`), and on drawi
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -65,7 +65,7 @@ class Inference:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, fractions; what is not finite is None."""
         result: dict[str, Any] = {
-            "floors": {name: {"mean": floor.mean, "q95": floor.q95} for name, floor in self.floors.items()},
+            "floors": {name: asdict(floor) for name, floor in self.floors.items()},
             "p_value": self.p_value,
             "debiased_ece": {"interval": list(self.debiased_ece), "level": self.level},
             "detectable": self.detectable if math.isfinite(self.detectable) else None,
@@ -79,17 +79,15 @@ class Inference:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """Read what :meth:`to_dict` wrote."""
-        low, high = content["debiased_ece"]["interval"]
-        published = content.get("published_intervals", {})
         return cls(
-            floors={name: Floor(floor["mean"], floor["q95"]) for name, floor in content["floors"].items()},
+            floors={name: Floor(**floor) for name, floor in content["floors"].items()},
             p_value=content["p_value"],
-            debiased_ece=(low, high),
+            debiased_ece=tuple(content["debiased_ece"]["interval"]),
             level=content["debiased_ece"]["level"],
             detectable=math.inf if content["detectable"] is None else content["detectable"],
             draws=content["draws"],
             seed=content["seed"],
-            published={name: (ends[0], ends[1]) for name, ends in published.items()},
+            published={name: tuple(ends) for name, ends in content.get("published_intervals", {}).items()},
         )
 
 
@@ -126,13 +124,11 @@ def classwise_floor(rows: Rows, num_bins: int, seed: int = 0) -> Floor:
     as sampling noise scales; with so many classes that few samples fall in a bin it then comes out low, by 4 % at 1000
     classes and 40,000 rows.
     """
-    n, num_classes, device = len(rows), rows.num_classes, rows.values.device
+    n, num_classes, values, device = len(rows), rows.num_classes, rows.values, rows.values.device
     generator = torch.Generator(device).manual_seed(seed)
-    values = rows.values
     if n > CLASS_ROWS:
         values = values[torch.randperm(n, generator=generator, device=device)[:CLASS_ROWS]]
-    binner = Binner(equal_edges(num_bins, device=device))
-    cells = num_classes * num_bins
+    binner, cells = Binner(equal_edges(num_bins, device=device)), num_classes * num_bins
     offset = num_bins * torch.arange(num_classes, device=device)
     errors: list[Tensor] = []
     at_once = max(1, min(CLASS_DRAWS, MOST_COUNTS // cells))
@@ -268,27 +264,24 @@ def _grid_draws(bins: BinStats) -> int:
 
 def _crossing(theta: np.ndarray, excess: np.ndarray) -> float:
     """The first theta at which the excess over the level is positive, interpolated; the last one if there is none."""
-    accepted = np.flatnonzero(excess > 0)
-    i = int(accepted[0]) if len(accepted) else len(theta) - 1
-    if i == 0 or not len(accepted):
-        return float(theta[i])
+    if not (excess > 0).any():
+        return float(theta[-1])
+    i = max(1, int(np.argmax(excess > 0)))
+    if excess[i - 1] > 0:
+        return float(theta[0])
     return float(np.interp(0.0, excess[i - 1 : i + 1], theta[i - 1 : i + 1]))
 
 
 def _detectable(bins: BinStats, null: tuple[Tensor, Tensor], rng: np.random.Generator) -> float:
     """The uniform gap that the test finds at 5 % in 80 % of the draws; null: squares of calibrated models."""
-    of_bins = null[0]
-    critical, noise = float(of_bins.quantile(1 - SIGNIFICANCE)), float(of_bins.mean())
+    of_bins, n = null[0], int(bins.count.sum())
     # Over-confidence, or under-confidence where the confidences are too low for that.
-    confidence = float(bins.confidence.sum()) / ONE / int(bins.count.sum())
-    sign = 1.0 if confidence >= 0.5 else -1.0
-    beyond = max(critical - noise, 0.0) + 2 * float(of_bins.std())
-    widest = min(1.0, 3 * math.sqrt(beyond) + 10 / int(bins.count.sum()))  # by S alone, so that it is wide enough
+    sign = 1.0 if float(bins.confidence.sum()) / ONE / n >= 0.5 else -1.0
+    beyond = max(float(of_bins.quantile(1 - SIGNIFICANCE)) - float(of_bins.mean()), 0.0) + 2 * float(of_bins.std())
+    widest = min(1.0, 3 * math.sqrt(beyond) + 10 / n)  # by S alone, so that it is wide enough
     sizes = sign * widest * np.linspace(0, 1, GRID)[:, None] ** 2 * np.ones(bins.num_bins)
     outcomes, theta = _shifted(bins, sizes, _grid_draws(bins) // 2, rng)
     rarities = _rarity(null, null).sort().values
     as_rare = torch.searchsorted(rarities, _rarity(_squares(bins, outcomes), null), right=True)
     power = (as_rare <= SIGNIFICANCE * len(of_bins)).double().mean(1).numpy()
-    if power.max() < POWER:
-        return math.inf
-    return _crossing(theta, power - POWER)
+    return _crossing(theta, power - POWER) if power.max() >= POWER else math.inf

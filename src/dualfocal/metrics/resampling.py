@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.metrics._ranked import runs
+from dualfocal.metrics._ranked import risk_coverage, run_ends, runs
 from dualfocal.metrics.bins import ONE, Binner, debiased_square, equal_edges, from_units, scatter_sum
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
@@ -69,8 +69,6 @@ def _by_block(block: Tensor, values: Tensor, num_blocks: int, index: Tensor | in
 
 def _sums(rows: Rows, seen: Scan, block: Tensor, weight: Tensor, num_bins: int) -> dict[str, Tensor]:
     """The metrics that are functions of sums: draws are one product of weights and sums by block."""
-    assert seen.nll is not None
-    assert seen.brier is not None
     blocks = weight.shape[1]
     size = weight @ _by_block(block, torch.ones_like(block), blocks)  # (draws, 1)
     means = {
@@ -93,12 +91,11 @@ def _sums(rows: Rows, seen: Scan, block: Tensor, weight: Tensor, num_bins: int) 
 def _classwise(rows: Rows, block: Tensor, weight: Tensor, num_bins: int) -> Tensor:
     blocks = weight.shape[1]
     binner = Binner(equal_edges(num_bins, rows.dtype, block.device))
-    values = rows.values
-    log_total = values.double().logsumexp(1) if rows.input == "logits" else None
+    log_total = rows.values.double().logsumexp(1) if rows.input == "logits" else None
     step = max(1, CLASS_COLUMNS // num_bins)
     total = weight.new_zeros(len(weight))
     for start in range(0, rows.num_classes, step):
-        p = values[:, start : start + step].double()
+        p = rows.values[:, start : start + step].double()
         if log_total is not None:
             p = (p - log_total[:, None]).exp_()  # not in place: of float64 logits p is a view
         width = p.shape[1] * num_bins
@@ -111,64 +108,32 @@ def _classwise(rows: Rows, block: Tensor, weight: Tensor, num_bins: int) -> Tens
 
 
 def _sorted_metrics(seen: Scan, block: Tensor, weight: Tensor, num_bins: int, tell: Progress) -> dict[str, Tensor]:
-    n = len(block)
-    draws = min(len(weight), max(LEAST_DRAWS, LOOP_SAMPLES // n))
-    adaptive = _AdaptiveOrder(seen, block)
-    certain = _CertaintyOrder(seen, block)
-    results = weight.new_empty(2, draws)
+    draws = min(len(weight), max(LEAST_DRAWS, LOOP_SAMPLES // len(block)))
+    units, ascending = seen.confidence.sort()
+    gap, last = from_units(units) - seen.correct[ascending].double(), run_ends(units)[1]
+    uncertainty, certain_first = seen.uncertainty.sort()
+    wrong, ends = (~seen.right[certain_first]).double(), run_ends(runs(uncertainty))
+    by_confidence, by_certainty = block[ascending], block[certain_first]
+    tied = bool((ends[0] != ends[1]).any())
+    # Every metric has the same number of rows: what is not drawn is missing.
+    results = weight.new_full((2, len(weight)), torch.nan)
     for r in range(draws):
-        results[0, r] = adaptive.error(weight[r], num_bins)
-        results[1, r] = certain.aurc(weight[r])
+        results[0, r] = _adaptive_error(gap, weight[r][by_confidence], last, num_bins)
+        results[1, r] = risk_coverage(wrong, weight[r][by_certainty], ends if tied else None)
         if r % 10 == 9:
             tell(0.5 + (r + 1) / draws / 2)
-    # Every metric has the same number of rows: what was not drawn is missing.
-    missing = weight.new_full((len(weight) - draws,), torch.nan)
-    return {name: torch.cat([row, missing]) for name, row in zip(("adaptive_ece", "aurc"), results, strict=True)}
+    return {"adaptive_ece": results[0], "aurc": results[1]}
 
 
-class _AdaptiveOrder:
-    """Samples in ascending confidence."""
-
-    def __init__(self, seen: Scan, block: Tensor) -> None:
-        units, order = seen.confidence.sort()
-        self.gap = from_units(units) - seen.correct[order].double()
-        self.block = block[order]
-        self.last = _runs(units)[1]
-
-    def error(self, weight: Tensor, num_bins: int) -> Tensor:
-        """Adaptive ECE: the edges move with the draw, equal confidences share a bin."""
-        w = weight[self.block]
-        mass, gap = w.cumsum(0), (w * self.gap).cumsum(0)
-        wanted = mass[-1] * torch.arange(1, num_bins + 1, dtype=mass.dtype, device=mass.device) / num_bins
-        ends = self.last[torch.searchsorted(mass, wanted).clamp_max_(len(mass) - 1)]
-        return torch.cat([gap.new_zeros(1), gap[ends]]).diff().abs().sum() / mass[-1]
+def _adaptive_error(gap: Tensor, weight: Tensor, last: Tensor, num_bins: int) -> Tensor:
+    """Adaptive ECE of ascending confidences: the edges move with the draw, equal confidences share a bin."""
+    mass, gap = weight.cumsum(0), (weight * gap).cumsum(0)
+    wanted = mass[-1] * torch.arange(1, num_bins + 1, dtype=mass.dtype, device=mass.device) / num_bins
+    ends = last[torch.searchsorted(mass, wanted).clamp_max_(len(mass) - 1)]
+    return torch.cat([gap.new_zeros(1), gap[ends]]).diff().abs().sum() / mass[-1]
 
 
-class _CertaintyOrder:
-    """Samples in descending confidence of the predicted class."""
-
-    def __init__(self, seen: Scan, block: Tensor) -> None:
-        uncertainty, order = seen.uncertainty.sort()
-        self.wrong = (~seen.right[order]).double()
-        self.block = block[order]
-        self.first, self.last = _runs(runs(uncertainty))
-        self.tied = bool((self.first != self.last).any())
-
-    def aurc(self, weight: Tensor) -> Tensor:
-        """Mean over the samples drawn of the error among those at least as confident."""
-        w = weight[self.block]
-        mass, wrong = w.cumsum(0), (w * self.wrong).cumsum(0)
-        if self.tied:  # equal confidences in random order: errors grow evenly through a run
-            start, end = (torch.cat([of.new_zeros(1), of]) for of in (mass, wrong))
-            mass_before, wrong_before = start[self.first], end[self.first]
-            rate = (wrong[self.last] - wrong_before) / (mass[self.last] - mass_before).clamp_min(1)
-            wrong = wrong_before + rate * (mass - mass_before)
-        return (w * wrong / mass.clamp_min(1)).sum() / mass[-1]
-
-
-def _runs(ordered: Tensor) -> tuple[Tensor, Tensor]:
-    """The first and the last place of the run of equal values that each belongs to."""
-    new = ordered[1:] != ordered[:-1]
-    run = torch.cat([new.new_zeros(1), new]).cumsum(0)
-    bounds = torch.cat([run.new_zeros(1), new.nonzero()[:, 0] + 1, run.new_full((1,), len(ordered))])
-    return bounds[run], bounds[run + 1] - 1
+def quantiles(draws: Tensor, level: float) -> tuple[float, float]:
+    """The ends that leave out as much of the draws on both sides."""
+    draws = draws[~draws.isnan()]
+    return float(draws.quantile((1 - level) / 2)), float(draws.quantile((1 + level) / 2))

@@ -13,7 +13,8 @@ from dualfocal._checks import check_choice
 Array = Tensor | np.ndarray
 
 INPUTS = ("logits", "probs")
-BINARY = ("top_label", "positive")
+BINARY = (None, "top_label", "positive")
+FEW_CLASSES = 64  # below it a row is too short to vectorise along, and tiles are turned class by class
 ROUNDING = 1e-6  # by which a probability may miss [0, 1]
 
 
@@ -59,22 +60,22 @@ def as_rows(
         IndexError: a label is out of range.
     """
     check_choice("input", input, INPUTS)
-    if binary is not None:
-        check_choice("binary", binary, BINARY)
+    check_choice("binary", binary, BINARY)
     if not isinstance(ignore_index, Integral):
         raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
     name = "logits" if input == "logits" else "probabilities"
-    values, target = as_tensor(name, values), as_tensor("target", target)
+    values, target = as_tensor(name, values).detach(), as_tensor("target", target)
     if not values.is_floating_point():
         raise ValueError(f"{name} must be floating point, got {values.dtype}")
     if target.is_floating_point() or target.is_complex():
         raise ValueError(f"target must hold integer class indices, got {target.dtype}")
     if values.device != target.device:
         raise ValueError(f"{name} are on {values.device}, target is on {target.device}: move one to the other")
-    dtype = values.dtype
+    dtype = values.dtype if input == "probs" else torch.float64
     if binary is not None and values.ndim == 2 and values.shape[1] == 1:  # one score, as Keras has it
         values, target = values[:, 0], target[:, 0] if target.shape == values.shape else target
-    values = _two_columns(values, input) if _is_one_score(values, target, name, binary) else values
+    if values.ndim == 1:
+        values = _two_columns(values, input, name, binary)
     if values.ndim < 2 or values.shape[1] < 2:
         raise ValueError(
             f"{name} must have shape (N, C) or (N, C, d1, ...) with at least two classes, got {tuple(values.shape)}"
@@ -82,36 +83,50 @@ def as_rows(
     if binary is not None and values.shape[1] != 2:
         raise ValueError(f"binary={binary!r} is for two classes, the {name} have {values.shape[1]}")
     shape = values.shape[:1] + values.shape[2:]
-    if target.shape == values.shape:
-        raise ValueError(
-            f"target has the shape of the {name}, {tuple(target.shape)}: multilabel and one-hot targets are not "
-            "supported; give one class index per sample (multilabel problems: one binary call per label)"
-        )
     if target.shape != shape:
         raise ValueError(
-            f"target for {name} of shape {tuple(values.shape)} must have shape {tuple(shape)}, "
-            f"got {tuple(target.shape)}"
+            f"target for {name} of shape {tuple(values.shape)} must have shape {tuple(shape)}, got "
+            f"{tuple(target.shape)}: one class index per sample (multilabel problems: one binary call per label)"
         )
     weight = None
     if sample_weight is not None:
-        weight = _check_weight(as_tensor("sample_weight", sample_weight), shape).to(values.device).reshape(-1)
-    num_classes = values.shape[1]
-    values = values.detach()
+        weight = as_tensor("sample_weight", sample_weight).detach().to(values.device, torch.float64)
+        if weight.shape != shape or not bool(((weight >= 0) & weight.isfinite()).all() & (weight.sum() > 0)):
+            raise ValueError(f"sample_weight must have shape {tuple(shape)} and be finite, not negative, and not all 0")
+        weight = weight.reshape(-1)
     if values.ndim > 2:
-        values = values.movedim(1, -1).reshape(-1, num_classes)
-    target = target.reshape(-1).long()
-    values, target, weight = _drop_ignored(values, target, weight, ignore_index)
-    if input == "probs" and values.numel():
-        values = _without_rounding_below_0(values)
-    if target.numel() == 0:
-        why = (
-            f": every target is ignore_index = {ignore_index}"
-            if shape.numel()
-            else f", target has shape {tuple(shape)}"
+        values = values.movedim(1, -1).reshape(-1, values.shape[1])
+    rows = Rows(values, target.reshape(-1).long(), weight, input, binary == "positive", dtype)
+    keep = rows.target != ignore_index
+    return _check_numbers(rows if bool(keep.all()) else rows.at(keep), ignore_index)
+
+
+def _two_columns(values: Tensor, input: str, name: str, binary: str | None) -> Tensor:
+    """One score per sample as two columns: sigmoid(z) = softmax(0, z)[1]."""
+    if binary is None:
+        raise ValueError(
+            f"{name} of shape {tuple(values.shape)} are one score per sample, a binary problem; say by binary=..., on "
+            "the command line --binary ..., which confidence is meant: 'top_label' (of the predicted class) or "
+            "'positive' (of class 1). One sample is given as (1, C), its target as (1,)"
         )
-        raise ValueError(f"no samples{why}")
-    _check_labels(target, num_classes, ignore_index)
-    return Rows(values, target, weight, input, binary == "positive", dtype if input == "probs" else torch.float64)
+    values = values if values.device.type == "mps" else values.double()
+    return torch.stack([torch.zeros_like(values) if input == "logits" else 1 - values, values], dim=1)
+
+
+def _check_numbers(rows: Rows, ignore_index: int) -> Rows:
+    if not len(rows):
+        raise ValueError(f"no samples: there are none, or every target is ignore_index = {ignore_index}")
+    low, high = (int(end) for end in torch.aminmax(rows.target))
+    if low < 0 or high >= rows.num_classes:
+        hint = "; do the labels start at 1? Take 1 from each" if low == 1 and high == rows.num_classes else ""
+        raise IndexError(
+            f"target {low if low < 0 else high} is out of range: a class index must lie in [0, {rows.num_classes - 1}] "
+            f"or equal ignore_index = {ignore_index}{hint}"
+        )
+    # -1e-10 is what 1 - p or a renormalisation leaves of 0; its logarithm would be NaN. More is no probability.
+    if rows.input == "probs" and -ROUNDING <= float(rows.values.min()) < 0:
+        rows = replace(rows, values=rows.values.clamp_min(0.0))
+    return rows
 
 
 def as_tensor(name: str, array: Array) -> Tensor:
@@ -130,57 +145,12 @@ def as_tensor(name: str, array: Array) -> Tensor:
         raise ValueError(f"{name} must hold plain numbers, got {array.dtype}") from None
 
 
-def _is_one_score(values: Tensor, target: Tensor, name: str, binary: str | None) -> bool:
-    if values.ndim != 1:
-        return False
-    if target.ndim == 0:
+def check_logits(peak: Tensor, start: int = 0) -> None:
+    """Raise for the first row that holds no logits: of one with NaN the maximum is NaN; -inf is a class ruled out."""
+    good = peak.isfinite()
+    if not bool(good.all()):
+        row = int((~good).nonzero()[0])
+        found = "NaN" if bool(peak[row].isnan()) else "no finite value" if peak[row] < 0 else "+inf"
         raise ValueError(
-            f"{name} of shape {tuple(values.shape)} are one sample: give them as (1, C), its target as (1,)"
-        )
-    if binary is None:
-        raise ValueError(
-            f"{name} of shape {tuple(values.shape)} are one score per sample, a binary problem; say by binary=..., on "
-            "the command line --binary ..., which confidence is meant: 'top_label' (of the predicted class) or "
-            "'positive' (of class 1)"
-        )
-    return True
-
-
-def _two_columns(values: Tensor, input: str) -> Tensor:
-    """One score per sample as two columns: sigmoid(z) = softmax(0, z)[1]."""
-    values = values if values.device.type == "mps" else values.double()
-    return torch.stack([torch.zeros_like(values) if input == "logits" else 1 - values, values], dim=1)
-
-
-def _without_rounding_below_0(probs: Tensor) -> Tensor:
-    """-1e-10 is what 1 - p or a renormalisation leaves of 0; its logarithm would be NaN. More is no probability."""
-    lowest = probs.min()
-    return probs.clamp_min(0.0) if bool((lowest < 0) & (lowest >= -ROUNDING)) else probs
-
-
-def _check_weight(weight: Tensor, shape: torch.Size) -> Tensor:
-    if weight.shape != shape:
-        raise ValueError(f"sample_weight must have shape {tuple(shape)}, as the target, got {tuple(weight.shape)}")
-    weight = weight.detach().to(torch.float64)
-    if not bool((weight.isfinite() & (weight >= 0)).all()) or not bool(weight.sum() > 0):
-        raise ValueError("sample_weight must be finite, not negative, and not all 0")
-    return weight
-
-
-def _drop_ignored(
-    values: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    keep = target != ignore_index
-    if bool(keep.all()):
-        return values, target, weight
-    return values[keep], target[keep], None if weight is None else weight[keep]
-
-
-def _check_labels(target: Tensor, num_classes: int, ignore_index: int) -> None:
-    low, high = (int(end) for end in torch.aminmax(target))
-    if low < 0 or high >= num_classes:
-        hint = "; do the labels start at 1? Take 1 from each" if low == 1 and high == num_classes else ""
-        raise IndexError(
-            f"target {low if low < 0 else high} is out of range: a class index must lie in [0, {num_classes - 1}] or "
-            f"equal ignore_index = {ignore_index}{hint}"
+            f"logits must not be NaN or +inf and a row needs a finite one: row {start + row} holds {found}"
         )

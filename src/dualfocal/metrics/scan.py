@@ -5,7 +5,6 @@ Here a tile is widened to float64 once, classes along the axis that vectorises, 
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,12 +12,11 @@ from torch import Tensor
 
 from dualfocal._tensors import wide_dtype
 from dualfocal.metrics.bins import ONE, Binner, BinStats, equal_edges, scatter_sum, to_units
-from dualfocal.metrics.rows import ROUNDING, Rows
+from dualfocal.metrics.rows import FEW_CLASSES, ROUNDING, Rows, check_logits
 
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements widened at a time
 BLOCK = 1 << 14  # rows at least whose single numbers are worked on together
 LONG_ROW = 1 << 14  # classes; a longer row torch may split over threads, and so sum in another order
-FEW_CLASSES = 64  # below it a row is too short to vectorise along, and tiles are turned class by class
 SUM_TOLERANCE = 1e-2  # of a row of probabilities: those of half precision, or of a csv of three decimals, pass
 
 
@@ -30,9 +28,10 @@ class Scan:
     correct: Tensor  # bool, whether that class is the true one
     uncertainty: Tensor  # float64, 1 / confidence of the predicted class: ranks what units would round to one
     right: Tensor  # bool: whether the predicted class is the true one, always; ties go to the first class
-    nll: Tensor | None  # float64, -log p of the true class
-    brier: Tensor | None  # float64, sum_c (p_c - y_c)^2; (p_1 - y)^2 where the rows say "positive"
-    classes: BinStats | None  # (C, B): every row in the bins of every class
+    # Empty unless they are asked for:
+    nll: Tensor  # float64, -log p of the true class
+    brier: Tensor  # float64, sum_c (p_c - y_c)^2; (p_1 - y)^2 where the rows say "positive"
+    classes: BinStats  # (C, B): every row in the bins of every class
 
 
 def scan(
@@ -51,23 +50,31 @@ def scan(
         ValueError: a row holds NaN, an infinite maximum, or what is no probability.
     """
     n, num_classes, device = len(rows), rows.num_classes, rows.values.device
-    on_cpu, dim = device.type == "cpu", 1
-    if on_cpu and num_classes < FEW_CLASSES:
-        dim = 0
+    on_cpu = device.type == "cpu"
+    dim = 0 if on_cpu and num_classes < FEW_CLASSES else 1  # along which classes lie
     wide = wide_dtype(rows.values)
     step = max(1, (TILE_CPU if on_cpu else TILE_DEVICE) // num_classes)
     block = step * max(1, BLOCK // step)
     buffer = torch.empty(min(step, n) * num_classes, dtype=wide, device=device)
     scratch = torch.empty_like(buffer) if scores and not rows.positive else buffer
 
-    seen = _empty(rows, scores)
+    right = torch.empty(n, dtype=torch.bool, device=device)
+    seen = Scan(
+        confidence=torch.empty(n, dtype=torch.int64, device=device),
+        correct=rows.target == 1 if rows.positive else right,
+        uncertainty=torch.empty(n, dtype=wide, device=device),
+        right=right,
+        nll=torch.empty(n if scores else 0, dtype=wide, device=device),
+        brier=torch.empty(n if scores else 0, dtype=wide, device=device),
+        classes=BinStats.empty(0, edges=equal_edges(num_bins, device=device)),
+    )
     bins = _ClassBins(rows, num_bins, dim) if classwise else None
 
     for start in range(0, n, block):
         part = slice(start, min(start + block, n))
         # One number a row is cheap, but a call for each tile's few is not: they are worked on by block.
-        numbers = _Numbers(*torch.empty(5, part.stop - start, dtype=wide, device=device))
-        peak, of_target, of_one, total, squares = numbers
+        # The largest value of each, that of its target, p of class 1 times the total; the total of p, and of p^2.
+        numbers = peak, of_target, of_one, total, squares = torch.empty(5, part.stop - start, dtype=wide, device=device)
         for first in range(start, part.stop, step):
             here = slice(first, min(first + step, part.stop))
             local = slice(here.start - start, here.stop - start)
@@ -75,7 +82,7 @@ def scan(
             tile = buffer[: values.numel()].view((num_classes, -1) if dim == 0 else values.shape)
             tile.copy_(values.T if dim == 0 else values)
             torch.gather(tile, dim, target.unsqueeze(dim), out=of_target[local].unsqueeze(dim))
-            seen.right[here] = _predict(values, tile, of_target[local], target, dim, peak=peak[local])
+            right[here] = _predict(values, tile, of_target[local], target, dim, peak=peak[local])
             # From here on the tile holds p times its total: with logits exp(z - max), whose largest entry is 1.
             if rows.input == "logits":
                 tile.sub_(peak[local].unsqueeze(dim)).exp_()
@@ -89,59 +96,33 @@ def scan(
             if bins is not None:
                 scale = ONE / total[local].unsqueeze(dim) if rows.input == "logits" else ONE
                 bins.add(tile.mul_(scale).round_(), here)
-        _write(seen, rows, part, numbers, as_given)
+        _write(seen, rows, part, numbers, scores=scores, as_given=as_given)
         if bins is not None:
             bins.flush()
     return seen if bins is None else replace(seen, classes=bins.stats())
 
 
-class _Numbers(NamedTuple):
-    """Of each row of a block, (rows,) each."""
-
-    peak: Tensor  # the largest value
-    of_target: Tensor  # the value of the target
-    of_one: Tensor  # p of class 1, times the total
-    total: Tensor  # the sum over classes: of logits, of exp(z - peak)
-    squares: Tensor  # the sum of squares
-
-
-def _empty(rows: Rows, scores: bool) -> Scan:
-    n, device, wide = len(rows), rows.values.device, wide_dtype(rows.values)
-    right = torch.empty(n, dtype=torch.bool, device=device)
-    return Scan(
-        confidence=torch.empty(n, dtype=torch.int64, device=device),
-        correct=torch.empty_like(right) if rows.positive else right,
-        uncertainty=torch.empty(n, dtype=wide, device=device),
-        right=right,
-        nll=torch.empty(n, dtype=wide, device=device) if scores else None,
-        brier=torch.empty(n, dtype=wide, device=device) if scores else None,
-        classes=None,
-    )
-
-
-def _write(seen: Scan, rows: Rows, part: slice, numbers: _Numbers, as_given: bool) -> None:
+def _write(seen: Scan, rows: Rows, part: slice, numbers: Tensor, *, scores: bool, as_given: bool) -> None:
     """Turn the numbers of a block into confidences and scores; the numbers are used up."""
     peak, of_target, of_one, total, squares = numbers
     if rows.input == "logits":
         check_logits(peak, part.start)
-        if seen.nll is not None:
-            of_target -= peak
-            seen.nll[part] = total.log() - of_target
-            of_target.exp_()
+        of_target -= peak
         peak.fill_(1.0)
     else:
-        if seen.nll is not None:
-            seen.nll[part] = -of_target.log()
         peak.clamp_max_(1.0)
         total.fill_(1.0)
     seen.uncertainty[part] = total / peak
-    seen.confidence[part] = _units(of_one if rows.positive else peak, total, rows.values.dtype if as_given else None)
-    if rows.positive:
-        seen.correct[part] = rows.target[part] == 1
-    if seen.brier is not None and rows.positive:
-        seen.brier[part] = (of_one / total - rows.target[part]).square_()
-    elif seen.brier is not None:
-        seen.brier[part] = squares.div_(total * total).sub_(of_target / total, alpha=2).add_(1).clamp_min_(0)
+    p = (of_one if rows.positive else peak) / total
+    seen.confidence[part] = to_units(p.to(rows.values.dtype) if as_given else p)
+    if scores:
+        logits = rows.input == "logits"
+        seen.nll[part] = total.log() - of_target if logits else -of_target.log()
+        if rows.positive:
+            seen.brier[part] = (p - rows.target[part]).square_()
+        else:
+            of_target = of_target.exp_() if logits else of_target
+            seen.brier[part] = squares.div_(total * total).sub_(of_target / total, alpha=2).add_(1).clamp_min_(0)
 
 
 class _ClassBins:
@@ -196,9 +177,7 @@ class _ClassBins:
 
 def _sum(tile: Tensor, dim: int, out: Tensor) -> None:
     """Sum over classes, in an order that depends on their number alone: a row's sum has the same bits in any tile."""
-    if not tile.is_cpu:
-        torch.sum(tile, dim, out=out)
-    elif dim == 1 and tile.shape[1] > LONG_ROW:
+    if dim == 1 and tile.is_cpu and tile.shape[1] > LONG_ROW:
         np.add.reduce(tile.numpy(), axis=1, out=out.numpy())
     elif dim == 1:
         torch.sum(tile, 1, out=out)
@@ -206,11 +185,6 @@ def _sum(tile: Tensor, dim: int, out: Tensor) -> None:
         torch.add(tile[0], tile[1], out=out)
         for of_class in tile[2:]:
             out += of_class
-
-
-def _units(part: Tensor, total: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Part / total in units of 2^-32, rounded to ``dtype`` first where one is given."""
-    return (part / total * ONE).round_() if dtype is None else to_units((part / total).to(dtype))
 
 
 def _above(units: Tensor, first: float, dim: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -231,12 +205,9 @@ def _above(units: Tensor, first: float, dim: int) -> tuple[Tensor, Tensor, Tenso
 def _predict(values: Tensor, tile: Tensor, of_target: Tensor, target: Tensor, dim: int, *, peak: Tensor) -> Tensor:
     """Write the largest value of each row to ``peak``; whether the target is the first class that has it."""
     if dim == 1:
-        if tile.is_cpu:
-            # A look at the caller's narrow numbers where numpy knows them: its argmax vectorises, and finds NaN.
-            native = values if values.dtype in (torch.float32, torch.float64) else tile
-            predicted = torch.from_numpy(native.numpy().argmax(1))
-        else:
-            predicted = tile.argmax(1)
+        # A look at the caller's narrow numbers where numpy knows them: its argmax vectorises, and finds NaN.
+        native = values if values.dtype in (torch.float32, torch.float64) else tile
+        predicted = torch.from_numpy(native.numpy().argmax(1)) if tile.is_cpu else tile.argmax(1)
         torch.gather(tile, 1, predicted.unsqueeze(1), out=peak.unsqueeze(1))
         return predicted == target
     torch.amax(tile, 0, out=peak)
@@ -245,27 +216,13 @@ def _predict(values: Tensor, tile: Tensor, of_target: Tensor, target: Tensor, di
     return torch.from_numpy(tile.numpy().argmax(0) == target.numpy())
 
 
-def check_logits(peak: Tensor, start: int) -> None:
-    """Raise for the first row that holds no logits: of one with NaN the maximum is NaN; -inf is a class ruled out."""
-    good = peak.isfinite()
-    if bool(good.all()):
-        return
-    row = int((~good).nonzero()[0])
-    found = "NaN" if bool(peak[row].isnan()) else "no finite value" if peak[row] < 0 else "+inf"
-    raise ValueError(f"logits must not be NaN or +inf and a row needs a finite one: row {start + row} holds {found}")
-
-
 def _check_probabilities(tile: Tensor, peak: Tensor, total: Tensor, dim: int, start: int) -> None:
     """Raise for the first row that holds no probabilities. One answer crosses from a device."""
     lowest = tile.amin(dim)
     good = (lowest >= 0) & (peak <= 1 + ROUNDING) & ((total - 1).abs() <= SUM_TOLERANCE + ROUNDING)
-    if bool(good.all()):
-        return
-    row = int((~good).nonzero()[0])
-    low, high, mass = (float(of[row]) for of in (lowest, peak, total))
-    if mass != mass:
-        raise ValueError(f"probabilities must not be NaN: row {start + row} holds NaN")
-    if low < 0 or high > 1 + ROUNDING:
-        found = f"{low if low < 0 else high:.6g}"
-        raise ValueError(f"probabilities must lie in [0, 1]: row {start + row} holds {found}; are these logits?")
-    raise ValueError(f"probabilities must sum to 1 (within {SUM_TOLERANCE:g}): row {start + row} sums to {mass:.6g}")
+    if not bool(good.all()):
+        row = int((~good).nonzero()[0])
+        raise ValueError(
+            f"probabilities must sum to 1 (within {SUM_TOLERANCE:g}), lie in [0, 1] and not be NaN: row {start + row} "
+            f"sums to {total[row]:.6g} and holds {lowest[row]:.6g} to {peak[row]:.6g}; are these logits?"
+        )

@@ -2,13 +2,17 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from dualfocal._checks import check_count
-from dualfocal.metrics._ranked import Ranked
+from dualfocal._checks import check_choice
+from dualfocal._tensors import wide_dtype
+from dualfocal.metrics._ranked import Ranked, runs
 from dualfocal.metrics.bins import BinStats
-from dualfocal.metrics.rows import Array, as_rows
+from dualfocal.metrics.rows import Array, as_rows, as_tensor
 from dualfocal.metrics.scan import scan
+
+OOD_SCORES = ("entropy", "max_prob")
 
 
 class BrierDecomposition(NamedTuple):
@@ -57,7 +61,7 @@ def nll(
     1.6809
     """
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
-    return mean(_wanted(scan(rows, scores=True).nll), rows.weight)
+    return mean(scan(rows, scores=True).nll, rows.weight)
 
 
 def brier_score(
@@ -81,7 +85,7 @@ def brier_score(
     0.05
     """
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
-    score = mean(_wanted(scan(rows, scores=True).brier), rows.weight)
+    score = mean(scan(rows, scores=True).brier, rows.weight)
     return float(score**0.5) if root else score
 
 
@@ -96,11 +100,9 @@ def brier_decomposition(
     >>> [round(part, 3) for part in parts[:3]]
     [0.42, 0.17, 0.25]
     """
-    check_count("num_bins", num_bins)
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index)
     seen = scan(rows, num_bins=num_bins, scores=True, classwise=True)
-    assert seen.classes is not None
-    return decompose(mean(_wanted(seen.brier), None), seen.classes)
+    return decompose(mean(seen.brier), seen.classes)
 
 
 def aurc(
@@ -120,7 +122,37 @@ def aurc(
     return Ranked.by_certainty(seen.uncertainty, seen.right).aurc()
 
 
-def mean(values: Tensor, weight: Tensor | None) -> float:
+def ood_auroc(logits: Array, ood_logits: Array, *, input: str = "logits", score: str = "entropy") -> float:
+    """Probability that an out-of-distribution sample looks more uncertain than one of the distribution; ties count 1/2.
+
+    Args:
+        logits: predictions for samples of the distribution, ``(N, C)`` or ``(N, C, d1, ...)``.
+        ood_logits: predictions for samples that are not of it.
+        input: what both hold, ``"logits"`` or ``"probs"``.
+        score: the uncertainty, ``"entropy"`` of the distribution or ``"max_prob"``, one minus the confidence. The paper
+            does not say which it printed.
+
+    Returns:
+        The area under the ROC curve: 0.5 for no separation, 1 for perfect.
+
+    >>> import torch
+    >>> known, foreign = torch.tensor([[4.0, 0.0], [3.0, 0.0]]), torch.tensor([[0.5, 0.0], [3.0, 0.0]])
+    >>> ood_auroc(known, foreign)
+    0.875
+    """
+    check_choice("score", score, OOD_SCORES)
+    known, foreign = (_uncertainty(values, input, score) for values in (logits, ood_logits))
+    if known.device != foreign.device:
+        raise ValueError(f"logits are on {known.device}, ood_logits on {foreign.device}: move one to the other")
+    ordered, order = torch.cat([known, foreign]).sort()
+    rank = runs(ordered)
+    is_known = order < len(known)
+    known, foreign = rank[is_known], rank[~is_known]  # ascending both
+    below, up_to = (torch.searchsorted(known, foreign, right=right).sum() for right in (False, True))
+    return float(below + up_to) / (2 * len(known) * len(foreign))
+
+
+def mean(values: Tensor, weight: Tensor | None = None) -> float:
     """Mean, weighted where there are weights."""
     return float(values.mean() if weight is None else (values * weight).sum() / weight.sum())
 
@@ -134,6 +166,31 @@ def decompose(score: float, classes: BinStats) -> BrierDecomposition:
     return BrierDecomposition(score, calibration, refinement, score - calibration - refinement)
 
 
-def _wanted(values: Tensor | None) -> Tensor:
-    assert values is not None
-    return values
+def _uncertainty(values: Array, input: str, score: str) -> Tensor:
+    """One number per sample, larger for less certain."""
+    tensor = as_tensor("logits", values)
+    if tensor.ndim < 2:
+        raise ValueError(f"logits must have shape (N, C) or (N, C, d1, ...), got {tuple(tensor.shape)}")
+    labels = torch.zeros(tensor.shape[:1] + tensor.shape[2:], dtype=torch.int64, device=tensor.device)
+    rows = as_rows(tensor, labels, input=input)
+    scan(rows)  # for its checks
+    of_part = _of_logits if input == "logits" else _of_probabilities
+    parts = torch.split(rows.values, max(1, (1 << 20) // rows.num_classes))
+    return torch.cat([of_part(part.to(wide_dtype(part)), score) for part in parts])
+
+
+def _of_logits(z: Tensor, score: str) -> Tensor:
+    """Entropy, or the odds against the prediction, to the same relative precision however close to 0."""
+    peak = z.max(1, keepdim=True)
+    z = z - peak.values
+    rest = z.exp().scatter(1, peak.indices, 0.0).sum(1, keepdim=True)
+    if score == "max_prob":
+        return rest[:, 0]
+    log_p = z - rest.log1p()
+    return -(log_p.exp() * log_p).nan_to_num_(0.0).sum(1)  # 0 log 0 is 0
+
+
+def _of_probabilities(p: Tensor, score: str) -> Tensor:
+    if score == "max_prob":
+        return 1 / p.amax(1).clamp_max(1.0)
+    return -(p * p.log()).nan_to_num_(0.0).sum(1)

@@ -5,6 +5,7 @@ they have the size of the bins, not of the data (adaptive bins excepted: their e
 ``MetricCollection`` those that count the same samples alike share a state, and no others.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +18,7 @@ from torchmetrics.utilities import dim_zero_cat
 from dualfocal._checks import check_choice, check_count
 from dualfocal.metrics._ranked import Ranked
 from dualfocal.metrics.bins import ONE, BinStats, equal_edges, to_units
+from dualfocal.metrics.calibration import top_bins
 from dualfocal.metrics.rows import BINARY, INPUTS, Array, Rows, as_rows, as_tensor
 from dualfocal.metrics.scan import scan
 
@@ -41,19 +43,21 @@ class _Streaming(Metric):
     ) -> None:
         super().__init__(**kwargs)
         check_choice("input", input, INPUTS)
-        if binary is not None:
-            check_choice("binary", binary, BINARY)
+        check_choice("binary", binary, BINARY)
         self.input, self.ignore_index, self.binary = input, ignore_index, binary
         # A MetricCollection takes metrics for one whose states have the same names and, after the first batch, the
         # same values, whatever their options say of the next. So the options are in a name; the list stays empty.
         self.add_state(f"of_{input}_{binary}_{ignore_index}".replace("-", "minus_"), [], dist_reduce_fx=None)
 
-    def _rows(self, logits: Array, target: Array) -> Rows | None:
-        """The samples of a batch; None if all of them are ignored."""
+    def update(self, logits: Array, target: Array) -> None:
+        """Add a batch; nothing is added if all of it is ignored."""
         target = as_tensor("target", target)
-        if bool((target.long() == self.ignore_index).all()):  # long: a uint8 would wrap the -100 around
-            return None
-        return as_rows(logits, target, input=self.input, ignore_index=self.ignore_index, binary=self.binary)
+        if not bool((target.long() == self.ignore_index).all()):  # long: a uint8 would wrap the -100 around
+            self._add(as_rows(logits, target, input=self.input, ignore_index=self.ignore_index, binary=self.binary))
+
+    @abstractmethod
+    def _add(self, rows: Rows) -> None:
+        """Count the samples of a batch."""
 
     def plot(
         self, val: Tensor | Sequence[Tensor] | None = None, ax: "Axes | None" = None
@@ -93,7 +97,11 @@ class _Binned(_Streaming):
         edges = equal_edges(self.num_bins, device=self.count.device)
         return BinStats(self.count, self.confidence, self.correct, edges)
 
-    def _add(self, bins: BinStats) -> None:
+    @abstractmethod
+    def _bin(self, rows: Rows) -> BinStats: ...
+
+    def _add(self, rows: Rows) -> None:
+        bins = self._bin(rows)
         self.count = self.count + bins.count
         self.confidence = self.confidence + bins.confidence
         self.correct = self.correct + bins.correct
@@ -128,13 +136,8 @@ class ExpectedCalibrationError(_Binned):
     ) -> None:
         super().__init__(num_bins=num_bins, input=input, ignore_index=ignore_index, binary=binary, **kwargs)
 
-    def update(self, logits: Array, target: Array) -> None:
-        """Add a batch."""
-        rows = self._rows(logits, target)
-        if rows is not None:
-            seen = scan(rows)
-            edges = equal_edges(self.num_bins, rows.dtype, rows.values.device)
-            self._add(BinStats.from_units(seen.confidence, seen.correct, edges))
+    def _bin(self, rows: Rows) -> BinStats:
+        return top_bins(scan(rows), rows, self.num_bins, None)
 
     def compute(self) -> Tensor:
         """The error of all batches so far, of all processes; NaN of none."""
@@ -167,16 +170,10 @@ class ClasswiseCalibrationError(_Binned):
         super().__init__(num_classes, num_bins=num_bins, input=input, ignore_index=ignore_index, **kwargs)
         self.num_classes = num_classes
 
-    def update(self, logits: Array, target: Array) -> None:
-        """Add a batch."""
-        rows = self._rows(logits, target)
-        if rows is None:
-            return
+    def _bin(self, rows: Rows) -> BinStats:
         if rows.num_classes != self.num_classes:
             raise ValueError(f"num_classes is {self.num_classes}, a batch has {rows.num_classes} classes")
-        bins = scan(rows, num_bins=self.num_bins, classwise=True).classes
-        assert bins is not None
-        self._add(bins)
+        return scan(rows, num_bins=self.num_bins, classwise=True).classes
 
     def compute(self) -> Tensor:
         """The error of all batches so far, of all processes; NaN of none."""
@@ -207,12 +204,9 @@ class AdaptiveCalibrationError(_Streaming):
         self.num_bins = num_bins
         self.add_state("keys", [], dist_reduce_fx="cat")  # twice the confidence in units, plus 1 if right
 
-    def update(self, logits: Array, target: Array) -> None:
-        """Add a batch."""
-        rows = self._rows(logits, target)
-        if rows is not None:
-            seen = scan(rows)
-            self.keys.append(2 * seen.confidence + seen.correct)
+    def _add(self, rows: Rows) -> None:
+        seen = scan(rows)
+        self.keys.append(2 * seen.confidence + seen.correct)
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
         # torchmetrics would gather an empty list as float32, which the integers of other processes do not fit.
@@ -256,14 +250,9 @@ class BrierScore(_Streaming):
         self.add_state("total", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")  # in units of 2^-32
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(self, logits: Array, target: Array) -> None:
-        """Add a batch."""
-        rows = self._rows(logits, target)
-        if rows is not None:
-            scores = scan(rows, scores=True).brier
-            assert scores is not None
-            self.total = self.total + to_units(scores).sum()
-            self.count = self.count + len(rows)
+    def _add(self, rows: Rows) -> None:
+        self.total = self.total + to_units(scan(rows, scores=True).brier).sum()
+        self.count = self.count + len(rows)
 
     def compute(self) -> Tensor:
         """The score of all batches so far, of all processes; NaN of none."""

@@ -1,4 +1,4 @@
-"""What nets share: checks of arguments, convolutions, pooling, initial weights."""
+"""What nets share: convolutions, pooling, initial weights, and how a net of pre-activation blocks ends."""
 
 import math
 from typing import TypeVar
@@ -6,14 +6,9 @@ from typing import TypeVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dualfocal.models.normalization import normalize
+
 Net = TypeVar("Net", bound=nn.Module)
-
-
-def check_sizes(num_classes: int, in_channels: int = 1) -> None:
-    """Refuse sizes that no net can have."""
-    for name, value in (("num_classes", num_classes), ("in_channels", in_channels)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
 def conv1x1(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
@@ -56,6 +51,16 @@ class AveragePool(nn.Module):
             return F.adaptive_avg_pool2d(x, self.grid).flatten(-3)
         return F.avg_pool2d(x, (height // self.grid, width // self.grid)).flatten(-3)
 
-    def extra_repr(self) -> str:
-        """For ``repr``."""
-        return f"grid={self.grid}"
+
+class PreActNet(nn.Module):
+    """A stem, blocks that activate before they convolve, batch norm, ReLU, average pooling, a linear layer."""
+
+    def __init__(self, stem: nn.Module, blocks: nn.Sequential, channels: int, num_classes: int) -> None:
+        super().__init__()
+        self.stem, self.blocks, self.bn = stem, blocks, nn.BatchNorm2d(channels)
+        self.pool, self.fc = AveragePool(), nn.Linear(channels, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (N, num_classes) of images (N, in_channels, height, width)."""
+        logits: Tensor = self.fc(self.pool(normalize(self.bn, self.blocks(self.stem(x)))))
+        return logits

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dualfocal.models._common import AveragePool, check_sizes, conv1x1, conv3x3, he_normal_
+from dualfocal.models._common import PreActNet, conv1x1, conv3x3, he_normal_
 from dualfocal.models.normalization import normalize
 
 
@@ -34,8 +34,8 @@ def densenet40(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
     )
 
 
-class DenseNet(nn.Module):
-    """A stem, dense blocks with a transition between two, batch norm, ReLU, average pooling, a linear layer.
+class DenseNet(PreActNet):
+    """Dense blocks with a transition between two.
 
     Args:
         stem: channels of the first convolution.
@@ -58,27 +58,16 @@ class DenseNet(nn.Module):
         num_classes: int,
         in_channels: int,
     ) -> None:
-        super().__init__()
-        check_sizes(num_classes, in_channels)
-        self.stem = conv3x3(in_channels, stem)
-        self.blocks = nn.Sequential()
-        channels = stem
+        first, blocks, channels = conv3x3(in_channels, stem), nn.Sequential(), stem
         for depth in depths:
-            if len(self.blocks):
+            if len(blocks):  # half the height and width
                 kept = int(channels * compression)
-                self.blocks.append(_transition(channels, kept))
+                blocks.append(Activated(nn.BatchNorm2d(channels), nn.ReLU(), conv1x1(channels, kept), nn.AvgPool2d(2)))
                 channels = kept
             layers = [DenseLayer(channels + growth * place, growth, bottleneck) for place in range(depth)]
-            self.blocks.append(nn.Sequential(*layers))
+            blocks.append(nn.Sequential(*layers))
             channels += growth * depth
-        self.bn = nn.BatchNorm2d(channels)
-        self.pool = AveragePool()
-        self.fc = nn.Linear(channels, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits (N, num_classes) of images (N, in_channels, height, width)."""
-        logits: Tensor = self.fc(self.pool(normalize(self.bn, self.blocks(self.stem(x)))))
-        return logits
+        super().__init__(first, blocks, channels, num_classes)
 
 
 class DenseLayer(nn.Module):
@@ -90,8 +79,7 @@ class DenseLayer(nn.Module):
         self.narrow = (
             Activated(nn.BatchNorm2d(in_channels), nn.ReLU(), conv1x1(in_channels, inner)) if bottleneck else None
         )
-        self.bn = nn.BatchNorm2d(inner)
-        self.conv = conv3x3(inner, growth)
+        self.bn, self.conv = nn.BatchNorm2d(inner), conv3x3(inner, growth)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, in_channels, height, width) -> (N, in_channels + growth, height, width)."""
@@ -108,9 +96,3 @@ class Activated(nn.Sequential):
         for module in list(self)[2:]:
             x = module(x)
         return x
-
-
-def _transition(in_channels: int, out_channels: int) -> nn.Sequential:
-    return Activated(
-        nn.BatchNorm2d(in_channels), nn.ReLU(), conv1x1(in_channels, out_channels), nn.AvgPool2d(2)
-    )  # half the height and width

@@ -28,8 +28,7 @@ def normalize_for_two(
     if kernels is not None and kernels.applies(x, norm):
         both: tuple[Tensor, Tensor] = kernels.batch_norm_of(norm, x, residual, relu)
         return both
-    out = norm(x)
-    out = out if residual is None else out + residual
+    out = norm(x) if residual is None else norm(x) + residual
     out = F.relu(out) if relu else out
     return out, out
 
@@ -55,8 +54,7 @@ def kernels_on(device: torch.device) -> Kernels:
     except torch.OutOfMemoryError:  # no verdict on them, and none to remember: the memory may be free next time
         raise
     except Exception as error:  # it needs a C compiler, and Python's headers
-        reason = " ".join(str(error).split())[:200]
-        problem = f"batch norm runs slower, Triton cannot build kernels: {reason}"
+        problem = f"batch norm runs slower, Triton cannot build kernels: {' '.join(str(error).split())[:200]}"
         warnings.warn(problem, stacklevel=2)
         return Kernels(None, problem)
     return Kernels(batch_norm)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dualfocal.models._common import AveragePool, check_sizes, conv1x1, conv3x3, he_normal_
+from dualfocal.models._common import PreActNet, conv1x1, conv3x3, he_normal_
 from dualfocal.models.normalization import normalize
 from dualfocal.models.resnet import BasicBlock, ResNet
 
@@ -34,8 +34,8 @@ def resnet110_sd(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
     )
 
 
-class PreActResNet(nn.Module):
-    """A 3x3 stem of 16, three stages of pre-activation blocks, batch norm, ReLU, average pooling, a linear layer.
+class PreActResNet(PreActNet):
+    """A 3x3 stem of 16, stages of pre-activation blocks.
 
     Args:
         widths: channels of each stage.
@@ -48,27 +48,12 @@ class PreActResNet(nn.Module):
     def __init__(
         self, widths: Sequence[int], depth: int, *, num_classes: int, in_channels: int, last_survival: float = 1.0
     ) -> None:
-        super().__init__()
-        check_sizes(num_classes, in_channels)
-        num_blocks = len(widths) * depth
-        channels = 16
-        self.stem = conv3x3(in_channels, channels)
-        blocks: list[PreActBlock] = []
-        for width in widths:
-            for place in range(depth):
-                stride = 2 if blocks and place == 0 else 1
-                survival = 1 - (1 - last_survival) * (len(blocks) + 1) / num_blocks
-                blocks.append(PreActBlock(channels, width, stride, survival))
-                channels = width
-        self.blocks = nn.Sequential(*blocks)
-        self.bn = nn.BatchNorm2d(channels)
-        self.pool = AveragePool()
-        self.fc = nn.Linear(channels, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits (N, num_classes) of images (N, in_channels, height, width)."""
-        logits: Tensor = self.fc(self.pool(normalize(self.bn, self.blocks(self.stem(x)))))
-        return logits
+        stem, blocks, channels = conv3x3(in_channels, 16), nn.Sequential(), 16
+        for place, width in enumerate(width for width in widths for _ in range(depth)):
+            survival = 1 - (1 - last_survival) * (place + 1) / (len(widths) * depth)
+            blocks.append(PreActBlock(channels, width, 2 if place and place % depth == 0 else 1, survival))
+            channels = width
+        super().__init__(stem, blocks, channels, num_classes)
 
 
 class PreActBlock(nn.Module):
@@ -94,10 +79,6 @@ class PreActBlock(nn.Module):
             branch = branch * self.survival
         out: Tensor = shortcut + branch
         return out
-
-    def extra_repr(self) -> str:
-        """For ``repr``."""
-        return f"survival={self.survival:.4g}" if self.survival < 1 else ""
 
 
 WIDTHS = (160, 320, 640)  # ten times 16, 32, 64

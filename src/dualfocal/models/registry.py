@@ -3,20 +3,18 @@
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from dualfocal._checks import did_you_mean
-from dualfocal.models._common import check_sizes
+from dualfocal._checks import check_count, did_you_mean
 from dualfocal.models.densenet import densenet40, densenet121
 from dualfocal.models.preact_resnet import resnet110_kde, resnet110_sd, wide_resnet26_10, wide_resnet34_10
 from dualfocal.models.resnet import resnet50, resnet110, tiny_resnet50
-from dualfocal.models.small import small_cnn
-from dualfocal.models.text_cnn import text_cnn
+from dualfocal.models.small import TextCNN, small_cnn
 
 # The nets of the main tables, a small one, then those of the comparison with KDE-XE. Each is a function with the
 # keywords num_classes and in_channels, both with defaults.
@@ -26,7 +24,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "wide_resnet26_10": wide_resnet26_10,
     "densenet121": densenet121,
     "tiny_resnet50": tiny_resnet50,
-    "text_cnn": text_cnn,
+    "text_cnn": TextCNN,
     "small_cnn": small_cnn,
     "resnet110_kde": resnet110_kde,
     "resnet110_sd": resnet110_sd,
@@ -52,36 +50,35 @@ def make_model(name: str, *, num_classes: int, in_channels: int | None = None) -
     """
     if not isinstance(name, str):
         raise TypeError(f"a model is named by text, got a {type(name).__name__}: call a function of your own directly")
-    sizes = {"num_classes": num_classes}
-    if in_channels is not None:
-        sizes["in_channels"] = in_channels
-    check_sizes(**sizes)
+    sizes = {"num_classes": num_classes} | ({} if in_channels is None else {"in_channels": in_channels})
+    for size, value in sizes.items():
+        check_count(size, value)
     if name in MODELS:
         return MODELS[name](**sizes)
-    if ":" not in name:
-        raise ValueError(
-            f"there is no model {name!r}{did_you_mean(name, MODELS)}; there are: {', '.join(MODELS)}; "
-            "a factory of your own is written package.module:function"
-        )
-    with _current_directory_importable():  # during the call too: a factory may import late
+    here = str(Path.cwd())
+    sys.path.insert(0, here)  # as `python -m` does and a console script does not
+    importlib.invalidate_caches()  # the file may be a moment old
+    try:
         return _call(name, _load(name), sizes)
+    finally:  # after the call: a factory may import late
+        with suppress(ValueError):  # the user's own module may have removed it
+            sys.path.remove(here)
 
 
 def _load(name: str) -> Any:
     """The object that ``package.module:function`` names."""
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
-        raise ValueError(f"a factory of your own is written package.module:function, got {name!r}")
+        raise ValueError(
+            f"there is no model {name!r}{did_you_mean(name, MODELS)}; there are: {', '.join(MODELS)}; "
+            "a factory of your own is written package.module:function"
+        )
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
-            raise ValueError(
-                f"there is no module {module_name!r}, of model {name!r}, in {str(Path.cwd())!r} or installed: {error}"
-            ) from error
-        reason = f"{type(error).__name__}: {error}"
         raise ValueError(
-            f"module {module_name!r}, of model {name!r}, was found but fails to import: {reason}"
+            f"model {name!r}: cannot import {module_name!r}, from {str(Path.cwd())!r} or installed: "
+            f"{type(error).__name__}: {error}"
         ) from error
     if not hasattr(module, attribute):
         raise ValueError(
@@ -104,16 +101,3 @@ def _call(name: str, factory: Any, sizes: dict[str, int]) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise TypeError(f"{name!r} must return a torch.nn.Module, got {type(model).__name__}")
     return model
-
-
-@contextmanager
-def _current_directory_importable() -> Iterator[None]:
-    """Let modules of the current directory be found, as ``python -m`` does and a console script does not."""
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    importlib.invalidate_caches()  # the file may be a moment old
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # the user's own module may have removed it
-            sys.path.remove(here)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from dualfocal.models._common import AveragePool, check_sizes, conv1x1, conv3x3, he_normal_
+from dualfocal.models._common import AveragePool, conv1x1, conv3x3, he_normal_
 from dualfocal.models.normalization import normalize, normalize_for_two
 
 Pair = tuple[Tensor, Tensor]  # what a block takes and gives: the same image for its branch and for its shortcut
@@ -50,8 +50,9 @@ def tiny_resnet50(*, num_classes: int = 200, in_channels: int = 3) -> nn.Module:
 
 
 def _bottlenecks(depths: Sequence[int], num_classes: int, in_channels: int, grid: int = 1) -> "ResNet":
-    widths = (256, 512, 1024, 2048)
-    return ResNet(Bottleneck, 64, widths, depths, num_classes=num_classes, in_channels=in_channels, grid=grid)
+    return ResNet(
+        Bottleneck, 64, (256, 512, 1024, 2048), depths, num_classes=num_classes, in_channels=in_channels, grid=grid
+    )
 
 
 class ResNet(nn.Module):
@@ -79,16 +80,12 @@ class ResNet(nn.Module):
         grid: int = 1,
     ) -> None:
         super().__init__()
-        check_sizes(num_classes, in_channels)
         self.stem = Stem(conv3x3(in_channels, stem), nn.BatchNorm2d(stem), nn.ReLU())
         self.stages = nn.Sequential()
-        channels = stem
-        for width, depth in zip(widths, depths, strict=True):
+        for channels, width, depth in zip((stem, *widths), widths, depths, strict=False):
             first = block(channels, width, 2 if len(self.stages) else 1)
             self.stages.append(nn.Sequential(first, *(block(width, width, 1) for _ in range(depth - 1))))
-            channels = width
-        self.pool = AveragePool(grid)
-        self.fc = nn.Linear(channels * grid**2, num_classes)
+        self.pool, self.fc = AveragePool(grid), nn.Linear(widths[-1] * grid**2, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (N, num_classes) of images (N, in_channels, height, width)."""
@@ -108,9 +105,8 @@ class Bottleneck(nn.Module):
         self.conv3, self.bn3 = conv1x1(inner, out_channels), nn.BatchNorm2d(out_channels)
         self.shortcut = _shortcut(in_channels, out_channels, stride)
 
-    def forward(self, both: Pair | Tensor) -> Pair:
-        """One block, for an image twice, or once; see :func:`~dualfocal.models.normalization.normalize_for_two`."""
-        both = (both, both) if isinstance(both, Tensor) else both
+    def forward(self, both: Pair) -> Pair:
+        """One block, for an image twice; see :func:`~dualfocal.models.normalization.normalize_for_two`."""
         branch = normalize(self.bn1, self.conv1(both[0]))
         branch = normalize(self.bn2, self.conv2(branch))
         return normalize_for_two(self.bn3, self.conv3(branch), self.shortcut(both[1]))
@@ -125,9 +121,8 @@ class BasicBlock(nn.Module):
         self.conv2, self.bn2 = conv3x3(out_channels, out_channels), nn.BatchNorm2d(out_channels)
         self.shortcut = _shortcut(in_channels, out_channels, stride)
 
-    def forward(self, both: Pair | Tensor) -> Pair:
+    def forward(self, both: Pair) -> Pair:
         """One block, as :class:`Bottleneck`."""
-        both = (both, both) if isinstance(both, Tensor) else both
         branch = normalize(self.bn1, self.conv1(both[0]))
         return normalize_for_two(self.bn2, self.conv2(branch), self.shortcut(both[1]))
 

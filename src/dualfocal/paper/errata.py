@@ -59,7 +59,6 @@ def find_errata(keys: Iterable[str] = ()) -> dict[str, list[Erratum]]:
     wanted = list(keys) or known
     for key in wanted:
         if key not in known:
-            near = did_you_mean(key, known) or "; `dualfocal paper errata` lists them"
-            raise ValueError(f"there is no erratum {key!r}{near}")
+            raise ValueError(f"there is no erratum {key!r}, see `dualfocal paper errata`{did_you_mean(key, known)}")
     chosen = {kind: [erratum for erratum in group if erratum.key in wanted] for kind, group in GROUPS.items()}
     return {kind: group for kind, group in chosen.items() if group}

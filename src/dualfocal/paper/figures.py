@@ -12,7 +12,6 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from dualfocal.metrics import Evaluation
 from dualfocal.metrics.corp import corp
 from dualfocal.plots import (
     Curve,
@@ -32,14 +31,10 @@ from dualfocal.plots.entries import Entry, Setting
 from dualfocal.plots.metric_bars import LEVEL
 from dualfocal.plots.style import one_axis
 from dualfocal.plots.theory import phi_figure
-from dualfocal.runs import Run
+from dualfocal.runs import Run, RunError, RunResult
 from dualfocal.runs.layout import LOG, PREDICTIONS
 
 METRICS = {"ece": "ECE", "adaptive_ece": "AdaECE", "classwise_ece": "classwise ECE"}
-
-
-class CannotDrawError(ValueError):
-    """The runs lack what a figure needs."""
 
 
 @dataclass(frozen=True)
@@ -89,24 +84,22 @@ def draw_figures(
         if progress is not None:
             progress(done, len(wanted))
         figure = FIGURES[name]
-        title = None if setting is None else setting.title
+        title, stem = (None, name) if setting is None else (setting.title, f"{setting.stem}-{name}")
+        files, why_not = [out / f"{stem}.{ending}" for ending in formats], ""
         try:
             if figure.needs_runs and setting is None:
-                raise CannotDrawError("it needs finished runs")
+                raise RunError("it needs finished runs")
             drawn = figure.draw(setting) if figure.needs_runs else figure.draw()
-        except CannotDrawError as error:
-            drawings.append(Drawing(name, figure, title, [], str(error)))
-            continue
-        stem = name if setting is None else f"{setting.stem}-{name}"
-        files = [out / f"{stem}.{ending}" for ending in formats]
-        for file in files:
-            save(drawn, file, dpi=dpi)
-        drawings.append(Drawing(name, figure, title, files))
+            for file in files:
+                save(drawn, file, dpi=dpi)
+        except RunError as error:  # the runs lack what it needs
+            files, why_not = [], str(error)
+        drawings.append(Drawing(name, figure, title, files, why_not))
     return drawings
 
 
 def _reliability(setting: Setting) -> Figure:
-    evaluations = {entry.label: entry.evaluations("test")[0] for entry in setting.entries}
+    evaluations = {entry.label: entry.first.require_result().evaluation() for entry in setting.entries}
     remark = f"Test part, before temperature scaling; {setting.seeds}."
     return reliability_figure(evaluations, title=setting.title, remark=remark)
 
@@ -120,50 +113,46 @@ def _corp(setting: Setting) -> Figure:
 
 
 def _metrics(setting: Setting) -> Figure:
-    records = {entry.label: entry.evaluations("test") for entry in setting.entries}
-    for entry in setting.entries:
-        for run, record in zip(entry.runs.values(), records[entry.label], strict=True):
-            if record.inference is None:
-                raise CannotDrawError(f"the result of {run.path} has no floors")
+    results = {entry.label: entry.results for entry in setting.entries}
     panels: dict[str, dict[str, MetricBar]] = {name: {} for name in METRICS.values()}
-    for (metric, name), (label, of) in product(METRICS.items(), records.items()):
-        values = tuple(getattr(record, metric) for record in of)
+    for (metric, name), (label, of) in product(METRICS.items(), results.items()):
+        values = tuple(getattr(result.evaluation(), metric) for result in of)
         panels[name][label] = MetricBar(values, t_interval(values), _mean_floor(of, metric))
     interval = f"{100 * LEVEL:.0f} % t-interval of the mean"
-    single = [label for label, of in records.items() if len(of) == 1]
+    single = [label for label, of in results.items() if len(of) == 1]
     remark = f"Test part, before temperature scaling; {setting.numbers_of_seeds}. Intervals are over seeds."
     if single:
         remark += f" No interval of a single run: {', '.join(single)}."
-    if len(single) == len(records):
+    if len(single) == len(results):
         # Of a single run there is an honest interval of one error only, which is not the ECE.
-        inferences = {label: of[0].inference for label, of in records.items() if of[0].inference is not None}
+        alone = {label: of[0].evaluation() for label, of in results.items()}
+        inferences = {label: one.inference for label, one in alone.items() if one.inference is not None}
         panels["debiased RMS error"] = {
-            label: MetricBar((of[0].debiased_ece,), inferences[label].debiased_ece) for label, of in records.items()
+            label: MetricBar((alone[label].debiased_ece,), of.debiased_ece) for label, of in inferences.items()
         }
-        level = min(inference.level for inference in inferences.values())
-        interval = f"{100 * level:.0f} % interval of the debiased RMS error"
+        interval = f"{100 * min(of.level for of in inferences.values()):.0f} % interval of the debiased RMS error"
         remark = f"Test part, before temperature scaling; {setting.seeds}: no interval over seeds."
     return metric_figure(panels, setting.looks, interval=interval, title=setting.title, remark=remark)
 
 
 def _training(setting: Setting) -> Figure:
-    for part in ("test", "val"):
-        curves = {entry.label: Curve(seeds) for entry in setting.entries if (seeds := _logged(entry, f"{part}_ece"))}
-        if curves:
-            break
-    else:
-        raise CannotDrawError(f"no run has test_ece or val_ece of each epoch in its {LOG}")
-    drawn = [entry for entry in setting.entries if entry.label in curves]
-    records = [entry.evaluations(part) for entry in drawn]
-    floors = [_mean_floor(of, "ece") for of in records if all(record.inference for record in of)]
+    logged = {
+        part: {entry.label: _logged(entry, f"{part}_ece") for entry in setting.entries} for part in ("test", "val")
+    }
+    part = "test" if any(logged["test"].values()) else "val"
+    curves = {label: Curve(seeds) for label, seeds in logged[part].items() if seeds}
+    if not curves:
+        raise RunError(f"no run has test_ece or val_ece of each epoch in its {LOG}")
+    results = [entry.results for entry in setting.entries if entry.label in curves]
+    floors = [_mean_floor(of, "ece", part) for of in results if all(one.evaluation(part).inference for one in of)]
     remark = "Smoothed: s(1) = x(1), s(t) = 0.5 s(t-1) + 0.5 x(t)."
     if any(len(curve.seeds) > 1 for curve in curves.values()):
         remark += " Lines: means over seeds; bands: lowest to highest seed."
     if part == "val":
         remark += "\nThe test part was not logged (test_each_epoch=true does that)."
-    missing = {entry.label: len(entry.runs) - len(_logged(entry, f"{part}_ece")) for entry in setting.entries}
-    if any(missing.values()):
-        runs = [f"{number} run{'s' * (number > 1)} of {label}" for label, number in missing.items() if number]
+    missing = {entry.label: len(entry.runs) - len(logged[part][entry.label]) for entry in setting.entries}
+    runs = [f"{number} run{'s' * (number > 1)} of {label}" for label, number in missing.items() if number]
+    if runs:
         remark += f"\nNot logged by {', '.join(runs)}."
     with one_axis(setting.title, remark, legend=True) as (figure, axis):
         ece_over_training(axis, curves, setting.looks, part="test" if part == "test" else "validation", floors=floors)
@@ -188,8 +177,7 @@ def _rival(setting: Setting) -> Figure:
 
 def _logged(entry: Entry, name: str) -> tuple[tuple[float, ...], ...]:
     """A number of each epoch, for the seeds whose log has it for all of them."""
-    logs = [run.log for run in entry.runs.values()]
-    found = [tuple(line[name] for line in log if name in line) for log in logs]
+    found = [tuple(line[name] for line in run.log if name in line) for run in entry.runs.values()]
     return tuple(values for values in found if len(values) == entry.recipe.epochs)
 
 
@@ -198,13 +186,13 @@ def _with_predictions(setting: Setting) -> dict[str, Run]:
     runs = {entry.label: entry.first for entry in setting.entries}
     for run in runs.values():
         if not run.has_predictions:
-            raise CannotDrawError(f"{run.path} has no {PREDICTIONS}")
+            raise RunError(f"{run.path} has no {PREDICTIONS}")
     return runs
 
 
-def _mean_floor(records: Sequence[Evaluation], metric: str) -> float:
+def _mean_floor(results: Sequence[RunResult], metric: str, part: str = "test") -> float:
     """The noise floor of a metric, its mean over the seeds."""
-    return statistics.fmean(record.inference.floors[metric].mean for record in records if record.inference)
+    return statistics.fmean(result.floor(metric, part) for result in results)
 
 
 FIGURES: dict[str, PaperFigure] = {

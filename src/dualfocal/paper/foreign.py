@@ -4,13 +4,13 @@ import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dualfocal._files import atomic_path
 from dualfocal.data import load_data
 from dualfocal.data.places import Root
 from dualfocal.metrics import evaluate, ood_auroc
@@ -55,13 +55,12 @@ class Foreign:
         temperatures = {"before": 1.0, "after": run.require_result().temperature("temperature_ece")}
         known, _ = run.predictions()
         logits_of = self._model(run)
-        images, _ = load_data(name, self.data_root, **FOREIGN[name]).part("test")
-        foreign = logits_of(images, name)
-        content: dict[str, Any] = {"schema": 1, "foreign": name}
-        content["auroc"] = {
+        foreign = logits_of(load_data(name, self.data_root, **FOREIGN[name]).part("test")[0], name)
+        aurocs = {
             stage: {score: ood_auroc(known / t, foreign / t, score=score) for score in SCORES}
             for stage, t in temperatures.items()
         }
+        content: dict[str, Any] = {"schema": 1, "foreign": name, "auroc": aurocs}
         if name == "cifar10c":
             content["severities"] = {}
             for severity in SEVERITIES:
@@ -71,8 +70,7 @@ class Foreign:
                     stage: {key: getattr(evaluate(logits / t, target), key) for key in ("error", "ece", "nll")}
                     for stage, t in temperatures.items()
                 }
-        with atomic_path(path) as temporary:
-            temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        run.write_json(path.name, content)
         return content
 
     def _model(self, run: Run) -> Callable[[Tensor, str], Tensor]:
@@ -101,9 +99,8 @@ class Foreign:
 def _kept(path: Path) -> dict[str, Any]:
     try:
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        for stage in STAGES:
-            for score in SCORES:
-                float(kept["auroc"][stage][score])
+        for stage, score in product(STAGES, SCORES):
+            float(kept["auroc"][stage][score])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}: is empty or damaged ({error!r}): remove it, and it is made anew") from error
     return kept

@@ -12,7 +12,7 @@ ablation, ``gamma``, the ``ood`` data set, or the ``statistic``, ``"mean"`` or `
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
@@ -90,13 +90,12 @@ class Table:
             return found[0].value
         asked = {name: value for name, value in where.items() if value is not None}
         what = ", ".join(f"{name}={value!r}" for name, value in asked.items()) or "all there is"
-        if found:
-            values = {name: _values(found, name) for name in ("data", "model", "method", "stage", "metric", "variant")}
-            choices = {name: several for name, several in values.items() if len(several) > 1}
-            raise ValueError(f"{self.key} ({self.name}) has {len(found)} cells for {what}; say which: {_list(choices)}")
-        # Of each thing asked for: what there is beside the rest of it, or else at all.
-        choices = {name: _values(self.find(**(asked | {name: None})) or self.cells, name) for name in asked}
-        raise ValueError(f"{self.key} ({self.name}) has no cell for {what}; it has {_list(choices)}")
+        # Of several cells, in what they differ; else of each thing asked for what there is beside the rest, or at all.
+        names = ("data", "model", "method", "stage", "metric", "variant") if found else asked
+        cells = {name: found or self.find(**(asked | {name: None})) or self.cells for name in names}
+        values = {name: dict.fromkeys(str(getattr(cell, name)) for cell in cells[name]) for name in names}
+        listed = [f"{name}: {', '.join(of)}" for name, of in values.items() if len(of) > 1 or not found]
+        raise ValueError(f"{self.key} ({self.name}) has {len(found)} cells for {what}; say one of {'; '.join(listed)}")
 
     def as_meant(self) -> "Table":
         """The table with every misplaced cell where it belongs, as far as that is known.
@@ -106,8 +105,8 @@ class Table:
         (0.0081, 0.0057)
         """
         cells = tuple(replace(cell, meant={}, **cell.meant) for cell in self.cells)
-        metrics = _values(cells, "metric")
-        return replace(self, cells=cells, metric=metrics[0] if len(metrics) == 1 else None)
+        metrics = {cell.metric for cell in cells}
+        return replace(self, cells=cells, metric=metrics.pop() if len(metrics) == 1 else None)
 
 
 @cache
@@ -138,11 +137,3 @@ def published(name: str) -> Table:
         names = ", ".join(f"{table.key} ({table.name})" for table in tables)
         raise ValueError(f"the paper's tables are {names}; got {name!r}{did_you_mean(name, known)}")
     return known[name]
-
-
-def _values(cells: Iterable[Cell], name: str) -> list[str]:
-    return list(dict.fromkeys(str(getattr(cell, name)) for cell in cells))
-
-
-def _list(choices: Mapping[str, Iterable[str]]) -> str:
-    return "; ".join(f"{name}: {', '.join(values)}" for name, values in choices.items())

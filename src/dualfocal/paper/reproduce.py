@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dualfocal import _table
-from dualfocal._checks import did_you_mean
+from dualfocal._checks import check_known
 from dualfocal._files import atomic_path
 from dualfocal.data.places import Root
 from dualfocal.paper.foreign import Foreign
@@ -63,9 +63,14 @@ class Reproduction:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; numbers are fractions."""
-        rows = [row.to_dict() for row in self.rows]
-        shared = {"notes": self.notes, "failed": self.failed}
-        return {"schema": 1, "table": self.table.key, "title": self.title, "rows": rows, **shared}
+        return {
+            "schema": 1,
+            "table": self.table.key,
+            "title": self.title,
+            "rows": [row.to_dict() for row in self.rows],
+            "notes": self.notes,
+            "failed": self.failed,
+        }
 
 
 @dataclass(frozen=True)
@@ -82,15 +87,19 @@ class Plan:
 
     def as_table(self) -> _table.Table:
         """The trainings as text, with their hours on an H200."""
-        rows = []
-        for name, training in self.trainings.items():
-            options = ", ".join(f"{key} {value}" for key, value in training.recipe.loss_options.items())
-            finished = f"{self.finished[name]}/{len(self.study.seeds)}"
-            hours = "?" if training.hours is None else f"{training.hours:.1f}"
-            rows.append([training.label, str(training.recipe.epochs), options, training.special, finished, hours])
-        return _table.Table(
-            ("training", "epochs", "loss options", "special", "finished", "hours"), rows, left=(0, 2, 3, 4)
-        )
+        rows = [
+            [
+                training.label,
+                str(training.recipe.epochs),
+                ", ".join(f"{key} {value}" for key, value in training.recipe.loss_options.items()),
+                training.special,
+                f"{self.finished[name]}/{len(self.study.seeds)}",
+                "?" if training.hours is None else f"{training.hours:.1f}",
+            ]
+            for name, training in self.trainings.items()
+        ]
+        headings = ("training", "epochs", "loss options", "special", "finished", "hours")
+        return _table.Table(headings, rows, left=(0, 2, 3, 4))
 
     def cost(self) -> str:
         """What is left to train, in a sentence."""
@@ -149,12 +158,14 @@ class Plan:
         if self.table.name == "ood_auroc":
             foreign.check()
         folders = self.study.folders(self.out)
-
-        def trained(done: int, total: int, finished: int) -> None:
-            if progress is not None:
-                progress(f"{finished} of {len(folders)} runs", done, total)
-
-        problems = run_study(self.study, self.out, jobs=jobs, data_root=data_root, device=device, progress=trained)
+        problems = run_study(
+            self.study,
+            self.out,
+            jobs=jobs,
+            data_root=data_root,
+            device=device,
+            progress=progress and (lambda done, of, ended: progress(f"{ended} of {len(folders)} runs", done, of)),
+        )
         failed = list(problems.values())
         runs = folders | self._other_runs()
         present = {name: training for name, training in self.every.items() if any(name == key for key, _ in runs)}
@@ -254,14 +265,10 @@ def _changes(settings: Iterable[str]) -> list[str]:
 def _chosen(trainings: dict[str, Training], only: Mapping[str, Collection[str]]) -> dict[str, Training]:
     """The trainings whose fields have the values asked for."""
     for field, values in only.items():
-        if field not in FIELDS:
-            raise ValueError(f"only takes {', '.join(FIELDS)}; got {field!r}{did_you_mean(field, FIELDS)}")
+        check_known("a field of only", field, FIELDS)
         value_of = {name: str(getattr(training, FIELDS[field])) for name, training in trainings.items()}
-        known = sorted(set(value_of.values()))
         for value in values:
-            if value not in known:
-                near = did_you_mean(value, known)
-                raise ValueError(f"{field} must be one of {', '.join(known)}, got {value!r}{near}")
+            check_known(field, value, sorted(set(value_of.values())))
         trainings = {name: training for name, training in trainings.items() if value_of[name] in values}
     return trainings
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
@@ -24,6 +24,8 @@ SCALED_BY = "temperature_ece"  # as published
 FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")  # metrics that have one
 # The largest value there is, of what is no share of samples or of probability.
 LARGEST = {"nll": math.inf, "brier": 2.0, "rbs": math.sqrt(2), "kde_ece": 2.0}
+
+Number = tuple[str, str | None, str | None, Cell | None]  # metric, stage, variant, and its cell
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,7 @@ class Row:
         number = len(self.ours)
         if number < 2:
             return None
-        quantile = float(student.ppf((1 + LEVEL) / 2, number - 1))
-        half = quantile * statistics.stdev(self.ours) * math.sqrt(1 + 1 / number)
+        half = float(student.ppf((1 + LEVEL) / 2, number - 1)) * statistics.stdev(self.ours) * math.sqrt(1 + 1 / number)
         return max(self.mean - half, 0.0), min(self.mean + half, LARGEST.get(self.metric, 1.0))
 
     @property
@@ -84,14 +85,9 @@ class Row:
         """The row as text, one cell for each of :data:`HEADINGS`, with numbers as the paper prints them."""
         variant = None if self.variant == self.training.variant else self.variant
         number = " ".join(part for part in (self.metric, self.stage and f"{self.stage} T", variant) if part)
-        unit = "number" if self.metric == "rbs" else "percent"
-        theirs = ""
-        if self.published is not None:
-            unit, theirs = self.published.unit, self.published.printed
-
-        def text(value: float) -> str:
-            return f"{value:.4f}" if unit == "number" else f"{100 * value:.2f}"
-
+        theirs = "" if self.published is None else self.published.printed
+        plain = self.metric == "rbs" if self.published is None else self.published.unit == "number"
+        text: Callable[[float], str] = "{:.4f}".format if plain else lambda value: f"{100 * value:.2f}"
         ours = "" if math.isnan(self.mean) else text(self.mean)
         if self.published_error is not None:
             theirs += f" ± {self.published_error.printed}"
@@ -140,23 +136,30 @@ def rows_of(
     rows = []
     for name, training in trainings.items():
         folders = {seed: Run(path) for (key, seed), path in sorted(runs.items()) if key == name}
-        seeds = tuple(seed for seed, run in folders.items() if run.result is not None)
-        finished = [folders[seed] for seed in seeds]
+        results = {seed: result for seed, run in folders.items() if (result := run.result) is not None}
         for metric, stage, variant, cell in _numbers(table, training):
-            results = [run.require_result() for run in finished]
-            values = [value_of(run, metric, stage, variant, foreign) for run in finished]
-            temperatures = [result.temperature(SCALED_BY) for result in results] if stage == "after" else []
+            scaled_by = SCALED_BY if stage == "after" else None
             error = None
             if variant == "mean" and cell is not None:
                 same = {"method": cell.method, "metric": metric, "stage": stage, "variant": "standard_error"}
                 error = table.find(data=cell.data, model=cell.model, **same)[0]
-            has_floor = results if metric in FLOORS else []
-            floors = [result.floor(metric, scaled_by=_scaled_by(stage)) for result in has_floor]
-            rows.append(Row(training, metric, stage, variant, cell, values, temperatures, error, seeds, floors))
+            row = Row(
+                training,
+                metric,
+                stage,
+                variant,
+                cell,
+                ours=[value_of(folders[seed], metric, stage, variant, foreign) for seed in results],
+                temperatures=[of.temperature(SCALED_BY) for of in results.values() if stage == "after"],
+                published_error=error,
+                seeds=tuple(results),
+                floors=[of.floor(metric, scaled_by=scaled_by) for of in results.values() if metric in FLOORS],
+            )
+            rows.append(row)
     return rows
 
 
-def _numbers(table: Table, training: Training) -> list[tuple[str, str | None, str | None, Cell | None]]:
+def _numbers(table: Table, training: Training) -> list[Number]:
     """Metric, stage, variant and cell of each number that the table has of a training, or should have."""
     if training.extra and table.name != "kde_xe":
         return [(table.metric or "ece", stage, None, None) for stage in STAGES]
@@ -164,15 +167,18 @@ def _numbers(table: Table, training: Training) -> list[tuple[str, str | None, st
     if table.variant in TRAINED_BY:
         cells = [cell for cell in cells if cell.variant == training.variant]
     # A standard error stands beside its mean.
-    numbers = [(cell.metric, cell.stage, cell.variant, cell) for cell in cells if cell.variant != "standard_error"]
-    more: list[tuple[str, str | None, str | None, None]] = []
-    if table.name == "rbs":  # in both readings
-        more = [("rbs", cell.stage, cell.variant, None) for cell in cells]
-    elif table.name == "ablation":  # the columns that the text promises
-        more = [("ece", "after", training.variant, None), ("classwise_ece", "before", training.variant, None)]
-    elif table.name == "ood_auroc":  # by the other score, too
-        more = [("ood_auroc_max_prob", cell.stage, cell.variant, None) for cell in cells]
-    return [*numbers, *more]
+    numbers: list[Number] = [
+        (cell.metric, cell.stage, cell.variant, cell) for cell in cells if cell.variant != "standard_error"
+    ]
+    if table.name == "ablation":  # the columns that the text promises
+        return [
+            *numbers,
+            ("ece", "after", training.variant, None),
+            ("classwise_ece", "before", training.variant, None),
+        ]
+    # RBS in both readings; images out of distribution by the other score, too.
+    other = {"rbs": "rbs", "ood_auroc": "ood_auroc_max_prob"}
+    return numbers + [(other[table.name], cell.stage, cell.variant, None) for cell in cells if table.name in other]
 
 
 def value_of(
@@ -180,19 +186,14 @@ def value_of(
 ) -> float:
     """A number of a finished run; after scaling, by the temperature with the least validation ECE, as published."""
     if metric.startswith("ood_auroc"):
-        assert variant is not None
         score = "max_prob" if metric.endswith("max_prob") else "entropy"
-        return float((foreign or Foreign()).scores(run, variant)["auroc"][stage or "before"][score])
+        return float((foreign or Foreign()).scores(run, str(variant))["auroc"][stage or "before"][score])
     result = run.require_result()
     if metric == "kde_ece":
         logits, target = run.predictions()
         return float(kde_ece(logits / result.temperature(SCALED_BY) if stage == "after" else logits, target))
-    evaluation = result.evaluation(scaled_by=_scaled_by(stage))
+    evaluation = result.evaluation(scaled_by=SCALED_BY if stage == "after" else None)
     value = 1 - evaluation.error if metric == "accuracy" else float(getattr(evaluation, metric))
     if not math.isfinite(value):
         raise RunError(f"{result.source}: has no finite {metric} of the test part")
     return value
-
-
-def _scaled_by(stage: str | None) -> str | None:
-    return SCALED_BY if stage == "after" else None

@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dualfocal.losses import LOSSES
@@ -87,12 +86,13 @@ def trainings(table: Table, *, epochs_scale: float = 1.0, extras: bool = False) 
         common = variant is not None and recipe == _recipe(table, cell, None)
         training = Training(cell.data, cell.model, cell.method, variant, recipe, common=common)
         found.setdefault(training.name, training)
-    if extras:
-        for training in list(found.values()):
-            for name, settings in _extras(table, training).items():
-                recipe = training.recipe.with_settings(settings)
-                more = dataclasses.replace(training, variant=name, recipe=recipe, extra=True, common=False)
-                found[more.name] = more
+    for training in list(found.values()) if extras else ():
+        if training.data == "20newsgroups" or (table.name == "kde_xe" and training.model != "resnet110_kde"):
+            continue
+        for name, settings in EXTRAS.get((table.name, training.method), {}).items():
+            recipe = training.recipe.with_settings(settings)
+            more = dataclasses.replace(training, variant=name, recipe=recipe, extra=True, common=False)
+            found[more.name] = more
     # The test part is logged for the figure of test ECE over training; nothing is chosen by it.
     return {
         name: dataclasses.replace(
@@ -109,8 +109,6 @@ def shortened(recipe: Recipe, scale: float) -> Recipe:
     >>> short.epochs, short.milestones
     (35, (15, 25))
     """
-    if scale == 1:
-        return recipe
     epochs = max(1, round(scale * recipe.epochs))
     milestones = sorted({max(1, round(scale * milestone)) for milestone in recipe.milestones})
     return dataclasses.replace(recipe, epochs=epochs, milestones=tuple(milestones))
@@ -141,25 +139,15 @@ def with_defaults(recipe: Recipe) -> Recipe:
 
 def _kde_recipe(cell: Cell) -> Recipe:
     """As the authors ran that comparison: less weight decay, fewer epochs, of which one milestone is left; seed 0."""
-    options: Mapping[str, Mapping[str, float]] = {
-        "dual_focal": {"gamma": GAMMA[cell.data, "resnet110"]},
-        "kde_xe": {"strength": KDE_STRENGTH[cell.data]},
-    }
+    options = {"dual_focal": {"gamma": GAMMA[cell.data, "resnet110"]}, "kde_xe": {"strength": KDE_STRENGTH[cell.data]}}
     return Recipe(
         data=cell.data,
         data_options={"published_test_mismatch": True} if cell.data == "cifar100" else {},
         model=cell.model,
         loss=cell.method,
-        loss_options=dict(options.get(cell.method, {})),
+        loss_options=options.get(cell.method, {}),
         weight_decay=1e-4,
         epochs=200,
         milestones=(150,),
         seed=0,
     )
-
-
-def _extras(table: Table, training: Training) -> Mapping[str, list[str]]:
-    """The settings of the extra trainings beside one of the paper's."""
-    if training.data == "20newsgroups" or (table.name == "kde_xe" and training.model != "resnet110_kde"):
-        return {}
-    return EXTRAS.get((table.name, training.method), {})

@@ -71,9 +71,7 @@ def max_logit_histogram(
         axis.plot([median, median], [foot, foot + HEIGHT], color="black", linewidth=1.2)
     axis.set_yticks(feet, [plain(name) for name in values])
     axis.set(xlabel="maximum logit", ylim=(-0.05, len(values) - 1 + HEIGHT + 0.1))
-    tidy(axis)
-    axis.tick_params(axis="y", length=0)
-    return axis
+    return tidy(axis, rows=True)
 
 
 def rival_boxplot(axis: Axes, values: Mapping[str, Floats], looks: Mapping[str, Look] | None = None) -> Axes:
@@ -96,8 +94,6 @@ def rival_boxplot(axis: Axes, values: Mapping[str, Floats], looks: Mapping[str, 
     for place, (box, name) in enumerate(zip(drawn["boxes"], values, strict=True)):
         look = look_of(name, place, looks)
         box.set(facecolor=to_rgba(look.colour, 0.5), edgecolor="black", linewidth=0.8)
-    axis.set_xlabel("$q_j(x)$, the largest probability below the true class's")
-    axis.set_xlim(left=-0.01 * axis.get_xlim()[1])  # a whisker that ends at 0 is seen
-    tidy(axis, grid="x")
-    axis.tick_params(axis="y", length=0)
-    return axis
+    low = -0.01 * axis.get_xlim()[1]  # a whisker that ends at 0 is seen
+    axis.set(xlabel="$q_j(x)$, the largest probability below the true class's", xlim=(low, None))
+    return tidy(axis, grid="x", rows=True)

@@ -9,9 +9,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from dualfocal.metrics import Evaluation
 from dualfocal.plots.style import Look, look_of, varied
-from dualfocal.runs import Recipe, Run, find_runs
+from dualfocal.runs import Recipe, Run, RunResult, find_runs
 
 # As the paper's tables and figures call them, in the order of the first table.
 LABELS = {
@@ -43,10 +42,10 @@ class Entry:
         """The run of the lowest seed, for what shows a single run."""
         return next(iter(self.runs.values()))
 
-    def evaluations(self, part: str) -> list[Evaluation]:
-        """The metrics of a part, in the order of the seeds."""
-        results = [run.result for run in self.runs.values()]
-        return [result.evaluation(part) for result in results if result is not None]
+    @property
+    def results(self) -> list[RunResult]:
+        """In the order of the seeds."""
+        return [run.require_result() for run in self.runs.values()]
 
 
 @dataclass(frozen=True)
@@ -90,11 +89,10 @@ def gather(paths: Iterable[Path]) -> tuple[list[Setting], dict[Path, str]]:
     """
     found: dict[Path, Run] = {}
     for path in paths:
-        runs = find_runs(path)
-        if not runs:
-            what = "there is no such folder" if not path.exists() else "is no run folder, and holds none"
-            raise ValueError(f"{path}: {what}")
-        found |= {run.path.resolve(): run for run in runs}
+        here = {run.path.resolve(): run for run in find_runs(path)}
+        if not here:
+            raise ValueError(f"{path}: is no run folder, and holds none")
+        found |= here
     settings: dict[str, dict[str, dict[int, Run]]] = {}
     unfinished: dict[Path, str] = {}
     for run in found.values():
@@ -102,7 +100,9 @@ def gather(paths: Iterable[Path]) -> tuple[list[Setting], dict[Path, str]]:
             unfinished[run.path] = f"is {state}, not finished"
             continue
         try:
-            recipe = _checked(run)
+            recipe = run.recipe
+            if "test" in run.require_result().parts and run.has_predictions:
+                run.predictions()  # one that cannot be read does not keep the others from being drawn
         except (ValueError, OSError) as error:
             unfinished[run.path] = f"cannot be read: {' '.join(str(error).removeprefix(f'{run.path}/').split())}"
             continue
@@ -123,21 +123,12 @@ def gather(paths: Iterable[Path]) -> tuple[list[Setting], dict[Path, str]]:
     return made, unfinished
 
 
-def _checked(run: Run) -> Recipe:
-    """The recipe of a run that can be read; one that cannot does not keep the others from being drawn."""
-    result = run.result
-    if result is not None and "test" in result.parts and run.has_predictions:
-        run.predictions()
-    return run.recipe
-
-
 def _setting(groups: Iterable[Mapping[int, Run]]) -> Setting:
     by_seed = [dict(sorted(of.items())) for of in groups]
     recipes = [next(iter(of.values())).recipe for of in by_seed]
     first = recipes[0]
     entries = [Entry(_label(recipe, recipes), recipe, of) for recipe, of in zip(recipes, by_seed, strict=True)]
-    order = list(LABELS)
-    entries.sort(key=lambda entry: (order.index(entry.recipe.loss), _natural(entry.label)))
+    entries.sort(key=lambda entry: (list(LABELS).index(entry.recipe.loss), _natural(entry.label)))
     data, model = Path(first.data).stem, first.model.rpartition(":")[2]
     options = "".join(f", {name} {value}" for name, value in _without_split(first).items())
     epochs = {recipe.epochs for recipe in recipes}

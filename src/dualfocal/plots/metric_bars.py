@@ -67,11 +67,8 @@ def metric_bars(axis: Axes, bars: Mapping[str, MetricBar], looks: Mapping[str, L
             axis.plot([at, at], [place - 0.42, place + 0.42], color="white", linewidth=3.4, solid_capstyle="butt")
             axis.plot([at, at], [place - 0.42, place + 0.42], color=DARK_GREY, linewidth=2, solid_capstyle="butt")
     axis.set_yticks(places, [plain(name) for name in bars])
-    axis.set_ylim(-0.6, len(bars) - 0.4)
-    axis.set_xlim(left=0)
-    tidy(axis, grid="x")
-    axis.tick_params(axis="y", length=0)
-    return axis
+    axis.set(ylim=(-0.6, len(bars) - 0.4), xlim=(0, None))
+    return tidy(axis, grid="x", rows=True)
 
 
 @styled()
@@ -95,7 +92,8 @@ def metric_figure(
     bars = [bar for of in panels.values() for bar in of.values()]
     if not bars:
         raise ValueError("metric_figure needs at least one metric of one method")
-    if not interval and any(bar.interval is not None for bar in bars):
+    several, intervals = any(len(bar.values) > 1 for bar in bars), any(bar.interval is not None for bar in bars)
+    if intervals and not interval:
         raise ValueError("metric_figure has intervals to draw: say what they are")
     rows = max(len(of) for of in panels.values())
     figure = Figure(figsize=(2.5 * len(panels) + 1.2, 0.3 * rows + 1.5), layout="constrained")
@@ -103,20 +101,16 @@ def metric_figure(
     for axis, (metric, of) in zip(axes, panels.items(), strict=True):
         metric_bars(axis, of, looks)
         axis.set_xlabel(plain(f"{metric} [%]"))
-    several = any(len(bar.values) > 1 for bar in bars)
-    mean = Patch(facecolor=GREY, edgecolor=BLACK, linewidth=0.7)
-    handles: dict[str, Line2D | Patch] = {"mean over seeds" if several else "one run": mean}
-    if several:
-        handles["a seed"] = Line2D(
-            [], [], marker="o", color="white", markeredgecolor=BLACK, markersize=3.2, linestyle="none"
-        )
-    if any(bar.interval is not None for bar in bars):
-        handles[interval] = Line2D([], [], marker="|", color=BLACK, linewidth=1.2)
-    if any(bar.floor is not None for bar in bars):
-        handles["floor: a calibrated model"] = Line2D(
-            [], [], marker="|", color=DARK_GREY, markersize=9, markeredgewidth=2, linestyle="none"
-        )
-    legend_below(figure, list(handles.values()), list(handles), len(handles), remark)
+    seed = Line2D([], [], marker="o", color="white", markeredgecolor=BLACK, markersize=3.2, linestyle="none")
+    floor = Line2D([], [], marker="|", color=DARK_GREY, markersize=9, markeredgewidth=2, linestyle="none")
+    marks = (
+        (Patch(facecolor=GREY, edgecolor=BLACK, linewidth=0.7), "mean over seeds" if several else "one run", True),
+        (seed, "a seed", several),
+        (Line2D([], [], marker="|", color=BLACK, linewidth=1.2), interval, intervals),
+        (floor, "floor: a calibrated model", any(bar.floor is not None for bar in bars)),
+    )
+    handles, labels, _ = zip(*(mark for mark in marks if mark[2]), strict=True)
+    legend_below(figure, handles, labels, columns=len(handles), remark=remark)
     if title:
         figure.suptitle(plain(title), fontsize=10)
     return figure

@@ -23,6 +23,7 @@ CORP_STRIP = np.linspace(0, 1, 41)  # edges of the bars below a diagram without 
 
 
 Diagram = TypeVar("Diagram", Evaluation, Corp)
+Density = tuple[Floats, NDArray[np.int64]]  # edges of bins, and how many samples are in each
 
 
 def chance_range(count: NDArray[np.int64], confidence: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:
@@ -92,15 +93,14 @@ def reliability_diagram(axis: Axes, evaluation: Evaluation) -> Axes:
     if evaluation.inference is not None:
         text += f"\na calibrated model: {100 * evaluation.inference.floors['ece'].mean:.1f} %"
     axis.text(0.02, 1.05, text, va="bottom", linespacing=1.35)
-    unit_square(axis)
-    return axis
+    return unit_square(axis)
 
 
-def unit_square(axis: Axes) -> None:
+def unit_square(axis: Axes) -> Axes:
     """Confidence and accuracy from 0 to 1, with room above."""
     axis.set(xlim=(0, 1), ylim=(0, TOP), xticks=(0, 0.5, 1), yticks=(0, 0.2, 0.4, 0.6, 0.8, 1), ylabel="accuracy")
-    tidy(axis)
     axis.spines.left.set_bounds(0, 1)
+    return tidy(axis)
 
 
 def corp_diagram(axis: Axes, of: Corp) -> Axes:
@@ -118,17 +118,20 @@ def corp_diagram(axis: Axes, of: Corp) -> Axes:
         label=f"{100 * of.level:.0f} % of calibrated models' fits, at each point",
     )
     axis.plot([0, 1], [0, 1], "--", color="black", linewidth=0.8)
-    marker = "o" if len(of.confidence) == 1 else ""  # a line of one point is not seen
     axis.plot(
-        of.confidence, of.recalibrated, color=BLUE, linewidth=1.6, label="accuracy by isotonic fit", marker=marker
+        of.confidence,
+        of.recalibrated,
+        color=BLUE,
+        linewidth=1.6,
+        label="accuracy by isotonic fit",
+        marker="o" if len(of.confidence) == 1 else "",  # a line of one point is not seen
     )
     text = (
         f"MCB {of.mcb:.4f} (a calibrated model: {of.mcb_floor.mean:.4f})\n"
         f"DSC {of.dsc:.4f}, UNC {of.unc:.4f}, Brier {of.score:.4f}"
     )
     axis.text(0.02, 1.05, text, va="bottom", fontsize=7, linespacing=1.4)
-    unit_square(axis)
-    return axis
+    return unit_square(axis)
 
 
 def density_strip(axis: Axes, edges: Floats, count: NDArray[np.int64]) -> Axes:
@@ -136,8 +139,7 @@ def density_strip(axis: Axes, edges: Floats, count: NDArray[np.int64]) -> Axes:
     shares = 100 * count / max(int(count.sum()), 1)
     axis.bar(edges[:-1], shares, np.diff(edges), align="edge", color=GREY, edgecolor="white", linewidth=0.6)
     axis.set(xlim=(0, 1), xticks=(0, 0.5, 1), xlabel="confidence", ylabel="% of samples")
-    tidy(axis)
-    return axis
+    return tidy(axis)
 
 
 def reliability_figure(evaluations: Mapping[str, Evaluation], *, title: str = "", remark: str = "") -> Figure:
@@ -149,27 +151,28 @@ def reliability_figure(evaluations: Mapping[str, Evaluation], *, title: str = ""
         remark: below all diagrams.
     """
 
-    def draw(top: Axes, strip: Axes, evaluation: Evaluation) -> None:
-        reliability_diagram(top, evaluation)
-        density_strip(strip, evaluation.bins.edges.cpu().numpy(), evaluation.bins.count.cpu().numpy())
+    def density(evaluation: Evaluation) -> Density:
+        return evaluation.bins.edges.cpu().numpy(), evaluation.bins.count.cpu().numpy()
 
-    return _panels(evaluations, draw, title, remark)
+    return _panels(evaluations, reliability_diagram, density, title, remark)
 
 
 def corp_panels(found: Mapping[str, Corp], *, title: str = "", remark: str = "") -> Figure:
     """A diagram without bins for each set of predictions, with the share of samples below it."""
 
-    def draw(top: Axes, strip: Axes, diagram: Corp) -> None:
-        corp_diagram(top, diagram)
-        count, _ = np.histogram(diagram.confidence, CORP_STRIP, weights=diagram.count)
-        density_strip(strip, CORP_STRIP, count.astype(np.int64))
+    def density(of: Corp) -> Density:
+        return CORP_STRIP, np.histogram(of.confidence, CORP_STRIP, weights=of.count)[0].astype(np.int64)
 
-    return _panels(found, draw, title, remark)
+    return _panels(found, corp_diagram, density, title, remark)
 
 
 @styled()
 def _panels(
-    found: Mapping[str, Diagram], draw: Callable[[Axes, Axes, Diagram], None], title: str, remark: str
+    found: Mapping[str, Diagram],
+    draw: Callable[[Axes, Diagram], Axes],
+    density: Callable[[Diagram], Density],
+    title: str,
+    remark: str,
 ) -> Figure:
     """Diagrams in rows of four, each with a strip below it, and one legend for all."""
     if not found:
@@ -186,7 +189,8 @@ def _panels(
     for place, (name, diagram) in enumerate(found.items()):
         line, column = divmod(place, columns)
         top, strip = axes[2 * line : 2 * line + 2, column]
-        draw(top, strip, diagram)
+        draw(top, diagram)
+        density_strip(strip, *density(diagram))
         # Spaces that do not break keep the number of samples in one line.
         number = f"N\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{diagram.num_samples:,}"
         text = "\n".join(textwrap.wrap(f"{name}, {number}", 56 if alone else 34))
@@ -196,6 +200,5 @@ def _panels(
         for axis in (top, strip):
             axis.set_visible(True)
             axis.set_ylabel(axis.get_ylabel() if column == 0 else "")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    legend_below(figure, handles, labels, 4, remark)
+    legend_below(figure, *axes[0, 0].get_legend_handles_labels(), columns=4, remark=remark)
     return figure

@@ -108,14 +108,20 @@ def plain(name: str) -> str:
     return name.replace("$", r"\$")
 
 
-def tidy(axis: Axes, *, grid: str | None = None) -> None:
-    """The frame of every axis: open at the top and the right, small ticks, a faint grid along ``"x"`` or ``"y"``."""
+def tidy(axis: Axes, *, grid: str | None = None, rows: bool = False) -> Axes:
+    """The frame of every axis: open at the top and the right, small ticks, a faint grid along ``"x"`` or ``"y"``.
+
+    ``rows`` have names at the left, and no ticks.
+    """
     axis.spines[["top", "right"]].set_visible(False)
     # Said here and not by the style alone: matplotlib makes ticks as late as when it draws.
     axis.tick_params(labelsize=STYLE["xtick.labelsize"], width=STYLE["axes.linewidth"])
     if grid in ("x", "y"):
         axis.grid(axis=grid, color=GREY, alpha=0.4, linewidth=0.6)  # type: ignore[arg-type]
         axis.set_axisbelow(True)
+    if rows:
+        axis.tick_params(axis="y", length=0)
+    return axis
 
 
 @contextmanager
@@ -141,7 +147,9 @@ def one_axis(
             figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper", frameon=False, handlelength=3.2)
 
 
-def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int, remark: str = "") -> None:
+def legend_below(
+    figure: Figure, handles: Sequence[Any], labels: Sequence[str], *, columns: int, remark: str = ""
+) -> None:
     """One legend for all axes of a figure, under a line that says what cannot be seen in it.
 
     It has at most as many columns as asked for, and as fit.
@@ -170,7 +178,7 @@ def save(figure: Figure, path: Path, *, dpi: float = DPI) -> None:
     ``dpi`` is for PNG.
 
     Raises:
-        ValueError: another suffix, or the file cannot be written.
+        ValueError: another suffix, or no file can be made there.
     """
     suffix = path.suffix.lower()
     if suffix not in METADATA:
@@ -183,7 +191,5 @@ def save(figure: Figure, path: Path, *, dpi: float = DPI) -> None:
         fonts.setLevel(logging.ERROR)
         try:
             figure.savefig(temporary, format=suffix[1:], dpi=dpi, metadata=METADATA[suffix])
-        except OSError as error:
-            raise ValueError(f"{path}: cannot be written: {error.strerror}") from error
         finally:
             fonts.setLevel(level)

@@ -46,11 +46,11 @@ def phi_figure(gamma: float = FIGURE_1[0], c: float = FIGURE_1[1]) -> Figure:
         label = "" if row else "claimed over-confident"
         axis.barh(height, v_m, 0.085 * top, facecolor="none", edgecolor=colour, hatch="////", label=label)
         axis.barh(height, 1 - start, 0.085 * top, left=start, color=colour, alpha=0.35)
-        text = f"{name}: claimed under-confident"
         end = 0.99 if start < 0.5 else start - 0.01  # inside the bar if it is long enough, else before it
-        axis.text(end, height, text, ha="right", va="center", fontsize=8)
-    axis.set(xlim=(0, 1), ylim=(-0.26 * top, 1.12 * top), xlabel="$q_m$, the largest probability")
-    axis.set_ylabel(r"$\phi(q_m)$")
+        axis.text(end, height, f"{name}: claimed under-confident", ha="right", va="center", fontsize=8)
+    axis.set(
+        xlim=(0, 1), ylim=(-0.26 * top, 1.12 * top), xlabel="$q_m$, the largest probability", ylabel=r"$\phi(q_m)$"
+    )
     axis.set_yticks([tick for tick in axis.get_yticks() if 0 <= tick <= 1.12 * top])  # phi is positive
     axis.set_title(rf"$\gamma = {gamma:g}$, $q_j = {c:g}$: region smaller by $v^{{uc}} - v' = {found.reduction:.3f}$")
     tidy(axis)

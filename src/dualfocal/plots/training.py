@@ -83,11 +83,9 @@ def ece_over_training(
             linewidth=1.3,
             label=plain("\n".join(textwrap.wrap(name, LONGEST_LABEL))),
         )
-    axis.set(xlabel="epoch", ylabel=f"{part} ECE [%]")
-    axis.set_ylim(bottom=0)
+    axis.set(xlabel="epoch", ylabel=f"{part} ECE [%]", ylim=(0, None))
     axis.margins(x=0.01)
-    tidy(axis, grid="y")
-    return axis
+    return tidy(axis, grid="y")
 
 
 @styled()
@@ -113,13 +111,13 @@ def study_figure(summary: "Summary") -> Figure:
             axis.plot(means, places + shift, "|", color=colour, markersize=13, markeredgewidth=2.5, label=text)
         if column == "ece":
             floors = [100 * summary.floors.get("ece", {}).get(entry, np.nan) for entry in entries]
-            tick = {"color": GREY, "markersize": 20, "markeredgewidth": 4}
-            axis.plot(floors, places + 0.16, "|", **tick, label="its floor", zorder=0)
+            axis.plot(
+                floors, places + 0.16, "|", color=GREY, markersize=20, markeredgewidth=4, label="its floor", zorder=0
+            )
             axis.set_xlim(left=0)
         axis.set_yticks(places, [plain(entry) for entry in entries])
         axis.set_xlabel(label)
         tidy(axis, grid="x")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(plain(summary.study.title), fontsize=10)
     return figure

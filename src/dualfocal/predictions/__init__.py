@@ -7,8 +7,7 @@ from 0, as in the tensors, and the lines of a csv from 1.
 """
 
 from dualfocal.predictions._sources import PredictionsError
-from dualfocal.predictions.loading import Predictions, load_predictions
-from dualfocal.predictions.merging import check_same_labels, merge_predictions
+from dualfocal.predictions.loading import Predictions, check_same_labels, load_predictions, merge_predictions
 from dualfocal.predictions.saving import rewrite_predictions, save_predictions
 
 __all__ = [

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.predictions._names import Values, suggested
-from dualfocal.predictions._sources import INTEGERS, Column, Source, Table, dtype_name, form, is_number
+from dualfocal.predictions._names import Values
+from dualfocal.predictions._sources import INTEGERS, Column, Source, dtype_name, form, is_number
 
 WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # but "007" is a name
 MOST_SHOWN = 8  # classes that a line lists
@@ -37,7 +37,7 @@ def class_indices(
     names = values.classes
     if isinstance(labels, list):
         names = names or source.class_names(2 if len(shape) == 1 else shape[1])
-        indices = _by_name(source, labels, names, one_score=len(shape) == 1)
+        indices = _by_name(source, labels, names)
         if indices is not None:
             return indices, _order(names, "name")
         booleans = _are_booleans(labels)
@@ -61,8 +61,10 @@ def positions_are_clear(classes: tuple[str, ...]) -> bool:
     >>> positions_are_clear(("cat", "dog")), positions_are_clear(("dog", "cat")), positions_are_clear(("c2", "c10"))
     (True, False, False)
     """
-    numbers = _last_numbers(classes)
-    return list(classes) == sorted(classes) if numbers is None else numbers == list(range(len(classes)))
+    ends = [re.search("[0-9]+$", text) for text in classes]  # class_10 or grade1
+    if not all(ends):
+        return list(classes) == sorted(classes)
+    return [int(end[0]) for end in ends if end] == list(range(len(classes)))
 
 
 def plain_groups(source: Source, name: str, groups: Column) -> NDArray[Any]:
@@ -73,12 +75,6 @@ def plain_groups(source: Source, name: str, groups: Column) -> NDArray[Any]:
     if dtype_name(groups) in INTEGERS or (isinstance(groups, np.ndarray) and groups.dtype.kind == "U"):
         return np.asarray(groups)
     raise source.error(f"groups must be strings, integers or booleans, but {name!r} is {dtype_name(groups)}")
-
-
-def _last_numbers(classes: tuple[str, ...]) -> list[int] | None:
-    """Return the numbers at the end of class names, class_10 or grade1, if each has one."""
-    ends = [re.search("[0-9]+$", text) for text in classes]
-    return [int(end[0]) for end in ends if end] if all(ends) else None
 
 
 def _without_class_axis(
@@ -104,10 +100,9 @@ def _from_one_hot(source: Source, name: str, labels: NDArray[Any]) -> NDArray[np
     good = (ones.sum(1) == 1) & (ones | (labels == 0)).all(1)
     if not good.all():
         row = int(good.argmin())
-        others = labels[row][~ones[row] & (labels[row] != 0)]
-        got = f"holds {others[0]:g}" if len(others) else f"has {ones[row].sum()} of them"
+        got = _listing([f"{value:g}" for value in labels[row].tolist() if value != 0]) or "only 0"
         rule = "labels with a column for each class must be one-hot, one 1 and the rest 0"
-        raise source.error(f"{rule}, but row {row} of {name!r} {form(labels)} {got}")
+        raise source.error(f"{rule}, but row {row} of {name!r} {form(labels)} holds {got}")
     indices: NDArray[np.int64] = ones.argmax(1)
     return indices
 
@@ -120,14 +115,12 @@ def _one_against_other(
     texts = labels if isinstance(labels, list) else list(map(str, _whole(source, name, labels).tolist()))
     distinct = sorted(set(texts))
     if positive not in distinct or len(distinct) > 2:
-        rule = f"--positive must name one of two labels in {name!r}"
-        raise source.error(f"{rule}, got {positive!r} for {_listing(distinct)}")
+        got = f"{positive!r} for {_listing(distinct)}"
+        raise source.error(f"--positive must name one of two labels in {name!r}, got {got}")
     return np.array([text == positive for text in texts], dtype=np.int64)
 
 
-def _by_name(
-    source: Source, labels: list[str], names: tuple[str, ...] | None, *, one_score: bool
-) -> NDArray[np.int64] | None:
+def _by_name(source: Source, labels: list[str], names: tuple[str, ...] | None) -> NDArray[np.int64] | None:
     """Look texts up among the class names; a number that is no position, such as -100, may stand among them.
 
     Returns None if the labels are numbers, or true and false.
@@ -145,15 +138,10 @@ def _by_name(
         return None
     if unknown:
         row = next(i for i, text in enumerate(labels) if text in unknown)
-        problem = "not a class index"
-        if names:
-            problem = f"none of the classes ({', '.join(names)})"
-        elif one_score:
-            how = f"name the label of class 1 with --positive (labels: {_listing(sorted(distinct))})"
-            problem = f"not 0, 1, True or False: {how}"
-        elif not isinstance(source, Table):
-            how = "put 'class_names' into the file, text in the order of the classes"
-            problem = f"text, which says no class by itself: {how}"
+        problem = f"none of the classes ({', '.join(names or ())})"
+        if not names:
+            how = "name the columns as the classes, put 'class_names' beside arrays, or for one score say --positive"
+            problem = f"not a class index: {how} (labels: {_listing(sorted(distinct))})"
         raise source.error(f"label {labels[row]!r} in {source.place(row)} is {problem}")
     return np.array([index[text] for text in labels], dtype=np.int64) if by_name else None
 
@@ -163,11 +151,9 @@ def _by_number(source: Source, indices: NDArray[np.int64], names: tuple[str, ...
     index = {int(text): i for i, text in enumerate(names)}
     for label in np.unique(indices).tolist():
         if label >= 0 and label not in index:
-            row = int((indices == label).argmax())
+            place = source.place(int((indices == label).argmax()))
             hint = "; do labels start at 0, columns at 1?" if label == 0 and min(index) == 1 else ""
-            raise source.error(
-                f"label {label} in {source.place(row)} is none of the classes ({', '.join(names)}){hint}"
-            )
+            raise source.error(f"label {label} in {place} is none of the classes ({', '.join(names)}){hint}")
         index.setdefault(label, label)
     return np.array([index[label] for label in indices.tolist()], dtype=np.int64)
 
@@ -177,17 +163,10 @@ def _check_positions(
 ) -> None:
     if values.ordered or positions_are_clear(names) or not ((indices >= 0) & (indices < len(names))).any():
         return
-    if _last_numbers(names) is not None:
-        raise source.error(f"labels in {name!r} are numbers but classes are {', '.join(names)}: use these names")
-    by_name = sorted(names)
-    k = next(k for k, text in enumerate(names) if text != by_name[k])
-    how = "write the labels as integers or as class names"  # of an array, beside class names
-    if values.classes is not None:
-        by_class = [column for _, column in sorted(zip(names, values.names, strict=True))]
-        how = f"--{values.kind} {suggested(values.names)} or --{values.kind} {suggested(by_class)}"
+    how = "" if values.classes is None else f", or say the order of the classes, --{values.kind} NAME,NAME,..."
     raise source.error(
-        f"labels in {name!r} are numbers: does {k} mean {names[k]}, as in the file, or {by_name[k]}, by sorted order? "
-        f"Say the order of the classes: {how}"
+        f"labels in {name!r} are numbers, which need not be positions among the classes ({_listing(list(names))}), "
+        f"counted from 0: write them as class names{how}"
     )
 
 

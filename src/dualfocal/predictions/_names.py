@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualfocal.predictions._sources import INTEGERS, Column, PredictionsError, Source, Table, dtype_name, is_number
+from dualfocal.predictions._sources import INTEGERS, PredictionsError, Source, Table, dtype_name, is_number
 
 LOGITS = ("logits", "logit")
 PROBS = ("probs", "prob", "probabilities", "probability", "proba", "softmax", "y_prob", "y_proba")
@@ -63,8 +63,7 @@ def find_names(
     inferred = split is None
     usual = LOGITS + PROBS if given is None else LABELS if target is None else ()
     split = _find_split(source, split, usual, required or given is None)
-    target = None if target is None else _given_name(source, target, split)
-    group = None if group is None else _given_name(source, group, split)
+    target, group = (None if name is None else _given_name(source, name, split) for name in (target, group))
     if given is None:
         values = _usual_values(source, split, target, group)
     else:
@@ -113,7 +112,7 @@ def _given_name(source: Source, name: str, split: str | None) -> str:
         raise source.error(f"has no {source.noun} {name!r} {source.holds()}")
     if split is not None and not name.lower().startswith(f"{split.lower()}_"):
         for other in splits(source.names):
-            if other != split.lower() and name.lower().startswith(f"{other}_"):
+            if name.lower().startswith(f"{other}_"):
                 raise source.error(f"{name!r} is of the split {other!r}, but {split!r} is to be read")
     return name
 
@@ -124,10 +123,9 @@ def _find_labels(source: Source, split: str | None, taken: list[str], required: 
     labels = _usual(names, LABELS, split)
     if not labels and inferred:  # "y_pred" of y_pred_proba is no split, and y_true its labels
         labels = _usual(names, LABELS, None)
-    if required and len(labels) > 1:
-        raise source.error(f"holds several labels ({', '.join(map(repr, labels))}): say which with --target")
-    if required and not labels:
-        raise source.error(f"holds no labels of a usual name; say which with --target NAME {source.holds()}")
+    if required and len(labels) != 1:
+        held = f"several labels ({', '.join(map(repr, labels))}):" if labels else "no labels of a usual name;"
+        raise source.error(f"holds {held} say which with --target NAME {source.holds()}")
     return labels
 
 
@@ -153,9 +151,8 @@ def _given_values(
     if listed:
         return Values(kind, names, _class_parts(names), ordered=True)
     # One score per sample is that of class 1; a column that is named as class 0 would invert every prediction.
-    if table and (match := re.fullmatch(rf"({PREFIXES[kind]}[_. -]*)0", given)):
-        one = f"{match[1]}1"
-        how = f"say --{kind} {one}" if one in source.names else "rename the column if it is"
+    if table and re.fullmatch(rf"{PREFIXES[kind]}[_. -]*0", given):
+        how = f"say --{kind} {given[:-1]}1, or rename {given!r} if it is"
         raise source.error(f"{given!r} is named as class 0, one score per sample must be that of class 1: {how}")
     return Values(kind, names)
 
@@ -174,12 +171,12 @@ def _usual_values(source: Source, split: str | None, target: str | None, group: 
     if candidates:
         kind, columns = candidates[0]
         return Values(kind, list(columns)) if "" in columns.values() else _in_class_order(source, kind, columns)
-    how = "say which holds logits or probabilities: --logits NAME or --probs NAME"
-    if isinstance(source, Table):
-        if named := _named_as_labels(source, target, group):
-            return named
-        how += ", or the columns of the classes in their order: --probs NAME,NAME,..."
-    raise source.error(f"holds no {source.noun} of a usual name; {how} {source.holds()}")
+    if isinstance(source, Table) and (named := _named_as_labels(source, target, group)):
+        return named
+    how = "--logits NAME or --probs NAME (of a table also NAME,NAME,... in the order of the classes)"
+    raise source.error(
+        f"holds no {source.noun} of a usual name; say which holds logits or probabilities: {how} {source.holds()}"
+    )
 
 
 # Columns for each class
@@ -206,21 +203,22 @@ def _in_class_order(source: Source, kind: str, columns: dict[str, str]) -> Value
         first = 1 if 0 not in numbers and 1 in numbers else 0
         for k in range(first, first + len(names)):
             if numbers.count(k) != 1:
-                rule = f"classes must be numbered {first} to {first + len(names) - 1}, one column each"
-                got = f"class {k} has {numbers.count(k)} columns ({names[0]!r} to {names[-1]!r})"
-                raise source.error(f"{rule}: {got}")
+                raise source.error(
+                    f"classes must be numbered {first} to {first + len(names) - 1}, one column each: class {k} has "
+                    f"{numbers.count(k)} columns ({names[0]!r} to {names[-1]!r})"
+                )
         ordered = [name for _, name in sorted(zip(numbers, names, strict=True))]
         return Values(kind, ordered, tuple(str(k + 1) for k in range(len(names))) if first else None)
     misfits = [name for name in names if classes.count(columns[name]) > 1]
     numeric = [name for name in names if is_number(columns[name])]
     if numeric and not misfits:  # numbers or names, whichever are fewer
-        others = [name for name in names if name not in numeric]
-        misfits = numeric if len(numeric) < len(others) else others or unnumbered
+        misfits = min([name for name in names if name not in numeric] or unnumbered, numeric, key=len)
     if misfits:
         rest = [name for name in names if name not in misfits]
-        hint = f"; if it is no class, say --{kind} {suggested(rest)}" if len(rest) > 1 else ""
-        rule = "classes must all be numbered or all have names of their own"
-        raise source.error(f"{rule}: {misfits[0]!r} does not fit{hint}")
+        hint = f"; if it is no class, say --{kind} {_suggested(rest)}" if len(rest) > 1 else ""
+        raise source.error(
+            f"classes must all be numbered or all have names of their own: {misfits[0]!r} does not fit{hint}"
+        )
     return Values(kind, names, tuple(classes))
 
 
@@ -245,7 +243,10 @@ def _named_as_labels(source: Source, target: str | None, group: str | None) -> V
     if len(labels) != 1:
         return None
     try:
-        texts = _distinct_texts(source.read([], labels)[1][0])
+        column = source.read([], labels)[1][0]
+        # No column is called as a label that is no text, integer or boolean.
+        plain = isinstance(column, list) or dtype_name(column) in INTEGERS
+        texts = set(map(str, np.unique(np.asarray(column)).tolist())) if plain else set()
         names = [name for name in source.names if name in texts and name not in (labels[0], group)]
         if len(names) < max(2, len(texts)):
             return None
@@ -258,14 +259,7 @@ def _named_as_labels(source: Source, target: str | None, group: str | None) -> V
     return Values("probs", names, unless_indices(names), why=", named as the labels")
 
 
-def _distinct_texts(labels: Column) -> set[str]:
-    """Return labels as columns might be called; nothing for what is no text, integer or boolean."""
-    if isinstance(labels, list):
-        return set(labels)
-    return {str(label) for label in np.unique(np.asarray(labels)).tolist()} if dtype_name(labels) in INTEGERS else set()
-
-
-def suggested(names: list[str]) -> str:
+def _suggested(names: list[str]) -> str:
     """Format columns as an option takes them."""
     texts = [f'"{name}"' if "," in name else name for name in names[:MOST_SUGGESTED]]
     text = ",".join(texts) + (",..." if len(names) > MOST_SUGGESTED else "")

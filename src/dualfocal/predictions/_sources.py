@@ -1,12 +1,16 @@
-"""The interface of every prediction format: names, arrays or columns, and errors that name the file."""
+"""The interface of every prediction format, with errors that name the file; and the files of named arrays."""
 
+import json
+import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
+from safetensors import safe_open
 from torch import Tensor
 
 Array = NDArray[Any] | Tensor
@@ -21,15 +25,15 @@ class PredictionsError(ValueError):
 
 
 @contextmanager
-def reading(path: Path, what: str = "") -> Iterator[None]:
-    """Turn any error of a library that reads a damaged file into a PredictionsError of one line."""
+def one_line_errors(path: Path, text: str = "cannot be read") -> Iterator[None]:
+    """Turn any error of a library into a PredictionsError of one line: a damaged file may raise anything."""
     try:
         yield
     except PredictionsError:
         raise
-    except Exception as error:  # a damaged file makes the libraries raise nearly anything
+    except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise PredictionsError(f"{path}: {what}cannot be read: {reason}") from error
+        raise PredictionsError(f"{path}: {text}: {reason}") from error
 
 
 class Source(ABC):
@@ -87,3 +91,79 @@ def dtype_name(array: Array) -> str:
 
 def form(array: Array) -> str:
     return f"({' x '.join(map(str, array.shape)) or 'scalar'}, {dtype_name(array)})"
+
+
+def check_values(what: str, values: Array) -> None:
+    """Raise a PredictionsError unless these can be logits or probabilities."""
+    if dtype_name(values) not in FLOATS or values.ndim == 0 or 0 in values.shape:
+        raise PredictionsError(f"{what} must be {', '.join(FLOATS)} and have at least one row, got {form(values)}")
+
+
+def without_axis_of_one(values: Tensor) -> Tensor:
+    """One score per sample, (N, 1) as Keras has it, as (N,)."""
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+
+
+class ArrayFile(Source):
+    """A format is a subclass that opens the file as a mapping from names to arrays."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        with one_line_errors(path), self.open() as file:
+            self.names = list(file.keys())
+
+    @abstractmethod
+    def open(self) -> AbstractContextManager[Any]:
+        """Return a context manager of the mapping, which reads an array when it is asked for."""
+
+    def get(self, file: Any, name: str) -> Array:
+        array: NDArray[Any] = file[name]
+        return array.astype(array.dtype.newbyteorder("="), copy=False)  # torch reads native byte order only
+
+    def stated_names(self, file: Any) -> Any:
+        """Return what is stored as class names, or raise a KeyError, TypeError or ValueError."""
+        return file["class_names"].tolist()
+
+    def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
+        return [self._array(name) for name in values], [self._array(name) for name in others]
+
+    def describe(self, name: str) -> str:
+        try:
+            return f"{name!r} {form(self._array(name))}"
+        except PredictionsError:
+            return f"{name!r} (unreadable)"
+
+    def class_names(self, num_classes: int) -> tuple[str, ...] | None:
+        with one_line_errors(self.path, "class names cannot be read"), self.open() as file:
+            try:
+                stated = self.stated_names(file)
+            except (KeyError, TypeError, ValueError):  # not there, or of another kind: a pickle, no json
+                return None
+        # A file may have names for something else, or for the two classes of one score per sample.
+        fits = isinstance(stated, list) and len(stated) == num_classes and all(isinstance(text, str) for text in stated)
+        return tuple(stated) if fits else None
+
+    def _array(self, name: str) -> Array:
+        with one_line_errors(self.path, f"array {name!r} cannot be read"), self.open() as file:
+            return self.get(file, name)
+
+
+class NpzFile(ArrayFile):
+    @contextmanager
+    def open(self) -> Iterator[Any]:
+        if not zipfile.is_zipfile(self.path):  # np.load would advise to unpickle it
+            raise self.error("is not a .npz archive, or a damaged one")
+        with self.path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            yield file
+
+
+class SafetensorsFile(ArrayFile):
+    def open(self) -> AbstractContextManager[Any]:
+        return safe_open(self.path, framework="pt")  # torch: numpy has no bfloat16
+
+    def get(self, file: Any, name: str) -> Array:
+        tensor: Array = file.get_tensor(name)
+        return tensor
+
+    def stated_names(self, file: Any) -> Any:
+        return json.loads(file.metadata()["class_names"])

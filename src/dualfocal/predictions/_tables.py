@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dualfocal.predictions._sources import Array, Column, PredictionsError, Table, is_number, reading
+from dualfocal.predictions._sources import Array, Column, Table, is_number, one_line_errors
 
 MOST_UNPACKED = 4 << 30  # bytes of text in a .gz: a few kilobytes could fill any memory
 
@@ -22,15 +22,14 @@ class TextTable(Table):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.packed = path.suffix.lower() == ".gz"
-        with reading(path):
+        with one_line_errors(path):
             if self.packed:
                 with gzip.open(path) as packed:
                     if packed.seek(MOST_UNPACKED + 1) > MOST_UNPACKED:  # seeks to the end of a shorter text
                         raise self.error(f"must not hold more than {MOST_UNPACKED:,} bytes of text: unpack it first")
             with self._open() as file:
                 line = file.readline()
-            bare = re.sub('"[^"]*"', "", line)  # "prob_a;b;c" is one name
-            self.delimiter = max(",;\t", key=bare.count)
+            self.delimiter = max(",;\t", key=re.sub('"[^"]*"', "", line).count)  # "prob_a;b;c" is one name
             header = next(csv.reader([line], delimiter=self.delimiter), [])
         if not line:
             raise self.error("is empty")
@@ -44,7 +43,7 @@ class TextTable(Table):
     def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
         # Columns that nobody needs are read too, cut short: a row with a field too many must not shift the others.
         kinds = ["f8" if name in values else "O" if name in others else "U1" for name in self.names]
-        with reading(self.path), warnings.catch_warnings(), self._open() as file:
+        with one_line_errors(self.path), warnings.catch_warnings(), self._open() as file:
             warnings.simplefilter("ignore")  # that there are no rows is an error of ours
             try:
                 table = np.loadtxt(
@@ -66,7 +65,7 @@ class TextTable(Table):
 
     def carried(self, names: list[str]) -> dict[str, Any]:
         places = [self.names.index(name) for name in names]
-        with reading(self.path):
+        with one_line_errors(self.path):
             rows = [[row[place] for place in places] for _, row in self._rows()]
         return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
@@ -82,11 +81,8 @@ class TextTable(Table):
             if len(row) != len(self.names):
                 raise self.error(f"line {line} has {len(row)} fields, the header {len(self.names)}")
             for name, text in zip(self.names, row, strict=True):
-                if name in values and not text.strip():
-                    raise self.error(f"column {name!r} is empty in line {line}")
                 if name in values and not is_number(text):
-                    comma = is_number(text.replace(",", ".", 1))
-                    hint = "; write decimal points, not commas" if comma else ""
+                    hint = "; write decimal points, not commas" if is_number(text.replace(",", ".", 1)) else ""
                     raise self.error(f"column {name!r} must hold numbers, got {text!r} in line {line}{hint}")
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
@@ -104,8 +100,8 @@ class TextTable(Table):
 class ParquetFile(Table):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.arrow = import_pyarrow(path)
-        with reading(path):
+        with one_line_errors(path):
+            self.arrow = import_pyarrow()
             self.schema = self.arrow.parquet.read_schema(path)
         self.names = list(self.schema.names)
 
@@ -113,19 +109,15 @@ class ParquetFile(Table):
         return f"{name!r} ({self.schema.field(name).type})"
 
     def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
-        with reading(self.path):
-            table = self._columns(list(dict.fromkeys(values + others)))
-            arrays = {name: self._array(name, table.column(name)) for name in table.column_names}
+        with one_line_errors(self.path):
+            columns = self.carried(list(dict.fromkeys(values + others)))
+            arrays = {name: self._array(name, column) for name, column in columns.items()}
         return [arrays[name] for name in values], [_plain(arrays[name]) for name in others]
 
     def carried(self, names: list[str]) -> dict[str, Any]:
-        with reading(self.path):
-            table = self._columns(names)
-            return {name: table.column(name) for name in names}
-
-    def _columns(self, names: list[str]) -> Any:
-        with self.arrow.parquet.ParquetFile(self.path) as file:
-            return file.read(columns=names)
+        with one_line_errors(self.path), self.arrow.parquet.ParquetFile(self.path) as file:
+            table = file.read(columns=names)
+        return {name: table.column(name) for name in names}
 
     def _array(self, name: str, column: Any, width: int = 1) -> NDArray[Any]:
         """(N,), or (N, K) from lists of K."""
@@ -137,8 +129,10 @@ class ParquetFile(Table):
             return np.asarray(column)
         lengths = np.asarray(self.arrow.compute.list_value_length(column))
         if len(odd := np.flatnonzero(lengths != lengths[:1])):
-            got = f"got {lengths[0]} in row 0 and {lengths[odd[0]]} in row {odd[0]}"
-            raise self.error(f"the lists of column {name!r} must have one length, {got}")
+            raise self.error(
+                f"the lists of column {name!r} must have one length, got {lengths[0]} in row 0 "
+                f"and {lengths[odd[0]]} in row {odd[0]}"
+            )
         width = int(lengths[0]) if len(lengths) else 1
         return self._array(name, self.arrow.compute.list_flatten(column), width).reshape(len(lengths), width)
 
@@ -148,11 +142,11 @@ def _plain(array: NDArray[Any]) -> Column:
     return [str(item).strip() for item in array.tolist()] if array.dtype == object else array
 
 
-def import_pyarrow(path: Path) -> Any:
-    """The module, for a file that needs it."""
+def import_pyarrow() -> Any:
+    """The module, which is an extra."""
     try:
         import pyarrow.compute  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]
     except ImportError as error:
-        raise PredictionsError(f'{path}: needs pyarrow: pip install "dualfocal[parquet]"') from error
+        raise ImportError('needs pyarrow: pip install "dualfocal[parquet]"') from error
     return pyarrow

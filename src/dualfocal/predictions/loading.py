@@ -1,7 +1,7 @@
-"""Load predictions: find the names, turn labels into class indices."""
+"""Load predictions: find the names, turn labels into class indices. Merge those of several files."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.predictions._arrays import NpzFile, SafetensorsFile
 from dualfocal.predictions._labels import class_indices, plain_groups
 from dualfocal.predictions._names import LOGITS, PROBS, Roles, Values, find_names, splits
-from dualfocal.predictions._sources import FLOATS, Array, PredictionsError, Source, dtype_name, form
+from dualfocal.predictions._sources import (
+    Array,
+    NpzFile,
+    PredictionsError,
+    SafetensorsFile,
+    Source,
+    check_values,
+    form,
+    without_axis_of_one,
+)
 from dualfocal.predictions._tables import ParquetFile, TextTable
 
 
@@ -91,8 +99,7 @@ def load_predictions(
     except PredictionsError as error:
         if labels or target is not None or roles.label is None:
             raise
-        reason = str(error).removeprefix(f"{source.path}: ")
-        why = f" ({roles.label!r} cannot be used: {reason})"
+        why = f" ({roles.label!r} cannot be used: {str(error).removeprefix(f'{source.path}: ')})"
         # If the labels were not the reason, this fails as well.
         return _load(source, replace(roles, label=None, no_label=why), positive)
 
@@ -107,8 +114,8 @@ def _load(source: Source, roles: Roles, positive: str | None) -> Predictions:
     if roles.label is None:
         taken += f", no labels{roles.no_label}"
     else:
-        shape = tuple(values.shape)
-        indices, remark = class_indices(source, roles.label, others[roles.label], roles.values, shape, positive)
+        column, shape = others[roles.label], tuple(values.shape)
+        indices, remark = class_indices(source, roles.label, column, roles.values, shape, positive)
         if indices.ndim == 0 or len(values) != len(indices):
             raise source.error(f"rows must have one label each, got {origin} and {roles.label!r} {form(indices)}")
         labels = torch.from_numpy(indices)
@@ -118,9 +125,7 @@ def _load(source: Source, roles: Roles, positive: str | None) -> Predictions:
         if groups.shape != (len(values),):
             raise source.error(f"rows must have one group each, got {origin} and {roles.group!r} {form(groups)}")
         taken += f", groups from {roles.group!r}"
-    class_names = roles.values.classes
-    if values.ndim > 1:
-        class_names = class_names or source.class_names(values.shape[1])
+    class_names = roles.values.classes or (source.class_names(values.shape[1]) if values.ndim > 1 else None)
     return Predictions(
         values,
         roles.values.kind,
@@ -138,17 +143,51 @@ def _load(source: Source, roles: Roles, positive: str | None) -> Predictions:
 def _checked_values(source: Source, roles: Values, arrays: list[Array]) -> tuple[Tensor, str]:
     """Return the values as one tensor, and where they come from."""
     array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
-    kind, names = roles.kind, roles.names
+    names = roles.names
     origin = repr(names[0]) if len(names) == 1 else f"{len(names)} columns {names[0]!r} to {names[-1]!r}"
-    if dtype_name(array) not in FLOATS:
-        raise source.error(f"{kind} must be {', '.join(FLOATS)}, but {origin} is {dtype_name(array)}")
+    check_values(f"{source.path}: {roles.kind} of {origin}", array)
     values = array if isinstance(array, Tensor) else torch.from_numpy(np.require(array, requirements="W"))
-    origin = f"{origin} {form(values)}{roles.why}"
-    if values.ndim == 0:
-        raise source.error(f"{kind} must have one row per sample, got {origin}")
-    if values.numel() == 0:
-        raise source.error(f"holds no predictions: {origin} is empty")
-    return (values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values), origin  # one score, as Keras has it
+    return without_axis_of_one(values), f"{origin} {form(values)}{roles.why}"
+
+
+def merge_predictions(parts: Mapping[str, Predictions]) -> Predictions:
+    """Concatenate labelled predictions that are parts of one set.
+
+    Args:
+        parts: the predictions by name, which errors mention; at least one.
+
+    Raises:
+        ValueError: the parts differ in the kind or shape of their values, or in their classes.
+    """
+    (first_name, first), *others = parts.items()
+    for name, part in others:
+        if part.input != first.input or part.values.shape[1:] != first.values.shape[1:]:
+            raise ValueError(f"--merge: {first_name} has {first.taken}, but {name} has {part.taken}")
+        if part.class_names != first.class_names:
+            raise ValueError(f"--merge: the classes of {name} are not those of {first_name}, in the same order")
+    every = list(parts.values())
+    return Predictions(
+        values=torch.cat([part.values for part in every]),
+        input=first.input,
+        labels=torch.cat([part.target for part in every]),
+        groups=None if first.groups is None else np.concatenate([part.groups for part in every]),
+        class_names=first.class_names,
+        taken=f"{len(parts)} files; of the first, {first.taken}",
+    )
+
+
+def check_same_labels(a: Predictions, b: Predictions) -> None:
+    """Raise a ValueError unless both have the same labels, so that they can be of the same samples."""
+    if a.class_names and b.class_names and a.class_names != b.class_names:
+        raise ValueError("both files must have the same classes in the same order")
+    rule = "both files must hold the same labels"
+    if a.target.shape != b.target.shape:
+        raise ValueError(f"{rule}, got shapes {tuple(a.target.shape)} and {tuple(b.target.shape)}")
+    pairs = torch.stack([a.target.reshape(-1), b.target.reshape(-1)], dim=1)
+    differ = (pairs[:, 0] != pairs[:, 1]).nonzero()[:, 0].tolist()
+    if differ:
+        labels = " and ".join(map(str, pairs[differ[0]].tolist()))
+        raise ValueError(f"{rule}: {len(differ)} differ, the first at {differ[0]}: {labels}")
 
 
 READERS: dict[str, Callable[[Path], Source]] = {
@@ -168,9 +207,7 @@ def open_source(path: Path) -> Source:
         raise PredictionsError(
             f"{path}: {'must be a file, but is a folder' if path.is_dir() else 'there is no such file'}"
         )
-    suffix = path.suffix.lower()
-    if suffix == ".gz":
-        suffix = Path(path.stem).suffix.lower() + suffix
+    suffix = "".join(path.suffixes[-2:] if path.suffix.lower() == ".gz" else path.suffixes[-1:]).lower()
     if suffix not in READERS:
         raise PredictionsError(f"{path}: must be {', '.join(READERS)}, got {suffix!r}")
     source = READERS[suffix](path)

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,17 @@ from dualfocal._checks import check_choice
 from dualfocal._files import atomic_path, check_place
 from dualfocal.predictions._labels import WHOLE
 from dualfocal.predictions._names import unless_indices
-from dualfocal.predictions._sources import FLOATS, INTEGERS, PredictionsError, Table, dtype_name, form, is_number
+from dualfocal.predictions._sources import (
+    INTEGERS,
+    PredictionsError,
+    Table,
+    check_values,
+    dtype_name,
+    form,
+    is_number,
+    one_line_errors,
+    without_axis_of_one,
+)
 from dualfocal.predictions._tables import import_pyarrow
 from dualfocal.predictions.loading import Predictions, open_source
 
@@ -65,27 +74,21 @@ def save_predictions(
     check_place(path)
     suffix = check_suffix(path)
     check_choice("input", input, ("logits", "probs"))
-    if dtype_name(values) not in FLOATS:
-        raise PredictionsError(f"{path}: {input} must be {', '.join(FLOATS)}, got {dtype_name(values)}")
-    if values.ndim == 0 or values.numel() == 0:
-        raise PredictionsError(f"{path}: {input} must have at least one row, got {form(values)}")
-    values = values.detach().cpu()
-    values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    check_values(f"{path}: {input}", values)
+    values = without_axis_of_one(values.detach().cpu())
     if target is not None:
-        if dtype_name(target) not in INTEGERS:
-            raise PredictionsError(f"{path}: labels must be integers, got {dtype_name(target)}")
-        if target.shape != values.shape[:1] + values.shape[2:]:
-            rule = "labels must be (N,) for (N, C) or (N,) and (N, d1, ...) for (N, C, d1, ...)"
+        if dtype_name(target) not in INTEGERS or target.shape != values.shape[:1] + values.shape[2:]:
+            rule = "labels must be integers, (N,) for (N, C) or (N,) and (N, d1, ...) for (N, C, d1, ...)"
             raise PredictionsError(f"{path}: {rule}, got {form(target)} for {form(values)}")
         target = target.cpu().to(torch.int64)
     names = None if class_names is None else unless_indices(class_names)
     if names is not None and (values.ndim == 1 or len(names) != values.shape[1] or len(set(names)) < len(names)):
         raise PredictionsError(f"{path}: each class must have a name of its own, got {names} for {form(values)}")
     if suffix in TABLE_WRITERS:
-        TABLE_WRITERS[suffix](path, _columns(path, input, values, target, names))
+        _write(path, TABLE_WRITERS[suffix], _columns(path, input, values, target, names))
     else:
         tensors = {input: values} if target is None else {input: values, "target": target}
-        ARRAY_WRITERS[suffix](path, tensors, names)
+        _write(path, ARRAY_WRITERS[suffix], tensors, names)
 
 
 def rewrite_predictions(path: str | os.PathLike[str], original: Predictions, values: Tensor) -> None:
@@ -108,26 +111,22 @@ def rewrite_predictions(path: str | os.PathLike[str], original: Predictions, val
     source = None if original.path is None else open_source(original.path)
     if suffix not in TABLE_WRITERS or not isinstance(source, Table):
         names = original.class_names
-        save_predictions(path, values, input=original.input, target=original.labels, class_names=names)
-        return
+        return save_predictions(path, values, input=original.input, target=original.labels, class_names=names)
     check_place(path)
     values = values.detach().cpu()
     rows = _as_numpy(values)
-    new: dict[str, Any] = {columns[0]: rows}
+    new: dict[str, dict[str, Any]]  # what takes the place of each column of values
     if len(columns) > 1:
-        new = dict(zip(columns, rows.T, strict=True))
+        new = {name: {name: column} for name, column in zip(columns, rows.T, strict=True)}
     elif rows.ndim > 1 and suffix == ".csv":
-        new = _class_columns(path, original.input, values, original.class_names)
+        new = {columns[0]: _class_columns(path, original.input, values, original.class_names)}
+    else:
+        new = {columns[0]: {columns[0]: rows}}
     old = source.carried([name for name in source.names if name not in columns])
-    if both := new.keys() & old.keys():
+    if both := old.keys() & {name for part in new.values() for name in part}:
         raise PredictionsError(f"{path}: has a column {min(both)!r} already, which calibrated values would need")
-    together: dict[str, Any] = {}
-    for name in source.names:
-        if name in old:
-            together[name] = old[name]
-        else:
-            together |= new if len(columns) == 1 else {name: new[name]}
-    TABLE_WRITERS[suffix](path, together)
+    parts = [new.get(name) or {name: old[name]} for name in source.names]
+    _write(path, TABLE_WRITERS[suffix], {name: column for part in parts for name, column in part.items()})
 
 
 def check_suffix(path: Path) -> str:
@@ -152,7 +151,7 @@ def _columns(path: Path, kind: str, values: Tensor, target: Tensor | None, class
         strange = np.setdiff1d(labels, classes)  # such as -100
         if all(map(str.isdecimal, class_names)) and labels.max() >= len(classes):
             rule = f"labels that are no class must be negative where classes are numbers ({', '.join(class_names)})"
-            raise PredictionsError(f"{path}: {rule}, got {labels[labels >= len(classes)][0]}")
+            raise PredictionsError(f"{path}: {rule}, got {labels.max()}")
         indices = np.where(np.isin(labels, classes), labels, len(classes) + np.searchsorted(strange, labels))
         columns["target"] = Categories(indices, [*class_names, *map(str, strange)])
     return columns
@@ -163,16 +162,17 @@ def _class_columns(path: Path, kind: str, values: Tensor, class_names: Names | N
     if values.ndim == 1:
         return {kind: _as_numpy(values)}
     if values.ndim > 2:
-        rule = f"a table must have {kind} of (N, C) with two classes or more, or (N,)"
-        raise PredictionsError(f"{path}: {rule}, got {form(values)}: use .npz or .safetensors")
+        raise PredictionsError(
+            f"{path}: {kind} of a table must be (N, C) or (N,), got {form(values)}: use .npz or .safetensors"
+        )
     numbered = class_names == tuple(str(k + 1) for k in range(values.shape[1]))  # from 1, as the reader knows them
     for name in class_names or ():
         odd = name != name.strip() or name.startswith(("_", ".")) or len(name.splitlines()) != 1
         if odd or (is_number(name) and not numbered):
-            rule = (
-                "class names of a table must be one line, no number, not begin with '_', '.' or space or end with space"
+            raise PredictionsError(
+                f"{path}: class names of a table must be one line, no number, not begin with '_', '.' or space or end "
+                f"with space, got {name!r}"
             )
-            raise PredictionsError(f"{path}: {rule}, got {name!r}")
     names = [f"{kind.removesuffix('s')}_{name}" for name in class_names or range(values.shape[1])]
     return dict(zip(names, _as_numpy(values).T, strict=True))
 
@@ -190,37 +190,28 @@ def _as_numpy(values: Tensor) -> NDArray[Any]:
 # Formats
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file to write; any error of a library becomes a PredictionsError of one line."""
-    with atomic_path(path) as temporary:
-        try:
-            yield temporary
-        except Exception as error:  # a full disk makes each library raise something of its own
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise PredictionsError(f"{path}: cannot be written: {reason}") from error
+def _write(path: Path, writer: Callable[..., None], *content: object) -> None:
+    with atomic_path(path) as temporary, one_line_errors(path, "cannot be written"):
+        writer(temporary, *content)
 
 
 def _write_npz(path: Path, tensors: dict[str, Tensor], class_names: Names | None) -> None:
     arrays = {name: _as_numpy(tensor) for name, tensor in tensors.items()}
     if class_names is not None:
         arrays["class_names"] = np.array(class_names, dtype=np.str_)
-    with _writing(path) as temporary, temporary.open("wb") as file:  # np.savez would add .npz to the name of a .NPZ
+    with path.open("wb") as file:  # np.savez would add .npz to the name of a .NPZ
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def _write_safetensors(path: Path, tensors: dict[str, Tensor], class_names: Names | None) -> None:
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     metadata = None if class_names is None else {"class_names": json.dumps(class_names)}
-    with _writing(path) as temporary:
-        save_file(contiguous, temporary, metadata=metadata)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata=metadata)
 
 
 def _write_csv(path: Path, columns: dict[str, Any]) -> None:
-    with _writing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         file.write(",".join(map(_quoted, columns)) + "\n")
-        lines = zip(*map(_fields, columns.values()), strict=True)
-        file.writelines(",".join(line) + "\n" for line in lines)
+        file.writelines(",".join(line) + "\n" for line in zip(*map(_fields, columns.values()), strict=True))
 
 
 def _fields(column: Any) -> Iterator[str]:
@@ -237,7 +228,7 @@ def _fields(column: Any) -> Iterator[str]:
 
 
 def _write_parquet(path: Path, columns: dict[str, Any]) -> None:
-    arrow = import_pyarrow(path)
+    arrow = import_pyarrow()
 
     def typed(column: Any) -> Any:
         if isinstance(column, np.ndarray):
@@ -248,16 +239,8 @@ def _write_parquet(path: Path, columns: dict[str, Any]) -> None:
             return arrow.array([int(text) for text in column])  # of a csv: "007" is a name, not a number
         return column
 
-    table = arrow.table({name: typed(column) for name, column in columns.items()})
-    with _writing(path) as temporary:
-        arrow.parquet.write_table(table, temporary)
+    arrow.parquet.write_table(arrow.table({name: typed(column) for name, column in columns.items()}), path)
 
 
-ARRAY_WRITERS: dict[str, Callable[[Path, dict[str, Tensor], Names | None], None]] = {
-    ".npz": _write_npz,
-    ".safetensors": _write_safetensors,
-}
-TABLE_WRITERS: dict[str, Callable[[Path, dict[str, Any]], None]] = {
-    ".csv": _write_csv,
-    ".parquet": _write_parquet,
-}
+ARRAY_WRITERS = {".npz": _write_npz, ".safetensors": _write_safetensors}
+TABLE_WRITERS = {".csv": _write_csv, ".parquet": _write_parquet}

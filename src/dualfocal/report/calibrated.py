@@ -1,9 +1,15 @@
 """Before and after each calibrator: fitted on a run's validation part, or cross-fitted where there is none."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from dualfocal.calibrators import CalibratorComparison, TemperatureScaling, compare_calibrators, make_calibrator
+from dualfocal.calibrators import (
+    CalibratorComparison,
+    MethodScore,
+    TemperatureScaling,
+    compare_calibrators,
+    make_calibrator,
+)
 from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.resampling import Progress
@@ -18,77 +24,61 @@ DEFAULT = ("temperature", "vector", "isotonic")
 class Calibration:
     """The calibrators of one subject of a report."""
 
-    uncalibrated: Evaluation
     comparison: CalibratorComparison | None  # None: no calibrator was asked for, or could be tried
     how: str
-    remarks: tuple[str, ...]
+    remarks: list[str]
     temperature: float | None  # for the slider of the page
     temperature_from: str
-
-    @property
-    def advice(self) -> str:
-        """Which calibrator to use."""
-        if self.comparison is None:
-            return ""
-        verdict = self.comparison.verdict()
-        return verdict if self.comparison.held_out else f"{verdict}{self.comparison.choice()}"
-
-    @property
-    def evaluations(self) -> dict[str, Evaluation]:
-        """The uncalibrated model, then the calibrators by NLL, each by its first repeat."""
-        if self.comparison is None:
-            return {UNCALIBRATED: self.uncalibrated}
-        # The table of calibrators has means over repeats, so that this one must say that it has not.
-        repeat = "" if self.comparison.repeats == 1 else ", repeat 1"
-        others = [method for method in self.comparison.methods if method.name != UNCALIBRATED]
-        return {UNCALIBRATED: self.uncalibrated} | {f"{method.name}{repeat}": method.evaluation for method in others}
+    advice: str = ""
+    scaled: MethodScore | None = None  # by a temperature, if that was tried
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)  # by NLL, each by its first repeat
 
 
 def calibrate(subject: Subject, names: Sequence[str], reading: Reading, progress: Progress) -> Calibration:
     """Score calibrators on the samples of a report, by fits that have not seen them."""
     validation, remark = reading.validation(subject.path, subject.rows)
-    comparison, how, remarks = None, "", [remark] if remark else []
+    remarks = [remark] if remark else []
+    rows, origin = (subject.rows, "these same samples") if validation is None else (validation, "the validation part")
     calibrators = {name: make_calibrator(name) for name in names}
-    if calibrators:
-        try:
-            comparison = compare_calibrators(
-                subject.data.values,
-                subject.data.target,
-                calibrators,
-                input=subject.data.input,
-                validation=validation,
-                part=subject.part(reading),
-                evaluation=subject.evaluation,
-                num_bins=reading.num_bins,
-                ignore_index=reading.ignore_index,
-                binary=reading.binary,
-                level=reading.level,
-                seed=reading.seed,
-                progress=progress,
-            )
-        except ValueError as error:  # too few samples, or images, to be dealt into folds
-            how = f"No calibrator was tried: {error}."
-    if comparison is not None:
-        means = " Scores in the table of calibrators are means over the repeats." if validation is None else ""
-        how = f"{comparison.caveat()}{means}"
-        remarks += comparison.remarks()
+    try:
+        comparison = compare_calibrators(
+            subject.data.values,
+            subject.data.target,
+            calibrators,
+            input=subject.data.input,
+            validation=validation,
+            part=subject.part,
+            evaluation=subject.evaluation,
+            num_bins=reading.num_bins,
+            ignore_index=reading.ignore_index,
+            binary=reading.binary,
+            level=reading.level,
+            seed=reading.seed,
+            progress=progress,
+        )
+    except ValueError as error:  # too few samples, or images, to be dealt into folds
+        how = f"No calibrator was tried: {error}." if names else ""
+        return Calibration(None, how, remarks, best_temperature(rows), origin)
+    scaled = next((method for method in comparison.methods if method.name == "temperature"), None)
+    temperature = None if scaled is None else scaled.temperature
+    # The table of calibrators has means over repeats, so that single evaluations must say that they have not.
+    repeat = "" if comparison.repeats == 1 else ", repeat 1"
+    means = "" if comparison.held_out else " Scores in the table of calibrators are means over the repeats."
     return Calibration(
-        subject.evaluation,
         comparison,
-        how,
-        tuple(remarks),
-        _temperature(comparison, subject.rows if validation is None else validation),
-        "these same samples" if validation is None else "the validation part",
+        f"{comparison.caveat()}{means}",
+        remarks + comparison.remarks(),
+        best_temperature(rows) if temperature is None else temperature,
+        origin,
+        comparison.verdict() if comparison.held_out else f"{comparison.verdict()}{comparison.choice()}",
+        scaled,
+        {f"{of.name}{repeat}": of.evaluation for of in comparison.methods if of.name != UNCALIBRATED},
     )
 
 
-def _temperature(comparison: CalibratorComparison | None, rows: Rows) -> float | None:
-    """The best temperature of the rows that calibrators were fitted on, or could have been."""
-    methods = () if comparison is None else comparison.methods
-    known = next((method.temperature for method in methods if method.name == "temperature"), None)
-    if known is not None:
-        return known
+def best_temperature(rows: Rows) -> float | None:
+    """Of the rows that calibrators were fitted on, or could have been; None: a true class is ruled out."""
     try:
         return float(TemperatureScaling().fit(rows.values, rows.target, input=rows.input).temperature)
-    except ValueError:  # a true class that is ruled out has no best temperature
+    except ValueError:
         return None

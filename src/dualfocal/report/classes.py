@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, xlog1py, xlogy
 from torch import Tensor
 
+from dualfocal.metrics.rows import Rows
 from dualfocal.report.subjects import Subject
-from dualfocal.report.tables import MINUS, Cell, Table, column, number
+from dualfocal.report.tables import MINUS, Table, column, number
 
 MOST_ROWS = 2500  # of all tables of classes on a page together
 ALARMS = 0.05  # of calibrated models, the share that may have a class beyond chance
@@ -25,7 +26,7 @@ TIE = 1e-9  # distances this close are the same but for rounding
 Vector = NDArray[np.float64]
 
 
-def class_table(subject: Subject, most: int) -> tuple[Table, str]:
+def class_table(subject: Subject, most: int) -> dict[str, Table | str]:
     """Calibration by predicted class, worst first; and how to read it."""
     num_classes, predicted, seen = subject.rows.num_classes, subject.predicted, subject.seen
     assert seen.classes is not None
@@ -41,13 +42,17 @@ def class_table(subject: Subject, most: int) -> tuple[Table, str]:
     one_against_rest = seen.classes.ece()
     order = sorted(range(num_classes), key=lambda c: (-float(beyond[c].nan_to_num(-1.0)), float(p_value[c]), c))
     means = (right / count, sums / count, (sums - right) / count, bound / count, beyond)
-    rows: list[list[Cell]] = []
-    for c in order[:most]:
-        row: list[Cell] = [[subject.class_names[c], c], number(float(true[c]), 0), number(float(count[c]), 0)]
-        row += [number(100 * float(of[c]), 1, sign=i == 2) for i, of in enumerate(means)]
-        row.append(number(100 * float(one_against_rest[c]), 2))
-        rows.append(row)
-    headings = [
+    rows = [
+        [
+            [subject.class_names[c], c],
+            number(float(true[c]), 0),
+            number(float(count[c]), 0),
+            *(number(100 * float(of[c]), 1, sign=i == 2) for i, of in enumerate(means)),
+            number(100 * float(one_against_rest[c]), 2),
+        ]
+        for c in order[:most]
+    ]
+    columns = [
         column("class", numeric=False),
         column("true", "samples of this class"),
         column("predicted", "samples predicted as this class"),
@@ -59,8 +64,8 @@ def class_table(subject: Subject, most: int) -> tuple[Table, str]:
         column("one-vs-rest ECE %", "its mean over the classes is the classwise ECE"),
     ]
     caption = "Calibration by predicted class, worst first"
-    table = {"caption": caption, "columns": headings, "rows": rows, "sort": [7, True], "sortable": True}
-    return table, _note(subject, int((count > 0).sum()), len(rows))
+    table = {"caption": caption, "columns": columns, "rows": rows, "sort": [7, True], "sortable": True}
+    return {"classes": table, "classesNote": _note(subject.rows, int((count > 0).sum()), len(rows))}
 
 
 def class_chances(predicted: Tensor, confidence: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,20 +92,13 @@ def distribution(confidence: Vector) -> tuple[int, Vector]:
     """
     least, masses = 0, np.ones(1)
     for group in np.array_split(np.sort(confidence), min(len(confidence), GROUPS)):
-        low, own = _binomial(len(group), float(group.mean()))
-        least += low
-        masses = np.convolve(masses, own)
+        n, p = len(group), float(group.mean())
+        half = WIDE * np.sqrt(n * p * (1 - p)) + MORE
+        k = np.arange(max(0, int(n * p - half)), min(n, int(n * p + half) + 1) + 1)
+        ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+        least += int(k[0])
+        masses = np.convolve(masses, np.exp(ways + xlogy(k, p) + xlog1py(n - k, -p)))
     return least, masses
-
-
-def _binomial(n: int, p: float) -> tuple[int, Vector]:
-    if n == 1:
-        return 0, np.array([1 - p, p])
-    half = WIDE * np.sqrt(n * p * (1 - p)) + MORE
-    low, high = max(0, int(n * p - half)), min(n, int(n * p + half) + 1)
-    k = np.arange(low, high + 1)
-    ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
-    return low, np.exp(ways + xlogy(k, p) + xlog1py(n - k, -p))
 
 
 def chance_bound(confidence: Vector, right: float, level: float) -> tuple[float, float]:
@@ -125,16 +123,12 @@ def chance_bound(confidence: Vector, right: float, level: float) -> tuple[float,
     return bound, min(seen, 1.0)
 
 
-def _note(subject: Subject, predicted: int, shown: int) -> str:
-    notes = []
-    if shown < subject.rows.num_classes:
-        notes.append(f"The {shown:,} worst of {subject.rows.num_classes:,} classes are shown.")
-    if subject.rows.positive:
-        notes.append("This table is of the predicted class and its confidence, not of the confidence of class 1.")
+def _note(rows: Rows, predicted: int, shown: int) -> str:
+    part = f"The {shown:,} worst of {rows.num_classes:,} classes are shown. " if shown < rows.num_classes else ""
+    top = "This table is of the predicted class and its confidence, not of the confidence of class 1. "
     among = f" ({predicted:,} classes are predicted, 5 % is for all of them together)" if predicted > 1 else ""
-    notes.append(
-        "Chance: the exact distribution of how many are right if every confidence holds (Poisson-binomial), cut at "
-        f"{100 * ALARMS / predicted:.2g} %{among}: of calibrated models at most 5 % have a class beyond it. "
-        "Classes within chance follow by p-value."
+    return (
+        f"{part}{top if rows.positive else ''}Chance: the exact distribution of how many are right if every confidence "
+        f"holds (Poisson-binomial), cut at {100 * ALARMS / predicted:.2g} %{among}: of calibrated models at most 5 % "
+        "have a class beyond it. Classes within chance follow by p-value."
     )
-    return " ".join(notes)

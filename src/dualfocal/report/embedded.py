@@ -11,9 +11,8 @@ also gets confidence and NLL at T = 1 in float64, as the tables have them. The p
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,43 +30,9 @@ SIGNIFICANT = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bf
 LOWEST = float(torch.finfo(torch.float32).min)
 
 
-@dataclass(frozen=True)
-class Embedded:
-    """Base64 of little-endian arrays, one after the other, and how to read it."""
-
-    kind: str  # "logits", "probs" or "log_sums"
-    input: str  # what they were made from, "logits" or "probs"
-    count: int  # samples
-    total: int  # of which they are a random part, if it is larger
-    num_classes: int
-    positive: bool  # whether the confidence is that of class 1
-    exact: bool  # whether confidence and NLL at T = 1 come along
-    edge_bits: int  # to which edges of bins are rounded at T = 1
-    clipped: bool  # whether logits lie further below the largest than float32 can say
-    zeros: tuple[float, ...]  # what a probability of 0 counts as at other temperatures, of two classes for each
-    temperatures: tuple[float, ...]  # of log_sums; () otherwise
-    text: str
-
-    def describe(self) -> dict[str, object]:
-        """All but the numbers themselves."""
-        return {
-            "kind": self.kind,
-            "input": self.input,
-            "count": self.count,
-            "total": self.total,
-            "numClasses": self.num_classes,
-            "positive": self.positive,
-            "exact": self.exact,
-            "edgeBits": self.edge_bits,
-            "clipped": self.clipped,
-            "zeros": list(self.zeros),
-            "temperatures": list(self.temperatures),
-        }
-
-
 def embed(
     rows: Rows, seen: Scan, predicted: Tensor, limit: float, *, fitted: float | None = None, seed: int = 0
-) -> Embedded:
+) -> tuple[dict[str, Any], str]:
     """Put as many samples as ``limit`` bytes of base64 hold into text, all if they fit.
 
     Args:
@@ -77,10 +42,13 @@ def embed(
         limit: bytes.
         fitted: a temperature that the slider shall have, too.
         seed: of the choice of samples.
+
+    Returns:
+        How to read the text, and base64 of little-endian arrays, one after the other.
     """
     assert seen.nll is not None
     n = len(rows)
-    temperatures = tuple(sorted({*GRID, *([] if fitted is None else [fitted])}))
+    temperatures = sorted({*GRID} if fitted is None else {*GRID, fitted})
     whole, reduced = _whole(rows), len(temperatures) + 3 + EXACT  # numbers for a sample
     few = n * whole * BYTES > limit and reduced < whole and not rows.positive
     count = min(n, max(1, int(limit / BYTES / (reduced if few else whole))))
@@ -89,34 +57,36 @@ def embed(
         chosen = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:count].sort().values
     values, target = rows.values[chosen], rows.target[chosen]
     exact = few or rows.values.dtype == torch.float64
-    zeros = zero_values(rows) if rows.input == "probs" and n else ()
-    clipped = False
+    zeros = zero_values(rows) if rows.input == "probs" else ()
+    clipped, arrays = False, [values]
     if few:
         logits = values if rows.input == "logits" else log_probs(values, zeros)
-        sums, of_target = _log_sums(logits, target, temperatures)
+        of_target = logits.gather(1, target[:, None])[:, 0].double() - logits.amax(1)
         of_target, clipped = _in_range(of_target)
-        arrays: tuple[Tensor, ...] = (sums, of_target)
-    else:
-        if rows.input == "logits" and exact:
-            values, clipped = _in_range(values - values.amax(1, keepdim=True))
-        arrays = (values,)
-    text = b"".join(_bytes(array) for array in (*arrays, target, predicted[chosen]))
-    if exact:  # first: eight bytes must lie at a multiple of eight
-        text = _bytes(seen.confidence[chosen].double(), "<f8") + _bytes(seen.nll[chosen], "<f8") + text
-    return Embedded(
-        kind="log_sums" if few else rows.input,
-        input=rows.input,
-        count=count,
-        total=n,
-        num_classes=rows.num_classes,
-        positive=rows.positive,
-        exact=exact,
-        edge_bits=SIGNIFICANT[rows.dtype],
-        clipped=clipped,
-        zeros=zeros,
-        temperatures=temperatures if few else (),
-        text=base64.b64encode(text).decode(),
-    )
+        arrays = [_log_sums(logits, temperatures), of_target]
+    elif rows.input == "logits" and exact:
+        values, clipped = _in_range(values - values.amax(1, keepdim=True))
+        arrays = [values]
+    at_one = [seen.confidence[chosen], seen.nll[chosen]] if exact else []
+    content = [
+        *(_bytes(array, "<f8") for array in at_one),  # first: eight bytes must lie at a multiple of eight
+        *(_bytes(array, "<f4") for array in arrays),
+        *(_bytes(array, "<u4") for array in (target, predicted[chosen])),
+    ]
+    description = {
+        "kind": "log_sums" if few else rows.input,
+        "input": rows.input,  # what they were made from
+        "count": count,
+        "total": n,  # of which they are a random part, if it is larger
+        "numClasses": rows.num_classes,
+        "positive": rows.positive,  # whether the confidence is that of class 1
+        "exact": exact,  # whether confidence and NLL at T = 1 come along
+        "edgeBits": SIGNIFICANT[rows.dtype],  # to which edges of bins are rounded at T = 1
+        "clipped": clipped,  # whether logits lie further below the largest than float32 can say
+        "zeros": list(zeros),  # what a probability of 0 counts as at other temperatures, of two classes for each
+        "temperatures": temperatures if few else [],  # of log_sums
+    }
+    return description, base64.b64encode(b"".join(content)).decode()
 
 
 def deal(samples: Sequence[Rows], room: float) -> list[float]:
@@ -148,19 +118,13 @@ def _whole(rows: Rows) -> int:
     return rows.num_classes + 2 + (EXACT if rows.values.dtype == torch.float64 else 0)
 
 
-def _log_sums(logits: Tensor, target: Tensor, temperatures: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-    """log sum exp((z - max z) / T), (N, T), and z_target - max z, (N,)."""
-    sums = torch.empty(len(logits), len(temperatures), dtype=torch.float64)
-    of_target = torch.empty(len(logits), dtype=torch.float64)
-    step = max(1, BLOCK // logits.shape[1])
-    for start in range(0, len(logits), step):
-        here = slice(start, start + step)
-        below = logits[here].double()
-        below = below - below.amax(1, keepdim=True)
-        of_target[here] = below.gather(1, target[here, None])[:, 0]
-        for k, temperature in enumerate(temperatures):
-            sums[here, k] = (below / temperature).exp_().sum(1).log_()
-    return sums, of_target
+def _log_sums(logits: Tensor, temperatures: list[float]) -> Tensor:
+    """log sum exp((z - max z) / T), (N, T)."""
+    sums = []
+    for block in torch.split(logits, max(1, BLOCK // logits.shape[1])):
+        below = block.double() - block.amax(1, keepdim=True)
+        sums.append(torch.stack([(below / temperature).exp_().sum(1).log_() for temperature in temperatures], dim=1))
+    return torch.cat(sums)
 
 
 def _in_range(below: Tensor) -> tuple[Tensor, bool]:
@@ -169,8 +133,6 @@ def _in_range(below: Tensor) -> tuple[Tensor, bool]:
     return below.masked_fill(low, LOWEST), bool(low.any())
 
 
-def _bytes(array: Tensor, kind: str = "") -> bytes:
-    kind = kind or ("<f4" if array.is_floating_point() else "<u4")
-    if array.dtype in (torch.float16, torch.bfloat16):
-        array = array.float()
-    return np.ascontiguousarray(array.cpu().numpy().astype(kind)).tobytes()
+def _bytes(array: Tensor, kind: str) -> bytes:
+    """The numbers as numpy writes that kind; it has no bfloat16."""
+    return (array.float() if array.dtype == torch.bfloat16 else array).cpu().numpy().astype(kind).tobytes()

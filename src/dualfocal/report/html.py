@@ -12,16 +12,18 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import dualfocal
 from dualfocal._files import atomic_path, check_place
+from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.report import classes, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
-from dualfocal.report.embedded import OCTAVES, STEPS, Embedded, deal, embed
-from dualfocal.report.images import RunData, describe_mistakes
+from dualfocal.report.embedded import OCTAVES, STEPS, deal, embed
+from dualfocal.report.images import RunData, mistakes_of
 from dualfocal.report.subjects import Subject, load_subjects, shortened
 from dualfocal.runs.source import Reading
 
@@ -77,13 +79,11 @@ def write_report(
     tell(0.0, "reading")
     run_data = RunData(None if data_root is None else Path(data_root), reading)
     subjects = [run_data.named(subject) for subject in load_subjects([Path(path) for path in inputs], reading)]
-    found = []
-    for i, subject in enumerate(subjects):
 
-        def tell_fit(share: float, done: int = i) -> None:
-            tell(0.1 + 0.8 * (done + share) / len(subjects), f"calibrating {subjects[done].name}")
+    def tell_fit(done: int, share: float) -> None:
+        tell(0.1 + 0.8 * (done + share) / len(subjects), f"calibrating {subjects[done].name}")
 
-        found.append(calibrate(subject, calibrators, reading, tell_fit))
+    found = [calibrate(subject, calibrators, reading, partial(tell_fit, i)) for i, subject in enumerate(subjects)]
     tell(0.9, "writing")
     name = subjects[0].name if len(subjects) == 1 else f"{len(subjects)} models"
     contents = _contents(shortened(title or f"Calibration of {name}"), subjects, found, reading, run_data)
@@ -94,9 +94,9 @@ def write_report(
         embed(subject.rows, subject.seen, subject.predicted, limit, fitted=of.temperature, seed=reading.seed)
         for subject, of, limit in zip(subjects, found, limits, strict=True)
     ]
-    for record, block in zip(contents["runs"], blocks, strict=True):
-        record["data"] = block.describe()
-    page = _page(subjects, contents, blocks)
+    for record, (description, _) in zip(contents["runs"], blocks, strict=True):
+        record["data"] = description
+    page = _page(subjects, contents, [text for _, text in blocks])
     with atomic_path(out) as temporary:
         temporary.write_bytes(page)
     return len(page)
@@ -106,34 +106,30 @@ def _contents(
     title: str, subjects: list[Subject], found: list[Calibration], reading: Reading, run_data: RunData
 ) -> dict[str, Any]:
     """Everything the page shows, but for the numbers it computes from."""
-    mistakes, images = describe_mistakes(subjects, run_data)
+    images: dict[str, str] = {}  # by key, each once
     class_rows = max(10, classes.MOST_ROWS // len(subjects))
     points = provenance.MOST_POINTS // len(subjects)
     positive = subjects[0].rows.positive  # of all of them, or of none: it follows from the options
-    runs = []
-    for subject, of, wrong in zip(subjects, found, mistakes, strict=True):
-        by_class, note = classes.class_table(subject, class_rows)
-        runs.append(
-            {
-                "name": subject.name,
-                "verdict": subject.evaluation.verdict(),
-                "metrics": tables.metric_tables(of.evaluations, positive),
-                "calibrators": tables.calibrator_table(of.comparison),
-                "how": of.how,
-                "advice": of.advice,
-                "remarks": [shortened(remark, provenance.LONGEST_VALUE) for remark in of.remarks],
-                "temperature": of.temperature,
-                "temperatureFrom": of.temperature_from,
-                "classes": by_class,
-                "classesNote": note,
-                "mistakes": wrong,
-                "curves": provenance.curves(subject, points),
-                "about": provenance.about(subject),
-            }
-        )
+    runs = [
+        {
+            "name": subject.name,
+            "verdict": subject.evaluation.verdict(),
+            "metrics": tables.metric_tables({UNCALIBRATED: subject.evaluation, **of.evaluations}, positive),
+            "calibrators": tables.calibrator_table(of.comparison),
+            "how": of.how,
+            "advice": of.advice,
+            "remarks": [shortened(remark, provenance.LONGEST_VALUE) for remark in of.remarks],
+            "temperature": of.temperature,
+            "temperatureFrom": of.temperature_from,
+            **classes.class_table(subject, class_rows),
+            "mistakes": mistakes_of(subject, run_data, images),
+            "curves": provenance.curves(subject, points),
+            "about": provenance.about(subject),
+        }
+        for subject, of in zip(subjects, found, strict=True)
+    ]
     names = {subject.class_names for subject in subjects}
     shared = names.pop() if len(names) == 1 else ()
-    comparisons = [of.comparison for of in found]
     why_none = "the inputs have different classes" if not shared else f"there are more than {MOST_CLASSES:,} classes"
     return {
         "title": title,
@@ -148,7 +144,7 @@ def _contents(
             "octaves": OCTAVES,
             "steps": STEPS,
         },
-        "summary": tables.summary_table(subjects, comparisons, positive) if len(subjects) > 1 else None,
+        "summary": tables.summary_table(subjects, found) if len(subjects) > 1 else None,
         "recipes": provenance.differences(subjects),
         "runs": runs,
         "images": images,
@@ -167,10 +163,11 @@ def headline(subjects: Sequence[Subject]) -> str:
     )
 
 
-def _page(subjects: list[Subject], contents: dict[str, Any], blocks: list[Embedded]) -> bytes:
+def _page(subjects: list[Subject], contents: dict[str, Any], values: list[str]) -> bytes:
     asked = contents["settings"]
     scripts = [_resource(name) for name in SCRIPTS]
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     policy = (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -183,7 +180,7 @@ def _page(subjects: list[Subject], contents: dict[str, Any], blocks: list[Embedd
         "style": _resource("style.css"),
         "contents": as_inert_json(contents),
         "values": "\n".join(
-            f'<script type="text/plain" id="values-{i}">{block.text}</script>' for i, block in enumerate(blocks)
+            f'<script type="text/plain" id="values-{i}">{text}</script>' for i, text in enumerate(values)
         ),
         "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
     }
@@ -202,10 +199,6 @@ def as_inert_json(contents: object) -> str:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _resource(name: str) -> str:

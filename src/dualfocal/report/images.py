@@ -5,7 +5,6 @@ Data sets are an extra: where one is missing or cannot be read, a report does wi
 
 import base64
 import io
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,7 @@ class RunData:
         number = list(self.read).index(key)
         if isinstance(data, str):
             return None, data, number
-        index = data.splits.get(subject.part(self.reading), torch.empty(0, dtype=torch.int64))
+        index = data.splits.get(subject.part, torch.empty(0, dtype=torch.int64))
         # All labels must agree: an image beside the wrong sample would be worse than none.
         if not torch.equal(data.target[index], subject.data.target.reshape(-1)):
             return None, "No images: the data found here are not those that the run was tested on.", number
@@ -70,14 +69,8 @@ class RunData:
             return f"No images: {name} could not be read here (see --data-root): {reason or type(error).__name__}"
 
 
-def describe_mistakes(subjects: Sequence[Subject], run_data: RunData) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The most confident mistakes of each subject with a note on their images; and the images by key, each once."""
-    images: dict[str, str] = {}
-    return [_mistakes(subject, run_data, images) for subject in subjects], images
-
-
-def _mistakes(subject: Subject, run_data: RunData, images: dict[str, str]) -> dict[str, Any]:
-    """The mistakes of a subject; their images are added to ``images`` while there is room."""
+def mistakes_of(subject: Subject, run_data: RunData, images: dict[str, str]) -> dict[str, Any]:
+    """The most confident mistakes, and a note on their images, which are added to ``images`` while there is room."""
     reading, seen, names = run_data.reading, subject.seen, subject.class_names
     assert seen.nll is not None
     wrong = (~seen.right).nonzero()[:, 0]
@@ -97,7 +90,7 @@ def _mistakes(subject: Subject, run_data: RunData, images: dict[str, str]) -> di
     if data is not None and (data.inputs.ndim != 4 or data.inputs.shape[1] not in (1, 3)):
         data, note = None, "The samples are no images."
     if data is not None:
-        indices = data.splits[subject.part(reading)][places]
+        indices = data.splits[subject.part][places]
         for item, index, pixels in zip(items, indices.tolist(), _scaled(data.inputs[indices]), strict=True):
             key = f"{number}-{index}"
             uri = images.get(key) or _data_uri(pixels)
@@ -119,11 +112,10 @@ def _scaled(images: Tensor) -> Tensor:
 
 def _data_uri(pixels: Tensor) -> str:
     """A PNG of an image (C, H, W) of numbers from 0 to 1, as a data URI."""
-    pixels = pixels.nan_to_num(0.0)  # of values so far apart that their range is infinite
-    array = np.rint(255 * pixels.clamp(0, 1).permute(1, 2, 0).numpy()).astype(np.uint8)
+    shades = pixels.nan_to_num(0.0).clamp(0, 1)  # NaN: values so far apart that their range is infinite
+    array = np.rint(255 * shades.permute(1, 2, 0).numpy()).astype(np.uint8)
     image = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
-    if max(image.size) > MOST_SIDE:
-        image.thumbnail((MOST_SIDE, MOST_SIDE))
+    image.thumbnail((MOST_SIDE, MOST_SIDE))  # if it is larger
     file = io.BytesIO()
     image.save(file, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -34,6 +34,7 @@ class Subject:
     seen: Scan
     evaluation: Evaluation
     run: Run | None
+    part: str  # of a run folder, which it is
     known_names: tuple[str, ...] = ()  # of the classes, where the data set is at hand
 
     @cached_property
@@ -49,10 +50,6 @@ class Subject:
         """The predicted class of each row: the first of the largest."""
         largest = self.rows.values.amax(1, keepdim=True)
         return (self.rows.values == largest).int().argmax(1)  # of 0 and 1, equal ones: torch gives the first
-
-    def part(self, reading: Reading) -> str:
-        """Of a run folder, which part it is."""
-        return reading.split or "test"
 
 
 def find_inputs(paths: Sequence[Path]) -> tuple[list[Path], list[Run]]:
@@ -102,7 +99,7 @@ def load_subjects(paths: Sequence[Path], reading: Reading) -> list[Subject]:
         except (ValueError, IndexError) as error:
             raise ValueError(f"{path}: {error}") from error
         run = Run(path) if Run(path).exists else None
-        subjects.append(Subject(name, path, data, rows, seen, evaluation, run))
+        subjects.append(Subject(name, path, data, rows, seen, evaluation, run, reading.split or "test"))
     return subjects
 
 

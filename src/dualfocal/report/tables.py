@@ -8,12 +8,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dualfocal.calibrators import CalibratorComparison
+from dualfocal.calibrators import CalibratorComparison, MethodScore
 from dualfocal.calibrators.comparison import LARGE, UNCALIBRATED, has_interval, nats
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.inference import Inference
 from dualfocal.metrics.registry import METRICS, Metric
+from dualfocal.report.calibrated import Calibration
 from dualfocal.report.subjects import Subject
 
 Cell = str | list[Any]
@@ -26,48 +27,43 @@ MINUS, NONE = "\N{MINUS SIGN}", "\N{EN DASH}"
 def metric_tables(methods: Mapping[str, Evaluation], positive: bool) -> list[Table]:
     """Every metric, a column for each method; beneath a calibration error its floor. A few methods to a table."""
     gap = f"mean forecast {MINUS} share of class 1" if positive else f"confidence {MINUS} accuracy"
+    caption = "Every metric, before and after each calibrator" if len(methods) > 1 else "Every metric"
     columns = list(methods.items())
     parts = [dict(columns[i : i + MOST_METHODS]) for i in range(0, len(columns), MOST_METHODS)]
-    caption = "Every metric, before and after each calibrator" if len(columns) > 1 else "Every metric"
-    if len(parts) == 1:
-        return [_metric_table(caption, parts[0], gap)]
-    return [_metric_table(f"{caption} ({i} of {len(parts)})", part, gap) for i, part in enumerate(parts, start=1)]
-
-
-def _metric_table(caption: str, methods: dict[str, Evaluation], gap: str) -> Table:
-    rows: list[list[Cell]] = []
-    for attribute, metric in METRICS.items():
-        row: list[Cell] = [metric.heading]
-        for result in methods.values():
-            value = metric.factor * getattr(result, attribute)
-            row.append(number(value, metric.decimals, _remark(result, attribute, metric)))
-        rows.append(row)
-    rows.append([f"{gap} [%]", *(number(100 * result.overconfidence, 2, sign=True) for result in methods.values())])
-    rows.append(["p-value of “calibrated”", *map(_p_value, methods.values())])
-    return {"caption": caption, "columns": [column("metric", numeric=False), *map(column, methods)], "rows": rows}
+    return [
+        {
+            "caption": caption if len(parts) == 1 else f"{caption} ({i} of {len(parts)})",
+            "columns": [column("metric", numeric=False), *map(column, part)],
+            "rows": [
+                *(
+                    [of.heading, *(_metric(of, name, result) for result in part.values())]
+                    for name, of in METRICS.items()
+                ),
+                [f"{gap} [%]", *(number(100 * result.overconfidence, 2, sign=True) for result in part.values())],
+                ["p-value of “calibrated”", *map(_p_value, part.values())],
+            ],
+        }
+        for i, part in enumerate(parts, start=1)
+    ]
 
 
 def calibrator_table(comparison: CalibratorComparison | None) -> Table | None:
     """What each calibrator did to likelihood, calibration and error; None if no calibrator was scored."""
     if comparison is None or len(comparison.methods) == 1:
         return None
-    rows: list[list[Cell]] = []
     methods = sorted(comparison.methods, key=lambda method: method.name != UNCALIBRATED)
-    with_temperature = any(method.temperature is not None for method in methods)
-    for method in methods:
-        change = method.changes["nll"]
-        ends = f"{nats(change.low, '+')} to {nats(change.high, '+')}" if has_interval(change) else ""
-        row: list[Cell] = [
+    rows = [
+        [
             method.name,
             number(method.scores["nll"], 4),
-            ["", 0.0] if method.name == UNCALIBRATED else number(change.difference, 4, ends, sign=True),
-            number(100 * method.scores["ece"], 2, f"floor {100 * method.ece_floor:.2f}"),
+            _change(method),
+            _ece(method.scores["ece"], method.ece_floor),
             number(100 * method.scores["error"], 2),
             number(100 * method.argmax_changed, 2),
+            "" if method.temperature is None else number(method.temperature, 3),
         ]
-        if with_temperature:
-            row.append("" if method.temperature is None else number(method.temperature, 3))
-        rows.append(row)
+        for method in methods
+    ]
     columns = [
         column("method", numeric=False),
         column("NLL", "nats"),
@@ -78,36 +74,13 @@ def calibrator_table(comparison: CalibratorComparison | None) -> Table | None:
         column("T", "fitted temperature"),
     ]
     caption = "Calibrators" if comparison.repeats == 1 else f"Calibrators: means over {comparison.repeats} repeats"
-    return {"caption": caption, "columns": columns[: len(rows[0])], "rows": rows}
+    width = 7 if any(method.temperature is not None for method in methods) else 6
+    return {"caption": caption, "columns": columns[:width], "rows": [row[:width] for row in rows]}
 
 
-def summary_table(
-    subjects: Sequence[Subject], comparisons: Sequence[CalibratorComparison | None], positive: bool
-) -> Table:
+def summary_table(subjects: Sequence[Subject], found: Sequence[Calibration]) -> Table:
     """All subjects in a line each, before and after temperature scaling where that was tried."""
-    gap = f"forecast {MINUS} share" if positive else f"conf {MINUS} acc"
-    methods = [() if comparison is None else comparison.methods for comparison in comparisons]
-    scaled = [next((method for method in each if method.name == "temperature"), None) for each in methods]
-    rows: list[list[Cell]] = []
-    for subject, after in zip(subjects, scaled, strict=True):
-        result, inference = subject.evaluation, _inference(subject.evaluation)
-        row: list[Cell] = [
-            subject.name,
-            number(result.num_samples, 0),
-            number(100 * result.error, 2),
-            number(result.nll, 4),
-            number(100 * result.ece, 2, f"floor {100 * inference.floors['ece'].mean:.2f}"),
-            number(100 * result.overconfidence, 2, sign=True),
-            _p_value(result),
-        ]
-        if after is not None:
-            row += [
-                number(after.scores["nll"], 4),
-                number(100 * after.scores["ece"], 2, f"floor {100 * after.ece_floor:.2f}"),
-            ]
-        elif any(scaled):
-            row += ["", ""]
-        rows.append(row)
+    gap = f"forecast {MINUS} share" if subjects[0].rows.positive else f"conf {MINUS} acc"
     columns = [
         column("input", numeric=False),
         column("N", "samples"),
@@ -116,18 +89,32 @@ def summary_table(
         column("ECE %", "and what a perfectly calibrated model would show"),
         column(gap, "in points: above 0 claims too much"),
         column("p", "of “calibrated”; not adjusted for the number of inputs"),
+        column("NLL after T", "temperature scaling"),
+        column("ECE % after T", "temperature scaling"),
     ]
-    caption = "As they are"
-    if any(scaled):
-        caption = "Before and after temperature scaling"
-        columns += [column("NLL after T", "temperature scaling"), column("ECE % after T", "temperature scaling")]
-    return {"caption": caption, "columns": columns, "rows": rows, "sortable": True}
+    rows: list[list[Cell]] = [
+        [
+            subject.name,
+            number(subject.evaluation.num_samples, 0),
+            number(100 * subject.evaluation.error, 2),
+            number(subject.evaluation.nll, 4),
+            _ece(subject.evaluation.ece, _inference(subject.evaluation).floors["ece"].mean),
+            number(100 * subject.evaluation.overconfidence, 2, sign=True),
+            _p_value(subject.evaluation),
+            "" if of.scaled is None else number(of.scaled.scores["nll"], 4),
+            "" if of.scaled is None else _ece(of.scaled.scores["ece"], of.scaled.ece_floor),
+        ]
+        for subject, of in zip(subjects, found, strict=True)
+    ]
+    any_scaled = any(of.scaled for of in found)
+    caption, width = ("Before and after temperature scaling", 9) if any_scaled else ("As they are", 7)
+    rows = [row[:width] for row in rows]
+    return {"caption": caption, "columns": columns[:width], "rows": rows, "sortable": True}
 
 
 def plain_table(caption: str, headings: Sequence[str], rows: list[list[str]]) -> Table:
     """Texts only."""
-    columns = [column(title, numeric=False) for title in headings]
-    return {"caption": caption, "columns": columns, "rows": rows}
+    return {"caption": caption, "columns": [column(title, numeric=False) for title in headings], "rows": rows}
 
 
 def column(title: str, help: str = "", *, numeric: bool = True) -> dict[str, object]:
@@ -139,9 +126,8 @@ def number(value: float, decimals: int, remark: str = "", *, sign: bool = False)
     """A cell with a number, and a remark beneath it."""
     form = f".{decimals}f" if not abs(value) >= LARGE or decimals == 0 else ".3e"
     text = NONE if math.isnan(value) else f"{value:{'+' if sign else ''},{form}}".replace("-", MINUS)
-    text = text.replace("inf", "∞")
-    sorted_by = finite(value)
-    return [text, sorted_by, remark.replace("-", MINUS)] if remark else [text, sorted_by]
+    cell = [text.replace("inf", "∞"), finite(value)]
+    return [*cell, remark.replace("-", MINUS)] if remark else cell
 
 
 def _p_value(result: Evaluation) -> Cell:
@@ -149,15 +135,24 @@ def _p_value(result: Evaluation) -> Cell:
     return ["< 0.001" if value < 0.001 else f"{value:.3f}", value]  # 1/1001 is the least that 1000 draws give
 
 
-def _remark(result: Evaluation, attribute: str, metric: Metric) -> str:
-    inference = _inference(result)
-    if attribute == "debiased_ece":
+def _metric(metric: Metric, name: str, result: Evaluation) -> Cell:
+    inference, remark = _inference(result), ""
+    if name == "debiased_ece":
         low, high = map(metric.text, inference.debiased_ece)
-        return f"{100 * inference.level:.4g} %: {low} to {high}"
-    floor = inference.floors.get(attribute)
-    if floor is None:
-        return ""
-    return f"floor {metric.text(floor.mean)}, 95 % {metric.text(floor.q95)}"
+        remark = f"{100 * inference.level:.4g} %: {low} to {high}"
+    elif floor := inference.floors.get(name):
+        remark = f"floor {metric.text(floor.mean)}, 95 % {metric.text(floor.q95)}"
+    return number(metric.factor * getattr(result, name), metric.decimals, remark)
+
+
+def _change(method: MethodScore) -> Cell:
+    change = method.changes["nll"]
+    ends = f"{nats(change.low, '+')} to {nats(change.high, '+')}" if has_interval(change) else ""
+    return ["", 0.0] if method.name == UNCALIBRATED else number(change.difference, 4, ends, sign=True)
+
+
+def _ece(value: float, floor: float) -> Cell:
+    return number(100 * value, 2, f"floor {100 * floor:.2f}")
 
 
 def _inference(result: Evaluation) -> Inference:

@@ -10,12 +10,12 @@ WHOLE = 2**53  # whole floats below it are written as integers
 LIMIT = 2**63  # integers from here on cannot be read by other programs
 TYPES: dict[Any, str] = {
     str: "text",
-    int: "a whole number",
+    int: "a whole number below 2^63",
     float: "a number",
     bool: "true or false",
     float | None: "a number, or none",
     bool | None: "true or false, or none",
-    tuple[int, ...]: "whole numbers, as 150,250",
+    tuple[int, ...]: "whole numbers below 2^63, as 150,250",
     dict[str, Any]: "a JSON object",
 }
 WORDS: dict[str, Any] = {"true": True, "yes": True, "false": False, "no": False, "none": None, "null": None}
@@ -31,11 +31,9 @@ def checked(name: str, value: Any, hint: Any) -> Any:
     kept = tuple(value) if kinds == (tuple,) and isinstance(value, list) else value
     if float in kinds and type(value) is int and abs(value) < LIMIT:
         kept = float(value)
-    if type(kept) not in kinds or (type(kept) is tuple and any(type(part) is not int for part in kept)):
-        raise ValueError(f"{name} must be {TYPES[hint]}, got {value!r}")
     numbers: Any = kept if type(kept) is tuple else [kept] if type(kept) is int else []
-    if any(number >= LIMIT for number in numbers):
-        raise ValueError(f"{name} must be below 2^63, got {value}")
+    if type(kept) not in kinds or any(type(number) is not int or number >= LIMIT for number in numbers):
+        raise ValueError(f"{name} must be {TYPES[hint]}, got {value!r}")
     try:
         return plain(name, kept) if type(kept) is dict else kept
     except RecursionError as error:
@@ -89,10 +87,3 @@ def option_from_text(text: str) -> Any:
     except (ValueError, RecursionError):
         # JSON does not know .1 and 1., and 007 is a name.
         return float(text) if re.fullmatch(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", text.lower()) else text
-
-
-def check_flag(name: str, value: Any, default: Any) -> None:
-    """Raise a ValueError if a flag is given for a number, or something else for a flag."""
-    if isinstance(default, bool) != isinstance(value, bool):
-        rule = "must be" if isinstance(default, bool) else "must not be"
-        raise ValueError(f"{name} {rule} true or false, got {value!r}")

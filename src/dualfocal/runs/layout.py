@@ -24,21 +24,32 @@ PREDICTIONS = "predictions.safetensors"
 RESULT = "result.json"
 FAILURE = "failure.json"
 LOCK = ".lock"
+TEMPERATURES = ("temperature", "temperature_ece")  # by NLL; by ECE over the published grid
+SCHEMA = 1  # of the JSON files, and of the lines of the log
 
 
 class RunError(ValueError):
     """A run folder that cannot be used as asked; the message names it and says why."""
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file.
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file of the run folder.
 
     Raises:
-        RunError: it cannot be read.
+        RunError: it cannot be read, or is of another schema.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: is not JSON, or damaged: {error}") from error
+    return check_schema(f"{path}:", content)
+
+
+def check_schema(source: str, content: Any) -> dict[str, Any]:
+    """The content; raise a RunError, which names the source, unless it is an object of the schema that is read here."""
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != SCHEMA:
+        raise RunError(f"{source} has schema {schema}, this version of dualfocal reads schema {SCHEMA}")
+    return dict(content)

@@ -55,8 +55,7 @@ def list_run(run: Run) -> Listed:
     listed = Listed(str(run.path))
     try:
         listed.recipe, listed.epoch = run.recipe, len(run.log)
-        result = run.result
-        if result is not None:
+        if (result := run.result) is not None:
             listed.scores = _scores(result)
         elif (failure := run.failure) is not None:
             listed.problem = str(failure.get("what", f"{FAILURE} does not say why"))
@@ -75,7 +74,6 @@ def _scores(result: RunResult) -> dict[str, Any]:
     part = result.main_part
     if part is None:
         return {}
-    evaluation = result.evaluation(part)
-    scores = {"part": part, **{name: finite(getattr(evaluation, name)) for name in ("error", "ece", "nll")}}
-    scores["floor"] = result.floor("ece", part)
-    return scores | ({"temperature": result.temperature()} if result.calibrated else {})
+    metrics = {name: finite(getattr(result.parts[part], name)) for name in ("error", "ece", "nll")}
+    temperature = {"temperature": result.temperature()} if result.calibrated else {}
+    return {"part": part, **metrics, "floor": result.floor("ece", part), **temperature}

@@ -1,13 +1,12 @@
 """What a training run is: every choice that decides its result, as one frozen object that reads and writes JSON."""
 
-import dataclasses
 import hashlib
 import inspect
 import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self, get_type_hints
@@ -18,10 +17,9 @@ from torch import nn
 from dualfocal._checks import check_choice, did_you_mean
 from dualfocal.losses import LOSSES
 from dualfocal.models import MODELS
-from dualfocal.runs._values import check_flag, checked, from_text, option_from_text, plain
-from dualfocal.runs.layout import RECIPE, RunError, read_json
+from dualfocal.runs._values import checked, from_text, option_from_text, plain
+from dualfocal.runs.layout import RECIPE, SCHEMA, RunError, check_schema, read_json
 
-SCHEMA = 1
 CHOICES = {
     "reduction": ("sum", "mean"),
     "optimizer": ("sgd", "adam"),
@@ -107,10 +105,10 @@ class Recipe:
         for name, low in AT_LEAST.items():
             if not low <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be finite and at least {low:g}, got {getattr(self, name)!r}")
-        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
-            raise ValueError(f"clip_norm must be finite and above 0, or none, got {self.clip_norm}")
         if self.momentum >= 1:
             raise ValueError(f"momentum must be below 1, got {self.momentum:g}")
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise ValueError(f"clip_norm must be finite and above 0, or none, got {self.clip_norm}")
         if any(m < 1 for m in self.milestones) or any(a >= b for a, b in pairwise(self.milestones)):
             raise ValueError(f"milestones must be increasing epochs from 1, got {_text(self.milestones)}")
         if self.model not in MODELS and ":" not in self.model:
@@ -132,11 +130,13 @@ class Recipe:
         parameters = inspect.signature(LOSSES[self.loss]).parameters
         known = [name for name in parameters if name not in NOT_OPTIONS]
         for name, value in self.loss_options.items():
-            if name in known:
-                check_flag(f"loss {self.loss}: {name}", value, parameters[name].default)
-            else:
+            if name not in known:
                 has = f"has the options {', '.join(known)}" if known else "has no options"
                 raise ValueError(f"loss {self.loss} {has}; got {name}{did_you_mean(name, known)}")
+            is_flag = isinstance(parameters[name].default, bool)
+            if is_flag != isinstance(value, bool):
+                rule = "must be" if is_flag else "must not be"
+                raise ValueError(f"loss {self.loss}: {name} {rule} true or false, got {value!r}")
         try:
             return LOSSES[self.loss](**self.loss_options, reduction="sum")
         except (TypeError, ValueError, RuntimeError) as error:
@@ -153,16 +153,22 @@ class Recipe:
             ValueError: a choice cannot be had there.
         """
         on_cuda = device.type == "cuda"
-        if self.step in ("captured", "compiled") and not on_cuda:
-            raise ValueError(f"step={self.step} needs CUDA, this is {device.type}")
-        if self.step in ("captured", "compiled") and processes > 1:
-            raise ValueError(f"step={self.step} needs one process, there are {processes}")
-        if self.precision == "tf32" and not on_cuda:
-            raise ValueError(f"precision=tf32 needs CUDA, this is {device.type}")
-        if self.step == "compiled" and self.deterministic:
-            raise ValueError("deterministic=true cannot be had with step=compiled, but with captured and eager")
-        automatic = "bfloat16" if _has_bfloat16(device) else "float32"
-        return dataclasses.replace(
+        captured = self.step in ("captured", "compiled")
+        rules = {
+            f"step={self.step} needs CUDA, this is {device.type}": on_cuda or not captured,
+            f"step={self.step} needs one process, there are {processes}": processes == 1 or not captured,
+            f"precision=tf32 needs CUDA, this is {device.type}": on_cuda or self.precision != "tf32",
+            "deterministic=true cannot be had with step=compiled, but with captured and eager": (
+                self.step != "compiled" or not self.deterministic
+            ),
+        }
+        for rule, is_kept in rules.items():
+            if not is_kept:
+                raise ValueError(rule)
+        # A CUDA device that is not here is taken for a recent one.
+        recent = not torch.cuda.is_available() or not on_cuda or torch.cuda.get_device_capability(device) >= (8, 0)
+        automatic = "bfloat16" if on_cuda and recent else "float32"
+        return replace(
             self,
             precision=automatic if self.precision == "auto" else self.precision,
             channels_last=on_cuda if self.channels_last is None else self.channels_last,
@@ -210,7 +216,7 @@ class Recipe:
                 changes.setdefault(f"{of}_options", {})
         for name, some in options.items():
             changes[name] = {**changes.get(name, getattr(self, name)), **some}
-        return dataclasses.replace(self, **changes)
+        return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; :meth:`from_dict` reads it."""
@@ -223,19 +229,13 @@ class Recipe:
         Raises:
             ValueError: of another schema, or fields are missing, unknown or wrong.
         """
-        if not isinstance(found, dict):
-            raise ValueError(f"a recipe must be a JSON object, got {type(found).__name__}")
-        if found.get("schema") != SCHEMA:
-            raise ValueError(
-                f"recipe has schema {found.get('schema')}, this version of dualfocal reads schema {SCHEMA}"
-            )
+        given = {name: value for name, value in check_schema("recipe", found).items() if name != "schema"}
         known = {of.name for of in fields(cls)}
-        for name in found:
-            if name not in known and name != "schema":
-                raise ValueError(f"a recipe has no field {name!r}{did_you_mean(str(name), known)}")
-        if missing := known - found.keys():
+        for name in given.keys() - known:
+            raise ValueError(f"a recipe has no field {name!r}{did_you_mean(str(name), known)}")
+        if missing := known - given.keys():
             raise ValueError(f"recipe lacks {', '.join(sorted(missing))}")
-        return cls(**{name: found[name] for name in known})
+        return cls(**given)
 
     def differences(self, other: "Recipe") -> list[str]:
         """``"epochs: 30, not 60"`` for each field in which ``other``, the second, differs."""
@@ -267,13 +267,6 @@ def field_docs() -> dict[str, str]:
     attributes = inspect.cleandoc(Recipe.__doc__ or "").partition("Attributes:\n")[2]
     _, *parts = re.split(r"^    (\w+): ", attributes, flags=re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in zip(parts[::2], parts[1::2], strict=True)}
-
-
-def _has_bfloat16(device: torch.device) -> bool:
-    """Whether a device computes in it; a CUDA device that is not here is taken for a recent one."""
-    if device.type != "cuda" or not torch.cuda.is_available():
-        return device.type == "cuda"
-    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _text(value: Any) -> str:

@@ -9,11 +9,9 @@ from dualfocal._table import Table
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.registry import METRICS
-from dualfocal.runs.layout import RunError
+from dualfocal.runs.layout import SCHEMA, RunError
 
-SCHEMA = 1
 PARTS = ("val", "test")
-TEMPERATURES = ("temperature", "temperature_ece")  # by NLL; by ECE over the published grid
 KINDS: dict[type | UnionType, str] = {
     str: "text",
     str | None: "text or null",
@@ -47,13 +45,8 @@ class Scaled:
     parts: dict[str, Evaluation]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain content for JSON; :meth:`from_dict` reads it."""
+        """Plain content for JSON."""
         return {"temperature": self.temperature, **{name: part.to_dict() for name, part in self.parts.items()}}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_dict` wrote."""
-        return cls(float(content["temperature"]), _parts(content))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,12 +156,14 @@ class RunResult:
             for name, kind in FIELDS.items():
                 if not isinstance(plain[name], kind):
                     raise TypeError(f"{name} must be {KINDS[kind]}, got {plain[name]!r}")
-            scaled = {name: Scaled.from_dict(one) for name, one in content.get("calibrated", {}).items()}
+            scaled = {
+                name: Scaled(float(one["temperature"]), _parts(one))
+                for name, one in content.get("calibrated", {}).items()
+            }
             return cls(**plain, parts=_parts(content), calibrated=scaled, source=source)
-        except KeyError as error:
-            raise RunError(f"{source}: is damaged: it lacks {error}") from error
-        except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-            raise RunError(f"{source}: is damaged: {error}") from error
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            lacks = "it lacks " if isinstance(error, KeyError) else ""
+            raise RunError(f"{source}: is damaged: {lacks}{error}") from error
 
 
 def _parts(content: Mapping[str, Any]) -> dict[str, Evaluation]:

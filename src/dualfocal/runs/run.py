@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -21,14 +22,14 @@ from dualfocal.runs.layout import (
     PREDICTIONS,
     RECIPE,
     RESULT,
+    SCHEMA,
     RunError,
+    check_schema,
     read_json,
 )
 from dualfocal.runs.recipe import Recipe, load_recipe
 from dualfocal.runs.result import RunResult
 from dualfocal.runs.source import predictions_file
-
-SCHEMA = 1
 
 
 class Run:
@@ -58,16 +59,13 @@ class Run:
     @property
     def num_epochs(self) -> int:
         """Number of lines of the log, which are not read."""
-        try:
-            return (self.path / LOG).read_bytes().count(b"\n")
-        except OSError:
-            return 0
+        return (self.path / LOG).read_bytes().count(b"\n") if (self.path / LOG).exists() else 0
 
     @property
     def result(self) -> RunResult | None:
         """Metrics as fractions, versions, device; None: not finished."""
         path = self.path / RESULT
-        return RunResult.from_dict(self._json(RESULT), str(path)) if path.exists() else None
+        return RunResult.from_dict(read_json(path), str(path)) if path.exists() else None
 
     def require_result(self) -> RunResult:
         """The result of a finished run.
@@ -83,7 +81,7 @@ class Run:
     @property
     def failure(self) -> dict[str, Any] | None:
         """Why it stopped, if its loss did not stay finite."""
-        return self._json(FAILURE) if (self.path / FAILURE).exists() else None
+        return read_json(self.path / FAILURE) if (self.path / FAILURE).exists() else None
 
     @property
     def exists(self) -> bool:
@@ -117,10 +115,9 @@ class Run:
 
         result = self.require_result()
         model = make_model(self.recipe.model, num_classes=result.num_classes, in_channels=result.in_channels)
-        weights = load_file(self.path / MODEL)
         if self.recipe.precision == "float64":
             model = model.double()
-        model.load_state_dict(weights)
+        model.load_state_dict(load_file(self.path / MODEL))
         return model.eval()
 
     # Writing, by the one process that trains.
@@ -132,19 +129,16 @@ class Run:
         Raises:
             RunError: another process has it, it holds another recipe or something else, or cannot be written to.
         """
-        from filelock import FileLock, Timeout
-
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path}: must be a folder, but is a file")
         with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         self.check_recipe(recipe)  # not even a lock goes into a folder of something else
         lock = FileLock(self.path / LOCK)
-        with _writing(self.path / LOCK):
-            try:
-                lock.acquire(timeout=0.1)  # a process that only looks whether it is taken is gone by then
-            except Timeout as error:
-                raise RunError(f"{self.path}: another process is training there") from error
+        with _writing(self.path / LOCK), suppress(Timeout):
+            lock.acquire(timeout=0.1)  # a process that only looks whether it is taken is gone by then
+        if not lock.is_locked:
+            raise RunError(f"{self.path}: another process is training there")
         try:
             self.check_recipe(recipe)  # two may have come at once
             if (self.path / LOG).exists():
@@ -163,10 +157,8 @@ class Run:
 
     def tidy(self) -> None:
         """Remove what a process has left that was killed with everything written."""
-        from filelock import FileLock, Timeout
-
         if (self.path / RESULT).exists() and (self.path / CHECKPOINT).exists():
-            with suppress(OSError, Timeout), FileLock(self.path / LOCK, timeout=0):
+            with suppress(OSError), FileLock(self.path / LOCK, timeout=0):
                 for path in (self.path / CHECKPOINT, *leftovers(self.path), self.path / LOCK):
                     path.unlink(missing_ok=True)
 
@@ -182,9 +174,8 @@ class Run:
             return
         ours = {LOCK, *(path.name for path in leftovers(self.path))}
         if strange := sorted(path.name for path in self.path.iterdir() if path.name not in ours):
-            more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
             raise RunError(
-                f"{self.path}: is no run folder, it holds {', '.join(strange[:3])}{more} but no {RECIPE}: "
+                f"{self.path}: is no run folder, it holds {', '.join(strange[:3])} but no {RECIPE}: "
                 "choose another folder"
             )
 
@@ -198,28 +189,20 @@ class Run:
 
     def cut_log(self, epochs: int) -> None:
         """Keep the lines of the first epochs."""
-        path = self.path / LOG
-        if not path.exists():
-            if epochs:
-                raise RunError(f"{path}: is missing, the checkpoint is of epoch {epochs}")
-            return
-        lines = self._lines()
+        path, lines = self.path / LOG, self._lines()
         if len(lines) < epochs:
             raise RunError(f"{path}: has {len(lines)} epochs, the checkpoint is of epoch {epochs}")
-        end = lines[epochs - 1][1] if epochs else 0
-        if path.stat().st_size > end:
-            os.truncate(path, end)
+        if path.exists():
+            os.truncate(path, lines[epochs - 1][1] if epochs else 0)
 
     def write_predictions(self, predictions: Mapping[str, tuple[Tensor, Tensor]], class_names: Sequence[str]) -> None:
         """Write logits and labels of each part."""
-        tensors: dict[str, Tensor] = {}
-        for part, (logits, target) in predictions.items():
-            tensors |= {f"{part}_logits": logits, f"{part}_target": target}
+        tensors = {
+            f"{part}_{name}": tensor
+            for part, pair in predictions.items()
+            for name, tensor in zip(("logits", "target"), pair, strict=True)
+        }
         self.write_tensors(PREDICTIONS, tensors, {"class_names": json.dumps(class_names)})
-
-    def write_model(self, model: nn.Module) -> None:
-        """Write the weights."""
-        self.write_tensors(MODEL, model.state_dict())
 
     def write_result(self, result: RunResult) -> None:
         """Write the result, which makes the run finished, and remove the checkpoint."""
@@ -243,47 +226,32 @@ class Run:
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
 
-    def _json(self, name: str) -> dict[str, Any]:
-        content = read_json(self.path / name)
-        schema = content.get("schema") if isinstance(content, dict) else None
-        if schema != SCHEMA:
-            raise RunError(f"{self.path / name}: has schema {schema}, this version of dualfocal reads schema {SCHEMA}")
-        return dict(content)
-
     def _lines(self) -> list[tuple[dict[str, Any], int]]:
         """The lines of the log that are whole, and in order, each with the place where it ends."""
         path = self.path / LOG
         found: list[tuple[dict[str, Any], int]] = []
-        if not path.exists():
-            return found
         end = 0
-        for text in path.read_bytes().splitlines(keepends=True):
+        for text in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
             end += len(text)
             try:
                 line = json.loads(text)
             except ValueError:
-                line = None
+                break
             if not text.endswith(b"\n") or not isinstance(line, dict):
                 break  # written by a process that was killed
-            if line.get("schema") != SCHEMA:
-                raise RunError(f"{path}: has schema {line.get('schema')}, this version of dualfocal reads {SCHEMA}")
-            if line.get("epoch") != len(found) + 1:
+            if check_schema(f"{path}:", line).get("epoch") != len(found) + 1:
                 break
             found.append((line, end))
         return found
 
     def _is_locked(self) -> bool:
-        from filelock import FileLock, Timeout
-
         if not (self.path / LOCK).exists():
             return False
         try:
             with FileLock(self.path / LOCK, timeout=0):
                 return False
-        except Timeout:
-            return True
-        except OSError:  # a folder that may only be read
-            return False
+        except OSError as error:  # another one: a folder that may only be read
+            return isinstance(error, Timeout)
 
 
 @contextmanager
@@ -291,8 +259,6 @@ def _writing(path: Path) -> Iterator[None]:
     """Turn whatever is raised while a file is written into a RunError that names it."""
     try:
         yield
-    except RunError:
-        raise
     except Exception as error:  # a full disk makes each library raise something of its own
         reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
         known = f"{path}: cannot be written: "
@@ -305,8 +271,9 @@ def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     stored = {}
     for name, tensor in tensors.items():
         plain = tensor.detach().cpu().contiguous()
-        place = plain.untyped_storage().data_ptr()
-        if plain.numel() and (place in taken or plain.untyped_storage().nbytes() > plain.nbytes):
+        if plain.numel() and (
+            plain.untyped_storage().data_ptr() in taken or plain.untyped_storage().nbytes() > plain.nbytes
+        ):
             plain = plain.clone()  # tied weights, or a part of something larger
         taken.add(plain.untyped_storage().data_ptr())
         stored[name] = plain
@@ -315,8 +282,7 @@ def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def default_folder(recipe: Recipe) -> Path:
     """Where a run goes if nobody says: the same recipe always to the same place."""
-    data = Path(recipe.data).stem
-    model = recipe.model.rpartition(":")[2]
+    data, model = Path(recipe.data).stem, recipe.model.rpartition(":")[2]
     return Path("runs", f"{data}-{model}-{recipe.loss}-seed{recipe.seed}-{recipe.digest}")
 
 

@@ -79,9 +79,7 @@ class Reading:
 
 def predictions_file(folder: Path) -> Path:
     """Return the prediction file of a run folder; raise a PredictionsError if there is none."""
-    file = folder / PREDICTIONS
-    if not file.exists() and (folder / RECIPE).is_file():
-        raise PredictionsError(f"{folder}: this run is not finished, it has no predictions yet")
-    if not file.exists():
-        raise PredictionsError(f"{folder}: is no run folder, there is no {PREDICTIONS} in it")
-    return file
+    if not (folder / PREDICTIONS).exists():
+        why = "this run is not finished" if (folder / RECIPE).is_file() else "is no run folder"
+        raise PredictionsError(f"{folder}: {why}, there is no {PREDICTIONS} in it")
+    return folder / PREDICTIONS

@@ -16,7 +16,6 @@ from dualfocal.runs import Run
 from dualfocal.study.plan import Study
 
 CRITERIA = ("nll", "ece")
-Z90 = 1.645
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def _sampling_error(pairs: list[tuple[Path, Path]], criterion: str) -> float:
     if criterion == "ece":
         (a, _), (b, _) = runs[0]
         difference = compare(a, b, target).differences["ece"]
-        return (difference.high - difference.low) / (2 * Z90)
+        return (difference.high - difference.low) / (2 * 1.645)  # of an interval of 90 %
     apart = [
         F.cross_entropy(a.double(), target, reduction="none") - F.cross_entropy(b.double(), target, reduction="none")
         for (a, _), (b, _) in runs

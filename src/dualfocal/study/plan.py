@@ -6,7 +6,6 @@ from pathlib import Path
 
 from dualfocal._checks import did_you_mean
 from dualfocal.data.registry import DATASETS
-from dualfocal.losses import LOSSES
 from dualfocal.runs import Recipe, Run, RunResult
 from dualfocal.train.presets import PRESETS, preset
 
@@ -36,11 +35,11 @@ class Study:
     def recipe(self) -> str:
         """What all runs share, in one line; the loss has its own options."""
         of = next(iter(next(iter(self.recipes.values())).values()))
-        schedule = "cosine" if of.schedule == "cosine" else f"times {of.lr_factor:g} after {_list(of.milestones)}"
+        milestones = " and ".join(map(str, of.milestones)) or "never"
+        schedule = "cosine" if of.schedule == "cosine" else f"times {of.lr_factor:g} after {milestones}"
         momentum = f", momentum {of.momentum:g}" if of.optimizer == "sgd" else ""
         clip = "" if of.clip_norm is None else f", gradient norm up to {of.clip_norm:g}"
-        options = {name: value for name, value in of.data_options.items() if name != "split_seed"}
-        data = "".join(f", {name} {value}" for name, value in options.items())
+        data = "".join(f", {name} {value}" for name, value in of.data_options.items() if name != "split_seed")
         return (
             f"{of.data}{data}; {of.model}; {of.optimizer}, lr {of.lr:g} ({schedule}){momentum}, weight decay "
             f"{of.weight_decay:g}, {of.epochs} epochs, batches of {of.batch_size}, {of.reduction} of the loss{clip}"
@@ -94,13 +93,10 @@ def make_study(
             raise ValueError(f"{what} must be different, got {', '.join(map(str, given))}")
     if not losses or not seeds:
         raise ValueError("a study needs at least one loss and one seed")
-    for loss in losses:
-        if loss not in LOSSES:
-            raise ValueError(f"losses are {', '.join(LOSSES)}; got {loss!r}{did_you_mean(loss, LOSSES)}")
+    options = {"data": "--dataset", "model": "--model", "seed": "--seeds", "loss": "--losses"}
     for setting in settings:
-        if (field := setting.partition("=")[0].strip()) in ("loss", "seed", "data", "model"):
-            option = {"data": "--dataset", "seed": "--seeds", "loss": "--losses"}.get(field, f"--{field}")
-            raise ValueError(f"{field} is not for --set in a study: see {option}")
+        if (field := setting.partition("=")[0].strip()) in options:
+            raise ValueError(f"{field} is not for --set in a study: see {options[field]}")
     rows = {loss: [f"loss={loss}"] for loss in losses}
     if gammas:
         if len(losses) != 1:
@@ -108,8 +104,11 @@ def make_study(
         rows = {f"gamma {gamma:g}": [f"loss={losses[0]}", f"loss.gamma={gamma!r}"] for gamma in gammas}
         if len(rows) < len(gammas):
             raise ValueError(f"gammas must differ in their first six digits, got {', '.join(map(repr, gammas))}")
+    of_seed = "seed={0}", *(["data.split_seed={0}"] if dataset in SPLIT_BY_SEED else [])
     recipes = {
-        entry: {seed: _recipe(dataset, model, [*of, f"seed={seed}", *settings]) for seed in seeds}
+        entry: {
+            seed: _recipe(dataset, model, [*(text.format(seed) for text in of_seed), *of, *settings]) for seed in seeds
+        }
         for entry, of in rows.items()
     }
     first = next(iter(recipes.values()))[seeds[0]]
@@ -118,21 +117,13 @@ def make_study(
     return Study(f"{first.data}, {first.model}: {what}, {number}, {first.epochs} epochs", recipes)
 
 
-def _list(numbers: Iterable[int]) -> str:
-    return " and ".join(map(str, numbers)) or "never"
-
-
 def _recipe(dataset: str, model: str | None, settings: list[str]) -> Recipe:
     names = [name for name in PRESETS if preset(name).data == dataset]
-    named = [name for name in names if model is None or preset(name).model == model]
-    if dataset in SPLIT_BY_SEED:
-        seed = next(setting.partition("=")[2] for setting in settings if setting.startswith("seed="))
-        settings = [f"data.split_seed={seed}", *settings]
+    named = [name for name in names if model in (None, preset(name).model)]
     if named:
         return preset(named[0], settings)
-    chosen = [] if model is None else [f"model={model}"]
     if names:  # another model than the paper's
-        return preset(names[0], [*chosen, *settings])
+        return preset(names[0], [f"model={model}", *settings])
     if dataset not in DATASETS and not Path(dataset).exists():
         known = [*DATASETS, "a folder", "an .npz file"]
         raise ValueError(f"data sets are {', '.join(known)}; got {dataset!r}{did_you_mean(dataset, DATASETS)}")

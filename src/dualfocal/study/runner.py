@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -11,18 +12,23 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from dualfocal._checks import check_count
 from dualfocal.data import load_data
 from dualfocal.data.places import Root
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.study.plan import Study
-from dualfocal.study.worker import begin, train_run
+from dualfocal.train import DivergedError, train
 from dualfocal.train.failure import Interrupts
 from dualfocal.train.host import num_cores
 
 LOOK = 0.5  # seconds between looks at how far the runs have come
+CHECKPOINT_PAUSE = 30.0  # seconds: little is lost if a process is killed, and runs of short epochs are not held up
+PATIENCE = 0.5  # seconds between one request to stop and the next: who loads data does not mind it yet
+NOT_FOR_USERS = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)  # as Python has it
 
 Progress = Callable[[int, int, int], None]  # epochs that are done, of how many, and runs that are finished
 
@@ -53,28 +59,27 @@ def run_study(
         RunError, ValueError: a recipe that cannot be trained, a folder of something else.
         KeyboardInterrupt: on Ctrl-C, once all runs are saved.
     """
-    if jobs is not None and jobs < 1:
-        raise ValueError(f"jobs must be at least 1, got {jobs}")
+    if jobs is not None:
+        check_count("jobs", jobs)
     folders = study.folders(out)
     recipes = {key: study.recipes[key[0]][key[1]] for key in folders}
     for key, folder in folders.items():
         Run(folder).check_recipe(recipes[key])
     left = {key: folder for key, folder in folders.items() if Run(folder).state != "finished"}
-    total = sum(recipe.epochs for recipe in recipes.values())
 
     def tell() -> None:
         if progress is not None:
             done = sum(min(recipes[key].epochs, Run(folder).num_epochs) for key, folder in folders.items())
-            progress(done, total, sum(Run(folder).state == "finished" for folder in folders.values()))
+            finished = sum(Run(folder).state == "finished" for folder in folders.values())
+            progress(done, sum(recipe.epochs for recipe in recipes.values()), finished)
 
     tell()
     if not left:
         return {}
     _check_data((recipes[key] for key in left), data_root)
     on_gpu = torch.cuda.is_available() if device is None else device.startswith("cuda")
-    cores = num_cores()
-    jobs = min(jobs or (1 if on_gpu else cores), len(left))
-    threads = max(1, cores // jobs)
+    jobs = min(jobs or (1 if on_gpu else num_cores()), len(left))
+    threads = max(1, num_cores() // jobs)
     failed: dict[tuple[str, int], str] = {}
     warned: set[str] = set()
     # Spawned, not forked: a fork of a process that has used threads or a GPU may hang.
@@ -97,10 +102,9 @@ def run_study(
                     problem, messages = future.result()
                     if problem is not None:
                         failed[key] = problem
-                    for message in messages:
-                        if message not in warned:  # the runs of a study have much in common
-                            warnings.warn(message, stacklevel=2)
-                    warned |= set(messages)
+                    for message in (of for of in messages if of not in warned):  # runs of a study have much in common
+                        warnings.warn(message, stacklevel=2)
+                    warned.update(messages)
                 tell()
         except BrokenProcessPool as error:
             raise RunError(f"{out}: a process was killed, for want of memory perhaps; --jobs 1 takes less") from error
@@ -140,3 +144,52 @@ def _check_data(recipes: Iterable[Recipe], data_root: Root) -> None:
         for part in ("val", "test"):
             if part not in parts:
                 raise ValueError(f"data {recipe.data} has no {part} part, which the tables need: see data.{part}_size")
+
+
+# In the processes that train, one run after another; none outlives who started it.
+
+_at_work = threading.Lock()
+
+
+def begin(threads: int) -> None:
+    """Before the first training."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a training minds it; an idle process has nothing to say
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    torch.set_num_threads(threads)
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+
+
+def train_run(recipe: Recipe, folder: str, data_root: Any, device: str | None) -> tuple[str | None, list[str]]:
+    """Train one run. Returns why it failed, if its loss did not stay finite, and the warnings besides its notes."""
+    problem, notes = None, []
+    with _at_work, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for category in NOT_FOR_USERS:
+            warnings.simplefilter("ignore", category)
+        try:
+            run = train(
+                recipe,
+                folder,
+                data_root=data_root,
+                device=device,
+                checkpoint_pause=CHECKPOINT_PAUSE,
+                progress=False,
+            )
+            notes = run.require_result().notes
+        except DivergedError as error:
+            problem = str(error)
+        except RunError as error:
+            raise RunError(str(error)) from None
+    messages = dict.fromkeys(str(warning.message) for warning in caught)
+    return problem, [message for message in messages if message not in notes]
+
+
+def _leave_with_parent() -> None:
+    """Once who started this process is gone, killed perhaps: have a training save, as on Ctrl-C, and end."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    while not _at_work.acquire(timeout=PATIENCE):
+        signal.raise_signal(signal.SIGINT)
+    os._exit(1)  # with the lock: no other training begins. The queue of tasks would be waited for forever.

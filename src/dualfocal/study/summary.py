@@ -13,13 +13,60 @@ from scipy.stats import t as student
 from dualfocal._table import Table
 from dualfocal.metrics import compare
 from dualfocal.metrics.evaluation import finite
-from dualfocal.metrics.registry import Metric
+from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.runs import Run, RunResult
-from dualfocal.study.columns import COLUMNS, COMPARED, FLOORS, NAMES, with_temperature
 from dualfocal.study.plan import Study
 
 SCHEMA = 1
 LEVEL = 0.9
+FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")  # metrics that have a noise floor
+
+
+@dataclass(frozen=True)
+class Column:
+    """A metric of the test part, as trained or after temperature scaling."""
+
+    key: str
+    metric: Metric
+    scaled_by: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The column's name in JSON and CSV."""
+        return f"{self.key}_t" if self.scaled_by else self.key
+
+    @property
+    def heading(self) -> str:
+        """The column's name in tables."""
+        return self.metric.label + (" %" if self.metric.unit == "%" else "") + (", T" if self.scaled_by else "")
+
+    def value(self, result: RunResult) -> float:
+        """The metric of a run; NaN where it is not finite."""
+        value = getattr(result.evaluation(scaled_by=self.scaled_by), self.key)
+        return value if math.isfinite(value) else math.nan
+
+
+def _column(key: str, label: str | None = None, scaled_by: str | None = None) -> Column:
+    """Means over seeds are shown with a decimal less than the metrics of one run."""
+    metric = METRICS[key]
+    return Column(key, replace(metric, label=label or metric.label, decimals=metric.decimals - 1), scaled_by)
+
+
+COMPARED = (  # columns whose differences are shown, too
+    _column("error"),
+    _column("nll"),
+    _column("nll", scaled_by="temperature"),
+    _column("ece"),
+    _column("ece", scaled_by="temperature"),
+)
+OTHERS = (_column("adaptive_ece", "AdaECE"), _column("classwise_ece", "cw ECE"), _column("mce"))
+COLUMNS = {column.name: column for column in (*COMPARED, *OTHERS)}
+NAMES = (*COLUMNS, "temperature")
+
+
+def with_temperature(cells: list[str], temperature: str) -> list[str]:
+    """A row with the temperature beside the columns that it changes."""
+    return [*cells[: len(COMPARED)], temperature, *cells[len(COMPARED) :]]
 
 
 @dataclass(frozen=True)
@@ -211,9 +258,8 @@ def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None
     summary = Summary(study, scores, floors, differences, {}, failed or {})
     if len(summary.complete) > 1:
         best = min(summary.complete, key=lambda entry: summary.mean(entry, "ece"))
-        for entry in summary.complete:
-            if entry != best:
-                summary.behind_best[entry] = difference(best, entry, ["ece"])["ece"]
+        others = [entry for entry in summary.complete if entry != best]
+        summary.behind_best.update({entry: difference(best, entry, ["ece"])["ece"] for entry in others})
     return summary
 
 
@@ -248,19 +294,18 @@ def _sampling_noise(
     keys = [(name, seeds[0]) for name in (first, entry)]
     logits = [Run(folders[key]).predictions()[0] for key in keys]
     scaled = [values / results[key].temperature() for key, values in zip(keys, logits, strict=True)]
-    noise = {}
-    for suffix, (a, b) in (("", logits), ("_t", scaled)):
-        differences = compare(a, b, targets[0], level=LEVEL).differences
-        for name in ("error", "nll", "ece"):
-            noise[name + suffix] = (differences[name].high - differences[name].low) / 2
-    return noise
+    return {
+        name + suffix: (difference.high - difference.low) / 2
+        for suffix, (a, b) in (("", logits), ("_t", scaled))
+        for name, difference in compare(a, b, targets[0], level=LEVEL).differences.items()
+    }
 
 
 def _shown(value: float | Interval, metric: Metric) -> str:
     """A mean, or a difference with its sign and half-width."""
-    mean = value.mean if isinstance(value, Interval) else value
-    if math.isnan(mean):
+    if math.isnan(value.mean if isinstance(value, Interval) else value):
         return "failed"
     if not isinstance(value, Interval):
-        return metric.text(mean)
-    return metric.text(mean, sign=True) + ("" if value.half_width is None else f" ± {metric.text(value.half_width)}")
+        return metric.text(value)
+    half_width = "" if value.half_width is None else f" ± {metric.text(value.half_width)}"
+    return metric.text(value.mean, sign=True) + half_width

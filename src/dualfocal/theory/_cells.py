@@ -16,6 +16,7 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 Array = NDArray[np.float64]
 
@@ -24,43 +25,26 @@ GRID = {1: 1, 2: 160, 3: 28, 4: 14, 5: 9}  # parts that the grid of starts cuts 
 NEAR = 1e-3  # neighbours that differ by less than this share are tried as equal
 
 
-def minimise(weights: Array, sizes: tuple[int, ...], gamma: Array) -> tuple[Array, Array]:
+def minimise(weights: Array, sizes: tuple[int, ...], gamma: float) -> tuple[Array, Array]:
     """The least F for each row of ``weights``, over the closed ordering.
 
     Args:
         weights: E, (B, G), positive.
         sizes: n, the number of classes in each group.
-        gamma: (B,), at least 0.
+        gamma: at least 0.
 
     Returns:
         x, (B, G), equal in neighbours where the least value is only approached towards a tie; and F there, (B,).
     """
     rows, groups = weights.shape
     corners = np.tril(np.ones((groups, groups))) / np.cumsum(sizes)[:, None]  # (G, G), u_l in row l
-    if groups == 1:
-        x = np.broadcast_to(corners, (rows, 1)).copy()
-        return x, _value(x, weights, gamma)
-    theta = _starts(weights, corners, gamma)  # (B, S, G)
-    starts = theta.shape[1]
-    theta = theta.reshape(rows * starts, groups)
-    theta = _newton(theta, weights.repeat(starts, 0), corners, gamma.repeat(starts))
-    w = _softmax(theta)
-    values = _value(w @ corners, weights.repeat(starts, 0), gamma.repeat(starts)).reshape(rows, starts)
-    best = values.argmin(1)
-    w = w.reshape(rows, starts, groups)[np.arange(rows), best]
-    return _onto_faces(w, weights, corners, gamma)
-
-
-def costs(x: Array, gamma: Array) -> Array:
-    """(1 - x_m + x_(m+1))^gamma (-log x_m): the loss if the label is in group m, for x in descending order."""
-    margin = 1 - x + np.concatenate([x[..., 1:], np.zeros_like(x[..., :1])], -1)
-    return np.asarray(margin ** gamma[..., None] * -np.log(x))
-
-
-def _onto_faces(w: Array, weights: Array, corners: Array, gamma: Array) -> tuple[Array, Array]:
-    """x and F, with neighbours made equal where that lowers F: Newton's method only comes near to a face."""
+    each = weights.repeat(groups, 0)  # one for each start
+    w = softmax(_newton(_starts(weights, corners, gamma), each, corners, gamma), -1)
+    best = _value(w @ corners, each, gamma).reshape(rows, groups).argmin(1)
+    w = w.reshape(rows, groups, groups)[np.arange(rows), best]
+    # Neighbours are made equal where that lowers F: Newton's method only comes near to a face.
     value = _value(w @ corners, weights, gamma)
-    for face in range(len(corners) - 1):
+    for face in range(groups - 1):
         moved = w.copy()
         moved[:, face] = 0
         moved /= moved.sum(1, keepdims=True)
@@ -70,13 +54,17 @@ def _onto_faces(w: Array, weights: Array, corners: Array, gamma: Array) -> tuple
     return w @ corners, value
 
 
-def _value(x: Array, weights: Array, gamma: Array) -> Array:
-    return np.asarray((weights * costs(x, gamma)).sum(-1))
+def _margin(x: Array) -> Array:
+    return 1 - x + np.pad(x[:, 1:], ((0, 0), (0, 1)))
 
 
-def _softmax(theta: Array) -> Array:
-    e = np.exp(theta - theta.max(-1, keepdims=True))
-    return np.asarray(e / e.sum(-1, keepdims=True))
+def _costs(x: Array, gamma: float) -> Array:
+    """(1 - x_m + x_(m+1))^gamma (-log x_m): the loss if the label is in group m, for x in descending order."""
+    return np.asarray(_margin(x) ** np.full_like(x, gamma) * -np.log(x))  # a full exponent: no shortcut for 2 or 1/2
+
+
+def _value(x: Array, weights: Array, gamma: float) -> Array:
+    return np.asarray((weights * _costs(x, gamma)).sum(-1))
 
 
 @cache
@@ -88,54 +76,44 @@ def _grid(groups: int) -> Array:
     return np.asarray(w / w.sum(1, keepdims=True))
 
 
-def _starts(weights: Array, corners: Array, gamma: Array) -> Array:
+def _starts(weights: Array, corners: Array, gamma: float) -> Array:
     """For each row the best point of the grid near each corner, as log w: basins do not hide behind one another."""
     w = _grid(len(corners))
-    found = np.empty((len(weights), len(corners), len(corners)))
-    nearest = w.argmax(1)
-    for each in np.unique(gamma):
-        here = gamma == each
-        values = weights[here] @ costs(w @ corners, np.full(len(w), each)).T  # (b, P)
-        for corner in range(len(corners)):
-            points = np.flatnonzero(nearest == corner)
-            found[here, corner] = np.log(w[points[values[:, points].argmin(1)]])
-    return found
+    values = weights @ _costs(w @ corners, gamma).T  # (B, P)
+    near = [np.flatnonzero(w.argmax(1) == corner) for corner in range(len(corners))]
+    best = np.stack([points[values[:, points].argmin(1)] for points in near], 1)  # (B, G)
+    return np.asarray(np.log(w[best]).reshape(-1, len(corners)))
 
 
-def _newton(theta: Array, weights: Array, corners: Array, gamma: Array) -> Array:
+def _newton(theta: Array, weights: Array, corners: Array, gamma: float) -> Array:
     """Newton's method on theta, w = softmax(theta): downhill also where F curves the wrong way, halving the step.
 
     Towards a face, where w_l goes to 0, each step divides it by e.
     """
-    value = _value(_softmax(theta) @ corners, weights, gamma)
+    value = _value(softmax(theta, -1) @ corners, weights, gamma)
     moving = np.arange(len(theta))
     for _ in range(STEPS):
-        at = theta[moving]
-        step = _step(_softmax(at), weights[moving], corners, gamma[moving])
-        start = value[moving]
-        taken = np.zeros(len(moving), dtype=bool)
-        share = 1.0
-        for _ in range(20):
-            rest = np.flatnonzero(~taken)
+        start, step = value[moving], _step(softmax(theta[moving], -1), weights[moving], corners, gamma)
+        rest = moving  # those still without a step that goes down
+        for share in 0.5 ** np.arange(20):
+            tried = theta[rest] + share * step
+            new = _value(softmax(tried, -1) @ corners, weights[rest], gamma)
+            good = new < value[rest]
+            theta[rest[good]], value[rest[good]] = tried[good], new[good]
+            rest, step = rest[~good], step[~good]
             if not len(rest):
                 break
-            tried = at[rest] + share * step[rest]
-            new = _value(_softmax(tried) @ corners, weights[moving[rest]], gamma[moving[rest]])
-            good = new < value[moving[rest]]
-            theta[moving[rest[good]]], value[moving[rest[good]]] = tried[good], new[good]
-            taken[rest[good]] = True
-            share /= 2
         moving = moving[start - value[moving] > 1e-13 * start]
         if not len(moving):
             break
     # Rounding hides the gain of the last steps, which bring the last digits of x.
     for _ in range(2):
-        step = _step(_softmax(theta), weights, corners, gamma)
+        step = _step(softmax(theta, -1), weights, corners, gamma)
         theta += np.where(np.linalg.norm(step, axis=1, keepdims=True) < 1e-4, step, 0.0)
     return theta
 
 
-def _step(w: Array, weights: Array, corners: Array, gamma: Array) -> Array:
+def _step(w: Array, weights: Array, corners: Array, gamma: float) -> Array:
     """Newton's, with the curvature's sign turned where it is wrong, and never long."""
     slope, curvature = _derivatives(w, weights, corners, gamma)
     bends, along = np.linalg.eigh(curvature)
@@ -145,11 +123,10 @@ def _step(w: Array, weights: Array, corners: Array, gamma: Array) -> Array:
     return np.asarray(step * np.minimum(1, 3 / np.maximum(np.linalg.norm(step, axis=1, keepdims=True), 1e-300)))
 
 
-def _derivatives(w: Array, weights: Array, corners: Array, gamma: Array) -> tuple[Array, Array]:
+def _derivatives(w: Array, weights: Array, corners: Array, gamma: float) -> tuple[Array, Array]:
     """Gradient (B, G) and Hessian (B, G, G) of F with respect to theta."""
     x = w @ corners
-    g, log = gamma[:, None], -np.log(x)
-    a = 1 - x + np.concatenate([x[:, 1:], np.zeros_like(x[:, :1])], 1)
+    g, a, log = np.full_like(x, gamma), _margin(x), -np.log(x)
     # By (x_m, x_(m+1)) a term of F, over E_m, has the gradient (-by_own, by_next) and this Hessian.
     by_next = g * a ** (g - 1) * log
     by_own = a**g / x + by_next
@@ -192,7 +169,7 @@ def least(eta: Array, gamma: float, rankings: Sequence[Ranking] | None = None) -
     for sizes, some in by_sizes.items():
         weights = np.stack([[eta[:, list(group)].sum(1) for group in ranking] for ranking in some])  # (R, G, B)
         weights = weights.transpose(2, 0, 1).reshape(rows * len(some), len(sizes))
-        x, values = minimise(weights, sizes, np.full(len(weights), float(gamma)))
+        x, values = minimise(weights, sizes, gamma)
         x, values = x.reshape(rows, len(some), -1), values.reshape(rows, len(some))
         # Rounding decides nothing: of rankings as good as one another the first is taken.
         first = (values <= values.min(1, keepdims=True) * (1 + 1e-12)).argmax(1)

@@ -44,11 +44,9 @@ class Minimisers:
     """The exact minimisers for a grid of posteriors, for one gamma."""
 
     gamma: float
-    dual: list[Minimiser]
-    """Without exact ties."""
+    dual: list[Minimiser]  # without exact ties
     focal: list[Minimiser]
-    tied: list[Minimiser]
-    """Of dual focal loss, exact ties allowed."""
+    tied: list[Minimiser]  # of dual focal loss, exact ties allowed
 
 
 def posterior_grid(num_classes: int, parts: int) -> list[tuple[float, ...]]:
@@ -78,11 +76,8 @@ def check_claims(gamma: float) -> list[Claim]:
 
 
 def _ends(grid: Minimisers) -> Outcome:
-    gamma, c = grid.gamma, C_GRID
-    off = max(
-        float((phi(0.0, gamma, c) - (1 + c) ** gamma).abs().max()),
-        float((phi(1.0, gamma, c) - c**gamma).abs().max()),
-    )
+    ends = ((0.0, (1 + C_GRID) ** grid.gamma), (1.0, C_GRID**grid.gamma))
+    off = max(float((phi(v, grid.gamma, C_GRID) - claimed).abs().max()) for v, claimed in ends)
     return _verdict(off < 1e-9), f"largest difference {off:.1g}", {"difference": off}
 
 
@@ -126,24 +121,24 @@ def _entropy(grid: Minimisers) -> Outcome:
 
 def _rival_phi(grid: Minimisers) -> Outcome:
     """phi of the second class as the exact condition has it: lambda q_2 / eta_2, with lambda = eta_1 phi_1 / q_1."""
-    values = []
-    for one in grid.dual:
-        if one.attained:
-            first, second = one.order[:2]
-            top = float(phi(one.q[first], grid.gamma, one.q[second]))
-            values.append(one.eta[first] * top / one.q[first] * one.q[second] / one.eta[second])
+
+    def rival_phi(one: Minimiser) -> float:
+        first, second = one.order[:2]
+        top = float(phi(one.q[first], grid.gamma, one.q[second]))
+        return one.eta[first] * top / one.q[first] * one.q[second] / one.eta[second]
+
+    values = [rival_phi(one) for one in grid.dual if one.attained]
     low, high = min(values), max(values)
     text = f"lambda q_j / eta_j, which phi stands for, is {low:.3f} to {high:.3f}"
     return _verdict(max(abs(low - 1), abs(high - 1)) < _tolerance(grid.gamma)), text, {"low": low, "high": high}
 
 
 def _equation_9(grid: Minimisers) -> Outcome:
-    published, exact = 0.0, 0.0
-    for one in grid.dual:
-        if one.attained:
-            q, eta = torch.tensor([one.q, one.eta], dtype=torch.float64)
-            published = max(published, float((published_eta(q, grid.gamma) - eta).abs().max()))
-            exact = max(exact, float((exact_eta(q, grid.gamma) - eta).abs().max()))
+    attained = [torch.tensor([one.q, one.eta], dtype=torch.float64) for one in grid.dual if one.attained]
+    published, exact = (
+        max(float((estimate(q, grid.gamma) - eta).abs().max()) for q, eta in attained)
+        for estimate in (published_eta, exact_eta)
+    )
     text = f"wrong by up to {published:.3f}; with the cross terms by {exact:.1g}"
     return _verdict(published < _tolerance(grid.gamma)), text, {"published": published, "exact": exact}
 
@@ -154,8 +149,7 @@ def _order(grid: Minimisers) -> Outcome:
     if not wrong:
         return HOLDS, f"for all {len(grid.dual)} posteriors of the grid", counts
     ordered = [dual_focal_minimiser(one.eta, grid.gamma, order=range(len(one.eta))) for one in wrong]
-    worst = int(np.argmax([kept.risk - one.risk for kept, one in zip(ordered, wrong, strict=True)]))
-    one, kept = wrong[worst], ordered[worst]
+    one, kept = max(zip(wrong, ordered, strict=True), key=lambda pair: pair[1].risk - pair[0].risk)
     text = (
         f"not for {len(wrong)} of {len(grid.dual)} posteriors, most for eta = {_shown(one.eta, 3)}: risk "
         f"{one.risk:.5f} at q = {_shown(one.q)}{'' if one.attained else ' (approached)'}, {kept.risk:.5f} in the order "

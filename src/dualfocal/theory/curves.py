@@ -98,10 +98,8 @@ def gradient_ratios(p_k: Values, p_j: Values, gamma: float) -> GradientRatios:
     0.405
     """
     v, c = _checked(p_k, gamma, p_j)
-    if bool((v + c > 1 + 1e-12).any()):
-        raise ValueError(f"p_k + p_j must be at most 1, got {float((v + c).max()):g}")
-    if bool(((v <= 0) | (v >= 1) | (c >= v)).any()):
-        raise ValueError("p_k must be above 0 and below 1, and p_j below p_k")
+    if bool(((v + c > 1 + 1e-12) | (v <= 0) | (v >= 1) | (c >= v)).any()):
+        raise ValueError(f"p_k + p_j must be at most 1, p_k in (0, 1) and p_j below it, got {p_k} and {p_j}")
     own = phi(v, gamma, c)
     flow = gamma * _power(1 - v + c, gamma - 1) * -v.log()  # dL/dp_j
     rival = torch.where(c > 0, own + flow * (1 - c), torch.nan)
@@ -113,13 +111,13 @@ def gradient_table(gamma: float, c: float) -> list[dict[str, float | None]]:
 
     The ratio of the rival is None for C = 0.
     """
-    rows: list[dict[str, float | None]] = []
-    for p_k in (k / 10 for k in range(1, 10)):
-        if c < p_k <= 1 - c:
-            ratios = gradient_ratios(p_k, c, gamma)._asdict()
-            dual = {name: None if value.isnan() else float(value) for name, value in ratios.items()}
-            rows.append({"p_k": p_k, "focal": float(phi(p_k, gamma)), **dual})
-    return rows
+
+    def row(p_k: float) -> dict[str, float | None]:
+        ratios = gradient_ratios(p_k, c, gamma)._asdict()
+        dual = {name: None if value.isnan() else float(value) for name, value in ratios.items()}
+        return {"p_k": p_k, "focal": float(phi(p_k, gamma)), **dual}
+
+    return [row(k / 10) for k in range(1, 10) if c < k / 10 <= 1 - c]
 
 
 def _power(base: Tensor, exponent: float) -> Tensor:

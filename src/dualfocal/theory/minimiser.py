@@ -212,10 +212,10 @@ def uniform_threshold(gamma: float) -> float:
 
 def _posterior(eta: Sequence[float]) -> tuple[float, ...]:
     values = tuple(float(value) for value in eta)
-    if len(values) < 2:
-        raise ValueError(f"eta must have two classes or more, got {list(values)}")
-    if not all(0 <= value <= 1 for value in values) or abs(sum(values) - 1) > 1e-6:
-        raise ValueError(f"eta must be probabilities that sum to 1, got {list(values)}, with sum {sum(values):g}")
+    if len(values) < 2 or not all(0 <= value <= 1 for value in values) or abs(sum(values) - 1) > 1e-6:
+        raise ValueError(
+            f"eta must be two probabilities or more that sum to 1, got {list(values)}, with sum {sum(values):g}"
+        )
     return values
 
 
@@ -231,11 +231,10 @@ def _with_risk(loss: str, gamma: float, eta: tuple[float, ...], values: Iterable
 def _whole(eta: tuple[float, ...], gamma: float, ranking: Ranking, q: Array, risk: float) -> Minimiser:
     """From the classes of positive posterior to all of them; the others have probability 0."""
     kept = [k for k, value in enumerate(eta) if value > 0]
-    every = [0.0] * len(eta)
-    for k, value in zip(kept, q, strict=True):
-        every[k] = float(value)
+    every = np.zeros(len(eta))
+    every[kept] = q
     groups = [tuple(kept[k] for k in group) for group in ranking]
     attained = all(every[above[0]] > every[below[0]] for above, below in itertools.pairwise(groups))
     if len(kept) < len(eta):  # equal at 0
         groups.append(tuple(k for k in range(len(eta)) if k not in kept))
-    return Minimiser("dual_focal", gamma, eta, tuple(every), float(risk) + 0.0, tuple(groups), attained)
+    return Minimiser("dual_focal", gamma, eta, tuple(every.tolist()), float(risk) + 0.0, tuple(groups), attained)

@@ -47,8 +47,11 @@ class Regions:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: fields and derived values."""
-        derived = {"reduction": self.reduction, "reduction_from_focal": self.reduction_from_focal}
-        return {**asdict(self), **derived, "possible": list(self.possible)}
+        return asdict(self) | {
+            "reduction": self.reduction,
+            "reduction_from_focal": self.reduction_from_focal,
+            "possible": list(self.possible),
+        }
 
 
 def regions(gamma: float, c: float) -> Regions:
@@ -71,17 +74,15 @@ def regions(gamma: float, c: float) -> Regions:
 
 def phi_peak(gamma: float, c: float) -> float:
     """v^m of Lemma 1: the only root of s in (0, 1)."""
-    _check(gamma, c)
+    if not (0 < gamma < math.inf and 0 <= c < 1):
+        raise ValueError(f"gamma must be above 0 and finite, C in [0, 1), got gamma = {gamma!r}, C = {c!r}")
 
     def s(log_v: float) -> float:  # in log v, as the root may be tiny
         v = math.exp(log_v)
         return 2 * (v - 1 - c) + (gamma * v - 1 - c) * log_v
 
-    def slope(v: float) -> float:
-        return 2 + gamma * math.log(v) + gamma - (1 + c) / v
-
     # s is convex and at most 0 at v = 1, which for C = 0 is a root of its own: the one meant lies before the minimum.
-    lowest = brentq(slope, 1e-9, 1.0, xtol=1e-15)
+    lowest = brentq(lambda v: 2 + gamma * math.log(v) + gamma - (1 + c) / v, 1e-9, 1.0, xtol=1e-15)
     return math.exp(brentq(s, -700.0, math.log(lowest), xtol=1e-15))
 
 
@@ -98,15 +99,6 @@ def _phi(v: float, gamma: float, c: float) -> float:
     """As `curves.phi`, for one number: a solver calls it many times."""
     a = max(1 - v + c, 1e-100)
     return float(a**gamma - gamma * a ** (gamma - 1) * v * math.log(v))
-
-
-def _check(gamma: float, c: float) -> None:
-    check_number("gamma", gamma)
-    check_number("C", c)
-    if gamma == 0:
-        raise ValueError("gamma must be above 0, got 0: phi is then 1 everywhere")
-    if c >= 1:
-        raise ValueError(f"C must be below 1, got {c!r}")
 
 
 def entropy_bound(p: Tensor, target: Tensor, gamma: float) -> Tensor:

@@ -49,14 +49,14 @@ def _descending(q: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
     """The order, q in it, and for each class the probability below."""
     check_number("gamma", gamma)
     q = torch.as_tensor(q, dtype=torch.float64)
-    if q.ndim == 0 or q.shape[-1] < 2 or not bool(((q > 0) & (q < 1)).all()):
-        raise ValueError(f"q must be predictions of two classes or more, each in (0, 1), got {q.tolist()}")
-    if bool(((sums := q.sum(-1)) - 1).abs().gt(1e-3).any()):
-        raise ValueError(f"q must sum to 1, got {sums.tolist()}")
-    order = q.argsort(-1, descending=True)
-    q = q.gather(-1, order)
-    if bool((q.diff(dim=-1) == 0).any()):
-        raise ValueError(f"q must be without ties, where the risk has no derivative, got {q.tolist()}")
+    sums = q.sum(-1)
+    q, order = q.sort(-1, descending=True)
+    inside = ((q > 0) & (q < 1)).all() and not (sums - 1).abs().gt(1e-3).any()
+    if q.ndim == 0 or q.shape[-1] < 2 or not inside or (q.diff(dim=-1) == 0).any():
+        raise ValueError(
+            "q must be predictions of two classes or more, each in (0, 1), that sum to 1 and are without ties, where "
+            f"the risk has no derivative; got {q.tolist()}, with sum {sums.tolist()}"
+        )
     return order, q, torch.cat([q[..., 1:], torch.zeros_like(q[..., :1])], -1)
 
 

@@ -1,7 +1,6 @@
 """Where a training stands, as one safetensors file: tensors as tensors, the rest as JSON in its header."""
 
 import json
-import time
 import zlib
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,57 +13,39 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dualfocal.data import DataSet
-from dualfocal.runs import Run, RunError
-from dualfocal.runs.layout import CHECKPOINT, FAILURE, MODEL, RESULT
-from dualfocal.runs.run import storable
+from dualfocal.runs import Run, RunError, layout
 from dualfocal.train.distributed import Group
 from dualfocal.train.randomness import host_random_states
 
 SCHEMA = 1
+NOT_JSON = (json.JSONDecodeError, UnicodeDecodeError)
 KEY = "dualfocal_checkpoint"
+PLAIN = ("epoch", "step", "seconds", "best_epoch", "best_score", "sessions")  # what of a position is no tensor
 
 
 @dataclass
 class Position:
-    """How far a training has come, besides weights: all that the next step depends on."""
+    """How far a training has come, besides weights: all that the next step depends on.
+
+    Attributes:
+        epoch: Epochs that are finished.
+        step: Steps of the next epoch that are done: after an interruption in the middle of it.
+        losses: Of those steps, summed over this process's part of the batch.
+        norms: Of those steps' gradients, before they were clipped.
+        seconds: That those steps took.
+        best_epoch: Which epoch had the lowest validation score so far, from 1; 0: none yet, or not looked for.
+        sessions: Where and with what each part of the training was done.
+    """
 
     epoch: int = 0
-    """Epochs that are finished."""
     step: int = 0
-    """Steps of the next epoch that are done: after an interruption in the middle of it."""
     losses: list[Tensor] = field(default_factory=list)
-    """Of those steps, summed over this process's part of the batch."""
     norms: list[Tensor] = field(default_factory=list)
-    """Of those steps' gradients, before they were clipped."""
     seconds: float = 0.0
-    """That those steps took."""
     best_epoch: int = 0
-    """Which epoch had the lowest validation score so far, from 1; 0: none yet, or not looked for."""
     best_score: float | None = None
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     sessions: list[dict[str, Any]] = field(default_factory=list)
-    """Where and with what each part of the training was done."""
-
-
-class Pace:
-    """How often to save: after every so many epochs, but not before some seconds have passed since the last time."""
-
-    def __init__(self, every: int, pause: float) -> None:
-        if every < 1:
-            raise ValueError(f"checkpoint_every must be at least 1, got {every}")
-        if not pause >= 0:
-            raise ValueError(f"checkpoint_pause must be at least 0 seconds, got {pause}")
-        self.every, self.pause = every, pause
-        self.epoch: int | None = None  # of the checkpoint that is there
-        self.time = time.monotonic()
-
-    def saved(self, epoch: int | None) -> None:
-        """There is a checkpoint of this epoch, or none yet; time runs from now."""
-        self.epoch, self.time = epoch, time.monotonic()
-
-    def is_due(self, epoch: int) -> bool:
-        """Whether to save now that this epoch is finished."""
-        return epoch % self.every == 0 and time.monotonic() - self.time >= self.pause
 
 
 def resume(
@@ -75,23 +56,18 @@ def resume(
     Raises:
         RunError: the checkpoint is damaged, or of something else.
     """
-    path = run.path / CHECKPOINT
-    found = b""
+    path = run.path / layout.CHECKPOINT
 
-    def read() -> None:
-        nonlocal found
+    def read() -> bytes | None:
         if path.exists():
-            found = path.read_bytes()
-            if not found:
-                raise RunError(f"{path}: is empty, or damaged")
-        elif (run.path / MODEL).exists():
-            raise RunError(f"{run.path}: holds {MODEL}, but neither {CHECKPOINT} nor {RESULT}: choose another folder")
+            return path.read_bytes() or b"\0"  # an empty file is a damaged one
+        if (run.path / layout.MODEL).exists():
+            raise RunError(f"{run.path}: holds {layout.MODEL}, but no {path.name}: choose another folder")
+        return None
 
-    group.first_does(read)
-    content = group.tell(found if group.first else None)
     at = Position()
     random_states: dict[str, Tensor] = {}
-    if content:
+    if content := group.first_does(read):
         try:
             at, random_states = unpack(content, model, optimizer, criterion, data)
         except ValueError as error:
@@ -99,7 +75,7 @@ def resume(
     if not group.first:  # the steps that are done are counted once
         at.losses = [torch.zeros_like(loss) for loss in at.losses]
     group.first_does(partial(run.cut_log, at.epoch))
-    group.first_does(partial((run.path / FAILURE).unlink, missing_ok=True))
+    group.first_does(partial((run.path / layout.FAILURE).unlink, missing_ok=True))
     return at, random_states
 
 
@@ -109,13 +85,6 @@ def identify(data: DataSet) -> str:
     for tensor in (data.target, *data.splits.values(), data.inputs, *data.encoder.buffers()):
         digest = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, digest)
     return f"{data}; {digest:08x}"
-
-
-def save_checkpoint(
-    run: Run, position: Position, model: nn.Module, optimizer: Optimizer, criterion: nn.Module, data: str
-) -> None:
-    """Write everything to the run folder, in the place of what was there."""
-    run.write_tensors(CHECKPOINT, *pack(position, model, optimizer, criterion, data))
 
 
 def pack(
@@ -137,15 +106,8 @@ def pack(
     for name in ("losses", "norms"):
         if steps := getattr(position, name):
             tensors[name] = torch.stack(steps)
-    about = {
-        "schema": SCHEMA,
-        "data": data,
-        **{
-            name: getattr(position, name)
-            for name in ("epoch", "step", "seconds", "best_epoch", "best_score", "sessions")
-        },
-    }
-    return storable(tensors), {KEY: json.dumps(about, allow_nan=False)}
+    about = {"schema": SCHEMA, "data": data, **{name: getattr(position, name) for name in PLAIN}}
+    return tensors, {KEY: json.dumps(about, allow_nan=False)}
 
 
 def unpack(
@@ -156,8 +118,9 @@ def unpack(
     Raises:
         ValueError: it is no checkpoint, of another schema, of other data, or does not fit the model.
     """
+    length = int.from_bytes(content[:8], "little")  # of the header, which is JSON
     try:
-        about = _about(content)
+        about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][KEY])
         tensors = load(content)
         if about["schema"] != SCHEMA:
             raise ValueError(f"has schema {about['schema']}, this version of dualfocal reads schema {SCHEMA}")
@@ -171,23 +134,11 @@ def unpack(
             best_weights=_part(tensors, "best."),
             losses=list(tensors["losses"].to(device)) if "losses" in tensors else [],
             norms=list(tensors["norms"].to(device)) if "norms" in tensors else [],
-            **{name: about[name] for name in ("epoch", "step", "seconds", "best_epoch", "best_score", "sessions")},
+            **{name: about[name] for name in PLAIN},
         )
         return position, _part(tensors, "random.")
-    except (SafetensorError, KeyError, IndexError, TypeError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"does not fit, or is damaged: {' '.join(str(error).split())}") from error
-
-
-def _about(content: bytes) -> dict[str, Any]:
-    """What stands in the header: eight bytes of its length, then JSON."""
-    length = int.from_bytes(content[:8], "little")
-    try:
-        about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][KEY])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError("is not a checkpoint, or is damaged") from error
-    if not isinstance(about, dict):
-        raise ValueError("is not a checkpoint, or is damaged")
-    return about
+    except (*NOT_JSON, SafetensorError, KeyError, IndexError, TypeError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"is not a checkpoint of this run, or damaged: {' '.join(str(error).split())}") from error
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -203,5 +154,4 @@ def _restore(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
         # As the optimizer had it: in the memory format of the weight.
         like = torch.empty_like(weight).copy_(tensor) if tensor.shape == weight.shape and tensor.ndim else tensor
         state.setdefault(int(i), {})[of] = like
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

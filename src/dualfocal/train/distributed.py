@@ -68,37 +68,36 @@ class Group:
         dist.all_gather(parts, padded)
         return torch.cat([part[:length] for part, length in zip(parts, lengths.tolist(), strict=True)])
 
-    def tell(self, message: bytes | None) -> bytes:
-        """What the first process says; the others give None. Bytes, not objects: nothing is unpickled."""
+    def first_does(self, work: Callable[[], bytes | None]) -> bytes:
+        """Have the first process do something while the others wait, and tell all what it gives, or b"".
+
+        Bytes, not objects: nothing is unpickled. Where it fails, all of them fail.
+        """
         if self.size == 1:
-            assert message is not None
-            return message
-        length = torch.tensor([0 if message is None else len(message)], device=self.device)
+            return work() or b""
+        told, failure = b"", None
+        try:
+            if self.first:
+                told = b"+" + (work() or b"")
+        except Exception as error:
+            failure = error
+            told = b"-" + (str(error) or type(error).__name__).encode()
+        told = self._broadcast(told)
+        if failure is not None:
+            raise failure
+        if told.startswith(b"-"):
+            raise RunError(told[1:].decode())
+        return told[1:]
+
+    def _broadcast(self, message: bytes) -> bytes:
+        """The first process's message, which is not empty."""
+        length = torch.tensor([len(message)], device=self.device)
         dist.broadcast(length, 0)
         tensor = torch.empty(int(length), dtype=torch.uint8, device=self.device)
         if message:
             tensor.copy_(torch.frombuffer(bytearray(message), dtype=torch.uint8))
-        if len(tensor):
-            dist.broadcast(tensor, 0)
+        dist.broadcast(tensor, 0)
         return tensor.cpu().numpy().tobytes()
-
-    def first_does(self, work: Callable[[], object]) -> None:
-        """Have the first process do something while the others wait; where it fails, all of them fail."""
-        if self.size == 1:
-            work()
-            return
-        failure = None
-        try:
-            if self.first:
-                work()
-        except Exception as error:
-            failure = error
-        told = "" if failure is None else str(failure) or type(failure).__name__
-        problem = self.tell(told.encode() if self.first else None).decode()
-        if failure is not None:
-            raise failure
-        if problem:
-            raise RunError(problem)
 
     def same_buffers(self, model: nn.Module) -> None:
         """Give all processes the first one's buffers, such as the running means of batch norm."""

@@ -1,30 +1,28 @@
 """The training loop: from a recipe to a run folder, on one device or several, interrupted or not."""
 
 import os
-import time
 import warnings
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from time import monotonic, perf_counter
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
+from dualfocal._checks import check_count
 from dualfocal.data import DataSet, load_data
 from dualfocal.data.places import Root
 from dualfocal.metrics.evaluation import finite
-from dualfocal.runs import Recipe, Run
-from dualfocal.runs.layout import CHECKPOINT, FAILURE
-from dualfocal.runs.run import default_folder
-from dualfocal.train.checkpoint import Pace, identify, resume, save_checkpoint
-from dualfocal.train.compatibility import check_fit, notes_on
-from dualfocal.train.display import Display, make_display
+from dualfocal.runs import Recipe, Run, default_folder, layout
+from dualfocal.train.checkpoint import identify, pack, resume
+from dualfocal.train.display import SCALARS, Display
 from dualfocal.train.distributed import Group, processes
 from dualfocal.train.failure import DivergedError, Interrupts, diagnosis
 from dualfocal.train.forward import Forward, float32_products
-from dualfocal.train.model import make_optimizer, prepare_model, try_out
+from dualfocal.train.model import check_fit, make_optimizer, notes_on, prepare_model, try_out
 from dualfocal.train.outcome import finish, how_it_runs, session
 from dualfocal.train.randomness import derived_seed, make_batches, repeatable, seed_all, set_random_states
 from dualfocal.train.step import make_step
@@ -66,14 +64,16 @@ def train(
         DivergedError: the loss did not stay finite; the last checkpoint is kept, and ``failure.json`` tells more.
         KeyboardInterrupt: on Ctrl-C, once everything is saved; on SIGTERM a SystemExit of 143.
     """
-    pace = Pace(checkpoint_every, checkpoint_pause)
+    check_count("checkpoint_every", checkpoint_every)
+    if not checkpoint_pause >= 0:
+        raise ValueError(f"checkpoint_pause must be at least 0 seconds, got {checkpoint_pause}")
     run = Run(default_folder(recipe) if out is None else out)
     with processes(device) as group:
         group.first_does(partial(run.check_recipe, recipe))
         group.first_does(run.tidy)
-        if group.tell(run.state.encode() if group.first else None) == b"finished":
+        if group.first_does(lambda: run.state.encode()) == b"finished":
             return run
-        display = make_display(run, tensorboard, progress) if group.first else Display()
+        display = Display(progress and group.first, run.path / SCALARS if tensorboard and group.first else None)
         asked, recipe = recipe, recipe.on(group.device, group.size)
         with repeatable(recipe, group.device):
             data = load_data(recipe.data, data_root, **recipe.data_options)
@@ -87,15 +87,20 @@ def train(
                 group.first_does(lambda: stack.enter_context(run.claimed(asked)))
                 stack.enter_context(closing(display))
                 # Another process may have been quicker; now nobody can be.
-                if group.tell(run.state.encode() if group.first else None) != b"finished":
-                    training = Training(recipe, run, data, model, group, pace, display, all_used=all_used)
+                if group.first_does(lambda: run.state.encode()) != b"finished":
+                    pace = checkpoint_every, checkpoint_pause
+                    training = Training(recipe, run, data, model, group, display, pace, all_used=all_used)
                     training.run_epochs()
                     training.finish(notes)
     return run
 
 
 class Training:
-    """A training under way: model, loss, optimizer and step, and the position in the schedule."""
+    """A training under way: model, loss, optimizer and step, and the position in the schedule.
+
+    Args:
+        pace: epochs from one checkpoint to the next, and seconds at least.
+    """
 
     def __init__(
         self,
@@ -104,31 +109,25 @@ class Training:
         data: DataSet,
         model: nn.Module,
         group: Group,
-        pace: Pace,
         display: Display,
+        pace: tuple[int, float],
         *,
         all_used: bool,
     ) -> None:
-        self.recipe, self.run, self.model, self.group, self.pace, self.display = (
-            recipe,
-            run,
-            model,
-            group,
-            pace,
-            display,
-        )
+        self.recipe, self.run, self.model, self.group, self.display = recipe, run, model, group, display
         self.data_identity = identify(data)
         self.data = data.to(group.device)
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
         self.criterion = recipe.make_loss().to(group.device)
         self.optimizer = make_optimizer(recipe, self.weights)
         self.at, self.random_states = resume(run, model, self.optimizer, self.criterion, self.data_identity, group)
-        pace.saved(self.at.epoch if (run.path / CHECKPOINT).exists() else None)
+        self.every, self.pause = pace
+        self.saved = self.at.epoch if (run.path / layout.CHECKPOINT).exists() else None
+        self.saved_at = monotonic()
         self.at.sessions.append(session(recipe, group, self.at.epoch))
         forward = Forward(group.wrap(model, sync_bn=recipe.sync_bn, all_used=all_used), recipe, group.device)
-        self.eval_forward = Forward(
-            model, recipe, group.device
-        )  # without DDP: ranks may have different numbers of batches
+        # Without DDP: ranks may have different numbers of batches.
+        self.eval_forward = Forward(model, recipe, group.device)
         self.step = make_step(recipe, self.data, forward, self.criterion, self.optimizer, group, say=display.say)
         self.watched = watched_part(data)
         wanted = {"val": True, "val2": looks_at_validation(recipe, self.criterion), "test": recipe.test_each_epoch}
@@ -149,7 +148,7 @@ class Training:
                 self._keep_best(line)
                 self.group.first_does(partial(self.run.append, line))
                 asked = stop.asked is not None
-                self.group.first_does(partial(self._save_if_due, asked))  # by the first one's clock
+                self.group.first_does(partial(self._save, asked))  # by the first one's clock
                 self.display.epoch(line)
                 if asked:
                     stop.leave()
@@ -175,15 +174,15 @@ class Training:
 
     def _train_epoch(self, epoch: int, stop: Interrupts) -> dict[str, Any]:
         """Train and validate; returns the epoch's line of the log."""
-        began = time.perf_counter() - self.at.seconds
+        began = perf_counter() - self.at.seconds
         ready, warm = self.step.seconds, self.step.samples
         batches = self._take_steps(epoch, stop)
         sound = _finite(self.at.losses[-1], get_total_norm(self.weights)).all()  # waits for the last step
-        seconds = time.perf_counter() - began - (self.step.seconds - ready)
+        seconds = perf_counter() - began - (self.step.seconds - ready)
         self.at.sessions[-1] |= how_it_runs(self.step, self.model)
         if self.at.step < len(batches) and sound:  # interrupted
             self.at.seconds = seconds
-            self._save()
+            self._save(now=True)
             stop.leave()
 
         self.group.same_buffers(self.model)
@@ -205,7 +204,7 @@ class Training:
             "grad_norm": finite(float(torch.stack(norms).cpu().double().mean())) if norms else None,
             **self._validate(predicted),
             "images_per_second": timed / seconds if timed else None,
-            "seconds": time.perf_counter() - began,
+            "seconds": perf_counter() - began,
         }
 
     def _take_steps(self, epoch: int, stop: Interrupts) -> tuple[Tensor, ...]:
@@ -260,18 +259,18 @@ class Training:
             self.at.norms,
             epoch,
             self.model,
-            self.pace.epoch,
+            self.saved,
         )
-        self.group.first_does(partial(self.run.write_json, FAILURE, report))
+        self.group.first_does(partial(self.run.write_json, layout.FAILURE, report))
         raise DivergedError(self.run, report)
 
-    def _save(self) -> None:
-        save_checkpoint(self.run, self.at, self.model, self.optimizer, self.criterion, self.data_identity)
-        self.pace.saved(self.at.epoch)
-
-    def _save_if_due(self, asked: bool) -> None:
-        if asked or self.at.epoch == self.recipe.epochs or self.pace.is_due(self.at.epoch):
-            self._save()
+    def _save(self, now: bool) -> None:
+        """Save where it stands: now, after the last epoch, or if it is due."""
+        is_due = self.at.epoch % self.every == 0 and monotonic() - self.saved_at >= self.pause
+        if now or is_due or self.at.epoch == self.recipe.epochs:
+            packed = pack(self.at, self.model, self.optimizer, self.criterion, self.data_identity)
+            self.run.write_tensors(layout.CHECKPOINT, *packed)
+            self.saved, self.saved_at = self.at.epoch, monotonic()
 
 
 def _finite(*numbers: Tensor) -> Tensor:

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from dualfocal.data.dataset import DataSet
+from dualfocal.data import DataSet
 from dualfocal.metrics.evaluation import finite
-from dualfocal.runs.layout import FAILURE
-from dualfocal.runs.recipe import Recipe
-from dualfocal.runs.run import Run
+from dualfocal.runs import Recipe, Run, layout
 
 SCHEMA = 1
 RECENT = 10
@@ -29,9 +27,8 @@ class DivergedError(RuntimeError):
         what_is_kept = "there was no checkpoint yet" if kept is None else f"the checkpoint of epoch {kept} is kept"
         super().__init__(
             f"{run.path}: {report['what']} in epoch {report['epoch']}, step {report['step']} of {report['steps']}, "
-            f"at a learning rate of {report['lr']:g}; "
-            f"{what_is_kept}; "
-            f"the batch is described in {run.path / FAILURE}. A lower lr, or clip_norm, may help."
+            f"at a learning rate of {report['lr']:g}; {what_is_kept}; "
+            f"the batch is described in {run.path / layout.FAILURE}. A lower lr, or clip_norm, may help."
         )
 
 
@@ -51,7 +48,6 @@ def diagnosis(
     step = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
     index = batches[len(losses) - 1 if step is None else step]
     inputs, target = data.batch(index, draws, part="train")
-    grad_norms = [float(norm) for norm in norms]
     size = float(get_total_norm(model.parameters()))
     return {
         "schema": SCHEMA,
@@ -62,7 +58,7 @@ def diagnosis(
         "lr": recipe.lr_at(epoch),
         "checkpoint_of_epoch": kept,
         "recent_losses": [finite(loss) for loss in losses[: None if step is None else step + 1][-RECENT:]],
-        "recent_grad_norms": [finite(norm) for norm in grad_norms[:step][-RECENT:]],
+        "recent_grad_norms": [finite(float(norm)) for norm in norms[:step][-RECENT:]],
         "weight_norm": finite(size),
         "batch": {
             "samples": index.tolist(),
@@ -76,8 +72,11 @@ def diagnosis(
 def _statistics(values: Tensor) -> dict[str, Any]:
     good = values[values.isfinite()].double()
     found = {"min": good.amin(), "max": good.amax(), "mean": good.mean(), "std": good.std()} if len(good) else {}
-    plain = {name: finite(float(value)) for name, value in found.items()}
-    return {**plain, "not_finite": int((~values.isfinite()).sum()), "shape": list(values.shape)}
+    return {
+        **{name: finite(float(value)) for name, value in found.items()},
+        "not_finite": int((~values.isfinite()).sum()),
+        "shape": list(values.shape),
+    }
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -90,13 +89,11 @@ class Interrupts:
         # Python hears signals in its main thread only.
         self.catch = catch and threading.current_thread() is threading.main_thread()
         self.asked: int | None = None
-        self.before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if self.catch:
-            self.before = {number: signal.getsignal(number) for number in SIGNALS}
-            for number in SIGNALS:
-                signal.signal(number, self._note)
+        self.before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS if self.catch}
+        for number in self.before:
+            signal.signal(number, self._note)
         return self
 
     def __exit__(
@@ -104,7 +101,6 @@ class Interrupts:
     ) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
-        self.before = {}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.asked = number

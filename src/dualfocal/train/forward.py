@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dualfocal.runs.recipe import Recipe
+from dualfocal.runs import Recipe
 from dualfocal.train.host import host_generators_kept
 
 

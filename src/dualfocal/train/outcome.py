@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,7 @@ from dualfocal.data import DataSet
 from dualfocal.metrics import Evaluation, evaluate
 from dualfocal.models import MODELS
 from dualfocal.models.normalization import kernels_on
-from dualfocal.runs.recipe import Recipe
-from dualfocal.runs.result import TEMPERATURES, RunResult, Scaled
-from dualfocal.runs.run import Run
+from dualfocal.runs import Recipe, Run, RunResult, Scaled, layout
 from dualfocal.train.checkpoint import Position
 from dualfocal.train.distributed import Group
 from dualfocal.train.host import num_cores
@@ -32,8 +31,7 @@ def finish(
 ) -> None:
     """Write predictions, weights and result; the last is what makes a run finished."""
     run.write_predictions(predictions, data.class_names)
-    run.write_model(model)
-    latest = at.sessions[-1]
+    run.write_tensors(layout.MODEL, model.state_dict())
     parts, calibrated = metrics_of(predictions)
     result = RunResult(
         data=str(data),
@@ -46,9 +44,7 @@ def finish(
         calibrated=calibrated,
         seconds=sum(line["seconds"] for line in run.log),
         notes=notes,
-        device=latest["device"],
-        versions=latest["versions"],
-        commit=latest["commit"],
+        **{name: at.sessions[-1][name] for name in ("device", "versions", "commit")},
         sessions=at.sessions,
     )
     run.write_result(result)
@@ -58,7 +54,7 @@ def metrics_of(predictions: Predictions) -> tuple[dict[str, Evaluation], dict[st
     """Metrics of each part, as trained and scaled by each kind of temperature, fitted on the validation part."""
     parts = {part: evaluate(*pair, inference=True) for part, pair in predictions.items()}
     calibrated = {}
-    for name in TEMPERATURES if "val" in predictions else ():
+    for name in layout.TEMPERATURES if "val" in predictions else ():
         calibrator = make_calibrator(name).fit(*predictions["val"])
         scaled = {
             part: evaluate(calibrator(logits), target, inference=True) for part, (logits, target) in predictions.items()
@@ -69,11 +65,10 @@ def metrics_of(predictions: Predictions) -> tuple[dict[str, Evaluation], dict[st
 
 def session(recipe: Recipe, group: Group, epoch: int) -> dict[str, Any]:
     """Where and with what a part of the training is done, from an epoch on."""
-    device = torch.cuda.get_device_name(group.device) if group.device.type == "cuda" else _processor(group.device)
     return {
         "from_epoch": epoch + 1,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": device,
+        "device": _name_of(group.device),
         "processes": group.size,
         "threads": torch.get_num_threads(),
         **{name: getattr(recipe, name) for name in ("precision", "channels_last", "step")},
@@ -104,15 +99,13 @@ def commit() -> str | None:
     return found if found is None or not git("status", "--porcelain", "..") else f"{found}+"
 
 
-def _processor(device: torch.device) -> str:
+def _name_of(device: torch.device) -> str:
     if device.type != "cpu":
-        return device.type
+        return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     name = platform.processor() or platform.machine()
-    try:
+    with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
     return f"{name}, {num_cores()} cores"
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from dualfocal._checks import did_you_mean
-from dualfocal.runs.recipe import Recipe
+from dualfocal.runs import Recipe
 
 # The authors' gamma of dual focal, for each model on each data set.
 GAMMA = {
@@ -51,13 +51,14 @@ def images(data: str, model: str, loss: str = "dual_focal") -> Recipe:
     >>> images("cifar10", "resnet110").loss_options
     {'gamma': 4.5}
     """
-    settings: dict[str, Any] = {"epochs": 350, "milestones": (150, 250)}
-    if data == "tiny_imagenet":
-        settings = {"epochs": 100, "milestones": (40, 60)}
-    if loss == "brier":
-        settings["reduction"] = "mean"  # the only one that was averaged
-    settings["loss_options"] = _options(data, model, loss)
-    settings |= EXCEPTIONS.get((data, model, loss), {})
+    epochs, milestones = (100, (40, 60)) if data == "tiny_imagenet" else (350, (150, 250))
+    settings: dict[str, Any] = {
+        "epochs": epochs,
+        "milestones": milestones,
+        "reduction": "mean" if loss == "brier" else "sum",  # the only one that was averaged
+        "loss_options": _options(data, model, loss),
+        **EXCEPTIONS.get((data, model, loss), {}),
+    }
     return Recipe(data=data, model=model, loss=loss, **settings)
 
 

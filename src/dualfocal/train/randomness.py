@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dualfocal.data import DataSet
-from dualfocal.runs.recipe import Recipe
+from dualfocal.runs import Recipe
 from dualfocal.train.forward import float32_products
 from dualfocal.train.host import host_generators_kept
 
@@ -42,8 +42,7 @@ def seed_all(seed: int) -> None:
 
 def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
     """Put the generators back to where a checkpoint found them."""
-    if "cpu" in states:
-        torch.set_rng_state(states["cpu"])
+    torch.set_rng_state(states["cpu"])
     if "cuda" in states and device.type == "cuda":
         torch.cuda.set_rng_state(states["cuda"], device)
     set_host_random_states(states)

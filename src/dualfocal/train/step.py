@@ -18,7 +18,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from dualfocal.data import DataSet
-from dualfocal.runs.recipe import Recipe
+from dualfocal.runs import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, HalfWeights, without_search
 from dualfocal.train.host import host_state, no_garbage_collected
@@ -27,19 +27,31 @@ WARM_UP = 3  # steps before a capture: libraries choose their algorithms, kernel
 
 
 class Taken(NamedTuple):
-    """What a step leaves to be looked at later; nobody has waited for it yet."""
+    """What a step leaves to be looked at later; nobody has waited for it yet.
+
+    Attributes:
+        loss: Summed over this process's part of the batch.
+        norm: Of the gradient before it was clipped; None: it was not.
+        updated: False: the loss was not finite, and the weights are as they were. Looked at only where that costs
+            nothing.
+    """
 
     loss: Tensor
-    """Summed over this process's part of the batch."""
     norm: Tensor | None
-    """Of the gradient before it was clipped; None: it was not."""
     updated: bool
-    """False: the loss was not finite, and the weights are as they were. Looked at only where that costs nothing."""
 
 
 @dataclass
 class Step:
-    """A step as it is written down, on any device, in any number of processes."""
+    """A step as it is written down, on any device, in any number of processes.
+
+    Attributes:
+        say: Tells whoever watches, in one line.
+        way: How it is run; it may turn out otherwise than the recipe has it.
+        problem: Why it turned out otherwise.
+        seconds: That making it ready has taken so far.
+        samples: That were trained on meanwhile.
+    """
 
     recipe: Recipe
     data: DataSet
@@ -48,17 +60,12 @@ class Step:
     optimizer: Optimizer
     group: Group
     say: Callable[[str], None] = field(default=lambda text: None)
-    """Tells whoever watches, in one line."""
     draws: Tensor | None = None
     halves: HalfWeights | None = None
     way: str = "eager"
-    """How it is run; it may turn out otherwise than the recipe has it."""
     problem: str | None = None
-    """Why it turned out otherwise."""
     seconds: float = 0.0
-    """That making it ready has taken so far."""
     samples: int = 0
-    """That were trained on meanwhile."""
 
     def __post_init__(self) -> None:
         self.weights = [weight for of in self.optimizer.param_groups for weight in of["params"]]

@@ -13,7 +13,7 @@ from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import top_bins
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
-from dualfocal.runs.recipe import Recipe
+from dualfocal.runs import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, without_search
 
