@@ -242,7 +242,7 @@ def test_a_run_that_is_not_finished(run, refused, command):
     run("calibrate", "runs/a", "--out", "cal.safetensors")
     stop("runs/b")
     line = refused(*("runs/b" if word == "RUN" else word for word in command))
-    assert line == "runs/b: this run is not finished, it has no predictions yet"
+    assert line == "runs/b: this run is not finished, there is no predictions.safetensors in it"
     assert not list(Path().glob("out.*"))
 
 

@@ -182,11 +182,11 @@ def test_a_run_without_a_validation_part_has_no_temperature(run, finished):
             "{",
             "is not JSON, or damaged: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
         ),
-        ("recipe.json", '{"schema": 2}', "recipe has schema 2, this version of dualfocal reads schema 1"),
+        ("recipe.json", '{"schema": 2}', "has schema 2, this version of dualfocal reads schema 1"),
         ("result.json", "{", "is not JSON, or damaged: Expecting property name enclosed in double quotes"),
         ("result.json", '{"schema": 2}', "has schema 2, this version of dualfocal reads schema 1"),
         ("result.json", "[]", "has schema None, this version of dualfocal reads schema 1"),
-        ("log.jsonl", '{"schema": 2, "epoch": 1}\n', "has schema 2, this version of dualfocal reads 1"),
+        ("log.jsonl", '{"schema": 2, "epoch": 1}\n', "has schema 2, this version of dualfocal reads schema 1"),
     ],
 )
 def test_damage_is_told_and_hides_no_other_run(run, record, finished, monkeypatch, name, content, problem):

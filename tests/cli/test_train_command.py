@@ -20,6 +20,7 @@ from torch import nn
 
 from dualfocal.cli import main
 from dualfocal.losses import LOSSES
+from dualfocal.models import MODELS
 from dualfocal.runs import Recipe, Run
 from dualfocal.train import engine
 from dualfocal.train.presets import PRESETS, preset
@@ -298,7 +299,10 @@ def test_tensorboard_gets_every_number_of_the_log(run, monkeypatch):
         def flush(self):
             pass
 
-        def close(self):
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
             scalars["closed"] = True
 
     module = types.ModuleType("torch.utils.tensorboard")  # the real one takes seconds to import
@@ -422,7 +426,7 @@ def test_a_setting_of_the_loss_has_a_value(wrong):
         ("lr=1e999", "lr must be finite and at least 0, got inf"),
         ("clip_norm=x", "clip_norm must be a number, or none, got 'x'"),
         ("clip_norm=0", "clip_norm must be finite and above 0, or none, got 0.0"),
-        ("milestones=1.5", "milestones must be whole numbers, as 150,250, got [1.5]"),
+        ("milestones=1.5", "milestones must be whole numbers below 2^63, as 150,250, got [1.5]"),
         ("milestones=3,2", "milestones must be increasing epochs from 1, got [3, 2]"),
         ("drop_last=maybe", "drop_last must be true or false, got 'maybe'"),
         ("drop_last=1", "drop_last must be true or false, got 1"),
@@ -437,10 +441,14 @@ def test_a_setting_of_the_loss_has_a_value(wrong):
         ("loss.gamma=high", "loss dual_focal: gamma must be a number, got 'high'"),
         ("data.nois=3", "digits has the options noise, val_size, val2_size, split_seed; got nois; did you mean noise?"),
         ("data.noise=much", "noise must be a std of 0 or more, got 'much'"),
-        ("data.val_size=900", "val_size must leave something of the 800 training samples, got 900"),
+        ("data.val_size=900", "val_size and val2_size must leave something of the 800 training samples, got 900 and 0"),
         ("data=", "data must name a data set, a folder or an .npz file, got ''"),
         ("data=nothing.npz", "nothing.npz: there is no such file"),
-        ("model=nets:my-net", "a factory of your own is written package.module:function, got 'nets:my-net'"),
+        (
+            "model=nets:my-net",
+            f"there is no model 'nets:my-net'; there are: {', '.join(MODELS)}; a factory of your own is written "
+            "package.module:function",
+        ),
         ("sync_bn=true", "sync_bn needs CUDA, this is cpu"),
     ],
 )
@@ -452,7 +460,7 @@ def test_a_setting_that_is_wrong(wrong, setting, line):
     ("setting", "line"),
     [
         ("epochs=", "epochs must be a whole number below 2^63, got ''"),
-        ("milestones=a,b", "milestones must be whole numbers, as 150,250, got 'a,b'"),
+        ("milestones=a,b", "milestones must be whole numbers below 2^63, as 150,250, got 'a,b'"),
     ],
 )
 def test_a_setting_is_told_as_it_was_written(wrong, setting, line):
@@ -610,8 +618,8 @@ def test_a_model_that_is_none(wrong, own_nets, tmp_path):
     for name, line in (
         (
             "no_such_module:net",
-            f"there is no module 'no_such_module', of model 'no_such_module:net', in '{tmp_path}' or installed: "
-            "No module named 'no_such_module'",
+            f"model 'no_such_module:net': cannot import 'no_such_module', from '{tmp_path}' or installed: "
+            "ModuleNotFoundError: No module named 'no_such_module'",
         ),
         (
             "own_nets:sevn",

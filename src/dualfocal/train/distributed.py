@@ -42,11 +42,15 @@ class Group:
             return model
         if sync_bn:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-        return DistributedDataParallel(
+        wrapped = DistributedDataParallel(
             model,
             device_ids=[self.device.index] if self.device.type == "cuda" else None,
             find_unused_parameters=not all_used,
         )
+        # The last attribute is freed last. If the reducer were the last owner of the process group, it would wait for
+        # gloo's threads while holding the GIL, which those threads may be waiting for: a deadlock.
+        vars(wrapped)["freed_last"] = wrapped.process_group
+        return wrapped
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over the processes, which all get."""
