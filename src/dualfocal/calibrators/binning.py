@@ -222,7 +222,6 @@ class IsotonicCalibration(_ClasswiseMap):
 
 
 def _columns(rows: Rows) -> Iterator[Column]:
-    """The probabilities of each class, a few classes at a time."""
     values, wide = rows.values, wide_dtype(rows.values)
     check_logits(values.amax(1))
     log_total = torch.cat([values[part].to(wide).logsumexp(1) for part in tile_parts(values)])

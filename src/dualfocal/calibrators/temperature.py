@@ -114,7 +114,6 @@ class EnsembleTemperatureScaling(Calibrator):
         )
 
     def _mix(self, shifted: Shifted, beta: float) -> Minimum:
-        """The best weights, up to a factor."""
         log_p = [shifted.log_likelihood(beta) for beta in (beta, 1.0)]
         log_p.append(torch.full_like(log_p[0], -math.log(shifted.rows.num_classes)))
         p = torch.stack(log_p, dim=1)

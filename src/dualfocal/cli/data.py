@@ -129,8 +129,8 @@ def verify(
         print_json({"name": name, "right": not wrong, "checks": [asdict(check) for check in checks]})
     for check in checks:
         say(out, f"{VERDICTS[check.right]}  {check.what}: {check.detail}")
-    unknown = any(check.right is None for check in checks)
-    good = "Nothing differs, as far as it can be told." if unknown else "All as published."
+    all_known = all(check.right is not None for check in checks)
+    good = "All as published." if all_known else "Nothing differs, as far as it can be told."
     say(out, f"{wrong} of {len(checks)} differ." if wrong else good, style="bold")
     if wrong:
         raise typer.Exit(1)

@@ -108,14 +108,24 @@ def evaluate(
     methods = {name: make_calibrator(name, force=force) for name in parse_methods(calibrate)}
     if len(set(files)) < len(files):
         raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
-    how: dict[str, Any] = {"num_bins": num_bins, "ignore_index": ignore_index, "binary": binary}
-    how |= {"level": level, "seed": seed}
-    reading = Reading(logits=logits, probs=probs, target=target, group=group_by, split=split, positive=positive, **how)
+    reading = Reading(
+        logits=logits,
+        probs=probs,
+        target=target,
+        group=group_by,
+        split=split,
+        positive=positive,
+        num_bins=num_bins,
+        ignore_index=ignore_index,
+        binary=binary,
+        level=level,
+        seed=seed,
+    )
     loaded = _load(files, reading, merge)
     findings = []
     for name, data in loaded.items():
         say(err, f"{name}: {data.taken}")
-        given = {"input": data.input, **how}
+        given = {"input": data.input, **reading.scoring}
         with errors_name(name):
             evaluation = metrics.evaluate(data.values, data.target, convention=convention, inference=inference, **given)
             finding = Finding(name, data, evaluation)
@@ -167,10 +177,16 @@ class Finding:
 
     def cells(self) -> list[str]:
         """Its row among several."""
-        one, inference = self.evaluation, self.evaluation.inference
-        floor = "" if inference is None else f"{100 * inference.floors['ece'].mean:.2f}"
-        numbers = f"{one.num_samples:,}", f"{100 * one.error:.2f}", f"{one.nll:.4f}", f"{100 * one.ece:.2f}"
-        return [self.name, *numbers, floor]
+        one = self.evaluation
+        floor = "" if one.inference is None else f"{100 * one.inference.floors['ece'].mean:.2f}"
+        return [
+            self.name,
+            f"{one.num_samples:,}",
+            f"{100 * one.error:.2f}",
+            f"{one.nll:.4f}",
+            f"{100 * one.ece:.2f}",
+            floor,
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -188,24 +188,25 @@ def figures(
     written = [drawing for drawing in drawings if drawing.files]
     left_out = [drawing for drawing in drawings if not drawing.files]
     if as_json:
-        content = {
-            "schema": 1,
-            "written": [
-                {
-                    "figure": drawing.name,
-                    "setting": drawing.setting,
-                    "paper": drawing.figure.number,
-                    "shows": drawing.figure.shows,
-                    "files": list(map(str, drawing.files)),
-                }
-                for drawing in written
-            ],
-            "left_out": [
-                {"figure": drawing.name, "setting": drawing.setting, "why": drawing.why_not} for drawing in left_out
-            ],
-            "runs_left_out": [{"run": str(path), "why": why} for path, why in unfinished.items()],
-        }
-        print_json(content)
+        print_json(
+            {
+                "schema": 1,
+                "written": [
+                    {
+                        "figure": drawing.name,
+                        "setting": drawing.setting,
+                        "paper": drawing.figure.number,
+                        "shows": drawing.figure.shows,
+                        "files": list(map(str, drawing.files)),
+                    }
+                    for drawing in written
+                ],
+                "left_out": [
+                    {"figure": drawing.name, "setting": drawing.setting, "why": drawing.why_not} for drawing in left_out
+                ],
+                "runs_left_out": [{"run": str(path), "why": why} for path, why in unfinished.items()],
+            }
+        )
     for path, why in unfinished.items():
         say(printer, f"Run left out: {path} {why}")
     for drawing in written:

@@ -133,7 +133,6 @@ def _open(path: Path) -> tuple[dict[str, Any], Tensor, Tensor] | None:
 
 
 def _write(path: Path, samples: Samples, made_of: dict[str, object]) -> Samples:
-    """Keep samples, or warn; and return them."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 

@@ -41,3 +41,4 @@ METRICS: dict[str, Metric] = {
     "mce": Metric("MCE"),
     "debiased_ece": Metric("debiased RMS error"),
 }
+FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")  # metrics that have a noise floor

@@ -88,7 +88,6 @@ def _load(name: str) -> Any:
 
 
 def _call(name: str, factory: Any, sizes: dict[str, int]) -> nn.Module:
-    """Call a user's factory with what it takes."""
     if isinstance(factory, nn.Module) or not callable(factory):
         raise TypeError(f"{name!r} must be a function that makes a model, got a {type(factory).__name__}")
     signature = inspect.signature(factory)

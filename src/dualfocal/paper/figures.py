@@ -182,7 +182,6 @@ def _logged(entry: Entry, name: str) -> tuple[tuple[float, ...], ...]:
 
 
 def _with_predictions(setting: Setting) -> dict[str, Run]:
-    """The first run of each entry."""
     runs = {entry.label: entry.first for entry in setting.entries}
     for run in runs.values():
         if not run.has_predictions:

@@ -263,7 +263,6 @@ def _changes(settings: Iterable[str]) -> list[str]:
 
 
 def _chosen(trainings: dict[str, Training], only: Mapping[str, Collection[str]]) -> dict[str, Training]:
-    """The trainings whose fields have the values asked for."""
     for field, values in only.items():
         check_known("a field of only", field, FIELDS)
         value_of = {name: str(getattr(training, FIELDS[field])) for name, training in trainings.items()}

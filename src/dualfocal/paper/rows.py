@@ -13,6 +13,7 @@ from scipy.stats import t as student
 
 from dualfocal.metrics import kde_ece
 from dualfocal.metrics.evaluation import finite
+from dualfocal.metrics.registry import FLOORS
 from dualfocal.paper.foreign import STAGES, Foreign
 from dualfocal.paper.published import Cell, Table
 from dualfocal.paper.trainings import TRAINED_BY, Training
@@ -21,7 +22,6 @@ from dualfocal.runs import Run, RunError
 HEADINGS = ("training", "number", "published", "ours", "floor", "seeds", "one more run", "agrees")
 LEVEL = 0.9
 SCALED_BY = "temperature_ece"  # as published
-FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")  # metrics that have one
 # The largest value there is, of what is no share of samples or of probability.
 LARGEST = {"nll": math.inf, "brier": 2.0, "rbs": math.sqrt(2), "kde_ece": 2.0}
 
@@ -138,24 +138,28 @@ def rows_of(
         folders = {seed: Run(path) for (key, seed), path in sorted(runs.items()) if key == name}
         results = {seed: result for seed, run in folders.items() if (result := run.result) is not None}
         for metric, stage, variant, cell in _numbers(table, training):
-            scaled_by = SCALED_BY if stage == "after" else None
             error = None
             if variant == "mean" and cell is not None:
                 same = {"method": cell.method, "metric": metric, "stage": stage, "variant": "standard_error"}
                 error = table.find(data=cell.data, model=cell.model, **same)[0]
-            row = Row(
-                training,
-                metric,
-                stage,
-                variant,
-                cell,
-                ours=[value_of(folders[seed], metric, stage, variant, foreign) for seed in results],
-                temperatures=[of.temperature(SCALED_BY) for of in results.values() if stage == "after"],
-                published_error=error,
-                seeds=tuple(results),
-                floors=[of.floor(metric, scaled_by=scaled_by) for of in results.values() if metric in FLOORS],
+            rows.append(
+                Row(
+                    training,
+                    metric,
+                    stage,
+                    variant,
+                    cell,
+                    ours=[value_of(folders[seed], metric, stage, variant, foreign) for seed in results],
+                    temperatures=[of.temperature(SCALED_BY) for of in results.values() if stage == "after"],
+                    published_error=error,
+                    seeds=tuple(results),
+                    floors=[
+                        of.floor(metric, scaled_by=SCALED_BY if stage == "after" else None)
+                        for of in results.values()
+                        if metric in FLOORS
+                    ],
+                )
             )
-            rows.append(row)
     return rows
 
 

@@ -157,8 +157,7 @@ def _natural(label: str) -> list[tuple[float, str]]:
 def _flat(recipe: Recipe) -> dict[str, Any]:
     """Fields and options of the loss that may tell two entries apart."""
     fields: dict[str, Any] = json.loads(_all_but_seed(recipe))
-    options: dict[str, Any] = fields.pop("loss_options")
-    return fields | options
+    return {**fields.pop("loss_options"), **fields}
 
 
 def _all_but_seed(recipe: Recipe) -> str:

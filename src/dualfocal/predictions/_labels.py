@@ -103,8 +103,7 @@ def _from_one_hot(source: Source, name: str, labels: NDArray[Any]) -> NDArray[np
         got = _listing([f"{value:g}" for value in labels[row].tolist() if value != 0]) or "only 0"
         rule = "labels with a column for each class must be one-hot, one 1 and the rest 0"
         raise source.error(f"{rule}, but row {row} of {name!r} {form(labels)} holds {got}")
-    indices: NDArray[np.int64] = ones.argmax(1)
-    return indices
+    return np.asarray(ones.argmax(1))
 
 
 def _one_against_other(
@@ -196,6 +195,4 @@ def _order(names: tuple[str, ...] | None, by: str) -> str:
 
 
 def _listing(texts: list[str]) -> str:
-    """Join texts, cut to a readable length."""
-    shown = texts if len(texts) <= MOST_SHOWN else [*texts[: MOST_SHOWN - 1], "...", texts[-1]]
-    return ", ".join(shown)
+    return ", ".join(texts if len(texts) <= MOST_SHOWN else [*texts[: MOST_SHOWN - 1], "...", texts[-1]])

@@ -64,10 +64,11 @@ def find_names(
     usual = LOGITS + PROBS if given is None else LABELS if target is None else ()
     split = _find_split(source, split, usual, required or given is None)
     target, group = (None if name is None else _given_name(source, name, split) for name in (target, group))
-    if given is None:
-        values = _usual_values(source, split, target, group)
-    else:
-        values = _given_values(source, split, given, kind, (target, group))
+    values = (
+        _usual_values(source, split, target, group)
+        if given is None
+        else _given_values(source, split, given, kind, (target, group))
+    )
     labels = [target] if target is not None else _find_labels(source, split, values.names, required, inferred)
     if len(labels) == 1:
         return Roles(values, labels[0], group)
@@ -260,7 +261,6 @@ def _named_as_labels(source: Source, target: str | None, group: str | None) -> V
 
 
 def _suggested(names: list[str]) -> str:
-    """Format columns as an option takes them."""
     texts = [f'"{name}"' if "," in name else name for name in names[:MOST_SUGGESTED]]
     text = ",".join(texts) + (",..." if len(names) > MOST_SUGGESTED else "")
     return f"'{text}'" if re.search(r"[^\w.,-]", text) else text

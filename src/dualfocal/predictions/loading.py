@@ -141,7 +141,6 @@ def _load(source: Source, roles: Roles, positive: str | None) -> Predictions:
 
 
 def _checked_values(source: Source, roles: Values, arrays: list[Array]) -> tuple[Tensor, str]:
-    """Return the values as one tensor, and where they come from."""
     array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
     names = roles.names
     origin = repr(names[0]) if len(names) == 1 else f"{len(names)} columns {names[0]!r} to {names[-1]!r}"

@@ -49,18 +49,13 @@ def calibrate(subject: Subject, names: Sequence[str], reading: Reading, progress
             validation=validation,
             part=subject.part,
             evaluation=subject.evaluation,
-            num_bins=reading.num_bins,
-            ignore_index=reading.ignore_index,
-            binary=reading.binary,
-            level=reading.level,
-            seed=reading.seed,
             progress=progress,
+            **reading.scoring,
         )
     except ValueError as error:  # too few samples, or images, to be dealt into folds
         how = f"No calibrator was tried: {error}." if names else ""
         return Calibration(None, how, remarks, best_temperature(rows), origin)
     scaled = next((method for method in comparison.methods if method.name == "temperature"), None)
-    temperature = None if scaled is None else scaled.temperature
     # The table of calibrators has means over repeats, so that single evaluations must say that they have not.
     repeat = "" if comparison.repeats == 1 else ", repeat 1"
     means = "" if comparison.held_out else " Scores in the table of calibrators are means over the repeats."
@@ -68,7 +63,7 @@ def calibrate(subject: Subject, names: Sequence[str], reading: Reading, progress
         comparison,
         f"{comparison.caveat()}{means}",
         remarks + comparison.remarks(),
-        best_temperature(rows) if temperature is None else temperature,
+        best_temperature(rows) if scaled is None or scaled.temperature is None else scaled.temperature,
         origin,
         comparison.verdict() if comparison.held_out else f"{comparison.verdict()}{comparison.choice()}",
         scaled,

@@ -105,7 +105,6 @@ def write_report(
 def _contents(
     title: str, subjects: list[Subject], found: list[Calibration], reading: Reading, run_data: RunData
 ) -> dict[str, Any]:
-    """Everything the page shows, but for the numbers it computes from."""
     images: dict[str, str] = {}  # by key, each once
     class_rows = max(10, classes.MOST_ROWS // len(subjects))
     points = provenance.MOST_POINTS // len(subjects)

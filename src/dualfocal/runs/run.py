@@ -73,8 +73,7 @@ class Run:
         Raises:
             RunError: the run is not finished, or its result is damaged.
         """
-        result = self.result
-        if result is None:
+        if (result := self.result) is None:
             raise RunError(f"{self.path}: is {self.state}, a model and a result are there once it is finished")
         return result
 
@@ -237,9 +236,8 @@ class Run:
                 line = json.loads(text)
             except ValueError:
                 break
-            if not text.endswith(b"\n") or not isinstance(line, dict):
-                break  # written by a process that was killed
-            if check_schema(f"{path}:", line).get("epoch") != len(found) + 1:
+            is_whole = text.endswith(b"\n") and isinstance(line, dict)  # not so if a process was killed
+            if not is_whole or check_schema(f"{path}:", line).get("epoch") != len(found) + 1:
                 break
             found.append((line, end))
         return found

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dualfocal.metrics.rows import Rows, as_rows
 from dualfocal.predictions import Predictions, PredictionsError, load_predictions
@@ -55,14 +56,18 @@ class Reading:
             labels=labels,
         )
 
+    @property
+    def scoring(self) -> dict[str, Any]:
+        """The options of the metrics, by name."""
+        return {name: getattr(self, name) for name in ("num_bins", "ignore_index", "binary", "level", "seed")}
+
     def rows(self, data: Predictions) -> Rows:
         """The predictions as rows, without the ignored ones."""
         return as_rows(data.values, data.target, input=data.input, ignore_index=self.ignore_index, binary=self.binary)
 
     def validation(self, path: Path, rows: Rows) -> tuple[Rows | None, str]:
         """The validation part of a run, unless ``rows`` are of it; and why it cannot be used, if it is there."""
-        named = self.logits or self.probs or self.target
-        if not (path / RECIPE).is_file() or named or self.split == "val":
+        if not (path / RECIPE).is_file() or self.logits or self.probs or self.target or self.split == "val":
             return None, ""
         try:
             data = self.load(path, split="val")

@@ -13,13 +13,12 @@ from scipy.stats import t as student
 from dualfocal._table import Table
 from dualfocal.metrics import compare
 from dualfocal.metrics.evaluation import finite
-from dualfocal.metrics.registry import METRICS, Metric
+from dualfocal.metrics.registry import FLOORS, METRICS, Metric
 from dualfocal.runs import Run, RunResult
 from dualfocal.study.plan import Study
 
 SCHEMA = 1
 LEVEL = 0.9
-FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")  # metrics that have a noise floor
 
 
 @dataclass(frozen=True)
@@ -190,8 +189,8 @@ class Summary:
 
     def to_markdown(self) -> str:
         """Both tables, the best in bold, and the reading."""
-        parts = [f"# {self.study.title}", f"Recipe: {self.study.recipe}."]
-        parts += [self.table("**{}**").markdown(), self.explanation()]
+        title, recipe = f"# {self.study.title}", f"Recipe: {self.study.recipe}."
+        parts = [title, recipe, self.table("**{}**").markdown(), self.explanation()]
         if self.differences:
             parts.append(self.difference_table().markdown())
         return "\n\n".join([*parts, self.reading()]) + "\n"
@@ -214,7 +213,6 @@ class Summary:
         )
 
     def _compared(self, entry: str, name: str) -> str:
-        """The difference to the first entry, in words."""
         d, metric = self.differences[entry][name], COLUMNS[name].metric
         unit = " points" if metric.unit == "%" else " nats"
         if d.half_width is None:
@@ -253,13 +251,13 @@ def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None
         noise = _sampling_noise(study, out, results, entry, other)
         return {name: _interval(scores[entry][name], scores[other][name], noise.get(name)) for name in names}
 
-    compared = [column.name for column in COMPARED]
-    differences = {entry: difference(study.entries[0], entry, compared) for entry in study.entries[1:]}
+    first, *others = study.entries
+    differences = {entry: difference(first, entry, [column.name for column in COMPARED]) for entry in others}
     summary = Summary(study, scores, floors, differences, {}, failed or {})
     if len(summary.complete) > 1:
         best = min(summary.complete, key=lambda entry: summary.mean(entry, "ece"))
-        others = [entry for entry in summary.complete if entry != best]
-        summary.behind_best.update({entry: difference(best, entry, ["ece"])["ece"] for entry in others})
+        behind = {entry: difference(best, entry, ["ece"])["ece"] for entry in summary.complete if entry != best}
+        summary.behind_best.update(behind)
     return summary
 
 

@@ -69,7 +69,6 @@ def _value(x: Array, weights: Array, gamma: float) -> Array:
 
 @cache
 def _grid(groups: int) -> Array:
-    """Points inside the simplex of w, (P, G)."""
     parts = GRID[groups]
     cuts = np.array([cut for cut in itertools.product(range(parts), repeat=groups - 1) if sum(cut) < parts])
     w = np.concatenate([cuts, parts - 1 - cuts.sum(1, keepdims=True)], 1) + 0.25
