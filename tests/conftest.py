@@ -1,3 +1,5 @@
+import signal
+
 import pytest
 import torch
 from hypothesis import settings
@@ -5,6 +7,8 @@ from hypothesis import settings
 settings.register_profile("dualfocal", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("dualfocal")
 torch.set_num_threads(1)  # pytest-xdist takes the cores
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, whose children would ignore it, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -490,15 +490,16 @@ def test_a_file_that_is_damaged_or_something_else_is_refused(damage, file):
 def test_a_file_that_is_cut_off_is_refused_and_closed(file):
     save(file, x=FEATURES, y=LABELS)
     file.write_bytes(file.read_bytes()[:1_000])
-    said = ""
+    gc.collect()  # files that earlier tests left open
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        message = ""
         try:
             load_npz(file)
         except ValueError as error:
-            said = str(error)
+            message = str(error)
         gc.collect()
-    assert said.startswith(f"{file}: cannot be read")
+    assert message.startswith(f"{file}: cannot be read")
     assert not caught
 
 
