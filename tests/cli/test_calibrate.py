@@ -488,8 +488,8 @@ def case_of(case: str) -> str:
     ("case", "arguments", "words"),
     [
         ("classes", [], ["cal.safetensors was fitted for 4 classes, test.npz has 5"]),
-        ("order", [], ["the classes of test.npz are not those of cal.safetensors"]),
-        ("names", [], ["the classes of test.npz are not those of cal.safetensors"]),
+        ("order", [], ["test.npz and cal.safetensors must have the same classes in the same order"]),
+        ("names", [], ["test.npz and cal.safetensors must have the same classes in the same order"]),
         ("predictions", [], ["val.safetensors: is not a calibrator"]),
         ("missing", [], ["cal.safetensors: there is no such file"]),
         ("schema", [], ["cal.safetensors: ", "schema 17", "schema 1"]),
@@ -497,9 +497,9 @@ def case_of(case: str) -> str:
         ("nan", [], ["test.npz: ", "row 7 holds NaN"]),
         ("nan", ["--json"], ["test.npz: ", "row 7 holds NaN"]),
         ("label", ["--target", "target"], ["test.npz: ", "target 9 is out of range"]),
-        ("", ["--out", "test.npz"], ["--out: test.npz is read from"]),
-        ("", ["--out", "./folder/../test.npz"], ["is read from"]),
-        ("", ["--out", "link.npz"], ["is read from"]),
+        ("", ["--out", "test.npz"], ["--out: test.npz is also an input"]),
+        ("", ["--out", "./folder/../test.npz"], ["is also an input"]),
+        ("", ["--out", "link.npz"], ["is also an input"]),
         ("", ["--out", "out"], ["out: must end in .npz, .safetensors, .csv, .parquet, got ''"]),
         ("", ["--out", "out.txt"], ["out.txt: must end in .npz, .safetensors, .csv, .parquet, got '.txt'"]),
         ("", ["--out", "nowhere/out.npz"], ["there is no folder 'nowhere'"]),
@@ -593,7 +593,7 @@ def test_the_data_of_the_fit_are_known_again(run, suffix):
     run("calibrate", saved(f"val{suffix}", logits, target), "--out", "cal.safetensors")
     saved("others.npz", *drawn(seed=1))
     saved("unlabelled.npz", logits)
-    words = "dualfocal: these are the data of the fit: "
+    words = "dualfocal: the calibrator was fitted on these data"
     assert words in run("apply", "cal.safetensors", f"val{suffix}", "--out", "out.npz")[1]
     assert words in run("apply", "cal.safetensors", "unlabelled.npz", "--out", "out.npz")[1]
     assert words not in run("apply", "cal.safetensors", "others.npz", "--out", "out.npz")[1]
@@ -605,7 +605,7 @@ def test_the_data_of_the_fit_are_known_again_without_those_ignored(run):
     saved("val.npz", logits, target)
     run("calibrate", "val.npz", "--out", "cal.safetensors", "--ignore-index", "9")
     _, err = run("apply", "cal.safetensors", "val.npz", "--out", "out.npz", "--ignore-index", "9")
-    assert err.count("these are the data of the fit") == 1
+    assert err.count("the calibrator was fitted on these data") == 1
 
 
 def test_few_samples_are_a_caution(run, record):

@@ -269,7 +269,7 @@ def test_list_does_not_call_half_of_svhn_there(run):
 def test_fetch_downloads_checks_and_decodes(run, server):
     server.publish("good")
     out, err = run("data", "fetch", "cifar10", "--data-root", "data")
-    assert out == f"data/cifar10/{ARCHIVE}: checksum right\n{SUMMARY}"
+    assert out == f"data/cifar10/{ARCHIVE}: checksum ok\n{SUMMARY}"
     assert err == ""
     assert Path("data/cifar10", ARCHIVE).read_bytes() == good_archive()
     [decoded] = files() - {f"cifar10/{ARCHIVE}"}
@@ -292,7 +292,7 @@ def test_fetch_of_what_is_there_makes_no_request(run, server):
 def test_fetch_goes_where_the_variable_says(run, server, monkeypatch, tmp_path):
     monkeypatch.setenv("DUALFOCAL_DATA", str(tmp_path / "there"))
     server.publish("good")
-    assert run("data", "fetch", "cifar10")[0].startswith(f"{tmp_path}/there/cifar10/{ARCHIVE}: checksum right\n")
+    assert run("data", "fetch", "cifar10")[0].startswith(f"{tmp_path}/there/cifar10/{ARCHIVE}: checksum ok\n")
     assert Path("there/cifar10", ARCHIVE).read_bytes() == good_archive()
 
 
@@ -360,7 +360,7 @@ def test_fetch_of_a_hostile_archive_decodes_nothing(run, server, tmp_path, where
     members.insert(0 if where == "first" else len(members), (name, content))
     server.publish("good", body=tar_gz(members))
     out, err = run("data", "fetch", "cifar10", "--data-root", "data", code=2)
-    assert out == f"data/cifar10/{ARCHIVE}: checksum right\n"
+    assert out == f"data/cifar10/{ARCHIVE}: checksum ok\n"
     assert err.startswith(f"dualfocal: data/cifar10/{ARCHIVE}: has {name!r}, {told}")
     assert err.count("\n") == 1
     assert files(tmp_path) == {f"data/cifar10/{ARCHIVE}", f"data/cifar10/.{ARCHIVE}.lock"}
@@ -451,7 +451,7 @@ def test_data_that_cannot_be_kept_decoded_are_read_all_the_same(run, folder):
     Path("data/decoded").write_text("a file in its place")
     Path("cache").write_text("and one in place of the cache folder")
     out, err = run("data", "verify", "cifar10", "--data-root", "data")
-    assert out.endswith("All as published.\n")
+    assert out.endswith("Everything matches.\n")
     assert err.count("\n") == 1
     assert "cannot be written" in err
 
@@ -506,10 +506,10 @@ def test_verify_of_a_right_archive(run, server):
     run("data", "fetch", "cifar10", "--data-root", "data")
     out, err = run("data", "verify", "cifar10", "--data-root", "data")
     assert out.splitlines() == [
-        f"right    data/cifar10/{ARCHIVE}: md5",
-        f"right    {kept()}: decoded earlier",
-        "right    content: 5,100 + 20 samples in 10 classes",
-        "All as published.",
+        f"ok       data/cifar10/{ARCHIVE}: md5",
+        f"ok       {kept()}: decoded earlier",
+        "ok       content: 5,100 + 20 samples in 10 classes",
+        "Everything matches.",
     ]
     assert err == ""
 
@@ -522,7 +522,7 @@ def test_verify_finds_a_bit_in_what_is_decoded(run, folder):
     out, _ = run("data", "verify", "cifar10", "--data-root", "data", code=1)
     assert f"WRONG    {kept()}: is damaged; delete it, it will be made again\n" in out
     kept().unlink()
-    assert run("data", "verify", "cifar10", "--data-root", "data")[0].endswith("All as published.\n")
+    assert run("data", "verify", "cifar10", "--data-root", "data")[0].endswith("Everything matches.\n")
 
 
 def kept() -> Path:
@@ -533,8 +533,8 @@ def kept() -> Path:
 def test_verify_of_a_right_folder_looks_at_each_file(run, folder, offline):
     out, _ = run("data", "verify", "cifar10", "--data-root", "data")
     batch_files = [f"{folder}/data_batch_{i}.bin" for i in range(1, 6)] + [f"{folder}/test_batch.bin"]
-    assert verdicts(out) == [*[("right", file) for file in batch_files], ("right", "content")]
-    assert out.endswith("\nAll as published.\n")
+    assert verdicts(out) == [*[("ok", file) for file in batch_files], ("ok", "content")]
+    assert out.endswith("\nEverything matches.\n")
 
 
 def test_verify_finds_one_bit_in_an_archive(run, server):
@@ -565,7 +565,7 @@ def test_verify_names_the_batch_that_is_missing(run, folder):
     (folder / "data_batch_3.bin").unlink()
     out, _ = run("data", "verify", "cifar10", "--data-root", "data", code=1)
     assert out.startswith(f"WRONG    {folder}: data_batch_3.bin missing\n")
-    assert [word for word, _ in verdicts(out)] == ["WRONG"] + ["right"] * 5
+    assert [word for word, _ in verdicts(out)] == ["WRONG"] + ["ok"] * 5
     assert out.endswith("\n1 of 6 differ.\n")
 
 
@@ -583,8 +583,8 @@ def test_verify_without_published_checksums_says_so(run, record, folder, monkeyp
     out, _ = run("data", "verify", "cifar10", "--data-root", "data")
     assert out.splitlines() == [
         f"unknown  {folder}: no checksums of single files are published",
-        "right    content: 5,100 + 20 samples in 10 classes",
-        "Nothing differs, as far as it can be told.",
+        "ok       content: 5,100 + 20 samples in 10 classes",
+        "No difference found, but not everything could be checked.",
     ]
     checks = record("data", "verify", "cifar10", "--data-root", "data")["checks"]
     assert [check["right"] for check in checks] == [None, True, True]  # what the first run has decoded, too
@@ -596,8 +596,8 @@ def test_verify_of_an_archive_without_a_checksum_says_so(run, folder, monkeypatc
     folder.rmdir()
     Path("data", ARCHIVE).write_bytes(good_archive())
     out, _ = run("data", "verify", "cifar10", "--data-root", "data")
-    assert out.startswith(f"unknown  data/{ARCHIVE}: no checksum is published\nright    content")
-    assert out.endswith("\nNothing differs, as far as it can be told.\n")
+    assert out.startswith(f"unknown  data/{ARCHIVE}: no checksum is published\nok       content")
+    assert out.endswith("\nNo difference found, but not everything could be checked.\n")
 
 
 def test_verify_as_json(run, record, folder):
@@ -619,7 +619,7 @@ def test_digits_need_nothing(run, record, offline):
     assert run("data", "fetch", "digits", "--data-root", "data") == (summary, "")
     content = "800 + 997 samples in 10 classes"
     assert run("data", "verify", "digits", "--data-root", "data", "--plot", "x.svg") == (
-        f"right    content: {content}\nAll as published.\n",
+        f"ok       content: {content}\nEverything matches.\n",
         "",
     )
     assert record("data", "verify", "digits", "--data-root", "data", "--plot", "x.pdf") == {
@@ -650,7 +650,7 @@ def test_verify_does_not_call_published_what_it_has_not_checked(run, folder):
 
 def test_verify_draws_the_images_of_each_class_in_a_row(run, folder):
     out, err = run("data", "verify", "cifar10", "--data-root", "data", "--plot", "x.png")
-    assert out.endswith("All as published.\n")
+    assert out.endswith("Everything matches.\n")
     assert err == ""
     with Image.open("x.png") as image:
         assert image.format == "PNG"
@@ -701,8 +701,8 @@ def test_verify_of_texts_needs_no_word_vectors(run, texts, offline):
     out, err = run("data", "verify", "20newsgroups_bydate", "--data-root", "data")
     assert out.splitlines() == [
         "unknown  data/20news-bydate-train: no checksums of single files are published",
-        "right    content: 920 + 20 samples in 20 classes",
-        "Nothing differs, as far as it can be told.",
+        "ok       content: 920 + 20 samples in 20 classes",
+        "No difference found, but not everything could be checked.",
     ]
     assert err == ""
 
@@ -733,8 +733,8 @@ def test_verify_says_that_it_does_not_draw_what_is_wrong(run, folder):
     [
         (["data"], ["--data-root", "DUALFOCAL_DATA", "list", "fetch", "verify", "decoded/"]),
         (["data", "list"], ["--data-root", "--json"]),
-        (["data", "fetch"], ["goes on where it stopped", "dualfocal data fetch cifar10", "dualfocal data list"]),
-        (["data", "verify"], ["Exit code 1", "dualfocal data verify cifar10 --plot cifar10.png", ".pdf"]),
+        (["data", "fetch"], ["to resume the download", "dualfocal data fetch cifar10", "dualfocal data list"]),
+        (["data", "verify"], ["code 1", "dualfocal data verify cifar10 --plot cifar10.png", ".pdf"]),
     ],
 )
 def test_help_has_the_variable_and_examples(run, arguments, told):

@@ -68,7 +68,7 @@ def test_options_reach_the_metrics(run):
     [
         (("missing.npz",), "missing.npz: there is no such file"),
         (("a.npz", "a.npz"), "a.npz is given more than once"),
-        (("a.npz", "-o", "a.npz"), "--out: a.npz is read from, it would be lost"),
+        (("a.npz", "-o", "a.npz"), "--out: a.npz is also an input and would be overwritten; choose another name"),
         (("a.npz", "-o", "page.txt"), "a report must be called .html or .htm, got 'page.txt'"),
         (("a.npz", "-o", "nowhere/page.html"), "nowhere/page.html: there is no folder 'nowhere'"),
         (("a.npz", "--num-bins", "1001"), "num_bins of a report must be from 1 to 1,000, got 1001"),

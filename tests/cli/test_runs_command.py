@@ -315,4 +315,4 @@ def test_help_has_examples(run):
     lines = [line.strip() for line in run("runs", "--help")[0].splitlines()]
     assert "dualfocal runs" in lines
     assert "dualfocal runs runs/a runs/b" in lines
-    assert any("FOLDER" in line and "Run folders, or folders of them; by default runs." in line for line in lines)
+    assert any("FOLDER" in line and "[default: runs]" in line for line in lines)

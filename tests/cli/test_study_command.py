@@ -88,7 +88,7 @@ def test_ctrl_c_saves_what_is_running_and_starts_nothing_more(trains: bool, tmp_
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert told.splitlines()[-1] == "dualfocal: stopped; run the same command again to go on"
+    assert told.splitlines()[-1] == "dualfocal: stopped; run the same command again to continue"
     assert "Traceback" not in told
     assert {folder.name for folder in runs.glob("*")} <= {"cross_entropy-seed0"}
     assert not (runs / "cross_entropy-seed0" / "result.json").exists()
@@ -124,16 +124,16 @@ def test_stopped_it_says_what_to_do_next(
     with pytest.raises(SystemExit) as ended:
         main(["study", "--losses", "focal"])
     assert ended.value.code in (130, 143)
-    assert capsys.readouterr().err.splitlines()[-1] == "dualfocal: stopped; run the same command again to go on"
+    assert capsys.readouterr().err.splitlines()[-1] == "dualfocal: stopped; run the same command again to continue"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--losses", "fokal"], "got 'fokal'; did you mean focal?"),
-        (["--seeds", "a"], "--seeds must be numbers, separated by commas, got 'a'"),
+        (["--seeds", "a"], "--seeds must be numbers separated by commas, got 'a'"),
         (["--criterion", "mce"], "'mce' is not one of 'nll', 'ece'"),
-        (["--criterion", "ece"], "--criterion is for --gamma, which is not given"),
+        (["--criterion", "ece"], "--criterion needs --gamma"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ ROWS = (  # as the table has them: label, name in result.json, factor, decimals
     ("MCE [%]", "mce", 100, 2),
     ("debiased RMS error [%]", "debiased_ece", 100, 2),
 )
-STOPPED = "dualfocal: stopped; run the same command again to go on"
+STOPPED = "dualfocal: stopped; run the same command again to continue"
 
 
 @dataclasses.dataclass
@@ -324,7 +324,7 @@ def test_show_lists_every_field_and_trains_nothing(run, record, name, monkeypatc
     recipe = preset(name)
     assert record("train", name, "--show") == recipe.to_dict()
     headings, *lines = run("train", name, "--show")[0].splitlines()
-    assert headings.split() == ["field", "value", "what"]
+    assert headings.split() == ["setting", "value", "meaning"]
     fields = [of.name for of in dataclasses.fields(Recipe)]
     assert [line.split()[0] for line in lines] == fields
     for field, line in zip(fields, lines, strict=True):
@@ -349,7 +349,7 @@ def test_show_on_a_narrow_terminal_loses_no_value(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     out = run("train", "digits", "--show", "--set", "model=my_package.my_nets:[red]x")[0]
     lines = out.splitlines()
-    values = slice(lines[0].index("value"), lines[0].index("what"))
+    values = slice(lines[0].index("value"), lines[0].index("meaning"))
     assert "my_package.my_nets:[red]x" in "".join(line[values].strip() for line in lines)
 
 
@@ -776,8 +776,5 @@ def test_the_examples_of_the_help_are_good(run, record):
 
 def test_help_lists_the_commands(run):
     text = run("--help")[0]
-    for line in (
-        "train      Train a model as a recipe says. Run the same command again after any interruption: it goes on.",
-        "runs       List run folders: how far each has come, and what its test part says.",
-    ):
+    for line in ("train      Train a model.", "runs       List run folders"):
         assert line in text

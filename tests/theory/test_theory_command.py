@@ -69,7 +69,7 @@ def test_json(run) -> None:
         (["--gamma", "0"], "gamma must be above 0 and finite, C in [0, 1), got gamma = 0.0, C = 0.3"),
         (["--gamma", "30"], "gamma must be finite and between 0 and 20, got 30.0"),
         (["--c", "1"], "gamma must be above 0 and finite, C in [0, 1), got gamma = 1.0, C = 1.0"),
-        (["--eta", "a,b"], "--eta must be numbers, separated by commas, got 'a,b'"),
+        (["--eta", "a,b"], "--eta must be numbers separated by commas, got 'a,b'"),
         (
             ["--eta", ".5,.3"],
             "eta must be two probabilities or more that sum to 1, got [0.5, 0.3], with sum 0.8",

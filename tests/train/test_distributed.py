@@ -541,7 +541,7 @@ def test_ctrl_c_ends_all_processes_and_one_goes_on(pair, tmp_path, recwarn):
     assert code not in (0, -signal.SIGKILL)
     assert alive(pids) == []
     assert out == ""
-    assert err.count("dualfocal: stopped; run the same command again to go on\n") == 1
+    assert err.count("dualfocal: stopped; run the same command again to continue\n") == 1
     run = Run(tmp_path / "run")
     assert run.state == "stopped"
     done = saved(run.path)["epoch"]

@@ -114,7 +114,7 @@ def test_processes_that_are_killed_or_interrupted_lose_nothing(tmp_path) -> None
         assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
         assert Run(out).state == "stopped"
         assert len(Run(out).log) < recipe.epochs
-    assert remarks[-1] == "dualfocal: stopped; run the same command again to go on"
+    assert remarks[-1] == "dualfocal: stopped; run the same command again to continue"
     assert not any("Traceback" in line for line in remarks)
     assert position(out)["epoch"] == len(Run(out).log)
     with start(recipe, out) as process:

@@ -1,4 +1,4 @@
-"""The command line: `dualfocal ...` or `python -m dualfocal ...`. Thin: parses, calls, prints."""
+"""The command line: `dualfocal ...` or `python -m dualfocal ...`."""
 
 import io
 import os
@@ -39,23 +39,23 @@ def _version(wanted: bool) -> None:
 def _dualfocal(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Is my classifier's confidence right, what can the numbers bear, and what mends it?"""
+    """Measure, test and fix the calibration of a classifier; train calibrated ones; re-run the paper."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; bad input ends with one line on stderr and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a narrow terminal encoding shall not lose the result
+            stream.reconfigure(errors="replace")  # an encoding that lacks a character must not lose the result
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: print(f"dualfocal: {message}", file=sys.stderr)
             code = app(arguments, standalone_mode=False)
-    except BrokenPipeError:  # whoever reads the output has had enough
+    except BrokenPipeError:  # for example `dualfocal ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except Exception as error:
-        # Usage errors of typer, of any version, have a message of their own; a defect keeps its traceback.
+        # typer formats its own usage errors. Any other exception is a bug and keeps its traceback.
         if not hasattr(error, "format_message") and not isinstance(error, BAD_INPUT):
             raise
         if message := getattr(error, "format_message", error.__str__)():

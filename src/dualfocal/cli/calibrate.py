@@ -1,4 +1,4 @@
-"""`dualfocal calibrate` fits a calibrator to predictions; `dualfocal apply` puts others through it."""
+"""`dualfocal calibrate`: fit a calibrator. `dualfocal apply`: calibrate predictions with it."""
 
 import shlex
 from dataclasses import replace
@@ -30,9 +30,9 @@ from dualfocal.cli._common import (
 
 def calibrate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Held-out predictions with labels. {FILES}")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the calibrator goes: .safetensors.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The .safetensors file to write.")],
     method: Annotated[
-        str, typer.Option(help=f"{', '.join(CALIBRATORS)}; several joined by + make a chain.")
+        str, typer.Option(help=f"{', '.join(CALIBRATORS)}; join names with + for a chain.")
     ] = "temperature",
     logits: Logits = None,
     probs: Probs = None,
@@ -43,14 +43,14 @@ def calibrate(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a calibrator to held-out predictions and save it; `dualfocal apply` uses it.
+    """Fit a calibrator on held-out predictions and save it for `dualfocal apply`.
 
-    Fit on validation data, not on what the model was trained on. Which method to take,
-    `dualfocal evaluate FILE --calibrate all` tells.
+    Use validation data, not the data that the model was trained on. `dualfocal evaluate FILE --calibrate all`
+    recommends a method.
 
         dualfocal calibrate val.npz --method temperature --out cal.safetensors
 
-        dualfocal calibrate run_folder --method vector --out cal.safetensors    (its validation part)
+        dualfocal calibrate run_folder --method vector --out cal.safetensors    (its validation split)
     """
     from dualfocal.calibrators import TemperatureScaling, files, make_calibrator, save_calibrator
     from dualfocal.runs.source import Reading
@@ -80,9 +80,9 @@ def calibrate(
 
 
 def apply(
-    calibrator: Annotated[Path, typer.Argument(metavar="CALIBRATOR", help="What `dualfocal calibrate` saved.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Predictions, with labels or without. {FILES}")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where they go: .npz, .safetensors, .csv or .parquet.")],
+    calibrator: Annotated[Path, typer.Argument(metavar="CALIBRATOR", help="File written by `dualfocal calibrate`.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Predictions, with or without labels. {FILES}")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: .npz, .safetensors, .csv or .parquet.")],
     logits: Logits = None,
     probs: Probs = None,
     target: Target = None,
@@ -91,11 +91,11 @@ def apply(
     ignore_index: IgnoreIndex = -100,
     as_json: AsJson = False,
 ) -> None:
-    """Put predictions through a calibrator. Logits stay logits, probabilities probabilities, rows stay in order.
+    """Calibrate predictions with a saved calibrator. Logits stay logits, probabilities stay probabilities.
 
-    The new file holds the calibrated values, at least float32, and the labels if there are any; a table made from a
-    table holds every other column too, as it was. With labels, scores before and after are shown; labels that cannot be
-    used are none, unless `--target` names them.
+    The new file has the calibrated values (at least float32) in the same order and the labels, if there are any. From
+    table to table, all other columns are copied unchanged. With labels, the scores before and after are printed.
+    Labels that cannot be read are left out, unless `--target` names them.
 
         dualfocal apply cal.safetensors test.npz --out calibrated.npz
     """
@@ -110,11 +110,11 @@ def apply(
     fitted = load_calibrator(calibrator)
     reading = Reading(logits=logits, probs=probs, target=target, split=split, positive=positive)
     data = reading.load(file, labels=False)
-    there = data.values.shape[1] if data.values.ndim > 1 else 2
-    if fitted.report is not None and fitted.report.num_classes != there:
-        raise ValueError(f"{calibrator} was fitted for {fitted.report.num_classes} classes, {file} has {there}")
+    num_classes = data.values.shape[1] if data.values.ndim > 1 else 2
+    if fitted.report is not None and fitted.report.num_classes != num_classes:
+        raise ValueError(f"{calibrator} was fitted for {fitted.report.num_classes} classes, {file} has {num_classes}")
     if fitted.class_names and data.class_names and fitted.class_names != data.class_names:
-        raise ValueError(f"the classes of {file} are not those of {calibrator}, in the same order")
+        raise ValueError(f"{file} and {calibrator} must have the same classes in the same order")
     say(err, f"{file}: {data.taken}")
     with errors_name(file), err.status("calibrating"):
         applied = apply_calibrator(
@@ -126,9 +126,9 @@ def apply(
             require_labels=target is not None,
         )
     if applied.on_fit_data:
-        say(err, "dualfocal: these are the data of the fit: scores on them flatter the calibrator")
+        say(err, "dualfocal: the calibrator was fitted on these data, so its scores on them are too good")
     if applied.unusable_labels:
-        say(err, f"{file}: labels are left out: {applied.unusable_labels}")
+        say(err, f"{file}: labels are ignored: {applied.unusable_labels}")
     rewrite_predictions(out, replace(data, labels=applied.target), applied.values)
     if as_json:
         numbers = {"num_samples": applied.num_samples, "argmax_changed": applied.argmax_changed}

@@ -1,4 +1,4 @@
-"""`dualfocal compare`: two models' predictions for the same samples in, paired differences out."""
+"""`dualfocal compare`: paired differences between two models on the same samples."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,8 +27,10 @@ from dualfocal.cli._common import (
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help=f"One model's predictions. {FILES}")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The other's, for the same samples in the same order.")],
+    a: Annotated[Path, typer.Argument(metavar="A", help=f"Predictions of one model. {FILES}")],
+    b: Annotated[
+        Path, typer.Argument(metavar="B", help="The other model's predictions for the same samples, in the same order.")
+    ],
     logits: Logits = None,
     probs: Probs = None,
     target: Target = None,
@@ -41,9 +43,9 @@ def compare(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Which of two models is better, on the same samples? Paired differences, B - A, with intervals and a verdict.
+    """Which of two models is better? Paired differences on the same samples, B - A, with intervals and a verdict.
 
-    Both files must hold the same labels. Names are found as by `dualfocal evaluate`, in each file.
+    Both files must have the same labels. Arrays and columns are found as in `dualfocal evaluate`.
 
         dualfocal compare cross_entropy.npz dual_focal.npz
     """

@@ -1,4 +1,4 @@
-"""`dualfocal data`: what there is, get it, check it."""
+"""`dualfocal data`: list, download and verify data sets."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -10,25 +10,25 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from dualfocal._table import Table
 from dualfocal.cli._common import AsJson, check_plot, consoles, print_json, progress_bar, say
 
-VERDICTS = {True: "right  ", False: "WRONG  ", None: "unknown"}
+VERDICTS = {True: "ok     ", False: "WRONG  ", None: "unknown"}
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="""Data sets: what there is, get it, check it.
+    help="""List, download and verify data sets.
 
-    They lie in `--data-root`, or in the folder that the variable `DUALFOCAL_DATA` names, or else in your cache folder.
-    Files you have already are found there, too: official archives, or folders unpacked from them. Archives are read
-    where they are, and decoded once, into `decoded/`.""",
+    Data sets are stored in `--data-root`, in the folder named by the variable `DUALFOCAL_DATA`, or in your cache
+    folder. Official archives, or folders unpacked from them, that are already there are used. Archives are read in
+    place and decoded once, into `decoded/`.""",
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="See `dualfocal data list`.")]
-Root = Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where the data lie.")]
+Root = Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Folder of the data sets.")]
 
 
 @app.command("list")
 def list_(data_root_: Root = None, as_json: AsJson = False) -> None:
-    """Which data sets there are, and which of them are on disk."""
+    """List the data sets and show which are on disk."""
     from dualfocal.data.places import data_root, on_disk
     from dualfocal.data.sources import OFFICIAL
 
@@ -57,14 +57,17 @@ def list_(data_root_: Root = None, as_json: AsJson = False) -> None:
         lines.append([row["name"], *counts, "yes" if row["place"] else to_get, row["about"]])
     say(out, f"In {root}:")
     out.print(Table(["name", "classes", "train", "test", "on disk", "what"], lines, left=(0, 4, 5)).rich(boxed=False))
-    say(err, "A folder of images by class, or an .npz file with x_train, y_train, x_test, y_test, is a data set, too.")
+    say(
+        err,
+        "A folder of images by class, or an .npz file with x_train, y_train, x_test, y_test, also works as a data set.",
+    )
 
 
 @app.command()
 def fetch(name: Name, data_root_: Root = None) -> None:
-    """Download the official files of a data set, check them, and decode them.
+    """Download the official files of a data set, check and decode them.
 
-    A download that breaks off goes on where it stopped when the same command is run again.
+    After an interruption, run the same command again to resume the download.
 
         dualfocal data fetch cifar10
     """
@@ -80,9 +83,9 @@ def fetch(name: Name, data_root_: Root = None) -> None:
             name, data_root_, progress=lambda file, there: progress.update(bars[file], completed=there)
         )
     for path in paths:
-        say(out, f"{path}: checksum right")
+        say(out, f"{path}: checksum ok")
     if official.layouts and not paths:
-        say(out, f"{places.on_disk(name, data_root_)} is there already; `dualfocal data verify {name}` checks it")
+        say(out, f"{places.on_disk(name, data_root_)} is already there; check it with `dualfocal data verify {name}`")
     if name in DATASETS:
         with progress_bar(err, "decoding") as update:
             say(out, str(official_data.load_official(name, data_root_, progress=update)))
@@ -94,13 +97,17 @@ def verify(
     data_root_: Root = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", callback=check_plot, help="Draw images of each class, as stored and varied."),
+        typer.Option(
+            metavar="FILE",
+            callback=check_plot,
+            help="Draw images of each class, as stored and as augmented: .png, .pdf or .svg.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the files on disk with the official checksums, and what is in them with the published numbers.
+    """Compare files with the official checksums, and their contents with the published numbers of samples and classes.
 
-    Exit code 1 if something differs. `--plot` makes a picture (.png, .pdf, .svg).
+    Exits with code 1 if something differs.
 
         dualfocal data verify cifar10 --plot cifar10.png
     """
@@ -123,14 +130,14 @@ def verify(
 
         sample_sheet(*official_data.sample_images(data)).savefig(plot, dpi=120)
     elif plot is not None:
-        say(err, f"{plot} is not drawn: the data are wrong")
+        say(err, f"{plot} is not drawn, because the data differ from the official ones")
     wrong = sum(check.right is False for check in checks)
     if as_json:
         print_json({"name": name, "right": not wrong, "checks": [asdict(check) for check in checks]})
     for check in checks:
         say(out, f"{VERDICTS[check.right]}  {check.what}: {check.detail}")
     all_known = all(check.right is not None for check in checks)
-    good = "All as published." if all_known else "Nothing differs, as far as it can be told."
+    good = "Everything matches." if all_known else "No difference found, but not everything could be checked."
     say(out, f"{wrong} of {len(checks)} differ." if wrong else good, style="bold")
     if wrong:
         raise typer.Exit(1)

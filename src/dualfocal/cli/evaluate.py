@@ -1,4 +1,4 @@
-"""`dualfocal evaluate`: predictions on disk in, a table and a verdict out."""
+"""`dualfocal evaluate`: metrics, noise floors and a verdict for prediction files."""
 
 import math
 from dataclasses import dataclass, field
@@ -41,42 +41,53 @@ if TYPE_CHECKING:
     from dualfocal.predictions import Predictions
     from dualfocal.runs.source import Reading
 
-FLOOR = "floor: what a perfectly calibrated model with these confidences scores by chance"
-FOLLOWS = "If groups were made from labels, the table means nothing: among samples of one label no model is calibrated."
-Convention = StrEnum("Convention", ["published", "torchmetrics"])  # whose definition to follow
+FLOOR = "noise floor: the mean score of a perfectly calibrated model with the same confidences and number of samples"
+FOLLOWS = (
+    "If the groups were made from the labels, ignore this table: among samples of one label, no model is calibrated."
+)
+Convention = StrEnum("Convention", ["published", "torchmetrics"])  # which definitions to follow
 
 
 def evaluate(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help=f"{FILES}Each is evaluated on its own.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help=f"Prediction files. {FILES}Each is evaluated separately.")
+    ],
     logits: Logits = None,
     probs: Probs = None,
     target: Target = None,
     split: Split = None,
-    merge: Annotated[bool, typer.Option("--merge", help="The files are parts of one set of predictions.")] = False,
+    merge: Annotated[bool, typer.Option("--merge", help="Treat the files as parts of one set of predictions.")] = False,
     group_by: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Also evaluate each group of samples, worst first.")
+        str | None,
+        typer.Option(metavar="COLUMN", help="Also evaluate each group of samples in this column, worst first."),
     ] = None,
     binary: BinaryOption = None,
     positive: Positive = None,
     num_bins: NumBins = 15,
     ignore_index: IgnoreIndex = -100,
     convention: Annotated[
-        Convention | None, typer.Option(help="Follow the paper's code, or torchmetrics, where that differs.")
+        Convention | None,
+        typer.Option(help="Use the definitions of the paper's code or of torchmetrics where they differ from ours."),
     ] = None,
     calibrate: Annotated[
         str,
         typer.Option(
             metavar="METHODS",
-            help="Which calibrator would help? Try these, separated by commas, or `all`, fitted on the validation part "
-            "of a run folder, or cross-fitted: "
-            f"{', '.join(CALIBRATORS)}; joined by + for a chain.",
+            help="Compare calibrators: names separated by commas, or `all`. They are fitted on the validation split of "
+            "a run folder, otherwise cross-validated. "
+            f"Names: {', '.join(CALIBRATORS)}; join names with + for a chain.",
         ),
     ] = "none",
-    folds: Annotated[int, typer.Option(min=2, help="Of the cross-fit.")] = 5,
-    repeats: Annotated[int, typer.Option(min=1, help="How often the cross-fit deals samples into folds anew.")] = 2,
+    folds: Annotated[int, typer.Option(min=2, help="Number of folds of the cross-validation.")] = 5,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Number of repetitions of the cross-validation, with new folds.")
+    ] = 2,
     force: Force = False,
     inference: Annotated[
-        bool, typer.Option(help="Say what the numbers can bear: floors, test, interval, smallest detectable error.")
+        bool,
+        typer.Option(
+            help="Compute noise floors, the calibration test, the interval and the smallest detectable error."
+        ),
     ] = True,
     level: Level = 0.9,
     seed: Seed = 0,
@@ -88,8 +99,8 @@ def evaluate(
 ) -> None:
     """Is this model calibrated? Every metric, what a perfectly calibrated model would score, and a verdict.
 
-    Logits or probabilities and labels are found by usual names (`logits`, `probs`, `target`, `label`, ...; in tables
-    `logit_0`, `logit_1`, ...), never by looking at the values; where names are unclear, say them.
+    Logits or probabilities and labels are found by their usual names (`logits`, `probs`, `target`, `label`, ...; in
+    tables `logit_0`, `logit_1`, ...), never guessed from the values. If the names are ambiguous, give them as options.
 
         dualfocal evaluate predictions.npz --plot reliability.png
 
@@ -104,7 +115,7 @@ def evaluate(
 
     out, err = consoles(as_json)
     if group_by is not None and not inference:
-        raise ValueError("--group-by needs inference, to tell groups from noise")
+        raise ValueError("--group-by needs inference: remove --no-inference")
     methods = {name: make_calibrator(name, force=force) for name in parse_methods(calibrate)}
     if len(set(files)) < len(files):
         raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
@@ -167,7 +178,7 @@ def evaluate(
 
 @dataclass
 class Finding:
-    """What was found of one set of predictions."""
+    """The evaluation of one set of predictions."""
 
     name: str
     data: "Predictions"
@@ -176,7 +187,7 @@ class Finding:
     comparison: "CalibratorComparison | None" = None
 
     def cells(self) -> list[str]:
-        """Its row among several."""
+        """The row of the table of several files."""
         one = self.evaluation
         floor = "" if one.inference is None else f"{100 * one.inference.floors['ece'].mean:.2f}"
         return [
@@ -201,7 +212,7 @@ class Finding:
 
 
 def _load(files: list[Path], reading: "Reading", merge: bool) -> "dict[str, Predictions]":
-    """The predictions of each file, or of all of them together."""
+    """Load the predictions of each file, or of all files merged into one."""
     from dualfocal.predictions import merge_predictions
 
     loaded = {str(path): reading.load(path) for path in files}
@@ -209,7 +220,7 @@ def _load(files: list[Path], reading: "Reading", merge: bool) -> "dict[str, Pred
         if data.group_name is not None and data.group_name == data.label_name:
             raise ValueError(
                 f"--group-by: {data.group_name!r} of {name} holds the labels, and among samples of one label no model "
-                "is calibrated; group by what is known before the label is"
+                "is calibrated; group by something that is known before the label"
             )
     return {" + ".join(loaded): merge_predictions(loaded)} if merge and len(loaded) > 1 else loaded
 
@@ -243,7 +254,7 @@ def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
 
 
 def _draw(findings: list[Finding], methods: list[str], plot: Path) -> None:
-    """Draw the models, then their calibrators; names without their folders, where that leaves them different."""
+    """Draw the models and their calibrators, named without folders where the names stay distinct."""
     from dualfocal.plots import reliability_figure, save
 
     panels = {finding.name: finding.evaluation for finding in findings} | {

@@ -1,4 +1,4 @@
-"""`dualfocal paper`: the paper itself, its tables and figures from runs of one's own, and its errata."""
+"""`dualfocal paper`: the paper's tables, figures, theory and errata."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -34,8 +34,7 @@ FORMATS = ("pdf", "png", "svg")
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="""The paper, Dual Focal Loss for Calibration (ICML 2023): its tables and figures run again, its theory
-    computed, and its errata.""",
+    help="""Reproduce the paper, "Dual Focal Loss for Calibration" (ICML 2023): tables, figures, theory and errata.""",
 )
 
 
@@ -51,37 +50,49 @@ def reproduce(
         str | None,
         typer.Option(
             metavar="FIELD=VALUE,...",
-            help="Some of its trainings: by dataset, model, method, variant; several values of one add up.",
+            help="Select trainings by dataset, model, method or variant; repeat a field to select several values.",
         ),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(metavar="1,2,...", help="Two or more give an interval. [default: the paper's]")
+        str | None, typer.Option(metavar="1,2,...", help="Seeds; two or more give an interval. [default: the paper's]")
     ] = None,
     epochs_scale: Annotated[
-        float, typer.Option(metavar="X", help="A shorter schedule, such as 0.2; its numbers are not the paper's.")
+        float,
+        typer.Option(
+            metavar="X",
+            help="Shorten the schedule, for example to 0.2; the numbers are then not comparable with the paper.",
+        ),
     ] = 1.0,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of all recipes: not the paper's, either."),
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Change a setting of all recipes; the numbers are then not comparable with the paper.",
+        ),
     ] = None,
     extras: Annotated[
         bool,
-        typer.Option("--extras", help="Also what the paper lacks: adaptive losses that adapt, other weight decays."),
+        typer.Option(
+            "--extras", help="Also train what the paper lacks: adaptive losses that do adapt, other weight decays."
+        ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the trainings, and stop.")] = False,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="For runs and tables; tables share runs.")] = Path(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the trainings and exit.")] = False,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for runs and tables; tables share runs.")] = Path(
         "paper"
     ),
     data_root_: Root = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Trainings at a time. [default: cores; 1 on a GPU]")] = None,
-    device: Annotated[str | None, typer.Option(help="By default a GPU if there is one.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Number of simultaneous trainings. [default: number of cores; 1 on a GPU]")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Device. [default: a GPU if there is one]")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a table of the paper again: train what is missing, and put our numbers beside the published ones.
+    """Reproduce a table of the paper: train the missing runs and print our numbers beside the published ones.
 
-    Interrupt it as you like; the same command goes on. With two seeds or more it says whether the published run lies
-    where one more run of ours would fall, 90 % of the time. What is shown is what was asked for; the files have every
-    finished run of the table that lies in the folder.
+    After an interruption, run the same command again to continue. With two or more seeds, the output says whether the
+    published number lies in the 90 % prediction interval of one more run of ours. The printed table has the selected
+    trainings; the files have every finished run of the table in the folder.
 
         dualfocal paper reproduce table1 --dry-run
 
@@ -137,30 +148,38 @@ def reproduce(
 def figures(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="RUN", help="Run folders, or folders that hold some, as a study's. `phi` needs none."),
+        typer.Argument(
+            metavar="RUN", help="Run folders, or folders that contain them, such as a study. `phi` needs none."
+        ),
     ] = None,
-    only: Annotated[str | None, typer.Option(metavar="NAME,...", help=f"Some of {', '.join(FIGURES)}.")] = None,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where they go; made if need be.")] = Path("figures"),
+    only: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help=f"Figures to draw: {', '.join(FIGURES)}. [default: all]")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the figures; created if necessary.")] = Path(
+        "figures"
+    ),
     formats: Annotated[
-        str, typer.Option("--format", metavar="NAME,...", help=f"Some of {', '.join(FORMATS)}.")
+        str, typer.Option("--format", metavar="NAME,...", help=f"File formats: {', '.join(FORMATS)}.")
     ] = "pdf,png",
-    dpi: Annotated[int, typer.Option(min=20, max=1200, help="Dots per inch of a PNG.")] = 200,
+    dpi: Annotated[int, typer.Option(min=20, max=1200, help="Resolution of PNG files.")] = 200,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Draw the figures of the paper from runs: all that they allow, and why one is left out.
+    """Draw the figures of the paper from your runs. Says which figures are left out and why.
 
     - `phi` (figure 1): phi of focal and dual focal loss.
 
-    - `reliability` (2): accuracy and gap by bins, the range of a calibrated model, ECE and floor; `corp`: without bins.
+    - `reliability` (2): reliability diagrams with the range of a calibrated model; `corp`: the same without bins.
 
-    - `metrics` (3): ECE, AdaECE, classwise ECE: dots and the t-interval of the mean over seeds, floors.
+    - `metrics` (3): ECE, AdaECE and classwise ECE with t-intervals over seeds and noise floors.
 
-    - `training` (4a): ECE over the epochs, of the test part if the runs logged it (`--set test_each_epoch=true`).
+    - `training` (4a): ECE over the epochs, on the test split if the runs logged it (`--set test_each_epoch=true`).
 
-    - `logits` (4b): maximum logits. `rival` (4c): box plot of q_j(x), the largest probability below the true class's.
+    - `logits` (4b): histograms of maximum logits.
 
-    Runs that differ in their seed only are one method; what shows a single run shows the lowest seed, and says so. Each
-    data set and model has figures of its own, named after it. Files are the same bytes each time.
+    - `rival` (4c): box plot of q_j(x), the largest probability below that of the true class.
+
+    Runs that differ only in their seed are combined. Figures of a single run use the lowest seed and say so. Each data
+    set and model gets its own figures. The files are reproducible byte for byte.
 
         dualfocal study --set test_each_epoch=true --out studies/digits
 
@@ -225,16 +244,17 @@ app.command()(theory)
 @app.command()
 def errata(
     keys: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY", help="Only these, as `rbs-root`; by default all.")
+        list[str] | None,
+        typer.Argument(metavar="KEY", help="Only these entries, for example `rbs-root`. [default: all]"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """What does not fit together in the paper and its public code, and what this package does.
+    """List inconsistencies in the paper and its public code, and what this package does about each.
 
-    For each: where it stands, what is inconsistent, what is done here, and what gives the published behaviour, to be
-    copied: a command, or Python with names from `dualfocal.losses`, `.metrics`, `.calibrators`, `.models`,
-    `.train.presets` and `.paper.published`. A `preset(NAME, SETTINGS)` is `dualfocal train NAME --set SETTING ...`.
-    Tables are numbered in the order of the paper. At the end: what the paper only cites, and is not here.
+    Each entry says where it is, what is inconsistent, what this package does, and how to get the published behaviour: a
+    command, or Python with names from `dualfocal.losses`, `.metrics`, `.calibrators`, `.models`, `.train.presets` and
+    `.paper.published`. A `preset(NAME, SETTINGS)` is `dualfocal train NAME --set SETTING ...`. Tables are numbered in
+    the order of the paper. The last section lists methods that the paper only cites and that are not included.
 
         dualfocal paper errata
 
@@ -261,13 +281,13 @@ def errata(
                 say(out, " " * (INDENT + 2) + erratum.option, "cyan")
             out.print()
     if out_of_scope:
-        say(out, "only cited by the paper, not here\n", HEADING)
+        say(out, "cited by the paper, not included here\n", HEADING)
     for method in out_of_scope:
         _print_paragraph(out, "- ", method, hanging=2)
 
 
 def _print_paragraph(out: Console, label: str, text: str, hanging: int = 0) -> None:
-    """Print an indented paragraph; wrapped here, because rich would fill its lines with blanks."""
+    """Print an indented paragraph, wrapped here because rich would pad the lines with spaces."""
     lines = fill(
         label + text,
         min(WIDTH, out.width),
@@ -281,18 +301,18 @@ def _print_paragraph(out: Console, label: str, text: str, hanging: int = 0) -> N
 
 
 def _only(text: str | None) -> dict[str, list[str]]:
-    """Parse ``--only``; several values of a field add up."""
+    """Parse ``--only`` into the selected values of each field."""
     values: dict[str, list[str]] = {}
     for part in text.split(",") if text is not None else ():
         field, equals, value = (word.strip() for word in part.partition("="))
         if not equals:
-            raise ValueError(f"--only is written field=value,..., of {', '.join(FIELDS)}; got {part!r}")
+            raise ValueError(f"--only must be FIELD=VALUE,... with a field of {', '.join(FIELDS)}; got {part!r}")
         values.setdefault(field, []).append(value)
     return values
 
 
 def _chosen(option: str, text: str | None, known: tuple[str, ...]) -> list[str]:
-    """The names in a comma-separated list, in the order of ``known``."""
+    """Return the names in a comma-separated list, in the order of ``known``."""
     given = [name.strip() for name in text.split(",")] if text is not None else list(known)
     for name in given:
         check_known(option, name, known)

@@ -1,4 +1,4 @@
-"""`dualfocal report`: predictions or finished runs in, one HTML page out."""
+"""`dualfocal report`: an HTML page about predictions or finished runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,21 +27,26 @@ from dualfocal.cli._common import (
 
 def report(
     inputs: Annotated[
-        list[Path], typer.Argument(metavar="RUN|FILE", help=f"{FILES}Or a folder of runs. Several go side by side.")
+        list[Path],
+        typer.Argument(metavar="RUN|FILE", help=f"{FILES}Or a folder of runs. Several are shown side by side."),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page: .html.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The .html file to write.")] = Path(
+        "report.html"
+    ),
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     calibrators: Annotated[
         str,
         typer.Option(
             metavar="METHODS",
-            help="Calibrators to try: `none`, `all`, or some of these, separated by commas: "
-            f"{', '.join(CALIBRATORS)}. Names joined by + are a chain.",
+            help="Calibrators to compare: `none`, `all`, or names separated by commas. "
+            f"Names: {', '.join(CALIBRATORS)}; join names with + for a chain.",
         ),
     ] = "temperature,vector,isotonic",
     data_root: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where data sets lie, for images of mistakes. Nothing is downloaded."),
+        typer.Option(
+            metavar="FOLDER", help="Folder of the data sets, to show images of mistakes. Nothing is downloaded."
+        ),
     ] = None,
     logits: Logits = None,
     probs: Probs = None,
@@ -56,12 +61,13 @@ def report(
 ) -> None:
     """One HTML page to send to a colleague: verdict, metrics, reliability, classes, mistakes, training, recipe.
 
-    The page needs no network and no other file. It recomputes the diagram, ECE and NLL as bins, temperature and class
-    are changed. Calibrators are fitted on the validation part of a run; predictions in a file are cross-fitted.
+    The page needs no network and no other file. It recomputes the diagram, ECE and NLL when you change bins,
+    temperature or class. Calibrators are fitted on the validation split of a run; for prediction files they are
+    cross-validated.
 
         dualfocal report runs/cross_entropy runs/dual_focal -o report.html
 
-        dualfocal report runs  # all finished runs in there
+        dualfocal report runs  # all finished runs in this folder
 
         dualfocal report predictions.csv --probs score --target outcome --binary top_label
     """

@@ -1,4 +1,4 @@
-"""`dualfocal study`: losses x seeds on one data set, one table, and what it says."""
+"""`dualfocal study`: train several losses on several seeds and compare them in one table."""
 
 import json
 from pathlib import Path
@@ -30,33 +30,41 @@ def study(
         str | None,
         typer.Option(
             metavar="A,B,...",
-            help=f"Of {', '.join(LOSSES)}. The first is what the others are compared with. "
+            help=f"Losses to train: {', '.join(LOSSES)}. The others are compared with the first. "
             f"[default: {','.join(PAPER_LOSSES)}]",
         ),
     ] = None,
     gamma: Annotated[
         str | None,
-        typer.Option(metavar="2,3,5", help="Compare these gammas of one loss (`dual_focal`), and choose one."),
+        typer.Option(metavar="2,3,5", help="Compare these gammas of one loss (default `dual_focal`) and choose one."),
     ] = None,
-    criterion: Annotated[Criterion, typer.Option(help="Choose gamma by this on validation data.")] = Criterion.nll,
-    dataset: Annotated[str, typer.Option(help="A data set's name, a folder of images by class, an .npz file.")] = (
+    criterion: Annotated[
+        Criterion, typer.Option(help="Metric on the validation split by which gamma is chosen.")
+    ] = Criterion.nll,
+    dataset: Annotated[str, typer.Option(help="Name of a data set, a folder of images by class, or an .npz file.")] = (
         "digits"
     ),
-    model: Annotated[str | None, typer.Option(help="By default the first that the paper has on these data.")] = None,
-    seeds: Annotated[str, typer.Option(metavar="0,1,...", help="Of the trainings.")] = "0,1,2",
+    model: Annotated[
+        str | None, typer.Option(help="Name of a model. [default: the paper's first on this data set]")
+    ] = None,
+    seeds: Annotated[str, typer.Option(metavar="0,1,...", help="Seeds of the trainings.")] = "0,1,2",
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of all recipes; may be given often."),
+        typer.Option("--set", metavar="FIELD=VALUE", help="Change a setting of all recipes; can be repeated."),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Trainings at a time. [default: cores; 1 on a GPU]")] = None,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="For runs, tables and the figure.")] = Path("study"),
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Number of simultaneous trainings. [default: number of cores; 1 on a GPU]")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for runs, tables and the figure.")] = Path(
+        "study"
+    ),
     data_root_: Root = None,
-    device: Annotated[str | None, typer.Option(help="By default a GPU if there is one.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device. [default: a GPU if there is one]")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train several losses on several seeds, and put them in one table, with a reading that the numbers can bear.
+    """Train several losses on several seeds and compare them in one table, with confidence intervals and a conclusion.
 
-    What is finished is not trained again: add a loss or a seed, or go on after an interruption, with the same `--out`.
+    Finished runs are not trained again: use the same `--out` to add a loss or a seed, or after an interruption.
 
         dualfocal study
 
@@ -71,7 +79,7 @@ def study(
     printer, errors = consoles(as_json)
     gammas = comma_separated("--gamma", gamma, float)
     if criterion != Criterion.nll and not gammas:
-        raise ValueError("--criterion is for --gamma, which is not given")
+        raise ValueError("--criterion needs --gamma")
     default = ["dual_focal"] if gammas else PAPER_LOSSES
     planned = make_study(
         default if losses is None else [name.strip() for name in losses.split(",")],
@@ -122,7 +130,7 @@ def study(
 
 
 def _narrow(table: Table, gap: int) -> RichTable:
-    """A table for 80 columns: headings in two lines. Its cells may hold rich markup."""
+    """Return a table for 80 columns, with headings in two lines. Cells may contain rich markup."""
     shown = RichTable(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for i, heading in enumerate(table.headings):
         two_lines = heading.replace(" %", "\n%") if " %" in heading else heading.replace(", ", "\n")

@@ -1,4 +1,4 @@
-"""`dualfocal paper theory`: the paper's functions, its claims put to the test, and the exact minimiser."""
+"""`dualfocal paper theory`: the paper's functions, a check of its claims, and the exact minimiser."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -20,13 +20,16 @@ STYLES = {"holds": "green", "fails": "bold red", "empty": "yellow"}
 
 
 def theory(
-    gamma: Annotated[float, typer.Option(metavar="X", help="Above 0, at most 20.")] = FIGURE_1[0],
+    gamma: Annotated[float, typer.Option(metavar="X", help="Gamma of the loss: above 0, at most 20.")] = FIGURE_1[0],
     c: Annotated[
         float, typer.Option("--c", metavar="C", help="q_j, the probability below the largest: at least 0, below 1.")
     ] = FIGURE_1[1],
     eta: Annotated[
         str | None,
-        typer.Option(metavar=".5,.3,.2", help="A true posterior, 2 to 5 classes: which prediction has the least risk?"),
+        typer.Option(
+            metavar=".5,.3,.2",
+            help="True class probabilities, 2 to 5 classes, for which to compute the prediction with the lowest risk.",
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -36,11 +39,11 @@ def theory(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What the theory of the paper claims, and what holds: every number computed, here and now.
+    """Check the theoretical claims of the paper numerically.
 
-    First the points of its Figure 1 and the factors on the gradient. Then Lemma 1, Theorem 1 and what follows from
-    them, each on a grid. With a posterior: the exact minimiser of the conditional risk, beside those of cross-entropy
-    and focal loss. `docs/theory.md` explains it.
+    Prints the points of Figure 1 and the factors on the gradient, then checks Lemma 1, Theorem 1 and their
+    consequences on a grid. With `--eta`, computes the exact minimiser of the conditional risk for this posterior and
+    compares it with those of cross-entropy and focal loss. `docs/theory.md` explains the results.
 
         dualfocal paper theory
 
@@ -62,7 +65,7 @@ def theory(
                 "regions": points.to_dict(),
                 "gradient_ratios": gradients,
                 "claims": [asdict(claim) for claim in claims],
-                "minimisers": [{"name": name, **one.to_dict()} for name, one in minimisers.items()],
+                "minimisers": [{"name": name, **minimiser.to_dict()} for name, minimiser in minimisers.items()],
             }
         )
     _print_regions(out, points)
@@ -100,7 +103,7 @@ def _print_regions(out: Console, points: "Regions") -> None:
     ]
     show(out, Table(["", "focal", "dual focal"], rows, f"Lemma 1 and Figure 1, gamma = {gamma:g}, C = q_j = {c:g}"))
     where = f"q_m lies in ({low:.4g}, {high:.4g}]" if low < high else "there is no such q_m"
-    say(out, f"Being above C, and at most 1 - C, {where}.", style="dim")
+    say(out, f"Because q_m is above C and at most 1 - C, {where}.", style="dim")
 
 
 def _gradients(gamma: float, c: float, gradients: list[dict[str, float | None]]) -> Table:
@@ -113,14 +116,14 @@ def _gradients(gamma: float, c: float, gradients: list[dict[str, float | None]])
 
 
 def _print_claims(out: Console, gamma: float, claims: "list[Claim]") -> None:
-    out.print(Text(f"what is claimed, and what was found for gamma = {gamma:g}", style="italic"))
+    out.print(Text(f"claims and findings for gamma = {gamma:g}", style="italic"))
     width = min(WIDTH, out.width)
     for claim in claims:
         says = fill(f"{claim.verdict:7}{claim.where}: {claim.says}", width, subsequent_indent=" " * 7)
-        found = fill(claim.found, width, initial_indent=" " * 9, subsequent_indent=" " * 9)
+        finding = fill(claim.found, width, initial_indent=" " * 9, subsequent_indent=" " * 9)
         verdict = (says[:7], STYLES[claim.verdict])
-        out.print(Text.assemble(verdict, says[7:], "\n", (found, "dim")), soft_wrap=True, highlight=False)
-    out.print("empty: no case that it speaks of. What holds on a grid is not proved by it.", style="dim")
+        out.print(Text.assemble(verdict, says[7:], "\n", (finding, "dim")), soft_wrap=True, highlight=False)
+    out.print("empty: the grid has no case that the claim is about. A grid cannot prove a claim.", style="dim")
 
 
 def _print_minimisers(out: Console, minimisers: "dict[str, Minimiser]") -> None:

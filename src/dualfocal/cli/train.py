@@ -1,4 +1,4 @@
-"""`dualfocal train`: a recipe to a run folder. `dualfocal runs`: what has come of them."""
+"""`dualfocal train`: train a model into a run folder. `dualfocal runs`: list run folders."""
 
 import json
 import shlex
@@ -22,32 +22,34 @@ def train(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="PRESET", help=f"{', '.join(PRESETS)}; or a recipe.json; or a run folder, to go on with it."
+            metavar="PRESET", help=f"{', '.join(PRESETS)}; or a recipe.json; or a run folder, to continue it."
         ),
     ],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the recipe; may be given often."),
+        typer.Option("--set", metavar="FIELD=VALUE", help="Change a setting of the recipe; can be repeated."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="The run folder. By default one in `runs/` that belongs to this recipe."),
+        typer.Option(metavar="RUN", help="The run folder. [default: a folder in `runs/` named after the recipe]"),
     ] = None,
     data_root_: Root = None,
     device: Annotated[
-        str | None, typer.Option(help="`cpu`, `cuda`, `cuda:1`; by default a GPU if there is one.")
+        str | None, typer.Option(help="`cpu`, `cuda`, `cuda:1`, ... [default: a GPU if there is one]")
     ] = None,
-    checkpoint_every: Annotated[int, typer.Option(min=1, metavar="EPOCHS", help="How often to save the state.")] = 1,
+    checkpoint_every: Annotated[
+        int, typer.Option(min=1, metavar="EPOCHS", help="Number of epochs between checkpoints.")
+    ] = 1,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write scalars to `RUN/tensorboard` as well.")
+        bool, typer.Option("--tensorboard", help="Also write the log for TensorBoard, to `RUN/tensorboard`.")
     ] = False,
-    show: Annotated[bool, typer.Option("--show", help="List the recipe, field by field, and stop.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print all settings and exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model as a recipe says. Run the same command again after any interruption: it goes on.
+    """Train a model. After an interruption, run the same command again to continue.
 
-    The run folder holds the recipe, a log with a line per epoch, the weights, the predictions of the validation and
-    the test part, and the result; `evaluate`, `compare` and `calibrate` read it. `--show` lists what can be set.
+    The run folder has the recipe, a log with one line per epoch, the weights, the predictions on the validation and
+    test splits, and the result. `evaluate`, `compare` and `calibrate` read it. `--show` lists all settings.
 
         dualfocal train digits --set epochs=30 --set seed=3 --out runs/a
 
@@ -63,7 +65,7 @@ def train(
     from dualfocal.train.distributed import rank_and_size
     from dualfocal.train.presets import preset
 
-    first = rank_and_size()[0] == 0  # of the processes that torchrun starts
+    first = rank_and_size()[0] == 0  # with torchrun, only the first process prints
     printer, err = consoles(as_json or not first)
     path = Path(name)
     if name not in PRESETS and (path.suffix == ".json" or path.is_dir()):
@@ -96,11 +98,12 @@ def train(
 
 def runs(
     folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="FOLDER", help="Run folders, or folders of them; by default `runs`.")
+        list[Path] | None,
+        typer.Argument(metavar="FOLDER", help="Run folders, or folders that contain them. [default: runs]"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List run folders: how far each has come, and what its test part says.
+    """List run folders with their progress and test results.
 
     dualfocal runs
 
@@ -114,8 +117,8 @@ def runs(
     for folder in folders or ():
         if not folder.is_dir():
             raise ValueError(f"there is no folder {str(folder)!r}")
-    found = {run.path.resolve(): run for folder in searched for run in find_runs(folder)}
-    listed = [list_run(run) for run in found.values()]
+    by_path = {run.path.resolve(): run for folder in searched for run in find_runs(folder)}
+    listed = [list_run(run) for run in by_path.values()]
     if as_json:
         print_json({"schema": 1, "runs": [run.to_dict() for run in listed]})
     if not listed:
@@ -124,7 +127,7 @@ def runs(
     table = runs_table(listed).rich(boxed=False)
     for column in table.columns[2:-1]:
         column.no_wrap = True
-    if printer.width < WIDE:  # what was trained is in most names, too: the name and the numbers need the room
+    if printer.width < WIDE:  # most names say what was trained; the name and the numbers need the space
         table.columns.pop()
     printer.print(table)
     for run in listed:
@@ -143,14 +146,14 @@ def _show(printer: Console, recipe: "Recipe", as_json: bool) -> None:
         for name, value in recipe.to_dict().items()
         if name != "schema"
     ]
-    printer.print(Table(["field", "value", "what"], rows, left=range(3)).rich(boxed=False))
+    printer.print(Table(["setting", "value", "meaning"], rows, left=range(3)).rich(boxed=False))
 
 
 def _print_result(printer: Console, run: "Run") -> None:
     result = run.require_result()
     part = result.main_part
     if part is None:
-        say(printer, f"Finished: {run.path}, no part to evaluate.")
+        say(printer, f"Finished: {run.path}. There is no validation or test split to evaluate.")
         return
     show(printer, result.table(part), f"{run.path}: ")
     for note in result.notes:
