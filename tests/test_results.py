@@ -47,7 +47,8 @@ def test_predictions_give_the_numbers_of_the_run(path: Path) -> None:
     assert run.result is not None
     kept = run.result.to_dict()
     assert (path / "predictions.safetensors").stat().st_size < 1_000_000
-    assert path.name == f"{run.recipe.model}-{run.recipe.loss}-seed{run.recipe.seed}"
+    assert path.name.startswith(f"{run.recipe.model}-{run.recipe.loss}-")
+    assert path.name.endswith(f"-seed{run.recipe.seed}")
     assert [entry["epoch"] for entry in run.log] == list(range(1, run.recipe.epochs + 1))
     assert kept["weights_of_epoch"] == run.recipe.epochs == 350
     for part in ("val", "test"):
@@ -90,6 +91,18 @@ def test_the_page_has_interval_and_minutes(place: int) -> None:
     low, high = (float(end) for end in re.findall(r"[\d.]+", line("its 90 % interval [%]")[3 * place + 1]))
     assert (low, high) == tuple(round(100 * end, 2) for end in run["test"]["inference"]["debiased_ece"]["interval"])
     assert line("minutes of training")[3 * place + 1] == f"{run['seconds'] / 60:.1f}"
+
+
+@pytest.mark.parametrize("name", ["resnet50-dual_focal-seed2", "resnet50-dual_focal-gamma6-seed1"])
+def test_the_page_has_the_numbers_of_the_other_trainings(name: str) -> None:
+    run = Run(RESULTS / "cifar10" / name)
+    (row,) = (row for row in (RESULTS / "README.md").read_text().splitlines() if f"](cifar10/{name}) |" in row)
+    kept, test = run.require_result(), run.require_result().evaluation("test")
+    last = [entry["test_ece"] for entry in run.log[-20:]]
+    fractions = (test.error, test.ece, kept.floor("ece"), sum(last) / 20)
+    temperatures = f"{kept.temperature('temperature_ece'):.1f}", f"{kept.temperature():.3f}"
+    others = f"{test.nll:.4f}", *temperatures, f"{kept.seconds / 60:.1f}"
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == [*(f"{100 * value:.2f}" for value in fractions), *others]
 
 
 @pytest.mark.parametrize("place", range(2))
