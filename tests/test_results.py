@@ -93,6 +93,18 @@ def test_the_page_has_interval_and_minutes(place: int) -> None:
     assert line("minutes of training")[3 * place + 1] == f"{run['seconds'] / 60:.1f}"
 
 
+@pytest.mark.parametrize("name", ["resnet50-dual_focal-seed2", "resnet50-dual_focal-gamma6-seed1"])
+def test_the_page_has_the_numbers_of_the_other_trainings(name: str) -> None:
+    run = Run(RESULTS / "cifar10" / name)
+    (row,) = (row for row in (RESULTS / "README.md").read_text().splitlines() if f"](cifar10/{name}) |" in row)
+    kept, test = run.require_result(), run.require_result().evaluation("test")
+    last = [entry["test_ece"] for entry in run.log[-20:]]
+    fractions = (test.error, test.ece, kept.floor("ece"), sum(last) / 20)
+    temperatures = f"{kept.temperature('temperature_ece'):.1f}", f"{kept.temperature():.3f}"
+    others = f"{test.nll:.4f}", *temperatures, f"{kept.seconds / 60:.1f}"
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == [*(f"{100 * value:.2f}" for value in fractions), *others]
+
+
 @pytest.mark.parametrize("place", range(2))
 @pytest.mark.parametrize("page", ["README.md", "docs/paper.md"])
 def test_other_pages_repeat_the_same(page: str, place: int) -> None:

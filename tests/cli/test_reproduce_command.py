@@ -194,7 +194,10 @@ def test_another_table_reads_the_same_run(
             "dataset must be one of 20newsgroups, cifar10, ",
         ),
         (["table1", "--only", "data=cifar10"], "got 'data'; did you mean dataset?"),
-        (["table1", "--only", ""], "--only must be FIELD=VALUE,... with a field of dataset, model, method, variant; got ''"),
+        (
+            ["table1", "--only", ""],
+            "--only must be FIELD=VALUE,... with a field of dataset, model, method, variant; got ''",
+        ),
         (["table1", "--seeds", ""], "seeds must be different numbers, at least one; got none"),
         (["table1", "--seeds", "1,1"], "seeds must be different numbers, at least one; got 1, 1"),
         (["table1", "--epochs-scale", "2"], "epochs_scale must be above 0 and at most 1, got 2"),

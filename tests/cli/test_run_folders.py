@@ -230,7 +230,9 @@ def test_nothing_is_written_over_the_predictions_of_a_run(run, refused):
     run("calibrate", "runs/a", "--out", "cal.safetensors")
     before = Path("runs/a/predictions.safetensors").read_bytes()
     line = refused("apply", "cal.safetensors", "runs/a", "--out", "runs/a/predictions.safetensors")
-    assert line == "--out: runs/a/predictions.safetensors is also an input and would be overwritten; choose another name"
+    assert (
+        line == "--out: runs/a/predictions.safetensors is also an input and would be overwritten; choose another name"
+    )
     assert Path("runs/a/predictions.safetensors").read_bytes() == before
 
 

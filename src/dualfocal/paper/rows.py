@@ -9,12 +9,11 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import t as student
-
 from dualfocal.metrics import kde_ece
 from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.registry import FLOORS
 from dualfocal.paper.foreign import STAGES, Foreign
+from dualfocal.paper.intervals import prediction_interval
 from dualfocal.paper.published import Cell, Table
 from dualfocal.paper.trainings import TRAINED_BY, Training
 from dualfocal.runs import Run, RunError
@@ -67,11 +66,10 @@ class Row:
     @property
     def interval(self) -> tuple[float, float] | None:
         """Where one more run would fall, 90 % of the time; None: that takes two seeds."""
-        number = len(self.ours)
-        if number < 2:
+        if len(self.ours) < 2:
             return None
-        half = float(student.ppf((1 + LEVEL) / 2, number - 1)) * statistics.stdev(self.ours) * math.sqrt(1 + 1 / number)
-        return max(self.mean - half, 0.0), min(self.mean + half, LARGEST.get(self.metric, 1.0))
+        low, high = prediction_interval(self.ours, LEVEL)
+        return max(low, 0.0), min(high, LARGEST.get(self.metric, 1.0))
 
     @property
     def agrees(self) -> bool | None:

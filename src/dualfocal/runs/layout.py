@@ -7,6 +7,7 @@
     predictions.safetensors   val_logits, val_target, test_logits, test_target
     result.json               metrics, versions, device; it is there when the run is finished
     failure.json              why it stopped, if its loss did not stay finite
+    shift.npz                 severity1 to severity5: logits of the test images with gaussian noise, if they were scored
 
 Every file but the log is written aside and renamed, so that none is ever half there; a line of the log that is half
 there, or that no checkpoint bears out, is cut off when the run goes on.
@@ -23,6 +24,7 @@ MODEL = "model.safetensors"
 PREDICTIONS = "predictions.safetensors"
 RESULT = "result.json"
 FAILURE = "failure.json"
+SHIFT = "shift.npz"
 LOCK = ".lock"
 TEMPERATURES = ("temperature", "temperature_ece")  # by NLL; by ECE over the published grid
 SCHEMA = 1  # of the JSON files, and of the lines of the log

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
+import numpy as np
+import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -23,6 +26,7 @@ from dualfocal.runs.layout import (
     RECIPE,
     RESULT,
     SCHEMA,
+    SHIFT,
     RunError,
     check_schema,
     read_json,
@@ -107,6 +111,21 @@ class Run:
         """Logits and labels of a part, ``"val"`` or ``"test"``."""
         data = load_predictions(predictions_file(self.path), split=part)
         return data.values, data.target
+
+    def shifted_logits(self, severity: int) -> Tensor | None:
+        """Logits of the test images with gaussian noise, as in CIFAR-10-C; None: they were not scored.
+
+        Raises:
+            RunError: the file is damaged, or lacks this severity.
+        """
+        path = self.path / SHIFT
+        if not path.exists():
+            return None
+        try:
+            with np.load(path) as arrays:
+                return torch.from_numpy(arrays[f"severity{severity}"])
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            raise RunError(f"{path}: severity {severity} cannot be read: {error}") from error
 
     def model(self) -> nn.Module:
         """The trained model, on the CPU, in evaluation mode."""
