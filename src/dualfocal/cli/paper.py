@@ -159,9 +159,9 @@ def replication(
     """Decide the claims of the replication, which were fixed in advance, from finished runs.
 
     The claims are about CIFAR-10, ResNet-50, 350 epochs and five seeds of cross-entropy, FLSD-53 and dual focal. For
-    each claim, the table has the published number, our mean with an interval over seeds, the number of finished runs and
-    the verdict, with all runs and without the four runs that were known when the claims were fixed. A claim is pending
-    until all its runs are finished. The commands of the missing trainings are printed at the end.
+    each claim, the table has the published number, our mean with an interval over seeds, the number of finished runs
+    and the verdict, with all runs and without the four runs that were known when the claims were fixed. A claim is
+    pending until all its runs are finished. The commands of the missing trainings are printed at the end.
 
         dualfocal paper replication
 
