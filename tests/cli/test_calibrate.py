@@ -264,7 +264,7 @@ def damaged(case: str) -> None:
         ("nan", ["--json"], ["val.npz: ", "row 7 holds NaN"]),
         ("label", [], ["val.npz: ", "target 9 is out of range", "[0, 3]"]),
         ("sums", [], ["val.npz: ", "probabilities must sum to 1", "row 3 sums to 1.1"]),
-        ("-inf", [], ["val.npz: ", "-inf is the logit of the true class in 1 of"]),
+        ("-inf", [], ["val.npz: ", "true class is -inf in 1 of"]),
         ("ignored", [], ["val.npz: ", "no samples", "ignore_index = -100"]),
         ("unlabelled", [], ["val.npz: ", "--target NAME"]),
         ("text", [], ["val.npz: is not a .npz archive"]),
@@ -565,7 +565,7 @@ def test_rounded_probabilities(run):
     out, _ = run("calibrate", saved("val.npz", probs, target, input="probs"), "--out", "cal.safetensors")
     assert temperature() == pytest.approx(1.5, rel=0.1)
     zeros = int((probs.gather(1, target[:, None]) == 0).sum())
-    assert f"note: {zeros} of 2,000 true classes have probability 0: a 0 counts as 0.0005 " in out
+    assert f"note: {zeros} of 2,000 true classes have probability 0: the fit replaces 0 by 0.0005" in out
     assert "NLL inf before" in out
     run("apply", "cal.safetensors", "val.npz", "--out", "out.npz")
     ece = [metrics.ece(of.values, target, input="probs") for of in map(load_predictions, ("val.npz", "out.npz"))]
@@ -579,10 +579,8 @@ def test_a_vector_of_logits_is_none_of_probabilities(run, refused, first, second
     saved("test.npz", values, target, input=second)
     line = refused("apply", fitted("vector", first), "test.npz", "--out", "out.npz")
     names = {"logits": "logits", "probs": "probabilities"}
-    assert line.startswith(
-        f"test.npz: this VectorScaling was fitted on {names[first]}, and these are {names[second]}: "
-    )
-    assert line.endswith(f"give it {names[first]}, or fit one on {names[second]}")
+    assert line.startswith(f"test.npz: this VectorScaling was fitted on {names[first]}, but got {names[second]}: ")
+    assert line.endswith(f"pass {names[first]}, or fit a calibrator on {names[second]}")
     assert not Path("out.npz").exists()
     run("apply", fitted("temperature", first), "test.npz", "--out", "out.npz")
 
@@ -621,15 +619,13 @@ def test_few_samples_are_a_caution(run, record):
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (0, "cannot fit a calibrator to 3 samples: all samples are predicted correctly; use at least 20 samples"),
-        (
-            1,
-            "cannot fit a calibrator to 3 samples: the logits do not help to predict the labels; use at least 20 samples",
-        ),
+        (0, "all samples are predicted correctly"),
+        (1, "the logits do not help to predict the labels"),
     ],
 )
 def test_few_samples_without_a_best_temperature_are_refused(refused, labels, words):
     logits = torch.tensor([[2.0, 0.0], [3.0, 0.0], [1.0, 0.0]])
     saved("val.npz", logits, torch.full((3,), labels))
-    assert refused("calibrate", "val.npz", "--out", "cal.safetensors") == f"val.npz: {words}"
+    line = refused("calibrate", "val.npz", "--out", "cal.safetensors")
+    assert line.startswith(f"val.npz: cannot fit a calibrator to 3 samples: {words}; ")
     assert not Path("cal.safetensors").exists()

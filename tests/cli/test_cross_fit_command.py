@@ -270,7 +270,7 @@ def test_plot_has_a_diagram_for_each_method(run, monkeypatch):
         ("temperature,vector,temperature", ["only once", "temperature"]),
         ("temperature,", ["unknown calibrator ''"]),
         ("", ["unknown calibrator ''"]),
-        ("uncalibrated", ["'as it is'"]),
+        ("uncalibrated", ["'uncalibrated'"]),
     ],
 )
 def test_methods_are_checked_before_any_work(refused, methods, words):

@@ -170,7 +170,8 @@ def test_runs_are_calibrated_on_their_validation_part(runs, folder):
     minus = "\N{MINUS SIGN}"
     assert cell[2][0] == f"{change.difference:+.4f}".replace("-", minus)
     assert cell[2][2] == f"{change.low:+.4f} to {change.high:+.4f}".replace("-", minus)
-    assert run["how"].startswith("Fitted on the run's validation part (200 samples), scored on its test part (997)")
+    assert "validation split (200 samples)" in run["how"]
+    assert "held-out test split (997 samples)" in run["how"]
 
 
 def test_runs_say_how_they_were_made(runs, folder):
