@@ -15,7 +15,7 @@ from _measure import Record, show
 from rich.progress import track
 
 from dualfocal.theory import check_claims
-from dualfocal.theory._cells import least
+from dualfocal.theory._orderings import minimise_over_rankings
 
 GAMMAS = (0.1, 0.3, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 10.0, 12.0, 20.0)
 DRAWS = {2: 2000, 3: 1500, 4: 250, 5: 40}  # number of classes: posteriors
@@ -56,7 +56,7 @@ def of_random_posteriors(gamma: float, seed: int) -> Record:
     record: Record = {"random": 0, "random_top_wrong": 0}
     for num_classes, number in DRAWS.items():
         eta = random_posteriors(num_classes, number, rng)
-        rankings, _, _ = least(eta, gamma)
+        rankings, _, _ = minimise_over_rankings(eta, gamma)
         record["random"] += len(eta)
         record["random_top_wrong"] += sum(ranking[0] != (0,) for ranking in rankings)
         lost = sum(ranking != tuple((k,) for k in range(num_classes)) for ranking in rankings)

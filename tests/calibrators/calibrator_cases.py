@@ -1,4 +1,4 @@
-"""Data and calibrators that several tests use."""
+"""Data and calibrators shared by several tests."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ CHANGES_ARGMAX = tuple(name for name in NAMES if name not in KEEPS_ARGMAX)
 
 
 def forced(name: str) -> Calibrator:
-    """By name; those that refuse few samples are told to fit anyway."""
+    """A calibrator by name that also fits fewer samples than parameters."""
     calibrator = make_calibrator(name)
     if hasattr(calibrator, "force"):
         calibrator.force = True
@@ -31,7 +31,7 @@ def draw(probs: Tensor, generator: torch.Generator) -> Tensor:
 def sample(
     n: int = 400, num_classes: int = 4, *, sharp: float = 2.0, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """Logits that are ``sharp`` times too large, and labels; a small bias, so that every method has something to do."""
+    """Logits that are ``sharp`` times too large, and labels from slightly biased probabilities."""
     generator = torch.Generator().manual_seed(seed)
     logits = 1.5 * torch.randn(n, num_classes, generator=generator, dtype=torch.float64)
     target = draw((logits + torch.linspace(-0.4, 0.4, num_classes)).softmax(1), generator)

@@ -1,4 +1,4 @@
-"""A calibrator applied to predictions: values of the same kind, scores where there are labels, and what cannot be."""
+"""apply_calibrator: values keep their kind, labels give scores, bad values are errors."""
 
 import math
 
@@ -58,7 +58,7 @@ def test_a_row_without_a_finite_answer_is_an_error() -> None:
     ruled_out[7, 1] = -math.inf
     calibrator = VectorScaling().fit(LOGITS, TARGET)
     calibrator.weight[1] = -1.0
-    with pytest.raises(ValueError, match="row 7 has no finite answer"):
+    with pytest.raises(ValueError, match="row 7 has no finite"):
         apply_calibrator(calibrator, ruled_out)
 
 

@@ -1,4 +1,4 @@
-"""What every calibrator promises: fit, forward, state, reports."""
+"""Contract of every calibrator: fit, forward, state, reports."""
 
 import copy
 import math
@@ -51,7 +51,7 @@ def test_fit_returns_itself_and_the_output_keeps_shape_and_dtype(name) -> None:
         half = other_logits().to(dtype)
         result = calibrator(half)
         assert result.dtype == torch.float32
-        assert torch.equal(result, calibrator(half.float()))  # widened first, then nothing more is lost
+        assert torch.equal(result, calibrator(half.float()))  # computed in float32
         refit = make_calibrator(name).fit(logits.to(dtype), target)
         exact = make_calibrator(name).fit(logits.to(dtype).float(), target)
         torch.testing.assert_close(refit(half).softmax(1), exact(half).softmax(1), rtol=0, atol=1e-6)
@@ -63,9 +63,9 @@ def test_log_odds_are_the_two_column_form(name) -> None:
     odds = logits[:, 1] - logits[:, 0]
     pair = torch.stack([torch.zeros_like(odds), odds], dim=1)
     one, two = make_calibrator(name).fit(odds, target), make_calibrator(name).fit(pair, target)
-    result, wanted = one(odds), two(pair)
+    result, expected = one(odds), two(pair)
     assert result.shape == odds.shape
-    torch.testing.assert_close(result, wanted[:, 1] - wanted[:, 0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(result, expected[:, 1] - expected[:, 0], rtol=1e-4, atol=1e-4)
     assert one.report.nll_after == pytest.approx(two.report.nll_after, abs=1e-6)
 
 
@@ -87,21 +87,21 @@ def test_dense_logits_are_flattened_rows(name) -> None:
 @EACH
 def test_numpy_and_strided_input_give_the_same_and_are_not_written_to(name) -> None:
     logits, target = sample(dtype=torch.float64)
-    wanted = make_calibrator(name).fit(logits, target)(logits)
+    expected = make_calibrator(name).fit(logits, target)(logits)
     kept = logits.clone(), target.clone()
     from_numpy = make_calibrator(name).fit(logits.numpy(), target.numpy())
-    assert torch.equal(from_numpy(logits.numpy()), wanted)
+    assert torch.equal(from_numpy(logits.numpy()), expected)
     frozen = logits.numpy().copy()
     frozen.flags.writeable = False
-    assert torch.equal(make_calibrator(name).fit(frozen, target.numpy())(frozen), wanted)
+    assert torch.equal(make_calibrator(name).fit(frozen, target.numpy())(frozen), expected)
     assert torch.equal(make_calibrator(name).fit(logits.numpy()[::-1], target.numpy()[::-1])(logits).argmax(1),
-                       wanted.argmax(1))  # fmt: skip
+                       expected.argmax(1))  # fmt: skip
     wide = torch.randn(400, 9, dtype=torch.float64)
     wide[:, 1::2] = logits
     turned = logits.T.contiguous().T
     for strided in (wide[:, 1::2], turned):
         result = make_calibrator(name).fit(strided, target)(strided)
-        torch.testing.assert_close(result, wanted, rtol=0, atol=1e-6)
+        torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
     assert torch.equal(logits, kept[0])
     assert torch.equal(target, kept[1])
     assert torch.equal(wide[:, 1::2], kept[0])
@@ -117,20 +117,20 @@ def test_output_is_a_new_tensor(name) -> None:
 
 
 @EACH
-def test_chunks_do_not_show(name, monkeypatch) -> None:
+def test_chunks_do_not_change_the_result(name, monkeypatch) -> None:
     logits, target = sample()
     calibrator = make_calibrator(name).fit(logits, target)
     new = other_logits(101)
-    wanted = calibrator(new)
-    monkeypatch.setattr("dualfocal.calibrators._passes.TILE_CPU", 40)
+    expected = calibrator(new)
+    monkeypatch.setattr("dualfocal.calibrators._tiles.TILE_CPU", 40)
     monkeypatch.setattr("dualfocal.calibrators._base.CHUNK_CPU", 30)
-    torch.testing.assert_close(calibrator(new), wanted, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(calibrator(new), expected, rtol=1e-6, atol=1e-6)
     again = make_calibrator(name).fit(logits, target)
-    torch.testing.assert_close(again(new).softmax(1), wanted.softmax(1), rtol=0, atol=2e-6)
+    torch.testing.assert_close(again(new).softmax(1), expected.softmax(1), rtol=0, atol=2e-6)
     assert again.report.nll_after == pytest.approx(calibrator.report.nll_after, abs=1e-6)
     assert again.report.argmax_changed == calibrator.report.argmax_changed
     turned = new.T.contiguous().T
-    torch.testing.assert_close(calibrator(turned), wanted, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(calibrator(turned), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
@@ -139,7 +139,7 @@ def test_gradients_flow_to_the_logits(name, monkeypatch) -> None:
     calibrator = make_calibrator(name).fit(logits, target)
     z = other_logits(6, dtype=torch.float64).requires_grad_()
     with monkeypatch.context() as small:  # chunks are written in place, which gradients do not bear
-        small.setattr("dualfocal.calibrators._passes.TILE_CPU", 4)
+        small.setattr("dualfocal.calibrators._tiles.TILE_CPU", 4)
         small.setattr("dualfocal.calibrators._base.CHUNK_CPU", 10)
         assert torch.autograd.gradcheck(lambda z: calibrator(z).log_softmax(1), (z,))
     (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(calibrator(z), target[:6]), z)
@@ -165,21 +165,21 @@ def test_state_dict_loads_into_any_size(name) -> None:
     logits, target = sample()
     calibrator = make_calibrator(name).fit(logits, target)
     new = other_logits()
-    wanted, state = calibrator(new), calibrator.state_dict()
+    expected, state = calibrator(new), calibrator.state_dict()
     other = make_calibrator(name).fit(*sample(700, 6, seed=3))
     assert other.report is not None
     for to in (make_calibrator(name), other):
         to.load_state_dict(state)
-        assert torch.equal(to(new), wanted)
+        assert torch.equal(to(new), expected)
         assert to.num_classes == calibrator.num_classes
-        assert to.report is None  # that of another fit would mislead
+        assert to.report is None  # the old report belongs to another fit
     # What was loaded is a copy.
     other.fit(*sample(400, 4, seed=5, sharp=0.5))
-    assert torch.equal(calibrator(new), wanted)
+    assert torch.equal(calibrator(new), expected)
 
 
 class Model(nn.Module):
-    """As a user would deploy it."""
+    """A model with a calibrator as its last layer."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ def test_state_travels_inside_a_model(name) -> None:
     x = torch.randn(20, 5)
     with torch.no_grad():
         assert torch.equal(fresh(x), model(x))
-    assert len(list(model.parameters())) == 2  # what was learned here is not to be trained
+    assert len(list(model.parameters())) == 2  # the calibrator has no trainable parameters
     unfitted = Model(name)
     unfitted.load_state_dict(Model(name).state_dict())
     assert not unfitted.calibrator.is_fitted
@@ -219,12 +219,12 @@ def test_a_halved_model_keeps_its_calibrator(name) -> None:
     logits, target = sample()
     calibrator = make_calibrator(name).fit(logits, target)
     new = other_logits()
-    wanted = calibrator(new)
+    expected = calibrator(new)
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), calibrator)
     for cast in (model.half, model.bfloat16, model.float):
         cast()
         assert all(value.dtype == torch.float64 for value in calibrator.buffers())
-        assert torch.equal(calibrator(new), wanted)
+        assert torch.equal(calibrator(new), expected)
     refitted = calibrator.fit(logits, target)(new)
     assert torch.equal(refitted, make_calibrator(name).fit(logits, target)(new))
 
@@ -235,18 +235,18 @@ def test_copies_and_pickles(name) -> None:
     calibrator = make_calibrator(name).fit(logits, target)
     calibrator.class_names = ("a", "b", "c", "d")
     new = other_logits()
-    wanted = calibrator(new)
+    expected = calibrator(new)
     for twin in (copy.deepcopy(calibrator), pickle.loads(pickle.dumps(calibrator))):
-        assert torch.equal(twin(new), wanted)
+        assert torch.equal(twin(new), expected)
         assert twin.report == calibrator.report
         assert twin.class_names == calibrator.class_names
         assert repr(twin) == repr(calibrator)
         twin.fit(*sample(seed=9, sharp=0.3))
-        assert torch.equal(calibrator(new), wanted)
+        assert torch.equal(calibrator(new), expected)
 
 
 def test_repr_shows_the_options_and_makes_the_same_again() -> None:
-    made = [
+    calibrators = [
         TemperatureScaling("ece", num_bins=7),
         VectorScaling(prior=2.5),
         MatrixScaling(prior=0.1, force=True),
@@ -255,11 +255,11 @@ def test_repr_shows_the_options_and_makes_the_same_again() -> None:
         HistogramBinning(9, bins="width", smoothing=0.5),
         IsotonicCalibration(smoothing=0.0),
     ]
-    for calibrator in made:
+    for calibrator in calibrators:
         assert repr(eval(repr(calibrator))) == repr(calibrator)
-    assert repr(made[0]) == "TemperatureScaling(criterion='ece', num_bins=7)"
-    assert repr(made[5]) == "HistogramBinning(num_bins=9, bins='width', smoothing=0.5)"
-    assert "IsotonicCalibration(smoothing=0.0)" in repr(Chain(TemperatureScaling(), made[6]))
+    assert repr(calibrators[0]) == "TemperatureScaling(criterion='ece', num_bins=7)"
+    assert repr(calibrators[5]) == "HistogramBinning(num_bins=9, bins='width', smoothing=0.5)"
+    assert "IsotonicCalibration(smoothing=0.0)" in repr(Chain(TemperatureScaling(), calibrators[6]))
 
 
 # Reports.
@@ -292,7 +292,7 @@ def test_argmax_is_kept_or_its_change_reported_when_the_model_is_wrong(name) -> 
 def test_changed_predictions_are_counted(name, monkeypatch) -> None:
     logits, target = sample(700, 4)
     logits = logits + torch.tensor([1.5, 0.0, 0.0, -1.0])
-    monkeypatch.setattr("dualfocal.calibrators._passes.TILE_CPU", 100)
+    monkeypatch.setattr("dualfocal.calibrators._tiles.TILE_CPU", 100)
     calibrator = make_calibrator(name).fit(logits, target)
     changed = int((calibrator(logits).argmax(1) != logits.argmax(1)).sum())
     assert calibrator.report.argmax_changed == changed > 0
@@ -315,7 +315,7 @@ def test_report_is_of_the_data_of_the_fit(name, dtype) -> None:
     assert ("converged in" in text) == (report.iterations is not None)
 
 
-# What is refused.
+# Errors.
 
 
 @EACH
@@ -324,7 +324,7 @@ def test_a_failed_fit_leaves_the_earlier_one(name) -> None:
     calibrator = make_calibrator(name).fit(logits, target)
     calibrator.class_names = ("a", "b", "c", "d")
     new = other_logits()
-    wanted, report = calibrator(new), calibrator.report
+    expected, report = calibrator(new), calibrator.report
     holed, upward = logits.clone(), logits.clone()
     holed[17, 2], upward[18, 1] = math.nan, math.inf
     outside = target.clone()
@@ -340,7 +340,7 @@ def test_a_failed_fit_leaves_the_earlier_one(name) -> None:
     for z, y, error, message in bad:
         with pytest.raises(error, match=message):
             calibrator.fit(z, y)
-        assert torch.equal(calibrator(new), wanted)
+        assert torch.equal(calibrator(new), expected)
         assert calibrator.report == report
         assert calibrator.class_names == ("a", "b", "c", "d")
         unfitted = make_calibrator(name)
@@ -354,10 +354,10 @@ def test_a_chain_whose_later_step_refuses_is_as_before() -> None:
     first, second = TemperatureScaling(), MatrixScaling()
     chain = Chain(first, second).fit(logits, target)
     new = other_logits()
-    wanted, report, first_report = chain(new), chain.report, first.report
+    expected, report, first_report = chain(new), chain.report, first.report
     with pytest.raises(ValueError, match="has 20 parameters"):
         chain.fit(0.1 * logits[:15], target[:15])  # the first step fits, the second has too few samples
-    assert torch.equal(chain(new), wanted)
+    assert torch.equal(chain(new), expected)
     assert chain.report == report
     assert first.report == first_report
     assert torch.equal(first(new), chain[0](new))
@@ -368,7 +368,7 @@ def test_a_chain_whose_later_step_refuses_is_as_before() -> None:
 
 
 def test_a_failed_chain_keeps_the_steps_it_was_made_of() -> None:
-    # The user may hold the innermost step, too.
+    # The user may also have a reference to the innermost step.
     inner = TemperatureScaling()
     chain = Chain(Chain(inner), MatrixScaling())
     logits, target = sample(15)
@@ -405,12 +405,12 @@ def test_nan_stays_in_its_row(name, n) -> None:
     logits, target = sample()
     calibrator = forced(name).fit(logits[:n], target[:n])
     new = other_logits(10)
-    wanted = calibrator(new)
+    expected = calibrator(new)
     new[3, 1] = math.nan
     result = calibrator(new)
     assert result[3].isnan().any()
     rest = torch.arange(10) != 3
-    assert torch.equal(result[rest], wanted[rest])
+    assert torch.equal(result[rest], expected[rest])
 
 
 @EACH
@@ -432,8 +432,8 @@ def test_bad_options() -> None:
         (lambda: IsotonicCalibration(smoothing=math.nan), "smoothing"),
         (lambda: Chain(), "at least one"),
         (lambda: Chain(*[TemperatureScaling()] * 2), "only once"),
-        (lambda: make_calibrator("temprature"), "no calibrator 'temprature'; there are: temperature, "),
-        (lambda: make_calibrator("temperature+"), "no calibrator ''"),
+        (lambda: make_calibrator("temprature"), "unknown calibrator 'temprature'; choose from temperature, "),
+        (lambda: make_calibrator("temperature+"), "unknown calibrator ''"),
     ):
         with pytest.raises(ValueError, match=message):
             make()

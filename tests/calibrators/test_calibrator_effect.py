@@ -1,4 +1,4 @@
-"""On fresh data: what needs calibrating is calibrated, what does not is left alone."""
+"""On new data: miscalibrated predictions improve, calibrated ones hardly change."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ def binary(q_of_p: Callable[[Tensor], Tensor], n: int, generator: torch.Generato
 
 
 def staircase(p: Tensor) -> Tensor:
-    """Monotone, and like nothing that a formula with two parameters makes."""
+    """A monotone function that no formula with two parameters fits."""
     return 0.05 + 0.25 * (p > 0.1) + 0.1 * (p > 0.5) + 0.55 * (p > 0.85)
 
 
@@ -70,7 +70,9 @@ NEEDED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kind", "allowed", "simpler"), NEEDED, ids=[f"{of[0]}-{of[1]}" for of in NEEDED])
+@pytest.mark.parametrize(
+    ("name", "kind", "allowed", "simpler"), NEEDED, ids=[f"{case[0]}-{case[1]}" for case in NEEDED]
+)
 def test_what_needs_it_is_calibrated(name, kind, allowed, simpler) -> None:
     shown, _, target = world(kind, 0)
     fresh, truth, fresh_target = world(kind, 1)
@@ -79,11 +81,11 @@ def test_what_needs_it_is_calibrated(name, kind, allowed, simpler) -> None:
     def excess(method: str) -> float:
         return M.nll(make_calibrator(method).fit(shown, target)(fresh), fresh_target) - best
 
-    as_is, found = M.nll(fresh, fresh_target) - best, excess(name)
-    assert -1e-3 < found < allowed
-    assert found < as_is / 5
+    uncalibrated, calibrated = M.nll(fresh, fresh_target) - best, excess(name)
+    assert -1e-3 < calibrated < allowed
+    assert calibrated < uncalibrated / 5
     if simpler is not None:
-        assert excess(simpler) > 2 * found
+        assert excess(simpler) > 2 * calibrated
 
 
 # NLL that a method may cost on fresh data that were calibrated already (measured, times two or so).
@@ -118,9 +120,9 @@ def test_parameters_that_are_not_needed_do_no_harm(name) -> None:
     logits = torch.randn(21_000, 30, generator=generator, dtype=torch.float64)
     target = draw((1.5 * logits).softmax(1), generator)
     logits = 3 * logits
-    held, rest = slice(0, 1000), slice(1000, None)
+    fit, rest = slice(0, 1000), slice(1000, None)
     scores = {
-        method: M.nll(make_calibrator(method).fit(logits[held], target[held])(logits[rest]), target[rest])
+        method: M.nll(make_calibrator(method).fit(logits[fit], target[fit])(logits[rest]), target[rest])
         for method in (name, "temperature")
     }
     assert scores[name] < scores["temperature"] + 2e-3

@@ -1,4 +1,4 @@
-"""Each method beside its definition: scipy or a plain loop solves the same problem."""
+"""Each method, compared with scipy or a plain loop that solves the same problem."""
 
 import calibrator_oracles as O
 import numpy as np
@@ -29,7 +29,7 @@ LINEAR = {"vector": VectorScaling, "matrix": MatrixScaling, "dirichlet": Dirichl
 @pytest.mark.parametrize("name", LINEAR)
 def test_linear_maps(name, prior) -> None:
     logits, target = sample(250, 4, sharp=3.0, dtype=torch.float64)
-    logits = logits + torch.tensor([5.0, 0.0, -2.0, 1.0])  # what is centred shows only where there is something to
+    logits = logits + torch.tensor([5.0, 0.0, -2.0, 1.0])  # so that centring matters
     calibrator = LINEAR[name](prior=prior).fit(logits, target)
     temperature = TemperatureScaling().fit(logits, target).temperature.item()
     x = logits.log_softmax(1) if name == "dirichlet" else logits
@@ -45,13 +45,13 @@ def test_linear_maps(name, prior) -> None:
 @pytest.mark.parametrize("keep", [True, False])
 def test_linear_map_in_tiles_kept_or_not(keep, monkeypatch) -> None:
     logits, target = sample(250, 4, sharp=3.0, dtype=torch.float64)
-    wanted = {name: make(force=True) if name != "vector" else make() for name, make in LINEAR.items()}
-    wanted = {name: calibrator.fit(logits, target)(logits) for name, calibrator in wanted.items()}
-    monkeypatch.setattr("dualfocal.calibrators._passes.TILE_CPU", 30)
+    expected = {name: make(force=True) if name != "vector" else make() for name, make in LINEAR.items()}
+    expected = {name: calibrator.fit(logits, target)(logits) for name, calibrator in expected.items()}
+    monkeypatch.setattr("dualfocal.calibrators._tiles.TILE_CPU", 30)
     if not keep:
-        monkeypatch.setattr("dualfocal.calibrators._logistic.KEPT", 0)
+        monkeypatch.setattr("dualfocal.calibrators._logistic.MAX_CACHED", 0)
     for name, make in LINEAR.items():
-        torch.testing.assert_close(make().fit(logits, target)(logits), wanted[name], rtol=0, atol=1e-5)
+        torch.testing.assert_close(make().fit(logits, target)(logits), expected[name], rtol=0, atol=1e-5)
 
 
 def test_the_data_choose_the_prior_of_most_evidence() -> None:
@@ -66,9 +66,9 @@ def test_the_data_choose_the_prior_of_most_evidence() -> None:
     p = (x * solved.x[:, :1] + solved.x[:, 1:]).softmax(0)
     spread = p * (1 - p)
     for g, curvature in enumerate(((spread * x * x).sum(1), spread.sum(1))):
-        away = solved.x[:, g] - start[:, g]
-        known = (curvature / (curvature + problem.precision[g])).sum()
-        assert problem.precision[g].item() == pytest.approx(float(known / away.square().sum()), rel=0.05)
+        deviation = solved.x[:, g] - start[:, g]
+        determined = (curvature / (curvature + problem.precision[g])).sum()
+        assert problem.precision[g].item() == pytest.approx(float(determined / deviation.square().sum()), rel=0.05)
 
 
 @pytest.mark.parametrize("num_classes", [2, 4])
@@ -85,11 +85,11 @@ def test_platt_and_beta(sharp, num_classes) -> None:
             (platt, [log_p[:, k] - log_rest[:, k]], [(None, None)] * 2),
             (beta, [log_p[:, k], -log_rest[:, k]], [(0, None), (0, None), (None, None)]),
         ):
-            wanted = O.one_vs_rest(features, hit, bounds)
-            np.testing.assert_allclose(calibrator.coefficients[k].numpy(), wanted, atol=3e-5)
-            q[calibrator][:, k] = special.expit(np.stack([*features, np.ones(len(p))], 1) @ wanted)
-    for calibrator, of in q.items():
-        np.testing.assert_allclose(calibrator(logits).exp().numpy(), O.normalised(of), atol=1e-5)
+            expected = O.one_vs_rest(features, hit, bounds)
+            np.testing.assert_allclose(calibrator.coefficients[k].numpy(), expected, atol=3e-5)
+            q[calibrator][:, k] = special.expit(np.stack([*features, np.ones(len(p))], 1) @ expected)
+    for calibrator, unnormalised in q.items():
+        np.testing.assert_allclose(calibrator(logits).exp().numpy(), O.normalised(unnormalised), atol=1e-5)
         assert calibrator.report.converged
 
 
@@ -102,8 +102,8 @@ def test_beta_stays_within_its_bounds() -> None:
     assert (calibrator.coefficients[:, :2] >= 0).all()
     assert (calibrator.coefficients[:, :2] == 0).any()  # without bounds it would be negative
     log_p, log_rest = p.log().numpy(), (1 - p).log().numpy()
-    wanted = O.one_vs_rest([log_p, -log_rest], target.numpy() == 1, [(0, None), (0, None), (None, None)])
-    np.testing.assert_allclose(calibrator.coefficients[1].numpy(), wanted, atol=1e-4)
+    expected = O.one_vs_rest([log_p, -log_rest], target.numpy() == 1, [(0, None), (0, None), (None, None)])
+    np.testing.assert_allclose(calibrator.coefficients[1].numpy(), expected, atol=1e-4)
 
 
 def test_one_vs_rest_from_a_first_guess(monkeypatch) -> None:
@@ -112,7 +112,7 @@ def test_one_vs_rest_from_a_first_guess(monkeypatch) -> None:
         plain = make().fit(logits, target).coefficients
         with monkeypatch.context() as few:
             few.setattr("dualfocal.calibrators.one_vs_rest.SUBSAMPLE", 600)
-            few.setattr("dualfocal.calibrators._passes.TILE_CPU", 100)
+            few.setattr("dualfocal.calibrators._tiles.TILE_CPU", 100)
             torch.testing.assert_close(make().fit(logits, target).coefficients, plain, rtol=0, atol=1e-5)
 
 
@@ -146,10 +146,10 @@ def test_isotonic(smoothing, kind) -> None:
         assert (np.diff(values) >= 0).all()
         q[:, k] = np.interp(at[:, k].numpy(), knots, values)
         if smoothing == 0:
-            theirs = IsotonicRegression(out_of_bounds="clip").fit(p[:, k], (target == k).numpy())
-            np.testing.assert_allclose(q[:, k], theirs.predict(at[:, k].numpy()), atol=1e-9)
-    wanted = O.normalised(np.clip(q, 1e-12, 1))
-    np.testing.assert_allclose(calibrator(log_probs(at)).exp().numpy(), wanted, atol=1e-9)
+            sklearn_map = IsotonicRegression(out_of_bounds="clip").fit(p[:, k], (target == k).numpy())
+            np.testing.assert_allclose(q[:, k], sklearn_map.predict(at[:, k].numpy()), atol=1e-9)
+    expected = O.normalised(np.clip(q, 1e-12, 1))
+    np.testing.assert_allclose(calibrator(log_probs(at)).exp().numpy(), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["plain", "ties"])
@@ -167,8 +167,8 @@ def test_histogram(num_bins, bins, smoothing, kind) -> None:
             edges = O.equal_mass_edges(p[:, k], num_bins)
         values = O.histogram(p[:, k], (target == k).numpy(), edges, smoothing)
         q[:, k] = sum(v * inside for v, inside in zip(values, O.members(at[:, k].numpy(), edges), strict=True))
-    wanted = O.normalised(np.clip(q, 1e-12, 1))
-    np.testing.assert_allclose(calibrator(log_probs(at)).exp().numpy(), wanted, atol=1e-9)
+    expected = O.normalised(np.clip(q, 1e-12, 1))
+    np.testing.assert_allclose(calibrator(log_probs(at)).exp().numpy(), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize(("kind", "n"), [("plain", 160), ("ties", 160), ("plain", 12), ("plain", 1)])
@@ -184,10 +184,10 @@ def test_bbq(kind, n) -> None:
 @pytest.mark.parametrize("make", [HistogramBinning, BayesianBinning, IsotonicCalibration])
 def test_classes_a_few_at_a_time(make, monkeypatch) -> None:
     logits, target = sample(200, 7)
-    wanted = make().fit(logits, target)(logits)
+    expected = make().fit(logits, target)(logits)
     monkeypatch.setattr("dualfocal.calibrators.binning.COLUMNS", 500)
-    monkeypatch.setattr("dualfocal.calibrators._passes.TILE_CPU", 50)
-    torch.testing.assert_close(make().fit(logits, target)(logits), wanted, rtol=0, atol=1e-6)
+    monkeypatch.setattr("dualfocal.calibrators._tiles.TILE_CPU", 50)
+    torch.testing.assert_close(make().fit(logits, target)(logits), expected, rtol=0, atol=1e-6)
 
 
 def test_log_probs() -> None:
@@ -195,9 +195,9 @@ def test_log_probs() -> None:
     probs = torch.rand(50, 3, generator=generator, dtype=torch.float64)
     probs /= probs.sum(1, keepdim=True)
     torch.testing.assert_close(log_probs(probs).softmax(1), probs)
-    one = probs[:, 1]
-    torch.testing.assert_close(log_probs(one).sigmoid(), one)
-    torch.testing.assert_close(log_probs(one.numpy()).sigmoid(), one)
+    positive = probs[:, 1]
+    torch.testing.assert_close(log_probs(positive).sigmoid(), positive)
+    torch.testing.assert_close(log_probs(positive.numpy()).sigmoid(), positive)
     assert log_probs(torch.tensor([0.0, 1.0])).tolist() == pytest.approx([-87.3365, 87.3365], abs=1e-3)
     assert log_probs(torch.tensor([[1.0, 0.0]], dtype=torch.float16)).dtype == torch.float32
     # Fitting on them is fitting on the model that they come from.

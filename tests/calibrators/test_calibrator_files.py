@@ -1,4 +1,4 @@
-"""Calibrators on disk come back as they were, or an error names the file."""
+"""Saved calibrators load unchanged, or an error names the file."""
 
 import json
 import os
@@ -122,7 +122,7 @@ def not_finite() -> dict[str, torch.Tensor]:
 
 
 BROKEN = {
-    "schema": ({"about": {"schema": 2}}, "has schema 2, this version of dualfocal reads schema 1"),
+    "schema": ({"about": {"schema": 2}}, "schema 2, .* reads schema 1"),
     "predictions": ({"metadata": {"made_by": "x"}, "state": {"logits": LOGITS, "target": TARGET}}, "not a calibrator"),
     "nan": ({"state": not_finite()}, "must be finite"),
     "missing tensor": ({"state": {"bias": torch.zeros(4)}}, "damaged"),

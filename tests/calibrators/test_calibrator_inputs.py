@@ -55,43 +55,44 @@ def test_zeros_that_rounding_made_do_not_dominate_the_fit() -> None:
     new_exact, new, new_target = rounded(seed=1)
     assert (probs.gather(1, target[:, None]) == 0).sum() > 5
     best = TemperatureScaling().fit(exact, target, input="probs")
-    found = TemperatureScaling().fit(probs, target, input="probs")
+    calibrator = TemperatureScaling().fit(probs, target, input="probs")
     assert best.temperature == pytest.approx(1.5, rel=0.05)
-    assert found.temperature == pytest.approx(float(best.temperature), rel=0.1)
+    assert calibrator.temperature == pytest.approx(float(best.temperature), rel=0.1)
     worst = TemperatureScaling().fit(log_probs(probs), target)
-    losses = [nll(of(p, input="probs"), new_target) for of, p in ((best, new_exact), (found, new), (worst, new))]
+    losses = [nll(of(p, input="probs"), new_target) for of, p in ((best, new_exact), (calibrator, new), (worst, new))]
     assert losses[1] < losses[0] + 0.03
     assert losses[2] > losses[0] + 0.1  # there was something to mend
 
 
 def test_a_zero_is_half_of_the_smallest_other_number() -> None:
     _, probs, target = rounded()
-    found = TemperatureScaling().fit(probs, target, input="probs")
-    assert found.fitted_on.zeros == (pytest.approx(0.0005),)
+    calibrator = TemperatureScaling().fit(probs, target, input="probs")
+    assert calibrator.fitted_on.zeros == (pytest.approx(0.0005),)
     given = torch.tensor([[0.9, 0.1, *[0.0] * 8]], dtype=torch.float64)
     torch.testing.assert_close(
-        found(given, input="probs") * found.temperature, given.clamp(min=0.0005).log(), rtol=1e-12, atol=0
+        calibrator(given, input="probs") * calibrator.temperature, given.clamp(min=0.0005).log(), rtol=1e-12, atol=0
     )
     # of a model that writes more digits, a 0 must not become more than what is not 0
     given = torch.tensor([[1 - 1e-9, 1e-9, *[0.0] * 8]], dtype=torch.float64)
-    assert torch.equal(found(given, input="probs").argsort(1, descending=True)[0, :2], torch.tensor([0, 1]))
+    assert torch.equal(calibrator(given, input="probs").argsort(1, descending=True)[0, :2], torch.tensor([0, 1]))
 
 
 def test_zeros_of_certain_predictions_and_of_many_classes_stay_small() -> None:
     certain = torch.eye(40, dtype=torch.float64)
     target = torch.arange(40).roll(1).where(torch.arange(40) < 4, torch.arange(40))
-    found = TemperatureScaling().fit(certain, target, input="probs")
-    assert found.fitted_on.zeros == (1 / 1600,)
-    assert found(certain, input="probs").softmax(1).diagonal().mean() == pytest.approx(0.9, abs=1e-6)
+    calibrator = TemperatureScaling().fit(certain, target, input="probs")
+    assert calibrator.fitted_on.zeros == (1 / 1600,)
+    assert calibrator(certain, input="probs").softmax(1).diagonal().mean() == pytest.approx(0.9, abs=1e-6)
 
 
-def test_true_classes_of_probability_0_are_said() -> None:
+def test_true_classes_of_probability_0_are_noted() -> None:
     _, probs, target = rounded()
     report = TemperatureScaling().fit(probs, target, input="probs").report
     count = int((probs.gather(1, target[:, None]) == 0).sum())
-    note = f"{count} of 2,000 true classes have probability 0: a 0 counts as 0.0005 in the fit"
-    assert texts(report.notes) == [note]
-    assert report.nll_before == math.inf  # as evaluate has it
+    [note] = report.notes
+    assert (note.kind, note.count, note.total) == ("impossible_labels", count, 2000)
+    assert str(note).endswith("replaces 0 by 0.0005")
+    assert report.nll_before == math.inf  # like evaluate
     assert math.isfinite(report.nll_after)
     exact = TemperatureScaling().fit(rounded()[0], target, input="probs").report
     assert exact.notes == ()
@@ -100,33 +101,36 @@ def test_true_classes_of_probability_0_are_said() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_without_zeros_nothing_is_new(name, dtype) -> None:
+def test_without_zeros_probabilities_equal_their_logarithms(name, dtype) -> None:
     logits, target = sample()
     probs = logits.double().softmax(1).to(dtype)
-    plain, told = forced(name).fit(log_probs(probs), target), forced(name).fit(probs, target, input="probs")
-    assert torch.equal(told(probs, input="probs"), plain(log_probs(probs)))
-    assert told.report == plain.report
+    plain, from_probs = forced(name).fit(log_probs(probs), target), forced(name).fit(probs, target, input="probs")
+    assert torch.equal(from_probs(probs, input="probs"), plain(log_probs(probs)))
+    assert from_probs.report == plain.report
 
 
 @pytest.mark.parametrize("name", ["temperature", "vector"])
-def test_one_score_a_sample(name) -> None:
+def test_one_score_per_sample(name) -> None:
     generator = torch.Generator().manual_seed(0)
     odds = 6 * torch.randn(500, generator=generator, dtype=torch.float64)
     target = torch.bernoulli((odds / 2).sigmoid(), generator=generator).long()
     p = odds.sigmoid()
-    plain, told = make_calibrator(name).fit(log_probs(p), target), make_calibrator(name).fit(p, target, input="probs")
-    assert torch.equal(told(p, input="probs"), plain(log_probs(p)))
-    assert torch.equal(told(odds), plain(odds))  # log-odds are one thing, whatever they come from
+    plain, from_probs = (
+        make_calibrator(name).fit(log_probs(p), target),
+        make_calibrator(name).fit(p, target, input="probs"),
+    )
+    assert torch.equal(from_probs(p, input="probs"), plain(log_probs(p)))
+    assert torch.equal(from_probs(odds), plain(odds))  # log-odds have no offset
     coarse = p.round(decimals=2)  # 0 and 1: both sides have zeros
-    found = make_calibrator(name).fit(coarse, target, input="probs")
-    assert found.fitted_on.zeros == (pytest.approx(0.005), pytest.approx(0.005))
-    assert found(coarse, input="probs").abs().max() < 6
+    calibrator = make_calibrator(name).fit(coarse, target, input="probs")
+    assert calibrator.fitted_on.zeros == (pytest.approx(0.005), pytest.approx(0.005))
+    assert calibrator(coarse, input="probs").abs().max() < 6
     near = TemperatureScaling().fit(coarse, target, input="probs").temperature
     assert near == pytest.approx(float(TemperatureScaling().fit(p, target, input="probs").temperature), rel=0.2)
 
 
 def test_each_side_of_one_score_has_zeros_of_its_own() -> None:
-    # 1 - p of float32 is 0 where p is not yet 1 by far less than the smallest p is above 0.
+    # In float32, 1 - p is rounded to 0 much earlier than p is.
     p = torch.tensor([1e-20, 0.3, 0.5, 0.7, 1 - 2**-20, 1.0], dtype=torch.float32)
     zeros = TemperatureScaling().fit(p, torch.tensor([0, 1, 0, 1, 1, 0]), input="probs").fitted_on.zeros
     assert zeros == (pytest.approx(2**-21, rel=1e-6), pytest.approx(5e-21, rel=1e-6))
@@ -136,15 +140,19 @@ def test_ignored_samples_say_nothing_of_zeros() -> None:
     _, probs, target = rounded(200)
     padded = torch.cat([probs, torch.full((5, 10), 1e-9).double(), torch.full((5, 10), math.nan).double()])
     labels = torch.cat([target, target.new_full((10,), 255)])
-    found = TemperatureScaling().fit(padded, labels, input="probs", ignore_index=255)
+    calibrator = TemperatureScaling().fit(padded, labels, input="probs", ignore_index=255)
     plain = TemperatureScaling().fit(probs, target, input="probs")
-    assert (found.temperature, found.fitted_on, found.report) == (plain.temperature, plain.fitted_on, plain.report)
+    assert (calibrator.temperature, calibrator.fitted_on, calibrator.report) == (
+        plain.temperature,
+        plain.fitted_on,
+        plain.report,
+    )
 
 
 def test_dense_probabilities_are_rows() -> None:
     _, probs, target = rounded(120)
     dense, labels = probs.view(2, 6, 10, 10).permute(0, 3, 1, 2), target.view(2, 6, 10)
-    one, two = (VectorScaling().fit(*of, input="probs") for of in ((dense, labels), (probs, target)))
+    one, two = (VectorScaling().fit(*data, input="probs") for data in ((dense, labels), (probs, target)))
     assert one.fitted_on == two.fitted_on
     got = one(dense, input="probs").permute(0, 2, 3, 1).reshape(-1, 10)
     torch.testing.assert_close(got, two(probs, input="probs"), rtol=0, atol=0)
@@ -158,46 +166,47 @@ def test_dense_probabilities_are_rows() -> None:
         (torch.tensor([0.5, 2.0]), "lie in"),
     ],
 )
-def test_what_are_no_probabilities_is_refused(bad, message) -> None:
+def test_values_that_are_not_probabilities_are_an_error(bad, message) -> None:
     with pytest.raises(ValueError, match=message):
         TemperatureScaling().fit(bad, torch.zeros(len(bad), dtype=torch.int64), input="probs")
     with pytest.raises(ValueError, match="input"):
         TemperatureScaling().fit(bad, torch.zeros(len(bad), dtype=torch.int64), input="probabilities")
 
 
-def test_cross_fit_ranks_rounded_probabilities_as_exact_ones() -> None:
+def test_cross_validation_ranks_rounded_probabilities_as_exact_ones() -> None:
     exact, probs, target = rounded(1000)
     methods = ["temperature", "isotonic"]
-    one, two = (compare_calibrators(of, target, methods, input="probs", repeats=1) for of in (exact, probs))
+    one, two = (compare_calibrators(p, target, methods, input="probs", repeats=1) for p in (exact, probs))
     assert one.recommended == two.recommended == "temperature"
-    assert two["as it is"].scores["nll"] == math.inf
+    assert two["uncalibrated"].scores["nll"] == math.inf
     assert two["temperature"].scores["nll"] < one["temperature"].scores["nll"] + 0.03
     [note] = texts(two["temperature"].notes)
     assert note.startswith("up to ")
-    assert "true classes have probability 0 in a fold: a 0 counts as 0.0005" in note
+    assert "true classes have probability 0 in a fold" in note
+    assert "0.0005" in note
 
 
 def test_zeros_kind_and_digest_come_back_from_disk(tmp_path) -> None:
     _, probs, target = rounded()
-    found = VectorScaling().fit(probs, target, input="probs")
-    save_calibrator(found, path := tmp_path / "c.safetensors")
+    calibrator = VectorScaling().fit(probs, target, input="probs")
+    save_calibrator(calibrator, path := tmp_path / "c.safetensors")
     back = load_calibrator(path)
-    assert back.fitted_on == found.fitted_on
-    assert back.report == found.report
-    assert torch.equal(back(probs, input="probs"), found(probs, input="probs"))
+    assert back.fitted_on == calibrator.fitted_on
+    assert back.report == calibrator.report
+    assert torch.equal(back(probs, input="probs"), calibrator(probs, input="probs"))
 
 
-def test_older_files_are_as_they_were(tmp_path) -> None:
+def test_older_files_can_be_loaded(tmp_path) -> None:
     _, probs, target = rounded()
-    found = VectorScaling().fit(probs, target, input="probs")
-    save_calibrator(found, path := tmp_path / "c.safetensors")
+    calibrator = VectorScaling().fit(probs, target, input="probs")
+    save_calibrator(calibrator, path := tmp_path / "c.safetensors")
     file_without(path, "fitted_on")
     back = load_calibrator(path)
     assert back.fitted_on is None
     assert torch.equal(back(probs, input="probs"), back(log_probs(probs)))
 
 
-# The kind of what is given
+# Kind of input
 
 
 @pytest.mark.parametrize("name", SEES_OFFSET)
@@ -205,10 +214,12 @@ def test_maps_that_see_an_offset_refuse_the_other_kind(name) -> None:
     logits, target = sample()
     probs = logits.softmax(1)
     calibrator = forced(name).fit(logits, target)
-    with pytest.raises(ValueError, match=r"was fitted on logits, and these are probabilities: .* or fit one on prob"):
+    with pytest.raises(
+        ValueError, match=r"was fitted on logits, but got probabilities: .* or fit a calibrator on probabilities"
+    ):
         calibrator(probs, input="probs")
     calibrator.fit(probs, target, input="probs")
-    with pytest.raises(ValueError, match="was fitted on probabilities, and these are logits"):
+    with pytest.raises(ValueError, match="was fitted on probabilities, but got logits"):
         calibrator(logits)
     calibrator(probs, input="probs")
 
@@ -217,13 +228,13 @@ def test_maps_that_see_an_offset_refuse_the_other_kind(name) -> None:
 def test_the_others_take_both_and_give_the_same(name) -> None:
     logits, target = sample(dtype=torch.float64)
     calibrator = forced(name).fit(logits, target)
-    wanted = calibrator(logits + 3.0).softmax(1)
-    torch.testing.assert_close(calibrator(logits.softmax(1), input="probs").softmax(1), wanted, rtol=0, atol=1e-9)
+    expected = calibrator(logits + 3.0).softmax(1)
+    torch.testing.assert_close(calibrator(logits.softmax(1), input="probs").softmax(1), expected, rtol=0, atol=1e-9)
 
 
 def test_two_columns_are_not_one_score() -> None:
     logits, target = sample(num_classes=2)
-    with pytest.raises(ValueError, match="fitted on logits, and these are one score a sample"):
+    with pytest.raises(ValueError, match="fitted on logits, but got one score per sample"):
         VectorScaling().fit(logits, target)(logits[:, 1] - logits[:, 0])
 
 
@@ -237,16 +248,16 @@ def test_a_state_dict_knows_no_kind() -> None:
 def test_a_chain_that_fails_keeps_what_its_steps_were_fitted_on() -> None:
     logits, target = sample()
     chain = Chain(TemperatureScaling(), MatrixScaling()).fit(logits, target)
-    before = [(of.fitted_on, of.report) for of in (chain, *chain)]
+    before = [(step.fitted_on, step.report) for step in (chain, *chain)]
     with pytest.raises(ValueError, match="needs at least as many samples"):
         chain.fit(logits[:10], target[:10])
-    assert [(of.fitted_on, of.report) for of in (chain, *chain)] == before
+    assert [(step.fitted_on, step.report) for step in (chain, *chain)] == before
 
 
 # The same data again
 
 
-def test_digests_tell_data_apart() -> None:
+def test_digests_distinguish_data() -> None:
     logits, target = sample(5000, 3)
     same = VectorScaling().fit(logits.numpy(), target.numpy()).fitted_on.digest
     assert same == TemperatureScaling().fit(logits, target.roll(1)).fitted_on.digest == digest(logits)

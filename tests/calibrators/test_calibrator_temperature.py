@@ -1,4 +1,4 @@
-"""Temperature scaling finds the minimum, whatever the data; and mixtures of it."""
+"""Temperature scaling finds the minimum on all kinds of data; ensemble temperature scaling."""
 
 import math
 
@@ -11,13 +11,11 @@ from calibrator_cases import draw, sample
 from dualfocal import metrics as M
 from dualfocal.calibrators import EnsembleTemperatureScaling, TemperatureScaling
 
-ALL_CORRECT = "all samples are predicted correctly"
-NOTHING = "no temperature helps"
 KINDS = ("plain", "sharp", "flat", "nearly separable", "wrong", "mostly wrong", "random labels", "ties", "separable")
 
 
 def problem(seed: int) -> tuple[torch.Tensor, torch.Tensor, str]:
-    """Small ones, of every kind and scale."""
+    """A small data set; the seed decides kind and scale."""
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
     n, num_classes = int(rng.integers(2, 80)), int(rng.integers(2, 9))
@@ -50,7 +48,7 @@ def problem(seed: int) -> tuple[torch.Tensor, torch.Tensor, str]:
 
 @pytest.mark.parametrize("tenth", range(10))
 def test_no_search_finds_a_lower_nll(tenth) -> None:
-    seen = set()
+    outcomes = set()
     for seed in range(100 * tenth, 100 * (tenth + 1)):
         logits, target, kind = problem(seed)
         calibrator = TemperatureScaling().fit(logits, target)
@@ -59,17 +57,17 @@ def test_no_search_finds_a_lower_nll(tenth) -> None:
         case = f"seed {seed}, {kind}, T = {t}"
         assert 0 < t < math.inf, case
         assert report.converged, case
-        note = str(report.notes[0]) if report.notes else ""
-        if note.startswith(NOTHING):
-            # The best is uniform, at an infinite T; ours is so to 0.1 %, as promised.
-            seen.add(NOTHING)
+        kind_of_note = report.notes[0].kind if report.notes else ""
+        if kind_of_note == "no_help":
+            # The optimum is uniform, at infinite T; ours is uniform within 0.1 %.
+            outcomes.add("no help")
             uniform = math.log(z.shape[1])
             far = O.best_temperature(O.nll, z, y, -14, 14 + math.log(np.abs(z).max()))
             assert O.nll(z, y, far) > uniform - 1e-6, case
             assert O.nll(z, y, t) < uniform + 3e-3, case
             continue
-        objective = O.doubtful_nll if note.startswith(ALL_CORRECT) else O.nll
-        seen.add("all correct" if objective is O.doubtful_nll else "minimum")
+        objective = O.doubtful_nll if kind_of_note == "all_correct" else O.nll
+        outcomes.add("all correct" if objective is O.doubtful_nll else "minimum")
         size = math.log(np.abs(z).max())
         for low, high in ((size - 14, size + 14), (math.log(t) - 1, math.log(t) + 1)):
             other = O.best_temperature(objective, z, y, low, high)
@@ -81,9 +79,9 @@ def test_no_search_finds_a_lower_nll(tenth) -> None:
             assert t == pytest.approx(other, rel=1e-4), case
             # The slope in log T that is reported is small beside that curvature.
             assert report.gradient**2 <= 2e-10 * curvature / step**2, case
-            seen.add("determined")
+            outcomes.add("determined")
         assert report.nll_after == pytest.approx(O.nll(z, y, t), rel=1e-5, abs=1e-6), case
-    assert seen == {NOTHING, "all correct", "minimum", "determined"}
+    assert outcomes == {"no help", "all correct", "minimum", "determined"}
 
 
 def test_scale_and_shift_change_nothing_but_the_unit() -> None:
@@ -108,18 +106,18 @@ def test_first_guess_from_a_few_rows_does_not_show(monkeypatch) -> None:
         labels[::12] = few(logits[::12], target[::12])
         with monkeypatch.context() as all_again:
             all_again.setattr("dualfocal.calibrators.temperature.SUBSAMPLE", 1 << 30)
-            wanted = TemperatureScaling().fit(logits, labels)
-        found = TemperatureScaling().fit(logits, labels)
-        assert found.temperature.item() == pytest.approx(wanted.temperature.item(), rel=2e-6)
-        assert found.report.notes == wanted.report.notes == ()
+            expected = TemperatureScaling().fit(logits, labels)
+        fitted = TemperatureScaling().fit(logits, labels)
+        assert fitted.temperature.item() == pytest.approx(expected.temperature.item(), rel=2e-6)
+        assert fitted.report.notes == expected.report.notes == ()
 
 
-def test_notes_are_of_the_data_they_speak_of() -> None:
+def test_notes_describe_the_data() -> None:
     logits, _ = sample(50)
     [note] = TemperatureScaling().fit(logits, logits.argmax(1)).report.notes
-    assert (note.kind, note.finding) == ("all_correct", ALL_CORRECT)
+    assert (note.kind, note.finding) == ("all_correct", "all samples are predicted correctly")
     [note] = TemperatureScaling().fit(logits, logits.argmin(1)).report.notes
-    assert (note.kind, note.finding) == ("no_help", NOTHING)
+    assert note.kind == "no_help"
     assert TemperatureScaling().fit(*sample(400)).report.notes == ()
     [note] = TemperatureScaling().fit(torch.zeros(50, 3), torch.arange(50) % 3).report.notes
     assert note.kind == "equal_logits"
@@ -139,10 +137,10 @@ def test_grid_is_the_slow_loop(num_classes, scale) -> None:
         logits = torch.randn(25, num_classes, generator=generator, dtype=torch.float64)
         target = draw((2 * logits).softmax(1), generator)
         logits = logits * scale
-        found = TemperatureScaling("ece").fit(logits, target)
-        assert found.temperature.item() == O.grid_temperature(logits.tolist(), target.tolist())
-        at_the_end = found.temperature.item() in (0.1, 10.0)
-        assert bool(found.report.notes) == at_the_end
+        fitted = TemperatureScaling("ece").fit(logits, target)
+        assert fitted.temperature.item() == O.grid_temperature(logits.tolist(), target.tolist())
+        at_the_end = fitted.temperature.item() in (0.1, 10.0)
+        assert bool(fitted.report.notes) == at_the_end
 
 
 @pytest.mark.parametrize("num_bins", [1, 7, 15])
@@ -154,8 +152,8 @@ def test_grid_of_plateaus_takes_the_first(num_classes, num_bins) -> None:
         logits = torch.zeros(40, num_classes, dtype=torch.float64)
         predicted = torch.where(torch.rand(40, generator=generator) < 0.7, target, (target + 1) % num_classes)
         logits[torch.arange(40), predicted] = top
-        found = TemperatureScaling("ece", num_bins=num_bins).fit(logits, target).temperature.item()
-        assert found == O.grid_temperature(logits.tolist(), target.tolist(), num_bins)
+        fitted = TemperatureScaling("ece", num_bins=num_bins).fit(logits, target).temperature.item()
+        assert fitted == O.grid_temperature(logits.tolist(), target.tolist(), num_bins)
     assert TemperatureScaling("ece").fit(torch.zeros(9, 3), torch.arange(9) % 3).temperature.item() == 0.1
 
 
@@ -171,7 +169,7 @@ def test_grid_does_not_depend_on_tiles(num_classes, monkeypatch) -> None:
     logits, target = sample(300, num_classes, sharp=3.1)
     whole = TemperatureScaling("ece").fit(logits, target).temperature.item()
     assert whole == O.grid_temperature(logits.double().tolist(), target.tolist())
-    monkeypatch.setattr("dualfocal.calibrators._passes.TILE_CPU", 7 * num_classes)
+    monkeypatch.setattr("dualfocal.calibrators._tiles.TILE_CPU", 7 * num_classes)
     for block in (1, 50):
         monkeypatch.setattr("dualfocal.calibrators._ece_grid.BLOCK_CPU", block)
         assert TemperatureScaling("ece").fit(logits, target).temperature.item() == whole

@@ -1,4 +1,4 @@
-"""Cross-fitting: no sample is scored by a fit that saw it, and what comes of that is what a plain loop gives."""
+"""Cross-validation: no sample is scored by a fit that used it, and the scores equal those of a plain loop."""
 
 import json
 import math
@@ -26,24 +26,19 @@ METHODS = ["temperature", "vector", "isotonic"]
 
 
 class Spy(Calibrator):
-    """Remembers the first logit of each row it was fitted on, and answers with it."""
+    """Records the first logit of each row that it was fitted on, and returns logits unchanged."""
 
-    learned: ClassVar[tuple[str, ...]] = ("seen",)
+    learned: ClassVar[tuple[str, ...]] = ("fitted_logits",)
     fits: ClassVar[list[tuple[Tensor, Tensor]]] = []  # (logits, labels) of every fit
-    asked: ClassVar[list[tuple[Tensor, Tensor]]] = []  # (what the fit had seen, logits to map)
+    asked: ClassVar[list[tuple[Tensor, Tensor]]] = []  # (first logits of the fit, logits to map)
 
     def _fit(self, rows) -> Fit:
         Spy.fits.append((rows.values.clone(), rows.target.clone()))
-        return Fit({"seen": rows.values[:, 0].double()}, nll=(0.0, 0.0))
+        return Fit({"fitted_logits": rows.values[:, 0].double()}, nll=(0.0, 0.0))
 
     def _map(self, logits: Tensor) -> Tensor:
-        Spy.asked.append((self.seen, logits))
+        Spy.asked.append((self.fitted_logits, logits))
         return logits.clone()
-
-    def _report(self, rows, found):
-        asked, result = list(Spy.asked), super()._report(rows, found)
-        Spy.asked[:] = asked  # the report is made on the data of the fit, as it should be
-        return result
 
 
 @pytest.fixture
@@ -58,14 +53,14 @@ def test_no_sample_is_scored_by_a_fit_that_saw_it(spy) -> None:
     assert len(logits[:, 0].unique()) == 97
     compare_calibrators(logits, target, {"spy": spy}, folds=4, repeats=3)
     assert len(Spy.asked) == len(Spy.fits) == 12
-    for seen, asked in Spy.asked:
+    for fitted_logits, asked in Spy.asked:
         held_out = set(asked[:, 0].double().tolist())
-        assert not held_out & set(seen.tolist())
-        assert len(held_out) + len(seen) == 97  # and nothing is wasted
+        assert not held_out & set(fitted_logits.tolist())
+        assert len(held_out) + len(fitted_logits) == 97  # and all others were used
     for repeat in range(3):
         scored = torch.cat([asked[:, 0] for _, asked in Spy.asked[4 * repeat : 4 * repeat + 4]])
-        assert torch.equal(scored.sort().values, logits[:, 0].sort().values)  # each once
-    assert not spy.is_fitted  # what was given is a pattern
+        assert torch.equal(scored.sort().values, logits[:, 0].sort().values)  # each sample once
+    assert not spy.is_fitted  # copies were fitted
 
 
 def test_folds_have_their_share_of_each_class(spy) -> None:
@@ -79,7 +74,7 @@ def test_folds_have_their_share_of_each_class(spy) -> None:
         assert (counts.amax(0) - counts.amin(0) <= 1).all()
         assert counts.sum(1).max() - counts.sum(1).min() <= 1
     first, second = (torch.cat([asked[:, 0] for _, asked in Spy.asked[i : i + 1]]) for i in (0, 4))
-    assert set(first.tolist()) != set(second.tolist())  # dealt anew
+    assert set(first.tolist()) != set(second.tolist())  # different folds
 
 
 def test_labels_stay_with_their_rows(spy) -> None:
@@ -99,15 +94,15 @@ def test_images_stay_whole(spy, images, folds) -> None:
     shares = []
     compare_calibrators(logits, target, {"spy": spy}, folds=folds, repeats=1, progress=shares.append)
     scored = []
-    for seen, asked in Spy.asked:
+    for fitted_logits, asked in Spy.asked:
         held_out = set(asked[:, 0].double().tolist())
-        assert not held_out & set(seen.tolist())
+        assert not held_out & set(fitted_logits.tolist())
         scored += asked[:, 0].tolist()
     assert sorted(scored) == sorted([i for i in range(images) for _ in range(12 if i == 1 else 24)])
     assert shares[-1] == 1.0
 
 
-def test_one_image_cannot_be_dealt() -> None:
+def test_one_image_cannot_be_split_into_folds() -> None:
     logits, target = sample(100, 3)
     with pytest.raises(ValueError, match="image"):
         compare_calibrators(logits.T.reshape(1, 3, 10, 10), target.view(1, 10, 10), ["temperature"])
@@ -133,13 +128,13 @@ def test_scores_are_those_of_a_plain_loop(spy) -> None:
     for repeats in (1, 2):
         result = compare_calibrators(logits, target, METHODS, folds=3, repeats=repeats, seed=5)
         for metric, function in metrics.items():
-            as_is = function(logits, target)
-            assert result["as it is"].scores[metric] == pytest.approx(as_is, abs=1e-9)
+            before = function(logits, target)
+            assert result["uncalibrated"].scores[metric] == pytest.approx(before, abs=1e-9)
             for name in METHODS:
-                wanted = np.mean([function(z, target) for z in outputs[name][:repeats]])
-                assert result[name].scores[metric] == pytest.approx(wanted, abs=1e-7)
+                expected = np.mean([function(z, target) for z in outputs[name][:repeats]])
+                assert result[name].scores[metric] == pytest.approx(expected, abs=1e-7)
                 change = result[name].changes[metric]
-                assert change.difference == pytest.approx(wanted - as_is, abs=1e-7)  # negative where it helps
+                assert change.difference == pytest.approx(expected - before, abs=1e-7)  # negative where it helps
                 assert change.low <= change.difference <= change.high
         for name in METHODS:
             moved = np.mean([float((z.argmax(1) != logits.argmax(1)).double().mean()) for z in outputs[name][:repeats]])
@@ -151,16 +146,16 @@ def test_scores_are_those_of_a_plain_loop(spy) -> None:
 def test_order_and_differences() -> None:
     logits, target = sample(600, 4, sharp=3.0)
     result = compare_calibrators(logits, target, METHODS, folds=4)
-    scores = [of.scores["nll"] for of in result.methods]
+    scores = [method.scores["nll"] for method in result.methods]
     assert scores == sorted(scores)
-    assert {of.name for of in result.methods} == {"as it is", *METHODS}
+    assert {method.name for method in result.methods} == {"uncalibrated", *METHODS}
     best = result.methods[0]
     assert best.behind.difference == best.behind.low == best.behind.high == 0
-    for of in result.methods:
-        assert of.behind.difference == pytest.approx(of.scores["nll"] - best.scores["nll"])
-    assert result["as it is"].changes["nll"].difference == 0
+    for method in result.methods:
+        assert method.behind.difference == pytest.approx(method.scores["nll"] - best.scores["nll"])
+    assert result["uncalibrated"].changes["nll"].difference == 0
     gain = result["temperature"].changes["nll"]
-    assert gain.high < 0  # three times too sharp: nothing uncertain about it
+    assert gain.high < 0  # three times too sharp: clearly significant
     assert result["temperature"].argmax_changed == 0
     wider = compare_calibrators(logits, target, ["temperature"], folds=4, level=0.99)["temperature"].changes["nll"]
     assert wider.low < gain.low < gain.high < wider.high
@@ -169,14 +164,14 @@ def test_order_and_differences() -> None:
 def test_the_seed_decides() -> None:
     logits, target = sample(200, 3)
     first = compare_calibrators(logits, target, ["temperature"], seed=3)
-    torch.manual_seed(17)  # which it has nothing to do with
+    torch.manual_seed(17)  # must have no effect
     state = torch.get_rng_state()
     assert compare_calibrators(logits, target, ["temperature"], seed=3).to_dict() == first.to_dict()
     assert torch.equal(torch.get_rng_state(), state)
     other = compare_calibrators(logits, target, ["temperature"], seed=4)
     assert other["temperature"].scores["nll"] != first["temperature"].scores["nll"]
     assert other["temperature"].changes["nll"].low != first["temperature"].changes["nll"].low
-    assert other["as it is"].scores == first["as it is"].scores
+    assert other["uncalibrated"].scores == first["uncalibrated"].scores
 
 
 def test_refusals_are_listed_and_the_others_scored() -> None:
@@ -185,10 +180,10 @@ def test_refusals_are_listed_and_the_others_scored() -> None:
     result = compare_calibrators(logits, target, ["temperature", "matrix"], progress=shares.append)
     assert set(result.refused) == {"matrix"}
     assert "72 parameters" in result.refused["matrix"]
-    assert {of.name for of in result.methods} == {"as it is", "temperature"}
-    assert f"matrix refused: {result.refused['matrix']}" in str(result)
+    assert {method.name for method in result.methods} == {"uncalibrated", "temperature"}
+    assert f"matrix skipped: {result.refused['matrix']}" in str(result)
     assert result.to_dict()["refused"] == result.refused
-    assert shares[-1] == 1.0  # a refusal is an end, too
+    assert shares[-1] == 1.0  # also after a method was skipped
     given = compare_calibrators(logits, target, {"mine": MatrixScaling(force=True)})
     assert given.refused == {}
 
@@ -201,7 +196,7 @@ def test_notes_of_the_fits_come_along() -> None:
 
 
 WORLDS = {
-    "calibrated": (1.0, 0.0, {"as it is"}),
+    "calibrated": (1.0, 0.0, {"uncalibrated"}),
     "too sharp": (2.5, 0.0, {"temperature"}),
     "biased": (1.0, 1.0, {"vector", "matrix"}),
     "sharp and biased": (2.5, 1.0, {"vector", "matrix"}),
@@ -210,23 +205,23 @@ WORLDS = {
 
 @pytest.mark.parametrize("kind", WORLDS)
 def test_recommendation(kind) -> None:
-    sharp, bias, wanted = WORLDS[kind]
+    sharp, bias, expected = WORLDS[kind]
     generator = torch.Generator().manual_seed(0)
     logits = 1.5 * torch.randn(1500, 4, generator=generator)
     target = draw((logits + bias * torch.tensor([1.0, -1.0, 0.5, 0.0])).softmax(1), generator)
     result = compare_calibrators(sharp * logits, target, ["temperature", "vector", "isotonic", "matrix"])
-    assert result.recommended in wanted
+    assert result.recommended in expected
     first = result.verdict().split(":")[0]
-    assert first == ("Leave the model as it is" if kind == "calibrated" else f"Use {result.recommended}")
+    assert first == ("Keep the model uncalibrated" if kind == "calibrated" else f"Use {result.recommended}")
 
 
 def test_recommendation_where_the_model_rules_out_the_truth() -> None:
-    # Its NLL is infinite; to leave it as it is cannot be the advice where a method has a finite one.
+    # The uncalibrated NLL is infinite, so any method with a finite NLL is better.
     logits, target = sample(300, 4, sharp=1.0)
     logits[0, target[0]] = -math.inf
     result = compare_calibrators(logits, target, ["temperature", "isotonic"])
     assert set(result.refused) == {"temperature"}
-    assert result["as it is"].scores["nll"] == math.inf
+    assert result["uncalibrated"].scores["nll"] == math.inf
     assert result.recommended == "isotonic"
     json.dumps(result.to_dict(), allow_nan=False)
 
@@ -235,7 +230,7 @@ def test_where_all_is_refused_the_model_stays() -> None:
     logits, target = sample(100, 4)
     logits[torch.arange(100), target] = -math.inf
     result = compare_calibrators(logits, target, ["temperature"])
-    assert result.recommended == "as it is"
+    assert result.recommended == "uncalibrated"
     assert set(result.refused) == {"temperature"}
     json.dumps(result.to_dict(), allow_nan=False)
 
@@ -245,7 +240,7 @@ def test_probabilities_are_their_logits() -> None:
     probs = logits.softmax(1)
     a = compare_calibrators(probs, target, METHODS, input="probs")
     b = compare_calibrators(logits, target, METHODS)
-    for name in ("as it is", "temperature", "isotonic"):
+    for name in ("uncalibrated", "temperature", "isotonic"):
         assert a[name].scores == pytest.approx(b[name].scores, abs=1e-7)
     c = compare_calibrators(
         log_probs(probs), target, ["vector"]
@@ -263,7 +258,7 @@ def test_one_score_a_sample(binary) -> None:
     one = compare_calibrators(odds, target, METHODS, binary=binary)
     two = compare_calibrators(pair, target, METHODS, binary=binary or "top_label")
     assert one.to_dict() == two.to_dict()
-    assert one["as it is"].scores["ece"] == pytest.approx(M.ece(odds, target, binary=binary or "top_label"))
+    assert one["uncalibrated"].scores["ece"] == pytest.approx(M.ece(odds, target, binary=binary or "top_label"))
     probs = compare_calibrators(odds.sigmoid(), target, METHODS, binary=binary, input="probs")
     assert probs["temperature"].scores["nll"] == pytest.approx(one["temperature"].scores["nll"], abs=1e-7)
 
@@ -274,14 +269,13 @@ def test_report_in_words_and_numbers() -> None:
     text = str(result)
     assert result.caveat() in text
     assert result.verdict() in text
-    assert "no sample is scored by a fit that saw it" in text
-    assert "2 times" in text
-    for of in result.methods:
-        assert of.name in text
+    assert "5 folds, repeated 2 times" in text
+    for method in result.methods:
+        assert method.name in text
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert plain == result.to_dict()
     assert plain["recommended"] == result.recommended
-    by_name = {of["method"]: of for of in plain["methods"]}
+    by_name = {method["method"]: method for method in plain["methods"]}
     assert by_name["vector"]["nll"] == result["vector"].scores["nll"]
     low, high = by_name["vector"]["change"]["nll"]["interval"]
     assert (low, high) == (result["vector"].changes["nll"].low, result["vector"].changes["nll"].high)
@@ -330,8 +324,8 @@ def test_bad_arguments() -> None:
         ({"level": 1.0}, ValueError, "level must be"),
         ({"methods": []}, ValueError, "at least one calibrator"),
         ({"methods": {}}, ValueError, "at least one calibrator"),
-        ({"methods": ["temperature", "magic"]}, ValueError, "no calibrator 'magic'"),
-        ({"methods": {"as it is": TemperatureScaling()}}, ValueError, "none 'as it is'"),
+        ({"methods": ["temperature", "magic"]}, ValueError, "unknown calibrator 'magic'"),
+        ({"methods": {"uncalibrated": TemperatureScaling()}}, ValueError, "'uncalibrated' is a reserved name"),
         ({"methods": {"x": "temperature"}}, TypeError, "got {'x': 'str'}"),
         ({"logits": logits[:19], "target": target[:19]}, ValueError, "needs at least 20 samples, got 19"),
         ({"logits": holed}, ValueError, "row 7 holds NaN"),
@@ -355,8 +349,10 @@ def test_held_out_scores_are_those_of_one_fit_on_the_validation_data() -> None:
     assert result.held_out
     for name in METHODS:
         fitted = make_calibrator(name).fit(*validation)
-        wanted = M.evaluate(fitted(logits), target)
-        assert result[name].scores == pytest.approx({of: getattr(wanted, of) for of in result[name].scores}, abs=1e-9)
+        expected = M.evaluate(fitted(logits), target)
+        assert result[name].scores == pytest.approx(
+            {metric: getattr(expected, metric) for metric in result[name].scores}, abs=1e-9
+        )
         assert torch.equal(result[name].fitted(logits), fitted(logits))
     assert result["temperature"].temperature == float(result["temperature"].fitted.temperature)
     assert result["vector"].temperature is None
@@ -364,8 +360,9 @@ def test_held_out_scores_are_those_of_one_fit_on_the_validation_data() -> None:
     plain = result.to_dict()
     assert plain["fitted_on"] == {"part": "val", "num_samples": 300}
     assert plain["scored_on"] == {"part": "test", "num_samples": 200}
-    assert result.verdict().endswith("(Chosen among 3 methods on these same samples.)")
-    assert "(300 samples), scored on its test part (200)" in str(result)
+    assert "(Chosen among 3 methods" in result.verdict()
+    assert "validation split (300 samples)" in str(result)
+    assert "held-out test split (200 samples)" in str(result)
 
 
 def test_validation_data_of_other_classes_are_an_error() -> None:
@@ -375,15 +372,15 @@ def test_validation_data_of_other_classes_are_an_error() -> None:
 
 def test_a_known_evaluation_is_not_computed_again(monkeypatch) -> None:
     logits, target = sample(200, 3)
-    wanted = compare_calibrators(logits, target, ["temperature"])
+    expected = compare_calibrators(logits, target, ["temperature"])
     known = M.evaluate(logits, target, inference=True)
     calls = []
     plain = scoring.evaluate_rows
     monkeypatch.setattr(scoring, "evaluate_rows", lambda *args, **options: calls.append(1) or plain(*args, **options))
     got = compare_calibrators(logits, target, ["temperature"], evaluation=known)
-    assert len(calls) == 2  # one for each repeat of the calibrated ones
-    assert got["as it is"].evaluation is known
-    assert got.to_dict() == wanted.to_dict()
+    assert len(calls) == 2  # one for each repeat of temperature scaling
+    assert got["uncalibrated"].evaluation is known
+    assert got.to_dict() == expected.to_dict()
     published = M.evaluate(logits, target, inference=True, convention="published")
-    for other in (published, M.evaluate(logits, target)):  # they lack what is needed
-        assert compare_calibrators(logits, target, ["temperature"], evaluation=other).to_dict() == wanted.to_dict()
+    for other in (published, M.evaluate(logits, target)):  # without inference, or with a convention
+        assert compare_calibrators(logits, target, ["temperature"], evaluation=other).to_dict() == expected.to_dict()

@@ -15,7 +15,7 @@ from dualfocal import plots
 from dualfocal.calibrators import CALIBRATORS, CalibratorComparison, compare_calibrators
 from dualfocal.cli import main
 
-CAVEAT = "Cross-fitted in 5 folds, 2 times: no sample is scored by a fit that saw it."
+CAVEAT = "Cross-validated (5 folds, repeated 2 times)"
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def as_json(result: CalibratorComparison) -> dict[str, Any]:
 
 def table(out: str) -> list[list[str]]:
     """Cells of the calibrators' table."""
-    lines = out[out.index("calibrators, cross-fitted") :].splitlines()
+    lines = out[out.index("calibrators, cross-validated") :].splitlines()
     rows = [re.split(" *│ *", line)[1:-1] for line in lines if line.startswith("│")]
     return rows[: next((i for i, row in enumerate(rows) if len(row) != 7), len(rows))]
 
@@ -68,8 +68,8 @@ def test_biased_confidence_is_worth_calibrating(run):
     logits, target = drawn()
     out, _ = run("evaluate", npz("a.npz", logits, target), "--calibrate", "temperature,vector,isotonic")
     rows = table(out)
-    assert {row[0] for row in rows} == {"as it is", "temperature", "vector", "isotonic"}
-    assert rows[-1][0] == "as it is"
+    assert {row[0] for row in rows} == {"uncalibrated", "temperature", "vector", "isotonic"}
+    assert rows[-1][0] == "uncalibrated"
     assert [float(row[1]) for row in rows] == sorted(float(row[1]) for row in rows)
     for row in rows[:-1]:
         change = float(row[2].split(" ± ")[0])
@@ -82,9 +82,7 @@ def test_biased_confidence_is_worth_calibrating(run):
 
 def test_confidence_that_is_right_is_left_alone(run):
     out, _ = run("evaluate", npz("a.npz", *drawn(sharpness=1.0)), "--calibrate", "temperature,isotonic")
-    assert out.splitlines()[-1].startswith(
-        "Leave the model as it is: no method lowers its NLL by more than chance may."
-    )
+    assert out.splitlines()[-1].startswith("Keep the model uncalibrated: no method lowers the NLL significantly.")
 
 
 def test_classes_of_too_high_logits_need_more_than_a_temperature(run):
@@ -100,11 +98,11 @@ def test_an_infinite_nll_is_worth_calibrating(run, calibration, methods):
     npz("a.npz", probs, target, "probs")
     [got] = calibration("a.npz", "--calibrate", methods)
     scores = {of["method"]: of["nll"] for of in got["methods"]}
-    assert scores.pop("as it is") is None
+    assert scores.pop("uncalibrated") is None
     assert all(score < math.log(4) + 0.2 for score in scores.values())
     out, _ = run("evaluate", "a.npz", "--calibrate", methods)
-    assert table(out)[-1][:2] == ["as it is", "inf"]
-    assert got["recommended"] != "as it is"
+    assert table(out)[-1][:2] == ["uncalibrated", "inf"]
+    assert got["recommended"] != "uncalibrated"
     assert out.splitlines()[-1].startswith(f"Use {got['recommended']}")
 
 
@@ -142,20 +140,20 @@ def test_names_and_numbers_are_whole_on_a_narrow_terminal(run, monkeypatch, colu
 
 def test_without_the_option_nothing_is_cross_fitted(run, record):
     npz("a.npz", *drawn(120))
-    assert "cross-fitted" not in run("evaluate", "a.npz")[0]
+    assert "cross-validated" not in run("evaluate", "a.npz")[0].lower()
     assert "calibration" not in record("evaluate", "a.npz")["files"][0]
 
 
 def test_all_are_the_methods_by_name(run, calibration):
     npz("a.npz", *drawn(80, num_classes=9))
     [got] = calibration("a.npz", "--calibrate", "all", "--folds", 2, "--repeats", 1)
-    names = {of["method"] for of in got["methods"]} - {"as it is"}
+    names = {of["method"] for of in got["methods"]} - {"uncalibrated"}
     assert names | got["refused"].keys() == set(CALIBRATORS)
     assert got["refused"].keys() == {"matrix", "dirichlet"}
     for reason in got["refused"].values():
         assert "90 parameters for 9 classes" in reason
     out, _ = run("evaluate", "a.npz", "--calibrate", "matrix,temperature", "--folds", 2, "--repeats", 1)
-    assert f"\nmatrix refused: {got['refused']['matrix']}\n" in out
+    assert f"\nmatrix skipped: {got['refused']['matrix']}\n" in out
 
 
 def test_force(calibration):
@@ -164,7 +162,7 @@ def test_force(calibration):
     assert calibration(*arguments)[0]["refused"].keys() == {"matrix"}
     [got] = calibration(*arguments, "--force")
     assert got["refused"] == {}
-    assert {of["method"] for of in got["methods"]} == {"matrix", "as it is"}
+    assert {of["method"] for of in got["methods"]} == {"matrix", "uncalibrated"}
 
 
 def test_binary(calibration):
@@ -194,14 +192,14 @@ def test_ignored_labels_count_nothing(calibration):
 def test_spaces_around_commas(calibration):
     npz("a.npz", *drawn(60))
     [got] = calibration("a.npz", "--calibrate", " temperature , ets", "--folds", 2, "--repeats", 1)
-    assert {of["method"] for of in got["methods"]} == {"as it is", "temperature", "ets"}
+    assert {of["method"] for of in got["methods"]} == {"uncalibrated", "temperature", "ets"}
 
 
 def test_notes_of_the_fits_are_printed(run):
     logits, target = drawn(120)
     npz("a.npz", logits, target.where(target != 2, 1))
     out, _ = run("evaluate", "a.npz", "--calibrate", "platt,vector,temperature", "--repeats", 1)
-    found = re.search(r"^(.+): 1 of 4 classes have no sample \(2\)", out, re.MULTILINE)
+    found = re.search(r"^(.+): 1 of 4 classes have no samples \(2\)", out, re.MULTILINE)
     assert found
     assert set(found[1].split(", ")) == {"platt", "vector"}
 
@@ -237,7 +235,7 @@ def test_beside_groups(run, record):
     expected = compare_calibrators(logits, target, ["temperature"], repeats=1)
     assert got["calibration"] == as_json(expected)
     out, _ = run(*arguments)
-    assert out.index("\nby site, worst first") < out.index("\ncalibrators, cross-fitted")
+    assert out.index("\nby site, worst first") < out.index("\ncalibrators, cross-validated")
     assert out.splitlines()[-1] == expected.verdict()
 
 
@@ -257,7 +255,7 @@ def test_plot_has_a_diagram_for_each_method(run, monkeypatch):
     assert drawn_of.keys() == {"a.npz", "a.npz, temperature", "a.npz, ets"}
     expected = compare_calibrators(logits, target, ["temperature", "ets"], repeats=1)
     assert drawn_of["a.npz, ets"].to_dict() == expected["ets"].evaluation.to_dict()
-    assert drawn_of["a.npz"].ece == expected["as it is"].evaluation.ece
+    assert drawn_of["a.npz"].ece == expected["uncalibrated"].evaluation.ece
     assert Path("figure.svg").read_text().startswith("<?xml")
 
 
@@ -269,10 +267,10 @@ def test_plot_has_a_diagram_for_each_method(run, monkeypatch):
     [
         ("temprature", ["'temprature'", *CALIBRATORS]),
         ("temperature,vektor", ["'vektor'", "vector"]),
-        ("temperature,vector,temperature", ["calibrators must differ, temperature is given more than once"]),
-        ("temperature,", ["there is no calibrator ''"]),
-        ("", ["there is no calibrator ''"]),
-        ("as it is", ["'as it is'"]),
+        ("temperature,vector,temperature", ["only once", "temperature"]),
+        ("temperature,", ["unknown calibrator ''"]),
+        ("", ["unknown calibrator ''"]),
+        ("uncalibrated", ["'uncalibrated'"]),
     ],
 )
 def test_methods_are_checked_before_any_work(refused, methods, words):
@@ -289,7 +287,7 @@ def test_counts_are_checked_before_any_work(refused, option, value):
 def test_too_few_samples(run, refused):
     npz("a.npz", *drawn(19))
     line = refused("evaluate", "a.npz", "--calibrate", "temperature")
-    assert line == "a.npz: cross-fitting needs at least 20 samples, got 19"
+    assert line == "a.npz: cross-validation needs at least 20 samples, got 19"
     npz("a.npz", *drawn(20))
     run("evaluate", "a.npz", "--calibrate", "temperature", "--repeats", 1)
     assert "needs at least 21 samples, got 20" in refused(
@@ -300,8 +298,8 @@ def test_too_few_samples(run, refused):
 def test_where_every_method_is_refused_nothing_is_said_of_their_nll(run):
     npz("a.npz", *drawn(40, num_classes=9))
     out, _ = run("evaluate", "a.npz", "--calibrate", "matrix", "--repeats", 1)
-    assert "matrix refused: MatrixScaling has 90 parameters" in out
-    assert "no method lowers its NLL" not in out
+    assert "matrix skipped: MatrixScaling has 90 parameters" in out
+    assert "no method lowers the NLL" not in out
 
 
 def test_one_image_cannot_be_dealt_into_folds(capsys):

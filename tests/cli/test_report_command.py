@@ -36,7 +36,7 @@ def test_report_says_where_it_is_and_how_large(run):
     assert err == ""
     [found] = contents()["runs"]
     methods = [row[0] for row in found["calibrators"]["rows"]]
-    assert methods[0] == "as it is"
+    assert methods[0] == "uncalibrated"
     assert sorted(methods[1:]) == ["isotonic", "temperature", "vector"]
 
 
@@ -74,8 +74,8 @@ def test_options_reach_the_metrics(run):
         (("a.npz", "--num-bins", "1001"), "num_bins of a report must be from 1 to 1,000, got 1001"),
         (("a.npz", "./../{here}/a.npz"), "a.npz is given more than once"),
         (("empty",), "empty: must be a file, a run folder or a folder of finished runs, but there is none in it"),
-        (("a.npz", "--calibrators", "temprature"), "there is no calibrator 'temprature'; there are: "),
-        (("a.npz", "--calibrators", "vector,vector"), "calibrators must differ, vector is given more than once"),
+        (("a.npz", "--calibrators", "temprature"), "unknown calibrator 'temprature'; choose from "),
+        (("a.npz", "--calibrators", "vector,vector"), "each calibrator may be given only once, got vector 2 times"),
         (("score.npz", "--probs", "score", "--target", "outcome"), "score.npz: probabilities of shape (200,) are one"),
     ],
 )

@@ -53,21 +53,21 @@ def test_a_true_class_that_is_ruled_out(run):
     found = report(run, "temperature", "isotonic")
     nll = next(row[1][0] for row in found["calibrators"]["rows"] if row[0] == "isotonic")
     assert found["advice"].startswith(
-        f"Use isotonic: it has the lowest NLL, {nll} nats. That of the model as it is is "
+        f"Use isotonic: it has the lowest NLL, {nll} nats. The uncalibrated model has infinite NLL"
     )
     rows = {row[0]: row for row in found["calibrators"]["rows"]}
-    assert rows["as it is"][1][0] == rows["temperature"][1][0] == "∞"
+    assert rows["uncalibrated"][1][0] == rows["temperature"][1][0] == "∞"
     assert rows["temperature"][2] == ["\N{EN DASH}", None]
     assert rows["isotonic"][2] == ["\N{MINUS SIGN}∞", None]  # without an interval
     found = report(run, "temperature")
-    assert found["advice"] == "The NLL is infinite, as it is and after each method: a true class has probability 0."
+    assert found["advice"].startswith("The NLL is infinite with and without calibration")
 
 
 def test_few_samples_of_a_run_have_no_interval(run):
     tensors = load_file(run / "predictions.safetensors")
     change(run, test_logits=tensors["test_logits"][:8], test_target=tensors["test_target"][:8])
     found = report(run, "temperature")
-    assert found["advice"].startswith("Too few samples for an interval, and for advice: ")
+    assert found["advice"].startswith("Too few samples for a confidence interval")
     assert [len(row[2]) for row in found["calibrators"]["rows"]] == [2, 2]
 
 
@@ -78,7 +78,7 @@ def test_the_simplest_of_equals_is_advised_and_the_choice_admitted(tmp_path):
     np.savez(tmp_path / "p.npz", logits=3 * logits.numpy(), target=target.numpy())
     found = report(tmp_path / "p.npz", "vector", "ets", "temperature", "temperature+vector")
     assert found["advice"].startswith("Use temperature: it lowers the NLL by ")
-    assert found["advice"].endswith("(Chosen among 4 methods on these same samples.)")
+    assert "(Chosen among 4 methods" in found["advice"]
 
 
 def test_the_advice_on_a_run_follows_from_paired_comparisons(run):
@@ -96,8 +96,8 @@ def test_the_advice_on_a_run_follows_from_paired_comparisons(run):
     gain = nll(values, fitted[equal[0]])
     assert gain.told_apart
     assert found["advice"].startswith(f"Use {equal[0]}: it lowers the NLL by {-gain.difference:.4f} nats ")
-    assert [row[0] for row in found["calibrators"]["rows"]][:2] == ["as it is", best]
-    assert found["advice"].endswith("(Chosen among 3 methods on these same samples.)")
+    assert [row[0] for row in found["calibrators"]["rows"]][:2] == ["uncalibrated", best]
+    assert "(Chosen among 3 methods" in found["advice"]
 
 
 def test_losses_of_hundreds_of_digits(tmp_path):
@@ -113,7 +113,7 @@ def test_losses_of_hundreds_of_digits(tmp_path):
 
 def test_a_calibrator_that_does_not_exist_is_an_error(pages, folder, tmp_path):
     pages("logits")
-    with pytest.raises(ValueError, match="there is no calibrator 'temprature'"):
+    with pytest.raises(ValueError, match="unknown calibrator 'temprature'"):
         write_report([folder / "logits.npz"], tmp_path / "page.html", calibrators=("temprature",))
 
 
@@ -121,7 +121,7 @@ def test_too_few_images_for_folds(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "p.npz", logits=rng.normal(size=(4, 3, 5, 5)), target=rng.integers(3, size=(4, 5, 5)))
     found = report(tmp_path / "p.npz", "temperature")
-    assert found["how"] == ("No calibrator was tried: 5 folds of whole images need as many images with labels, got 4.")
+    assert "5 folds of whole images need at least 5 images with labels, got 4" in found["how"]
     assert found["calibrators"] is None
 
 
@@ -192,7 +192,7 @@ def test_many_calibrators_go_into_several_tables(run):
     found = report(run, *names)
     titles = [[column["title"] for column in table["columns"]] for table in found["metrics"]]
     assert [len(of) for of in titles] == [6, 3]
-    assert titles[0][:2] == ["metric", "as it is"]
+    assert titles[0][:2] == ["metric", "uncalibrated"]
     assert sorted(titles[0][2:] + titles[1][1:]) == sorted(names)
 
 

@@ -1,4 +1,4 @@
-"""Lower bounds of the losses by entropy."""
+"""Entropy lower bounds of focal and dual focal loss."""
 
 import pytest
 import torch
@@ -35,7 +35,6 @@ def test_the_sharper_bound_of_dual_focal_loss(seed, sharpness, gamma) -> None:
 
 
 def test_focal_loss_can_be_below_the_sharper_bound() -> None:
-    """So it tells the two losses apart."""
     p, target = torch.tensor([0.55, 0.44, 0.01], dtype=torch.float64), torch.tensor(0)
     sharper = dual_entropy_bound(p, target, 1.0)
     assert float(focal_loss(p.log(), target, 1.0)) < float(sharper) - 0.1

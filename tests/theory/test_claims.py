@@ -1,4 +1,4 @@
-"""Verdicts on the paper's claims, each from numbers that are recomputed here."""
+"""Verdicts on the paper's claims, compared with numbers recomputed here."""
 
 import pytest
 import torch
@@ -8,13 +8,13 @@ from dualfocal.theory import check_claims, conditional_risk, dual_focal_minimise
 
 @pytest.fixture(scope="module")
 def claims():
-    """By gamma; of two claims with the same words the one about exact ties is apart."""
+    """Claims by gamma, then by (place, statement)."""
     return {gamma: {(c.where, c.says): c for c in check_claims(gamma)} for gamma in (1e-6, 2.0, 20.0)}
 
 
-def one(claims, gamma: float, where: str, words: str):
-    (found,) = (c for (place, says), c in claims[gamma].items() if place == where and words in says)
-    return found
+def find_claim(claims, gamma: float, where: str, words: str):
+    (claim,) = (c for (place, says), c in claims[gamma].items() if place == where and words in says)
+    return claim
 
 
 @pytest.mark.parametrize(
@@ -36,25 +36,25 @@ def one(claims, gamma: float, where: str, words: str):
 )
 def test_verdicts_for_gamma_2(claims, where, words, verdict) -> None:
     assert len(claims[2.0]) == 12
-    assert one(claims, 2.0, where, words).verdict == verdict
+    assert find_claim(claims, 2.0, where, words).verdict == verdict
 
 
-def test_verdicts_are_found_and_not_written_down(claims) -> None:
-    """For a large gamma the grid has no posterior that loses its order; for a tiny one errors are tiny, too."""
-    assert one(claims, 20.0, "Theorem 1", "order").verdict == "holds"
-    assert one(claims, 20.0, "Theorem 1", "order").numbers["wrong"] == 0
-    assert one(claims, 1e-6, "Eq. 9", "eta_i").verdict == "fails"
-    assert one(claims, 1e-6, "Lemma 1", "phi = 1 for i = j").verdict == "fails"
-    assert one(claims, 1e-6, "Section 4.2", "less often").verdict == "holds"
+def test_verdicts_depend_on_gamma(claims) -> None:
+    """With a large gamma no posterior of the grid loses its order; with a tiny gamma the tolerance shrinks, too."""
+    assert find_claim(claims, 20.0, "Theorem 1", "order").verdict == "holds"
+    assert find_claim(claims, 20.0, "Theorem 1", "order").numbers["wrong"] == 0
+    assert find_claim(claims, 1e-6, "Eq. 9", "eta_i").verdict == "fails"
+    assert find_claim(claims, 1e-6, "Lemma 1", "phi = 1 for i = j").verdict == "fails"
+    assert find_claim(claims, 1e-6, "Section 4.2", "less often").verdict == "holds"
 
 
-def test_the_example_against_the_order_is_one(claims) -> None:
-    numbers = one(claims, 2.0, "Theorem 1", "order").numbers
+def test_the_example_contradicts_the_order(claims) -> None:
+    numbers = find_claim(claims, 2.0, "Theorem 1", "order").numbers
     eta = numbers["eta"]
     assert eta == sorted(eta, reverse=True)
     ordered = dual_focal_minimiser(eta, 2.0, order=range(len(eta)))
     assert numbers["risk_in_order"] == pytest.approx(ordered.risk)
-    # Any prediction with less risk than all that are ordered as eta refutes the claim: here one step from the limit.
+    # A prediction with less risk than the best one in the order of eta refutes the claim; here a step from the limit.
     q = torch.tensor(numbers["q"], dtype=torch.float64)
     q[-1] += 1e-6
     q[-2] -= 1e-6
@@ -65,20 +65,20 @@ def test_the_example_against_the_order_is_one(claims) -> None:
 
 def test_counts_fit_together(claims) -> None:
     etas = posterior_grid(2, 40) + posterior_grid(3, 40) + posterior_grid(4, 20)
-    under = one(claims, 2.0, "Section 4.2", "under-confident for").numbers
-    over = one(claims, 2.0, "Section 4.2", "over-confident for q_m in (0").numbers
+    under = find_claim(claims, 2.0, "Section 4.2", "under-confident for").numbers
+    over = find_claim(claims, 2.0, "Section 4.2", "over-confident for q_m in (0").numbers
     assert under["of"] == over["of"] == len(etas)
-    found = [one.overconfidence for one in dual_focal_minimisers(etas, 2.0)]
-    assert under["under_confident"] == sum(gap < 0 for gap in found)
-    assert over["over_confident"] == sum(gap > 0 for gap in found)
+    gaps = [minimiser.overconfidence for minimiser in dual_focal_minimisers(etas, 2.0)]
+    assert under["under_confident"] == sum(gap < 0 for gap in gaps)
+    assert over["over_confident"] == sum(gap > 0 for gap in gaps)
     assert under["right"] < under["inside"]
-    assert over["inside"] == 0  # four classes or fewer: q_m is 1/4 at least
+    assert over["inside"] == 0  # with up to four classes q_m is at least 1/4
     assert 0 < over["keep"] == over["keep_over"]
     assert 0 < over["lose_over"] < over["lose"]
 
 
 def test_the_exact_condition_gives_the_posterior_back(claims) -> None:
-    numbers = one(claims, 2.0, "Eq. 9", "eta_i").numbers
+    numbers = find_claim(claims, 2.0, "Eq. 9", "eta_i").numbers
     assert numbers["exact"] < 1e-10
     assert numbers["published"] > 0.1
 

@@ -1,4 +1,4 @@
-"""The paper's functions against autograd, against one another, and against the losses."""
+"""The paper's functions, compared with autograd, with each other and with the losses."""
 
 import math
 
@@ -19,8 +19,8 @@ rivals = st.floats(0, 0.98)
 
 def derivative(function, v):
     v = v.clone().requires_grad_()
-    (found,) = torch.autograd.grad(function(v).sum(), v)
-    return found
+    (gradient,) = torch.autograd.grad(function(v).sum(), v)
+    return gradient
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
@@ -58,31 +58,31 @@ def test_gamma_0_is_cross_entropy() -> None:
 
 @given(gammas, rivals)
 def test_one_peak_and_the_points_of_figure_1(gamma, c) -> None:
-    found = regions(gamma, c)
-    assert 0 < found.v_m < found.v_prime <= found.v_uc <= 1
-    assert float(s(found.v_m, gamma, c)) == pytest.approx(0, abs=1e-9)
-    assert float(phi(found.v_prime, gamma, c)) == pytest.approx((1 + c) ** gamma)
-    assert float(phi(found.v_uc, gamma, c)) == pytest.approx(1)
-    assert float(phi(found.focal_v_prime, gamma)) == pytest.approx(1)
+    points = regions(gamma, c)
+    assert 0 < points.v_m < points.v_prime <= points.v_uc <= 1
+    assert float(s(points.v_m, gamma, c)) == pytest.approx(0, abs=1e-9)
+    assert float(phi(points.v_prime, gamma, c)) == pytest.approx((1 + c) ** gamma)
+    assert float(phi(points.v_uc, gamma, c)) == pytest.approx(1)
+    assert float(phi(points.focal_v_prime, gamma)) == pytest.approx(1)
     v = torch.linspace(0, 1, 4001, dtype=torch.float64)[1:-1]
-    assert bool((phi_slope(v, gamma, c) > 0).eq(v < found.v_m).all())
+    assert bool((phi_slope(v, gamma, c) > 0).eq(v < points.v_m).all())
 
 
 @pytest.mark.parametrize("c", [0.0, 0.3, 0.9])
 def test_for_gamma_1_two_points_do_not_depend_on_the_rival(c) -> None:
     """s(v) = (2 + log v) (v - 1 - C), and phi(v) = (1 + C) - v (1 + log v)."""
-    found = regions(1.0, c)
-    assert found.v_m == pytest.approx(math.exp(-2))
-    assert found.v_prime == pytest.approx(math.exp(-1))
-    assert found.v_uc * (1 + math.log(found.v_uc)) == pytest.approx(c)
+    points = regions(1.0, c)
+    assert points.v_m == pytest.approx(math.exp(-2))
+    assert points.v_prime == pytest.approx(math.exp(-1))
+    assert points.v_uc * (1 + math.log(points.v_uc)) == pytest.approx(c)
 
 
 def test_figure_1() -> None:
-    found = regions(1.0, 0.3)
-    assert found.reduction == pytest.approx(0.2365, abs=5e-5)
-    assert found.reduction_from_focal == pytest.approx(found.reduction)
-    assert found.possible == (0.3, 0.7)
-    assert found.v_m < found.possible[0]  # no prediction with this rival lies in the over-confident region
+    points = regions(1.0, 0.3)
+    assert points.reduction == pytest.approx(0.2365, abs=5e-5)
+    assert points.reduction_from_focal == pytest.approx(points.reduction)
+    assert points.possible == (0.3, 0.7)
+    assert points.v_m < points.possible[0]  # no prediction with this rival lies in the over-confident region
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
@@ -106,15 +106,15 @@ def test_gradient_ratios_are_those_of_the_losses(gamma, probabilities) -> None:
     torch.testing.assert_close(focal, phi(p_k, gamma).expand(3))
 
 
-def test_bad_values_are_named() -> None:
+def test_errors_name_the_value_and_the_rule() -> None:
     for call, text in (
-        (lambda: phi(1.2, 1.0), "v must be a probability, from 0 to 1, got 1.2"),
-        (lambda: phi(0.5, 1.0, -0.1), "C must be a probability, from 0 to 1, got -0.1"),
+        (lambda: phi(1.2, 1.0), "v must be a probability .* got 1.2"),
+        (lambda: phi(0.5, 1.0, -0.1), "C must be a probability .* got -0.1"),
         (lambda: phi(0.5, -1.0), "gamma must be finite and at least 0, got -1.0"),
         (lambda: regions(0.0, 0.3), "gamma must be above 0 .* got gamma = 0.0"),
         (lambda: phi_peak(1.0, 1.0), r"C in \[0, 1\), got .* C = 1.0"),
-        (lambda: phi_inverse(7.0, 1.0, 0.3), "phi takes values from 0.3 to 1.43534 .*, not 7"),
-        (lambda: gradient_ratios(0.8, 0.3, 1.0), "p_k \\+ p_j must be at most 1, .* got 0.8 and 0.3"),
+        (lambda: phi_inverse(7.0, 1.0, 0.3), "between 0.3 and 1.43534, .* phi .* got 7"),
+        (lambda: gradient_ratios(0.8, 0.3, 1.0), "p_k \\+ p_j must be at most 1, got 0.8 and 0.3"),
     ):
         with pytest.raises(ValueError, match=text):
             call()

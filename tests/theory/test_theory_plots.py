@@ -1,4 +1,4 @@
-"""What the picture of phi shows is what the theory computes."""
+"""The figure of phi shows the values that the theory computes."""
 
 import io
 
@@ -22,17 +22,17 @@ def test_figure_1(gamma, c) -> None:
     dual = curves[f"dual focal loss, $q_j = {c:g}$"]
     np.testing.assert_allclose(dual[:, 1], phi(torch.from_numpy(dual[:, 0].copy()), gamma, c))
     np.testing.assert_allclose(curves["focal loss"][:, 1], phi(torch.from_numpy(dual[:, 0].copy()), gamma))
-    found = regions(gamma, c)
+    expected = regions(gamma, c)
     marked = points(axis, "o")
-    expected = (found.focal_v_m, found.focal_v_prime, found.v_m, found.v_prime, found.v_uc)
-    assert [x for x, _ in marked] == pytest.approx(expected)
+    positions = (expected.focal_v_m, expected.focal_v_prime, expected.v_m, expected.v_prime, expected.v_uc)
+    assert [x for x, _ in marked] == pytest.approx(positions)
     heights = (1.0, (1 + c) ** gamma, 1.0)
     assert [y for _, y in (marked[1], *marked[3:])] == pytest.approx(heights, abs=1e-4)
-    assert f"{found.reduction:.3f}" in axis.get_title()
+    assert f"{expected.reduction:.3f}" in axis.get_title()
     assert min(axis.get_yticks()) >= 0
-    grey = [of.get_extents().intervalx for of in axis.patches if of.get_height() == 1]  # spans, of the axis's height
-    wanted = [(0, c), (1 - c, 1)] if c < 0.5 else [(0, 1)]
-    assert [tuple(axis.transData.inverted().transform([(x, 0) for x in of])[:, 0]) for of in grey] == [
-        pytest.approx(of, abs=1e-9) for of in wanted
+    grey = [patch.get_extents().intervalx for patch in axis.patches if patch.get_height() == 1]  # spans of full height
+    expected_spans = [(0, c), (1 - c, 1)] if c < 0.5 else [(0, 1)]
+    assert [tuple(axis.transData.inverted().transform([(x, 0) for x in span])[:, 0]) for span in grey] == [
+        pytest.approx(span, abs=1e-9) for span in expected_spans
     ]
     figure.savefig(io.BytesIO(), format="svg")

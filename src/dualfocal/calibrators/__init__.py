@@ -1,7 +1,7 @@
-"""Calibrators: maps from logits to calibrated logits, learned after training from held-out predictions.
+"""Post-hoc calibration: maps from logits to calibrated logits, fitted to held-out predictions after training.
 
-``TemperatureScaling().fit(val_logits, val_target)(test_logits)``. :func:`compare_calibrators`
-tells which one helps.
+``TemperatureScaling().fit(val_logits, val_target)(test_logits)`` calibrates test logits.
+:func:`compare_calibrators` scores all methods on held-out data and recommends one.
 """
 
 from dualfocal.calibrators._base import Calibrator, FitReport

@@ -1,4 +1,4 @@
-"""What all calibrators share: the contract of ``fit`` and ``forward``, and buffers of any size."""
+"""Base class of the calibrators and the report of a fit."""
 
 import inspect
 import math
@@ -12,59 +12,59 @@ from torch import Tensor, nn
 
 from dualfocal._checks import check_choice
 from dualfocal._tensors import compute_dtype, wide_dtype
-from dualfocal.calibrators._passes import tile_parts
+from dualfocal.calibrators._tiles import tile_slices
 from dualfocal.calibrators.inputs import NAMES, FittedOn, digest, kind_of, log_probs, zero_values
 from dualfocal.calibrators.notes import Note, absent_classes
 from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.rows import INPUTS, Array, Rows, as_rows, as_tensor
 from dualfocal.metrics.scan import scan
 
-MIN_SAMPLES = 20  # what is fitted to fewer is mostly chance
-CHUNK_CPU, CHUNK_DEVICE = 1 << 20, 1 << 23  # elements that are mapped at a time, unless gradients are wanted
+MIN_SAMPLES = 20  # a fit to fewer samples is mostly noise
+CHUNK_CPU, CHUNK_DEVICE = 1 << 20, 1 << 23  # elements mapped at a time, unless gradients are needed
 
 
 @dataclass(frozen=True)
 class FitReport:
-    """How a fit went. The likelihoods are of the data it was fitted on, and flatter it."""
+    """Summary of a fit. The NLL values are in-sample, so they are optimistic."""
 
     num_samples: int
     num_classes: int
     nll_before: float  # nats
     nll_after: float
-    argmax_changed: int  # samples whose predicted class is another than before
+    argmax_changed: int  # number of samples whose predicted class changed
     iterations: int | None  # None: the method does not iterate
-    gradient: float | None  # size of the gradient where the iteration stopped
+    gradient: float | None  # largest gradient entry at the end of the iteration
     converged: bool
-    notes: tuple[Note, ...]  # what was odd about the data, and what was done about it
+    notes: tuple[Note, ...]  # what was unusual about the data, and how the fit handled it
 
     def caution(self) -> str:
-        """A warning where there were too few samples; empty otherwise.
+        """Warning that there were too few samples; empty if there were enough.
 
         Raises:
-            ValueError: too few, and what was learned is not in the data at all.
+            ValueError: there were too few samples, and they do not determine the parameters.
         """
         if self.num_samples >= MIN_SAMPLES:
             return ""
         few = f"{self.num_samples} sample{'s' if self.num_samples > 1 else ''}"
-        if nothing := [note.finding for note in self.notes if note.kind in ("all_correct", "no_help")]:
-            raise ValueError(f"{few} cannot be fitted to: {nothing[0]}; give at least {MIN_SAMPLES}")
-        return f"{few}: what is fitted to fewer than {MIN_SAMPLES} is mostly chance"
+        if findings := [note.finding for note in self.notes if note.kind in ("all_correct", "no_help")]:
+            raise ValueError(f"cannot fit a calibrator to {few}: {findings[0]}; use at least {MIN_SAMPLES} samples")
+        return f"a calibrator fitted to {few} is mostly noise; use at least {MIN_SAMPLES} samples"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and texts; what is not finite is None."""
+        """JSON-serialisable dictionary; values that are not finite become None."""
         content = {name: finite(value) if isinstance(value, float) else value for name, value in vars(self).items()}
         return content | {"notes": list(map(str, self.notes))}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_dict` wrote; of the notes only the text comes back."""
+        """Inverse of :meth:`to_dict`; notes keep only their text."""
         losses = {name: math.inf if content[name] is None else content[name] for name in ("nll_before", "nll_after")}
         return cls(**{**content, **losses, "notes": tuple(Note("saved", saved=text) for text in content["notes"])})
 
     def __str__(self) -> str:
         lines = [
             f"{self.num_samples:,} samples, {self.num_classes} classes: NLL {self.nll_before:.4f} before, "
-            f"{self.nll_after:.4f} after, on the data of the fit",
+            f"{self.nll_after:.4f} after calibration (on the data used for the fit)",
             f"{self.argmax_changed:,} of {self.num_samples:,} predicted classes changed",
         ]
         if self.iterations is not None:
@@ -75,36 +75,36 @@ class FitReport:
 
 @dataclass(frozen=True)
 class Fit:
-    """What one method learned, and what it has to say of that."""
+    """Result of ``_fit``: the learned buffers, and details for the :class:`FitReport`."""
 
     learned: dict[str, Tensor]
     iterations: int | None = None
     gradient: float | None = None
     converged: bool = True
     notes: tuple[Note, ...] = ()
-    nll: tuple[float, float] | None = None  # before and after, where the method knows and moves no argmax
+    nll: tuple[float, float] | None = None  # before and after, if known; then no argmax changes
 
 
 class Calibrator(nn.Module, ABC):
     """A map from logits to calibrated logits, learned from held-out data.
 
-    ``fit(logits, target)`` learns it and returns the calibrator itself; calling the calibrator applies the map. What
-    is learned are buffers, which move with ``.to(device)`` and stay float64; a ``state_dict`` of any size loads into an
-    unfitted object. Options are stored as given; ``repr`` shows them. Both take probabilities, too: ``input="probs"``.
+    ``fit(logits, target)`` learns the map and returns the calibrator; calling the calibrator applies the map. Both
+    also take probabilities with ``input="probs"``. The learned parameters are float64 buffers that move with
+    ``.to(device)``; a ``state_dict`` of any size can be loaded into an unfitted calibrator. ``repr`` shows the options.
     """
 
-    # A method names its buffers, says which (if any) has a row for each class, and writes _fit and _map.
+    # A subclass names its buffers and the buffer with one row per class (if any), and implements _fit and _map.
     learned: ClassVar[tuple[str, ...]]
     by_class: ClassVar[str | None] = None
-    # What the map does with a constant added to all logits of a row, which their softmax does not see: it is removed,
-    # stays without effect, or changes the calibrated probabilities.
+    # Effect of adding a constant to all logits of a row: "removed" from the output, "kept" in the output without
+    # effect on probabilities, or "seen" by the map, so that the calibrated probabilities change.
     offset: Literal["removed", "kept", "seen"] = "seen"
 
-    keeps_argmax: bool = False  # True: predicted classes stay, but for ties that rounding makes or breaks
+    keeps_argmax: bool = False  # True: predicted classes never change, except for ties within rounding
 
     def __init__(self) -> None:
         super().__init__()
-        # These travel with save_calibrator, not with state_dict: two of the last fit, and names to keep with it.
+        # Saved by save_calibrator, but not part of the state_dict.
         self.report: FitReport | None = None
         self.fitted_on: FittedOn | None = None
         self.class_names: tuple[str, ...] | None = None
@@ -113,43 +113,48 @@ class Calibrator(nn.Module, ABC):
 
     @property
     def is_fitted(self) -> bool:
-        """Whether there is a map to apply."""
+        """Whether the calibrator has been fitted or loaded."""
         return all(getattr(self, name).numel() > 0 for name in self.learned)
 
     @property
     def num_classes(self) -> int | None:
-        """Number of classes it was fitted for; None where it does not matter, or before."""
+        """Number of classes of the fit; None before the fit, or if the map takes any number of classes."""
         return len(getattr(self, self.by_class)) if self.by_class and self.is_fitted else None
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The options it was made with."""
+        """Constructor arguments by name."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def extra_repr(self) -> str:
-        """The options, as in the call that made it."""
+        """Constructor arguments, for ``repr``."""
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
 
     @torch.no_grad()
     def fit(self, logits: Array, target: Array, *, input: str = "logits", ignore_index: int = -100) -> Self:
-        """Learn from held-out predictions; those for the training data would flatter the model.
+        """Fit the calibrator to held-out predictions (not those of the training data, which are over-confident).
 
         Args:
-            logits: ``(N, C)`` or ``(N, C, d1, ...)``, a tensor or a numpy array; or ``(N,)``, the log-odds of class 1.
+            logits: tensor or numpy array of shape ``(N, C)`` or ``(N, C, d1, ...)``, or ``(N,)`` with the log-odds of
+                class 1.
             target: class indices, ``(N,)`` or ``(N, d1, ...)``.
-            input: what ``logits`` holds, ``"logits"`` or ``"probs"``. Of probabilities the logarithms are taken; one of
-                0 counts as half of the smallest other one, at most 1 / C^2, here and in later calls.
-            ignore_index: samples of this target are left out.
+            input: whether ``logits`` holds ``"logits"`` or ``"probs"``. Probabilities are converted to logarithms; a
+                probability of 0 is replaced by half of the smallest non-zero one, at most 1 / C^2, here and in later
+                calls.
+            ignore_index: samples with this target are ignored.
 
         Returns:
-            The calibrator, with a ``report``. If it raises, an earlier fit stays as it was.
+            The calibrator itself, with a new ``report``.
+
+        Raises:
+            ValueError: the data do not fit the method. An earlier fit is kept.
         """
         values = as_tensor("logits", logits)
         binary = "top_label" if values.ndim == 1 else None
         rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
-        zeros, impossible, given = None, 0, digest(rows.values)
+        zeros, impossible, data_digest = None, 0, digest(rows.values)
         if input == "probs":
-            scan(rows)  # raises unless they are probabilities
+            scan(rows)  # raises if the values are not probabilities
             zeros = zero_values(rows)
             impossible = int((rows.values.gather(1, rows.target[:, None]) == 0).sum())
             logits = log_probs(values, zeros)
@@ -174,13 +179,22 @@ class Calibrator(nn.Module, ABC):
             converged=fit.converged,
             notes=tuple(notes),
         )
-        self.fitted_on = FittedOn(kind_of(values, input), zeros, given)
+        self.fitted_on = FittedOn(kind_of(values, input), zeros, data_digest)
         return self
 
     def forward(self, logits: Array, *, input: str = "logits") -> Tensor:
-        """Calibrated logits of the shape of the given ones, float32 or float64; log-probabilities of some methods.
+        """Apply the calibrator.
 
-        ``input="probs"`` says that probabilities are given; the answer is logits all the same.
+        Args:
+            logits: tensor or numpy array of any shape that :meth:`fit` takes.
+            input: whether ``logits`` holds ``"logits"`` or ``"probs"``.
+
+        Returns:
+            Calibrated logits (some methods: log-probabilities) of the shape of ``logits``, float32 or float64.
+
+        Raises:
+            RuntimeError: the calibrator is not fitted.
+            ValueError: the values do not fit the calibrator.
         """
         if not self.is_fitted:
             raise RuntimeError(f"this {type(self).__name__} is not fitted: call fit(logits, target) first")
@@ -189,12 +203,12 @@ class Calibrator(nn.Module, ABC):
         if not logits.is_floating_point() or logits.ndim == 0:
             raise ValueError(f"logits must be floating point (N, C), got {logits.dtype} {tuple(logits.shape)}")
         kind = kind_of(logits, input)
-        wrong_width = logits.ndim == 1 and self.num_classes not in (None, 2)  # an error that says more will follow
+        wrong_width = logits.ndim == 1 and self.num_classes not in (None, 2)  # a clearer error is raised below
         if self.fitted_on and self.offset == "seen" and self.fitted_on.kind != kind and not wrong_width:
-            theirs, ours = NAMES[self.fitted_on.kind], NAMES[kind]
+            fitted, given = NAMES[self.fitted_on.kind], NAMES[kind]
             raise ValueError(
-                f"this {type(self).__name__} was fitted on {theirs}, and these are {ours}: both mean the same "
-                f"but for a number added to each row, which this map sees; give it {theirs}, or fit one on {ours}"
+                f"this {type(self).__name__} was fitted on {fitted}, but got {given}: they differ by a constant per "
+                f"row, which changes the output of this method; pass {fitted}, or fit a calibrator on {given}"
             )
         if input == "probs":
             logits = log_probs(logits, None if self.fitted_on is None else self.fitted_on.zeros)
@@ -207,7 +221,7 @@ class Calibrator(nn.Module, ABC):
 
     @abstractmethod
     def _fit(self, rows: Rows) -> Fit:
-        """Learn from rows of logits, (N, C); NaN and infinities have not been looked for."""
+        """Learn from rows of logits, (N, C), which have not been checked for NaN and infinities."""
 
     @abstractmethod
     def _map(self, logits: Tensor) -> Tensor:
@@ -223,14 +237,14 @@ class Calibrator(nn.Module, ABC):
         if differentiable or len(logits) <= _chunk(logits):
             return self._map(logits)
         result = torch.empty_like(logits, memory_format=torch.contiguous_format)
-        for part in tile_parts(logits, step=_chunk(logits)):
+        for part in tile_slices(logits, step=_chunk(logits)):
             result[part] = self._map(logits[part])
         return result
 
     def _effect(self, rows: Rows) -> tuple[float, float, int]:
-        """NLL before and after, and how many samples have another predicted class."""
+        """NLL before and after, and the number of samples whose predicted class changed."""
         changed, total = 0, torch.zeros(2, dtype=wide_dtype(rows.values), device=rows.values.device)
-        for part in tile_parts(rows.values, step=_chunk(rows.values)):
+        for part in tile_slices(rows.values, step=_chunk(rows.values)):
             before = rows.values[part].to(compute_dtype(rows.values))
             after = self._map(before)
             changed += int((before.argmax(1) != after.argmax(1)).sum())
@@ -239,7 +253,7 @@ class Calibrator(nn.Module, ABC):
         return (*(total / len(rows)).tolist(), changed)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # The halves of model.half() would be too coarse for knots and temperatures: they move, but stay float64.
+        # model.half() must not round knots and temperatures: the buffers change device, but stay float64.
         def move(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
@@ -249,13 +263,12 @@ class Calibrator(nn.Module, ABC):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in self.learned:
-            theirs, ours = state_dict.get(prefix + name), getattr(self, name)
-            if isinstance(theirs, Tensor) and theirs.shape != ours.shape:
-                setattr(self, name, torch.empty(theirs.shape, dtype=ours.dtype, device=ours.device))
+            loaded, current = state_dict.get(prefix + name), getattr(self, name)
+            if isinstance(loaded, Tensor) and loaded.shape != current.shape:
+                setattr(self, name, torch.empty(loaded.shape, dtype=current.dtype, device=current.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.report = self.fitted_on = None
 
 
 def _chunk(values: Tensor) -> int:
-    """Rows that are mapped at a time."""
     return max(1, (CHUNK_CPU if values.is_cpu else CHUNK_DEVICE) // values.shape[1])

@@ -1,4 +1,4 @@
-"""The paper's choice of a temperature: the ECE at each T of a grid, exactly, and about ten times as fast as a loop."""
+"""Temperature with the lowest ECE on a grid, as in the paper: exact, and about ten times as fast as a loop."""
 
 import math
 
@@ -8,51 +8,51 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal._tensors import wide_dtype
-from dualfocal.calibrators._passes import Shifted, exponent_floor
+from dualfocal.calibrators._tiles import ShiftedLogits, exponent_floor
 from dualfocal.metrics.bins import ONE, Binner, equal_edges, scatter_sum
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import scan
 
 GRID = 100  # temperatures 0.1, 0.2, ..., 10.0
-BLOCK_CPU, BLOCK_DEVICE = 1 << 12, 1 << 17  # rows whose confidences at all temperatures are binned together
-NEAR = 4e-6  # how far a confidence of the grid, computed in float32, may be off
-INTERPOLATE_FROM, NODES, INTERPOLATED = 26, 16, 6e-9  # from T = 2.6, from so many sums; error of one exponential
+BLOCK_CPU, BLOCK_DEVICE = 1 << 12, 1 << 17  # rows that are binned together at all temperatures
+NEAR = 4e-6  # error bound of a confidence computed in float32
+INTERPOLATE_FROM, NODES, INTERPOLATED = 26, 16, 6e-9  # from T = 2.6; number of nodes; error per exponential
 
 FloatArray = NDArray[np.float64]
 
 
 def search_grid(rows: Rows, num_bins: int) -> tuple[float, float, float]:
-    """The first strict minimum of the ECE over T = 0.1, 0.2, ..., 10.0, and the NLL without and with that T.
+    """First minimum of the ECE over T = 0.1, 0.2, ..., 10.0, with the NLL before and after scaling by that T.
 
-    Logits of single precision are first looked at in it. What that may do to an ECE is bounded, and if several
-    temperatures can be the minimum then, these are looked at again in float64.
+    Single-precision logits are first searched in float32. The effect of rounding on the ECE is bounded; if several
+    temperatures remain possible minima within that bound, they are compared again in float64.
     """
     correct, wide = scan(rows).right, wide_dtype(rows.values)
     tenths = list(range(1, GRID + 1))
     most_rows = BLOCK_CPU if rows.values.is_cpu else BLOCK_DEVICE
-    data = Shifted(rows, most_rows=most_rows)
+    data = ShiftedLogits(rows, most_rows=most_rows)
     if data.dtype != wide:
         errors, doubt = _grid_errors(data, correct, tenths, num_bins, near=NEAR + INTERPOLATED * rows.num_classes)
         possible = errors - doubt <= (errors + doubt).min()
-        tenths = [i for i, one in zip(tenths, possible.tolist(), strict=True) if one]
+        tenths = [i for i, is_possible in zip(tenths, possible.tolist(), strict=True) if is_possible]
     if len(tenths) > 1:
-        exact = data if data.dtype == wide else Shifted(rows, wide, most_rows=most_rows)
+        exact = data if data.dtype == wide else ShiftedLogits(rows, wide, most_rows=most_rows)
         errors, _ = _grid_errors(exact, correct, tenths, num_bins)
-        tenths = [tenths[int(errors.argmin())]]  # the first of equals
+        tenths = [tenths[int(errors.argmin())]]  # the first one in case of ties
     temperature = tenths[0] / 10
     before, after = (-float(data.log_likelihood(beta).mean()) for beta in (1.0, 1 / temperature))
     return temperature, before, after
 
 
 def _grid_errors(
-    data: Shifted, correct: Tensor, tenths: list[int], num_bins: int, *, near: float = 0.0
+    data: ShiftedLogits, correct: Tensor, tenths: list[int], num_bins: int, *, near: float = 0.0
 ) -> tuple[FloatArray, FloatArray]:
-    """The ECE at each T (in tenths), and by how much it is off if confidences are off by ``near``.
+    """ECE at each T (in tenths), and its error bound if the confidences are wrong by up to ``near``.
 
-    Dividing by T does not change who is predicted, so that only the confidence 1 / sum exp(d / T) is needed. With
-    ``near`` 0 the sums are exact; else, at high T and where rows are long, they are interpolated.
+    Dividing by T does not change the predicted class, so only the confidence 1 / sum exp(d / T) is needed. With
+    ``near = 0`` the sums are exact; otherwise those at high T are interpolated if rows are long.
     """
-    n, device = len(data), data.of_target.device
+    n, device = len(data), data.target_logit.device
     binner = Binner(equal_edges(num_bins, torch.float64, device))
     direct = [i for i in tenths if near == 0 or data.dim == 0 or i < INTERPOLATE_FROM]
     nodes, matrix = _interpolation(tenths[len(direct) :])
@@ -73,21 +73,21 @@ def _grid_errors(
         index += num_bins * torch.arange(len(tenths), device=device)[:, None]
         if near > 0:
             place = units * (num_bins / ONE)
-            edge = place.round().clamp_(1, num_bins - 1)  # beyond the first and the last there is no other bin
+            edge = place.round().clamp_(1, num_bins - 1)  # there is no bin beyond the first and the last edge
             close += (place.sub_(edge).abs_() <= near * num_bins).sum(1)
         units -= ONE * correct[part.stop - local.stop : part.stop].to(units.dtype)
-        gaps += scatter_sum(index.view(-1), units.view(-1), gaps.numel()).view_as(gaps).long()  # whole, so exact
+        gaps += scatter_sum(index.view(-1), units.view(-1), gaps.numel()).view_as(gaps).long()  # integers: exact
     errors = gaps.abs().sum(1).cpu().numpy() / (ONE * n)
     return errors, near + 2 * close.cpu().numpy() / n
 
 
-def _sum_exponentials(data: Shifted, d: Tensor, direct: list[int], nodes: list[float], totals: Tensor) -> None:
+def _sum_exponentials(data: ShiftedLogits, d: Tensor, direct: list[int], nodes: list[float], totals: Tensor) -> None:
     """Write sum exp(d / T) for T = direct / 10, then sum exp(beta d) for the nodes, to the rows of ``totals``.
 
-    exp(d / T) at T is the square of that at 2 T: half of the direct exponentials are spared.
+    exp(d / T) is the square of exp(d / (2 T)), which saves half of the exponentials.
     """
     row = {i: r for r, i in enumerate(direct)}
-    # Floors spare the slow arithmetic on tiny numbers: this one for exp, the other for all squares but the first.
+    # Clamping avoids slow arithmetic on denormal numbers, here in exp and below in repeated squares.
     least = exponent_floor(data.dtype)
     d.clamp_(min=least * GRID / 10)
     for i in (i for i in direct if 2 * i not in row):
@@ -103,16 +103,17 @@ def _sum_exponentials(data: Shifted, d: Tensor, direct: list[int], nodes: list[f
 
 
 def _interpolation(tenths: list[int]) -> tuple[list[float], Tensor]:
-    """Chebyshev nodes of beta = 1 / T, and the matrix from values there to values at each T (in tenths).
+    """Chebyshev nodes of beta = 1 / T, and the matrix from values at the nodes to values at each T (in tenths).
 
-    exp(beta d) for d <= 0 is interpolated to INTERPOLATED, whatever d is: what varies more is also smaller.
+    The interpolation error of exp(beta d) is at most INTERPOLATED for every d <= 0: exp(beta d) with a
+    larger |d| varies more, but is smaller.
     """
     if not tenths:
         return [], torch.empty(0, 0)
     low, high = 10 / GRID, 10 / INTERPOLATE_FROM
     angles = math.pi * (np.arange(NODES) + 0.5) / NODES
-    wanted = np.arccos(np.clip((2 * 10 / np.array(tenths) - low - high) / (high - low), -1, 1))
+    target_angles = np.arccos(np.clip((2 * 10 / np.array(tenths) - low - high) / (high - low), -1, 1))
     orders = np.arange(1, NODES)
-    matrix = (1 + 2 * np.cos(np.outer(wanted, orders)) @ np.cos(np.outer(orders, angles))) / NODES
+    matrix = (1 + 2 * np.cos(np.outer(target_angles, orders)) @ np.cos(np.outer(orders, angles))) / NODES
     nodes = (low + high) / 2 + (high - low) / 2 * np.cos(angles)
     return nodes.tolist(), torch.from_numpy(matrix)

@@ -1,4 +1,4 @@
-"""Calibrated values of samples that no fit has seen, their scores, and the paired differences of methods."""
+"""Calibrate held-out samples, score them, and compare methods by paired differences."""
 
 import copy
 import math
@@ -24,27 +24,27 @@ NOT_COMPARED = Difference(math.nan, math.nan, -math.inf, math.inf)
 
 @dataclass(frozen=True)
 class MethodScore:
-    """Scores of a calibrator, or of the uncalibrated model, on samples that no fit has seen."""
+    """Scores of a calibrator, or of the uncalibrated model, on held-out samples."""
 
     name: str
-    evaluation: Evaluation  # of the first repeat, with floors
-    scores: dict[str, float]  # nll, brier, error and ece, means over the repeats
-    argmax_changed: float = 0.0  # share of samples whose predicted class is another
+    evaluation: Evaluation  # of the first repeat, with noise floors
+    scores: dict[str, float]  # nll, brier, error and ece, averaged over the repeats
+    argmax_changed: float = 0.0  # share of samples whose predicted class changed
     notes: tuple[Note, ...] = ()
-    fitted: Calibrator | None = None  # where there was one fit, not one for each fold
-    changes: dict[str, Difference] = field(default_factory=dict)  # from the uncalibrated model (a) to this method (b)
-    behind: Difference = NOT_COMPARED  # in NLL: from the best method that may be recommended (a) to this one (b)
-    draws: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)  # the scores of resampled data
+    fitted: Calibrator | None = None  # the fitted calibrator; None with cross-validation
+    changes: dict[str, Difference] = field(default_factory=dict)  # uncalibrated (a) against this method (b)
+    behind: Difference = NOT_COMPARED  # NLL of the best method that may be recommended (a) against this one (b)
+    draws: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)  # scores on resampled data
 
     @property
     def ece_floor(self) -> float:
-        """The mean ECE of a perfectly calibrated model with these confidences."""
+        """Noise floor: the expected ECE of a perfectly calibrated model with these confidences."""
         assert self.evaluation.inference is not None
         return self.evaluation.inference.floors["ece"].mean
 
     @property
     def temperature(self) -> float | None:
-        """The temperature, where the method is temperature scaling, fitted once."""
+        """Fitted temperature; None for other methods and for cross-validation."""
         return float(self.fitted.temperature) if isinstance(self.fitted, TemperatureScaling) else None
 
 
@@ -57,16 +57,16 @@ def score(
     seed: int,
     evaluation: Evaluation | None = None,
 ) -> MethodScore:
-    """Score the same samples, calibrated in one or several ways; methods are not compared yet.
+    """Score one method; ``repeats`` holds the samples as calibrated in each repeat of the cross-validation.
 
-    ``evaluation`` is that of the first repeat, where it is known. The draws of the resampling depend on the seed alone,
-    so that all methods have the same.
+    ``evaluation`` is a precomputed evaluation of the first repeat. The resampling draws depend only on the seed, so
+    they are the same for all methods.
     """
     scanned = [(rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)) for rows in repeats]
     if evaluation is None:
         evaluation = evaluate_rows(*scanned[0], num_bins, inference=True, level=level, seed=seed)
     evaluations = [evaluation, *(evaluate_rows(*repeat, num_bins) for repeat in scanned[1:])]
-    scores = {metric: sum(getattr(each, metric) for each in evaluations) / len(evaluations) for metric in COMPARED}
+    scores = {metric: sum(getattr(e, metric) for e in evaluations) / len(evaluations) for metric in COMPARED}
     draws = {}
     if len(repeats[0]) >= LEAST:
         resampled = resample(scanned, num_bins, seed=seed, every_metric=False)
@@ -74,17 +74,19 @@ def score(
     return MethodScore(name, evaluation, scores, draws=draws)
 
 
-def ranked(methods: Sequence[MethodScore], level: float, left_out: Collection[str] = ()) -> tuple[MethodScore, ...]:
-    """The methods with their differences, the lowest NLL first; the first given one is the uncalibrated model.
+def rank_methods(
+    methods: Sequence[MethodScore], level: float, left_out: Collection[str] = ()
+) -> tuple[MethodScore, ...]:
+    """Compare each method with the uncalibrated model, which comes first, and with the best one; sort by NLL.
 
-    Methods that are ``left_out`` of the advice are not the best, whatever their NLL.
+    Methods in ``left_out`` cannot be the best, whatever their NLL.
     """
     uncalibrated = methods[0]
     best = min((method for method in methods if method.name not in left_out), key=lambda method: method.scores["nll"])
 
     def between(a: MethodScore, b: MethodScore, metric: str) -> Difference:
         ends = (-math.inf, math.inf)
-        if a.draws:  # there are enough samples
+        if a.draws:  # empty with too few samples
             ends = interval(b.draws[metric] - a.draws[metric], b.scores[metric] - a.scores[metric], level)
         return Difference(a.scores[metric], b.scores[metric], *ends)
 
@@ -99,27 +101,29 @@ def ranked(methods: Sequence[MethodScore], level: float, left_out: Collection[st
     return tuple(sorted(compared, key=lambda method: method.scores["nll"]))
 
 
-# Calibrated logits of all rows, once for each repeat; the remarks of the fits; the calibrator, if it was fitted once
+# Calibrated logits of all rows for each repeat, notes of the fits, and the calibrator if it was fitted only once
 Calibrated = tuple[list[Tensor], tuple[Note, ...], Calibrator | None]
 
 
 def fit_once(calibrator: Calibrator, progress: Progress, *, validation: Rows, rows: Rows) -> Calibrated:
-    """Fit a copy on validation data and calibrate the rows."""
+    """Fit a copy of the calibrator on validation data and calibrate the rows."""
     fitted, notes = _fitted(calibrator, validation, "not_converged")
     return [fitted(rows.values, input=rows.input)], tuple(notes), fitted
 
 
-def fit_folds(calibrator: Calibrator, progress: Progress, *, rows: Rows, deals: list[Tensor], folds: int) -> Calibrated:
-    """For each deal calibrate every fold by a fit on the others."""
+def fit_folds(
+    calibrator: Calibrator, progress: Progress, *, rows: Rows, splits: list[Tensor], folds: int
+) -> Calibrated:
+    """For each split into folds, calibrate every fold by a calibrator fitted on the others."""
     values, results, notes = rows.values, list[Tensor](), list[Note]()
-    for repeat, fold in enumerate(deals):
+    for repeat, fold in enumerate(splits):
         result = torch.empty(values.shape, dtype=compute_dtype(values), device=values.device)
         for k in range(folds):
             here = fold == k
-            fitted, remarks = _fitted(calibrator, rows.at(~here), "fold_not_converged")
+            fitted, fold_notes = _fitted(calibrator, rows.at(~here), "fold_not_converged")
             result[here] = fitted(values[here], input=rows.input)
-            notes += remarks
-            progress((repeat + (k + 1) / folds) / len(deals))
+            notes += fold_notes
+            progress((repeat + (k + 1) / folds) / len(splits))
         results.append(result)
     return results, merge_folds(notes), None
 
@@ -130,26 +134,26 @@ def _fitted(calibrator: Calibrator, rows: Rows, not_converged: str) -> tuple[Cal
     return fitted, [*fitted.report.notes, *([] if fitted.report.converged else [Note(not_converged)])]
 
 
-def deal_folds(rows: Rows, target: Tensor, *, ignore_index: int, folds: int, seeds: range) -> list[Tensor]:
-    """A fold for each row, once for each seed: classes are dealt out evenly, images of dense predictions stay whole.
+def assign_folds(rows: Rows, target: Tensor, *, ignore_index: int, folds: int, seeds: range) -> list[Tensor]:
+    """Fold of each row, for each seed. Folds are stratified by class; images of dense predictions stay whole.
 
     Raises:
         ValueError: there are fewer images than folds.
     """
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     if target.ndim < 2:
-        return [_deal_classes(rows.target, folds, generator) for generator in generators]
+        return [_stratified_folds(rows.target, folds, generator) for generator in generators]
     kept = target != ignore_index
     labelled = kept.flatten(1).any(1)
     count = int(labelled.sum())
     if count < folds:
-        raise ValueError(f"{folds} folds of whole images need as many images with labels, got {count}")
+        raise ValueError(f"{folds} folds of whole images need at least {folds} images with labels, got {count}")
     number = labelled.cumsum(0) - 1  # images without labels are not counted
     image = number.view(-1, *[1] * (target.ndim - 1)).expand(target.shape)[kept]
     return [(torch.randperm(count, generator=generator).to(image.device) % folds)[image] for generator in generators]
 
 
-def _deal_classes(target: Tensor, folds: int, generator: torch.Generator) -> Tensor:
+def _stratified_folds(target: Tensor, folds: int, generator: torch.Generator) -> Tensor:
     shuffled = torch.randperm(len(target), generator=generator).to(target.device)
     order = shuffled[target[shuffled].argsort(stable=True)]
     return order.argsort() % folds

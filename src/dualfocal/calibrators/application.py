@@ -1,4 +1,4 @@
-"""A fitted calibrator applied to predictions, with scores before and after where there are labels."""
+"""Apply a fitted calibrator to predictions, with scores before and after if there are labels."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -15,15 +15,15 @@ from dualfocal.metrics.scan import scan
 
 @dataclass(frozen=True, eq=False)
 class Application:
-    """Calibrated predictions, and what the calibrator did to them."""
+    """Calibrated predictions, with the effect of the calibrator on them."""
 
-    values: Tensor  # logits or probabilities, as given
-    target: Tensor | None  # None: no labels, or none that can be used
+    values: Tensor  # calibrated logits or probabilities, like the input
+    target: Tensor | None  # None: no labels, or unusable labels
     num_samples: int
-    argmax_changed: int  # samples whose predicted class is another than before
-    scores: dict[str, Evaluation]  # "before" and "after"; empty without labels
-    on_fit_data: bool  # whether these are the data of the fit, where scores flatter the calibrator
-    unusable_labels: str  # why labels are left out; empty if they are not
+    argmax_changed: int  # number of samples whose predicted class changed
+    scores: dict[str, Evaluation]  # keys "before" and "after"; empty without labels
+    on_fit_data: bool  # True: the calibrator was fitted on these data, so the scores are optimistic
+    unusable_labels: str  # why the labels were ignored; empty if they were used
 
 
 def apply_calibrator(
@@ -35,18 +35,18 @@ def apply_calibrator(
     ignore_index: int = -100,
     require_labels: bool = False,
 ) -> Application:
-    """Calibrate predictions: logits stay logits, probabilities probabilities.
+    """Calibrate predictions. Logits are mapped to logits, probabilities to probabilities.
 
     Args:
         calibrator: a fitted calibrator.
         values: ``(N, C)``, ``(N, C, d1, ...)`` or ``(N,)`` logits or probabilities.
-        target: class indices, if there are any.
-        input: what ``values`` holds, ``"logits"`` or ``"probs"``.
-        ignore_index: samples of this target are not checked and not scored.
-        require_labels: whether labels that do not fit the values are an error; otherwise they are left out.
+        target: class indices (optional).
+        input: whether ``values`` holds ``"logits"`` or ``"probs"``.
+        ignore_index: samples with this target are neither checked nor scored.
+        require_labels: raise an error if labels do not fit the values; otherwise such labels are ignored.
 
     Raises:
-        ValueError: values are not what ``input`` says, do not fit the calibrator, or have no finite answer.
+        ValueError: ``values`` do not match ``input`` or the calibrator, or have no finite calibrated value.
 
     >>> from dualfocal.calibrators import TemperatureScaling
     >>> logits, target = torch.tensor([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]]), torch.tensor([0, 1, 1])
@@ -69,11 +69,11 @@ def apply_calibrator(
             target, labelled, unusable = None, False, str(error)
     before = values if input == "logits" else log_probs(values)
     after = calibrator(values, input=input)
-    ignored = before.isnan() if before.ndim == 1 else before.isnan().any(1, keepdim=True)  # others have no NaN
+    ignored = before.isnan() if before.ndim == 1 else before.isnan().any(1, keepdim=True)  # other rows have no NaN
     lost = (after.isnan() | (after == torch.inf)) & ~ignored
     if bool(lost.any()):
         row = int(lost.nonzero()[0, 0])
-        raise ValueError(f"row {row} has no finite answer: this calibrator needs finite logits, it must hold -inf")
+        raise ValueError(f"row {row} has no finite calibrated value: this calibrator needs finite logits, got -inf")
     calibrated = after if input == "logits" else after.sigmoid() if after.ndim == 1 else after.softmax(1)
     scores = {}
     if target is not None and labelled:

@@ -1,6 +1,6 @@
-"""Step and broken-line functions of each class's probability, then normalised: histogram, Bayesian, isotonic.
+"""Histogram binning, Bayesian binning (BBQ) and isotonic regression of each class's probability, then normalised.
 
-All three return log-probabilities, with a floor.
+The output of all three is log-probabilities.
 """
 
 from abc import abstractmethod
@@ -16,21 +16,21 @@ from torch import Tensor
 from dualfocal._checks import check_choice, check_count
 from dualfocal._tensors import check_number, wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
-from dualfocal.calibrators._passes import tile_parts
+from dualfocal.calibrators._tiles import tile_slices
 from dualfocal.metrics.rows import Rows, check_logits
 
-FLOOR = 1e-12  # of a probability, before they are normalised
-SAME = 1e-10  # relative difference of probabilities that count as equal
-COLUMNS = 1 << 23  # numbers of the columns that are worked on together
-EQUIVALENT = 2.0  # samples that the prior of a binning is worth, in all its bins together
-WINDOW = 20.0  # binnings this many times less probable than the best are left out
+FLOOR = 1e-12  # smallest probability before normalisation
+SAME = 1e-10  # probabilities with a smaller relative difference count as equal
+COLUMNS = 1 << 23  # number of elements of the columns that are processed together
+EQUIVALENT = 2.0  # equivalent sample size of the prior of a binning, over all its bins
+WINDOW = 20.0  # binnings with less than 1 / WINDOW of the best evidence are dropped
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Column:
-    """One class's probabilities in ascending order: values, how many samples have each, and how many of the class."""
+    """Distinct probabilities of one class, ascending, with their number of samples and of samples of the class."""
 
     p: Floats
     count: NDArray[np.int64]
@@ -38,37 +38,37 @@ class Column:
 
     @property
     def frequency(self) -> float:
-        """Share of the samples that are of the class; as if there were half a sample more of both kinds."""
+        """Share of samples of the class, with half a sample added to both outcomes."""
         return (int(self.hits.sum()) + 0.5) / (int(self.count.sum()) + 1)
 
     def split(self, edges: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Samples and hits in each bin ``(lo, hi]`` between the inner edges."""
+        """Number of samples and of hits in each bin ``(lo, hi]`` between the inner edges."""
         ends = np.concatenate([[0], np.searchsorted(self.p, edges, side="right"), [len(self.p)]])
-        count, hits = (np.diff(np.concatenate([[0], np.cumsum(of)])[ends]) for of in (self.count, self.hits))
+        count, hits = (np.diff(np.concatenate([[0], np.cumsum(n)])[ends]) for n in (self.count, self.hits))
         return count, hits
 
     def equal_mass(self, num_bins: int | NDArray[np.int64]) -> tuple[Floats, NDArray[np.int64]]:
-        """Inner edges of bins of about equal size, halfway between neighbours; for several binnings at once."""
+        """Inner edges of bins with about equal numbers of samples, and the index of the binning of each edge."""
         sizes = np.atleast_1d(num_bins)
-        whose = np.repeat(np.arange(len(sizes)), sizes - 1)
-        rank = np.arange(len(whose)) - np.repeat(np.cumsum(sizes - 1) - (sizes - 1), sizes - 1) + 1
-        upto = np.cumsum(self.count)
-        place = np.searchsorted(upto, rank * upto[-1] / sizes[whose])
+        binning = np.repeat(np.arange(len(sizes)), sizes - 1)
+        rank = np.arange(len(binning)) - np.repeat(np.cumsum(sizes - 1) - (sizes - 1), sizes - 1) + 1
+        total = np.cumsum(self.count)
+        place = np.searchsorted(total, rank * total[-1] / sizes[binning])
         fits = place < len(self.p) - 1
-        place, whose = place[fits], whose[fits]
+        place, binning = place[fits], binning[fits]
         new = np.ones(len(place), dtype=bool)
-        new[1:] = (place[1:] != place[:-1]) | (whose[1:] != whose[:-1])  # equal probabilities share a bin
-        place, whose = place[new], whose[new]
-        return (self.p[place] + self.p[place + 1]) / 2, whose
+        new[1:] = (place[1:] != place[:-1]) | (binning[1:] != binning[:-1])  # equal probabilities share a bin
+        place, binning = place[new], binning[new]
+        return (self.p[place] + self.p[place + 1]) / 2, binning
 
 
 class _ClasswiseMap(Calibrator):
-    """A function of its own for each class's probability."""
+    """Map the probability of each class by a function of one variable, then normalise."""
 
     learned = ("knots", "values")
     by_class = "knots"
     offset = "removed"
-    knots: Tensor  # (C, M), ascending; short rows are filled up
+    knots: Tensor  # (C, M), ascending; short rows are padded
     values: Tensor  # (C, M) or (C, M + 1)
 
     @abstractmethod
@@ -76,13 +76,13 @@ class _ClasswiseMap(Calibrator):
         """Knots and values of one class."""
 
     def _look_up(self, p: Tensor, knots: Tensor, values: Tensor) -> Tensor:
-        """The function of (C, n) probabilities; unless overridden, it is constant between knots."""
-        index = torch.searchsorted(knots, p).clamp_(max=values.shape[1] - 1)  # NaN lies beyond all
+        """Evaluate the function at (C, n) probabilities. This one is constant between knots."""
+        index = torch.searchsorted(knots, p).clamp_(max=values.shape[1] - 1)  # NaN is sorted last
         return values.gather(1, index)
 
     def _fit(self, rows: Rows) -> Fit:
         fitted = [self._fit_column(column) for column in _columns(rows)]
-        learned = {name: _filled(parts) for name, parts in zip(self.learned, zip(*fitted, strict=True), strict=True)}
+        learned = {name: _padded(parts) for name, parts in zip(self.learned, zip(*fitted, strict=True), strict=True)}
         learned["values"].clamp_(FLOOR, 1.0)
         return Fit(learned)
 
@@ -94,13 +94,15 @@ class _ClasswiseMap(Calibrator):
 
 
 class HistogramBinning(_ClasswiseMap):
-    """For each class, the frequency of the class in bins of its probability; then normalised (Zadrozny & Elkan, 2001).
+    """Histogram binning: the frequency of each class in bins of its probability, then normalised.
+
+    Zadrozny and Elkan, ICML 2001.
 
     Args:
-        num_bins: for each class.
-        bins: ``"mass"``, of equal size, or ``"width"``.
-        smoothing: samples that are added to each bin, of the class as often as its overall frequency says, so that no
-            class is ruled out because a bin has not seen it. 0: the plain frequency, with a floor of 1e-12.
+        num_bins: number of bins per class.
+        bins: ``"mass"`` for bins with equal numbers of samples, ``"width"`` for bins of equal width.
+        smoothing: number of pseudo-samples added to each bin, distributed like the overall class frequency, so that a
+            bin without samples of a class does not rule the class out. 0 disables smoothing.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
@@ -123,17 +125,17 @@ class HistogramBinning(_ClasswiseMap):
         edges = column.equal_mass(self.num_bins)[0] if self.bins == "mass" else width
         count, hits = column.split(edges)
         ends = np.concatenate([[0.0], edges, [1.0]])
-        # A bin without samples has nothing but its middle to go by.
+        # An empty bin predicts its midpoint.
         values = (hits + self.smoothing * column.frequency) / np.maximum(count + self.smoothing, FLOOR)
         return edges, np.where(count > 0, values, (ends[1:] + ends[:-1]) / 2)
 
 
 class BayesianBinning(_ClasswiseMap):
-    """For each class, an average over binnings of equal mass, weighted by their evidence: BBQ (Naeini et al., 2015).
+    """Bayesian binning into quantiles (BBQ): equal-mass binnings, averaged by their evidence (Naeini et al., 2015).
 
-    Binnings of N^(1/3) / 10 to 10 N^(1/3) bins, N / 5 at most; each bin has a beta prior around its middle, all bins of
-    a binning together worth two samples. Those with less than a twentieth of the best one's evidence are left out
-    (Occam's window). The average is a step function again, and is stored as one.
+    The binnings have N^(1/3) / 10 to 10 N^(1/3) bins, at most N / 5. Each bin has a beta prior around its midpoint;
+    the priors of a binning together count as two samples. Binnings with less than 1/20 of the best evidence are
+    dropped (Occam's window). The average is stored as one step function.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
@@ -148,9 +150,9 @@ class BayesianBinning(_ClasswiseMap):
         n = int(column.count.sum())
         root = n ** (1 / 3)
         sizes = np.arange(max(1, int(root / 10)), max(1, min(int(np.ceil(10 * root)), int(np.ceil(n / 5)))) + 1)
-        edges, whose = column.equal_mass(sizes)
-        per_model = np.bincount(whose, minlength=len(sizes)) + 1
-        # All bins of all models in one row: the edges of a model, then its last bin.
+        edges, binning = column.equal_mass(sizes)
+        per_model = np.bincount(binning, minlength=len(sizes)) + 1
+        # The bins of all binnings in one array: the edges of a binning, then its last bin.
         last = np.cumsum(per_model) - 1
         upper = np.insert(edges, last - np.arange(len(sizes)), 1.0)
         model = np.repeat(np.arange(len(sizes)), per_model)
@@ -159,8 +161,8 @@ class BayesianBinning(_ClasswiseMap):
         place = [np.searchsorted(column.p, ends, side="right") for ends in (lower, upper)]
         place[0][lower == 0.0] = 0
         place[1][last] = len(column.p)
-        upto = [np.concatenate([[0], np.cumsum(of)]) for of in (column.count, column.hits)]
-        count, hits = (of[place[1]] - of[place[0]] for of in upto)
+        totals = [np.concatenate([[0], np.cumsum(n)]) for n in (column.count, column.hits)]
+        count, hits = (total[place[1]] - total[place[0]] for total in totals)
         worth = EQUIVALENT / per_model[model]
         middle = np.clip((lower + upper) / 2, 1e-9, 1 - 1e-9)
         evidence = np.bincount(model, _log_evidence(count, hits, worth, middle), minlength=len(sizes))
@@ -169,22 +171,22 @@ class BayesianBinning(_ClasswiseMap):
         weight /= weight.sum()
 
         mean = (hits + worth * middle) / (count + worth)
-        kept = np.unique(edges[weight[whose] > 0])
+        kept = np.unique(edges[weight[binning] > 0])
         values = np.zeros(len(kept) + 1)
         for i in np.flatnonzero(weight):
-            mine = slice(last[i] + 1 - per_model[i], last[i] + 1)
-            values += weight[i] * mean[mine][np.searchsorted(upper[mine][:-1], np.append(kept, 1.0))]
+            bins = slice(last[i] + 1 - per_model[i], last[i] + 1)
+            values += weight[i] * mean[bins][np.searchsorted(upper[bins][:-1], np.append(kept, 1.0))]
         return kept, values
 
 
 class IsotonicCalibration(_ClasswiseMap):
-    """For each class, the non-decreasing function of its probability that fits best; then normalised.
+    """Isotonic regression of each class on its probability, then normalised (Zadrozny and Elkan, KDD 2002).
 
-    Zadrozny and Elkan, KDD 2002; linear between the blocks of equal value, as in scikit-learn.
+    The map is linear between blocks of equal values, as in scikit-learn.
 
     Args:
-        smoothing: samples that are added to each block of equal values, of the class as often as its overall frequency
-            says, so that no class is ruled out because a block has not seen it. 0: none, with a floor of 1e-12.
+        smoothing: number of pseudo-samples added to each block, distributed like the overall class frequency, so that
+            a block without samples of a class does not rule the class out. 0 disables smoothing.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
@@ -201,7 +203,7 @@ class IsotonicCalibration(_ClasswiseMap):
         self.smoothing = smoothing
 
     def _fit_column(self, column: Column) -> tuple[Floats, Floats]:
-        # Late: torch and numpy are all that importing us may need.
+        # Imported late: only torch and numpy may be needed at import.
         from scipy.optimize import isotonic_regression
 
         count, hits = column.count.astype(np.float64), column.hits.astype(np.float64)
@@ -209,14 +211,14 @@ class IsotonicCalibration(_ClasswiseMap):
         first, end = blocks[:-1], blocks[1:]
         weight = np.add.reduceat(count, first) + self.smoothing
         values = (np.add.reduceat(hits, first) + self.smoothing * column.frequency) / weight
-        # A small block moves further towards that frequency than a large one: a second run restores the order.
+        # Smoothing moves small blocks more than large ones; a second regression restores the order.
         values = isotonic_regression(values, weights=weight).x
         knots = np.stack([column.p[first], column.p[end - 1]], axis=1).ravel()
         return knots, np.repeat(values, 2)
 
     def _look_up(self, p: Tensor, knots: Tensor, values: Tensor) -> Tensor:
         right = torch.searchsorted(knots, p).clamp_(1, knots.shape[1] - 1)
-        x0, x1, y0, y1 = (of.gather(1, at) for of in (knots, values) for at in (right - 1, right))
+        x0, x1, y0, y1 = (column.gather(1, at) for column in (knots, values) for at in (right - 1, right))
         share = ((p - x0) / (x1 - x0)).nan_to_num_(1.0).clamp_(0, 1)
         return y0 + share * (y1 - y0)
 
@@ -224,7 +226,7 @@ class IsotonicCalibration(_ClasswiseMap):
 def _columns(rows: Rows) -> Iterator[Column]:
     values, wide = rows.values, wide_dtype(rows.values)
     check_logits(values.amax(1))
-    log_total = torch.cat([values[part].to(wide).logsumexp(1) for part in tile_parts(values)])
+    log_total = torch.cat([values[part].to(wide).logsumexp(1) for part in tile_slices(values)])
     order = rows.target.argsort()
     ends = torch.bincount(rows.target, minlength=rows.num_classes).cumsum(0).tolist()
     step = max(1, COLUMNS // len(rows))
@@ -233,22 +235,22 @@ def _columns(rows: Rows) -> Iterator[Column]:
         for k, p in enumerate(block, start):
             hits = p[order[ends[k - 1] if k else 0 : ends[k]]].cpu().numpy().astype(np.float64)
             ordered = np.sort(p.cpu().numpy().astype(np.float64))
-            # Equal predictions whose logits differ by a shift round differently: they are one value all the same.
+            # Predictions whose logits differ by a shift are equal up to rounding, and are merged into one value.
             at = np.flatnonzero(np.concatenate([[True], ordered[1:] > ordered[:-1] * (1 + SAME)]))
             place = np.searchsorted(ordered[at], hits, side="right") - 1
             count = np.diff(np.append(at, len(ordered)))
             yield Column(ordered[at], count, np.bincount(place, minlength=len(at)))
 
 
-def _filled(parts: tuple[Any, ...]) -> Tensor:
-    """Rows of different length as one tensor, short ones filled up with their last number."""
+def _padded(parts: tuple[Any, ...]) -> Tensor:
+    """Stack rows of different lengths, padding short ones with their last value."""
     longest = max(1, *map(len, parts))
     rows = [np.pad(part, (0, longest - len(part)), mode="edge") if len(part) else np.ones(longest) for part in parts]
     return torch.from_numpy(np.stack(rows))
 
 
 def _log_evidence(count: Floats, hits: Floats, worth: Floats, middle: Floats) -> Floats:
-    """Of each bin under its beta-binomial model."""
+    """Log evidence of each bin under a beta-binomial model."""
     n, m, a, b = map(torch.from_numpy, (count, hits, worth * middle, worth * (1 - middle)))
     both = a + b
     result = both.lgamma() - (n + both).lgamma()

@@ -1,4 +1,4 @@
-"""Calibrators beside the uncalibrated model: a table, remarks, and which one to use."""
+"""Result of :func:`compare_calibrators`: scores of each method, a table and a recommendation."""
 
 import math
 from collections.abc import Sequence
@@ -10,29 +10,30 @@ from dualfocal.calibrators.notes import Note
 from dualfocal.metrics.comparison import Difference
 from dualfocal.metrics.evaluation import finite
 
-UNCALIBRATED = "as it is"  # the name of the uncalibrated model among the methods
-LARGE = 1e7  # from here on a loss is written as 1.234e+07
-LEAST_GAIN = 1e-4  # nats: less would be written as 0.0000
+UNCALIBRATED = "uncalibrated"  # name of the uncalibrated model among the methods
+LARGE = 1e7  # larger losses are printed as 1.234e+07
+LEAST_GAIN = 1e-4  # nats; a smaller gain would be printed as 0.0000
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibratorComparison:
-    """Calibrators and the uncalibrated model on the same samples; ``print`` it, or see :meth:`to_dict`.
+    """Scores of calibrators and of the uncalibrated model on the same samples.
 
-    ``comparison[name]`` is the score of a method; the uncalibrated model is called ``"as it is"``.
+    ``print(comparison)`` shows a table and a recommendation, :meth:`to_dict` gives plain numbers.
+    ``comparison[name]`` is the score of one method; the uncalibrated model is named ``"uncalibrated"``.
     """
 
-    methods: tuple[MethodScore, ...]  # the lowest NLL first; the uncalibrated model is one of them
-    refused: dict[str, str]  # method to reason
-    recommended: str  # the simplest that is sure to help and not significantly worse than the lowest NLL
-    absent: tuple[int, ...]  # classes that no label names
-    left_out: tuple[str, ...]  # methods that are not to be recommended: they would rule these classes out
-    num_samples: int  # that were scored
-    validation_samples: int | None  # that calibrators were fitted on; None: they were cross-fitted
-    part: str  # name of the samples that were scored, where calibrators were fitted on others
+    methods: tuple[MethodScore, ...]  # sorted by NLL, lowest first; includes the uncalibrated model
+    refused: dict[str, str]  # methods that could not be fitted, with the reason
+    recommended: str  # simplest method that helps significantly and is not significantly worse than the best
+    absent: tuple[int, ...]  # classes without samples
+    left_out: tuple[str, ...]  # methods never recommended here: they give absent classes almost zero probability
+    num_samples: int  # number of scored samples
+    validation_samples: int | None  # number of samples used for fitting; None: cross-validation
+    part: str  # name of the scored split, used with validation data only
     folds: int
-    repeats: int  # of the cross-fit, over which scores are means; 1 where calibrators were fitted once
-    level: float
+    repeats: int  # repeats of the cross-validation, over which scores are averaged; 1 with validation data
+    level: float  # nominal coverage of the confidence intervals
     seed: int
 
     def __getitem__(self, name: str) -> MethodScore:
@@ -40,50 +41,50 @@ class CalibratorComparison:
 
     @property
     def held_out(self) -> bool:
-        """Whether calibrators were fitted on other data; otherwise they were cross-fitted."""
+        """Whether calibrators were fitted on separate validation data; otherwise they were cross-validated."""
         return self.validation_samples is not None
 
     def verdict(self) -> str:
-        """What to do, in a few sentences."""
+        """Recommendation in a few sentences."""
         allowed = [method for method in self.methods if method.name not in self.left_out]
-        leave = self.left_out and len(allowed) == 1
-        text = "Leave the model as it is." if leave else advise(allowed, self.recommended, self.level)
+        none_allowed = self.left_out and len(allowed) == 1
+        text = "Keep the model uncalibrated." if none_allowed else advise(allowed, self.recommended, self.level)
         if self.left_out:
             total = self.methods[0].evaluation.num_classes
-            found = Note("absent_classes", len(self.absent), total, self.absent).finding
-            rule = f"left out of this advice is what all but rules them out ({', '.join(self.left_out)})"
-            text = f"{text} {found}: {rule}."
+            finding = Note("absent_classes", len(self.absent), total, self.absent).finding
+            rule = "methods that would give them almost zero probability are not recommended"
+            text = f"{text} {finding}; {rule} ({', '.join(self.left_out)})."
         return f"{text}{self.choice()}" if self.held_out else text
 
     def choice(self) -> str:
-        """A reminder that a method chosen by its score looks better than it is; empty if there was no choice."""
-        among = len(self.methods) - 1
-        return f" (Chosen among {among} methods on these same samples.)" if among > 1 else ""
+        """Warning that choosing among several methods overestimates the gain; empty for a single method."""
+        count = len(self.methods) - 1
+        return f" (Chosen among {count} methods on these samples: its gain may be overestimated.)" if count > 1 else ""
 
     def caveat(self) -> str:
-        """Which samples the calibrators were fitted on, and which were scored."""
+        """Which samples were used for fitting and which for scoring."""
         if self.held_out:
             return (
-                f"Fitted on the run's validation part ({self.validation_samples:,} samples), scored on its {self.part} "
-                f"part ({self.num_samples:,}), which no fit has seen."
+                f"Each calibrator was fitted on the validation split ({self.validation_samples:,} samples) and scored "
+                f"on the held-out {self.part} split ({self.num_samples:,} samples)."
             )
-        times = "once" if self.repeats == 1 else f"{self.repeats} times"
+        repeated = "" if self.repeats == 1 else f", repeated {self.repeats} times"
         return (
-            f"Cross-fitted in {self.folds} folds, {times}: no sample is scored by a fit that saw it. This scores the "
-            "procedure, fitted on a part of the data; a calibrator fitted on all of it is not scored here."
+            f"Cross-validated ({self.folds} folds{repeated}): each sample is scored by a calibrator fitted on the "
+            "other folds. A calibrator fitted on all samples can score slightly differently on new data."
         )
 
     def remarks(self) -> list[str]:
-        """Methods that refused the data, and notes of the fits with the methods that made them, a line each."""
+        """One line per method that could not be fitted, then one per distinct note with the methods it concerns."""
         names: dict[Note, list[str]] = {}
         for method in self.methods:
             for note in method.notes:
                 names.setdefault(note, []).append(method.name)
-        refused = [f"{name} refused: {reason}" for name, reason in self.refused.items()]
-        return [*refused, *(f"{', '.join(methods)}: {note}" for note, methods in names.items())]
+        skipped = [f"{name} skipped: {reason}" for name, reason in self.refused.items()]
+        return [*skipped, *(f"{', '.join(methods)}: {note}" for note, methods in names.items())]
 
     def table(self) -> Table:
-        """The methods; the last column is the share of samples whose predicted class is another."""
+        """Table of the methods; the last column is the share of samples whose predicted class changed."""
         rows = []
         for method in self.methods:
             change, cell = method.changes["nll"], ""
@@ -101,13 +102,13 @@ class CalibratorComparison:
                     f"{100 * method.argmax_changed:.2f}",
                 ]
             )
-        how = "fitted on the validation part" if self.held_out else "cross-fitted"
-        title = f"calibrators, {how}, lowest NLL first; percent: ECE, its floor, error, classes that moved"
-        headings = ["method", "NLL", f"change ± {100 * self.level:.4g} %", "ECE %", "floor", "error", "moved"]
+        how = "fitted on the validation split" if self.held_out else "cross-validated"
+        title = f"calibrators, {how}, lowest NLL first; in percent: ECE, its noise floor, error, changed predictions"
+        headings = ["method", "NLL", f"change ± {100 * self.level:.4g} %", "ECE %", "floor", "error", "changed"]
         return Table(headings, rows, title)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain numbers: fractions, NLL in nats; what is not finite is None."""
+        """JSON-serialisable dictionary: fractions, NLL in nats, None for values that are not finite."""
         how: dict[str, object] = {"folds": self.folds, "repeats": self.repeats}
         if self.held_out:
             how = {
@@ -145,14 +146,19 @@ def _plain_method(method: MethodScore) -> dict[str, object]:
 
 
 def recommend(methods: Sequence[MethodScore], simple_first: Sequence[str]) -> str:
-    """The simplest method that is sure to help and not significantly worse than the lowest NLL.
+    """Simplest method that lowers the NLL significantly and is not significantly worse than the best method.
 
-    The uncalibrated model if no method is sure to help. ``methods`` have the lowest NLL first.
+    Args:
+        methods: scores, sorted by NLL, lowest first.
+        simple_first: method names, simplest first.
+
+    Returns:
+        The name of the method; ``"uncalibrated"`` if no method lowers the NLL significantly.
     """
     lowest = methods[0].scores["nll"]
     uncalibrated = next(method.scores["nll"] for method in methods if method.name == UNCALIBRATED)
-    helpful = {method.name for method in methods if -method.changes["nll"].high >= LEAST_GAIN / 2}  # and it must show
-    if math.isinf(uncalibrated) and math.isfinite(lowest):  # which has no interval, and is behind any finite one
+    helpful = {method.name for method in methods if -method.changes["nll"].high >= LEAST_GAIN / 2}  # not 0 when printed
+    if math.isinf(uncalibrated) and math.isfinite(lowest):  # no interval, but worse than any finite NLL
         finite = (method for method in methods if math.isfinite(method.scores["nll"]))
         helpful = {methods[0].name, *(method.name for method in finite if has_interval(method.behind))}
     if not helpful:
@@ -162,44 +168,44 @@ def recommend(methods: Sequence[MethodScore], simple_first: Sequence[str]) -> st
 
 
 def advise(methods: Sequence[MethodScore], recommended: str, level: float) -> str:
-    """What to do, in a sentence or two; ``methods`` have the lowest NLL first."""
+    """Recommendation in one or two sentences; ``methods`` are sorted by NLL, lowest first."""
     by_name = {method.name: method for method in methods}
     best, advised, uncalibrated = methods[0], by_name[recommended], by_name[UNCALIBRATED]
     if len(methods) == 1:
-        return "No method could be fitted to these data."
+        return "No calibrator could be fitted to these data."
     if not math.isfinite(best.scores["nll"]):
-        return "The NLL is infinite, as it is and after each method: a true class has probability 0."
+        return "The NLL is infinite with and without calibration, because a true class has probability 0."
     if not math.isfinite(uncalibrated.scores["nll"]):
         size = "it has the lowest NLL," if best is advised else "its NLL is"
         text = (
             f"Use {advised.name}: {size} {nats(advised.scores['nll'])} nats. "
-            "That of the model as it is is infinite: a true class has probability 0."
+            "The uncalibrated model has infinite NLL, because it gives a true class probability 0."
         )
         return text if best is advised else f"{text} {_behind(best, advised)}"
     if not all(has_interval(method.changes["nll"]) for method in (best, advised)):
         lowest = f"{best.name} has the lowest NLL, {nats(best.scores['nll'])} nats"
-        less = "" if best is uncalibrated else f", {nats(-best.changes['nll'].difference)} less than the model as it is"
-        return f"Too few samples for an interval, and for advice: {lowest}{less}."
+        less = "" if best is uncalibrated else f", {nats(-best.changes['nll'].difference)} less than uncalibrated"
+        return f"Too few samples for a confidence interval or a recommendation: {lowest}{less}."
     if advised is uncalibrated:
         if any(method.changes["nll"].high < 0 for method in methods):
-            return f"Leave the model as it is: no method is sure to lower its NLL by {LEAST_GAIN:.4f} nats."
-        text = "Leave the model as it is: no method lowers its NLL by more than chance may."
+            return f"Keep the model uncalibrated: no method reliably lowers the NLL by {LEAST_GAIN:.4f} nats or more."
+        text = "Keep the model uncalibrated: no method lowers the NLL significantly."
     else:
         gain = advised.changes["nll"]
         text = (
             f"Use {advised.name}: it lowers the NLL by {nats(-gain.difference)} nats "
-            f"({nats(-gain.high)} to {nats(-gain.low)}, {100 * level:.4g} % interval)."
+            f"({nats(-gain.high)} to {nats(-gain.low)}, {100 * level:.4g} % confidence interval)."
         )
     return text if best is advised or advised.behind.difference < LEAST_GAIN / 2 else f"{text} {_behind(best, advised)}"
 
 
 def has_interval(d: Difference) -> bool:
-    """Whether a difference has an interval: too few samples, or an infinite NLL, give none."""
+    """Whether the difference has a confidence interval; it has none with too few samples or an infinite NLL."""
     return math.isfinite(d.low) and math.isfinite(d.high)
 
 
 def nats(value: float, sign: str = "-") -> str:
-    """Four decimals; of logits that are very far apart a loss has hundreds of digits before them.
+    """Format a loss with four decimals, or in scientific notation if it is very large.
 
     >>> nats(0.12345), nats(0.5, "+"), nats(2e297)
     ('0.1235', '+0.5000', '2.000e+297')
@@ -211,6 +217,6 @@ def _behind(best: MethodScore, advised: MethodScore) -> str:
     d = advised.behind
     simpler = "" if advised.name == UNCALIBRATED else f", and {advised.name} is simpler"
     return (
-        f"{best.name} has the lowest NLL, but by {nats(d.difference)} nats ({nats(d.low, '+')} to {nats(d.high, '+')}) "
-        f"only, which chance can explain{simpler}."
+        f"{best.name} has the lowest NLL, but the difference of {nats(d.difference)} nats "
+        f"({nats(d.low, '+')} to {nats(d.high, '+')}) is not significant{simpler}."
     )

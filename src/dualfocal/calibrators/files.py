@@ -1,4 +1,4 @@
-"""Calibrators on disk: one ``.safetensors`` file with what was learned, the options and the report of the fit."""
+"""Save and load calibrators: one ``.safetensors`` file with the parameters, the options and the report of the fit."""
 
 import json
 import os
@@ -20,7 +20,15 @@ CLASSES: dict[str, type[Calibrator]] = {make.__name__: make for make in CALIBRAT
 
 
 def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
-    """Write a fitted calibrator, all or nothing.
+    """Save a fitted calibrator to a ``.safetensors`` file. The file is written atomically.
+
+    Args:
+        calibrator: a fitted calibrator of this package.
+        path: file name, ending in ``.safetensors``.
+
+    Raises:
+        RuntimeError: the calibrator is not fitted.
+        ValueError: the file name has another ending, or the file cannot be written.
 
     >>> import tempfile
     >>> import torch
@@ -32,11 +40,11 @@ def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> Non
     ...     torch.equal(load_calibrator(Path(folder, "cal.safetensors"))(logits), calibrator(logits))
     True
     """
-    from safetensors.torch import save_file  # torch and numpy are all that importing us may need
+    from safetensors.torch import save_file  # imported late: only torch and numpy may be needed at import
 
     path = check_suffix(Path(path))
     if not calibrator.is_fitted:
-        raise RuntimeError(f"this {type(calibrator).__name__} is not fitted: there is nothing to save")
+        raise RuntimeError(f"this {type(calibrator).__name__} is not fitted: call fit(logits, target) before saving")
     about = {
         "schema": SCHEMA,
         "calibrator": _describe(calibrator),
@@ -46,15 +54,15 @@ def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> Non
     }
     state = {name: value.cpu().contiguous() for name, value in calibrator.state_dict().items()}
     with atomic_path(path) as temporary:
-        text = json.dumps(about, allow_nan=False, default=lambda scalar: scalar.item())  # an option of numpy's
+        text = json.dumps(about, allow_nan=False, default=lambda scalar: scalar.item())  # numpy scalars
         save_file(state, temporary, metadata={KEY: text})
 
 
 def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
-    """Read what :func:`save_calibrator` wrote, onto the CPU.
+    """Load a calibrator saved by :func:`save_calibrator`, onto the CPU.
 
     Raises:
-        ValueError: not such a file, of another schema, or damaged; the message names it.
+        ValueError: the file is missing, damaged, not a calibrator, or has another schema.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -64,30 +72,30 @@ def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
     try:
         with safe_open(path, framework="pt") as file:
             about = (file.metadata() or {}).get(KEY)
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no dict
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
     if about is None:
-        raise ValueError(f"{path}: is not a calibrator; `dualfocal calibrate` writes them")
+        raise ValueError(f"{path}: is not a calibrator; create one with `dualfocal calibrate`")
     try:
         return _restore(json.loads(about), state)
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{path}: is damaged, or of another version: {error}") from error
+        raise ValueError(f"{path}: is damaged, or was written by another version of dualfocal: {error}") from error
 
 
 def _restore(content: dict[str, Any], state: dict[str, Tensor]) -> Calibrator:
-    """The calibrator, tried on a row of logits."""
+    """Build the calibrator, and check that it maps a row of logits to finite values."""
     if content["schema"] != SCHEMA:
-        raise ValueError(f"it has schema {content['schema']}, this version of dualfocal reads schema {SCHEMA}")
+        raise ValueError(f"the file has schema {content['schema']}, but this version reads schema {SCHEMA}")
     calibrator = _build(content["calibrator"])
     calibrator.load_state_dict(state)
     row = torch.zeros(1, calibrator.num_classes or 2)
     calibrated = calibrator(row)
     if calibrated.shape != row.shape or not all(value.isfinite().all() for value in (calibrated, *state.values())):
-        raise ValueError("what was learned must be finite numbers of matching shapes")
+        raise ValueError("the parameters must be finite and of matching shapes")
     if content["report"] is not None:
         calibrator.report = FitReport.from_dict(content["report"])
-    names, fitted_on = content["class_names"], content.get("fitted_on")  # older files have none of the latter
+    names, fitted_on = content["class_names"], content.get("fitted_on")  # "fitted_on" is missing in older files
     calibrator.class_names = None if names is None else tuple(names)
     if fitted_on is not None:
         zeros = fitted_on["zeros"]
@@ -96,9 +104,9 @@ def _restore(content: dict[str, Any], state: dict[str, Tensor]) -> Calibrator:
 
 
 def check_suffix(path: Path) -> Path:
-    """Raise a ValueError that names the rule."""
+    """Raise a ValueError unless ``path`` ends in ``.safetensors``; otherwise return it."""
     if path.suffix != ".safetensors":
-        raise ValueError(f"{path}: a calibrator's file must end in .safetensors")
+        raise ValueError(f"{path}: the name of a calibrator file must end in .safetensors")
     return path
 
 

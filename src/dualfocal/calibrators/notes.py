@@ -1,4 +1,4 @@
-"""Remarks of a fit on its data: what was odd about them, and what follows."""
+"""Notes of a fit: what was unusual about the data, and how the fit handled it."""
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
@@ -6,54 +6,57 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-MOST_LISTED = 8  # absent classes that a note names
+MOST_LISTED = 8  # a note lists at most this many absent classes
 
-# Kind of a note -> what was found, and what follows from it.
+# Kind of a note -> (finding, consequence).
 TEXTS = {
     "all_correct": (
         "all samples are predicted correctly",
-        "each label counts as wrong with probability 1 / (N + 2)",
+        "the fit treats each label as wrong with probability 1 / (N + 2)",
     ),
-    "no_help": ("no temperature helps", "the best one is infinite"),
-    "equal_logits": ("all logits of each row are equal", "temperature changes nothing"),
-    "end_of_grid": ("T = {values[0]} is the end of the grid", ""),
-    "absent_classes": ("{count} of {total} classes have no sample{where}", "the fit all but rules them out"),
+    "no_help": ("the logits do not help to predict the labels", "the best temperature is infinite"),
+    "equal_logits": ("all logits of each row are equal", "temperature scaling has no effect"),
+    "end_of_grid": ("T = {values[0]} is at the end of the search grid, 0.1 to 10", ""),
+    "absent_classes": (
+        "{count} of {total} classes have no samples{where}",
+        "the fit gives them almost zero probability",
+    ),
     "impossible_labels": (
         "{count:,} of {total:,} true classes have probability 0{where}",
-        "a 0 counts as {zeros} in the fit",
+        "the fit replaces 0 by {zeros}",
     ),
     "not_converged": ("the fit did not converge", ""),
-    "fold_not_converged": ("a fit did not converge", ""),
+    "fold_not_converged": ("the fit of at least one fold did not converge", ""),
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Note:
-    """A remark of a fit; ``str`` gives its text.
+    """A note of a fit; ``str(note)`` gives its text.
 
-    Two notes are equal if they read the same: a calibrator's file keeps their text alone.
+    Notes compare by text, because calibrator files store only the text.
 
     >>> str(Note("absent_classes", count=2, total=9, values=(4, 6)))
-    '2 of 9 classes have no sample (4, 6): the fit all but rules them out'
+    '2 of 9 classes have no samples (4, 6): the fit gives them almost zero probability'
     """
 
-    kind: str  # a key of TEXTS; or "saved", read from a file
-    count: int = 0  # classes or samples that it is about
-    total: int = 0  # of so many
-    values: tuple[float, ...] = ()  # the absent classes, what a 0 counts as, or the temperature
-    of_folds: bool = False  # whether other folds have smaller counts
-    saved: str = ""  # the text that was read from a file
+    kind: str  # a key of TEXTS, or "saved" for a note read from a file
+    count: int = 0  # number of affected classes or samples
+    total: int = 0  # number of all classes or samples
+    values: tuple[float, ...] = ()  # absent classes, replacements of 0, or the temperature
+    of_folds: bool = False  # the count is the maximum over folds that differ
+    saved: str = ""  # text read from a file
 
     @property
     def finding(self) -> str:
-        """What was found, without what follows."""
+        """The finding, without its consequence."""
         return self._render(TEXTS[self.kind][0])
 
     def _render(self, template: str) -> str:
         where = " in a fold" if self.of_folds else ""
         if self.kind == "absent_classes" and not self.of_folds:
-            some = ", ".join(map(str, self.values[:MOST_LISTED]))
-            where = f" ({some}{', ...' if len(self.values) > MOST_LISTED else ''})"
+            listed = ", ".join(map(str, self.values[:MOST_LISTED]))
+            where = f" ({listed}{', ...' if len(self.values) > MOST_LISTED else ''})"
         zeros = " or ".join(f"{zero:.2g}" for zero in sorted(set(self.values)))
         return template.format(count=self.count, total=self.total, values=self.values, where=where, zeros=zeros)
 
@@ -71,16 +74,16 @@ class Note:
 
 
 def absent_classes(target: Tensor, num_classes: int) -> tuple[int, ...]:
-    """The classes that no label names."""
+    """Indices of the classes without samples."""
     return tuple((torch.bincount(target, minlength=num_classes) == 0).nonzero()[:, 0].tolist())
 
 
 def merge_folds(notes: Iterable[Note]) -> tuple[Note, ...]:
-    """The notes of all folds without repetitions; of those that differ in a count, the one with the largest.
+    """Merge the notes of all folds: drop duplicates, and keep the largest count of notes that differ in a count.
 
     >>> two, three = (Note("absent_classes", len(classes), 9, classes) for classes in ((4, 6), (1, 4, 6)))
     >>> [str(note) for note in merge_folds([two, three, two])]
-    ['up to 3 of 9 classes have no sample in a fold: the fit all but rules them out']
+    ['up to 3 of 9 classes have no samples in a fold: the fit gives them almost zero probability']
     """
     groups: dict[Hashable, list[Note]] = {}
     for note in notes:

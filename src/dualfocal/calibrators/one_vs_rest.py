@@ -1,4 +1,4 @@
-"""Each class against the rest, then normalised: Platt scaling and beta calibration."""
+"""One-vs-rest calibration of each class, then normalised: Platt scaling and beta calibration."""
 
 import math
 from abc import abstractmethod
@@ -11,21 +11,21 @@ from torch.nn import functional as F
 from dualfocal._tensors import wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._newton import Minimum, minimise
-from dualfocal.calibrators._passes import tile_parts
+from dualfocal.calibrators._tiles import tile_slices
 from dualfocal.metrics.rows import Rows, check_logits
 
-KEPT = 1 << 21  # elements of which features are kept between passes; beyond, they are computed again
-SUBSAMPLE = 1 << 20  # elements that a first guess is made from
-RIDGE = 1e-9  # curvature that features get which tell nothing, or the same
-MOST_START = 4.0  # coefficient of a feature of deviation 1 to start from: the sigmoid is still alive there
+MAX_CACHED = 1 << 21  # features are cached up to this many elements, else recomputed in each pass
+SUBSAMPLE = 1 << 20  # number of elements used for the initial guess
+RIDGE = 1e-9  # regularisation of constant or collinear features
+MOST_START = 4.0  # largest initial coefficient of a standardised feature, so that the sigmoid is not saturated
 
 
 def log_odds_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """ln p and ln(1 - p) of every class, (N, C), both exact where p is next to 0 or 1, with a floor."""
+    """ln p and ln(1 - p) of every class, (N, C), clamped from below; exact also for p close to 0 or 1."""
     top = logits.argmax(1, keepdim=True)
     e = (logits - logits.gather(1, top)).exp()
     total = e.sum(1, keepdim=True)
-    # 1 - p of the largest is the sum of the others, not a difference of nearly equal numbers.
+    # 1 - p of the largest class is summed over the others, because 1 - p would cancel.
     others = e.scatter(1, top, 0.0).sum(1, keepdim=True)
     rest = (total - e).scatter(1, top, others)
     tiny, log_total = torch.finfo(logits.dtype).tiny, total.log()
@@ -33,17 +33,17 @@ def log_odds_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _OneVsRest(Calibrator):
-    """A logistic regression for each class, on features of its own probability; the results are normalised.
+    """Logistic regression of each class on features of its own probability; the results are normalised.
 
-    Labels are softened as Platt did: a class with m of n samples is aimed at (m + 1) / (m + 2) for its own and
-    1 / (n - m + 2) for the others', so that separable data and absent classes have a finite answer.
+    Labels are smoothed as in Platt's paper: for a class with m of n samples, its own samples have the target
+    (m + 1) / (m + 2) and the others 1 / (n - m + 2). Separable data and absent classes then give finite coefficients.
     """
 
     learned = ("coefficients",)
     by_class = "coefficients"
     offset = "removed"
-    bounded = False  # whether slopes must not be negative
-    coefficients: Tensor  # (C, D): slopes, and last the constant; slopes of 1 and a constant of 0 change nothing
+    bounded = False  # whether slopes are constrained to be non-negative
+    coefficients: Tensor  # (C, D): slopes, then the intercept; slopes of 1 and an intercept of 0 are the identity
 
     @abstractmethod
     def _features(self, logits: Tensor) -> list[Tensor]:
@@ -52,11 +52,11 @@ class _OneVsRest(Calibrator):
     def _fit(self, rows: Rows) -> Fit:
         check_logits(rows.values.amax(1))
         mean, deviation = self._moments(rows)  # (C, D - 1)
-        # Features of mean 0 and deviation 1: well conditioned, and where they are huge, not saturated from the start.
+        # Standardised features are well conditioned, and large logits do not saturate the sigmoid at the start.
         constant = mean.sum(1, keepdim=True).clamp(-MOST_START, MOST_START)
         x = torch.cat([deviation.clamp(max=MOST_START), constant], dim=1)
         stride = rows.values.numel() // SUBSAMPLE
-        if stride > 3:  # a few rows tell nearly as much, and save most passes
+        if stride > 3:  # start from the optimum of a subsample to save passes over all rows
             x = self._solve(rows.at(slice(None, None, stride)), x, mean, deviation).x
         x, iterations, gradient, converged = self._solve(rows, x, mean, deviation)
         slopes = x[:, :-1] / deviation
@@ -64,14 +64,14 @@ class _OneVsRest(Calibrator):
         return Fit({"coefficients": torch.cat([slopes, constant], dim=1)}, iterations, gradient, converged)
 
     def _moments(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of each feature of each class, (C, D - 1)."""
+        """Mean and standard deviation of each feature of each class, (C, D - 1)."""
         first = second = torch.zeros((), dtype=wide_dtype(rows.values), device=rows.values.device)
-        for part in tile_parts(rows.values):
+        for part in tile_slices(rows.values):
             features = torch.stack(self._features(rows.values[part].to(first.dtype)), dim=2)
             first, second = first + features.sum(0), second + (features * features).sum(0)
         mean = first / len(rows)
         variance = second / len(rows) - mean * mean
-        constant = variance <= 1e-12 * mean * mean  # all that is left of it is rounding
+        constant = variance <= 1e-12 * mean * mean  # the rest is rounding error
         return mean, torch.where(constant, 1.0, variance.clamp_min(0)).sqrt()
 
     def _solve(self, rows: Rows, x: Tensor, mean: Tensor, deviation: Tensor) -> Minimum:
@@ -81,12 +81,12 @@ class _OneVsRest(Calibrator):
         hit, miss = (counts + 1) / (counts + 2), 1 / (len(rows) - counts + 2)
 
         def tiles() -> Iterator[tuple[Tensor, list[Tensor]]]:
-            for part in tile_parts(rows.values):
+            for part in tile_slices(rows.values):
                 features = self._features(rows.values[part].to(x.dtype))
                 features = [(f - m) / s for f, m, s in zip(features, mean.T, deviation.T, strict=True)]
                 yield rows.target[part], [*features, torch.ones_like(features[0])]
 
-        kept = list(tiles()) if rows.values.numel() <= KEPT else None
+        kept = list(tiles()) if rows.values.numel() <= MAX_CACHED else None
 
         def objective(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             value, gradient, hessian = x.new_zeros(len(x)), torch.zeros_like(x), x.new_zeros(*x.shape, x.shape[1])
@@ -114,9 +114,9 @@ class _OneVsRest(Calibrator):
 
 
 class PlattScaling(_OneVsRest):
-    """For each class, logit q = a logit p + c; then q is normalised (Platt, 1999).
+    """Platt scaling of each class, logit q = a logit p + c, then normalised (Platt, 1999).
 
-    p is the softmax of the logits, so that a = 1, c = 0 changes nothing. Returns log-probabilities.
+    p is the softmax of the logits; a = 1 and c = 0 is the identity. The output is log-probabilities.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
@@ -133,9 +133,10 @@ class PlattScaling(_OneVsRest):
 
 
 class BetaCalibration(_OneVsRest):
-    """For each class, logit q = a ln p - b ln(1 - p) + c with a, b >= 0; then q is normalised (Kull et al., 2017).
+    """Beta calibration of each class, logit q = a ln p - b ln(1 - p) + c with a, b >= 0, then normalised.
 
-    p is the softmax of the logits, so that a = b = 1, c = 0 changes nothing. Returns log-probabilities.
+    Kull et al., 2017. p is the softmax of the logits; a = b = 1 and c = 0 is the identity. The output is
+    log-probabilities.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)

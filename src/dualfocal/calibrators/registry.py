@@ -1,4 +1,4 @@
-"""Calibrators by name, and several one after the other."""
+"""Calibrators by name, and chains of calibrators."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,7 +13,7 @@ from dualfocal.calibrators.scaling import DirichletCalibration, MatrixScaling, V
 from dualfocal.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
 from dualfocal.metrics.rows import Rows
 
-# Simple ones first: where two do equally well, the first is to be preferred.
+# Simplest first: of two methods that score equally well, the first is recommended.
 CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
     "temperature": TemperatureScaling,
     "temperature_ece": partial(TemperatureScaling, "ece"),
@@ -30,9 +30,14 @@ CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
 
 
 def make_calibrator(name: str, *, force: bool = False) -> Calibrator:
-    """An unfitted calibrator by its name in ``CALIBRATORS``; several joined by ``+`` make a :class:`Chain`.
+    """Create an unfitted calibrator.
 
-    ``force`` is for those that refuse few samples, matrix and Dirichlet.
+    Args:
+        name: a key of ``CALIBRATORS``, or several joined by ``+`` for a :class:`Chain`.
+        force: let matrix and Dirichlet calibration fit with fewer samples than parameters.
+
+    Raises:
+        ValueError: the name is unknown.
 
     >>> make_calibrator("vector")
     VectorScaling(prior=None)
@@ -40,9 +45,9 @@ def make_calibrator(name: str, *, force: bool = False) -> Calibrator:
     2
     """
     names = name.split("+")
-    if unknown := [one for one in names if one not in CALIBRATORS]:
-        raise ValueError(f"there is no calibrator {unknown[0]!r}; there are: {', '.join(CALIBRATORS)}")
-    steps = [CALIBRATORS[one]() for one in names]
+    if unknown := [part for part in names if part not in CALIBRATORS]:
+        raise ValueError(f"unknown calibrator {unknown[0]!r}; choose from {', '.join(CALIBRATORS)}")
+    steps = [CALIBRATORS[part]() for part in names]
     for step in steps:
         if isinstance(step, MatrixScaling):
             step.force = force
@@ -50,7 +55,7 @@ def make_calibrator(name: str, *, force: bool = False) -> Calibrator:
 
 
 def parse_methods(text: str) -> tuple[str, ...]:
-    """Names of calibrators, from ``"none"``, ``"all"`` or names separated by commas.
+    """Parse ``"none"``, ``"all"`` or comma-separated calibrator names into a tuple of names.
 
     >>> parse_methods("temperature, temperature+isotonic")
     ('temperature', 'temperature+isotonic')
@@ -63,15 +68,18 @@ def parse_methods(text: str) -> tuple[str, ...]:
     for name in names:
         make_calibrator(name)
         if names.count(name) > 1:
-            raise ValueError(f"calibrators must differ, {name} is given more than once")
+            raise ValueError(f"each calibrator may be given only once, got {name} {names.count(name)} times")
     return names
 
 
 class Chain(Calibrator):
-    """Apply calibrators in turn; each is fitted on what those before it make of the data.
+    """Apply several calibrators in sequence. Each one is fitted on the output of the previous ones.
 
-    All are fitted on the same data, which flatters the later ones:
-    :func:`~dualfocal.calibrators.compare_calibrators` tells whether they help.
+    All steps are fitted on the same data, so later steps can overfit;
+    :func:`~dualfocal.calibrators.compare_calibrators` shows whether they help on held-out data.
+
+    Args:
+        steps: unfitted calibrators, in the order of application.
 
     >>> import torch
     >>> from dualfocal.calibrators import IsotonicCalibration, TemperatureScaling
@@ -89,7 +97,7 @@ class Chain(Calibrator):
         if others := [type(step).__name__ for step in steps if not isinstance(step, Calibrator)]:
             raise TypeError(f"Chain takes calibrators, got {others[0]}")
         if not steps or len(set(steps)) < len(steps):
-            raise ValueError("Chain needs at least one calibrator, and each only once")
+            raise ValueError("Chain needs at least one calibrator, and each object only once")
         super().__init__()
         self.steps = nn.ModuleList(steps)
         self.keeps_argmax = all(step.keeps_argmax for step in steps)
@@ -108,30 +116,30 @@ class Chain(Calibrator):
 
     @property
     def is_fitted(self) -> bool:
-        """Whether all steps are."""
+        """Whether all steps are fitted."""
         return all(step.is_fitted for step in self)
 
     @property
     def num_classes(self) -> int | None:
-        """Number of classes that the first step to care was fitted for."""
+        """Number of classes of the first step that depends on it; None if no step does."""
         return next((step.num_classes for step in self if step.num_classes is not None), None)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """None of its own: ``repr`` shows the steps."""
+        """Empty: ``repr`` shows the steps instead."""
         return {}
 
     def _fit(self, rows: Rows) -> Fit:
-        steps = [of for of in self.modules() if isinstance(of, Calibrator)]
-        before = [(of, dict(of._buffers), of.report, of.fitted_on) for of in steps]
+        steps = [module for module in self.modules() if isinstance(module, Calibrator)]
+        before = [(step, dict(step._buffers), step.report, step.fitted_on) for step in steps]
         logits = rows.values
         try:
             for step in self:
                 logits = step.fit(logits, rows.target)(logits)
         except BaseException:
-            for of, buffers, report, fitted_on in before:
-                of._buffers.update(buffers)
-                of.report, of.fitted_on = report, fitted_on
+            for step, buffers, report, fitted_on in before:
+                step._buffers.update(buffers)
+                step.report, step.fitted_on = report, fitted_on
             raise
         reports = [step.report for step in self if step.report is not None]
         iterations = [report.iterations for report in reports if report.iterations is not None]

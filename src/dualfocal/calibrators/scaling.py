@@ -1,4 +1,4 @@
-"""Linear maps of logits or log-probabilities, fitted for all classes together: vector, matrix, Dirichlet."""
+"""Linear maps of logits or log-probabilities: vector, matrix and Dirichlet calibration."""
 
 from collections.abc import Iterator
 
@@ -8,19 +8,19 @@ from torch import Tensor
 from dualfocal._tensors import check_number, wide_dtype
 from dualfocal.calibrators._base import Calibrator, Fit
 from dualfocal.calibrators._logistic import Problem
-from dualfocal.calibrators._passes import Shifted, tile_parts
+from dualfocal.calibrators._tiles import ShiftedLogits, tile_slices
 from dualfocal.calibrators.temperature import best_temperature, is_uniform
 from dualfocal.metrics.rows import Rows
 
-STRONG_PRIOR = 100.0  # precision that the off-diagonal entries start with, where the data are to choose it
+STRONG_PRIOR = 100.0  # initial precision of the off-diagonal entries if it is learned
 
 
 class _LinearScaling(Calibrator):
-    """softmax(A x + b), fitted by likelihood under a Gaussian prior around the best temperature scaling.
+    """softmax(A x + b), fitted by maximum likelihood with a Gaussian prior around the best temperature scaling.
 
-    Features are centred, and in units in which that temperature is 1: what the prior means depends on neither scale
-    nor shift of the logits. Its precisions, one each for diagonal, off-diagonal and bias, are chosen by the data
-    (empirical Bayes) unless ``prior`` gives one for all.
+    Features are centred and divided by that temperature, so the prior does not depend on the scale and shift of the
+    logits. The precisions of the diagonal, off-diagonal and bias parameters are learned from the data (empirical
+    Bayes) unless ``prior`` sets one value for all.
     """
 
     learned = ("weight", "bias")
@@ -33,7 +33,7 @@ class _LinearScaling(Calibrator):
         if prior is not None:
             check_number("prior", prior)
             if prior == 0:
-                raise ValueError("prior must be above 0: without one, separable data have no best parameters")
+                raise ValueError("prior must be above 0, got 0: without a prior, separable data have no finite optimum")
         super().__init__()
         self.prior = prior
 
@@ -41,12 +41,12 @@ class _LinearScaling(Calibrator):
         return logits
 
     def _fit(self, rows: Rows) -> Fit:
-        beta, _, scaled = best_temperature(Shifted(rows))
+        beta, _, scaled = best_temperature(ShiftedLogits(rows))
         wide, classes, device = wide_dtype(rows.values), rows.num_classes, rows.values.device
         mean = torch.zeros(classes, 1, dtype=wide, device=device)
 
         def tiles() -> Iterator[tuple[slice, Tensor]]:
-            for part in tile_parts(rows.values):
+            for part in tile_slices(rows.values):
                 x = self._features(rows.values[part].to(wide))
                 yield part, (x.T - mean).mul_(unit)
 
@@ -54,18 +54,18 @@ class _LinearScaling(Calibrator):
         total = torch.stack([x.sum(1) for _, x in tiles()]).sum(0)
         if not bool(total.isfinite().all()):
             k = int((~total.isfinite()).nonzero()[0])
-            raise ValueError(f"{type(self).__name__} needs finite logits: class {k} has -inf; give them a floor first")
+            raise ValueError(f"{type(self).__name__} needs finite logits: class {k} has -inf; clamp the logits first")
         mean += total[:, None] / len(rows)
 
-        # At the start, A = I and b = beta * mean, the map is temperature scaling; at A = 0, of an infinite temperature.
-        one = torch.eye(classes, dtype=wide, device=device) if self.full else mean.new_ones(classes, 1)
-        group = torch.cat([torch.where(one == 1, 0, 2), torch.ones_like(mean, dtype=torch.int64)], dim=1)
+        # The start, A = I and b = beta * mean, is temperature scaling; A = 0 is an infinite temperature.
+        identity = torch.eye(classes, dtype=wide, device=device) if self.full else mean.new_ones(classes, 1)
+        group = torch.cat([torch.where(identity == 1, 0, 2), torch.ones_like(mean, dtype=torch.int64)], dim=1)
         if is_uniform(scaled):
             spread = sum(float((x * x).sum()) for _, x in tiles()) / (len(rows) * classes)
-            constant = spread <= 1e-24 * float((mean * mean).mean())  # but for rounding
+            constant = spread <= 1e-24 * float((mean * mean).mean())  # except for rounding
             unit, start = 1.0 if constant else spread**-0.5, torch.zeros_like(group, dtype=wide)
         else:
-            unit, start = beta, torch.cat([one, beta * mean], dim=1)
+            unit, start = beta, torch.cat([identity, beta * mean], dim=1)
         precision = mean.new_tensor([1.0, 1.0, STRONG_PRIOR] if self.prior is None else [self.prior] * 3)
         solved = Problem(tiles, rows.target, start, group, precision, learn=self.prior is None).solve()
         weight = solved.x[:, :-1] * unit if self.full else solved.x[:, 0] * unit
@@ -79,14 +79,15 @@ class _LinearScaling(Calibrator):
 
 
 class VectorScaling(_LinearScaling):
-    """A factor and a shift for each class: softmax(w * z + b) (Guo et al., ICML 2017).
+    """Vector scaling: one factor and one shift per class, softmax(w * z + b) (Guo et al., ICML 2017).
 
-    A Gaussian prior pulls towards temperature scaling, as strongly as the data suggest (empirical Bayes): where one
-    temperature is enough, the 2 C parameters do no harm, and absent classes or separable data have a finite answer.
+    A Gaussian prior shrinks the parameters towards temperature scaling, with a strength learned from the data
+    (empirical Bayes). If one temperature is enough, the 2 C parameters do no harm; absent classes and separable data
+    still give finite parameters.
 
     Args:
-        prior: precision of that prior, of the factors (times the temperature) around 1 and of the shifts of centred
-            logits around 0. None: the data choose.
+        prior: precision of the Gaussian prior: of the factors (times the temperature) around 1, and of the shifts of
+            centred logits around 0. Default: learned from the data.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
@@ -101,14 +102,14 @@ class VectorScaling(_LinearScaling):
 
 
 class MatrixScaling(_LinearScaling):
-    """All linear maps of the logits: softmax(W z + b) (Guo et al., ICML 2017), regularised.
+    """Matrix scaling: a regularised linear map of the logits, softmax(W z + b) (Guo et al., ICML 2017).
 
-    As :class:`VectorScaling`, with a prior of its own for the off-diagonal entries. It has about C^2 parameters, and
-    refuses data that are too few for them.
+    Like :class:`VectorScaling`, with a separate prior for the off-diagonal entries. The C (C + 1) parameters need at
+    least as many samples.
 
     Args:
-        prior: precision of all three priors. None: the data choose each.
-        force: fit even if there are fewer samples than parameters, C (C + 1).
+        prior: precision of all Gaussian priors. Default: each is learned from the data.
+        force: fit even with fewer samples than parameters.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
@@ -129,20 +130,20 @@ class MatrixScaling(_LinearScaling):
         if len(rows) < parameters and not self.force:
             raise ValueError(
                 f"{type(self).__name__} has {parameters:,} parameters for {rows.num_classes} classes and needs at "
-                f"least as many samples, got {len(rows):,}; force it, or take a method with fewer (vector, temperature)"
+                f"least as many samples, got {len(rows):,}; use vector or temperature scaling, or force the fit"
             )
         return super()._fit(rows)
 
 
 class DirichletCalibration(MatrixScaling):
-    """All linear maps of the log-probabilities: softmax(W ln p + b) (Kull et al., NeurIPS 2019).
+    """Dirichlet calibration: a linear map of the log-probabilities, softmax(W ln p + b) (Kull et al., NeurIPS 2019).
 
-    As :class:`MatrixScaling`; the prior of the off-diagonal entries is the off-diagonal regularisation (ODIR) of that
-    paper, its strength chosen by the data instead of by cross-validation.
+    Like :class:`MatrixScaling`. The prior of the off-diagonal entries is the off-diagonal regularisation (ODIR) of
+    that paper, with a strength learned from the data instead of by cross-validation.
 
     Args:
-        prior: precision of all three priors. None: the data choose each.
-        force: fit even if there are fewer samples than parameters, C (C + 1).
+        prior: precision of all Gaussian priors. Default: each is learned from the data.
+        force: fit even with fewer samples than parameters, C (C + 1).
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Which calibrator helps? Each is scored on samples that its fit has not seen, beside the uncalibrated model."""
+"""Compare calibrators with the uncalibrated model on held-out samples."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +8,15 @@ import torch
 
 from dualfocal._checks import check_count, check_level
 from dualfocal.calibrators._base import MIN_SAMPLES, Calibrator
-from dualfocal.calibrators._scoring import Calibrated, MethodScore, deal_folds, fit_folds, fit_once, ranked, score
+from dualfocal.calibrators._scoring import (
+    Calibrated,
+    MethodScore,
+    assign_folds,
+    fit_folds,
+    fit_once,
+    rank_methods,
+    score,
+)
 from dualfocal.calibrators.comparison import UNCALIBRATED, CalibratorComparison, recommend
 from dualfocal.calibrators.inputs import log_probs
 from dualfocal.calibrators.notes import absent_classes
@@ -36,36 +44,41 @@ def compare_calibrators(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> CalibratorComparison:
-    """Score calibrators on samples that their fits have not seen, beside the uncalibrated model.
+    """Score calibrators and the uncalibrated model on samples that were not used for fitting, and recommend one.
 
-    With ``validation``, each calibrator is fitted on these data and scored on all of ``logits``. Without, it is
-    cross-fitted: the samples are dealt into folds, each class evenly (images of a dense prediction stay whole), each
-    fold is calibrated by a fit on the others, and all are scored together; and so again with other folds.
+    With ``validation``, each calibrator is fitted on the validation data and scored on ``logits``. Without it,
+    ``logits`` are cross-validated: the samples are split into stratified folds (images of dense predictions stay
+    whole), each fold is calibrated by a calibrator fitted on the other folds, and all folds are scored together.
 
-    Differences are paired: their intervals come from resampling the samples, with the same weights for all methods, and
-    are for the fits that were made. The fits of a cross-fit share data, so that intervals are a little short: those of
-    nominal 90 % held the truth in 81 to 87 % of simulated samples (``benchmarks/cross_fit_coverage.py``). ECE
-    differences include that of the floors. Pixels of dense predictions count as samples.
+    Confidence intervals are for paired differences. They come from resampling the samples, with the same weights for
+    all methods, and do not include the variation of the fits. Cross-validation fits share data, which makes the
+    intervals slightly too short: nominal 90 % intervals covered the truth in 81 to 87 % of simulated samples
+    (``benchmarks/cross_fit_coverage.py``). ECE differences include differences of the noise floors. Each pixel of a
+    dense prediction counts as a sample.
 
     Args:
-        logits: the predictions that are scored, as :func:`~dualfocal.metrics.ece`.
+        logits: predictions to score, in any shape that :func:`~dualfocal.metrics.ece` takes.
         target: class indices.
-        methods: names from ``CALIBRATORS``, joined by ``+`` for a chain; or unfitted calibrators by names of your own.
-        input: what ``logits`` holds, ``"logits"`` or ``"probs"``; as in ``Calibrator.fit``.
-        validation: predictions to fit on, in the form of ``logits``, and their class indices (None: cross-fit).
-        part: name of the scored samples, where there are validation data.
-        evaluation: of the uncalibrated model on these samples with inference, without a convention, if it is at hand.
-        folds: number of folds of the cross-fit.
-        repeats: number of times that samples are dealt into folds; scores are means.
-        num_bins: number of bins, as :func:`~dualfocal.metrics.ece`.
-        ignore_index: samples of this target are left out.
-        binary: as :func:`~dualfocal.metrics.ece`; ``"top_label"`` for one score per sample unless given.
-        level: nominal coverage of the intervals.
-        seed: seed of folds and resampling.
-        progress: called with the share of the work done.
+        methods: names from ``CALIBRATORS``, joined by ``+`` for a chain; or a mapping from names of your choice to
+            unfitted calibrators.
+        input: whether ``logits`` holds ``"logits"`` or ``"probs"``, as in ``Calibrator.fit``.
+        validation: predictions in the form of ``logits`` and class indices, to fit on (None: cross-validation).
+        part: name of the scored split, used in texts if ``validation`` is given.
+        evaluation: precomputed evaluation of the uncalibrated model on these samples, with inference (optional).
+        folds: number of folds of the cross-validation.
+        repeats: number of repetitions of the cross-validation, over which scores are averaged.
+        num_bins: number of bins, as in :func:`~dualfocal.metrics.ece`.
+        ignore_index: samples with this target are ignored.
+        binary: as in :func:`~dualfocal.metrics.ece`; defaults to ``"top_label"`` for one score per sample.
+        level: nominal coverage of the confidence intervals.
+        seed: seed of the folds and of the resampling.
+        progress: callback, called with the fraction of the work done.
 
     Returns:
-        The methods, the lowest NLL first. A method that refuses the data is listed with its reason.
+        The scores, sorted by NLL, lowest first. Methods that could not be fitted are in ``refused`` with the reason.
+
+    Raises:
+        ValueError: there are too few samples, or the arguments contradict each other.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> logits = 2 * torch.randn(2000, 10, generator=generator)
@@ -81,7 +94,7 @@ def compare_calibrators(
     binary = "top_label" if values.ndim == 1 and binary is None else binary
     rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
     if validation is None and len(rows) < max(MIN_SAMPLES, folds):
-        raise ValueError(f"cross-fitting needs at least {max(MIN_SAMPLES, folds)} samples, got {len(rows)}")
+        raise ValueError(f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, got {len(rows)}")
     if validation is not None and not isinstance(validation, Rows):
         validation = as_rows(*validation, input=input, ignore_index=ignore_index, binary=binary)
     if validation is not None and validation.num_classes != rows.num_classes:
@@ -96,13 +109,13 @@ def compare_calibrators(
         calibrate = partial(fit_once, validation=validation, rows=rows)
     else:
         seeds = range(seed, seed + repeats)
-        deals = deal_folds(rows, target, ignore_index=ignore_index, folds=folds, seeds=seeds)
-        calibrate = partial(fit_folds, rows=rows, deals=deals, folds=folds)
+        splits = assign_folds(rows, target, ignore_index=ignore_index, folds=folds, seeds=seeds)
+        calibrate = partial(fit_folds, rows=rows, splits=splits, folds=folds)
     scores, refused = _score_all(rows, calibrators, calibrate, score_rows, progress)
     absent = absent_classes(labels, rows.num_classes)
-    # What a method does to a class without samples does not show in the scores, and to rule the class out pays.
+    # Scores reward giving a class without samples zero probability, so such methods are not recommended.
     by_class = {name for name, calibrator in calibrators.items() if absent and _learns_by_class(calibrator)}
-    ranking = ranked([uncalibrated, *scores], level, by_class)
+    ranking = rank_methods([uncalibrated, *scores], level, by_class)
     simple_first = [*(name for name in CALIBRATORS if name in calibrators), *calibrators]
     return CalibratorComparison(
         methods=ranking,
@@ -122,11 +135,13 @@ def compare_calibrators(
 
 def _calibrators(methods: Sequence[str] | Mapping[str, Calibrator]) -> dict[str, Calibrator]:
     calibrators = dict(methods) if isinstance(methods, Mapping) else {name: make_calibrator(name) for name in methods}
-    if others := {name: type(of).__name__ for name, of in calibrators.items() if not isinstance(of, Calibrator)}:
-        raise TypeError(f"methods must be calibrators by name, got {others}")
+    if others := {
+        name: type(value).__name__ for name, value in calibrators.items() if not isinstance(value, Calibrator)
+    }:
+        raise TypeError(f"methods must map names to calibrators, got {others}")
     if not calibrators or UNCALIBRATED in calibrators:
         raise ValueError(
-            f"methods must name at least one calibrator, and none {UNCALIBRATED!r}, got {list(calibrators)}"
+            f"methods must name at least one calibrator; {UNCALIBRATED!r} is a reserved name; got {list(calibrators)}"
         )
     return calibrators
 
@@ -138,23 +153,23 @@ def _score_all(
     score_rows: Callable[..., MethodScore],
     progress: Progress | None,
 ) -> tuple[list[MethodScore], dict[str, str]]:
-    """The scores of the calibrators, and why others refuse the data."""
+    """Scores of the calibrators, and the reasons why others could not be fitted."""
     scores, refused = list[MethodScore](), dict[str, str]()
     predicted = (rows.values if rows.input == "logits" else log_probs(rows.values)).argmax(1)
     for i, (name, calibrator) in enumerate(calibrators.items()):
 
-        def tell(share: float, done: int = i) -> None:
+        def report(share: float, done: int = i) -> None:
             if progress is not None:
                 progress((done + share) / len(calibrators))
 
         try:
-            repeats, notes, fitted = calibrate(calibrator, tell)
+            repeats, notes, fitted = calibrate(calibrator, report)
             after = [replace(rows, values=logits, input="logits", dtype=torch.float64) for logits in repeats]
             changed = torch.stack([logits.argmax(1) != predicted for logits in repeats]).double().mean()
             scores.append(replace(score_rows(name, after), argmax_changed=float(changed), notes=notes, fitted=fitted))
         except ValueError as error:
             refused[name] = str(error)
-        tell(1.0)
+        report(1.0)
     return scores, refused
 
 

@@ -1,4 +1,4 @@
-"""The loss family: each as a function and a Module, with the semantics of ``F.cross_entropy``."""
+"""Losses for calibrated classification, each as a function and a Module, with the semantics of ``F.cross_entropy``."""
 
 from torch import nn
 

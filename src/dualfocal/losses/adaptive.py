@@ -1,4 +1,4 @@
-"""Losses whose gamma follows the validation set, bin by bin: AdaFocal, and its dual.
+"""Losses that adapt gamma to the calibration of each bin of the validation set: AdaFocal and AdaDualFocal.
 
 AdaFocal: Ghosh, Schaaf, Gormley, NeurIPS 2022, arXiv:2211.11838. AdaDualFocal: Tao et al., ICML 2023.
 """
@@ -14,7 +14,7 @@ from dualfocal.losses._common import first_true, flatten, may_look, reduce
 from dualfocal.losses._expression import Schedule
 from dualfocal.losses._modulated import modulated_nll
 from dualfocal.losses._module import ClassificationLoss
-from dualfocal.losses.dual_focal import warn_of_two_classes
+from dualfocal.losses.dual_focal import warn_two_classes
 
 
 def ada_focal_loss(
@@ -27,21 +27,24 @@ def ada_focal_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Focal loss with a gamma for each bin of p_k, L = -(1 - s p_k)^|gamma| log p_k, s = sign(gamma).
+    """Focal loss with one gamma per bin of p_k, L = -(1 - s p_k)^|gamma| log p_k, s = sign(gamma).
 
-    A negative gamma is the inverse form. gamma is not differentiated.
+    A negative gamma gives the inverse focal loss. gamma is not differentiated.
 
     Args:
-        logits: as :func:`~dualfocal.losses.dual_focal_loss`.
-        target: likewise.
-        bin_gamma: ``(B,)``, signed.
-        bin_edges: ``(B - 1,)`` inner edges that do not decrease; bins are [lo, hi), the first and last open-ended.
-        weight: likewise.
-        ignore_index: likewise.
-        reduction: likewise.
+        logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
+        target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``, or class probabilities of the shape of
+            ``logits``.
+        bin_gamma: signed gamma of each bin, shape ``(B,)``.
+        bin_edges: non-decreasing inner edges of the bins [lo, hi), shape ``(B - 1,)``.
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
+            class probabilities it divides by the number of rows.
 
     Returns:
-        As :func:`~dualfocal.losses.dual_focal_loss`.
+        The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
+        ``reduction="none"``.
 
     >>> import torch
     >>> gamma, edges = torch.tensor([5.0, 3.0]), torch.tensor([0.2])  # FLSD-53
@@ -50,7 +53,7 @@ def ada_focal_loss(
     """
     _check_bins(bin_gamma, bin_edges)
     flat = flatten(logits, target, weight, ignore_index, reduction)
-    return reduce(modulated_nll(flat, _look_up(bin_gamma, bin_edges)), flat, reduction)
+    return reduce(modulated_nll(flat, _schedule(bin_gamma, bin_edges)), flat, reduction)
 
 
 def ada_dual_focal_loss(
@@ -63,19 +66,24 @@ def ada_dual_focal_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Dual focal loss with a gamma for each bin of p_k - p_j, L = -(1 - s (p_k - p_j))^|gamma| log p_k.
+    """Dual focal loss with one gamma per bin of p_k - p_j, L = -(1 - s (p_k - p_j))^|gamma| log p_k, s = sign(gamma).
+
+    A negative gamma gives the inverse form. gamma is not differentiated.
 
     Args:
-        logits: as :func:`~dualfocal.losses.dual_focal_loss`.
-        target: likewise.
-        bin_gamma: ``(B,)``, signed; a negative gamma is the inverse form.
-        bin_edges: as :func:`ada_focal_loss`, of the margin.
-        weight: likewise.
-        ignore_index: likewise.
-        reduction: likewise.
+        logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
+        target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``, or class probabilities of the shape of
+            ``logits``.
+        bin_gamma: signed gamma of each bin, shape ``(B,)``.
+        bin_edges: non-decreasing inner edges of the bins [lo, hi) of the margin p_k - p_j, shape ``(B - 1,)``.
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
+            class probabilities it divides by the number of rows.
 
     Returns:
-        As :func:`~dualfocal.losses.dual_focal_loss`.
+        The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
+        ``reduction="none"``.
 
     >>> import torch
     >>> gamma, edges = torch.tensor([5.0, 3.0]), torch.tensor([0.2])
@@ -84,38 +92,39 @@ def ada_dual_focal_loss(
     """
     _check_bins(bin_gamma, bin_edges)
     flat = flatten(logits, target, weight, ignore_index, reduction)
-    warn_of_two_classes(flat)
-    return reduce(modulated_nll(flat, _look_up(bin_gamma, bin_edges, margin=True), "next"), flat, reduction)
+    warn_two_classes(flat)
+    return reduce(modulated_nll(flat, _schedule(bin_gamma, bin_edges, margin=True), "next"), flat, reduction)
 
 
 class AdaFocalLoss(ClassificationLoss):
-    """Focal loss that learns its gammas from validation data, bin by bin; see :func:`ada_focal_loss`.
+    """Focal loss that adapts one gamma per bin to validation data; see :func:`ada_focal_loss`.
 
-    Train an epoch, then call :meth:`update` with the validation logits. It forms bins of equal mass and multiplies
-    each bin's gamma by exp(rate * gap), gap = confidence - accuracy there: over-confidence raises gamma. With
-    ``variant="switch"`` a gamma that falls below ``switch`` in size changes sign, to the inverse form and back, where
-    under-confidence lowers it; ``"no_switch"`` is the older form the dual focal paper compared with.
+    Call :meth:`update` with the validation logits after each epoch. It forms bins of equal mass and multiplies the
+    gamma of each bin by exp(rate * gap), where gap = confidence - accuracy, so over-confidence raises gamma. With
+    ``variant="switch"``, a gamma whose absolute value falls below ``switch`` changes sign, to the inverse focal loss
+    and back. ``"no_switch"`` is the older form, which the dual focal loss paper compared with.
 
-    ``gamma`` and ``edges`` are buffers, changed in place: they are in ``state_dict``, and captured graphs see them.
+    ``gamma`` and ``edges`` are buffers that are updated in place, so they are in the ``state_dict`` and visible to
+    captured CUDA graphs.
 
     Args:
-        gamma: what every bin starts from; by default 1, 5 for AdaDualFocal.
-        num_bins: bins are of equal width until the first update.
-        rate: the lambda of the update.
-        gamma_min: lower limit (``"switch"`` only).
-        gamma_max: upper limit.
-        switch: where the sign changes.
+        gamma: initial value of all bins. Default: 1, or 5 for :class:`AdaDualFocalLoss`.
+        num_bins: number of bins, which have equal width until the first update.
+        rate: learning rate lambda of the update.
+        gamma_min: lower limit of gamma (``"switch"`` only).
+        gamma_max: upper limit of gamma.
+        switch: absolute value of gamma below which its sign changes.
         variant: ``"switch"`` or ``"no_switch"``.
-        frozen: never update. AdaDualFocal with ``frozen=True`` and gamma 6 or 7 is what the paper's row shows: its
-            update was never reached in the authors' run.
-        weight: as :func:`ada_focal_loss`.
-        ignore_index: likewise.
-        reduction: likewise.
+        frozen: never update gamma. The AdaDualFocal rows of the paper correspond to ``frozen=True`` with gamma 6 or 7,
+            because the authors' run never reached the update.
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
     >>> import torch
     >>> criterion = AdaFocalLoss(num_bins=2)
-    >>> wrong_and_sure = torch.tensor([[9.0, 0.0, 0.0]]).repeat(4, 1)
-    >>> criterion.update(wrong_and_sure, torch.tensor([1, 1, 2, 2]))
+    >>> overconfident = torch.tensor([[9.0, 0.0, 0.0]]).repeat(4, 1)
+    >>> criterion.update(overconfident, torch.tensor([1, 1, 2, 2]))
     >>> criterion.gamma
     tensor([2.7176, 1.0000])
     """
@@ -154,12 +163,12 @@ class AdaFocalLoss(ClassificationLoss):
         check_choice("variant", variant, ("switch", "no_switch"))
         self.num_bins, self.rate, self.variant, self.frozen = num_bins, rate, variant, frozen
         self.gamma_min, self.gamma_max, self.switch = gamma_min, gamma_max, switch
-        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # never half, whatever the model is
+        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # never half precision
         self.register_buffer("gamma", torch.full((num_bins,), self.initial_gamma, dtype=dtype))
         self.register_buffer("edges", torch.linspace(0, 1, num_bins + 1, dtype=dtype)[1:-1].contiguous())
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The loss with the present gammas."""
+        """Compute the loss with the current gammas."""
         return self.function(
             logits,
             target,
@@ -172,11 +181,14 @@ class AdaFocalLoss(ClassificationLoss):
 
     @torch.no_grad()
     def update(self, val_logits: Tensor, val_target: Tensor) -> None:
-        """Move each bin's gamma by its gap between confidence and accuracy, and the edges to equal mass.
+        """Update the gamma of each bin by its gap between confidence and accuracy, and the edges to equal mass.
 
         Args:
-            val_logits: of the validation set, same shapes as in training; ``ignore_index`` applies.
-            val_target: class indices or class probabilities.
+            val_logits: logits of the validation set, in the shapes used for training.
+            val_target: class indices or class probabilities; ``ignore_index`` applies.
+
+        Raises:
+            ValueError: there are no samples, or the logits are not finite (eager CPU tensors only).
         """
         flat = flatten(val_logits, val_target, None, self.ignore_index, "none")
         p, classes = flat.z.softmax(1).topk(min(2, flat.z.shape[1]), dim=1)
@@ -189,26 +201,26 @@ class AdaFocalLoss(ClassificationLoss):
             raise ValueError("update needs at least one validation sample that is not ignored, got none")
         if may_look(score) and (i := first_true(~score.isfinite())) is not None:
             raise ValueError(
-                f"validation logits must be finite (or -inf), row {i} of those kept gives {score[i].item()}"
+                f"validation logits must be finite or -inf, but row {i} (without ignored rows) gives {score[i].item()}"
             )
         if self.frozen:
             return
         edges = _equal_mass_edges(score, self.num_bins)
-        place = torch.bucketize(score, edges)  # (lo, hi] here and [lo, hi) in training, as published
+        place = torch.bucketize(score, edges)  # (lo, hi] here, but [lo, hi) in training, as published
         totals = torch.zeros(3, self.num_bins, dtype=wide_dtype(score), device=score.device)
         totals.index_add_(1, place, torch.stack([torch.ones_like(score), confidence, correct]).to(totals.dtype))
         gap = (totals[1] - totals[2]) / totals[0].clamp_min(1)
-        gamma = self._moved(gap.to(self.gamma))
-        # Where values may not be looked at, a NaN must still not enter the state.
-        sound = score.isfinite().all()
-        self.gamma.copy_(torch.where(sound, gamma, self.gamma))
-        self.edges.copy_(torch.where(sound, edges, self.edges))
+        gamma = self._updated_gamma(gap.to(self.gamma))
+        # The check above reads no values on devices or in traces, so a NaN is kept out of the state here.
+        finite = score.isfinite().all()
+        self.gamma.copy_(torch.where(finite, gamma, self.gamma))
+        self.edges.copy_(torch.where(finite, edges, self.edges))
 
     def extra_repr(self) -> str:
-        """As it was constructed; what was learnt since is in the buffers."""
+        """Constructor arguments, for ``repr``; the adapted gammas are in the buffers."""
         return f"gamma={self.initial_gamma}, {super().extra_repr()}"
 
-    def _moved(self, gap: Tensor) -> Tensor:
+    def _updated_gamma(self, gap: Tensor) -> Tensor:
         if self.variant == "no_switch":
             return (self.gamma * (self.rate * gap).exp()).clamp_max(self.gamma_max)
         positive = self.gamma > 0
@@ -219,10 +231,23 @@ class AdaFocalLoss(ClassificationLoss):
 
 
 class AdaDualFocalLoss(AdaFocalLoss):
-    """Dual focal loss that learns its gammas from validation data; see :class:`AdaFocalLoss`.
+    """Dual focal loss that adapts one gamma per bin to validation data; see :func:`ada_dual_focal_loss`.
 
-    Bins are of the margin p_k - p_j in training, and of top-1 minus top-2 on the validation set, with the gap
-    between confidence and accuracy in each. Published start values of gamma: 3 to 9.
+    Like :class:`AdaFocalLoss`, with bins of the margin p_k - p_j in training and of top-1 minus top-2 probability on
+    the validation set.
+
+    Args:
+        gamma: initial value of all bins. Default: 5; the paper uses 3 to 9.
+        num_bins: number of bins, which have equal width until the first update.
+        rate: learning rate lambda of the update.
+        gamma_min: lower limit of gamma (``"switch"`` only).
+        gamma_max: upper limit of gamma.
+        switch: absolute value of gamma below which its sign changes.
+        variant: ``"switch"`` or ``"no_switch"``.
+        frozen: never update gamma.
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
     """
 
     function = staticmethod(ada_dual_focal_loss)
@@ -230,7 +255,7 @@ class AdaDualFocalLoss(AdaFocalLoss):
     default_gamma = 5.0
 
 
-def _look_up(bin_gamma: Tensor, bin_edges: Tensor, margin: bool = False) -> Schedule:
+def _schedule(bin_gamma: Tensor, bin_edges: Tensor, margin: bool = False) -> Schedule:
     edges = bin_edges.contiguous()
 
     def schedule(p_k: Tensor, p_j: Tensor) -> Tensor:
@@ -241,7 +266,7 @@ def _look_up(bin_gamma: Tensor, bin_edges: Tensor, margin: bool = False) -> Sche
 
 
 def _equal_mass_edges(score: Tensor, num_bins: int) -> Tensor:
-    """Inner edges that cut the sorted scores into parts of equal size, interpolating between neighbours."""
+    """Inner edges of bins with equal numbers of scores, interpolated between neighbours."""
     ordered = score.sort().values
     last = len(ordered) - 1
     at = torch.linspace(0, last + 1, num_bins + 1, dtype=wide_dtype(score), device=score.device)[1:-1].clamp_max(last)
@@ -253,7 +278,7 @@ def _equal_mass_edges(score: Tensor, num_bins: int) -> Tensor:
 def _check_bins(bin_gamma: Tensor, bin_edges: Tensor) -> None:
     if bin_gamma.ndim != 1 or bin_edges.ndim != 1 or len(bin_gamma) != len(bin_edges) + 1:
         raise ValueError(
-            f"B gammas need B - 1 inner edges, both 1-D, got shapes {tuple(bin_gamma.shape)} "
+            f"bin_gamma must have shape (B,) and bin_edges (B - 1,), got {tuple(bin_gamma.shape)} "
             f"and {tuple(bin_edges.shape)}"
         )
     if may_look(bin_gamma) and not bin_gamma.isfinite().all():

@@ -14,17 +14,20 @@ def brier_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Squared error of the probabilities, L = sum_c (p_c - y_c)^2, in [0, 2]. Brier, 1950.
+    """Brier score, L = sum_c (p_c - y_c)^2, in [0, 2]. Brier, 1950.
 
     Args:
-        logits: as :func:`~dualfocal.losses.cross_entropy_loss`.
-        target: likewise.
-        weight: likewise; the loss has no per-class terms, so class probabilities y weigh a row by sum_c y_c w_c.
-        ignore_index: likewise.
-        reduction: likewise.
+        logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
+        target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``, or class probabilities of the shape of
+            ``logits``.
+        weight: weight of each class, shape ``(C,)``. With class probabilities y, a row has the weight sum_c y_c w_c.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
+            class probabilities it divides by the number of rows.
 
     Returns:
-        As :func:`~dualfocal.losses.cross_entropy_loss`.
+        The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
+        ``reduction="none"``.
 
     >>> import torch
     >>> brier_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]))
@@ -36,6 +39,15 @@ def brier_loss(
 
 
 class BrierLoss(ClassificationLoss):
-    """Module form of :func:`brier_loss`."""
+    """Brier score as a Module, L = sum_c (p_c - y_c)^2; see :func:`brier_loss`.
+
+    Args:
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    >>> BrierLoss(reduction="sum")
+    BrierLoss(reduction='sum')
+    """
 
     function = staticmethod(brier_loss)

@@ -29,39 +29,43 @@ def dual_focal_loss(
 ) -> Tensor:
     """Dual focal loss, L = -(1 - p_k + p_j)^gamma log p_k.
 
-    p = softmax(logits), p_k the target's probability, p_j the largest probability strictly below it (0 if there is
-    none). Gradients flow through both. Where focal loss sees only p_k, the margin p_k - p_j tells a hard sample
-    from an under-confident one.
+    Here p = softmax(logits), p_k is the probability of the target, and p_j, the rival, is the largest probability
+    strictly below p_k (0 if there is none). Gradients flow through both. Unlike focal loss, which depends on p_k only,
+    the margin p_k - p_j distinguishes a hard sample from an under-confident one.
 
-    Drop-in for ``F.cross_entropy``; gamma = 0 is cross-entropy. Differences from it: half inputs give a float32
-    loss, and the mean of no kept target is 0 with zero gradient instead of NaN. Differences from the authors' code:
-    the default is the method (theirs is gamma = 0, summed); the rival is chosen on logits, so that rounding makes no
-    ties; value and gradient are finite also for gamma < 1 at p_k = 1, where theirs are NaN;
-    of exactly tied rivals the lowest index receives the gradient.
+    The function is a drop-in replacement for ``F.cross_entropy``, which it equals for gamma = 0, with two exceptions:
+    half-precision logits give a float32 loss, and the mean over no samples is 0 with zero gradient instead of NaN.
+    Differences from the authors' code: their default is gamma = 0 with a sum; here the rival is chosen on logits, so
+    rounding creates no ties; value and gradient are finite also for gamma < 1 at p_k = 1, where theirs are NaN; of
+    exactly tied rivals the one with the lowest index receives the gradient.
 
-    The loss jumps where the target overtakes a rival: compare models and stop early by NLL, not by this value.
+    The loss is discontinuous where the target overtakes a rival, so use the NLL, not this loss, to compare models and
+    for early stopping.
 
     Args:
-        logits: ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
+        logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
         target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``; or class probabilities y of the shape of
-            ``logits``: L = -sum_i y_i (1 - p_i + p_j(i))^gamma log p_i, with j(i) the largest class below i.
-        gamma: focusing parameter, at least 0: a number or a tensor with one value per target, of shape ``(N,)`` or
-            ``(N, 1)``, the latter never taken for class weights. Published: 5 for ResNet-50 on CIFAR-10 and CIFAR-100.
-        rival: ``"next"`` is the method. The paper's ablation: ``"2nd"``, ``"3rd"`` largest below p_k, ``"mean2"``,
-            ``"mean3"``, ``"mean_all"`` of those below, a constant in [0, 1], or any name with ``"batch_"`` before it
-            for one scalar per batch, the form the authors ran.
-        weight: one weight per class, ``(C,)``.
-        ignore_index: class index that is left out (class indices only).
-        reduction: ``"mean"`` (divides by the sum of the kept targets' weights, or by the number of rows for class
-            probabilities), ``"sum"`` or ``"none"``.
-        impl: ``"auto"`` takes the closed-form gradient where it applies; ``"torch"`` is plain autograd throughout.
-            They agree, and both can be differentiated twice (a second backward through ``torch.compile`` raises).
+            ``logits``, for which L = -sum_i y_i (1 - p_i + p_j(i))^gamma log p_i, with j(i) the rival of class i.
+        gamma: focusing parameter, at least 0: a number, or a tensor with one value per target, of shape ``(N,)`` or
+            ``(N, 1)``. The paper uses 5 for ResNet-50 on CIFAR-10 and CIFAR-100.
+        rival: definition of p_j. ``"next"`` (default) is the published method. The paper's ablation has ``"2nd"`` and
+            ``"3rd"`` for the second and third largest probability below p_k; ``"mean2"``, ``"mean3"`` and
+            ``"mean_all"`` for the mean of the largest two, three or all of them; or a constant in [0, 1]. The prefix
+            ``"batch_"`` averages the rival over the batch, as in the authors' ablation code.
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
+            class probabilities it divides by the number of rows.
+        impl: ``"auto"`` uses a closed-form gradient where possible, ``"torch"`` always uses autograd. Both give the
+            same values, and both support double backward (except through ``torch.compile``).
 
     Returns:
-        The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices.
+        The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
+        ``reduction="none"``.
 
     Raises:
-        ValueError, IndexError: naming the value and the rule. Values are checked on eager CPU tensors only.
+        ValueError: an argument has an invalid shape, dtype or value. Values are checked on eager CPU tensors only.
+        IndexError: a class index is out of range (eager CPU tensors only).
 
     >>> import torch
     >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]], requires_grad=True)
@@ -75,13 +79,28 @@ def dual_focal_loss(
     flat = flatten(logits, target, weight, ignore_index, reduction)
     gamma = check_gamma(gamma, flat)
     if isinstance(rival, str) and not (isinstance(gamma, float) and gamma == 0):
-        warn_of_two_classes(flat)
+        warn_two_classes(flat)
     return reduce(modulated_nll(flat, gamma, rival, impl), flat, reduction)
 
 
 class DualFocalLoss(ClassificationLoss):
-    """Module form of :func:`dual_focal_loss`.
+    """Dual focal loss as a Module, L = -(1 - p_k + p_j)^gamma log p_k; see :func:`dual_focal_loss`.
 
+    p_k is the probability of the target, p_j the largest probability strictly below it.
+
+    Args:
+        gamma: focusing parameter, at least 0: a number, or a scalar tensor or parameter. 0 is cross-entropy.
+        rival: definition of p_j. ``"next"`` (default) is the published method; see :func:`dual_focal_loss` for the
+            variants of the paper's ablation.
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        impl: ``"auto"`` uses a closed-form gradient where possible, ``"torch"`` always uses autograd.
+
+    >>> import torch
+    >>> criterion = DualFocalLoss(gamma=5.0)
+    >>> criterion(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]))
+    tensor(0.0266)
     >>> DualFocalLoss(gamma=3.0, reduction="sum")
     DualFocalLoss(gamma=3.0, rival='next', impl='auto', reduction='sum')
     """
@@ -105,20 +124,20 @@ class DualFocalLoss(ClassificationLoss):
         self.per_sample = not str(rival).startswith("batch_")
 
 
-def warn_of_two_classes(flat: Flat) -> None:
-    """Say once why a dual focal loss makes little sense for two classes."""
+def warn_two_classes(flat: Flat) -> None:
+    """Warn once that dual focal loss is not suited for two classes."""
     if flat.logits.shape[1] == 2 and not torch.compiler.is_compiling():
         _warn_once()
 
 
-@functools.cache  # an error is not cached: as such the warning comes again
+@functools.cache  # a warning raised as an error is not cached, so it is raised again
 def _warn_once() -> None:
-    ours = ("dualfocal.losses", "torch.nn.modules")
+    internal = ("dualfocal.losses", "torch.nn.modules")
     frames = (frame for frame, _ in traceback.walk_stack(inspect.currentframe()))
-    inside = itertools.takewhile(lambda frame: frame.f_globals.get("__name__", "").startswith(ours), frames)
+    inside = itertools.takewhile(lambda frame: frame.f_globals.get("__name__", "").startswith(internal), frames)
     warnings.warn(
-        "dual focal loss with two classes: the runner-up is always 1 - p_k or nothing, so the loss jumps at p_k = 1/2 "
-        "(gamma 5: 0.022 at 0.499, 0.684 at 0.501) and rewards predictions just below it. "
+        "dual focal loss with two classes: the rival is 1 - p_k for p_k > 1/2 and does not exist below, so the loss "
+        "jumps at p_k = 1/2 (for gamma 5 from 0.022 to 0.684) and rewards predictions just below 1/2. "
         "Consider focal_loss for binary problems.",
-        stacklevel=1 + len(list(inside)),  # the line that called the loss, or the Module of it
+        stacklevel=1 + len(list(inside)),  # the line that called the loss or its Module
     )

@@ -23,15 +23,19 @@ def focal_loss(
     """Focal loss, L = -(1 - p_k)^gamma log p_k. Lin et al., ICCV 2017, arXiv:1708.02002.
 
     Args:
-        logits: as :func:`~dualfocal.losses.dual_focal_loss`.
-        target: likewise; class probabilities y give -sum_i y_i (1 - p_i)^gamma log p_i.
-        gamma: focusing parameter, at least 0, likewise.
-        weight: one weight per class, ``(C,)`` (the "alpha" of other libraries).
-        ignore_index: class index that is left out.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
+        target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``, or class probabilities of the shape of
+            ``logits``, for which L = -sum_i y_i (1 - p_i)^gamma log p_i.
+        gamma: focusing parameter, at least 0: a number, or a tensor with one value per target, of shape ``(N,)`` or
+            ``(N, 1)``. 0 is cross-entropy.
+        weight: weight of each class, shape ``(C,)`` ("alpha" in other libraries).
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
+            class probabilities it divides by the number of rows.
 
     Returns:
-        As :func:`~dualfocal.losses.dual_focal_loss`.
+        The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
+        ``reduction="none"``.
 
     >>> import torch
     >>> focal_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]), gamma=2.0)
@@ -53,15 +57,19 @@ def inverse_focal_loss(
     """Inverse focal loss, L = -(1 + p_k)^gamma log p_k. Wang et al., NeurIPS 2021.
 
     Args:
-        logits: as :func:`~dualfocal.losses.dual_focal_loss`.
-        target: likewise.
-        gamma: at least 0. The paper tunes it on validation data.
-        weight: likewise.
-        ignore_index: likewise.
-        reduction: likewise.
+        logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
+        target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``, or class probabilities of the shape of
+            ``logits``.
+        gamma: exponent, at least 0: a number, or a tensor with one value per target, of shape ``(N,)`` or ``(N, 1)``.
+            The paper tunes it on validation data.
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
+            class probabilities it divides by the number of rows.
 
     Returns:
-        As :func:`~dualfocal.losses.dual_focal_loss`.
+        The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
+        ``reduction="none"``.
 
     >>> import torch
     >>> inverse_focal_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]), gamma=2.0)
@@ -81,22 +89,25 @@ def flsd_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Focal loss with a sample-dependent gamma; by default FLSD-53. Mukhoti et al., NeurIPS 2020, arXiv:2002.09437.
+    """Focal loss with a sample-dependent gamma; FLSD-53 by default. Mukhoti et al., NeurIPS 2020, arXiv:2002.09437.
 
-    L = -(1 - p_k)^gamma(p_k) log p_k, gamma = ``gammas[i]`` for p_k in [``thresholds[i - 1]``, ``thresholds[i]``):
-    5 below 0.2, else 3. gamma itself is not differentiated.
+    L = -(1 - p_k)^gamma(p_k) log p_k, with gamma = ``gammas[i]`` for p_k in [``thresholds[i - 1]``, ``thresholds[i]``).
+    FLSD-53 has gamma = 5 for p_k < 0.2 and 3 otherwise. gamma is not differentiated.
 
     Args:
-        logits: as :func:`~dualfocal.losses.dual_focal_loss`.
-        target: likewise; with class probabilities each class has the gamma of its own p_i.
-        gammas: one more than thresholds, each at least 0.
-        thresholds: increasing, in [0, 1].
-        weight: likewise.
-        ignore_index: likewise.
-        reduction: likewise.
+        logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
+        target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``, or class probabilities of the shape of
+            ``logits``; then each class i uses the gamma of its own p_i.
+        gammas: values of gamma, each at least 0; one more than ``thresholds``.
+        thresholds: increasing values of p_k, in [0, 1].
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
+            class probabilities it divides by the number of rows.
 
     Returns:
-        As :func:`~dualfocal.losses.dual_focal_loss`.
+        The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
+        ``reduction="none"``.
 
     >>> import torch
     >>> flsd_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]))
@@ -115,7 +126,17 @@ def flsd_loss(
 
 
 class FocalLoss(ClassificationLoss):
-    """Module form of :func:`focal_loss`."""
+    """Focal loss as a Module, L = -(1 - p_k)^gamma log p_k; see :func:`focal_loss`.
+
+    Args:
+        gamma: focusing parameter, at least 0: a number, or a scalar tensor or parameter. 0 is cross-entropy.
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    >>> FocalLoss(gamma=2.0)
+    FocalLoss(gamma=2.0)
+    """
 
     function = staticmethod(focal_loss)
 
@@ -132,7 +153,17 @@ class FocalLoss(ClassificationLoss):
 
 
 class InverseFocalLoss(ClassificationLoss):
-    """Module form of :func:`inverse_focal_loss`."""
+    """Inverse focal loss as a Module, L = -(1 + p_k)^gamma log p_k; see :func:`inverse_focal_loss`.
+
+    Args:
+        gamma: exponent, at least 0: a number, or a scalar tensor or parameter. 0 is cross-entropy.
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    >>> InverseFocalLoss(gamma=1.0)
+    InverseFocalLoss(gamma=1.0)
+    """
 
     function = staticmethod(inverse_focal_loss)
 
@@ -149,7 +180,18 @@ class InverseFocalLoss(ClassificationLoss):
 
 
 class FLSDLoss(ClassificationLoss):
-    """Module form of :func:`flsd_loss`."""
+    """Focal loss with a sample-dependent gamma (FLSD-53 by default) as a Module; see :func:`flsd_loss`.
+
+    Args:
+        gammas: values of gamma, each at least 0; one more than ``thresholds``.
+        thresholds: increasing values of p_k at which gamma changes, in [0, 1].
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    >>> FLSDLoss()
+    FLSDLoss(gammas=(5.0, 3.0), thresholds=(0.2,))
+    """
 
     function = staticmethod(flsd_loss)
 
@@ -177,6 +219,6 @@ def _check_schedule(gammas: Sequence[float], thresholds: Sequence[float]) -> Non
         check_number("threshold", threshold, 0.0, 1.0)
     if list(thresholds) != sorted(set(thresholds)) or len(gammas) != len(thresholds) + 1:
         raise ValueError(
-            f"thresholds must increase and be one fewer than gammas, got {len(thresholds)} thresholds, {thresholds}, "
-            f"and {len(gammas)} gammas, {gammas}"
+            f"thresholds must increase, and there must be one more gamma than thresholds; got {len(thresholds)} "
+            f"thresholds {thresholds} and {len(gammas)} gammas {gammas}"
         )

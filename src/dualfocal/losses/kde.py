@@ -1,4 +1,4 @@
-"""Cross-entropy with a kernel estimate of the canonical calibration error: Popordanoska et al., NeurIPS 2022."""
+"""Cross-entropy plus a kernel estimate of the canonical calibration error: Popordanoska et al., NeurIPS 2022."""
 
 import math
 
@@ -10,7 +10,7 @@ from dualfocal.losses._common import Flat, as_computed, flatten, reduce, weight_
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.cross_entropy import cross_entropy_rows
 
-# The public code's search: logspace(-5, -1, 15) and five wide ones.
+# Search grid of the public code: logspace(-5, -1, 15) and five larger bandwidths.
 BANDWIDTHS = (*(10 ** (-5 + 4 * i / 14) for i in range(15)), 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
@@ -32,22 +32,25 @@ def kde_xe_loss(
 
         ECE_KDE = mean_j || sum_i k_ji y_i / max(sum_i k_ji, 1e-10) - p_j ||_n^n
 
-    The penalty belongs to the whole batch: each kept row carries the same one, the losses of split batches do not add
-    up, and memory is quadratic in the number of rows. Fewer than two kept rows have none.
+    The penalty is a property of the batch and is added to each row, so the losses of split batches do not add up.
+    Memory is quadratic in the number of rows. With fewer than two samples the penalty is 0.
 
     Args:
-        logits: as :func:`~dualfocal.losses.cross_entropy_loss`.
-        target: likewise.
+        logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
+        target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``, or class probabilities of the shape of
+            ``logits``.
         strength: factor of the penalty, at least 0; the authors choose it by cross-validation.
-        bandwidth: h > 0, fixed in training; ``"likelihood"`` maximises the leave-one-out likelihood of each batch,
-            twenty times the work.
-        norm: n, at least 1.
-        weight: likewise.
-        ignore_index: likewise.
-        reduction: likewise.
+        bandwidth: fixed bandwidth h > 0, or ``"likelihood"`` to maximise the leave-one-out likelihood of each batch,
+            which takes about twenty times as long.
+        norm: exponent n, at least 1.
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
+            class probabilities it divides by the number of rows.
 
     Returns:
-        As :func:`~dualfocal.losses.cross_entropy_loss`.
+        The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
+        ``reduction="none"``.
 
     >>> import torch
     >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [1.5, 1.0, 0.0]])
@@ -64,15 +67,17 @@ def kde_xe_loss(
 
 
 def kde_bandwidth(logits: Tensor, *, keep: Tensor | None = None, as_published: bool = False) -> Tensor:
-    """The bandwidth of BANDWIDTHS with the largest leave-one-out likelihood, as a scalar tensor.
+    """Bandwidth in ``BANDWIDTHS`` with the largest leave-one-out likelihood.
 
-    The likelihood is sum_j [logsumexp_i log k_ji - log(n - 1)]. ``as_published`` also subtracts log h from each
-    term, as the public code does although the kernel is normalised.
+    The log-likelihood is sum_j [logsumexp_i log k_ji - log(n - 1)].
 
     Args:
-        logits: ``(N, C)``.
-        keep: ``(N,)`` bool, rows to use.
-        as_published: see above.
+        logits: scores of shape ``(N, C)``.
+        keep: boolean mask of the rows to use, shape ``(N,)``. Default: all rows.
+        as_published: subtract log h from each term, as the public code does although the kernel is normalised.
+
+    Returns:
+        The bandwidth as a scalar tensor.
 
     >>> import torch
     >>> rows = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
@@ -99,14 +104,12 @@ def _kde_error(flat: Flat, z: Tensor, bandwidth: float | Tensor, norm: float) ->
 
 
 def _log_probabilities(z: Tensor) -> Tensor:
-    """Log softmax, wide: log kernels are differences of numbers in the thousands, which autocast or TF32 would take in
-    ten bits.
-    """
+    """Log softmax in float64. Log kernels are differences of numbers in the thousands, so low precision would fail."""
     return log_floor(z.to(wide_dtype(z)).log_softmax(1))
 
 
 def log_floor(log_p: Tensor) -> Tensor:
-    """Cut off where a probability would no longer be a normal float32."""
+    """Clamp log-probabilities at the smallest normal float32."""
     return log_p.clamp_min(math.log(torch.finfo(torch.float32).tiny))
 
 
@@ -119,7 +122,7 @@ def kde_rows(
     keep: Tensor | None = None,
     rows: slice = slice(None),
 ) -> Tensor:
-    """The error || sum_i k_ji y_i / sum_i k_ji - p_j ||_n^n of each of the ``rows`` j."""
+    """Error || sum_i k_ji y_i / sum_i k_ji - p_j ||_n^n of each row j in ``rows``."""
     log_k = log_dirichlet_kernels(log_p, bandwidth, keep=keep, rows=rows)
     log_sum = log_k.logsumexp(1, keepdim=True).clamp_min(math.log(1e-10))
     expected = (log_k - log_sum).exp() @ one_hot
@@ -129,19 +132,31 @@ def kde_rows(
 def log_dirichlet_kernels(
     log_p: Tensor, bandwidth: float | Tensor, *, keep: Tensor | None = None, rows: slice = slice(None)
 ) -> Tensor:
-    """Log k_ji, (rows, M): row j under the Dirichlet kernel of row i, no row under its own."""
+    """Log kernels log k_ji, (rows, M): row j under the Dirichlet kernel of row i, with i = j excluded."""
     scaled = log_p.exp() / bandwidth  # alpha - 1
     log_beta = (scaled + 1).lgamma().sum(1) - (scaled + 1).sum(1).lgamma()
     log_k = log_p[rows] @ scaled.T - log_beta
-    everyone = torch.arange(log_p.shape[0], device=log_p.device)
-    nowhere = everyone[rows, None] == everyone
+    index = torch.arange(log_p.shape[0], device=log_p.device)
+    excluded = index[rows, None] == index
     if keep is not None:
-        nowhere = nowhere | ~keep
-    return log_k.masked_fill(nowhere, -1e30)  # about log 0, but finite, so that gradients stay so
+        excluded = excluded | ~keep
+    return log_k.masked_fill(excluded, -1e30)  # about log 0, but finite, so that gradients are finite
 
 
 class KDEXELoss(ClassificationLoss):
-    """Module form of :func:`kde_xe_loss`."""
+    """Cross-entropy plus a kernel estimate of the calibration error as a Module; see :func:`kde_xe_loss`.
+
+    Args:
+        strength: factor of the penalty, at least 0.
+        bandwidth: fixed bandwidth of the kernels, or ``"likelihood"`` to choose it for each batch.
+        norm: exponent of the calibration error, at least 1.
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    >>> KDEXELoss(strength=0.5)
+    KDEXELoss(strength=0.5, bandwidth=0.001, norm=1.0)
+    """
 
     function = staticmethod(kde_xe_loss)
     per_sample = False
@@ -167,7 +182,7 @@ def _check(strength: float, bandwidth: float | str, norm: float) -> None:
 
 
 def check_kernel(bandwidth: float | str, norm: float) -> None:
-    """Raise a ValueError that names the value and the rule."""
+    """Raise an error unless ``bandwidth`` and ``norm`` are valid."""
     check_number("norm", norm, 1.0)
     if isinstance(bandwidth, str):
         if bandwidth != "likelihood":

@@ -1,4 +1,4 @@
-"""Label smoothing in its two forms: alpha spread over the other classes (the paper's), or over all (torch's)."""
+"""Label smoothing: alpha is spread over the other classes (as in the paper) or over all classes (as in torch)."""
 
 import torch
 from torch import Tensor
@@ -22,22 +22,25 @@ def label_smoothing_loss(
 ) -> Tensor:
     """Cross-entropy against a smoothed target, L = -sum_i y'_i log p_i.
 
-    ``spread="others"``: y'_k = 1 - alpha and alpha / (K - 1) on each other class, as in the public code behind the
-    paper's tables. ``spread="all"``: y'_k = 1 - alpha + alpha / K and alpha / K, equal to
-    ``F.cross_entropy(label_smoothing=alpha)``, class weights included. Every class has some mass, so one masked
-    with -inf makes the loss infinite, as there.
+    ``spread="others"``: y'_k = 1 - alpha, and alpha / (K - 1) for each other class, as in the public code behind the
+    paper's tables. ``spread="all"``: y'_k = 1 - alpha + alpha / K, and alpha / K for the others, equal to
+    ``F.cross_entropy(label_smoothing=alpha)``, also with class weights. Every class has positive mass, so a class
+    masked with -inf makes the loss infinite.
 
     Args:
-        logits: as :func:`~dualfocal.losses.cross_entropy_loss`.
-        target: likewise; class probabilities y are smoothed the same way.
-        alpha: the mass taken from the target, in [0, 1].
-        spread: who receives it.
-        weight: likewise.
-        ignore_index: likewise.
-        reduction: likewise.
+        logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
+        target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``, or class probabilities of the shape of
+            ``logits``, which are smoothed in the same way.
+        alpha: probability mass taken from the target, in [0, 1].
+        spread: classes that receive the mass, ``"others"`` or ``"all"``.
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
+            class probabilities it divides by the number of rows.
 
     Returns:
-        As :func:`~dualfocal.losses.cross_entropy_loss`.
+        The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
+        ``reduction="none"``.
 
     >>> import torch
     >>> label_smoothing_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]))
@@ -47,8 +50,8 @@ def label_smoothing_loss(
     flat = flatten(logits, target, weight, ignore_index, reduction)
     num_classes = flat.logits.shape[1]
     everywhere = alpha / num_classes if spread == "all" or num_classes == 1 else alpha / (num_classes - 1)
-    extra = 1 - alpha if spread == "all" or num_classes == 1 else 1 - alpha - everywhere  # on the target, besides
-    if flat.soft or extra <= 0:  # not above 0 an impossible target would be inf - inf
+    extra = 1 - alpha if spread == "all" or num_classes == 1 else 1 - alpha - everywhere  # more mass on the target
+    if flat.soft or extra <= 0:  # with extra <= 0 a target with logit -inf would give inf - inf
         smoothed = flat._replace(target=flat.one_hot * extra + everywhere)
         rows = soft_nll(smoothed.mass, flat.z).sum(1)
     else:
@@ -60,17 +63,28 @@ def _smoothed_rows(flat: Flat, extra: float, everywhere: float) -> Tensor:
     """-(extra w_k log p_k + everywhere sum_i w_i log p_i) of each row, (M,), without a matrix of targets."""
     log_p = flat.z.log_softmax(1)
     rows = extra * log_p.gather(1, flat.target[:, None])[:, 0]
-    if flat.weight is not None:  # a masked class (logit -inf) without weight counts nothing
-        own = flat.weight[flat.target]
-        rows = torch.where(own == 0, 0.0, own * rows)
+    if flat.weight is not None:  # a masked class (logit -inf) with weight 0 contributes 0
+        target_weight = flat.weight[flat.target]
+        rows = torch.where(target_weight == 0, 0.0, target_weight * rows)
         log_p = log_p.masked_fill(flat.weight == 0, 0.0) * flat.weight
-    if everywhere:  # else 0 * inf for a masked class
+    if everywhere:  # otherwise 0 * inf for a masked class
         rows = rows + everywhere * log_p.sum(1)
     return -rows
 
 
 class LabelSmoothingLoss(ClassificationLoss):
-    """Module form of :func:`label_smoothing_loss`."""
+    """Cross-entropy with label smoothing as a Module; see :func:`label_smoothing_loss`.
+
+    Args:
+        alpha: probability mass taken from the target, in [0, 1].
+        spread: classes that receive the mass, ``"others"`` or ``"all"`` (as in ``F.cross_entropy``).
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    >>> LabelSmoothingLoss(alpha=0.1)
+    LabelSmoothingLoss(alpha=0.1, spread='others')
+    """
 
     function = staticmethod(label_smoothing_loss)
 

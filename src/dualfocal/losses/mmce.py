@@ -1,4 +1,4 @@
-"""Cross-entropy with the maximum mean calibration error of the batch: Kumar, Sarawagi, Jain, ICML 2018."""
+"""Cross-entropy plus the maximum mean calibration error (MMCE) of the batch: Kumar, Sarawagi, Jain, ICML 2018."""
 
 import torch
 from torch import Tensor
@@ -23,29 +23,32 @@ def mmce_loss(
 ) -> Tensor:
     """Cross-entropy plus a kernel calibration error, L = -log p_k + strength * MMCE(batch).
 
-    With r the top-1 confidence, k(a, b) = exp(-|a - b| / width), c and i the correct and incorrect rows:
+    With r the top-1 confidence, k(a, b) = exp(-|a - b| / width), and c and i the correct and incorrect rows:
 
         MMCE_w^2 = mean_cc (1 - r)(1 - r') k + mean_ii r r' k - 2 mean_ci (1 - r) r' k     (``weighted``)
         MMCE_m   = sum (c - r)(c' - r') k / B^2                                            (otherwise; no root)
 
-    MMCE_w is 0 when all rows are correct or all wrong. It belongs to the whole batch: each kept row carries the same
-    penalty, so the sum is B * (mean cross-entropy + strength * MMCE), and the losses of split batches do not add up.
-    It takes memory quadratic in the number of rows.
+    MMCE_w is 0 if all rows are correct or all are incorrect. The penalty is a property of the batch and is added to
+    each row: the sum is B * (mean cross-entropy + strength * MMCE), and the losses of split batches do not add up.
+    Memory is quadratic in the number of rows.
 
     Args:
-        logits: as :func:`~dualfocal.losses.cross_entropy_loss`.
-        target: likewise; with class probabilities y a row is correct to the degree y[argmax].
+        logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
+        target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``, or class probabilities of the shape of
+            ``logits``; a row is then correct to the degree y[argmax].
         strength: factor of the penalty, at least 0; 2 in the paper's tables.
-        weighted: which of the two forms.
-        as_published: multiply the three means once more by 1/m^2, 1/n^2 and 1/(mn), as the public implementations
-            do; on a batch of 128 normal logits the penalty is then about a tenth.
-        width: of the Laplacian kernel.
-        weight: likewise.
-        ignore_index: likewise.
-        reduction: likewise.
+        weighted: whether to use MMCE_w; otherwise MMCE_m.
+        as_published: multiply the three means once more by 1/m^2, 1/n^2 and 1/(mn), as in the public implementations.
+            This reduces the penalty to about a tenth on a batch of 128 normal logits.
+        width: width of the Laplacian kernel.
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
+            class probabilities it divides by the number of rows.
 
     Returns:
-        As :func:`~dualfocal.losses.cross_entropy_loss`.
+        The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
+        ``reduction="none"``.
 
     >>> import torch
     >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
@@ -82,12 +85,25 @@ def _mmce(flat: Flat, z: Tensor, weighted: bool, as_published: bool, width: floa
         return value / (count + 1e-5) if as_published else value
 
     square = mean(under, under, m * m) + mean(over, over, n * n) - 2 * mean(under, over, m * n)
-    # A squared norm, which rounding can make negative.
+    # Rounding can make the squared norm negative.
     return torch.where(m * n > 0, (square.clamp_min(0) + 1e-10).sqrt(), 0.0)
 
 
 class MMCELoss(ClassificationLoss):
-    """Module form of :func:`mmce_loss`."""
+    """Cross-entropy plus the maximum mean calibration error of the batch as a Module; see :func:`mmce_loss`.
+
+    Args:
+        strength: factor of the penalty, at least 0.
+        weighted: whether to use the weighted form of the penalty.
+        as_published: scale the weighted penalty as in the public implementations.
+        width: width of the Laplacian kernel.
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    >>> MMCELoss(strength=1.0)
+    MMCELoss(strength=1.0, weighted=True, as_published=False, width=0.4)
+    """
 
     function = staticmethod(mmce_loss)
     per_sample = False

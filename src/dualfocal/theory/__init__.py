@@ -1,4 +1,4 @@
-"""The paper's theory, executable: its functions, what it claims, and the exact minimiser of the conditional risk."""
+"""The paper's theory: its functions, numerical checks of its claims, and exact minimisers of the conditional risk."""
 
 from dualfocal.theory.claims import Claim, check_claims, posterior_grid
 from dualfocal.theory.curves import GradientRatios, gradient_ratios, gradient_table, h, phi, phi_slope, s, t, u

@@ -1,4 +1,4 @@
-"""Lemma 1, Theorem 1 and what the paper draws from them, each put to the test for one gamma."""
+"""Numerical checks of Lemma 1, Theorem 1 and the paper's conclusions from them, for one gamma."""
 
 import itertools
 from collections.abc import Callable
@@ -20,28 +20,28 @@ from dualfocal.theory.minimiser import (
 from dualfocal.theory.regions import dual_entropy_bound, entropy_bound, phi_peak, regions
 from dualfocal.theory.stationarity import exact_eta, published_eta
 
-GRID = {2: 40, 3: 40, 4: 20}  # number of classes: posteriors in steps of 1 over this
+GRID = {2: 40, 3: 40, 4: 20}  # number of classes -> number of steps of the posterior grid
 HOLDS, FAILS, EMPTY = "holds", "fails", "empty"
 C_GRID = torch.linspace(0, 0.99, 100, dtype=torch.float64)
 
-Outcome = tuple[str, str, dict[str, Any]]  # verdict, found and numbers of a claim
+Outcome = tuple[str, str, dict[str, Any]]  # verdict, finding and numbers of a claim
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of the paper, and what the computation says to it."""
+    """A statement of the paper, with the result of its numerical check."""
 
-    where: str
-    says: str
+    where: str  # place in the paper
+    says: str  # the statement
     verdict: str
-    """``"holds"`` (on the grid, in all cases), ``"fails"``, or ``"empty"``: it speaks of no case at all."""
-    found: str
-    numbers: dict[str, Any]
+    """``"holds"`` in all cases of the grid, ``"fails"``, or ``"empty"`` if it applies to no case."""
+    found: str  # the finding in words
+    numbers: dict[str, Any]  # the numbers of the finding
 
 
 @dataclass(frozen=True)
 class Minimisers:
-    """The exact minimisers for a grid of posteriors, for one gamma."""
+    """Exact minimisers for a grid of posteriors and one gamma."""
 
     gamma: float
     dual: list[Minimiser]  # without exact ties
@@ -50,7 +50,7 @@ class Minimisers:
 
 
 def posterior_grid(num_classes: int, parts: int) -> list[tuple[float, ...]]:
-    """All posteriors with eta_1 > eta_2 > ... > 0 in steps of 1 / parts.
+    """All posteriors with eta_1 > eta_2 > ... > 0 that are multiples of 1 / parts.
 
     >>> posterior_grid(3, 8)
     [(0.5, 0.375, 0.125), (0.625, 0.25, 0.125)]
@@ -60,9 +60,13 @@ def posterior_grid(num_classes: int, parts: int) -> list[tuple[float, ...]]:
 
 
 def check_claims(gamma: float) -> list[Claim]:
-    """Each claim on a grid: C from 0 to 0.99 for functions of v, and posteriors of 2 to 4 classes for minimisers.
+    """Check each claim of the paper numerically.
 
-    What holds on a grid is not proved by it; `docs/theory.md` says what is proved.
+    Functions of v are checked for C from 0 to 0.99, minimisers for a grid of posteriors of 2 to 4 classes. A check on a
+    grid is not a proof; `docs/theory.md` says what is proved.
+
+    Args:
+        gamma: focusing parameter, above 0 and at most 20.
     """
     grids = [posterior_grid(num_classes, parts) for num_classes, parts in GRID.items()]
     etas = list(itertools.chain.from_iterable(grids))
@@ -92,21 +96,21 @@ def _one_peak(grid: Minimisers) -> Outcome:
 def _h_rises(grid: Minimisers) -> Outcome:
     v = torch.linspace(0, 1, 2_001, dtype=torch.float64)[1:-1]
     lowest = {"t": float(t(v, grid.gamma, C_GRID[:, None]).min())}
-    if grid.gamma < 1:  # only there the proof needs it
+    if grid.gamma < 1:  # the proof needs it only there
         lowest["u"] = float(u(v, grid.gamma, C_GRID[:, None]).min())
-    text = ", ".join(f"least {name} {value:.2g}" for name, value in lowest.items())
+    text = ", ".join(f"minimum of {name} {value:.2g}" for name, value in lowest.items())
     return _verdict(min(lowest.values()) > 0), text, lowest
 
 
 def _entropy(grid: Minimisers) -> Outcome:
-    """Over random predictions, and over the worst the proof knows: all the rest in one class."""
+    """Check random predictions, and the worst case of the proof: all remaining probability in one class."""
     gamma = grid.gamma
     draws = torch.distributions.Dirichlet(torch.full((4,), 0.5, dtype=torch.float64))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         p = draws.sample(torch.Size([20_000])).clamp_min(1e-12)
-    one = torch.linspace(1e-4, 1 - 1e-4, 1_000, dtype=torch.float64)
-    p = torch.cat([p, torch.stack([one, (1 - one) * (1 - 2e-9), *[(1 - one) * 1e-9] * 2], 1)])
+    p_k = torch.linspace(1e-4, 1 - 1e-4, 1_000, dtype=torch.float64)
+    p = torch.cat([p, torch.stack([p_k, (1 - p_k) * (1 - 2e-9), *[(1 - p_k) * 1e-9] * 2], 1)])
     p = p / p.sum(1, keepdim=True)
     target = torch.zeros(len(p), dtype=torch.long)
     bound, logits = entropy_bound(p, target, gamma), p.log()
@@ -120,47 +124,47 @@ def _entropy(grid: Minimisers) -> Outcome:
 
 
 def _rival_phi(grid: Minimisers) -> Outcome:
-    """phi of the second class as the exact condition has it: lambda q_2 / eta_2, with lambda = eta_1 phi_1 / q_1."""
+    """phi of the second class by the exact condition: lambda q_2 / eta_2, with lambda = eta_1 phi_1 / q_1."""
 
-    def rival_phi(one: Minimiser) -> float:
-        first, second = one.order[:2]
-        top = float(phi(one.q[first], grid.gamma, one.q[second]))
-        return one.eta[first] * top / one.q[first] * one.q[second] / one.eta[second]
+    def rival_phi(m: Minimiser) -> float:
+        first, second = m.order[:2]
+        top = float(phi(m.q[first], grid.gamma, m.q[second]))
+        return m.eta[first] * top / m.q[first] * m.q[second] / m.eta[second]
 
-    values = [rival_phi(one) for one in grid.dual if one.attained]
+    values = [rival_phi(m) for m in grid.dual if m.attained]
     low, high = min(values), max(values)
-    text = f"lambda q_j / eta_j, which phi stands for, is {low:.3f} to {high:.3f}"
+    text = f"phi = lambda q_j / eta_j lies between {low:.3f} and {high:.3f}"
     return _verdict(max(abs(low - 1), abs(high - 1)) < _tolerance(grid.gamma)), text, {"low": low, "high": high}
 
 
 def _equation_9(grid: Minimisers) -> Outcome:
-    attained = [torch.tensor([one.q, one.eta], dtype=torch.float64) for one in grid.dual if one.attained]
+    attained = [torch.tensor([m.q, m.eta], dtype=torch.float64) for m in grid.dual if m.attained]
     published, exact = (
         max(float((estimate(q, grid.gamma) - eta).abs().max()) for q, eta in attained)
         for estimate in (published_eta, exact_eta)
     )
-    text = f"wrong by up to {published:.3f}; with the cross terms by {exact:.1g}"
+    text = f"error up to {published:.3f}; up to {exact:.1g} with the cross terms"
     return _verdict(published < _tolerance(grid.gamma)), text, {"published": published, "exact": exact}
 
 
 def _order(grid: Minimisers) -> Outcome:
-    wrong = [one for one in grid.dual if not one.keeps_order]
+    wrong = [m for m in grid.dual if not m.keeps_order]
     counts = {"wrong": len(wrong), "of": len(grid.dual)}
     if not wrong:
         return HOLDS, f"for all {len(grid.dual)} posteriors of the grid", counts
-    ordered = [dual_focal_minimiser(one.eta, grid.gamma, order=range(len(one.eta))) for one in wrong]
-    one, kept = max(zip(wrong, ordered, strict=True), key=lambda pair: pair[1].risk - pair[0].risk)
+    ordered = [dual_focal_minimiser(m.eta, grid.gamma, order=range(len(m.eta))) for m in wrong]
+    worst, kept = max(zip(wrong, ordered, strict=True), key=lambda pair: pair[1].risk - pair[0].risk)
     text = (
-        f"not for {len(wrong)} of {len(grid.dual)} posteriors, most for eta = {_shown(one.eta, 3)}: risk "
-        f"{one.risk:.5f} at q = {_shown(one.q)}{'' if one.attained else ' (approached)'}, {kept.risk:.5f} in the order "
-        "of eta"
+        f"violated for {len(wrong)} of {len(grid.dual)} posteriors, most for eta = {_shown(worst.eta, 3)}: "
+        f"risk {worst.risk:.5f} at q = {_shown(worst.q)}{'' if worst.attained else ' (approached)'}, "
+        f"{kept.risk:.5f} in the order of eta"
     )
-    example = {"eta": list(one.eta), "q": list(one.q), "risk": one.risk, "risk_in_order": kept.risk}
+    example = {"eta": list(worst.eta), "q": list(worst.q), "risk": worst.risk, "risk_in_order": kept.risk}
     return FAILS, text, counts | example
 
 
 def _top(grid: Minimisers) -> Outcome:
-    wrong = [one for one in grid.dual if not one.keeps_top]
+    wrong = [m for m in grid.dual if not m.keeps_top]
     text = f"without exact ties: wrong for {len(wrong)} of {len(grid.dual)} posteriors"
     if wrong:
         text += f", such as eta = {_shown(wrong[0].eta, 3)}, q = {_shown(wrong[0].q)}"
@@ -168,25 +172,26 @@ def _top(grid: Minimisers) -> Outcome:
 
 
 def _top_with_ties(grid: Minimisers) -> Outcome:
-    wrong = sum(not one.keeps_top for one in grid.tied)
-    uniform = sum(len(one.ranking) == 1 for one in grid.tied)
+    wrong = sum(not m.keeps_top for m in grid.tied)
+    uniform = sum(len(m.ranking) == 1 for m in grid.tied)
     threshold = uniform_threshold(grid.gamma)
     text = (
-        f"with exact ties: other classes tie with it for {wrong} of {len(grid.tied)} posteriors, all do for "
-        f"{uniform}; with two classes up to a posterior of {threshold:.5g}"
+        f"with exact ties: other classes tie with it for {wrong} of {len(grid.tied)} posteriors, all classes for "
+        f"{uniform}; with two classes, both tie up to a posterior of {threshold:.5g}"
     )
     numbers = {"wrong": wrong, "uniform": uniform, "of": len(grid.tied), "two_class_threshold": threshold}
     return _verdict(not wrong), text, numbers
 
 
 def _over_confident(grid: Minimisers) -> Outcome:
-    """Of up to four classes q_m is at least 1/4, above v^m: stationary predictions of many classes are counted, too.
+    """Check minimisers, and count stationary predictions of many classes, for which q_m can be below v^m.
 
-    Those are not known to be minimisers, so that they decide nothing; least so where another class has the larger
-    posterior, as no minimiser of few classes has it (`_top`), and there exceptions are found.
+    With up to four classes q_m is at least 1/4, above v^m. Stationary predictions need not be minimisers, so they do
+    not decide the verdict, in particular those that lose the top class of the posterior, which no minimiser of few
+    classes does (`_top`).
     """
-    inside = [one for one in grid.dual if max(one.q) <= regions(one.gamma, sorted(one.q)[-2]).v_m]
-    right, over = (sum(one.verdict == "over-confident" for one in some) for some in (inside, grid.dual))
+    inside = [m for m in grid.dual if max(m.q) <= regions(m.gamma, sorted(m.q)[-2]).v_m]
+    right, over = (sum(m.verdict == "over-confident" for m in group) for group in (inside, grid.dual))
     stationary = {"keep": 0, "keep_over": 0, "lose": 0, "lose_over": 0}  # the top class of the posterior
     generator = np.random.default_rng(0)
     for num_classes, evenness in itertools.product((10, 30, 100), (2, 10, 50)):
@@ -196,37 +201,37 @@ def _over_confident(grid: Minimisers) -> Outcome:
         below_peak = top[:, 0] <= torch.tensor([phi_peak(grid.gamma, c) for c in top[:, 1].tolist()])
         over_confident = top[:, 0] > eta.amax(-1)
         keeps = eta.argmax(-1) == q.argmax(-1)
-        for name, some in (("keep", below_peak & keeps), ("lose", below_peak & ~keeps)):
-            stationary[name] += int(some.sum())
-            stationary[f"{name}_over"] += int((some & over_confident).sum())
+        for name, cases in (("keep", below_peak & keeps), ("lose", below_peak & ~keeps)):
+            stationary[name] += int(cases.sum())
+            stationary[f"{name}_over"] += int((cases & over_confident).sum())
     text = (
         f"{len(inside)} of {len(grid.dual)} minimisers have q_m <= v^m, and {over} are over-confident. Of stationary "
-        f"predictions with 10 to 100 classes, which need not be minimisers, {stationary['keep_over']} of "
-        f"{stationary['keep']} there are if they keep the top class, {stationary['lose_over']} of {stationary['lose']} "
-        "if not"
+        "predictions with 10 to 100 classes and q_m <= v^m, which need not be minimisers, "
+        f"{stationary['keep_over']} of {stationary['keep']} that keep the top class are over-confident, and "
+        f"{stationary['lose_over']} of {stationary['lose']} that lose it"
     )
     numbers = {"inside": len(inside), "right": right, "over_confident": over, "of": len(grid.dual), **stationary}
     return _verdict(right == len(inside), empty=not inside), text, numbers
 
 
 def _under_confident(grid: Minimisers) -> Outcome:
-    inside = [one for one in grid.dual if max(one.q) >= regions(one.gamma, sorted(one.q)[-2]).v_uc]
-    right, under = (sum(one.verdict == "under-confident" for one in some) for some in (inside, grid.dual))
+    inside = [m for m in grid.dual if max(m.q) >= regions(m.gamma, sorted(m.q)[-2]).v_uc]
+    right, under = (sum(m.verdict == "under-confident" for m in group) for group in (inside, grid.dual))
     text = (
         f"{len(inside)} of {len(grid.dual)} minimisers have q_m >= v^uc, {right} of them under-confident; "
-        f"{under} of all are"
+        f"{under} of all minimisers are under-confident"
     )
     numbers = {"inside": len(inside), "right": right, "under_confident": under, "of": len(grid.dual)}
     return _verdict(right == len(inside), empty=not inside), text, numbers
 
 
 def _less_under_confident(grid: Minimisers) -> Outcome:
-    focal, dual = ([one.verdict == "under-confident" for one in some] for some in (grid.focal, grid.dual))
+    focal, dual = ([m.verdict == "under-confident" for m in group] for group in (grid.focal, grid.dual))
     newly = sum(now and not before for before, now in zip(focal, dual, strict=True))
     higher = sum(max(d.q) > max(f.q) for d, f in zip(grid.dual, grid.focal, strict=True))
     text = (
-        f"{sum(dual)} of {len(dual)} minimisers under-confident, {sum(focal)} with focal loss, {newly} newly; "
-        f"max q is higher than focal loss's for {higher}"
+        f"{sum(dual)} of {len(dual)} minimisers are under-confident, {sum(focal)} with focal loss, {newly} only with "
+        f"dual focal loss; max q is higher than with focal loss for {higher}"
     )
     numbers = {"dual_focal": sum(dual), "focal": sum(focal), "newly": newly, "higher": higher, "of": len(dual)}
     return _verdict(sum(dual) < sum(focal) and not newly, empty=not any(focal + dual)), text, numbers
@@ -237,7 +242,7 @@ def _verdict(holds: bool, empty: bool = False) -> str:
 
 
 def _tolerance(gamma: float) -> float:
-    """For gamma near 0 every loss is nearly cross-entropy, and every error small."""
+    """Tolerance, which shrinks for gamma near 0, where every loss is nearly cross-entropy."""
     return 1e-6 * min(1.0, gamma)
 
 

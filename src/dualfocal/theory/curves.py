@@ -1,7 +1,7 @@
-"""The functions of the paper's Section 4 and of its appendix, in its letters; c = 0 is focal loss everywhere.
+"""Functions of Section 4 and the appendix of the paper, with the names used there.
 
-v stands for the probability of a class, C (here ``c``) for that of the class below it, which the paper holds fixed.
-All take numbers or tensors and give float64 tensors.
+v is the probability of a class and C (here ``c``) that of the class below it, which the paper keeps fixed; c = 0 is
+focal loss. All functions take numbers or tensors and return float64 tensors.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._tensors import check_number
-from dualfocal.theory._cells import Array
+from dualfocal.theory._orderings import Array
 
 Values = Tensor | float
 
@@ -19,7 +19,8 @@ Values = Tensor | float
 def phi(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
     """phi(v) = (1 - v + C)^gamma - gamma (1 - v + C)^(gamma-1) v log v, below Eq. 7 with df/dv = 0 (i != j).
 
-    With it dL/dp_k = -phi(p_k) / p_k; cross-entropy has phi = 1. At v = 1, C = 0 it is the limit from below.
+    The gradient of the loss is dL/dp_k = -phi(p_k) / p_k; cross-entropy has phi = 1. At v = 1, C = 0 the value is the
+    limit from below.
 
     >>> phi(0.0, 2.0, 0.3), phi(1.0, 2.0, 0.3)  # (1 + C)^gamma and C^gamma
     (tensor(1.6900, dtype=torch.float64), tensor(0.0900, dtype=torch.float64))
@@ -32,26 +33,26 @@ def phi(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
 def phi_slope(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
     """dphi/dv = gamma (1 - v + C)^(gamma-2) s(v): the last equation before s in the proof of Lemma 1.
 
-    At v = 1, C = 0 a product of 0 and infinity, for which it gives no limit: take v below 1 there.
+    It is not defined at v = 1, C = 0, where it is a product of 0 and infinity.
     """
     v, c = _checked(v, gamma, c)
     return gamma * _power(1 - v + c, gamma - 2) * s(v, gamma, c)
 
 
 def s(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
-    """s(v) = 2 (v - 1 - C) + gamma v log v - (1 + C) log v: the sign of dphi/dv, proof of Lemma 1. Convex."""
+    """s(v) = 2 (v - 1 - C) + gamma v log v - (1 + C) log v: convex, has the sign of dphi/dv, proof of Lemma 1."""
     v, c = _checked(v, gamma, c)
     return 2 * (v - 1 - c) + gamma * torch.xlogy(v, v) - (1 + c) * v.log()
 
 
 def h(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
-    """h(v) = v / phi(v), proof of Theorem 1: by the paper eta_i = h(q_i) / sum_k h(q_k). Infinite at v = 1, C = 0."""
+    """h(v) = v / phi(v), proof of Theorem 1, where eta_i = h(q_i) / sum_k h(q_k). Infinite at v = 1, C = 0."""
     v, c = _checked(v, gamma, c)
     return v / phi(v, gamma, c)
 
 
 def t(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
-    """t(v), the numerator of dh/dv = t / phi^2, proof of Theorem 1 (which calls it the denominator).
+    """t(v), the numerator of dh/dv = t / phi^2, proof of Theorem 1 (there called the denominator).
 
     t(v) = (1 - v + C)^gamma + 2 gamma v (1 - v + C)^(gamma-1) - (gamma-1) gamma v^2 (1 - v + C)^(gamma-2) log v.
     """
@@ -64,7 +65,7 @@ def t(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
 def u(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
     """u(v) = (1 - v + C)^2 + 2 gamma v (1 - v + C) + gamma v^2 log v, proof of Theorem 1.
 
-    t >= (1 - v + C)^(gamma-2) u, so that u > 0 shows t > 0; the paper needs it for gamma < 1.
+    t >= (1 - v + C)^(gamma-2) u, so u > 0 implies t > 0; the paper uses this for gamma < 1.
     """
     v, c = _checked(v, gamma, c)
     a = 1 - v + c
@@ -72,25 +73,25 @@ def u(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
 
 
 class GradientRatios(NamedTuple):
-    """The gradient by each logit, over that of cross-entropy; for focal loss the three are one."""
+    """Gradient with respect to each logit, divided by that of cross-entropy; the three are equal for focal loss."""
 
     target: Tensor
     rival: Tensor
-    """Not defined for p_j = 0, where cross-entropy has no gradient: NaN."""
+    """NaN for p_j = 0, where the gradient of cross-entropy is 0."""
     others: Tensor
 
 
 def gradient_ratios(p_k: Values, p_j: Values, gamma: float) -> GradientRatios:
-    """Function g of the appendix "Gamma Value Selection", and what becomes of it for dual focal loss.
+    """Function g of the appendix "Gamma Value Selection", extended to dual focal loss.
 
     For focal loss (Mukhoti et al., 2020) the gradient is g(p_k) = phi(p_k; C = 0) times that of cross-entropy. For
     dual focal loss it also flows through p_j: with w = gamma (1 - p_k + p_j)^(gamma-1) |log p_k| p_j the factor is
     phi + w p_k / (1 - p_k) on the target's logit, phi + w (1 - p_j) / p_j on its rival's, phi - w on all others.
 
     Args:
-        p_k: of the target, in (0, 1).
-        p_j: of its rival, 0 if it has none: the factors are then those of focal loss.
-        gamma: at least 0.
+        p_k: probability of the target, in (0, 1).
+        p_j: probability of its rival; 0 if there is none, which gives the ratios of focal loss.
+        gamma: focusing parameter, at least 0.
 
     >>> [round(float(ratio), 3) for ratio in gradient_ratios(0.6, 0.3, 2.0)]
     [1.241, 1.42, 0.705]
@@ -99,7 +100,7 @@ def gradient_ratios(p_k: Values, p_j: Values, gamma: float) -> GradientRatios:
     """
     v, c = _checked(p_k, gamma, p_j)
     if bool(((v + c > 1 + 1e-12) | (v <= 0) | (v >= 1) | (c >= v)).any()):
-        raise ValueError(f"p_k + p_j must be at most 1, p_k in (0, 1) and p_j below it, got {p_k} and {p_j}")
+        raise ValueError(f"p_k must lie in (0, 1), p_j below p_k, and p_k + p_j must be at most 1, got {p_k} and {p_j}")
     own = phi(v, gamma, c)
     flow = gamma * _power(1 - v + c, gamma - 1) * -v.log()  # dL/dp_j
     rival = torch.where(c > 0, own + flow * (1 - c), torch.nan)
@@ -107,7 +108,7 @@ def gradient_ratios(p_k: Values, p_j: Values, gamma: float) -> GradientRatios:
 
 
 def gradient_table(gamma: float, c: float) -> list[dict[str, float | None]]:
-    """`gradient_ratios` for each p_k of 0.1 to 0.9 that a rival of probability C leaves possible, beside focal loss.
+    """Table of `gradient_ratios` and of focal loss, for each p_k in 0.1, ..., 0.9 that is possible with a rival C.
 
     The ratio of the rival is None for C = 0.
     """
@@ -121,7 +122,7 @@ def gradient_table(gamma: float, c: float) -> list[dict[str, float | None]]:
 
 
 def _power(base: Tensor, exponent: float) -> Tensor:
-    """base^exponent, huge but finite at 0: what it is multiplied with vanishes faster."""
+    """base^exponent, large but finite at base 0, where the other factor of the product vanishes faster."""
     return base.clamp_min(1e-100) ** exponent
 
 
@@ -131,20 +132,20 @@ def _checked(v: Values, gamma: float, c: Values) -> tuple[Tensor, Tensor]:
     for name, values in (("v", v), ("C", c)):
         bad = ~((values >= 0) & (values <= 1))
         if bool(bad.any()):
-            raise ValueError(f"{name} must be a probability, from 0 to 1, got {float(values[bad][0]):g}")
+            raise ValueError(f"{name} must be a probability between 0 and 1, got {float(values[bad][0]):g}")
     return v, c
 
 
-STEPS = 56  # of each bisection, from an interval of 160 or 780 to one of 1e-14
+STEPS = 56  # bisection steps, from an interval of 160 or 780 to about 1e-14
 
 
-def focal_least(eta: Array, gamma: float) -> Array:
-    """The focal minimiser of each row of ``eta``, (B, K)."""
+def minimise_focal(eta: Array, gamma: float) -> Array:
+    """Minimiser of the focal risk for each row of ``eta``, (B, K)."""
     with np.errstate(divide="ignore"):
         log_eta = np.log(eta)
 
-    def q_of(log_scale: Array) -> Array:
-        """h^-1(scale * eta), by bisection of the logit."""
+    def inverse_h(log_scale: Array) -> Array:
+        """h^-1(scale * eta), by bisection in the logit."""
         low, high = np.full_like(eta, -80.0), np.full_like(eta, 80.0)
         for _ in range(STEPS):
             z = (low + high) / 2
@@ -158,7 +159,7 @@ def focal_least(eta: Array, gamma: float) -> Array:
     low, high = np.full(len(eta), -80.0), np.full(len(eta), 700.0)
     for _ in range(STEPS):
         middle = (low + high) / 2
-        above = q_of(middle).sum(1) > 1
+        above = inverse_h(middle).sum(1) > 1
         low, high = np.where(above, low, middle), np.where(above, middle, high)
-    certain = (eta > 0).sum(1, keepdims=True) == 1  # the infimum is at 1, where h is infinite
-    return np.where(certain, np.sign(eta), q_of((low + high) / 2))
+    certain = (eta > 0).sum(1, keepdims=True) == 1  # the infimum is at q = 1, where h is infinite
+    return np.where(certain, np.sign(eta), inverse_h((low + high) / 2))

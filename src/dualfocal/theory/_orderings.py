@@ -1,13 +1,13 @@
-"""The conditional risk inside one ordering of the classes, minimised: the numerics behind `minimiser`.
+"""Minimise the conditional risk within an ordering of the classes, and over all orderings; used by `minimiser`.
 
-An ordering puts the classes into groups of equal probability, x_1 > x_2 > ... > x_G, of sizes n_1 ... n_G; without
-ties every size is 1. With E_m the posterior of a group, the risk there is smooth,
+An ordering sorts the classes into groups of equal probability, x_1 > x_2 > ... > x_G, of sizes n_1 ... n_G; without
+ties every size is 1. With E_m the posterior of a group, the risk within an ordering is smooth,
 
     F(x) = sum_m E_m (1 - x_m + x_(m+1))^gamma (-log x_m),    x_(G+1) = 0,    sum_m n_m x_m = 1.
 
-The ordered x are a simplex, with corners u_l = the first l groups equal and the others 0; x = sum_l w_l u_l, and
-w_l = 0 is where groups l and l + 1 meet. F need not be convex, so Newton's method starts from several points of a grid;
-in the cases tried one of them would nearly always have done.
+The ordered x form a simplex with corners u_l, where the first l groups are equal and the others 0: x = sum_l w_l u_l.
+On the face w_l = 0, groups l and l + 1 are equal. F need not be convex, so Newton's method starts from several points
+of a grid, although one start was nearly always enough in practice.
 """
 
 import itertools
@@ -21,12 +21,12 @@ from scipy.special import softmax
 Array = NDArray[np.float64]
 
 STEPS = 200
-GRID = {1: 1, 2: 160, 3: 28, 4: 14, 5: 9}  # parts that the grid of starts cuts an edge of the simplex into
-NEAR = 1e-3  # neighbours that differ by less than this share are tried as equal
+GRID = {1: 1, 2: 160, 3: 28, 4: 14, 5: 9}  # groups -> grid points along an edge of the simplex
+NEAR = 1e-3  # neighbours with a smaller relative difference are also tried as equal
 
 
-def minimise(weights: Array, sizes: tuple[int, ...], gamma: float) -> tuple[Array, Array]:
-    """The least F for each row of ``weights``, over the closed ordering.
+def minimise_ordering(weights: Array, sizes: tuple[int, ...], gamma: float) -> tuple[Array, Array]:
+    """Minimise F for each row of ``weights``, over the ordering including its boundary.
 
     Args:
         weights: E, (B, G), positive.
@@ -34,15 +34,15 @@ def minimise(weights: Array, sizes: tuple[int, ...], gamma: float) -> tuple[Arra
         gamma: at least 0.
 
     Returns:
-        x, (B, G), equal in neighbours where the least value is only approached towards a tie; and F there, (B,).
+        x, (B, G), and F at x, (B,). Neighbours in x are equal if the infimum is only approached towards a tie.
     """
     rows, groups = weights.shape
     corners = np.tril(np.ones((groups, groups))) / np.cumsum(sizes)[:, None]  # (G, G), u_l in row l
-    each = weights.repeat(groups, 0)  # one for each start
-    w = softmax(_newton(_starts(weights, corners, gamma), each, corners, gamma), -1)
-    best = _value(w @ corners, each, gamma).reshape(rows, groups).argmin(1)
+    repeated = weights.repeat(groups, 0)  # one row per start
+    w = softmax(_newton(_starts(weights, corners, gamma), repeated, corners, gamma), -1)
+    best = _value(w @ corners, repeated, gamma).reshape(rows, groups).argmin(1)
     w = w.reshape(rows, groups, groups)[np.arange(rows), best]
-    # Neighbours are made equal where that lowers F: Newton's method only comes near to a face.
+    # Newton's method only approaches a face, so neighbours are set equal where that lowers F.
     value = _value(w @ corners, weights, gamma)
     for face in range(groups - 1):
         moved = w.copy()
@@ -59,8 +59,8 @@ def _margin(x: Array) -> Array:
 
 
 def _costs(x: Array, gamma: float) -> Array:
-    """(1 - x_m + x_(m+1))^gamma (-log x_m): the loss if the label is in group m, for x in descending order."""
-    return np.asarray(_margin(x) ** np.full_like(x, gamma) * -np.log(x))  # a full exponent: no shortcut for 2 or 1/2
+    """Loss (1 - x_m + x_(m+1))^gamma (-log x_m) of a label in group m, for x in descending order."""
+    return np.asarray(_margin(x) ** np.full_like(x, gamma) * -np.log(x))  # array exponent: same rounding for 2 and 1/2
 
 
 def _value(x: Array, weights: Array, gamma: float) -> Array:
@@ -76,7 +76,7 @@ def _grid(groups: int) -> Array:
 
 
 def _starts(weights: Array, corners: Array, gamma: float) -> Array:
-    """For each row the best point of the grid near each corner, as log w: basins do not hide behind one another."""
+    """Best grid point near each corner for each row, as log w, so that every basin has a start."""
     w = _grid(len(corners))
     values = weights @ _costs(w @ corners, gamma).T  # (B, P)
     near = [np.flatnonzero(w.argmax(1) == corner) for corner in range(len(corners))]
@@ -85,27 +85,27 @@ def _starts(weights: Array, corners: Array, gamma: float) -> Array:
 
 
 def _newton(theta: Array, weights: Array, corners: Array, gamma: float) -> Array:
-    """Newton's method on theta, w = softmax(theta): downhill also where F curves the wrong way, halving the step.
+    """Newton's method in theta, w = softmax(theta), with step halving; it descends also where F is not convex.
 
-    Towards a face, where w_l goes to 0, each step divides it by e.
+    Towards a face, where w_l -> 0, each step divides w_l by e.
     """
     value = _value(softmax(theta, -1) @ corners, weights, gamma)
     moving = np.arange(len(theta))
     for _ in range(STEPS):
         start, step = value[moving], _step(softmax(theta[moving], -1), weights[moving], corners, gamma)
-        rest = moving  # those still without a step that goes down
+        rest = moving  # rows still without a decreasing step
         for share in 0.5 ** np.arange(20):
-            tried = theta[rest] + share * step
-            new = _value(softmax(tried, -1) @ corners, weights[rest], gamma)
+            trial = theta[rest] + share * step
+            new = _value(softmax(trial, -1) @ corners, weights[rest], gamma)
             good = new < value[rest]
-            theta[rest[good]], value[rest[good]] = tried[good], new[good]
+            theta[rest[good]], value[rest[good]] = trial[good], new[good]
             rest, step = rest[~good], step[~good]
             if not len(rest):
                 break
         moving = moving[start - value[moving] > 1e-13 * start]
         if not len(moving):
             break
-    # Rounding hides the gain of the last steps, which bring the last digits of x.
+    # Two more steps improve the last digits of x, although rounding hides their gain in F.
     for _ in range(2):
         step = _step(softmax(theta, -1), weights, corners, gamma)
         theta += np.where(np.linalg.norm(step, axis=1, keepdims=True) < 1e-4, step, 0.0)
@@ -113,12 +113,12 @@ def _newton(theta: Array, weights: Array, corners: Array, gamma: float) -> Array
 
 
 def _step(w: Array, weights: Array, corners: Array, gamma: float) -> Array:
-    """Newton's, with the curvature's sign turned where it is wrong, and never long."""
+    """Newton step of bounded length, with negative eigenvalues of the Hessian replaced by their absolute value."""
     slope, curvature = _derivatives(w, weights, corners, gamma)
     bends, along = np.linalg.eigh(curvature)
     downhill = (along.swapaxes(1, 2) @ slope[..., None])[..., 0] / np.maximum(np.abs(bends), 1e-14)
     step = -(along @ downhill[..., None])[..., 0]
-    step -= step.mean(1, keepdims=True)  # adding one number to theta leaves w as it is, so F says nothing of it
+    step -= step.mean(1, keepdims=True)  # a constant added to theta does not change w
     return np.asarray(step * np.minimum(1, 3 / np.maximum(np.linalg.norm(step, axis=1, keepdims=True), 1e-300)))
 
 
@@ -126,7 +126,7 @@ def _derivatives(w: Array, weights: Array, corners: Array, gamma: float) -> tupl
     """Gradient (B, G) and Hessian (B, G, G) of F with respect to theta."""
     x = w @ corners
     g, a, log = np.full_like(x, gamma), _margin(x), -np.log(x)
-    # By (x_m, x_(m+1)) a term of F, over E_m, has the gradient (-by_own, by_next) and this Hessian.
+    # The m-th term of F, divided by E_m, has gradient (-by_own, by_next) in (x_m, x_(m+1)), and this Hessian.
     by_next = g * a ** (g - 1) * log
     by_own = a**g / x + by_next
     both = g * (g - 1) * a ** (g - 2) * log
@@ -139,7 +139,7 @@ def _derivatives(w: Array, weights: Array, corners: Array, gamma: float) -> tupl
     bend[:, place, place] = weights * own
     bend[:, place[1:], place[1:]] += (weights * both)[:, :-1]
     bend[:, place[:-1], place[1:]] = bend[:, place[1:], place[:-1]] = -(weights * mixed)[:, :-1]
-    # From x to w, which is linear, and on to theta.
+    # Chain rule from x to w, which is linear, and to theta.
     slope, bend = slope @ corners.T, corners @ bend @ corners.T
     jacobian = w[:, :, None] * (np.eye(w.shape[1]) - w[:, None, :])
     pull = w * (slope - (w * slope).sum(1, keepdims=True))
@@ -147,41 +147,46 @@ def _derivatives(w: Array, weights: Array, corners: Array, gamma: float) -> tupl
     return pull, jacobian.swapaxes(1, 2) @ bend @ jacobian + second
 
 
-MOST_CLASSES = 5  # of positive posterior: all K! orders are solved, or 541 with ties
+MOST_CLASSES = 5  # with positive posterior: all K! orders are solved, 541 with ties
 
 Ranking = tuple[tuple[int, ...], ...]
 
 
-def least(eta: Array, gamma: float, rankings: Sequence[Ranking] | None = None) -> tuple[list[Ranking], Array, Array]:
-    """Of each row of ``eta``, (B, K), all positive: its best ranking, q there, (B, K), and the risk, (B,).
+def minimise_over_rankings(
+    eta: Array, gamma: float, rankings: Sequence[Ranking] | None = None
+) -> tuple[list[Ranking], Array, Array]:
+    """Minimise the risk over rankings of the classes, for each row of ``eta``, (B, K), all positive.
 
-    ``rankings`` are all orders without ties unless given.
+    ``rankings`` defaults to all orders without ties.
+
+    Returns:
+        The best ranking of each row, q, (B, K), and the risk, (B,).
     """
     rows, classes = eta.shape
     if classes > MOST_CLASSES:
-        raise ValueError(f"at most {MOST_CLASSES} classes of positive posterior can be solved exactly, got {classes}")
+        raise ValueError(f"at most {MOST_CLASSES} classes with positive posterior can be solved exactly, got {classes}")
     rankings = list(all_rankings(classes, False)) if rankings is None else rankings
     best, risk, q = [rankings[0]] * rows, np.full(rows, np.inf), np.zeros_like(eta)
     by_sizes: dict[tuple[int, ...], list[Ranking]] = {}
     for ranking in rankings:
         by_sizes.setdefault(tuple(map(len, ranking)), []).append(ranking)
-    for sizes, some in by_sizes.items():
-        weights = np.stack([[eta[:, list(group)].sum(1) for group in ranking] for ranking in some])  # (R, G, B)
-        weights = weights.transpose(2, 0, 1).reshape(rows * len(some), len(sizes))
-        x, values = minimise(weights, sizes, gamma)
-        x, values = x.reshape(rows, len(some), -1), values.reshape(rows, len(some))
-        # Rounding decides nothing: of rankings as good as one another the first is taken.
+    for sizes, same_sizes in by_sizes.items():
+        weights = np.stack([[eta[:, list(group)].sum(1) for group in ranking] for ranking in same_sizes])  # (R, G, B)
+        weights = weights.transpose(2, 0, 1).reshape(rows * len(same_sizes), len(sizes))
+        x, values = minimise_ordering(weights, sizes, gamma)
+        x, values = x.reshape(rows, len(same_sizes), -1), values.reshape(rows, -1)
+        # Of rankings that are equal within rounding, take the first.
         first = (values <= values.min(1, keepdims=True) * (1 + 1e-12)).argmax(1)
         for row, place in enumerate(first):
             if values[row, place] < risk[row] * (1 - 1e-12):
-                best[row], risk[row] = some[place], values[row, place]
-                for group, height in zip(some[place], x[row, place], strict=True):
+                best[row], risk[row] = same_sizes[place], values[row, place]
+                for group, height in zip(same_sizes[place], x[row, place], strict=True):
                     q[row, list(group)] = height
     return best, q, risk
 
 
 def all_rankings(classes: int, ties: bool) -> Iterator[Ranking]:
-    """All orders of the classes; with ``ties`` those with groups of equal probability, too."""
+    """All orders of the classes, with ``ties`` also those with groups of equal probability."""
     if not ties:
         yield from (tuple((k,) for k in order) for order in itertools.permutations(range(classes)))
         return
