@@ -14,7 +14,7 @@ from dualfocal.calibrators.notes import Note, merge_folds
 from dualfocal.calibrators.temperature import TemperatureScaling
 from dualfocal.metrics.comparison import LEAST, Difference, interval
 from dualfocal.metrics.evaluation import Evaluation, evaluate_rows
-from dualfocal.metrics.resampling import Progress, resample
+from dualfocal.metrics.resampling import ShareDone, resample
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import scan
 
@@ -103,13 +103,15 @@ def ranked(methods: Sequence[MethodScore], level: float, left_out: Collection[st
 Calibrated = tuple[list[Tensor], tuple[Note, ...], Calibrator | None]
 
 
-def fit_once(calibrator: Calibrator, progress: Progress, *, validation: Rows, rows: Rows) -> Calibrated:
+def fit_once(calibrator: Calibrator, progress: ShareDone, *, validation: Rows, rows: Rows) -> Calibrated:
     """Fit a copy on validation data and calibrate the rows."""
     fitted, notes = _fitted(calibrator, validation, "not_converged")
     return [fitted(rows.values, input=rows.input)], tuple(notes), fitted
 
 
-def fit_folds(calibrator: Calibrator, progress: Progress, *, rows: Rows, deals: list[Tensor], folds: int) -> Calibrated:
+def fit_folds(
+    calibrator: Calibrator, progress: ShareDone, *, rows: Rows, deals: list[Tensor], folds: int
+) -> Calibrated:
     """For each deal calibrate every fold by a fit on the others."""
     values, results, notes = rows.values, list[Tensor](), list[Note]()
     for repeat, fold in enumerate(deals):

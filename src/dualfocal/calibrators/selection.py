@@ -14,7 +14,7 @@ from dualfocal.calibrators.inputs import log_probs
 from dualfocal.calibrators.notes import absent_classes
 from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
 from dualfocal.metrics.evaluation import Evaluation
-from dualfocal.metrics.resampling import Progress
+from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor
 
 
@@ -34,7 +34,7 @@ def compare_calibrators(
     binary: str | None = None,
     level: float = 0.9,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: ShareDone | None = None,
 ) -> CalibratorComparison:
     """Score calibrators on samples that their fits have not seen, beside the uncalibrated model.
 
@@ -134,9 +134,9 @@ def _calibrators(methods: Sequence[str] | Mapping[str, Calibrator]) -> dict[str,
 def _score_all(
     rows: Rows,
     calibrators: Mapping[str, Calibrator],
-    calibrate: Callable[[Calibrator, Progress], Calibrated],
+    calibrate: Callable[[Calibrator, ShareDone], Calibrated],
     score_rows: Callable[..., MethodScore],
-    progress: Progress | None,
+    progress: ShareDone | None,
 ) -> tuple[list[MethodScore], dict[str, str]]:
     """The scores of the calibrators, and why others refuse the data."""
     scores, refused = list[MethodScore](), dict[str, str]()

@@ -6,7 +6,7 @@ probabilities is never guessed. Only structure is checked here: the metrics chec
 from 0, as in the tensors, and the lines of a csv from 1.
 """
 
-from dualfocal.predictions._sources import PredictionsError
+from dualfocal.predictions._formats import PredictionsError
 from dualfocal.predictions.loading import Predictions, check_same_labels, load_predictions, merge_predictions
 from dualfocal.predictions.saving import rewrite_predictions, save_predictions
 

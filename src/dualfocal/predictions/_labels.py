@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualfocal.predictions._formats import INTEGERS, Column, PredictionFile, dtype_name, form, is_number
 from dualfocal.predictions._names import Values
-from dualfocal.predictions._sources import INTEGERS, Column, Source, dtype_name, form, is_number
 
 WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # but "007" is a name
 MOST_SHOWN = 8  # classes that a line lists
 
 
 def class_indices(
-    source: Source, name: str, column: Column, values: Values, shape: tuple[int, ...], positive: str | None
+    source: PredictionFile, name: str, column: Column, values: Values, shape: tuple[int, ...], positive: str | None
 ) -> tuple[NDArray[np.int64], str]:
     """Turn labels into class indices.
 
@@ -67,7 +67,7 @@ def positions_are_clear(classes: tuple[str, ...]) -> bool:
     return [int(end[0]) for end in ends if end] == list(range(len(classes)))
 
 
-def plain_groups(source: Source, name: str, groups: Column) -> NDArray[Any]:
+def plain_groups(source: PredictionFile, name: str, groups: Column) -> NDArray[Any]:
     """Return groups as an array of strings, integers or booleans."""
     if isinstance(groups, list):  # of a table
         numbers = all(WHOLE.fullmatch(text) for text in set(groups))
@@ -78,7 +78,7 @@ def plain_groups(source: Source, name: str, groups: Column) -> NDArray[Any]:
 
 
 def _without_class_axis(
-    source: Source, name: str, labels: Column, shape: tuple[int, ...]
+    source: PredictionFile, name: str, labels: Column, shape: tuple[int, ...]
 ) -> tuple[NDArray[Any] | list[str], str]:
     """Return labels as texts or an array, with one-hot rows as indices, and a remark."""
     if isinstance(labels, list):
@@ -95,7 +95,7 @@ def _without_class_axis(
     return labels, ""
 
 
-def _from_one_hot(source: Source, name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
+def _from_one_hot(source: PredictionFile, name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
     ones: NDArray[np.bool_] = labels == 1
     good = (ones.sum(1) == 1) & (ones | (labels == 0)).all(1)
     if not good.all():
@@ -107,7 +107,7 @@ def _from_one_hot(source: Source, name: str, labels: NDArray[Any]) -> NDArray[np
 
 
 def _one_against_other(
-    source: Source, name: str, labels: NDArray[Any] | list[str], shape: tuple[int, ...], positive: str
+    source: PredictionFile, name: str, labels: NDArray[Any] | list[str], shape: tuple[int, ...], positive: str
 ) -> NDArray[np.int64]:
     if len(shape) > 1:
         raise source.error(f"--positive {positive} is for one score per sample, here each class has its own")
@@ -119,7 +119,7 @@ def _one_against_other(
     return np.array([text == positive for text in texts], dtype=np.int64)
 
 
-def _by_name(source: Source, labels: list[str], names: tuple[str, ...] | None) -> NDArray[np.int64] | None:
+def _by_name(source: PredictionFile, labels: list[str], names: tuple[str, ...] | None) -> NDArray[np.int64] | None:
     """Look texts up among the class names; a number that is no position, such as -100, may stand among them.
 
     Returns None if the labels are numbers, or true and false.
@@ -145,7 +145,7 @@ def _by_name(source: Source, labels: list[str], names: tuple[str, ...] | None) -
     return np.array([index[text] for text in labels], dtype=np.int64) if by_name else None
 
 
-def _by_number(source: Source, indices: NDArray[np.int64], names: tuple[str, ...]) -> NDArray[np.int64]:
+def _by_number(source: PredictionFile, indices: NDArray[np.int64], names: tuple[str, ...]) -> NDArray[np.int64]:
     """Look numbers up among classes that are called by numbers; negative ones are no class, but to be ignored."""
     index = {int(text): i for i, text in enumerate(names)}
     for label in np.unique(indices).tolist():
@@ -158,7 +158,7 @@ def _by_number(source: Source, indices: NDArray[np.int64], names: tuple[str, ...
 
 
 def _check_positions(
-    source: Source, name: str, indices: NDArray[np.int64], names: tuple[str, ...], values: Values
+    source: PredictionFile, name: str, indices: NDArray[np.int64], names: tuple[str, ...], values: Values
 ) -> None:
     if values.ordered or positions_are_clear(names) or not ((indices >= 0) & (indices < len(names))).any():
         return
@@ -169,7 +169,7 @@ def _check_positions(
     )
 
 
-def _whole(source: Source, name: str, labels: NDArray[Any]) -> NDArray[Any]:
+def _whole(source: PredictionFile, name: str, labels: NDArray[Any]) -> NDArray[Any]:
     """Return labels as integers or booleans."""
     if labels.dtype.kind == "f":  # text, pandas and Keras have integers as 3.0
         whole = (np.abs(labels) < 2**53) & (np.floor(labels) == labels)

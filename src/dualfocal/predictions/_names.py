@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualfocal.predictions._sources import INTEGERS, PredictionsError, Source, Table, dtype_name, is_number
+from dualfocal.predictions._formats import INTEGERS, PredictionFile, PredictionsError, Table, dtype_name, is_number
 
 LOGITS = ("logits", "logit")
 PROBS = ("probs", "prob", "probabilities", "probability", "proba", "softmax", "y_prob", "y_proba")
@@ -40,7 +40,7 @@ class Roles:
 
 
 def find_names(
-    source: Source,
+    source: PredictionFile,
     *,
     given: str | None,
     kind: str,
@@ -83,7 +83,7 @@ def splits(names: list[str], usual: tuple[str, ...] = LOGITS + PROBS + LABELS) -
     return sorted({match[1] for match in matches if match})
 
 
-def _find_split(source: Source, split: str | None, usual: tuple[str, ...], required: bool) -> str | None:
+def _find_split(source: PredictionFile, split: str | None, usual: tuple[str, ...], required: bool) -> str | None:
     """Return the split to read, given or the only one; ``usual`` are the names to be found, if ``required``."""
     if split is None:
         found_at_once = isinstance(source, Table) or not usual or _usual(source.names, usual, None)
@@ -105,7 +105,7 @@ def _usual(names: list[str], usual: tuple[str, ...], split: str | None) -> list[
     return [name for name in names if name.lower() in {start + word for word in usual}]
 
 
-def _given_name(source: Source, name: str, split: str | None) -> str:
+def _given_name(source: PredictionFile, name: str, split: str | None) -> str:
     """Return the array or column that an option names, within the split if there is one."""
     if split is not None and f"{split}_{name}" in source.names:
         return f"{split}_{name}"
@@ -118,7 +118,9 @@ def _given_name(source: Source, name: str, split: str | None) -> str:
     return name
 
 
-def _find_labels(source: Source, split: str | None, taken: list[str], required: bool, inferred: bool) -> list[str]:
+def _find_labels(
+    source: PredictionFile, split: str | None, taken: list[str], required: bool, inferred: bool
+) -> list[str]:
     """Return every array or column of a usual name; if ``required``, exactly one."""
     names = [name for name in source.names if name not in taken]
     labels = _usual(names, LABELS, split)
@@ -131,7 +133,7 @@ def _find_labels(source: Source, split: str | None, taken: list[str], required: 
 
 
 def _given_values(
-    source: Source, split: str | None, given: str, kind: str, taken: tuple[str | None, str | None]
+    source: PredictionFile, split: str | None, given: str, kind: str, taken: tuple[str | None, str | None]
 ) -> Values:
     """Return the values that an option names; ``taken`` holds labels and groups."""
     if not given.strip():
@@ -158,7 +160,7 @@ def _given_values(
     return Values(kind, names)
 
 
-def _usual_values(source: Source, split: str | None, target: str | None, group: str | None) -> Values:
+def _usual_values(source: PredictionFile, split: str | None, target: str | None, group: str | None) -> Values:
     """Return the values of a usual name; ``target`` and ``group`` are something else already."""
     names = [name for name in source.names if name not in (target, group)]
     candidates: list[tuple[str, dict[str, str]]] = []  # their kind, and the class of each column
@@ -193,7 +195,7 @@ def _class_columns(names: list[str], prefix: str) -> list[dict[str, str]]:
     return list(groups.values())
 
 
-def _in_class_order(source: Source, kind: str, columns: dict[str, str]) -> Values:
+def _in_class_order(source: PredictionFile, kind: str, columns: dict[str, str]) -> Values:
     """Put numbered classes into the order of their numbers; named ones stay as in the file, with their names."""
     names, classes = list(columns), list(columns.values())
     if len(names) == 1:
@@ -238,7 +240,7 @@ def unless_indices(classes: Sequence[str]) -> tuple[str, ...] | None:
     return None if list(classes) == [str(k) for k in range(len(classes))] else tuple(classes)
 
 
-def _named_as_labels(source: Source, target: str | None, group: str | None) -> Values | None:
+def _named_as_labels(source: PredictionFile, target: str | None, group: str | None) -> Values | None:
     """Return columns that are named as the labels, cat,dog,emu,label, if all are there and hold probabilities."""
     labels = [target] if target is not None else _usual(source.names, LABELS, None)
     if len(labels) != 1:

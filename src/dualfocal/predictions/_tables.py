@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dualfocal.predictions._sources import Array, Column, Table, is_number, one_line_errors
+from dualfocal.predictions._formats import Array, Column, Table, is_number, one_line_errors
 
 MOST_UNPACKED = 4 << 30  # bytes of text in a .gz: a few kilobytes could fill any memory
 

@@ -11,18 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.predictions._labels import class_indices, plain_groups
-from dualfocal.predictions._names import LOGITS, PROBS, Roles, Values, find_names, splits
-from dualfocal.predictions._sources import (
+from dualfocal.predictions._formats import (
     Array,
     NpzFile,
+    PredictionFile,
     PredictionsError,
     SafetensorsFile,
-    Source,
     check_values,
     form,
     without_axis_of_one,
 )
+from dualfocal.predictions._labels import class_indices, plain_groups
+from dualfocal.predictions._names import LOGITS, PROBS, Roles, Values, find_names, splits
 from dualfocal.predictions._tables import ParquetFile, TextTable
 
 
@@ -82,7 +82,7 @@ def load_predictions(
     """
     if logits is not None and probs is not None:
         raise PredictionsError(f"{path}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
-    source = open_source(Path(path))
+    source = open_prediction_file(Path(path))
     if split is None and splits(source.names, LOGITS + PROBS):
         split = default_split
     roles = find_names(
@@ -104,7 +104,7 @@ def load_predictions(
         return _load(source, replace(roles, label=None, no_label=why), positive)
 
 
-def _load(source: Source, roles: Roles, positive: str | None) -> Predictions:
+def _load(source: PredictionFile, roles: Roles, positive: str | None) -> Predictions:
     names = [name for name in (roles.label, roles.group) if name is not None]
     arrays, columns = source.read(roles.values.names, names)
     others = dict(zip(names, columns, strict=True))
@@ -140,7 +140,7 @@ def _load(source: Source, roles: Roles, positive: str | None) -> Predictions:
     )
 
 
-def _checked_values(source: Source, roles: Values, arrays: list[Array]) -> tuple[Tensor, str]:
+def _checked_values(source: PredictionFile, roles: Values, arrays: list[Array]) -> tuple[Tensor, str]:
     array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
     names = roles.names
     origin = repr(names[0]) if len(names) == 1 else f"{len(names)} columns {names[0]!r} to {names[-1]!r}"
@@ -189,7 +189,7 @@ def check_same_labels(a: Predictions, b: Predictions) -> None:
         raise ValueError(f"{rule}: {len(differ)} differ, the first at {differ[0]}: {labels}")
 
 
-READERS: dict[str, Callable[[Path], Source]] = {
+READERS: dict[str, Callable[[Path], PredictionFile]] = {
     ".npz": NpzFile,
     ".safetensors": SafetensorsFile,
     ".csv": TextTable,
@@ -200,7 +200,7 @@ READERS: dict[str, Callable[[Path], Source]] = {
 }
 
 
-def open_source(path: Path) -> Source:
+def open_prediction_file(path: Path) -> PredictionFile:
     """Open a file by its suffix."""
     if not path.is_file():
         raise PredictionsError(

@@ -14,9 +14,7 @@ from torch import Tensor
 
 from dualfocal._checks import check_choice
 from dualfocal._files import atomic_path, check_place
-from dualfocal.predictions._labels import WHOLE
-from dualfocal.predictions._names import unless_indices
-from dualfocal.predictions._sources import (
+from dualfocal.predictions._formats import (
     INTEGERS,
     PredictionsError,
     Table,
@@ -27,8 +25,10 @@ from dualfocal.predictions._sources import (
     one_line_errors,
     without_axis_of_one,
 )
+from dualfocal.predictions._labels import WHOLE
+from dualfocal.predictions._names import unless_indices
 from dualfocal.predictions._tables import import_pyarrow
-from dualfocal.predictions.loading import Predictions, open_source
+from dualfocal.predictions.loading import Predictions, open_prediction_file
 
 Names = tuple[str, ...]
 
@@ -108,7 +108,7 @@ def rewrite_predictions(path: str | os.PathLike[str], original: Predictions, val
     """
     path, columns = Path(path), original.columns
     suffix = check_suffix(path)
-    source = None if original.path is None else open_source(original.path)
+    source = None if original.path is None else open_prediction_file(original.path)
     if suffix not in TABLE_WRITERS or not isinstance(source, Table):
         names = original.class_names
         return save_predictions(path, values, input=original.input, target=original.labels, class_names=names)

@@ -36,7 +36,7 @@ def one_line_errors(path: Path, text: str = "cannot be read") -> Iterator[None]:
         raise PredictionsError(f"{path}: {text}: {reason}") from error
 
 
-class Source(ABC):
+class PredictionFile(ABC):
     """A file of predictions. A format is a subclass that sets ``names`` and has ``read``."""
 
     noun = "array"
@@ -67,7 +67,7 @@ class Source(ABC):
         return f"(it holds: {', '.join(map(self.describe, self.names[:12]))}{more})"
 
 
-class Table(Source):
+class Table(PredictionFile):
     """A file with columns, one row per sample."""
 
     noun = "column"
@@ -104,7 +104,7 @@ def without_axis_of_one(values: Tensor) -> Tensor:
     return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 
 
-class ArrayFile(Source):
+class ArrayFile(PredictionFile):
     """A format is a subclass that opens the file as a mapping from names to arrays."""
 
     def __init__(self, path: Path) -> None:
