@@ -38,7 +38,7 @@ from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 
 from dualfocal.metrics import BinStats, Inference, compare
-from dualfocal.metrics._ranked import Ranked
+from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.bins import equal_edges, to_units
 from dualfocal.metrics.inference import infer
 
@@ -126,7 +126,10 @@ def published_interval(confidence: np.ndarray, correct: np.ndarray, rng: np.rand
 def infer_from(confidence: np.ndarray, correct: np.ndarray, seed: int) -> tuple[Inference, BinStats]:
     """What `evaluate(..., inference=True)` finds from these confidences and outcomes."""
     units, outcome = to_units(torch.from_numpy(confidence)), torch.from_numpy(correct)
-    ranked, bins = Ranked.of(units, outcome), BinStats.from_units(units, outcome, equal_edges(NUM_BINS))
+    ranked, bins = (
+        SortedConfidences.from_units(units, outcome),
+        BinStats.from_units(units, outcome, equal_edges(NUM_BINS)),
+    )
     return infer(ranked, bins, ranked.adaptive_bins(NUM_BINS), level=LEVEL, seed=seed), bins
 
 

@@ -551,7 +551,7 @@ def test_calibrate_apply_and_compare(run, input):
     run("apply", "cal.safetensors", "test.npz", "--out", "calibrated.npz")
     verdict = run("compare", "test.npz", "calibrated.npz")[0].splitlines()[-1]
     assert verdict.startswith("B has the lower NLL, by ")
-    assert "; error not told apart; B has the lower calibration error, by " in verdict
+    assert "; error not significantly different; B has the lower calibration error, by " in verdict
 
 
 # What a calibrator knows of the data of its fit

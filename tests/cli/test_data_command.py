@@ -24,8 +24,8 @@ import pytest
 from PIL import Image
 
 from dualfocal.data import download, load_data
-from dualfocal.data.places import DataNotFoundError
-from dualfocal.data.sources import OFFICIAL, Source
+from dualfocal.data.paths import DataNotFoundError
+from dualfocal.data.sources import OFFICIAL, OfficialFile
 
 ARCHIVE, FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 EACH, NUM_TEST = 1_020, 20  # of five training files; 5,000 images validate, so 100 train
@@ -122,7 +122,7 @@ class Server(ThreadingHTTPServer):
         self.body = good_archive() if body is None else body
         urls = (url,) if url else tuple(f"http://127.0.0.1:{self.server_port}/{mode}" for mode in modes)
         checksum = "md5:" + hashlib.md5(self.body).hexdigest()
-        make_official(self.monkeypatch, sources=(Source(ARCHIVE, urls, checksum, len(self.body)),))
+        make_official(self.monkeypatch, sources=(OfficialFile(ARCHIVE, urls, checksum, len(self.body)),))
 
 
 def make_official(monkeypatch, name="cifar10", **changes) -> None:

@@ -75,7 +75,7 @@ def test_verdict_names_the_direction_and_both_sizes(run, sharpness, kind):
     out, _ = run("evaluate", npz("a.npz", logits, target))
     ece = by_hand_ece(softmax(logits), target, 15)
     found = re.search(
-        r"^(.+): ECE is ([\d.]+) points; a calibrated model of this size would show ([\d.]+) \(p < 0\.001\)\.$",
+        r"^(.+): ECE is ([\d.]+) points; a calibrated model would show ([\d.]+) by chance \(p < 0\.001\)\.$",
         out,
         re.MULTILINE,
     )
@@ -92,22 +92,29 @@ def test_verdict_of_errors_that_cancel(run):
     right = np.repeat(np.tile([True, True, True, False], 250), 2)
     probs = np.stack([claimed, 1 - claimed], axis=1)
     out, _ = run("evaluate", npz_of_probs("a.npz", probs, (~right).astype(int)))
-    assert "\nMiscalibrated both ways: ECE is 20.0 points; " in out
+    assert "\nMiscalibrated in both directions: ECE is 20.0 points; " in out
 
 
 def test_verdict_of_a_calibrated_model_names_n_and_what_would_be_detected(run, records):
     file = npz("a.npz", *drawn(500))
     out, _ = run("evaluate", file)
     detectable = records(file)[0]["inference"]["detectable"]
-    gap = f"a gap of {100 * detectable:.1f} points everywhere"
-    assert f"No miscalibration detectable at N = 500; {gap} would be." in " ".join(out.split())
+    verdict = " ".join(out.split()).partition("No miscalibration detectable at N = 500: ")[2]
+    assert verdict.startswith(f"a gap of {100 * detectable:.1f} points or more")
+    assert "would have been detected (80 % power)" in verdict
     assert 0.04 < detectable < 0.12  # about 2 standard errors of a mean of 50 in each of 10 bins, and less for many
 
 
 def test_verdict_of_one_sample_admits_that_nothing_could_be_seen(run):
     logits, target = drawn(1)
     out, _ = run("evaluate", npz("a.npz", logits, target))
-    assert "\nNo miscalibration detectable at N = 1; none could be." in out
+    assert "\nNo miscalibration detectable at N = 1: too few samples" in out
+
+
+def test_names_that_few_know_are_explained_below_the_table(run):
+    out, _ = run("evaluate", npz("a.npz", *drawn(50)))
+    for label in ("NLL", "AURC", "debiased RMS error"):
+        assert f"{label}: " in " ".join(out.split())
 
 
 # Numbers

@@ -123,7 +123,7 @@ def test_a_split_that_a_run_has_not(refused):
 
 def test_the_file_of_a_run_is_no_run_folder(refused, run):
     file = "runs/a/predictions.safetensors"
-    assert refused("evaluate", file) == f"{file}: holds several splits (test, val): say which with --split"
+    assert refused("evaluate", file) == f"{file}: holds several splits (test, val): choose one with --split"
     assert run("evaluate", file, "--split", "val", "--no-inference")[0].startswith(f"{file}: 200 samples, ")
 
 

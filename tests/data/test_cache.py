@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from dualfocal.data import _cache
 from dualfocal.data._cache import Samples, cached_files, decoded, is_whole
-from dualfocal.data.places import cache_folder
+from dualfocal.data.paths import cache_folder
 
 NAMES, WORDS = ("größe", "猫", 'a "quote", a\nline'), ("", "naïve", "🎈", "\\")
 

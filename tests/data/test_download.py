@@ -18,7 +18,7 @@ import pytest
 
 from dualfocal.data import download
 from dualfocal.data.download import checksum_of, fetch, fetch_data
-from dualfocal.data.sources import OFFICIAL, Source
+from dualfocal.data.sources import OFFICIAL, OfficialFile
 
 BODY = random.Random(0).randbytes(400_007)  # several chunks, and not a whole number of them
 HALF = len(BODY) // 2
@@ -195,7 +195,7 @@ class Server(ThreadingHTTPServer):
     def source(self, *modes, **changes):
         urls = tuple(f"http://127.0.0.1:{self.server_port}/{mode}" for mode in modes)
         checksum = "md5:" + hashlib.md5(BODY).hexdigest()
-        return Source(**{"file": NAME, "urls": urls, "checksum": checksum, "size": len(BODY)} | changes)
+        return OfficialFile(**{"file": NAME, "urls": urls, "checksum": checksum, "size": len(BODY)} | changes)
 
     @property
     def asked_for(self):
@@ -374,10 +374,10 @@ for name, folder in (("dualfocal", {str(DATA.parent)!r}), ("dualfocal.data", {st
 CHILD = """
 from pathlib import Path
 from dualfocal.data.download import fetch
-from dualfocal.data.sources import OFFICIAL, Source
+from dualfocal.data.sources import OFFICIAL, OfficialFile
 
 url, checksum, size, folder = sys.argv[1:]
-source = Source("data.tar.gz", (url,), checksum, int(size))
+source = OfficialFile("data.tar.gz", (url,), checksum, int(size))
 fetch(source, Path(folder), progress=lambda there: print(there, flush=True))
 """
 

@@ -9,9 +9,9 @@ import torch
 
 from dualfocal.data import load_data
 from dualfocal.data.dataset import DataSet
-from dualfocal.data.places import DataNotFoundError
+from dualfocal.data.paths import DataNotFoundError
 from dualfocal.data.registry import DATASETS
-from dualfocal.data.sources import OFFICIAL, Source
+from dualfocal.data.sources import OFFICIAL, OfficialFile
 from dualfocal.data.verify import Check, sample_images, verify, verify_content, verify_files
 
 BINARY = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
@@ -25,7 +25,7 @@ def checksum(file: str, kind: str = "md5") -> str:
 
 def publish(monkeypatch, name: str, sources=(), checksums=(), kind="md5") -> None:
     changes = {
-        "sources": tuple(Source(file, (), checksum(file, kind), len(file)) for file in sources),
+        "sources": tuple(OfficialFile(file, (), checksum(file, kind), len(file)) for file in sources),
         "checksums": {file: checksum(file, kind) for file in checksums},
     }
     monkeypatch.setitem(OFFICIAL, name, replace(OFFICIAL[name], **changes))

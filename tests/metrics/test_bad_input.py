@@ -40,13 +40,13 @@ BAD = {
     "all ignored": (LOGITS, torch.tensor([-100, -100]), {}, ValueError, "every target is ignore_index = -100"),
     "too many labels": (LOGITS, torch.tensor([0, 1, 2]), {}, ValueError, r"must have shape \(2,\), got \(3,\)"),
     "label too large": (LOGITS, torch.tensor([0, 3]), {}, IndexError, r"target 3 .*\[0, 2\]"),
-    "labels from 1": (LOGITS, torch.tensor([1, 3]), {}, IndexError, "do the labels start at 1"),
+    "labels from 1": (LOGITS, torch.tensor([1, 3]), {}, IndexError, "target 3 .*labels start at 1"),
     "label negative": (LOGITS, torch.tensor([0, -1]), {}, IndexError, "target -1"),
     "float labels": (LOGITS, torch.tensor([0.0, 1.0]), {}, ValueError, "integer class indices, got torch.float32"),
     "multilabel": (LOGITS, torch.tensor([[0, 1, 1], [1, 0, 0]]), {}, ValueError, "multilabel"),
     "integer logits": (LOGITS.long(), TARGET, {}, ValueError, "floating point, got torch.int64"),
     "one class": (LOGITS[:, :1], TARGET * 0, {}, ValueError, r"at least two classes, got \(2, 1\)"),
-    "one score": (LOGITS[:, 0], TARGET, {}, ValueError, "say by binary=.*--binary"),
+    "one score": (LOGITS[:, 0], TARGET, {}, ValueError, "one score per sample.*binary=.*--binary"),
     "a list": (LOGITS.tolist(), TARGET, {}, TypeError, "got list"),
     "objects": (np.array([["a", "b"]]), TARGET[:1], {}, ValueError, "plain numbers"),
     "input": (LOGITS, TARGET, {"input": "softmax"}, ValueError, "'logits', 'probs', got 'softmax'"),
@@ -66,7 +66,7 @@ def test_bad_input(name, case) -> None:
         getattr(M, name)(logits, target, **options)
 
 
-def test_labels_that_do_not_start_at_1_are_not_said_to() -> None:
+def test_no_hint_for_labels_that_do_not_start_at_1() -> None:
     for labels in ([0, 3], [1, 4], [2, 3]):
         with pytest.raises(IndexError, match=r"equal ignore_index = -100$"):
             M.ece(LOGITS, torch.tensor(labels))
@@ -79,7 +79,7 @@ def test_rounding_below_0_is_0(name) -> None:
     target = torch.tensor([0, 2, 1])
     rounded = changed(0, 2, -1e-10, probs)
     before = rounded.clone()
-    got, expected = (metric(of, target, input="probs") for of in (rounded, probs))
+    got, expected = (metric(values, target, input="probs") for values in (rounded, probs))
     assert str(got) == str(expected)
     assert torch.equal(rounded, before)  # the caller's numbers stay
     with pytest.raises(ValueError, match=r"row 0 .*holds -1e-05 to 0.75; are these logits"):
@@ -98,7 +98,7 @@ def test_sums_at_the_tolerance() -> None:
         M.ece(torch.tensor([[0.5, 0.4899]]).double(), TARGET[:1], input="probs")
 
 
-def test_one_column_is_one_score_once_binary_is_said() -> None:
+def test_one_column_is_one_score_if_binary_is_given() -> None:
     scores, target = torch.tensor([[0.25], [0.75], [0.5]]), torch.tensor([0, 1, 1])
     expected = M.ece(scores[:, 0], target, input="probs", binary="positive")
     for labels in (target, target[:, None]):
@@ -123,7 +123,7 @@ def test_row_numbers_count_all_rows(monkeypatch) -> None:
 
 
 def test_other_options() -> None:
-    with pytest.raises(ValueError, match="binary='positive' is for two classes, the logits have 3"):
+    with pytest.raises(ValueError, match=r"binary='positive' .*two classes.* 3$"):
         M.ece(LOGITS, TARGET, binary="positive")
     with pytest.raises(ValueError, match="'top_label', 'positive', got 'both'"):
         M.ece(LOGITS, TARGET, binary="both")

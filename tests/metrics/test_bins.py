@@ -164,7 +164,7 @@ def test_overflow_is_an_error_not_a_number() -> None:
         (torch.tensor([0.5]), torch.tensor([0.5]), {}, "0 and 1"),
         (torch.tensor([0.5]), torch.tensor([True]), {"num_bins": 0}, "at least 1, got 0"),
         (torch.tensor([0.5]), torch.tensor([True]), {"edges": torch.tensor([0, 0.7, 0.6, 1])}, "increase from 0 to 1"),
-        (torch.tensor([0.5]), torch.tensor([True]), {"sample_weight": torch.tensor([-1.0])}, "not negative"),
+        (torch.tensor([0.5]), torch.tensor([True]), {"sample_weight": torch.tensor([-1.0])}, "negative"),
     ],
 )  # fmt: skip
 def test_bad_input(confidence, correct, options, message) -> None:

@@ -116,20 +116,20 @@ def test_more_samples_show_smaller_errors() -> None:
     assert sizes[0] > 2 * sizes[1] > 4 * sizes[2]
 
 
-def test_nothing_can_be_said_of_one_sample() -> None:
+def test_one_sample_is_too_few() -> None:
     result = M.evaluate(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), inference=True)
     assert result.inference.p_value == 1.0
     assert result.inference.debiased_ece == (0.0, 1.0)
-    assert "N = 1; none could be" in result.verdict()
+    assert "N = 1: too few samples" in result.verdict()
     assert result.to_dict()["inference"]["detectable"] is None
 
 
-@pytest.mark.parametrize(("correct", "said"), [(True, "No miscalibration"), (False, "Over-confident")])
-def test_certain_models(correct, said) -> None:
+@pytest.mark.parametrize(("correct", "verdict"), [(True, "No miscalibration"), (False, "Over-confident")])
+def test_certain_models(correct, verdict) -> None:
     """Confidence 1 everywhere: no noise is possible, a single error refutes it."""
     probs = torch.tensor([[1.0, 0.0]]).expand(50, 2)
     result = M.evaluate(probs, torch.zeros(50, dtype=torch.int64) + (not correct), input="probs", inference=True)
-    assert result.verdict().startswith(said)
+    assert result.verdict().startswith(verdict)
     assert result.inference.floors["ece"].mean == 0.0
     low, high = result.inference.debiased_ece
     assert low <= (0.0 if correct else 1.0) <= high
@@ -199,28 +199,29 @@ def test_comparison_finds_the_better_model() -> None:
     result = M.compare(a, (a / 1.5).softmax(1), target, input=("logits", "probs"))
     for name in ("nll", "brier", "ece", "adaptive_ece", "classwise_ece", "debiased_ece"):
         assert result.differences[name].high < 0, name
-    assert not result.differences["error"].told_apart
+    assert not result.differences["error"].significant
     assert "B has the lower NLL" in result.verdict()
     assert "B has the lower calibration error" in result.verdict()
-    assert "error not told apart" in result.verdict()
+    assert "error not significantly different" in result.verdict()
     swapped = M.compare((a / 1.5).softmax(1), a, target, input=("probs", "logits"))
     assert "A has the lower NLL" in swapped.verdict()
     assert json.loads(json.dumps(result.to_dict()))["differences"]["nll"]["difference"] < 0
     assert str(result).splitlines()[-1] == result.verdict()
 
 
-def test_a_model_is_not_told_apart_from_itself() -> None:
+def test_a_model_is_not_significantly_different_from_itself() -> None:
     a, target = sample(300, 3)
     result = M.compare(a, a, target)
     assert all(d.difference == d.low == d.high == 0 for d in result.differences.values())
-    assert "NLL not told apart; error not told apart; calibration error not told apart" in result.verdict()
+    assert not any(d.significant for d in result.differences.values())
+    assert result.verdict().count("not significantly different") == 3
 
 
-def test_progress_is_told() -> None:
-    told = []
-    M.compare(*[sample(300, 3)[0]] * 2, sample(300, 3)[1], progress=told.append)
-    assert told == sorted(told)
-    assert told[-1] == pytest.approx(1.0)
+def test_progress_rises_to_1() -> None:
+    shares = []
+    M.compare(*[sample(300, 3)[0]] * 2, sample(300, 3)[1], progress=shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1.0)
 
 
 def test_texts() -> None:
@@ -234,42 +235,44 @@ def test_texts() -> None:
     under = M.evaluate(logits / 4, target, inference=True).verdict()
     assert under.startswith("Under-confident")
     p, outcome = torch.full((2000,), 0.3), torch.arange(2000) % 10 < 5
-    for given, said in ((p, "too low"), (1 - p, "too high")):
-        verdict = M.evaluate(given, outcome.long(), input="probs", binary="positive", inference=True).verdict()
-        assert verdict.startswith(f"Probabilities of class 1 {said}: ECE is 20.0 points;")
+    for probs, direction in ((p, "too low"), (1 - p, "too high")):
+        verdict = M.evaluate(probs, outcome.long(), input="probs", binary="positive", inference=True).verdict()
+        assert verdict.startswith(f"Probabilities of class 1 {direction}: ECE is 20.0 points;")
     json.dumps(result.to_dict(), allow_nan=False)
     zero = M.evaluate(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), input="probs", inference=True)
     assert zero.nll == math.inf
     assert json.loads(json.dumps(zero.to_dict(), allow_nan=False))["nll"] is None
 
 
-def test_an_infinite_nll_is_told_apart_from_a_finite_one() -> None:
+def test_an_infinite_nll_is_significantly_different_from_a_finite_one() -> None:
     probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.7, 0.3]])
     probs, target = probs.repeat(4, 1), torch.tensor([1, 0, 0]).repeat(4)
     for pair, better, other in (((probs, probs.flip(1)), "B", "A"), ((probs.flip(1), probs), "A", "B")):
         result = M.compare(*pair, target, input="probs")
-        sentence = f"{better} has the lower NLL, that of {other} is infinite: a true class has probability 0; "
-        assert result.verdict().startswith(sentence)
+        assert result.differences["nll"].significant
+        assert result.verdict().startswith(f"{better} has the lower NLL (infinite for {other}:")
         row = {row[0]: row[1:] for row in result.table().rows}["NLL [nats]"]
         assert row[2:] == ["-inf" if better == "B" else "+inf", "", better]
         assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["differences"]["nll"][other.lower()] is None
 
 
-def test_two_infinite_nlls_are_not_told_apart() -> None:
+def test_two_infinite_nlls_are_not_significantly_different() -> None:
     probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.7, 0.3]]).repeat(4, 1)
     result = M.compare(probs, probs * 1.0, torch.tensor([1, 0, 0]).repeat(4), input="probs")
-    assert result.verdict().startswith("NLL not told apart; ")
+    assert result.verdict().startswith("NLL not significantly different; ")
     assert result.table().rows[1] == ["NLL [nats]", "inf", "inf", "", "", ""]
     assert "nan" not in str(result)
 
 
-@pytest.mark.parametrize(("gain", "said"), [(1e-6, "NLL not told apart; "), (1e-3, "B has the lower NLL, by 0.0010 ")])
-def test_a_difference_must_show_in_the_digits_that_are_printed(gain, said) -> None:
+@pytest.mark.parametrize(
+    ("gain", "clause"), [(1e-6, "NLL not significantly different; "), (1e-3, "B has the lower NLL, by 0.0010 ")]
+)
+def test_a_difference_must_show_in_the_digits_that_are_printed(gain, clause) -> None:
     probs = torch.full((200, 2), 0.5, dtype=torch.float64)
     better = probs + torch.tensor([gain / 2, -gain / 2])
     result = M.compare(probs, better, torch.zeros(200, dtype=torch.int64), input="probs")
-    assert result.differences["nll"].told_apart  # for certain, but it may not be worth a word
-    assert result.verdict().startswith(said)
+    assert result.differences["nll"].significant  # but it may be too small to be printed
+    assert result.verdict().startswith(clause)
     assert result.table().rows[1][-1] == ("B" if gain > 1e-4 else "")
 
 
@@ -391,7 +394,7 @@ def test_many_classes_and_many_bins_stay_small(monkeypatch) -> None:
 def test_comparison_of_few_samples_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 10 samples, got 9"):
         M.compare(torch.zeros(9, 2), torch.ones(9, 2), torch.zeros(9, dtype=torch.int64))
-    with pytest.raises(ValueError, match="a pair for a and b"):
+    with pytest.raises(ValueError, match=r"input must be .*pair"):
         M.compare(*[torch.zeros(10, 2)] * 2, torch.zeros(10, dtype=torch.int64), input=("logits",) * 3)
 
 
@@ -405,7 +408,7 @@ def test_resampled_aurc_of_ties() -> None:
     torch.testing.assert_close(drawn["aurc"], drawn["error"])
 
 
-MEANS = [(None, "mean confidence is {} accuracy"), ("positive", "their mean is {} the share")]
+MEANS = [(None, "mean confidence is {} accuracy"), ("positive", "their mean is {} the share of class 1")]
 
 
 @pytest.mark.parametrize(("binary", "what"), MEANS)

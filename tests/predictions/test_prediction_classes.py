@@ -87,10 +87,10 @@ def test_numbers_for_names_in_another_order_are_refused(table, codes):
     if path.suffix == ".csv" and codes.dtype == bool:
         assert refused(path).endswith("is none of the classes (cat, emu, dog)")
         return
-    assert refused(path) == (
-        "labels in 'label' are numbers, which need not be positions among the classes (cat, emu, dog), counted from 0: "
-        "write them as class names, or say the order of the classes, --probs NAME,NAME,..."
-    )
+    message = refused(path)
+    assert message.startswith("labels in 'label' are numbers")
+    assert "(cat, emu, dog)" in message
+    assert "--probs NAME,NAME,..." in message
 
 
 def test_the_order_of_classes_can_be_said(table):
@@ -133,7 +133,7 @@ def test_list_of_columns(table):
         "cat,dog,fox": "has no column 'fox' (it holds: ",
         "cat,": "has no column '' (it holds: ",
         "cat,dog,cat": "--probs must name each column once, got 'cat' twice",
-        "cat,label": "'label' cannot hold probs and labels or groups too",
+        "cat,label": "'label' cannot hold both probs and labels",
         "": "--probs must name an array or column, got ''",
         " ": "--probs must name an array or column, got ' '",
     }.items():
@@ -185,7 +185,7 @@ def test_columns_named_as_the_labels(table, names):
     numbers = names[0].isdecimal()
     assert got.columns == (("0", "1", "2") if numbers else tuple(names))
     assert got.class_names == (None if numbers else tuple(names))
-    assert "(4 x 3, float64), named as the labels, labels from 'label'" in got.taken
+    assert "(4 x 3, float64), named like the labels, labels from 'label'" in got.taken
 
 
 def test_columns_named_as_integers_and_booleans(table):
@@ -207,13 +207,13 @@ def test_columns_that_may_be_something_else_are_not_taken(table, case):
         labels = np.array(["cat", "dog", "emu", "fox"])
     path = table(**columns, **{"species" if case == "no labels" else "label": labels})
     message = refused(path, labels=case != "no labels")
-    assert message.startswith("holds no column of a usual name; say which holds logits or probabilities: --logits NAME")
-    assert "(of a table also NAME,NAME,... in the order of the classes)" in message
+    assert message.startswith("holds no column with a usual name")
+    assert "--logits NAME or --probs NAME (for a table also NAME,NAME,..." in message
 
 
 def test_text_in_a_column_named_as_a_label(table):
     path = table(cat=["x", "y"], dog=["x", "y"], label=["cat", "dog"])
-    assert refused(path).startswith("holds no column of a usual name")
+    assert refused(path).startswith("holds no column with a usual name")
 
 
 # Names of arrays
@@ -234,7 +234,9 @@ def test_names_of_another_split_are_refused(tmp_path):
     path = npz(tmp_path, **arrays)
     for option in ({"logits": "val_logits"}, {"target": "val_target"}, {"group": "val_site"}):
         name = next(iter(option.values()))
-        assert refused(path, split="test", **option) == f"{name!r} is of the split 'val', but 'test' is to be read"
+        message = refused(path, split="test", **option)
+        assert message.startswith(f"{name!r} belongs to the split 'val'")
+        assert message.endswith("'test'")
         load_predictions(path, split="val", **option)
     path = npz(tmp_path, **arrays, logits=-PROBS)
     assert load_predictions(path, logits="test_logits", split="test").columns == ("test_logits",)
@@ -244,11 +246,12 @@ def test_names_of_another_split_are_refused(tmp_path):
 def test_the_score_of_class_0_is_not_that_of_class_1(table, name):
     one = name.replace("0", "1")
     path = table(**{name: [0.25, 0.5], one: [0.75, 0.5]}, label=[0, 1])
-    rule = f"{name!r} is named as class 0, one score per sample must be that of class 1"
-    assert refused(path, probs=name) == f"{rule}: say --probs {one}, or rename {name!r} if it is"
+    rule = f"{name!r} is named like class 0"
+    assert refused(path, probs=name).startswith(rule)
+    assert f"--probs {one}, or rename {name!r}" in refused(path, probs=name)
     assert load_predictions(path, probs=one).values.tolist() == [0.75, 0.5]
     path = table(**{name: [0.25, 0.5]}, label=[0, 1])
-    assert refused(path, probs=name) == f"{rule}: say --probs {one}, or rename {name!r} if it is"
+    assert refused(path, probs=name).startswith(rule)
     path = table(model_0=[0.25, 0.5], model_1=[0.75, 0.5], label=[0, 1])  # is no class
     assert load_predictions(path, probs="model_0").values.tolist() == [0.25, 0.5]
 
@@ -297,20 +300,18 @@ def test_one_hot_lists_of_a_table(tmp_path):
         assert of_true_class(tmp_path / "file.parquet") == [0.5, 0.75, 0.75, 1.0]
     columns = {"prob_dog": PROBS[:, 0], "prob_cat": PROBS[:, 1], "prob_emu": PROBS[:, 2]}
     pq.write_table(pa.table({**columns, "y": one_hot}), tmp_path / "file.parquet")
-    assert "are numbers, which need not be positions among the classes (dog, cat, emu)" in refused(
-        tmp_path / "file.parquet"
-    )
+    assert refused(tmp_path / "file.parquet").startswith("labels in 'y' are numbers")
 
 
 @pytest.mark.parametrize(
-    ("row", "found"), [([0, 0, 0], "holds only 0"), ([1, 0, 1], "holds 1, 1"), ([0, 2, 0], "holds 2")]
+    ("row", "content"), [([0, 0, 0], "holds only 0"), ([1, 0, 1], "holds 1, 1"), ([0, 2, 0], "holds 2")]
 )
-def test_what_is_not_one_hot(tmp_path, row, found):
+def test_what_is_not_one_hot(tmp_path, row, content):
     labels = np.eye(3, dtype=np.int64)[CODES]
     labels[2] = row
-    rule = "labels with a column for each class must be one-hot, one 1 and the rest 0"
-    message = f"{rule}, but row 2 of 'y' (4 x 3, int64) {found}"
-    assert refused(npz(tmp_path, y_prob=PROBS, y=labels)) == message
+    message = refused(npz(tmp_path, y_prob=PROBS, y=labels))
+    assert "must be one-hot" in message
+    assert message.endswith(f"row 2 of 'y' (4 x 3, int64) {content}")
     smooth = 0.9 * np.eye(3)[CODES] + 0.1 / 3
     assert refused(npz(tmp_path, y_prob=PROBS, y=smooth)).endswith(
         "row 0 of 'y' (4 x 3, float64) holds 0.933333, 0.0333333, 0.0333333"
@@ -326,7 +327,7 @@ def test_text_beside_class_names(tmp_path):
     assert of_true_class(path) == [0.5, 0.875, 1.0, 1.0]
     message = refused(npz(tmp_path, probs=PROBS, y=labels))
     assert message.startswith("label 'cat' in row 0 is not a class index: ")
-    assert "put 'class_names' beside arrays" in message
+    assert "'class_names'" in message
     path = npz(tmp_path, probs=PROBS, y=labels, class_names=np.array(["cat", "dog", "fox"]))
     assert refused(path) == "label 'emu' in row 2 is none of the classes (cat, dog, fox)"
 
@@ -338,7 +339,8 @@ def test_numbers_beside_class_names_are_positions(tmp_path):
 
 def test_numbers_as_text_beside_class_names_are_unclear(tmp_path):
     path = npz(tmp_path, probs=PROBS, y=CODES.astype(str), class_names=ANIMALS[::-1])
-    assert refused(path).endswith("counted from 0: write them as class names")
+    assert refused(path).startswith("labels in 'y' are numbers")
+    assert refused(path).endswith("write the labels as class names")
 
 
 @pytest.mark.parametrize("words", [(False, True), ("false", "true"), ("FALSE", "TRUE")])
@@ -363,14 +365,14 @@ def test_the_label_of_class_1_can_be_said(table, words):
         place = "line 2" if path.suffix == ".csv" else "row 0"
         message = refused(path, **options)
         assert message.startswith(f"label {words[0]!r} in {place} is not a class index: ")
-        assert message.endswith("or for one score say --positive (labels: no, yes)")
+        assert message.endswith("--positive (labels: no, yes)")
 
 
 def test_positive_needs_one_score_and_two_labels(table):
     path = table(score=[0.25, 0.75, 0.5], y=["a", "b", "c"])
     assert refused(path, probs="score", positive="a").endswith("one of two labels in 'y', got 'a' for a, b, c")
     path = table(p_a=[0.25, 0.75], p_b=[0.75, 0.25], y=["a", "b"])
-    assert refused(path, positive="a") == "--positive a is for one score per sample, here each class has its own"
+    assert refused(path, positive="a").startswith("--positive a needs one score per sample")
 
 
 def test_columns_and_labels_from_1(table):
@@ -386,7 +388,7 @@ def test_columns_and_labels_from_1(table):
         message = refused(table(**columns, label=[1, label, 2, 3]))
         assert f"label {label} in " in message
         assert "is none of the classes (1, 2, 3)" in message
-        assert message.endswith("do labels start at 0, columns at 1?") == (label == 0)
+        assert message.endswith("do labels start at 0 and columns at 1?") == (label == 0)
 
 
 # Text in other wrappings
@@ -414,4 +416,4 @@ def test_packed_text_that_cannot_be_used(tmp_path, monkeypatch):
     path.write_bytes(gzip.compress(b"p0,p1,y\n0.5,x,1\n"))
     assert refused(path) == "column 'p1' must hold numbers, got 'x' in line 2"
     monkeypatch.setattr(_tables, "MOST_UNPACKED", 15)
-    assert refused(path) == "must not hold more than 15 bytes of text: unpack it first"
+    assert refused(path) == "holds more than 15 bytes of text: unpack it first"

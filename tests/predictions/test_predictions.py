@@ -1,5 +1,6 @@
 """Reading predictions: every format gives the same tensors, and every unclear or damaged file a one-line error."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from dualfocal.predictions import Predictions, PredictionsError, load_prediction
 LOGITS = np.array([[0.5, -1.25, 3.0], [1e-3, 2.0, -7.5], [0.1, 0.2, 0.3], [9.0, 8.0, 7.0]])
 TARGET = np.array([2, 1, 0, 0])
 GROUPS = np.array(["a", "b", "b", "a"])
+SEVERAL_SPLITS = r"holds several splits \(test, val\): .*--split"
 FLOATS_RULE = "must be float16, bfloat16, float32, float64 and have at least one row"
 
 
@@ -164,19 +166,17 @@ def test_usual_names(tmp_path, name, kind, label):
 @pytest.mark.parametrize("name", ["scores", "predictions", "outputs", "preds", "x", "arr_0", "p"])
 def test_unclear_names_are_never_guessed(tmp_path, name):
     probs = np.array([[0.5, 0.5], [0.25, 0.75]], np.float32)
-    assert refused(npz(tmp_path, **{name: probs, "target": np.array([0, 1])})) == (
-        "holds no array of a usual name; say which holds logits or probabilities: --logits NAME or --probs NAME "
-        "(of a table also NAME,NAME,... in the order of the classes) "
-        f"(it holds: '{name}' (2 x 2, float32), 'target' (2, int64))"
-    )
     path = npz(tmp_path, **{name: probs, "target": np.array([0, 1])})
+    assert refused(path).startswith("holds no array with a usual name")
+    assert "--logits NAME or --probs NAME" in refused(path)
+    assert refused(path).endswith(f"(it holds: '{name}' (2 x 2, float32), 'target' (2, int64))")
     assert_same(load_predictions(path, probs=name), probs, [0, 1], "probs")
     assert_same(load_predictions(path, logits=name), probs, [0, 1], "logits")
 
 
 def test_a_table_column_p_is_unclear_but_p0_and_p1_are_not(tmp_path):
     message = refused(parquet(tmp_path, p=[0.5, 0.25], y=[0, 1]))
-    assert message.startswith("holds no column of a usual name; say which")
+    assert message.startswith("holds no column with a usual name")
     assert message.endswith("(it holds: 'p' (double), 'y' (int64))")
     assert_same(load_predictions(text(tmp_path, "P0,P1,y\n0.5,0.25,1\n")), np.array([[0.5, 0.25]]), [1], "probs")
 
@@ -188,24 +188,25 @@ def test_long_lists_of_columns_are_cut(tmp_path):
 
 def test_both_or_several_values(tmp_path):
     path = npz(tmp_path, logits=LOGITS, probs=-LOGITS, target=TARGET)
-    assert refused(path) == "holds both 'logits' and 'probs': say which with --logits or --probs"
+    assert refused(path).startswith("holds both 'logits' and 'probs':")
     assert_same(load_predictions(path, probs="probs"), -LOGITS, TARGET, "probs")
     assert_same(load_predictions(path, logits="logits"), LOGITS, TARGET)
     assert refused(path, probs="probs", logits="logits").startswith("give --logits or --probs, not both")
     path = npz(tmp_path, softmax=LOGITS, probs=LOGITS, target=TARGET)
-    assert refused(path) == "holds both 'softmax' and 'probs': say which with --logits or --probs"
+    assert refused(path).startswith("holds both 'softmax' and 'probs':")
     path = text(tmp_path, "prob,prob_0,prob_1,y\n0.5,0.25,0.75,1\n")
-    assert refused(path) == "holds both 'prob' and 'prob_0': say which with --logits or --probs"
+    assert refused(path).startswith("holds both 'prob' and 'prob_0':")
     assert_same(load_predictions(path, probs="prob"), np.array([0.5]), [1], "probs")
     assert_same(load_predictions(path, probs="prob_"), np.array([[0.25, 0.75]]), [1], "probs")
 
 
 def test_labels_missing_several_or_named(tmp_path):
     path = npz(tmp_path, logits=LOGITS, y=TARGET, label=2 - TARGET)
-    assert refused(path).startswith("holds several labels ('y', 'label'): say which with --target NAME (it holds: ")
+    assert re.match(r"holds several labels \('y', 'label'\): .*--target NAME \(it holds: ", refused(path))
     assert_same(load_predictions(path, target="label"), LOGITS, 2 - TARGET)
-    message = "holds no labels of a usual name; say which with --target NAME (it holds: 'logits' (4 x 3, float64))"
-    assert refused(npz(tmp_path, logits=LOGITS)) == message
+    message = refused(npz(tmp_path, logits=LOGITS))
+    assert message.startswith("holds no labels with a usual name")
+    assert message.endswith("--target NAME (it holds: 'logits' (4 x 3, float64))")
 
 
 def test_given_names_that_are_not_there(tmp_path):
@@ -220,10 +221,10 @@ def test_given_names_that_are_not_there(tmp_path):
 
 def test_one_array_is_not_two_things(tmp_path):
     path = npz(tmp_path, scores=LOGITS[:, 0], target=TARGET)
-    assert refused(path, logits="scores", group="scores") == "'scores' cannot hold logits and labels or groups too"
+    assert refused(path, logits="scores", group="scores").startswith("'scores' cannot hold both logits and")
     path = text(tmp_path, "y,z\n0.5,1\n")
-    assert refused(path, probs="y").startswith("holds no labels of a usual name")
-    assert refused(path, probs="y", target="y") == "'y' cannot hold probs and labels or groups too"
+    assert refused(path, probs="y").startswith("holds no labels with a usual name")
+    assert refused(path, probs="y", target="y").startswith("'y' cannot hold both probs and")
 
 
 # Optional labels
@@ -254,10 +255,10 @@ def test_optional_labels(tmp_path, suffix):
     got = load_predictions(written(path, {"logits": LOGITS}), labels=False)
     torch.testing.assert_close(got.values, torch.tensor(LOGITS), rtol=0, atol=0)
     assert (got.input, got.labels, got.groups) == ("logits", None, None)
-    with pytest.raises(PredictionsError, match=r"file\.\w+: holds no labels that can be used: .*, no labels$"):
+    with pytest.raises(PredictionsError, match=r"file\.\w+: .*no usable labels: .*, no labels$"):
         _ = got.target
     assert got.taken.endswith(" (4 x 3, float64), no labels")
-    assert refused(path).startswith("holds no labels of a usual name; say which with --target NAME (it holds: 'logit")
+    assert refused(path).startswith("holds no labels with a usual name")
     assert refused(path, labels=False, target="y").startswith("has no ")
 
     got = load_predictions(written(path, {"logits": LOGITS, "y": TARGET, "other": 2 - TARGET}), labels=False)
@@ -273,7 +274,7 @@ def test_optional_labels(tmp_path, suffix):
     got = load_predictions(written(path, {"logits": LOGITS, "y": TARGET, "label": 2 - TARGET}), labels=False)
     assert got.labels is None
     which = "'label' or 'y'" if suffix == ".safetensors" else "'y' or 'label'"  # which sorts its names
-    assert got.taken.endswith(f", no labels ({which}: say which with --target)")
+    assert got.taken.endswith(f", no labels ({which}: choose one with --target)")
     assert refused(path).startswith("holds several labels ('")
 
 
@@ -305,7 +306,7 @@ def test_optional_labels_of_other_kinds(tmp_path):
     got = load_predictions(text(tmp_path, "y,z\n0.5,1\n"), probs="y", labels=False)  # y is taken: it is no label
     assert (got.values.tolist(), got.labels) == ([0.5], None)
     path = npz(tmp_path, logits=LOGITS, y=TARGET[:3])
-    why = "rows must have one label each, got 'logits' (4 x 3, float64) and 'y' (3, int64)"
+    why = "each row needs one label, got 'logits' (4 x 3, float64) and 'y' (3, int64)"
     assert load_predictions(path, labels=False).taken.endswith(f", no labels ('y' cannot be used: {why})")
     got = load_predictions(npz(tmp_path, logits=LOGITS, y=LOGITS, site=GROUPS), labels=False, group="site")
     assert (got.labels, got.groups.tolist()) == (None, GROUPS.tolist())
@@ -314,15 +315,14 @@ def test_optional_labels_of_other_kinds(tmp_path):
 
 def test_optional_labels_and_splits(tmp_path):
     path = npz(tmp_path, val_logits=LOGITS[:1], val_target=TARGET[:1], test_logits=LOGITS, ood_x=LOGITS)
-    message = "holds several splits (test, val): say which with --split"
-    assert refused(path, labels=False) == message
+    assert re.fullmatch(SEVERAL_SPLITS, refused(path, labels=False))
     assert_same(load_predictions(path, split="val", labels=False), LOGITS[:1], TARGET[:1])
     assert load_predictions(path, split="test", labels=False).labels is None
     path = npz(tmp_path, val_target=TARGET, x=LOGITS)
     assert_same(load_predictions(path, logits="x", labels=False), LOGITS, TARGET)
     path = npz(tmp_path, val_target=TARGET, test_target=TARGET, x=LOGITS)  # whose labels, nobody says: none
     assert load_predictions(path, logits="x", labels=False).labels is None
-    assert refused(path, logits="x") == message
+    assert re.fullmatch(SEVERAL_SPLITS, refused(path, logits="x"))
 
 
 @pytest.mark.parametrize("labels", [True, False])
@@ -344,7 +344,7 @@ def two_splits(tmp_path):
 
 
 def test_splits(two_splits):
-    assert refused(two_splits) == "holds several splits (test, val): say which with --split"
+    assert re.fullmatch(SEVERAL_SPLITS, refused(two_splits))
     assert_same(load_predictions(two_splits, split="val"), LOGITS[:1], TARGET[:1])
     got = load_predictions(two_splits, split="test", group="site")
     assert_same(got, LOGITS, TARGET)
@@ -356,7 +356,7 @@ def test_splits(two_splits):
 def test_splits_with_given_names(two_splits):
     assert_same(load_predictions(two_splits, split="val", probs="x"), -LOGITS[:1], TARGET[:1], "probs")
     assert_same(load_predictions(two_splits, logits="test_x", target="test_target"), -LOGITS, TARGET)
-    assert refused(two_splits, logits="test_x") == "holds several splits (test, val): say which with --split"
+    assert re.fullmatch(SEVERAL_SPLITS, refused(two_splits, logits="test_x"))
 
 
 def test_only_split_and_unprefixed_names(tmp_path):
@@ -391,35 +391,26 @@ def test_given_prefix(tmp_path):
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ("p0,p2", "classes must be numbered 0 to 1, one column each: class 1 has 0 columns ('p0' to 'p2')"),
-        ("p2,p3", "classes must be numbered 0 to 1, one column each: class 0 has 0 columns ('p2' to 'p3')"),
-        ("p1,p3", "classes must be numbered 1 to 2, one column each: class 2 has 0 columns ('p1' to 'p3')"),
-        ("p_0,p_1,p_01", "classes must be numbered 0 to 2, one column each: class 1 has 2 columns ('p_0' to 'p_01')"),
-        (
-            "p_0,p_max,p_1",
-            "classes must all be numbered or all have names of their own: 'p_max' does not fit; "
-            "if it is no class, say --probs p_0,p_1",
-        ),
-        (
-            "p_0,p_cat,p_dog cow",
-            "classes must all be numbered or all have names of their own: 'p_0' does not fit; "
-            "if it is no class, say --probs 'p_cat,p_dog cow'",
-        ),
-        ("p_-1,p_1", "classes must all be numbered or all have names of their own: 'p_-1' does not fit"),
-        ("p_cat,p__cat", "holds both 'p_cat' and 'p__cat': say which with --logits or --probs"),
-        ("prob_1", "has one class column only; if it is one score per sample, say --probs 'prob_1'"),
+        ("p0,p2", "classes must be numbered 0 to 1, one column each: class 1 has 0 columns .*"),
+        ("p2,p3", "classes must be numbered 0 to 1, one column each: class 0 has 0 columns .*"),
+        ("p1,p3", "classes must be numbered 1 to 2, one column each: class 2 has 0 columns .*"),
+        ("p_0,p_1,p_01", "classes must be numbered 0 to 2, one column each: class 1 has 2 columns .*"),
+        ("p_0,p_max,p_1", "all be numbered .*: 'p_max' does not fit; .*--probs p_0,p_1"),
+        ("p_0,p_cat,p_dog cow", "all be numbered .*: 'p_0' does not fit; .*--probs 'p_cat,p_dog cow'"),
+        ("p_-1,p_1", "all be numbered .*: 'p_-1' does not fit"),
+        ("p_cat,p__cat", "holds both 'p_cat' and 'p__cat': .*--logits or --probs"),
+        ("prob_1", "only one class column; .*--probs 'prob_1'"),
         ("p_cat,p_cat", "has more than one column 'p_cat'"),
     ],
 )
 def test_class_columns_that_do_not_fit(tmp_path, header, message):
     columns = header.count(",") + 1
-    assert refused(text(tmp_path, f"{header},y\n{'0.5,' * columns}0\n")) == message
+    assert re.search(message + "$", refused(text(tmp_path, f"{header},y\n{'0.5,' * columns}0\n")))
 
 
 def test_class_named_twice(tmp_path):
     path = text(tmp_path, "p_cat,p.cat,y\n0.5,0.5,cat\n")
-    message = "classes must all be numbered or all have names of their own: 'p_cat' does not fit"
-    assert refused(path, probs="p") == message
+    assert refused(path, probs="p").endswith(": 'p_cat' does not fit")
 
 
 def test_class_names(tmp_path):
@@ -441,14 +432,13 @@ def test_label_that_is_no_class(tmp_path):
     path = parquet(tmp_path, p_dog=[0.0, 1.0], p_cat=[1.0, 0.0], y=["cat", "1"])
     assert refused(path) == "label '1' in row 1 is none of the classes (dog, cat)"
     message = refused(text(tmp_path, "p0,p1,y\n0,1,cat\n"))
-    assert message.startswith("label 'cat' in line 2 is not a class index: name the columns as the classes")
+    assert message.startswith("label 'cat' in line 2 is not a class index: ")
 
 
 def test_numbers_for_classes_whose_names_are_numbered_otherwise(tmp_path):
     path = text(tmp_path, "p_grade1,p_grade2,y\n0.5,0.5,1\n")
-    assert refused(path).startswith(
-        "labels in 'y' are numbers, which need not be positions among the classes (grade1, "
-    )
+    assert refused(path).startswith("labels in 'y' are numbers")
+    assert "(grade1, grade2)" in refused(path)
     assert load_predictions(text(tmp_path, "p_grade1,p_grade2,y\n0.5,0.5,grade1\n")).target.tolist() == [0]
     assert load_predictions(text(tmp_path, "p_class0,p_class1,y\n0.5,0.5,1\n")).target.tolist() == [1]
 
@@ -494,8 +484,8 @@ def test_groups_of_tables(tmp_path):
         ),
         ("p0,p1,y\n0,1,1\n,1,1\n", "column 'p0' must hold numbers, got '' in line 3"),
         ("p0,p1,y\n0,1,1\n0,1, \n", "column 'y' is empty in line 3"),
-        ("p0,p1,y\n0,1,1\n0,1\n", "line 3 has 2 fields, the header 3"),
-        ("name,p0,p1,y\nA,0,1,1\nB, C,0,1,1\n", "line 3 has 5 fields, the header 4"),
+        ("p0,p1,y\n0,1,1\n0,1\n", "line 3 has 2 fields, but the header has 3"),
+        ("name,p0,p1,y\nA,0,1,1\nB, C,0,1,1\n", "line 3 has 5 fields, but the header has 4"),
         ("p0,p1,y,y\n0,1,1,1\n", "has more than one column 'y'"),
     ],
 )
@@ -514,7 +504,7 @@ def test_parquet_fields_that_cannot_be_used(tmp_path):
     assert refused(parquet(tmp_path, logits=[[0.5, 1.0], None], y=[0, 1])) == "column 'logits' is empty in row 1"
     lists = [[0.5, 1.0], [1.0, 2.0], [0.5, None]]
     assert refused(parquet(tmp_path, logits=lists, y=[0, 1, 1])) == "column 'logits' is empty in row 2"
-    message = "the lists of column 'logits' must have one length, got 2 in row 0 and 1 in row 1"
+    message = "the lists of column 'logits' must have the same length, got 2 in row 0 and 1 in row 1"
     assert refused(parquet(tmp_path, logits=[[0.5, 1.0], [2.0]], y=[0, 1])) == message
     message = f"logits of 'logit' {FLOATS_RULE}, got (2, int64)"
     assert refused(parquet(tmp_path, logit=[1, 2], y=[0, 1])) == message
@@ -546,7 +536,7 @@ def test_pickles_are_never_loaded(tmp_path):
     assert "'logits' (unreadable), 'target' (2, int64)" in refused(path, group="nope")
     np.save(tmp_path / "file.npy", np.array([Trap()], dtype=object), allow_pickle=True)
     (tmp_path / "file.npy").rename(tmp_path / "file.npz")
-    assert refused(tmp_path / "file.npz") == "is not a .npz archive, or a damaged one"
+    assert refused(tmp_path / "file.npz").startswith("is not an .npz archive")
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet"])
@@ -564,7 +554,7 @@ def test_damaged_files(tmp_path, suffix, damage):
     flipped = good[:start] + bytes(255 - byte for byte in good[start : start + 20]) + good[start + 20 :]
     bad = {"empty": b"", "noise": b"noise\n" * 100, "truncated": good[: len(good) // 2], "flipped": flipped}
     path.write_bytes(bad[damage])
-    assert "cannot be read: " in (message := refused(path)) or message == "is not a .npz archive, or a damaged one"
+    assert "cannot be read: " in (message := refused(path)) or message.startswith("is not an .npz archive")
 
 
 def test_parquet_without_pyarrow(tmp_path, monkeypatch):
@@ -584,9 +574,9 @@ def test_types(tmp_path):
 
 
 def test_shapes(tmp_path):
-    message = "rows must have one label each, got 'logits' (4 x 3, float64) and 'y' (3, int64)"
+    message = "each row needs one label, got 'logits' (4 x 3, float64) and 'y' (3, int64)"
     assert refused(npz(tmp_path, logits=LOGITS, y=TARGET[:3])) == message
     for group in (TARGET[:3], TARGET[:, None]):
         shape = " x ".join(map(str, group.shape))
-        message = f"rows must have one group each, got 'logits' (4 x 3, float64) and 'g' ({shape}, int64)"
+        message = f"each row needs one group, got 'logits' (4 x 3, float64) and 'g' ({shape}, int64)"
         assert refused(npz(tmp_path, logits=LOGITS, y=TARGET, g=group), group="g") == message

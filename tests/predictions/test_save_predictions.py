@@ -52,7 +52,7 @@ def assert_round_trip(
     if target is None:
         assert got.labels is None
         assert got.taken.endswith(", no labels")
-        with pytest.raises(PredictionsError, match="holds no labels of a usual name; say which with --target NAME"):
+        with pytest.raises(PredictionsError, match=r"holds no labels with a usual name.*--target NAME"):
             load_predictions(path)
     else:
         assert torch.equal(got.target, target)
@@ -154,8 +154,7 @@ def test_labels_that_are_no_class(tmp_path, suffix, strange):
     if strange < 0 or suffix in ARRAYS:
         assert_round_trip(path, made(4, 3), "logits", target, ("1", "2", "3"))
         return
-    rule = r"labels that are no class must be negative where classes are numbers \(1, 2, 3\)"
-    with pytest.raises(PredictionsError, match=f"{rule}, got {strange}"):
+    with pytest.raises(PredictionsError, match=rf"must be negative .*\(1, 2, 3\), got {strange}"):
         save_predictions(path, made(4, 3), input="logits", target=target, class_names=("1", "2", "3"))
 
 
@@ -290,7 +289,7 @@ def test_values_that_cannot_be_written(tmp_path, suffix):
         message = f"{rule}, got ({form}, int64) for (4 x 2, float32)"
         assert refused(path, made(4, 2), target=torch.zeros(shape, dtype=torch.int64)) == message
     assert refused(path, made(4, 2, 5), target=labels(4)).startswith(rule)
-    rule = "each class must have a name of its own, got"
+    rule = "class_names must be one distinct name per class, got"
     assert refused(path, made(4, 2), class_names=["a"]) == f"{rule} ('a',) for (4 x 2, float32)"
     assert refused(path, made(4, 2), class_names=["a", "a"]) == f"{rule} ('a', 'a') for (4 x 2, float32)"
     assert refused(path, made(4), class_names=["a", "b"]) == f"{rule} ('a', 'b') for (4, float32)"
@@ -301,9 +300,10 @@ def test_what_tables_cannot_hold(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     rule = "logits of a table must be (N, C) or (N,)"
     assert refused(path, made(4, 3, 2)) == f"{rule}, got (4 x 3 x 2, float32): use .npz or .safetensors"
-    rule = "class names of a table must be one line, no number, not begin with '_', '.' or space or end with space"
     for name in ("", "1", "1.5", "nan", " a", "a ", "_a", ".a", "a\nb", "a\rb", "a\u2028b"):
-        assert refused(path, made(4, 2), class_names=["b", name]) == f"{rule}, got {name!r}"
+        message = refused(path, made(4, 2), class_names=["b", name])
+        assert message.startswith("a class name in a table must be one line, not a number")
+        assert message.endswith(f"got {name!r}")
 
 
 def test_parquet_without_pyarrow(tmp_path, monkeypatch):

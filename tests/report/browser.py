@@ -16,7 +16,7 @@ import torch
 
 from dualfocal import metrics
 from dualfocal.calibrators import log_probs
-from dualfocal.metrics._ranked import Ranked
+from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.bins import ONE, BinStats, to_units
 from dualfocal.metrics.calibration import adaptive_error
 
@@ -147,7 +147,7 @@ def _of_sums(
     right = (data["predicted"] == data["target"])[keep]
     correct = data["target"][keep] == 1 if data["positive"] else right
     bins = BinStats.from_confidence(confidence[keep], correct, num_bins=num_bins)
-    ranked = Ranked.of(to_units(confidence[keep]), correct)
+    ranked = SortedConfidences.from_units(to_units(confidence[keep]), correct)
     return {
         "count": int(keep.sum()),
         "ece": adaptive_error(ranked, num_bins, None)[0] if mass else float(bins.ece()),

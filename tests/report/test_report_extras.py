@@ -94,7 +94,7 @@ def test_the_advice_on_a_run_follows_from_paired_comparisons(run):
     good = [name for name in names if nll(values, fitted[name]).high < 0 or name == best]
     equal = [name for name in good if name == best or nll(fitted[best], fitted[name]).low <= 0]
     gain = nll(values, fitted[equal[0]])
-    assert gain.told_apart
+    assert gain.significant
     assert found["advice"].startswith(f"Use {equal[0]}: it lowers the NLL by {-gain.difference:.4f} nats ")
     assert [row[0] for row in found["calibrators"]["rows"]][:2] == ["uncalibrated", best]
     assert "(Chosen among 3 methods" in found["advice"]

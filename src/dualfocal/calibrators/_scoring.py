@@ -14,7 +14,7 @@ from dualfocal.calibrators.notes import Note, merge_folds
 from dualfocal.calibrators.temperature import TemperatureScaling
 from dualfocal.metrics.comparison import LEAST, Difference, interval
 from dualfocal.metrics.evaluation import Evaluation, evaluate_rows
-from dualfocal.metrics.resampling import Progress, resample
+from dualfocal.metrics.resampling import ShareDone, resample
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import scan
 
@@ -105,14 +105,14 @@ def rank_methods(
 Calibrated = tuple[list[Tensor], tuple[Note, ...], Calibrator | None]
 
 
-def fit_once(calibrator: Calibrator, progress: Progress, *, validation: Rows, rows: Rows) -> Calibrated:
+def fit_once(calibrator: Calibrator, progress: ShareDone, *, validation: Rows, rows: Rows) -> Calibrated:
     """Fit a copy of the calibrator on validation data and calibrate the rows."""
     fitted, notes = _fitted(calibrator, validation, "not_converged")
     return [fitted(rows.values, input=rows.input)], tuple(notes), fitted
 
 
 def fit_folds(
-    calibrator: Calibrator, progress: Progress, *, rows: Rows, splits: list[Tensor], folds: int
+    calibrator: Calibrator, progress: ShareDone, *, rows: Rows, splits: list[Tensor], folds: int
 ) -> Calibrated:
     """For each split into folds, calibrate every fold by a calibrator fitted on the others."""
     values, results, notes = rows.values, list[Tensor](), list[Note]()

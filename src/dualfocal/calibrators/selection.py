@@ -22,7 +22,7 @@ from dualfocal.calibrators.inputs import log_probs
 from dualfocal.calibrators.notes import absent_classes
 from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
 from dualfocal.metrics.evaluation import Evaluation
-from dualfocal.metrics.resampling import Progress
+from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor
 
 
@@ -42,7 +42,7 @@ def compare_calibrators(
     binary: str | None = None,
     level: float = 0.9,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: ShareDone | None = None,
 ) -> CalibratorComparison:
     """Score calibrators and the uncalibrated model on samples that were not used for fitting, and recommend one.
 
@@ -149,9 +149,9 @@ def _calibrators(methods: Sequence[str] | Mapping[str, Calibrator]) -> dict[str,
 def _score_all(
     rows: Rows,
     calibrators: Mapping[str, Calibrator],
-    calibrate: Callable[[Calibrator, Progress], Calibrated],
+    calibrate: Callable[[Calibrator, ShareDone], Calibrated],
     score_rows: Callable[..., MethodScore],
-    progress: Progress | None,
+    progress: ShareDone | None,
 ) -> tuple[list[MethodScore], dict[str, str]]:
     """Scores of the calibrators, and the reasons why others could not be fitted."""
     scores, refused = list[MethodScore](), dict[str, str]()

@@ -29,7 +29,7 @@ Root = Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help
 @app.command("list")
 def list_(data_root_: Root = None, as_json: AsJson = False) -> None:
     """List the data sets and show which are on disk."""
-    from dualfocal.data.places import data_root, on_disk
+    from dualfocal.data.paths import data_root, on_disk
     from dualfocal.data.sources import OFFICIAL
 
     out, err = consoles(as_json)

@@ -227,9 +227,11 @@ def _load(files: list[Path], reading: "Reading", merge: bool) -> "dict[str, Pred
 
 def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
     from dualfocal.metrics.groups import group_table, groups_follow_labels
+    from dualfocal.metrics.registry import MEANINGS
 
     evaluation, data, groups, comparison = finding.evaluation, finding.data, finding.groups, finding.comparison
     show(out, evaluation.table(), f"{finding.name}: ")
+    say(out, MEANINGS, "dim", wrap=True)
     if evaluation.inference is not None:
         say(out, FLOOR, "dim", wrap=True)
         for metric, (low, high) in evaluation.inference.published.items():

@@ -2,7 +2,7 @@
 
 from dualfocal.data.cifar import gaussian_noise
 from dualfocal.data.dataset import DataSet
-from dualfocal.data.places import DataNotFoundError, data_root
+from dualfocal.data.paths import DataNotFoundError, data_root
 from dualfocal.data.registry import DATASETS, load_data
 from dualfocal.data.transforms import CropFlip, Embed, Normalize
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dualfocal._files import atomic_path
 from dualfocal.data._tree import walk
-from dualfocal.data.places import Root, cache_folder, data_root
+from dualfocal.data.paths import Root, cache_folder, data_root
 
 SCHEMA = 1
 KEY = "dualfocal_decoded"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dualfocal.data._tree import read_files
 
-Progress = Callable[[float], None]
+DecodedShare = Callable[[float], None]
 Image = tuple[str, npt.NDArray[np.uint8]]  # name, pixels
 MODES = {1: "L", 3: "RGB"}
 AHEAD = 256  # files in memory that wait to be decoded
@@ -29,7 +29,7 @@ def decode_images(
     size: tuple[int, int] | None,
     limit: int,
     resize: bool = False,
-    progress: Progress | None = None,
+    progress: DecodedShare | None = None,
 ) -> Tensor:
     """The images of those names below a folder or in an archive, in that order: uint8 (N, channels, height, width).
 

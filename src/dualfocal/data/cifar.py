@@ -18,7 +18,7 @@ from dualfocal.data._cache import Samples, decoded
 from dualfocal.data._tree import list_files, read_files
 from dualfocal.data._unpickle import read_batch
 from dualfocal.data.dataset import DataSet, Size, random_split
-from dualfocal.data.places import Root, find
+from dualfocal.data.paths import Root, find
 from dualfocal.data.sources import OFFICIAL
 from dualfocal.data.transforms import CIFAR_MEAN, CIFAR_STD, IMAGENET_MEAN, IMAGENET_STD, CropFlip, Normalize
 
@@ -36,7 +36,7 @@ def cifar10(root: Root = None, *, val_size: Size = 5_000, val2_size: Size = 0, s
     As published: of the training images, shuffled with seed 1, the first 5,000 validate, un-augmented.
 
     Args:
-        root: folder of the data, see :func:`~dualfocal.data.places.data_root`.
+        root: folder of the data, see :func:`~dualfocal.data.paths.data_root`.
         val_size: how many training images validate, as a number or a fraction.
         val2_size: how many more make a second validation part.
         split_seed: of the shuffle.

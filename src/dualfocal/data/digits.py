@@ -9,7 +9,7 @@ import torch
 
 from dualfocal.data._cache import Samples, decoded
 from dualfocal.data.dataset import DataSet, Size, random_split
-from dualfocal.data.places import Root, find
+from dualfocal.data.paths import Root, find
 from dualfocal.data.transforms import CropFlip, Normalize
 
 NUM_TRAIN = 800

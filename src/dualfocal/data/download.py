@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dualfocal.data.places import Root, data_root, look_for, on_disk
-from dualfocal.data.sources import Source, get_official
+from dualfocal.data.paths import Root, data_root, look_for, on_disk
+from dualfocal.data.sources import OfficialFile, get_official
 
 if TYPE_CHECKING:
     import requests
 
-Progress = Callable[[int], object]  # called with the number of bytes that are on disk
+BytesDone = Callable[[int], object]  # called with the number of bytes that are on disk
 
 CONNECT_SECONDS = 15.0  # for a server to take the call
 READ_SECONDS = 60.0  # between two pieces of its answer
@@ -36,7 +36,7 @@ class _BrokenError(_FailedError):
     """A failure that another try may not meet."""
 
 
-def fetch(source: Source, folder: Path, *, progress: Progress | None = None) -> Path:
+def fetch(source: OfficialFile, folder: Path, *, progress: BytesDone | None = None) -> Path:
     """Download an official file into ``folder``, check it, and return its path.
 
     A file that is there already and right is kept. Until it is checked a file is called ``<file>.part``; after an
@@ -73,7 +73,7 @@ def fetch_data(name: str, root: Root = None, *, progress: Callable[[str, int], o
 
     Args:
         name: a key of ``OFFICIAL``.
-        root: see :func:`~dualfocal.data.places.data_root`.
+        root: see :func:`~dualfocal.data.paths.data_root`.
         progress: called with a file's name and the number of its bytes that are on disk.
 
     Returns:
@@ -110,7 +110,7 @@ def checksum_of(path: Path, like: str) -> str:
     return f"{algorithm}:{digest.hexdigest()}"
 
 
-def _is_there(path: Path, source: Source) -> bool:
+def _is_there(path: Path, source: OfficialFile) -> bool:
     if not os.path.lexists(path):  # a link that leads nowhere is the user's, too, and opening it says so
         return False
     if checksum_of(path, like=source.checksum) != source.checksum:
@@ -125,7 +125,7 @@ def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def _fetch_from_any(source: Source, path: Path, progress: Progress) -> None:
+def _fetch_from_any(source: OfficialFile, path: Path, progress: BytesDone) -> None:
     part = path.with_name(f"{path.name}.part")
     missing, free = source.size - _size(part), shutil.disk_usage(path.parent).free
     if missing > free:
@@ -146,7 +146,7 @@ def _fetch_from_any(source: Source, path: Path, progress: Progress) -> None:
     raise ConnectionError(f"{source.file}: cannot be downloaded: {'; '.join(failures)}")
 
 
-def _fetch_from(url: str, source: Source, part: Path, progress: Progress) -> None:
+def _fetch_from(url: str, source: OfficialFile, part: Path, progress: BytesDone) -> None:
     """Download until ``part`` is the official file."""
     in_vain, last = 0, False
     while True:
@@ -167,7 +167,7 @@ def _fetch_from(url: str, source: Source, part: Path, progress: Progress) -> Non
         last = True  # the pieces may be of two files: once more, from nothing
 
 
-def _request_rest(url: str, size: int, part: Path, progress: Progress) -> None:
+def _request_rest(url: str, size: int, part: Path, progress: BytesDone) -> None:
     """Request once what ``part`` lacks."""
     import requests
     from urllib3.exceptions import HTTPError

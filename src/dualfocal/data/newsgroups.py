@@ -23,7 +23,7 @@ from dualfocal._checks import check_count
 from dualfocal.data._cache import Samples, decoded
 from dualfocal.data._tree import read_files
 from dualfocal.data.dataset import DataSet, Size, as_count, random_split, shuffled, sizes, without_empty
-from dualfocal.data.places import Root, find
+from dualfocal.data.paths import Root, find
 from dualfocal.data.transforms import Embed
 
 LIMIT = 400_000_000  # the largest version has 50 MB

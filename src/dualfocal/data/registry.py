@@ -8,11 +8,11 @@ from typing import Any
 
 from dualfocal._checks import did_you_mean
 from dualfocal.data.cifar import cifar10, cifar10c, cifar100
+from dualfocal.data.custom import image_folder, npz
 from dualfocal.data.dataset import DataSet
 from dualfocal.data.digits import digits, svhn
 from dualfocal.data.newsgroups import newsgroups, newsgroups_by_date
-from dualfocal.data.own import image_folder, npz
-from dualfocal.data.places import Root
+from dualfocal.data.paths import Root
 from dualfocal.data.tiny_imagenet import tiny_imagenet
 
 DATASETS: dict[str, Callable[..., DataSet]] = {

@@ -7,7 +7,7 @@ from dualfocal._checks import did_you_mean
 
 
 @dataclass(frozen=True)
-class Source:
+class OfficialFile:
     """An official file.
 
     Args:
@@ -48,7 +48,7 @@ class Official:
     layouts: tuple[str, ...]
     parts: bool = False
     class_names: tuple[str, ...] = ()
-    sources: tuple[Source, ...] = ()
+    sources: tuple[OfficialFile, ...] = ()
     checksums: Mapping[str, str] = field(default_factory=dict)
     by_hand: str = ""
 
@@ -57,8 +57,8 @@ class Official:
 _TORONTO = ("https://cave.cs.toronto.edu/kriz/", "https://www.cs.toronto.edu/~kriz/")
 
 
-def _source(file: str, checksum: str, size: int, *places: str) -> Source:
-    return Source(file, tuple(place + file for place in places), checksum, size)
+def _source(file: str, checksum: str, size: int, *places: str) -> OfficialFile:
+    return OfficialFile(file, tuple(place + file for place in places), checksum, size)
 
 
 OFFICIAL: dict[str, Official] = {
@@ -169,7 +169,7 @@ OFFICIAL: dict[str, Official] = {
         num_classes=20,
         layouts=("20news-bydate-train", "20news-bydate", "20news-bydate.tar.gz"),
         sources=(
-            Source(
+            OfficialFile(
                 "20news-bydate.tar.gz",
                 (
                     "https://ndownloader.figshare.com/files/5975967",

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from dualfocal.data._cache import Samples, decoded
-from dualfocal.data._images import Progress, decode_images
+from dualfocal.data._images import DecodedShare, decode_images
 from dualfocal.data._tree import list_files, read_files
 from dualfocal.data.dataset import DataSet, Size, last_of_each_class
-from dualfocal.data.places import Root, find
+from dualfocal.data.paths import Root, find
 from dualfocal.data.transforms import IMAGENET_MEAN, IMAGENET_STD, CropFlip, Normalize
 
 LIMIT = 2_000_000_000  # the zip has 0.25 GB
@@ -19,7 +19,7 @@ IMAGE = re.compile(r"[^/]+/(train|val)/([^/]+)/(?:.+/)?((?!\.)[^/]*_(\d+)\.JPEG)
 
 
 def tiny_imagenet(
-    root: Root = None, *, val_size: Size = 10_000, val2_size: Size = 0, progress: Progress | None = None
+    root: Root = None, *, val_size: Size = 10_000, val2_size: Size = 0, progress: DecodedShare | None = None
 ) -> DataSet:
     """100,000 photographs of 64 x 64 pixels in 200 classes; the official validation images are the test part.
 
@@ -48,7 +48,7 @@ def tiny_imagenet(
     )
 
 
-def _read(path: Path, progress: Progress | None) -> Samples:
+def _read(path: Path, progress: DecodedShare | None) -> Samples:
     """``train/CLASS/images/CLASS_17.JPEG``; ``val/images/val_17.JPEG`` and a table of classes, or ``val/CLASS/...``."""
     table = "tiny-imagenet-200/val/val_annotations.txt"
     texts = {name: content.decode() for name, content in read_files(path, lambda name: name == table, limit=LIMIT)}

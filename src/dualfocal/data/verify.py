@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from dualfocal.data._cache import cached_files, is_whole
-from dualfocal.data._images import Progress
+from dualfocal.data._images import DecodedShare
 from dualfocal.data.dataset import DataSet
 from dualfocal.data.download import checksum_of
-from dualfocal.data.places import Root, find, look_for
+from dualfocal.data.paths import Root, find, look_for
 from dualfocal.data.registry import DATASETS, load_data
 from dualfocal.data.sources import get_official
 
@@ -32,13 +32,13 @@ def verify(
     root: Root = None,
     *,
     reading: Callable[[str], object] = str,
-    decoding: Progress | None = None,
+    decoding: DecodedShare | None = None,
 ) -> tuple[list[Check], DataSet | None]:
     """Check the files of a data set and, if none is wrong, what is in them.
 
     Args:
         name: a key of ``OFFICIAL``.
-        root: see :func:`~dualfocal.data.places.data_root`.
+        root: see :func:`~dualfocal.data.paths.data_root`.
         reading: called with the name of each file before it is read.
         decoding: called with the share that has been decoded.
 
@@ -58,7 +58,7 @@ def verify(
     return [*checks, verify_content(data, name)], data
 
 
-def load_official(name: str, root: Root = None, *, progress: Progress | None = None) -> DataSet:
+def load_official(name: str, root: Root = None, *, progress: DecodedShare | None = None) -> DataSet:
     """Load a data set by name; texts without word vectors, which are another download."""
     known = inspect.signature(DATASETS[name]).parameters
     options = {"vectors": "none", "progress": progress}

@@ -1,4 +1,4 @@
-"""Metrics of predictions, exact at any size: functions here, torchmetrics classes for loops and many processes."""
+"""Accuracy, likelihood and calibration metrics of classifiers: functions, and torchmetrics classes for streams."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:  # a class; torchmetrics is imported when one is first asked for
+    if name in __all__:  # a streaming class: torchmetrics is imported only when one is used
         from dualfocal.metrics import streaming
 
         return getattr(streaming, name)

@@ -1,7 +1,7 @@
-"""Per-bin counts and sums that merge exactly: the only binning code.
+"""Bins of confidences: counts and sums that merge exactly. This is the only binning code.
 
-A confidence is rounded once, to a multiple of 2^-32, and from there on everything is integers: sums have no order, so
-batches, processes and files can be split and merged in any way and give the same bits.
+Each confidence is rounded once, to a multiple of 2^-32. All sums are integer sums, so samples can be split into
+batches, processes or files and merged in any order: the result has the same bits.
 """
 
 from collections.abc import Mapping
@@ -16,20 +16,26 @@ from dualfocal._checks import check_count
 from dualfocal._tensors import wide_dtype
 from dualfocal.metrics.rows import Array, as_tensor
 
-ONE = 1 << 32  # the fixed-point 1: confidences are counted in units of 2^-32
-MOST_SAMPLES = 1 << 31  # of full confidence in one bin, before an int64 sum could overflow
+ONE = 1 << 32  # confidence 1 in units of 2^-32
+MOST_SAMPLES = 1 << 31  # per bin: with more, an int64 sum of confidences could overflow
 
-BLOCK = 1 << 15  # samples binned at a time on a CPU: what stays in its cache
+BLOCK = 1 << 15  # samples binned at a time on a CPU, so that they stay in its cache
 
 CONVENTIONS = (None, "published", "torchmetrics")
 
 
 @dataclass(frozen=True, eq=False)
 class BinStats:
-    """How many samples fell in each bin of confidence, the sum of their confidences, and how many were right.
+    """Number of samples, sum of confidences and number of correct samples in each bin.
 
-    ``a + b`` merges two sets of samples exactly, in any order. Arrays have shape ``(B,)``, or ``(C, B)`` for one row of
-    bins per class.
+    ``a + b`` merges the bins of two sets of samples exactly, in any order. Make one with :meth:`from_confidence`.
+
+    Args:
+        count: samples in each bin, int64 ``(B,)``, or ``(C, B)`` for one row of bins per class; with sample weights,
+            float64 sums of weights.
+        confidence: sum of confidences in units of 2^-32, int64; with sample weights, float64 in plain units.
+        correct: number of correct samples, int64; with sample weights, float64.
+        edges: ``(B + 1,)`` float64; bin b is ``(edges[b], edges[b + 1]]``.
 
     >>> import torch
     >>> a = BinStats.from_confidence(torch.tensor([0.9, 0.8, 0.3]), torch.tensor([True, False, True]), num_bins=2)
@@ -40,10 +46,10 @@ class BinStats:
     True
     """
 
-    count: Tensor  # int64; with sample weights: float64, their sums
-    confidence: Tensor  # sum of confidences: int64 in units of 2^-32; with sample weights float64, in plain units
-    correct: Tensor  # int64; with sample weights float64
-    edges: Tensor  # (B + 1,) float64, bins are (edges[b], edges[b + 1]]
+    count: Tensor
+    confidence: Tensor
+    correct: Tensor
+    edges: Tensor
 
     @classmethod
     def from_confidence(
@@ -55,26 +61,29 @@ class BinStats:
         edges: Array | None = None,
         sample_weight: Array | None = None,
     ) -> Self:
-        """Bin confidences in [0, 1] with whether each sample was right.
+        """Bin confidences in [0, 1], with the correctness of each sample.
 
-        Bins are ``(lo, hi]`` of equal width, 0 falls in the first. An edge k/B is rounded to the dtype of the
-        confidences, so that a float32 0.2 lies on the edge 1/5.
+        Bins are ``(lo, hi]``; confidence 0 is in the first bin. An edge k/B is rounded to the dtype of the confidences,
+        so that a float32 0.2 lies on the edge 1/5.
 
         Args:
             confidence: ``(N,)``, floating point.
             correct: ``(N,)``, bool or 0/1.
-            num_bins: number of equal-width bins, where no edges are given.
+            num_bins: number of equal-width bins, if ``edges`` is not given.
             edges: ``(B + 1,)``, increasing from 0 to 1.
-            sample_weight: ``(N,)``; sums are float64 then, and exact no more.
+            sample_weight: ``(N,)``, not negative. Sums are then float64, and no longer exact.
+
+        Raises:
+            ValueError: a shape, dtype or value breaks one of these rules; the message names it.
         """
         confidence, correct = as_tensor("confidence", confidence), as_tensor("correct", correct)
         if confidence.ndim != 1 or correct.shape != confidence.shape:
             raise ValueError(
-                f"confidence and correct must be of one shape (N,), got {tuple(confidence.shape)} and "
+                f"confidence and correct must have the same shape (N,), got {tuple(confidence.shape)} and "
                 f"{tuple(correct.shape)}"
             )
         if not confidence.is_floating_point() or not bool(((confidence >= 0) & (confidence <= 1)).all()):
-            raise ValueError(f"confidence must be floating point in [0, 1], and not NaN, got {confidence.dtype}")
+            raise ValueError(f"confidence must hold floating point values in [0, 1] and no NaN, got {confidence.dtype}")
         if correct.is_floating_point() or not bool(((correct == 0) | (correct == 1)).all()):
             raise ValueError(f"correct must be bool or hold 0 and 1, got {correct.dtype}")
         bounds = equal_edges(num_bins, confidence.dtype, confidence.device)
@@ -90,12 +99,12 @@ class BinStats:
                 raise ValueError(f"edges must increase from 0 to 1, got {bounds.tolist()}")
         weight = None if sample_weight is None else as_tensor("sample_weight", sample_weight).double()
         if weight is not None and (weight.shape != confidence.shape or not bool((weight >= 0).all())):
-            raise ValueError(f"sample_weight must be of shape {tuple(confidence.shape)} and not negative")
+            raise ValueError(f"sample_weight must have shape {tuple(confidence.shape)} and not be negative")
         return cls.from_units(to_units(confidence.detach()), correct, bounds, weight)
 
     @classmethod
     def from_units(cls, units: Tensor, correct: Tensor, edges: Tensor, weight: Tensor | None = None) -> Self:
-        """Bin confidences that are already int64 multiples of 2^-32."""
+        """Bin confidences that are given in int64 units of 2^-32."""
         binner = Binner(edges)
         if weight is not None:
             return cls.from_index(binner(units), units, correct, edges, weight)
@@ -108,7 +117,7 @@ class BinStats:
             both = (index << 1).bitwise_or_(correct[start : start + block])
             if both.is_cpu:
                 counts = torch.from_numpy(np.bincount(both.numpy(), minlength=2 * num_bins))
-            else:  # torch.bincount would wait for the device
+            else:  # torch.bincount would synchronise with the device
                 counts = scatter_sum(both, torch.ones_like(both), 2 * num_bins)
             counts = counts.view(num_bins, 2)
             stats.count.add_(counts.sum(1))
@@ -120,16 +129,16 @@ class BinStats:
     def from_index(
         cls, index: Tensor, units: Tensor, correct: Tensor, edges: Tensor, weight: Tensor | None = None
     ) -> Self:
-        """Sum samples whose bins are known."""
+        """Sum samples by the index of their bin."""
         values = (torch.ones_like(index), units, correct.long())
         if weight is not None:
             values = (weight, weight * from_units(units), weight * correct)
-        count, confidence, right = (scatter_sum(index, of, len(edges) - 1) for of in values)
-        return cls(count, confidence, right, edges)
+        count, confidence, hits = (scatter_sum(index, part, len(edges) - 1) for part in values)
+        return cls(count, confidence, hits, edges)
 
     @classmethod
     def empty(cls, *shape: int, edges: Tensor) -> Self:
-        """No samples yet: what a stream starts from; ``shape`` ``()`` or ``(num_classes,)``."""
+        """Return bins without samples; give ``num_classes`` for one row of bins per class."""
         zeros = torch.zeros(*shape, len(edges) - 1, dtype=torch.int64, device=edges.device)
         return cls(zeros, zeros.clone(), zeros.clone(), edges)
 
@@ -138,9 +147,9 @@ class BinStats:
             return NotImplemented
         if self.count.shape != other.count.shape or self.weighted != other.weighted:
             raise ValueError(f"cannot merge {self!r} and {other!r}")
-        # Edges of float32 and float64 inputs differ by rounding, which is no difference.
+        # The edges of float32 and float64 inputs differ by rounding, which is allowed.
         if not torch.allclose(self.edges, other.edges.to(self.edges.device), atol=1e-2 / self.num_bins):
-            raise ValueError("cannot merge bins of different edges")
+            raise ValueError("cannot merge bins with different edges")
         return type(self)(
             self.count + other.count, self.confidence + other.confidence, self.correct + other.correct, self.edges
         )
@@ -160,58 +169,58 @@ class BinStats:
 
     @property
     def weighted(self) -> bool:
-        """Whether samples have weights; sums are float64 then."""
+        """Whether the samples have weights."""
         return self.count.is_floating_point()
 
     @property
     def num_bins(self) -> int:
-        """Number of bins, of each class."""
+        """Number of bins, per class if there are classes."""
         return self.count.shape[-1]
 
     @property
     def mean_confidence(self) -> Tensor:
-        """Mean confidence of each bin, float64; NaN where it is empty."""
+        """Mean confidence of each bin, float64; NaN for an empty bin."""
         return (self.confidence if self.weighted else from_units(self.confidence)) / self.count
 
     @property
     def accuracy(self) -> Tensor:
-        """Share of right samples of each bin, float64; NaN where it is empty."""
+        """Accuracy of each bin, float64; NaN for an empty bin."""
         return self.correct.to(wide_dtype(self.correct)) / self.count
 
     @property
     def gap(self) -> Tensor:
-        """Sum over the samples of each bin of confidence minus correctness, float64: positive if over-confident."""
+        """Sum of (confidence - correctness) over each bin, float64; positive if the bin is over-confident."""
         if self.weighted:
             return self.confidence - self.correct
         if self.count.is_cpu and bool((self.count >= MOST_SAMPLES).any()):
-            raise OverflowError(f"a bin holds {int(self.count.max())} samples, int64 sums carry {MOST_SAMPLES - 1}")
-        return from_units(self.confidence - self.correct * ONE)  # one rounding, at the very end
+            raise OverflowError(f"a bin holds {int(self.count.max())} samples, int64 sums allow {MOST_SAMPLES - 1}")
+        return from_units(self.confidence - self.correct * ONE)  # rounded once, at the end
 
     def ece(self) -> Tensor:
-        """Sum over bins of |B|/N times |mean confidence - accuracy|; per class where there are classes."""
+        """Return the sum over bins of |B|/N |mean confidence - accuracy|, one value per class if there are classes."""
         return self.gap.abs().sum(-1) / self.count.sum(-1)
 
     def mce(self) -> Tensor:
-        """Largest |mean confidence - accuracy| of any bin that is not empty."""
+        """Return the largest |mean confidence - accuracy| of the bins that are not empty."""
         largest = (self.gap.abs() / self.count).nan_to_num(0.0).amax(-1)
         return torch.where(self.count.sum(-1) > 0, largest, torch.nan)
 
     def squared_error(self) -> Tensor:
-        """The debiased estimate of sum_b |B|/N (mean confidence - accuracy)^2; may be negative.
+        """Return the debiased estimate of sum_b |B|/N (mean confidence - accuracy)^2, which can be negative.
 
-        From each bin's squared gap its expected sampling noise is taken, accuracy * (1 - accuracy) / (|B| - 1)
-        (Kumar et al., NeurIPS 2019); a bin of one sample cannot tell its noise and counts nothing.
+        The expected sampling noise, accuracy * (1 - accuracy) / (|B| - 1), is subtracted from the squared gap of each
+        bin (Kumar et al., NeurIPS 2019). A bin with one sample counts as 0: its noise cannot be estimated.
         """
         if self.weighted:
             raise ValueError("the debiased error is not defined for weighted samples")
         return debiased_square(self.count, self.gap, self.accuracy)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on another device."""
+        """Return a copy on a device."""
         return type(self)(*(part.to(device) for part in (self.count, self.confidence, self.correct, self.edges)))
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Edges, counts and the means of each bin, for JSON; the means of an empty bin are None."""
+        """Return edges, counts and means of the bins, for JSON; the means of an empty bin are None."""
         means = {"confidence": self.mean_confidence, "accuracy": self.accuracy}
         return {
             "edges": self.edges.tolist(),
@@ -221,7 +230,7 @@ class BinStats:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, list[Any]]) -> Self:
-        """Read what :meth:`to_dict` wrote; sums of up to a million samples a bin are recovered exactly."""
+        """Read the output of :meth:`to_dict`. Sums of up to a million samples per bin are recovered exactly."""
         count = torch.tensor(content["count"])
         confidence, accuracy = (
             torch.tensor([value or 0.0 for value in content[name]], dtype=torch.float64)
@@ -232,21 +241,21 @@ class BinStats:
 
 
 def debiased_square(count: Tensor, gap: Tensor, accuracy: Tensor) -> Tensor:
-    """See :meth:`BinStats.squared_error`; ``gap`` is the sum over the bin."""
+    """Compute :meth:`BinStats.squared_error` from counts, summed gaps and accuracies of bins."""
     noise = accuracy * (1 - accuracy) / (count - 1)
     squares = torch.where(count > 1, gap * gap / count - count * noise, 0.0)
     return squares.sum(-1) / count.sum(-1)
 
 
 def equal_edges(num_bins: int, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Tensor:
-    """Edges k/B rounded to ``dtype``, held as float64."""
+    """Return the edges k/B, rounded to ``dtype`` but stored as float64."""
     check_count("num_bins", num_bins)
     edges = (torch.arange(num_bins + 1, dtype=torch.float64, device="cpu") / num_bins).to(dtype)
     return edges.to(torch.float32 if torch.device(device).type == "mps" else torch.float64).to(device)
 
 
 class Binner:
-    """Finds the bin ``(lo, hi]`` of confidences in units; 0 falls in the first.
+    """Find the bin ``(lo, hi]`` of confidences in units of 2^-32; 0 is in the first bin.
 
     >>> import torch
     >>> Binner(equal_edges(4))(torch.tensor([0, ONE // 4, ONE // 4 + 1, ONE]))
@@ -257,24 +266,24 @@ class Binner:
         self.edges = edges
         self.num_bins = len(edges) - 1
         self.bounds = to_units(edges)
-        self.of_equal_width = self.to_the_unit = False
-        if edges.is_cpu and self.num_bins < 1 << 20:  # a GPU searches as fast as it counts
+        self.equal_width = self.exact_to_unit = False
+        if edges.is_cpu and self.num_bins < 1 << 20:  # on a GPU a search is as fast as arithmetic
             exact = torch.arange(self.num_bins + 1, dtype=torch.float64, device="cpu") * (ONE / self.num_bins)
             rounding = float((self.bounds - exact).abs().max())
-            self.of_equal_width, self.to_the_unit = rounding * self.num_bins < 1e-3 * ONE, rounding <= 0.5
+            self.equal_width, self.exact_to_unit = rounding * self.num_bins < 1e-3 * ONE, rounding <= 0.5
 
     def __call__(self, units: Tensor) -> Tensor:
-        """Index of the bin of each, int64; ``units`` int64, or the same in float64."""
-        if not self.of_equal_width:
+        """Return the bin index of each confidence, int64; ``units`` are whole numbers, int64 or float64."""
+        if not self.equal_width:
             return torch.bucketize(units, self.bounds[1:-1].to(units.dtype))
-        # Ten times faster than a search, and exact: bounds are whole units, half a unit less lies clear of all of
-        # them, and the product has fewer than 53 bits. In numpy, which is faster here than torch.
-        place = np.subtract(units.numpy(), 0.5)
-        place *= self.num_bins / ONE
-        index = np.ceil(place, out=place).astype(np.int64)
+        # Ten times faster than a search, and exact: bounds are whole units, so a value minus half a unit is never on a
+        # bound, and the product has fewer than 53 bits. numpy is faster here than torch.
+        position = np.subtract(units.numpy(), 0.5)
+        position *= self.num_bins / ONE
+        index = np.ceil(position, out=position).astype(np.int64)
         index -= 1
         np.clip(index, 0, self.num_bins - 1, out=index)  # softmax in float32 can give 1.0000001
-        if not self.to_the_unit:  # edges rounded to a narrow dtype: mend by comparing with them
+        if not self.exact_to_unit:  # edges were rounded to a narrow dtype: correct the index by comparing with them
             low, high = self.bounds.numpy().copy(), self.bounds.numpy()[1:].copy()
             low[0], high[-1] = -1, 2 * ONE
             index -= units.numpy() <= low[index]
@@ -283,15 +292,15 @@ class Binner:
 
 
 def to_units(confidence: Tensor) -> Tensor:
-    """Nearest multiple of 2^-32, as int64."""
+    """Round confidences to int64 multiples of 2^-32."""
     return (confidence.to(wide_dtype(confidence)) * ONE).round().long()
 
 
 def from_units(units: Tensor) -> Tensor:
-    """The confidence that many units are."""
+    """Convert units of 2^-32 back to confidences."""
     return units.to(wide_dtype(units)) / ONE
 
 
 def scatter_sum(index: Tensor, values: Tensor, size: int) -> Tensor:
-    """Sum of values by index; exact for integers, in any order."""
+    """Sum values by index; exact for integers, in any order."""
     return torch.zeros(size, dtype=values.dtype, device=index.device).index_add_(0, index, values)

@@ -1,15 +1,15 @@
-"""Calibration errors of predicted probabilities. All return fractions, 0 for perfect."""
+"""Calibration errors of predicted probabilities, as fractions: 0 is perfect."""
 
 import torch
 
 from dualfocal._checks import check_choice, check_count
 from dualfocal.losses.kde import BANDWIDTHS, check_kernel, kde_rows, log_dirichlet_kernels, log_floor
-from dualfocal.metrics._ranked import Ranked
+from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.bins import CONVENTIONS, BinStats, equal_edges, to_units
 from dualfocal.metrics.rows import Array, Rows, as_rows
 from dualfocal.metrics.scan import Scan, scan
 
-ELEMENTS = 1 << 23  # of the kernel matrix held at a time
+ELEMENTS = 1 << 23  # elements of the kernel matrix in memory at a time
 
 
 def ece(
@@ -23,30 +23,35 @@ def ece(
     sample_weight: Array | None = None,
     convention: str | None = None,
 ) -> float:
-    """Expected calibration error: sum over bins of |B|/N times |accuracy - mean confidence|.
+    """Expected calibration error: sum over bins of |B|/N |accuracy - mean confidence|.
 
-    Bins ``(lo, hi]`` of equal width over the confidence of the predicted class; every sample is counted, in float64
-    and without rounding in the sums.
+    Bins are ``(lo, hi]`` of equal width over the confidence of the predicted class. Every sample is counted, in
+    float64, and sums are exact.
 
-    A finite sample of a perfectly calibrated model does not score 0: :func:`evaluate` with ``inference=True`` says
-    what it scores.
+    The ECE of a perfectly calibrated model is above 0 on a finite sample, by chance:
+    :func:`~dualfocal.metrics.evaluate` with ``inference=True`` estimates this noise floor.
 
     Args:
         logits: ``(N, C)`` or ``(N, C, d1, ...)``, a tensor or a numpy array; or ``(N,)``, the score of class 1, with
-            ``binary``. GPU tensors stay where they are.
+            ``binary``. GPU tensors are processed on the GPU.
         target: class indices, ``(N,)`` or ``(N, d1, ...)``.
-        input: what ``logits`` holds, ``"logits"`` or ``"probs"``; never guessed.
+        input: whether ``logits`` holds ``"logits"`` or ``"probs"``; this is never guessed.
         num_bins: number of bins.
-        ignore_index: samples of this target are left out.
-        binary: for two classes: ``"top_label"``, the confidence of the predicted class (as with more classes), or
-            ``"positive"``, that of class 1 against its frequency.
-        sample_weight: ``(N,)`` or ``(N, d1, ...)``, not negative.
-        convention: ``"published"``, as Mukhoti et al. and Tao et al. compute it: the confidence is rounded to the
-            dtype of the input, all else is the same. ``"torchmetrics"``: likewise rounded, bins ``[lo, hi)`` and a bin
-            of its own for confidence 1.
+        ignore_index: target value of samples to leave out.
+        binary: for two classes only: ``"top_label"`` scores the probability of the predicted class (as with more
+            classes), ``"positive"`` that of class 1.
+        sample_weight: weight of each sample, ``(N,)`` or ``(N, d1, ...)``, not negative.
+        convention: ``"published"`` computes it like the code of Mukhoti et al. and Tao et al.: confidences are rounded
+            to the dtype of the input. ``"torchmetrics"`` also rounds, and has bins ``[lo, hi)`` and one more bin for
+            confidence 1. None does not round.
 
     Returns:
-        A fraction.
+        The error, a fraction from 0 to 1.
+
+    Raises:
+        TypeError: an argument is not an array.
+        ValueError: a shape, dtype, probability or option is invalid, or no sample is left.
+        IndexError: a target is not a class index.
 
     >>> import torch
     >>> probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
@@ -67,9 +72,10 @@ def mce(
     sample_weight: Array | None = None,
     convention: str | None = None,
 ) -> float:
-    """Maximum calibration error: the largest |accuracy - mean confidence| of any bin that is not empty.
+    """Maximum calibration error: the largest |accuracy - mean confidence| of the bins that are not empty.
 
-    A bin of one sample counts as much as one of a thousand: very noisy. Arguments as :func:`ece`.
+    It is very noisy, because a bin with one sample counts as much as a bin with a thousand. Takes the same arguments as
+    :func:`ece`.
 
     >>> import torch
     >>> probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
@@ -88,9 +94,9 @@ def classwise_ece(
     ignore_index: int = -100,
     sample_weight: Array | None = None,
 ) -> float:
-    """Classwise ECE: for each class all samples, binned by the probability of that class; mean over the classes.
+    """Classwise ECE: the ECE of the probabilities of each class over all samples, averaged over the classes.
 
-    Arguments as :func:`ece`.
+    Takes the same arguments as :func:`ece`, except ``binary`` and ``convention``.
 
     >>> import torch
     >>> probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
@@ -111,10 +117,10 @@ def adaptive_ece(
     binary: str | None = None,
     convention: str | None = None,
 ) -> float:
-    """Adaptive ECE: as :func:`ece`, in bins of equal mass between interpolated quantiles of the confidence.
+    """Adaptive ECE: the ECE over bins of equal mass, whose edges are interpolated quantiles of the confidence.
 
-    ``convention="published"`` leaves out the samples of the lowest confidence, as the published code does; the
-    result differs by at most their share. Arguments as :func:`ece`.
+    ``convention="published"`` leaves out the samples with the lowest confidence, like the published code; the result
+    differs by at most their share. The other arguments are those of :func:`ece`.
 
     >>> import torch
     >>> probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
@@ -126,8 +132,8 @@ def adaptive_ece(
     check_count("num_bins", num_bins)
     check_choice("convention", convention, (None, "published"))
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary)
-    seen = scan(rows, as_given=convention is not None)
-    return adaptive_error(Ranked.of(seen.confidence, seen.correct), num_bins, convention)[0]
+    stats = scan(rows, as_given=convention is not None)
+    return adaptive_error(SortedConfidences.from_units(stats.confidence, stats.correct), num_bins, convention)[0]
 
 
 def debiased_ece(
@@ -141,8 +147,8 @@ def debiased_ece(
 ) -> float:
     """Root of the debiased squared calibration error, sum_b |B|/N [(acc - conf)^2 - acc (1 - acc) / (|B| - 1)].
 
-    Unlike the ECE its expectation does not grow as samples get fewer: sampling noise is taken out bin by bin (Kumar et
-    al., NeurIPS 2019). An estimate below 0 is given as 0. Arguments as :func:`ece`.
+    The expected sampling noise of each bin is subtracted (Kumar et al., NeurIPS 2019), so unlike the ECE it does not
+    grow when there are fewer samples. A negative estimate is returned as 0. Takes the same arguments as :func:`ece`.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
@@ -166,19 +172,19 @@ def kde_ece(
 ) -> float:
     """ECE_KDE: mean_j || sum_i k_ji y_i / sum_i k_ji - p_j ||_n^n, with Dirichlet kernels k and i != j.
 
-    Unlike the ECE it looks at the whole distribution, not at the predicted class alone, and has no bins; it is as
-    biased by small samples. The paper's call is the default: h = .001, n = 1. Time grows with N^2, memory with N.
+    It has no bins and scores the whole distribution, not only the predicted class; like the ECE it is biased upwards by
+    small samples. The defaults are the paper's, h = 0.001 and n = 1. Time grows with N^2, memory with N.
 
     Args:
-        logits: as :func:`~dualfocal.metrics.ece`.
-        target: likewise.
-        input: likewise.
-        bandwidth: h > 0; ``"likelihood"``: the one of twenty with the largest leave-one-out likelihood.
+        logits: see :func:`~dualfocal.metrics.ece`.
+        target: see :func:`~dualfocal.metrics.ece`.
+        input: see :func:`~dualfocal.metrics.ece`.
+        bandwidth: h > 0, or ``"likelihood"`` for the one of twenty values with the largest leave-one-out likelihood.
         norm: n, at least 1.
-        ignore_index: likewise.
+        ignore_index: see :func:`~dualfocal.metrics.ece`.
 
     Returns:
-        A fraction for n = 1 (of 2, the largest value there is).
+        The error; for n = 1 it is between 0 and 2.
 
     >>> import torch
     >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
@@ -187,7 +193,7 @@ def kde_ece(
     """
     check_kernel(bandwidth, norm)
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index)
-    scan(rows)  # for its checks of every row, before anything quadratic starts
+    scan(rows)  # checks every row before the quadratic work starts
     n = len(rows)
     if n < 2:
         raise ValueError("kde_ece needs at least two samples, got 1")
@@ -206,22 +212,22 @@ def kde_ece(
     return total / n
 
 
-def adaptive_error(ranked: Ranked, num_bins: int, convention: str | None) -> tuple[float, BinStats]:
-    """The adaptive ECE over all samples, and its bins."""
-    bins = ranked.adaptive_bins(num_bins, drop_lowest=convention == "published")
-    return float(bins.gap.abs().sum()) / len(ranked), bins
+def adaptive_error(samples: SortedConfidences, num_bins: int, convention: str | None) -> tuple[float, BinStats]:
+    """Return the adaptive ECE over all samples, and its bins."""
+    bins = samples.adaptive_bins(num_bins, drop_lowest=convention == "published")
+    return float(bins.gap.abs().sum()) / len(samples), bins
 
 
-def top_bins(seen: Scan, rows: Rows, num_bins: int, convention: str | None) -> BinStats:
-    """The bins of equal width, as the convention has them."""
+def top_bins(stats: Scan, rows: Rows, num_bins: int, convention: str | None) -> BinStats:
+    """Return the bins of equal width, by the given convention."""
     edges = equal_edges(num_bins, rows.dtype, rows.values.device)
-    if convention is not None:  # both have the edges of linspace, some of which are an ulp off
-        theirs = torch.linspace(0, 1, num_bins + 1, dtype=rows.values.dtype, device=rows.values.device)
-        edges = theirs.to(edges.dtype)
+    if convention is not None:  # both take their edges from linspace, some of which are off by one ulp
+        rounded = torch.linspace(0, 1, num_bins + 1, dtype=rows.values.dtype, device=rows.values.device)
+        edges = rounded.to(edges.dtype)
     if convention != "torchmetrics":
-        return BinStats.from_units(seen.confidence, seen.correct, edges, rows.weight)
-    index = torch.bucketize(seen.confidence, to_units(edges), right=True) - 1  # [lo, hi), and one more for 1
-    return BinStats.from_index(index, seen.confidence, seen.correct, torch.cat([edges, edges[-1:]]), rows.weight)
+        return BinStats.from_units(stats.confidence, stats.correct, edges, rows.weight)
+    index = torch.bucketize(stats.confidence, to_units(edges), right=True) - 1  # [lo, hi), and one more bin for 1
+    return BinStats.from_index(index, stats.confidence, stats.correct, torch.cat([edges, edges[-1:]]), rows.weight)
 
 
 def _bins(

@@ -1,4 +1,4 @@
-"""Two models on the same samples: paired differences of every metric, with intervals."""
+"""Comparison of two models on the same samples: paired differences of every metric, with confidence intervals."""
 
 import math
 from dataclasses import dataclass
@@ -10,42 +10,50 @@ from dualfocal._checks import check_level
 from dualfocal._table import Table
 from dualfocal.metrics.evaluation import Evaluation, evaluate_rows, finite
 from dualfocal.metrics.registry import METRICS, Metric
-from dualfocal.metrics.resampling import Progress, quantiles, resample
+from dualfocal.metrics.resampling import ShareDone, quantiles, resample
 from dualfocal.metrics.rows import Array, as_rows
 from dualfocal.metrics.scan import scan
 
-LEAST = 10  # samples to resample from
+LEAST = 10  # samples needed for a comparison
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A metric of two models, and b - a with its interval; below 0, b is better."""
+    """A metric of models a and b, with the confidence interval of b - a. Below 0, b is better."""
 
     a: float
     b: float
-    low: float
+    low: float  # ends of the interval of b - a
     high: float
 
     @property
     def difference(self) -> float:
-        """b - a."""
+        """The metric of b minus that of a."""
         return self.b - self.a
 
     @property
-    def told_apart(self) -> bool:
-        """Whether the interval leaves out 0; an infinite value has none, and is told apart from any finite one."""
+    def significant(self) -> bool:
+        """Whether the interval excludes 0. An infinite value differs significantly from any finite one."""
         return self.low > 0 or self.high < 0 or math.isinf(self.a) != math.isinf(self.b)
 
     def better(self, least: float = 0.0) -> str:
-        """``"A"`` or ``"B"``, if one is lower by at least ``least`` for all that the interval can tell; else none."""
-        if not self.told_apart or (math.isfinite(self.difference) and min(abs(self.low), abs(self.high)) < least):
+        """Return ``"A"`` or ``"B"`` if it is lower by ``least`` over the whole interval, else an empty string."""
+        if not self.significant or (math.isfinite(self.difference) and min(abs(self.low), abs(self.high)) < least):
             return ""
         return "B" if self.high < 0 or self.difference == -math.inf else "A"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two models on the same samples; ``print`` it, or see :meth:`to_dict`."""
+    """Result of :func:`compare`: two models on the same samples. ``print`` it, or see :meth:`to_dict`.
+
+    Args:
+        a: the metrics of model a.
+        b: the metrics of model b.
+        differences: the difference b - a of each metric, by name.
+        level: nominal coverage of the confidence intervals.
+        seed: seed of the resampling.
+    """
 
     a: Evaluation
     b: Evaluation
@@ -54,12 +62,12 @@ class Comparison:
     seed: int
 
     def verdict(self) -> str:
-        """What can be said of likelihood, error and calibration, in one sentence."""
-        said = [_sentence(name, self.differences[name]) for name in ("nll", "error", "debiased_ece")]
-        return f"{'; '.join(said)} ({100 * self.level:.4g} % intervals, N = {self.a.num_samples:,})."
+        """Say in one sentence which model has the lower NLL, error and calibration error."""
+        clauses = [_clause(name, self.differences[name]) for name in ("nll", "error", "debiased_ece")]
+        return f"{'; '.join(clauses)} ({100 * self.level:.4g} % intervals, N = {self.a.num_samples:,})."
 
     def to_dict(self) -> dict[str, object]:
-        """Plain numbers: fractions, NLL in nats; what is not finite is None."""
+        """Return plain numbers: fractions, NLL in nats; values that are not finite are None."""
         return {
             "schema": 1,
             "num_samples": self.a.num_samples,
@@ -77,15 +85,15 @@ class Comparison:
         }
 
     def table(self) -> Table:
-        """Each metric of both, their difference, and its interval."""
+        """Return a table with each metric of both models, the difference and its interval."""
         rows = []
         for name, metric in METRICS.items():
             d = self.differences[name]
             size = metric.text(d.difference, sign=True)
             ends = f"{metric.text(d.low, sign=True)} to {metric.text(d.high, sign=True)}"
-            if not math.isfinite(d.difference):  # of two infinite ones there is none
+            if not math.isfinite(d.difference):  # the difference of two infinite values is NaN
                 size, ends = "" if math.isnan(d.difference) else size, ""
-            better = d.better(_shows(metric))
+            better = d.better(_smallest_shown(metric))
             rows.append([metric.heading, metric.text(d.a), metric.text(d.b), size, ends, better])
         headings = ["", "A", "B", "B - A", f"{100 * self.level:.4g} % interval", "better"]
         return Table(headings, rows, f"{self.a.num_samples:,} samples")
@@ -107,41 +115,45 @@ def compare(
     level: float = 0.9,
     seed: int = 0,
     names: tuple[str, str] = ("a", "b"),
-    progress: Progress | None = None,
+    progress: ShareDone | None = None,
 ) -> Comparison:
-    """Compare two models on the same samples, metric by metric.
+    """Compare two models on the same samples, metric by metric, with confidence intervals of the differences.
 
-    Samples are resampled with the same weights for both models, so that what both find hard cancels. An interval is
-    that of the expected difference at this N. For ECE, adaptive and classwise ECE and MCE that includes the floor,
-    which two calibrated models need not share: whether one is better *calibrated*, the debiased error says.
+    The intervals come from a paired bootstrap: both models are scored on the same resamples, so that the difficulty of
+    the samples cancels. They are intervals of the expected difference at this N. For ECE, adaptive ECE, classwise ECE
+    and MCE that difference includes the noise floors, which two calibrated models need not share. To decide which model
+    is better *calibrated*, use the debiased error.
 
     Args:
-        a: predictions of one model, as :func:`~dualfocal.metrics.ece`.
-        b: predictions of the other, for the same samples.
+        a: predictions of one model, see ``logits`` of :func:`~dualfocal.metrics.ece`.
+        b: predictions of the other model, for the same samples.
         target: class indices.
-        input: what ``a`` and ``b`` hold, ``"logits"`` or ``"probs"``; a pair where they differ.
-        num_bins: as :func:`~dualfocal.metrics.ece`.
-        ignore_index: likewise.
-        binary: likewise.
+        input: whether ``a`` and ``b`` hold ``"logits"`` or ``"probs"``; a pair if they differ.
+        num_bins: number of bins of the calibration errors.
+        ignore_index: target value of samples to leave out.
+        binary: see :func:`~dualfocal.metrics.ece`.
         level: nominal coverage of the intervals.
-        seed: of the resampling.
-        names: of the models, for error messages.
-        progress: called with the share of the work done.
+        seed: seed of the resampling.
+        names: names of the models in error messages.
+        progress: called with the share of the work that is done.
 
     Returns:
-        The differences b - a: for all metrics less is better.
+        The differences b - a with their intervals. For all metrics, lower is better.
+
+    Raises:
+        ValueError: an input is invalid (the message names the model), or there are fewer than 10 samples.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
     >>> logits = 2 * torch.randn(2000, 10, generator=generator)
     >>> target = torch.multinomial(logits.div(2).softmax(1), 1, generator=generator)[:, 0]
-    >>> compare(logits, logits / 2, target).differences["nll"].told_apart
+    >>> compare(logits, logits / 2, target).differences["nll"].significant
     True
     """
     check_level(level)
     inputs = (input, input) if isinstance(input, str) else tuple(input)
     if len(inputs) != 2:
-        raise ValueError(f"input must be one word, or a pair for a and b, got {input!r}")
+        raise ValueError(f"input must be 'logits' or 'probs', or a pair of these for a and b, got {input!r}")
     models = []
     for name, values, kind in zip(names, (a, b), inputs, strict=True):
         try:
@@ -151,10 +163,10 @@ def compare(
             raise type(error)(f"{name}: {error}") from error
     if len(models[0][0]) < LEAST:
         raise ValueError(f"a comparison needs at least {LEAST} samples, got {len(models[0][0])}")
-    evaluations = [evaluate_rows(rows, seen, num_bins) for rows, seen in models]
+    evaluations = [evaluate_rows(rows, stats, num_bins) for rows, stats in models]
     drawn = resample(models, num_bins, seed=seed, progress=progress)
     squared = drawn.pop("squared_error")
-    # A resample has the noise of the sample and its own: taken out, so that the draws centre on the estimate.
+    # Resamples have more noise than the sample itself. Shift the draws so that their mean is the estimate.
     shift = squared.mean(0) - torch.tensor(
         [float(e.bins.squared_error()) for e in evaluations], dtype=squared.dtype, device="cpu"
     )
@@ -162,7 +174,7 @@ def compare(
     differences = {}
     for name in METRICS:
         first, second = (float(getattr(e, name)) for e in evaluations)
-        # The root bends near 0, and with it the draws: there their own quantiles cover best, elsewhere they bias.
+        # The square root makes the draws of the debiased error skewed near 0, where plain quantiles cover best.
         centre = None if name == "debiased_ece" else second - first
         draws = drawn[name][:, 1] - drawn[name][:, 0]
         differences[name] = Difference(first, second, *interval(draws, centre, level))
@@ -170,8 +182,11 @@ def compare(
 
 
 def interval(draws: Tensor, centre: float | None, level: float) -> tuple[float, float]:
-    """Quantiles of the draws of a difference; with a centre, that less their deviations from their mean."""
-    if centre is not None and not math.isfinite(centre):  # a target of probability 0 makes an NLL infinite
+    """Return the interval of a difference from its bootstrap draws.
+
+    Without a centre, the ends are quantiles of the draws; with one, the interval is pivotal around it.
+    """
+    if centre is not None and not math.isfinite(centre):  # the NLL is infinite if a true class has probability 0
         return -math.inf, math.inf
     low, high = quantiles(draws, level)
     if centre is None:
@@ -180,21 +195,21 @@ def interval(draws: Tensor, centre: float | None, level: float) -> tuple[float, 
     return both - high, both - low
 
 
-def _sentence(name: str, d: Difference) -> str:
+def _clause(name: str, d: Difference) -> str:
     metric = METRICS[name]
     label = "calibration error" if name == "debiased_ece" else metric.label
-    better = d.better(_shows(metric))
+    better = d.better(_smallest_shown(metric))
     if not better:
-        return f"{label} not told apart"
+        return f"{label} not significantly different"
     if not math.isfinite(d.difference):
         other = "A" if better == "B" else "B"
-        return f"{better} has the lower {label}, that of {other} is infinite: a true class has probability 0"
+        return f"{better} has the lower {label} (infinite for {other}: a true class has probability 0)"
     sign = -1.0 if better == "B" else 1.0
     unit = "points" if metric.unit == "%" else metric.unit
     low, high = map(metric.text, sorted((sign * d.low, sign * d.high)))
     return f"{better} has the lower {label}, by {metric.text(sign * d.difference)} {unit} ({low} to {high})"
 
 
-def _shows(metric: Metric) -> float:
-    """The smallest difference that is not shown as 0."""
+def _smallest_shown(metric: Metric) -> float:
+    """Return the smallest difference that is not printed as 0."""
     return 0.5 * 10.0**-metric.decimals / metric.factor

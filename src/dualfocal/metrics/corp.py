@@ -1,4 +1,4 @@
-"""Reliability without bins: CORP, isotonic regression of correctness on confidence.
+"""Reliability curves without bins (CORP): isotonic regression of correctness on confidence.
 
 Dimitriadis, Gneiting and Jordan, *Stable reliability diagrams for probabilistic classifiers*, PNAS 2021.
 """
@@ -18,36 +18,36 @@ from dualfocal.metrics.scan import scan
 
 Floats = NDArray[np.float64]
 
-POINTS = 201  # where the band is computed, evenly from the lowest confidence to the highest
+POINTS = 201  # points of the band, evenly spaced from the lowest to the highest confidence
 
 
-@dataclass(frozen=True, eq=False)  # arrays have no single answer to ==
+@dataclass(frozen=True, eq=False)  # == of arrays is not a bool
 class Corp:
-    """The recalibrated confidence, where it would lie for a calibrated model, and what that does to the Brier score.
+    """Result of :func:`corp`: reliability curve, consistency band and decomposition of the Brier score.
 
-    The score is that of the predicted class, mean (confidence - correct)^2 = ``mcb - dsc + unc``: what the isotonic fit
-    would win (miscalibration), what that fit wins over a constant (discrimination), and the constant's own score
-    (uncertainty).
+    The score is the Brier score of the predicted class, mean (confidence - correct)^2 = ``mcb - dsc + unc``. ``mcb``
+    (miscalibration) is how much the isotonic fit improves the score, ``dsc`` (discrimination) how much better the fit
+    is than a constant, and ``unc`` (uncertainty) the score of that constant.
     """
 
-    confidence: Floats  # (U,) the different confidences, ascending
-    count: NDArray[np.int64]  # (U,) samples of each
-    recalibrated: Floats  # (U,) non-decreasing: the least-squares fit to correctness
-    band_at: Floats  # (P,) confidences
-    low: Floats  # (P,) ends of the consistency band there
-    high: Floats
-    level: float  # of the band, at each point for itself
+    confidence: Floats  # (U,) distinct confidences, ascending
+    count: NDArray[np.int64]  # (U,) samples with each confidence
+    recalibrated: Floats  # (U,) isotonic fit of correctness, non-decreasing
+    band_at: Floats  # (P,) confidences at which the band is computed
+    low: Floats  # (P,) lower end of the consistency band
+    high: Floats  # (P,) upper end
+    level: float  # pointwise coverage of the band
     score: float
     mcb: float
     dsc: float
     unc: float
-    mcb_floor: Floor  # what the fit would win from a calibrated model by chance
+    mcb_floor: Floor  # noise floor of mcb: its value for a calibrated model, by chance
     draws: int
     seed: int
 
     @property
     def num_samples(self) -> int:
-        """How many there are."""
+        """Number of samples."""
         return int(self.count.sum())
 
 
@@ -62,47 +62,47 @@ def corp(
     draws: int = 500,
     seed: int = 0,
 ) -> Corp:
-    """The CORP reliability curve of the predicted class, its consistency band, and MCB, DSC, UNC.
+    """Compute the CORP reliability curve of the predicted class, its consistency band, and MCB, DSC and UNC.
 
-    The band is that of consistency resampling: outcomes are drawn with the model's own confidences, ``draws`` times,
-    and each time the curve is fitted anew; between two confidences curves are straight. It holds ``level`` of a
-    calibrated model's curves at each point, not along the whole curve at once.
+    The band comes from consistency resampling: outcomes are drawn ``draws`` times from the model's own confidences, and
+    the curve is fitted to each draw, with linear interpolation between confidences. At each point, the band contains
+    the curve of a calibrated model with probability ``level``; it does not cover the whole curve at once.
 
     Args:
-        logits: as :func:`~dualfocal.metrics.ece`.
-        target: likewise.
-        input: likewise.
-        ignore_index: likewise.
-        binary: likewise.
-        level: of the band.
-        draws: of outcomes, at least 100.
-        seed: of the draws.
+        logits: see :func:`~dualfocal.metrics.ece`.
+        target: see :func:`~dualfocal.metrics.ece`.
+        input: see :func:`~dualfocal.metrics.ece`.
+        ignore_index: see :func:`~dualfocal.metrics.ece`.
+        binary: see :func:`~dualfocal.metrics.ece`.
+        level: pointwise coverage of the band.
+        draws: number of draws, at least 100.
+        seed: seed of the draws.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
     >>> logits = 2 * torch.randn(2000, 10, generator=generator)
     >>> target = torch.multinomial(logits.div(2).softmax(1), 1, generator=generator)[:, 0]  # twice too sharp
-    >>> found = corp(logits, target, draws=100)
-    >>> round(found.mcb, 3), found.mcb_floor.q95 < 0.01
+    >>> curve = corp(logits, target, draws=100)
+    >>> round(curve.mcb, 3), curve.mcb_floor.q95 < 0.01
     (0.062, True)
     """
     check_level(level)
     check_count("draws", draws, 100)
-    seen = scan(as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary))
-    units, place = torch.unique(seen.confidence.cpu(), return_inverse=True)
-    count = torch.bincount(place).numpy()
-    hits = torch.bincount(place, weights=seen.correct.cpu().double()).numpy()
+    stats = scan(as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary))
+    units, index = torch.unique(stats.confidence.cpu(), return_inverse=True)
+    count = torch.bincount(index).numpy()
+    hits = torch.bincount(index, weights=stats.correct.cpu().double()).numpy()
     confidence = np.minimum(units.numpy() / ONE, 1.0)
     recalibrated = isotonic(hits, count)
 
     at = np.linspace(confidence[0], confidence[-1], POINTS)
     rng = np.random.default_rng(seed)
-    curves, wins = np.empty((draws, POINTS)), np.empty(draws)
+    curves, gains = np.empty((draws, POINTS)), np.empty(draws)
     for i in range(draws):
         drawn = rng.binomial(count, confidence)
         curve = isotonic(drawn, count)
         curves[i] = np.interp(at, confidence, curve)
-        wins[i] = _score(confidence, drawn, count) - _score(curve, drawn, count)
+        gains[i] = _score(confidence, drawn, count) - _score(curve, drawn, count)
     low, high = np.quantile(curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
 
     score, recalibrated_score = _score(confidence, hits, count), _score(recalibrated, hits, count)
@@ -119,14 +119,14 @@ def corp(
         mcb=score - recalibrated_score,
         dsc=unc - recalibrated_score,
         unc=unc,
-        mcb_floor=Floor(float(wins.mean()), float(np.quantile(wins, 0.95))),
+        mcb_floor=Floor(float(gains.mean()), float(np.quantile(gains, 0.95))),
         draws=draws,
         seed=seed,
     )
 
 
 def isotonic(hits: NDArray[Any], count: NDArray[np.int64]) -> Floats:
-    """The non-decreasing sequence nearest to ``hits / count``, squares weighted by ``count`` (pool adjacent violators).
+    """Fit a non-decreasing sequence to ``hits / count`` by least squares, weighted by ``count``.
 
     >>> isotonic(np.array([1, 0, 3]), np.array([1, 3, 3]))
     array([0.25, 0.25, 1.  ])
@@ -137,5 +137,5 @@ def isotonic(hits: NDArray[Any], count: NDArray[np.int64]) -> Floats:
 
 
 def _score(p: Floats, hits: NDArray[Any], count: NDArray[np.int64]) -> float:
-    """Mean (p - correct)^2, where of ``count`` samples with one p ``hits`` are correct."""
+    """Return the mean of (p - correct)^2, where ``hits`` of the ``count`` samples with each p are correct."""
     return float((hits * (1 - p) ** 2 + (count - hits) * p**2).sum()) / int(count.sum())

@@ -1,4 +1,4 @@
-"""All metrics of one set of predictions, from one pass over it."""
+"""All metrics of a set of predictions, from one pass over the data."""
 
 import html
 import math
@@ -8,10 +8,10 @@ from typing import Any, Self
 
 from dualfocal._checks import check_choice, check_count, check_level
 from dualfocal._table import Table
-from dualfocal.metrics._ranked import Ranked
+from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.bins import CONVENTIONS, ONE, BinStats
 from dualfocal.metrics.calibration import adaptive_error, top_bins
-from dualfocal.metrics.inference import Inference, classwise_floor, infer
+from dualfocal.metrics.inference import POWER, Inference, classwise_floor, infer
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import quantiles, resample
 from dualfocal.metrics.rows import Array, Rows, as_rows
@@ -23,7 +23,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Every metric of a set of predictions, as fractions; ``print`` it, or see :meth:`to_dict`."""
+    """Result of :func:`evaluate`: every metric, as a fraction. ``print`` it, or see :meth:`to_dict`."""
 
     num_samples: int
     num_classes: int
@@ -39,50 +39,53 @@ class Evaluation:
     classwise_ece: float
     mce: float
     debiased_ece: float
-    confidence: float  # mean, of the predicted class (of class 1 with binary="positive")
-    accuracy: float  # share of samples where that class is the true one
-    bins: BinStats  # of the ECE
+    confidence: float  # mean confidence of the predicted class (of class 1 with binary="positive")
+    accuracy: float  # share of samples for which that class is the true class
+    bins: BinStats  # bins of the ECE
     inference: Inference | None = None
     convention: str | None = None
-    positive: bool = False  # whether it is about the probability of class 1
+    positive: bool = False  # whether binary="positive": the probability of class 1 is scored
 
     @property
     def rbs(self) -> float:
-        """Root of the Brier score (Gruber and Buettner, 2022)."""
+        """Square root of the Brier score (Gruber and Buettner, 2022)."""
         return math.sqrt(self.brier)
 
     @property
     def overconfidence(self) -> float:
-        """Mean confidence minus accuracy: above 0 the model claims too much, below 0 too little."""
+        """Mean confidence minus accuracy: above 0 the model is over-confident, below 0 under-confident."""
         return self.confidence - self.accuracy
 
     def verdict(self) -> str:
-        """The finding in one sentence; needs ``inference=True``."""
-        found = self.inference
-        if found is None:
+        """Say in a sentence or two whether the model is calibrated.
+
+        Raises:
+            ValueError: the evaluation was made without ``inference=True``.
+        """
+        inference = self.inference
+        if inference is None:
             raise ValueError("a verdict needs evaluate(..., inference=True)")
-        ece, floor = _points(self.ece), _points(found.floors["ece"].mean)
-        if found.p_value > 0.05:
-            seen = math.isfinite(found.detectable)
-            would = f"a gap of {_points(found.detectable)} points everywhere would be" if seen else "none could be"
-            return (
-                f"No miscalibration detectable at N = {self.num_samples:,}; {would}. "
-                f"(ECE is {ece} points, a calibrated model of this size would show {floor}; "
-                f"{_p(found.p_value)})"
-            )
+        ece, floor = f"ECE is {_points(self.ece)} points", _points(inference.floors["ece"].mean)
+        chance = f"a calibrated model would show {floor} by chance ({_p(inference.p_value)})."
+        if inference.p_value > 0.05:
+            power = "too few samples to detect a gap of any size"
+            if math.isfinite(inference.detectable):
+                gap = f"a gap of {_points(inference.detectable)} points or more between confidence and accuracy"
+                power = f"{gap} in every bin would have been detected ({100 * POWER:.0f} % power)"
+            return f"No miscalibration detectable at N = {self.num_samples:,}: {power}. {ece}; {chance}"
         share = self.overconfidence / self.ece
         above, side = (True, "above") if share > 0 else (False, "below")
-        what, of, kind = "mean confidence", "accuracy", "Over-confident" if above else "Under-confident"
+        mean, truth, kind = "mean confidence", "accuracy", "Over-confident" if above else "Under-confident"
         if self.positive:
-            what, of, kind = "their mean", "the share", f"Probabilities of class 1 too {'high' if above else 'low'}"
-        kind = kind if abs(share) > 0.5 else "Miscalibrated both ways"
-        finding = f"ECE is {ece} points"
-        if self.ece <= found.floors["ece"].q95 and abs(share) > 0.5:  # then it is the mean that tells
-            finding = f"{what} is {_points(abs(self.overconfidence))} points {side} {of}, {finding}"
-        return f"{kind}: {finding}; a calibrated model of this size would show {floor} ({_p(found.p_value)})."
+            mean, truth = "their mean", "the share of class 1"
+            kind = f"Probabilities of class 1 too {'high' if above else 'low'}"
+        kind = kind if abs(share) > 0.5 else "Miscalibrated in both directions"
+        if self.ece <= inference.floors["ece"].q95 and abs(share) > 0.5:  # the evidence is the mean, not the ECE
+            ece = f"{mean} is {_points(abs(self.overconfidence))} points {side} {truth}, {ece}"
+        return f"{kind}: {ece}; {chance}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers under stable names: fractions, NLL in nats; what is not finite is None."""
+        """Return plain numbers under stable names: fractions, NLL in nats; values that are not finite are None."""
         names = list(METRICS)
         names[3:3] = ["rbs", "brier_calibration", "brier_refinement"]
         scores = {name: getattr(self, name) for name in (*names, "confidence", "accuracy", "overconfidence")}
@@ -100,11 +103,11 @@ class Evaluation:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_dict` wrote: ``from_dict(content).to_dict() == content``.
+        """Read the output of :meth:`to_dict`: ``from_dict(content).to_dict() == content``.
 
         Raises:
-            ValueError: it has another schema.
-            KeyError, TypeError: something is missing, or of another type.
+            ValueError: the content has another schema.
+            KeyError, TypeError: an entry is missing, or has another type.
         """
         if content["schema"] != SCHEMA:
             raise ValueError(f"an evaluation has schema {content['schema']}, this version reads schema {SCHEMA}")
@@ -119,7 +122,7 @@ class Evaluation:
         )
 
     def table(self) -> Table:
-        """The metrics, with their noise floors where there is inference."""
+        """Return a table of the metrics, with noise floors if the evaluation was made with ``inference=True``."""
         headings = ["", "value"]
         rows = [[metric.heading, metric.text(getattr(self, name))] for name, metric in METRICS.items()]
         if self.inference is not None:
@@ -153,60 +156,66 @@ def evaluate(
     level: float = 0.9,
     draws: int = 1000,
 ) -> Evaluation:
-    """Every metric from one pass: error, NLL, Brier score, AURC, and the calibration errors.
+    """Compute every metric in one pass: error, NLL, Brier score, AURC, and the calibration errors.
 
     Args:
-        logits: as :func:`~dualfocal.metrics.ece`.
-        target: likewise.
-        input: likewise.
-        num_bins: likewise.
-        inference: also say what the numbers can bear: for each calibration error the floor that a perfectly calibrated
-            model of this size would show, the p-value of "calibrated", an interval for the debiased error, and the
-            smallest error that could be detected; see :mod:`dualfocal.metrics.inference`.
-        seed: of the draws for ``inference``.
-        ignore_index: likewise.
-        binary: likewise.
-        convention: likewise, for ECE, MCE and adaptive ECE where that convention has them; bins and inference are
-            ours. ``"published"`` with ``inference`` adds pivotal bootstrap intervals of the four errors (1000
-            resamples) as they were published, which cover badly near zero.
+        logits: see :func:`~dualfocal.metrics.ece`.
+        target: see :func:`~dualfocal.metrics.ece`.
+        input: see :func:`~dualfocal.metrics.ece`.
+        num_bins: number of bins of the calibration errors.
+        inference: also compute the noise floor of each calibration error (its value for a perfectly calibrated model,
+            by chance), the p-value of a test of calibration, a confidence interval of the debiased error, and the
+            smallest detectable error; see :mod:`dualfocal.metrics.inference`.
+        seed: seed of the draws for ``inference``.
+        ignore_index: target value of samples to leave out.
+        binary: see :func:`~dualfocal.metrics.ece`.
+        convention: see :func:`~dualfocal.metrics.ece`; it applies to ECE and MCE and, if it is ``"published"``, to the
+            adaptive ECE. Bins and inference do not change. ``"published"`` with ``inference`` adds the published
+            pivotal bootstrap intervals of four errors (1000 resamples), whose coverage is poor near zero.
         level: nominal coverage of the interval.
-        draws: of a calibrated model's outcomes, for floors and p-value; the p-value is at least 1 / (draws + 1).
+        draws: number of draws of a calibrated model's outcomes, for floors and p-value; the p-value is at least
+            1 / (draws + 1).
 
     Returns:
         The metrics, as fractions.
+
+    Raises:
+        TypeError: an argument is not an array.
+        ValueError: a shape, dtype, probability or option is invalid, or no sample is left.
+        IndexError: a target is not a class index.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
     >>> logits = 2 * torch.randn(2000, 10, generator=generator)
     >>> target = torch.multinomial(logits.div(2).softmax(1), 1, generator=generator)[:, 0]  # twice too sharp
     >>> evaluate(logits, target, inference=True).verdict()
-    'Over-confident: ECE is 23.1 points; a calibrated model of this size would show 2.7 (p < 0.001).'
+    'Over-confident: ECE is 23.1 points; a calibrated model would show 2.7 by chance (p < 0.001).'
     """
     check_count("draws", draws, 100)
     check_choice("convention", convention, CONVENTIONS)
     check_level(level)
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary)
-    seen = scan(rows, num_bins=num_bins, scores=True, classwise=True)
-    result = evaluate_rows(rows, seen, num_bins, inference=inference, level=level, draws=draws, seed=seed)
+    stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
+    result = evaluate_rows(rows, stats, num_bins, inference=inference, level=level, draws=draws, seed=seed)
     if convention is None:
         return result
     if convention == "published" and result.inference is not None:
-        drawn = resample([(rows, seen)], num_bins, seed=seed)
+        drawn = resample([(rows, stats)], num_bins, seed=seed)
         for name in ("ece", "adaptive_ece", "classwise_ece", "mce"):
             twice, (low, high) = 2 * getattr(result, name), quantiles(drawn[name][:, 0], level)
             result.inference.published[name] = (twice - high, twice - low)
     rounded = scan(rows, as_given=True)
-    theirs = top_bins(rounded, rows, num_bins, convention)
-    result = replace(result, convention=convention, ece=float(theirs.ece()), mce=float(theirs.mce()))
+    bins = top_bins(rounded, rows, num_bins, convention)
+    result = replace(result, convention=convention, ece=float(bins.ece()), mce=float(bins.mce()))
     if convention == "published":
-        ranked = Ranked.of(rounded.confidence, rounded.correct)
-        result = replace(result, adaptive_ece=adaptive_error(ranked, num_bins, convention)[0])
+        samples = SortedConfidences.from_units(rounded.confidence, rounded.correct)
+        result = replace(result, adaptive_ece=adaptive_error(samples, num_bins, convention)[0])
     return result
 
 
 def evaluate_rows(
     rows: Rows,
-    seen: Scan,
+    stats: Scan,
     num_bins: int,
     *,
     inference: bool = False,
@@ -214,45 +223,45 @@ def evaluate_rows(
     draws: int = 1000,
     seed: int = 0,
 ) -> Evaluation:
-    """The metrics of rows that have been scanned for scores and classwise bins."""
-    bins = top_bins(seen, rows, num_bins, None)
-    ranked = Ranked.of(seen.confidence, seen.correct)
-    adaptive, adaptive_bins = adaptive_error(ranked, num_bins, None)
-    brier = decompose(mean(seen.brier), seen.classes)
-    found = None
+    """Compute the metrics from the scan of the rows, which must include scores and classwise bins."""
+    bins = top_bins(stats, rows, num_bins, None)
+    samples = SortedConfidences.from_units(stats.confidence, stats.correct)
+    adaptive, adaptive_bins = adaptive_error(samples, num_bins, None)
+    brier = decompose(mean(stats.brier), stats.classes)
+    inferred = None
     if inference:
-        found = infer(ranked, bins, adaptive_bins, level=level, draws=draws, seed=seed)
-        found.floors["classwise_ece"] = classwise_floor(rows, num_bins, seed)
+        inferred = infer(samples, bins, adaptive_bins, level=level, draws=draws, seed=seed)
+        inferred.floors["classwise_ece"] = classwise_floor(rows, num_bins, seed)
     return Evaluation(
         num_samples=len(rows),
         num_classes=rows.num_classes,
         num_bins=num_bins,
-        error=mean((~seen.right).double()),
-        nll=mean(seen.nll),
+        error=mean((~stats.right).double()),
+        nll=mean(stats.nll),
         brier=brier.score,
         brier_calibration=brier.calibration,
         brier_refinement=brier.refinement,
-        aurc=Ranked.by_certainty(seen.uncertainty, seen.right).aurc(),
+        aurc=SortedConfidences.from_uncertainty(stats.uncertainty, stats.right).aurc(),
         ece=float(bins.ece()),
         adaptive_ece=adaptive,
-        classwise_ece=float(seen.classes.ece().mean()),
+        classwise_ece=float(stats.classes.ece().mean()),
         mce=float(bins.mce()),
         debiased_ece=float(bins.squared_error().clamp_min(0).sqrt()),
         confidence=float(bins.confidence.sum()) / ONE / len(rows),
         accuracy=float(bins.correct.sum()) / len(rows),
         bins=bins,
-        inference=found,
+        inference=inferred,
         positive=rows.positive,
     )
 
 
 def finite(value: float) -> float | None:
-    """The value, or None where JSON has no word for it."""
+    """Return the value, or None if it is not finite, for JSON."""
     return value if math.isfinite(value) else None
 
 
 def _points(fraction: float) -> str:
-    """One decimal; of what would be 0.0 with it, two digits."""
+    """Format with one decimal, or with two digits if it would be 0.0 otherwise."""
     return f"{100 * fraction:{'.1f' if fraction >= 5e-4 or fraction == 0 else '.2g'}}"
 
 

@@ -1,4 +1,4 @@
-"""Calibration of groups of samples, each evaluated on its own, with p-values adjusted for their number."""
+"""Calibration of subgroups of samples, with p-values adjusted for the number of groups."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from dualfocal.metrics.inference import Inference
 from dualfocal.metrics.rows import Array, as_tensor
 
 MOST_GROUPS = 1000
-FEW = 5  # samples of each label, below which it may be chance that each lies in one group
+FEW = 5  # samples per label: with fewer, labels can lie in one group each by chance
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,16 @@ class GroupEvaluation:
 
     name: str
     evaluation: Evaluation
-    p_adjusted: float  # of "calibrated", adjusted for the number of groups (Holm)
+    p_adjusted: float  # p-value of the test of calibration, adjusted for the number of groups (Holm)
 
     @property
     def inference(self) -> Inference:
-        """The noise floors, test and interval of this group."""
+        """Noise floors, test and confidence interval of the group."""
         assert self.evaluation.inference is not None
         return self.evaluation.inference
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain content for JSON."""
         return {"group": self.name, "p_adjusted": self.p_adjusted, **self.evaluation.to_dict()}
 
 
@@ -52,23 +52,24 @@ def evaluate_groups(
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> list[GroupEvaluation]:
-    """Evaluate each group of samples, worst first.
+    """Evaluate each group of samples, and sort the groups, worst first.
 
-    The worst group is the one that is surely bad: groups are sorted by the lower end of the interval of the debiased
-    error, then by how far the ECE exceeds its noise floor. A group whose samples are all ignored is left out.
+    Groups are sorted by the lower end of the confidence interval of the debiased error, then by how far the ECE exceeds
+    its noise floor: a group comes first if it is certainly miscalibrated. A group whose samples are all ignored is left
+    out.
 
     Args:
-        logits: as :func:`~dualfocal.metrics.evaluate`.
-        target: likewise.
+        logits: see :func:`~dualfocal.metrics.evaluate`.
+        target: see :func:`~dualfocal.metrics.evaluate`.
         groups: ``(N,)``, the group of each sample: strings, integers or booleans.
-        input: as :func:`~dualfocal.metrics.evaluate`; likewise ``num_bins`` to ``seed``.
-        num_bins: see there.
-        ignore_index: see there.
-        binary: see there.
-        convention: see there.
-        level: see there.
-        seed: see there.
-        progress: called with the share of the groups that is done.
+        input: see :func:`~dualfocal.metrics.evaluate`.
+        num_bins: see :func:`~dualfocal.metrics.evaluate`.
+        ignore_index: see :func:`~dualfocal.metrics.evaluate`.
+        binary: see :func:`~dualfocal.metrics.evaluate`.
+        convention: see :func:`~dualfocal.metrics.evaluate`.
+        level: see :func:`~dualfocal.metrics.evaluate`.
+        seed: see :func:`~dualfocal.metrics.evaluate`.
+        progress: called with the share of the groups that are done.
 
     Raises:
         ValueError: there are more than 1000 groups.
@@ -76,10 +77,10 @@ def evaluate_groups(
     values, target = as_tensor("logits", logits), as_tensor("target", target)
     names = np.unique(groups).tolist()
     if len(names) > MOST_GROUPS:
-        raise ValueError(f"--group-by: at most {MOST_GROUPS} groups can be told apart, there are {len(names)}")
-    # Adjusting multiplies p-values by up to the number of groups: they must be able to get small enough.
+        raise ValueError(f"--group-by: at most {MOST_GROUPS} groups are supported, got {len(names)}")
+    # The adjustment multiplies p-values by up to the number of groups: more draws allow smaller p-values.
     draws = min(max(1000, 50 * len(names)), 20_000)
-    found: list[GroupEvaluation] = []
+    evaluated: list[GroupEvaluation] = []
     for done, name in enumerate(names, start=1):
         mask = torch.from_numpy(groups == name)
         if bool(target[mask].ne(ignore_index).any()):
@@ -96,18 +97,18 @@ def evaluate_groups(
                 draws=draws,
                 seed=seed,
             )
-            found.append(GroupEvaluation(str(name), evaluation, math.nan))
+            evaluated.append(GroupEvaluation(str(name), evaluation, math.nan))
         if progress is not None:
             progress(done / len(names))
-    found.sort(
-        key=lambda of: (of.inference.debiased_ece[0], of.evaluation.ece - of.inference.floors["ece"].mean), reverse=True
+    evaluated.sort(
+        key=lambda g: (g.inference.debiased_ece[0], g.evaluation.ece - g.inference.floors["ece"].mean), reverse=True
     )
-    adjusted = holm([group.inference.p_value for group in found])
-    return [replace(group, p_adjusted=p) for group, p in zip(found, adjusted, strict=True)]
+    adjusted = holm([group.inference.p_value for group in evaluated])
+    return [replace(group, p_adjusted=p) for group, p in zip(evaluated, adjusted, strict=True)]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjustment: any false alarm among all tests is then as rare as that of one test.
+    """Adjust p-values for multiple tests by Holm's method, which controls the family-wise error rate.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -120,7 +121,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def groups_follow_labels(groups: NDArray[Any], target: Tensor, ignore_index: int = -100) -> bool:
-    """Whether every label lies in one group, as if groups had been made from labels: a copy, names, super-classes."""
+    """Return whether each label lies in one group only, as if the groups had been made from the labels."""
     kept = (target != ignore_index).numpy()
     if target.ndim > 1 or not kept.any():
         return False
@@ -130,18 +131,18 @@ def groups_follow_labels(groups: NDArray[Any], target: Tensor, ignore_index: int
 
 
 def group_table(column: str, groups: Sequence[GroupEvaluation]) -> Table:
-    """A line for each group, in percent."""
+    """Return a table with a row per group, in percent."""
     rows = []
     for group in groups:
-        one, inference = group.evaluation, group.inference
+        evaluation, inference = group.evaluation, group.inference
         low, high = inference.debiased_ece
         rows.append(
             [
                 group.name,
-                f"{one.num_samples:,}",
-                f"{100 * one.error:.1f}",
-                f"{100 * one.overconfidence:+.1f}",
-                f"{100 * one.ece:.1f}",
+                f"{evaluation.num_samples:,}",
+                f"{100 * evaluation.error:.1f}",
+                f"{100 * evaluation.overconfidence:+.1f}",
+                f"{100 * evaluation.ece:.1f}",
                 f"{100 * inference.floors['ece'].mean:.1f}",
                 f"{100 * low:.1f} - {100 * high:.1f}",
                 f"{group.p_adjusted:.3f}",

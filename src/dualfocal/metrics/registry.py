@@ -1,11 +1,17 @@
-"""How each metric is shown: its name, unit and number of decimals. The only place that knows."""
+"""Label, unit, decimals and meaning of each metric, for tables and text."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Metric:
-    """Name, unit and decimals of a metric. Values are fractions; those in percent are shown times 100.
+    """How a metric is printed. Values are fractions; those in percent are multiplied by 100.
+
+    Args:
+        label: name in tables.
+        unit: unit in headings.
+        decimals: number of decimals.
+        meaning: explanation for readers who do not know the label.
 
     >>> METRICS["ece"].heading, METRICS["ece"].text(0.0435)
     ('ECE [%]', '4.35')
@@ -14,31 +20,35 @@ class Metric:
     label: str
     unit: str = "%"
     decimals: int = 2
+    meaning: str = ""
 
     @property
     def factor(self) -> int:
-        """What a value is multiplied by where it is shown."""
+        """Factor of printed values: 100 for percent."""
         return 100 if self.unit == "%" else 1
 
     @property
     def heading(self) -> str:
-        """The label with its unit."""
+        """Label with unit."""
         return f"{self.label} [{self.unit}]" if self.unit else self.label
 
     def text(self, value: float | None, *, sign: bool = False) -> str:
-        """A value as it is shown; None, which stands for a value that is not finite in JSON, as nothing."""
+        """Format a value; None (in JSON, a value that is not finite) gives an empty string."""
         return "" if value is None else f"{self.factor * value:{'+' if sign else ''}.{self.decimals}f}"
 
 
 METRICS: dict[str, Metric] = {
     "error": Metric("error"),
-    "nll": Metric("NLL", "nats", 4),
+    "nll": Metric("NLL", "nats", 4, "mean negative log-likelihood of the true class"),
     "brier": Metric("Brier score", "", 4),
-    "aurc": Metric("AURC"),
+    "aurc": Metric("AURC", meaning="mean error rate among the k most confident samples, over all k"),
     "ece": Metric("ECE"),
     "adaptive_ece": Metric("adaptive ECE"),
     "classwise_ece": Metric("classwise ECE", decimals=3),
     "mce": Metric("MCE"),
-    "debiased_ece": Metric("debiased RMS error"),
+    "debiased_ece": Metric(
+        "debiased RMS error", meaning="root mean square gap between confidence and accuracy, corrected for noise"
+    ),
 }
+MEANINGS = "; ".join(f"{metric.label}: {metric.meaning}" for metric in METRICS.values() if metric.meaning)
 FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")  # metrics that have a noise floor

@@ -1,4 +1,4 @@
-"""Metrics of resampled data, for several models at once: the same weights for all, so that pairs stay pairs."""
+"""Bootstrap of the metrics of several models, with the same resamples for all, so that differences are paired."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,18 +6,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.metrics._ranked import risk_coverage, run_ends, runs
+from dualfocal.metrics._sorting import risk_coverage, tie_ends, tie_groups
 from dualfocal.metrics.bins import ONE, Binner, debiased_square, equal_edges, from_units, scatter_sum
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
 
 DRAWS = 1000
-BLOCKS = 4096  # samples are drawn singly up to here; beyond, in random blocks, which vary as single ones do
-LEAST_DRAWS, LOOP_SAMPLES = 200, 100_000_000  # of the metrics that need a loop over draws: draws times samples
+BLOCKS = 4096  # with more samples, random blocks of them are drawn, whose sums have the same variance
+LEAST_DRAWS, LOOP_SAMPLES = 200, 100_000_000  # metrics with a loop over draws: at least, and draws times samples
 CLASS_COLUMNS = 1024  # classwise bins resampled at a time
 
 Models = Sequence[tuple[Rows, Scan]]
-Progress = Callable[[float], None]
+ShareDone = Callable[[float], None]  # called with the share of the work that is done, from 0 to 1
 
 
 def resample(
@@ -27,16 +27,17 @@ def resample(
     draws: int = DRAWS,
     seed: int = 0,
     every_metric: bool = True,
-    progress: Progress | None = None,
+    progress: ShareDone | None = None,
 ) -> dict[str, Tensor]:
     """Draw samples with replacement, and compute every metric of every model on the same draws.
 
-    The draws depend on the seed and the number of samples alone. Without ``every_metric``, those that take long are
-    left out: classwise and adaptive ECE, AURC.
+    The draws depend only on the seed and the number of samples. Without ``every_metric``, the slow metrics are left
+    out: classwise ECE, adaptive ECE and AURC.
 
     Returns:
-        For each metric a float64 tensor (draws, models); ``"squared_error"`` stands for the debiased error. Adaptive
-        ECE and AURC, which need a sorted pass for each draw, have fewer draws for very many samples.
+        For each metric a float64 tensor (draws, models); ``"squared_error"`` is the square of the debiased error. With
+        very many samples, adaptive ECE and AURC have fewer draws, because each draw needs a sorted pass; the rest is
+        NaN.
     """
     n, device = len(models[0][0]), models[0][0].values.device
     rng = np.random.default_rng(seed)
@@ -47,39 +48,39 @@ def resample(
     block, weight = block.to(device), weight.to(device)
 
     columns: list[dict[str, Tensor]] = []
-    for rows, seen in models:
+    for rows, stats in models:
 
-        def tell(share: float, done: int = len(columns)) -> None:
+        def report(share: float, done: int = len(columns)) -> None:
             if progress is not None:
                 progress((done + share) / len(models))
 
-        result = _sums(rows, seen, block, weight, num_bins)
+        result = _sums(rows, stats, block, weight, num_bins)
         if every_metric:
             result["classwise_ece"] = _classwise(rows, block, weight, num_bins)
-            tell(0.5)
-            result |= _sorted_metrics(seen, block, weight, num_bins, tell)
+            report(0.5)
+            result |= _sorted_metrics(stats, block, weight, num_bins, report)
         columns.append(result)
     return {name: torch.stack([column[name] for column in columns], dim=1).cpu() for name in columns[0]}
 
 
 def _by_block(block: Tensor, values: Tensor, num_blocks: int, index: Tensor | int = 0, width: int = 1) -> Tensor:
-    """Sums of values by block, and by index within it: (blocks, width)."""
+    """Sum values by block, and by index within each block: (blocks, width)."""
     return scatter_sum(block * width + index, values.double(), num_blocks * width).view(num_blocks, width)
 
 
-def _sums(rows: Rows, seen: Scan, block: Tensor, weight: Tensor, num_bins: int) -> dict[str, Tensor]:
-    """The metrics that are functions of sums: draws are one product of weights and sums by block."""
+def _sums(rows: Rows, stats: Scan, block: Tensor, weight: Tensor, num_bins: int) -> dict[str, Tensor]:
+    """Compute the metrics that are functions of sums: all draws are one product of weights and sums by block."""
     blocks = weight.shape[1]
     size = weight @ _by_block(block, torch.ones_like(block), blocks)  # (draws, 1)
     means = {
         name: (weight @ _by_block(block, values, blocks) / size)[:, 0]
-        for name, values in (("error", ~seen.right), ("nll", seen.nll), ("brier", seen.brier))
+        for name, values in (("error", ~stats.right), ("nll", stats.nll), ("brier", stats.brier))
     }
-    index = Binner(equal_edges(num_bins, rows.dtype, block.device))(seen.confidence)
-    gap = from_units(seen.confidence) - seen.correct.double()
+    index = Binner(equal_edges(num_bins, rows.dtype, block.device))(stats.confidence)
+    gap = from_units(stats.confidence) - stats.correct.double()
     count, gaps, correct = (
         weight @ _by_block(block, values, blocks, index, num_bins)
-        for values in (torch.ones_like(index), gap, seen.correct)
+        for values in (torch.ones_like(index), gap, stats.correct)
     )
     return means | {
         "ece": gaps.abs().sum(1) / size[:, 0],
@@ -97,43 +98,43 @@ def _classwise(rows: Rows, block: Tensor, weight: Tensor, num_bins: int) -> Tens
     for start in range(0, rows.num_classes, step):
         p = rows.values[:, start : start + step].double()
         if log_total is not None:
-            p = (p - log_total[:, None]).exp_()  # not in place: of float64 logits p is a view
+            p = (p - log_total[:, None]).exp_()  # not in place: p is a view of float64 logits
         width = p.shape[1] * num_bins
         index = binner((p * ONE).round_().reshape(-1)).view_as(p) + num_bins * torch.arange(p.shape[1], device=p.device)
         hit = rows.target[:, None] == torch.arange(start, start + p.shape[1], device=p.device)
-        where = (block[:, None] * width + index).reshape(-1)
-        sums = scatter_sum(where, (p - hit.double()).reshape(-1), blocks * width).view(blocks, width)
+        column = (block[:, None] * width + index).reshape(-1)
+        sums = scatter_sum(column, (p - hit.double()).reshape(-1), blocks * width).view(blocks, width)
         total += (weight @ sums).abs().sum(1)
     return total / (weight @ _by_block(block, torch.ones_like(block), blocks))[:, 0] / rows.num_classes
 
 
-def _sorted_metrics(seen: Scan, block: Tensor, weight: Tensor, num_bins: int, tell: Progress) -> dict[str, Tensor]:
+def _sorted_metrics(stats: Scan, block: Tensor, weight: Tensor, num_bins: int, report: ShareDone) -> dict[str, Tensor]:
     draws = min(len(weight), max(LEAST_DRAWS, LOOP_SAMPLES // len(block)))
-    units, ascending = seen.confidence.sort()
-    gap, last = from_units(units) - seen.correct[ascending].double(), run_ends(units)[1]
-    uncertainty, certain_first = seen.uncertainty.sort()
-    wrong, ends = (~seen.right[certain_first]).double(), run_ends(runs(uncertainty))
+    units, ascending = stats.confidence.sort()
+    gap, last = from_units(units) - stats.correct[ascending].double(), tie_ends(units)[1]
+    uncertainty, certain_first = stats.uncertainty.sort()
+    wrong, ends = (~stats.right[certain_first]).double(), tie_ends(tie_groups(uncertainty))
     by_confidence, by_certainty = block[ascending], block[certain_first]
     tied = bool((ends[0] != ends[1]).any())
-    # Every metric has the same number of rows: what is not drawn is missing.
+    # Every metric has the same number of rows: draws that are not made stay NaN.
     results = weight.new_full((2, len(weight)), torch.nan)
     for r in range(draws):
         results[0, r] = _adaptive_error(gap, weight[r][by_confidence], last, num_bins)
         results[1, r] = risk_coverage(wrong, weight[r][by_certainty], ends if tied else None)
         if r % 10 == 9:
-            tell(0.5 + (r + 1) / draws / 2)
+            report(0.5 + (r + 1) / draws / 2)
     return {"adaptive_ece": results[0], "aurc": results[1]}
 
 
 def _adaptive_error(gap: Tensor, weight: Tensor, last: Tensor, num_bins: int) -> Tensor:
-    """Adaptive ECE of ascending confidences: the edges move with the draw, equal confidences share a bin."""
+    """Compute the adaptive ECE of a draw from ascending confidences; equal confidences share a bin."""
     mass, gap = weight.cumsum(0), (weight * gap).cumsum(0)
-    wanted = mass[-1] * torch.arange(1, num_bins + 1, dtype=mass.dtype, device=mass.device) / num_bins
-    ends = last[torch.searchsorted(mass, wanted).clamp_max_(len(mass) - 1)]
+    quantile = mass[-1] * torch.arange(1, num_bins + 1, dtype=mass.dtype, device=mass.device) / num_bins
+    ends = last[torch.searchsorted(mass, quantile).clamp_max_(len(mass) - 1)]
     return torch.cat([gap.new_zeros(1), gap[ends]]).diff().abs().sum() / mass[-1]
 
 
 def quantiles(draws: Tensor, level: float) -> tuple[float, float]:
-    """The ends that leave out as much of the draws on both sides."""
+    """Return the central interval with this share of the draws; NaN draws are left out."""
     draws = draws[~draws.isnan()]
     return float(draws.quantile((1 - level) / 2)), float(draws.quantile((1 + level) / 2))

@@ -1,4 +1,4 @@
-"""What every metric takes, checked and laid out as rows: the only copy."""
+"""The common input of all metrics: predictions and targets, checked and laid out as rows."""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -14,31 +14,31 @@ Array = Tensor | np.ndarray
 
 INPUTS = ("logits", "probs")
 BINARY = (None, "top_label", "positive")
-FEW_CLASSES = 64  # below it a row is too short to vectorise along, and tiles are turned class by class
-ROUNDING = 1e-6  # by which a probability may miss [0, 1]
+FEW_CLASSES = 64  # with fewer classes, tiles are transposed: rows are too short to vectorise along
+ROUNDING = 1e-6  # a probability may lie outside [0, 1] by this much
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Any input of a metric, as rows without the ignored ones."""
+    """Predictions and targets, one row per sample, without ignored samples."""
 
     values: Tensor  # (N, C) logits or probabilities, N >= 1, C >= 2
     target: Tensor  # (N,) int64 in [0, C)
     weight: Tensor | None  # (N,) float64
-    input: str  # what the values are: "logits" or "probs"
-    positive: bool  # whether the confidence is that of class 1, not that of the predicted class
-    dtype: torch.dtype  # the caller's: float64 made from his numbers does not sharpen them
+    input: str  # whether the values are "logits" or "probs"
+    positive: bool  # whether the confidence is the probability of class 1 instead of the predicted class
+    dtype: torch.dtype  # precision of the caller's values: edges of bins are rounded to it
 
     @property
     def num_classes(self) -> int:
-        """Number of columns."""
+        """Number of classes."""
         return self.values.shape[1]
 
     def __len__(self) -> int:
         return self.values.shape[0]
 
     def at(self, index: slice | Tensor) -> "Rows":
-        """Some of the rows."""
+        """Return a subset of the rows."""
         weight = None if self.weight is None else self.weight[index]
         return replace(self, values=self.values[index], target=self.target[index], weight=weight)
 
@@ -52,11 +52,13 @@ def as_rows(
     binary: str | None = None,
     sample_weight: Array | None = None,
 ) -> Rows:
-    """Check shapes, dtypes and labels. NaN, infinities and probabilities are checked by the scan, which reads them.
+    """Check shapes, dtypes and labels, and return the samples as rows.
+
+    The values themselves (NaN, infinities, sums of probabilities) are checked by :func:`~dualfocal.metrics.scan.scan`.
 
     Raises:
-        TypeError: not arrays.
-        ValueError: shapes, dtypes or options break a rule, or no sample is left.
+        TypeError: an argument is not an array.
+        ValueError: a shape, dtype or option is invalid, or no sample is left.
         IndexError: a label is out of range.
     """
     check_choice("input", input, INPUTS)
@@ -72,7 +74,7 @@ def as_rows(
     if values.device != target.device:
         raise ValueError(f"{name} are on {values.device}, target is on {target.device}: move one to the other")
     dtype = values.dtype if input == "probs" else torch.float64
-    if binary is not None and values.ndim == 2 and values.shape[1] == 1:  # one score, as Keras has it
+    if binary is not None and values.ndim == 2 and values.shape[1] == 1:  # one score per sample, in the layout of Keras
         values, target = values[:, 0], target[:, 0] if target.shape == values.shape else target
     if values.ndim == 1:
         values = _two_columns(values, input, name, binary)
@@ -81,12 +83,12 @@ def as_rows(
             f"{name} must have shape (N, C) or (N, C, d1, ...) with at least two classes, got {tuple(values.shape)}"
         )
     if binary is not None and values.shape[1] != 2:
-        raise ValueError(f"binary={binary!r} is for two classes, the {name} have {values.shape[1]}")
+        raise ValueError(f"binary={binary!r} needs two classes, but {name} have {values.shape[1]}")
     shape = values.shape[:1] + values.shape[2:]
     if target.shape != shape:
         raise ValueError(
             f"target for {name} of shape {tuple(values.shape)} must have shape {tuple(shape)}, got "
-            f"{tuple(target.shape)}: one class index per sample (multilabel problems: one binary call per label)"
+            f"{tuple(target.shape)}: one class index per sample (multilabel problems: evaluate each label on its own)"
         )
     weight = None
     if sample_weight is not None:
@@ -102,12 +104,12 @@ def as_rows(
 
 
 def _two_columns(values: Tensor, input: str, name: str, binary: str | None) -> Tensor:
-    """One score per sample as two columns: sigmoid(z) = softmax(0, z)[1]."""
+    """Turn one score per sample into two columns: sigmoid(z) = softmax(0, z)[1]."""
     if binary is None:
         raise ValueError(
-            f"{name} of shape {tuple(values.shape)} are one score per sample, a binary problem; say by binary=..., on "
-            "the command line --binary ..., which confidence is meant: 'top_label' (of the predicted class) or "
-            "'positive' (of class 1). One sample is given as (1, C), its target as (1,)"
+            f"{name} of shape {tuple(values.shape)} are one score per sample, a binary problem: choose the confidence "
+            "to score with binary='top_label' (of the predicted class) or binary='positive' (of class 1), in the "
+            "command line with --binary. A single sample has shape (1, C), its target (1,)"
         )
     values = values if values.device.type == "mps" else values.double()
     return torch.stack([torch.zeros_like(values) if input == "logits" else 1 - values, values], dim=1)
@@ -115,22 +117,22 @@ def _two_columns(values: Tensor, input: str, name: str, binary: str | None) -> T
 
 def _check_numbers(rows: Rows, ignore_index: int) -> Rows:
     if not len(rows):
-        raise ValueError(f"no samples: there are none, or every target is ignore_index = {ignore_index}")
+        raise ValueError(f"no samples: the input is empty, or every target is ignore_index = {ignore_index}")
     low, high = (int(end) for end in torch.aminmax(rows.target))
     if low < 0 or high >= rows.num_classes:
-        hint = "; do the labels start at 1? Take 1 from each" if low == 1 and high == rows.num_classes else ""
+        hint = "; if the labels start at 1, subtract 1" if low == 1 and high == rows.num_classes else ""
         raise IndexError(
             f"target {low if low < 0 else high} is out of range: a class index must lie in [0, {rows.num_classes - 1}] "
             f"or equal ignore_index = {ignore_index}{hint}"
         )
-    # -1e-10 is what 1 - p or a renormalisation leaves of 0; its logarithm would be NaN. More is no probability.
+    # Computing 1 - p, or renormalising, can turn 0 into -1e-10, whose logarithm is NaN.
     if rows.input == "probs" and -ROUNDING <= float(rows.values.min()) < 0:
         rows = replace(rows, values=rows.values.clamp_min(0.0))
     return rows
 
 
 def as_tensor(name: str, array: Array) -> Tensor:
-    """A tensor that shares the array's memory; it is never written to."""
+    """Return the array as a tensor that shares its memory; nothing writes to it."""
     if isinstance(array, Tensor):
         return array
     if not isinstance(array, np.ndarray):
@@ -146,11 +148,14 @@ def as_tensor(name: str, array: Array) -> Tensor:
 
 
 def check_logits(peak: Tensor, start: int = 0) -> None:
-    """Raise for the first row that holds no logits: of one with NaN the maximum is NaN; -inf is a class ruled out."""
+    """Raise a ValueError for the first row of invalid logits, given the maximum of each row.
+
+    NaN in a row makes its maximum NaN. -inf is allowed: it rules out a class.
+    """
     good = peak.isfinite()
     if not bool(good.all()):
         row = int((~good).nonzero()[0])
-        found = "NaN" if bool(peak[row].isnan()) else "no finite value" if peak[row] < 0 else "+inf"
+        problem = "NaN" if bool(peak[row].isnan()) else "no finite value" if peak[row] < 0 else "+inf"
         raise ValueError(
-            f"logits must not be NaN or +inf and a row needs a finite one: row {start + row} holds {found}"
+            f"logits must not be NaN or +inf, and each row needs a finite value: row {start + row} holds {problem}"
         )

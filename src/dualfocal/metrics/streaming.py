@@ -1,8 +1,8 @@
-"""The metrics as torchmetrics classes: for loops, ``MetricCollection``, Lightning and many processes.
+"""The metrics as torchmetrics classes, for evaluation loops, ``MetricCollection``, Lightning and several processes.
 
-States are integers that are summed, so any split of the samples over batches and processes gives the same bits, and
-they have the size of the bins, not of the data (adaptive bins excepted: their edges are known only at the end). In a
-``MetricCollection`` those that count the same samples alike share a state, and no others.
+States are sums of integers, so any split of the samples over batches and processes gives the same bits. Their size
+depends on the number of bins, not of samples, except for adaptive bins, whose edges are known only at the end. In a
+``MetricCollection``, metrics with the same options share a state.
 """
 
 from abc import abstractmethod
@@ -16,7 +16,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from dualfocal._checks import check_choice, check_count
-from dualfocal.metrics._ranked import Ranked
+from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.bins import ONE, BinStats, equal_edges, to_units
 from dualfocal.metrics.calibration import top_bins
 from dualfocal.metrics.rows import BINARY, INPUTS, Array, Rows, as_rows, as_tensor
@@ -39,34 +39,34 @@ class _Streaming(Metric):
         input: str = "logits",
         ignore_index: int = -100,
         binary: str | None = None,
-        **kwargs: Any,  # of torchmetrics.Metric: process_group, sync_on_compute, ...
+        **kwargs: Any,  # for torchmetrics.Metric: process_group, sync_on_compute, ...
     ) -> None:
         super().__init__(**kwargs)
         check_choice("input", input, INPUTS)
         check_choice("binary", binary, BINARY)
         self.input, self.ignore_index, self.binary = input, ignore_index, binary
-        # A MetricCollection takes metrics for one whose states have the same names and, after the first batch, the
-        # same values, whatever their options say of the next. So the options are in a name; the list stays empty.
+        # A MetricCollection merges metrics whose states have the same names and, after the first batch, the same
+        # values, even if their options differ. An empty state with the options in its name prevents that.
         self.add_state(f"of_{input}_{binary}_{ignore_index}".replace("-", "minus_"), [], dist_reduce_fx=None)
 
     def update(self, logits: Array, target: Array) -> None:
-        """Add a batch; nothing is added if all of it is ignored."""
+        """Add a batch of predictions and targets, see :func:`~dualfocal.metrics.ece`."""
         target = as_tensor("target", target)
-        if not bool((target.long() == self.ignore_index).all()):  # long: a uint8 would wrap the -100 around
+        if not bool((target.long() == self.ignore_index).all()):  # long: -100 would wrap around in uint8
             self._add(as_rows(logits, target, input=self.input, ignore_index=self.ignore_index, binary=self.binary))
 
     @abstractmethod
     def _add(self, rows: Rows) -> None:
-        """Count the samples of a batch."""
+        """Add the samples of a batch to the state."""
 
     def plot(
         self, val: Tensor | Sequence[Tensor] | None = None, ax: "Axes | None" = None
     ) -> "tuple[Figure | None, Axes | np.ndarray]":
-        """Draw a value, or values in their order; see ``torchmetrics.Metric.plot``.
+        """Plot one value, or a sequence of values; see ``torchmetrics.Metric.plot``.
 
         Args:
-            val: what ``compute`` or ``forward`` gave, or a sequence of it; by default what ``compute`` gives now.
-            ax: where to draw; by default a new figure.
+            val: result of ``compute`` or ``forward``, or a sequence of results (None: call ``compute``).
+            ax: axes to draw on (None: a new figure).
 
         Returns:
             The figure and its axes.
@@ -74,7 +74,7 @@ class _Streaming(Metric):
         return self._plot(val, ax)
 
     def set_dtype(self, dst_type: str | torch.dtype) -> Self:
-        """Do nothing: states are exact integers and stay so."""
+        """Do nothing: states are integers."""
         return self
 
 
@@ -93,7 +93,7 @@ class _Binned(_Streaming):
 
     @property
     def bins(self) -> BinStats:
-        """The bins of what this process has seen since the last reset."""
+        """Bins of the samples that this process has added since the last reset."""
         edges = equal_edges(self.num_bins, device=self.count.device)
         return BinStats(self.count, self.confidence, self.correct, edges)
 
@@ -108,14 +108,14 @@ class _Binned(_Streaming):
 
 
 class ExpectedCalibrationError(_Binned):
-    """:func:`~dualfocal.metrics.ece` of a stream; the state is three vectors of ``num_bins`` integers.
+    """Streaming :func:`~dualfocal.metrics.ece`. The state is three vectors of ``num_bins`` integers.
 
     Args:
         num_bins: number of bins.
-        input: what ``update`` is given, ``"logits"`` or ``"probs"``.
-        ignore_index: samples of this target are left out.
+        input: whether ``update`` gets ``"logits"`` or ``"probs"``.
+        ignore_index: target value of samples to leave out.
         binary: see :func:`~dualfocal.metrics.ece`.
-        kwargs: see ``torchmetrics.Metric``.
+        kwargs: arguments of ``torchmetrics.Metric``.
 
     >>> import torch
     >>> metric = ExpectedCalibrationError(input="probs")
@@ -140,27 +140,33 @@ class ExpectedCalibrationError(_Binned):
         return top_bins(scan(rows), rows, self.num_bins, None)
 
     def compute(self) -> Tensor:
-        """The error of all batches so far, of all processes; NaN of none."""
+        """Return the error of all samples so far, of all processes; NaN without samples."""
         return self.bins.ece()
 
 
 class MaximumCalibrationError(ExpectedCalibrationError):
-    """:func:`~dualfocal.metrics.mce` of a stream; arguments and state as :class:`ExpectedCalibrationError`."""
+    """Streaming :func:`~dualfocal.metrics.mce`, with the arguments and state of :class:`ExpectedCalibrationError`."""
 
     def compute(self) -> Tensor:
-        """The error of all batches so far, of all processes; NaN of none."""
+        """Return the error of all samples so far, of all processes; NaN without samples."""
         return self.bins.mce()
 
 
 class ClasswiseCalibrationError(_Binned):
-    """:func:`~dualfocal.metrics.classwise_ece` of a stream; the state is three ``(num_classes, num_bins)`` matrices.
+    """Streaming :func:`~dualfocal.metrics.classwise_ece`. The state is three ``(num_classes, num_bins)`` matrices.
 
     Args:
         num_classes: number of classes.
-        num_bins: number of bins of each.
-        input: as :class:`ExpectedCalibrationError`.
-        ignore_index: likewise.
-        kwargs: likewise.
+        num_bins: number of bins per class.
+        input: see :class:`ExpectedCalibrationError`.
+        ignore_index: see :class:`ExpectedCalibrationError`.
+        kwargs: arguments of ``torchmetrics.Metric``.
+
+    >>> import torch
+    >>> metric = ClasswiseCalibrationError(num_classes=2, input="probs")
+    >>> metric.update(torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), torch.tensor([0, 0, 0]))
+    >>> metric.compute()
+    tensor(0.4333, dtype=torch.float64)
     """
 
     def __init__(
@@ -172,19 +178,18 @@ class ClasswiseCalibrationError(_Binned):
 
     def _bin(self, rows: Rows) -> BinStats:
         if rows.num_classes != self.num_classes:
-            raise ValueError(f"num_classes is {self.num_classes}, a batch has {rows.num_classes} classes")
+            raise ValueError(f"num_classes is {self.num_classes}, but a batch has {rows.num_classes} classes")
         return scan(rows, num_bins=self.num_bins, classwise=True).classes
 
     def compute(self) -> Tensor:
-        """The error of all batches so far, of all processes; NaN of none."""
+        """Return the error of all samples so far, of all processes; NaN without samples."""
         return self.bins.ece().mean()
 
 
 class AdaptiveCalibrationError(_Streaming):
-    """:func:`~dualfocal.metrics.adaptive_ece` of a stream.
+    """Streaming :func:`~dualfocal.metrics.adaptive_ece`, with the arguments of :class:`ExpectedCalibrationError`.
 
-    The edges depend on every confidence, so the state keeps all of them: 8 bytes a sample, gathered from all
-    processes. Arguments as :class:`ExpectedCalibrationError`.
+    The edges depend on every confidence, so the state keeps 8 bytes per sample, gathered from all processes.
     """
 
     plot_upper_bound = 1.0
@@ -202,34 +207,40 @@ class AdaptiveCalibrationError(_Streaming):
         super().__init__(input=input, ignore_index=ignore_index, binary=binary, **kwargs)
         check_count("num_bins", num_bins)
         self.num_bins = num_bins
-        self.add_state("keys", [], dist_reduce_fx="cat")  # twice the confidence in units, plus 1 if right
+        self.add_state("keys", [], dist_reduce_fx="cat")  # twice the confidence in units, plus 1 if correct
 
     def _add(self, rows: Rows) -> None:
-        seen = scan(rows)
-        self.keys.append(2 * seen.confidence + seen.correct)
+        stats = scan(rows)
+        self.keys.append(2 * stats.confidence + stats.correct)
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
-        # torchmetrics would gather an empty list as float32, which the integers of other processes do not fit.
+        # torchmetrics gathers an empty list as float32, which does not match the int64 of other processes.
         if not self.keys:
             self.keys = [torch.empty(0, dtype=torch.int64, device=self.device)]
         super()._sync_dist(*args, **kwargs)
 
     def compute(self) -> Tensor:
-        """The error of all batches so far, of all processes; NaN of none."""
+        """Return the error of all samples so far, of all processes; NaN without samples."""
         if not len(self.keys) or not len(keys := dim_zero_cat(self.keys)):
             return torch.tensor(torch.nan, dtype=torch.float64, device=self.device)
-        return Ranked.of(keys >> 1, keys & 1).adaptive_bins(self.num_bins).ece()
+        return SortedConfidences.from_units(keys >> 1, keys & 1).adaptive_bins(self.num_bins).ece()
 
 
 class BrierScore(_Streaming):
-    """:func:`~dualfocal.metrics.brier_score` of a stream; the state is two integers.
+    """Streaming :func:`~dualfocal.metrics.brier_score`. The state is two integers.
 
     Args:
-        root: whether to give the square root, Gruber's RBS.
-        input: as :class:`ExpectedCalibrationError`.
-        ignore_index: likewise.
-        binary: likewise.
-        kwargs: likewise.
+        root: whether to return the square root (RBS).
+        input: see :class:`ExpectedCalibrationError`.
+        ignore_index: see :class:`ExpectedCalibrationError`.
+        binary: see :class:`ExpectedCalibrationError`.
+        kwargs: arguments of ``torchmetrics.Metric``.
+
+    >>> import torch
+    >>> metric = BrierScore(input="probs")
+    >>> metric.update(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 1]))
+    >>> metric.compute()
+    tensor(0.0500, dtype=torch.float64)
     """
 
     plot_upper_bound = 2.0
@@ -255,6 +266,6 @@ class BrierScore(_Streaming):
         self.count = self.count + len(rows)
 
     def compute(self) -> Tensor:
-        """The score of all batches so far, of all processes; NaN of none."""
+        """Return the score of all samples so far, of all processes; NaN without samples."""
         score = self.total.double() / ONE / self.count
         return score.sqrt() if self.root else score

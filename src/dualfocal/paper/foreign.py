@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dualfocal.data import load_data
-from dualfocal.data.places import Root
+from dualfocal.data.paths import Root
 from dualfocal.metrics import evaluate, ood_auroc
 from dualfocal.runs import Run, RunError
 from dualfocal.train.distributed import choose_device

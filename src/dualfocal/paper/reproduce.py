@@ -18,7 +18,7 @@ from typing import Any
 from dualfocal import _table
 from dualfocal._checks import check_known
 from dualfocal._files import atomic_path
-from dualfocal.data.places import Root
+from dualfocal.data.paths import Root
 from dualfocal.paper.foreign import Foreign
 from dualfocal.paper.published import Table, published
 from dualfocal.paper.rows import HEADINGS, LEVEL, Row, rows_of

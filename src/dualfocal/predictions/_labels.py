@@ -1,4 +1,4 @@
-"""Labels as class indices, whatever a file calls the classes; groups as plain arrays. Never a silent guess."""
+"""Convert labels to class indices, by the class names of the file, and groups to plain arrays."""
 
 import re
 from collections.abc import Iterable
@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualfocal.predictions._formats import INTEGERS, Column, PredictionFile, dtype_name, form, is_number
 from dualfocal.predictions._names import Values
-from dualfocal.predictions._sources import INTEGERS, Column, Source, dtype_name, form, is_number
 
-WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # but "007" is a name
-MOST_SHOWN = 8  # classes that a line lists
+WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # "007" is a name, not a number
+MOST_SHOWN = 8  # classes listed in a message
 
 
 def class_indices(
-    source: Source, name: str, column: Column, values: Values, shape: tuple[int, ...], positive: str | None
+    source: PredictionFile, name: str, column: Column, values: Values, shape: tuple[int, ...], positive: str | None
 ) -> tuple[NDArray[np.int64], str]:
     """Turn labels into class indices.
 
@@ -24,12 +24,15 @@ def class_indices(
         source: the file.
         name: name of the labels.
         column: the labels.
-        values: names and order of the classes, where columns have them.
+        values: names and order of the classes, if the columns give them.
         shape: shape of the values.
-        positive: the label of class 1, if an option says it.
+        positive: the label of class 1, if an option gives it.
 
     Returns:
         The indices, and a remark on how the labels were read.
+
+    Raises:
+        PredictionsError: a label is not a class, or the classes of the labels are ambiguous.
     """
     labels, remark = _without_class_axis(source, name, column, shape)
     if positive is not None:
@@ -56,7 +59,7 @@ def class_indices(
 
 
 def positions_are_clear(classes: tuple[str, ...]) -> bool:
-    """Whether the number of a class can only be its position: names are numbered 0, 1, ... or in sorted order.
+    """Return whether class numbers can only be positions: names are numbered 0, 1, ... or are in sorted order.
 
     >>> positions_are_clear(("cat", "dog")), positions_are_clear(("dog", "cat")), positions_are_clear(("c2", "c10"))
     (True, False, False)
@@ -67,9 +70,9 @@ def positions_are_clear(classes: tuple[str, ...]) -> bool:
     return [int(end[0]) for end in ends if end] == list(range(len(classes)))
 
 
-def plain_groups(source: Source, name: str, groups: Column) -> NDArray[Any]:
+def plain_groups(source: PredictionFile, name: str, groups: Column) -> NDArray[Any]:
     """Return groups as an array of strings, integers or booleans."""
-    if isinstance(groups, list):  # of a table
+    if isinstance(groups, list):  # from a table
         numbers = all(WHOLE.fullmatch(text) for text in set(groups))
         return np.array(groups, dtype=np.int64 if numbers else np.str_)
     if dtype_name(groups) in INTEGERS or (isinstance(groups, np.ndarray) and groups.dtype.kind == "U"):
@@ -78,14 +81,14 @@ def plain_groups(source: Source, name: str, groups: Column) -> NDArray[Any]:
 
 
 def _without_class_axis(
-    source: Source, name: str, labels: Column, shape: tuple[int, ...]
+    source: PredictionFile, name: str, labels: Column, shape: tuple[int, ...]
 ) -> tuple[NDArray[Any] | list[str], str]:
-    """Return labels as texts or an array, with one-hot rows as indices, and a remark."""
+    """Return labels as texts or as an array, with one-hot rows converted to indices; and a remark."""
     if isinstance(labels, list):
         return labels, ""
     if isinstance(labels, Tensor):
         labels = (labels.float() if dtype_name(labels) == "bfloat16" else labels).numpy()
-    if labels.shape == (*shape[:1], *shape[2:], 1):  # as Keras has them
+    if labels.shape == (*shape[:1], *shape[2:], 1):  # the layout of Keras
         labels = labels[..., 0]
     if labels.dtype.kind == "U" and labels.ndim == 1:
         return [text.strip() for text in labels.tolist()], ""
@@ -95,22 +98,22 @@ def _without_class_axis(
     return labels, ""
 
 
-def _from_one_hot(source: Source, name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
+def _from_one_hot(source: PredictionFile, name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
     ones: NDArray[np.bool_] = labels == 1
     good = (ones.sum(1) == 1) & (ones | (labels == 0)).all(1)
     if not good.all():
         row = int(good.argmin())
         got = _listing([f"{value:g}" for value in labels[row].tolist() if value != 0]) or "only 0"
-        rule = "labels with a column for each class must be one-hot, one 1 and the rest 0"
+        rule = "labels with a column per class must be one-hot, one 1 and the rest 0"
         raise source.error(f"{rule}, but row {row} of {name!r} {form(labels)} holds {got}")
     return np.asarray(ones.argmax(1))
 
 
 def _one_against_other(
-    source: Source, name: str, labels: NDArray[Any] | list[str], shape: tuple[int, ...], positive: str
+    source: PredictionFile, name: str, labels: NDArray[Any] | list[str], shape: tuple[int, ...], positive: str
 ) -> NDArray[np.int64]:
     if len(shape) > 1:
-        raise source.error(f"--positive {positive} is for one score per sample, here each class has its own")
+        raise source.error(f"--positive {positive} needs one score per sample, but here each class has a score")
     texts = labels if isinstance(labels, list) else list(map(str, _whole(source, name, labels).tolist()))
     distinct = sorted(set(texts))
     if positive not in distinct or len(distinct) > 2:
@@ -119,8 +122,8 @@ def _one_against_other(
     return np.array([text == positive for text in texts], dtype=np.int64)
 
 
-def _by_name(source: Source, labels: list[str], names: tuple[str, ...] | None) -> NDArray[np.int64] | None:
-    """Look texts up among the class names; a number that is no position, such as -100, may stand among them.
+def _by_name(source: PredictionFile, labels: list[str], names: tuple[str, ...] | None) -> NDArray[np.int64] | None:
+    """Look up labels among the class names; a number that is not a position, such as -100, is kept as it is.
 
     Returns None if the labels are numbers, or true and false.
     """
@@ -139,39 +142,39 @@ def _by_name(source: Source, labels: list[str], names: tuple[str, ...] | None) -
         row = next(i for i, text in enumerate(labels) if text in unknown)
         problem = f"none of the classes ({', '.join(names or ())})"
         if not names:
-            how = "name the columns as the classes, put 'class_names' beside arrays, or for one score say --positive"
+            how = "name the columns like the classes, add an array 'class_names', or for one score give --positive"
             problem = f"not a class index: {how} (labels: {_listing(sorted(distinct))})"
         raise source.error(f"label {labels[row]!r} in {source.place(row)} is {problem}")
     return np.array([index[text] for text in labels], dtype=np.int64) if by_name else None
 
 
-def _by_number(source: Source, indices: NDArray[np.int64], names: tuple[str, ...]) -> NDArray[np.int64]:
-    """Look numbers up among classes that are called by numbers; negative ones are no class, but to be ignored."""
+def _by_number(source: PredictionFile, indices: NDArray[np.int64], names: tuple[str, ...]) -> NDArray[np.int64]:
+    """Look up numeric labels among numeric class names; negative labels, which are to be ignored, are kept."""
     index = {int(text): i for i, text in enumerate(names)}
     for label in np.unique(indices).tolist():
         if label >= 0 and label not in index:
             place = source.place(int((indices == label).argmax()))
-            hint = "; do labels start at 0, columns at 1?" if label == 0 and min(index) == 1 else ""
+            hint = "; do labels start at 0 and columns at 1?" if label == 0 and min(index) == 1 else ""
             raise source.error(f"label {label} in {place} is none of the classes ({', '.join(names)}){hint}")
         index.setdefault(label, label)
     return np.array([index[label] for label in indices.tolist()], dtype=np.int64)
 
 
 def _check_positions(
-    source: Source, name: str, indices: NDArray[np.int64], names: tuple[str, ...], values: Values
+    source: PredictionFile, name: str, indices: NDArray[np.int64], names: tuple[str, ...], values: Values
 ) -> None:
     if values.ordered or positions_are_clear(names) or not ((indices >= 0) & (indices < len(names))).any():
         return
-    how = "" if values.classes is None else f", or say the order of the classes, --{values.kind} NAME,NAME,..."
+    how = "" if values.classes is None else f", or give the columns in class order, --{values.kind} NAME,NAME,..."
     raise source.error(
-        f"labels in {name!r} are numbers, which need not be positions among the classes ({_listing(list(names))}), "
-        f"counted from 0: write them as class names{how}"
+        f"labels in {name!r} are numbers, which may not be positions, counted from 0, among the classes "
+        f"({_listing(list(names))}): write the labels as class names{how}"
     )
 
 
-def _whole(source: Source, name: str, labels: NDArray[Any]) -> NDArray[Any]:
+def _whole(source: PredictionFile, name: str, labels: NDArray[Any]) -> NDArray[Any]:
     """Return labels as integers or booleans."""
-    if labels.dtype.kind == "f":  # text, pandas and Keras have integers as 3.0
+    if labels.dtype.kind == "f":  # text, pandas and Keras may write integers as 3.0
         whole = (np.abs(labels) < 2**53) & (np.floor(labels) == labels)
         if not whole.all():
             row = int(whole.reshape(len(labels), -1).all(1).argmin()) if labels.ndim else 0

@@ -1,4 +1,4 @@
-"""Which arrays or columns of a file hold logits, probabilities, labels and groups: by usual names, or given ones."""
+"""Find the arrays or columns with logits, probabilities, labels and groups, by usual or given names."""
 
 import csv
 import os.path
@@ -8,39 +8,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualfocal.predictions._sources import INTEGERS, PredictionsError, Source, Table, dtype_name, is_number
+from dualfocal.predictions._formats import INTEGERS, PredictionFile, PredictionsError, Table, dtype_name, is_number
 
 LOGITS = ("logits", "logit")
 PROBS = ("probs", "prob", "probabilities", "probability", "proba", "softmax", "y_prob", "y_proba")
 LABELS = ("target", "targets", "label", "labels", "y", "y_true", "y_test")
-# Before a class: "p" alone may be many things, p0 and p1 are probabilities.
+# Prefixes of class columns. "p" is only a prefix: a column "p" can be many things, but p0 and p1 are probabilities.
 PREFIXES = {"logits": f"(?i:{'|'.join(LOGITS)})", "probs": f"(?i:{'|'.join(PROBS)}|p)"}
-MOST_SUGGESTED = 8  # columns that an error lists to be copied
+MOST_SUGGESTED = 8  # columns listed in the suggestion of an error
 
 
 @dataclass(frozen=True)
 class Values:
-    """Where the values are."""
+    """The arrays or columns of the predictions."""
 
     kind: str  # "logits" or "probs"
-    names: list[str]  # one array or column, or one column for each class, in the order of the classes
-    classes: tuple[str, ...] | None = None  # as the columns call them
-    ordered: bool = False  # whether the order is given, and not that of the file
-    why: str = ""  # why these, if not by usual or given names
+    names: list[str]  # one array or column, or one column per class, in class order
+    classes: tuple[str, ...] | None = None  # class names, from the names of the columns
+    ordered: bool = False  # whether the caller gave the order
+    why: str = ""  # how the columns were found, if not by usual or given names
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Which array or column holds what."""
+    """The arrays or columns of predictions, labels and groups."""
 
     values: Values
     label: str | None
     group: str | None
-    no_label: str = ""  # why there is no label, in parentheses
+    no_label: str = ""  # why there are no labels, in parentheses
 
 
 def find_names(
-    source: Source,
+    source: PredictionFile,
     *,
     given: str | None,
     kind: str,
@@ -53,12 +53,15 @@ def find_names(
 
     Args:
         source: the file.
-        given: name of the values, if an option says it.
-        kind: what the given values are, "logits" or "probs".
-        target: name of the labels, if an option says it.
-        group: name of the groups, if an option says it.
-        split: prefix of all names, if an option says it.
-        required: whether there must be labels.
+        given: name of the values, if an option gives it.
+        kind: kind of the given values, "logits" or "probs".
+        target: name of the labels, if an option gives it.
+        group: name of the groups, if an option gives it.
+        split: prefix of all names, if an option gives it.
+        required: whether labels are required.
+
+    Raises:
+        PredictionsError: a name is missing or ambiguous; the message says which option decides.
     """
     inferred = split is None
     usual = LOGITS + PROBS if given is None else LABELS if target is None else ()
@@ -72,31 +75,31 @@ def find_names(
     labels = [target] if target is not None else _find_labels(source, split, values.names, required, inferred)
     if len(labels) == 1:
         return Roles(values, labels[0], group)
-    which = f" ({' or '.join(map(repr, labels))}: say which with --target)" if labels else ""
+    which = f" ({' or '.join(map(repr, labels))}: choose one with --target)" if labels else ""
     return Roles(values, None, group, which)
 
 
 def splits(names: list[str], usual: tuple[str, ...] = LOGITS + PROBS + LABELS) -> list[str]:
-    """Return the prefixes of usual names, sorted: "val" of val_y_prob. But y_prob itself is a usual name."""
+    """Return the split prefixes of names, sorted: "val" for val_y_prob. A usual name such as y_prob has no prefix."""
     pattern = re.compile(f"(.+?)_(?:{'|'.join(usual)})")
     matches = [pattern.fullmatch(name.lower()) for name in names if not _usual([name], LOGITS + PROBS + LABELS, None)]
     return sorted({match[1] for match in matches if match})
 
 
-def _find_split(source: Source, split: str | None, usual: tuple[str, ...], required: bool) -> str | None:
-    """Return the split to read, given or the only one; ``usual`` are the names to be found, if ``required``."""
+def _find_split(source: PredictionFile, split: str | None, usual: tuple[str, ...], required: bool) -> str | None:
+    """Return the split to read: the given one, or the only one with a name in ``usual``; None: no prefix."""
     if split is None:
-        found_at_once = isinstance(source, Table) or not usual or _usual(source.names, usual, None)
-        prefixes = [] if found_at_once else splits(source.names, usual)
+        unprefixed = isinstance(source, Table) or not usual or _usual(source.names, usual, None)
+        prefixes = [] if unprefixed else splits(source.names, usual)
         if len(prefixes) > 1 and required:
-            raise source.error(f"holds several splits ({', '.join(prefixes)}): say which with --split")
+            raise source.error(f"holds several splits ({', '.join(prefixes)}): choose one with --split")
         return prefixes[0] if len(prefixes) == 1 else None
     if isinstance(source, Table):
         raise source.error(f"a table has no splits, got --split {split}")
     if not any(name.lower().startswith(f"{split.lower()}_") for name in source.names):
         prefixes = splits(source.names)
-        there = f"(it holds the splits {', '.join(prefixes)})" if prefixes else source.holds()
-        raise source.error(f"has no split {split!r} {there}")
+        content = f"(it holds the splits {', '.join(prefixes)})" if prefixes else source.holds()
+        raise source.error(f"has no split {split!r} {content}")
     return split
 
 
@@ -105,7 +108,7 @@ def _usual(names: list[str], usual: tuple[str, ...], split: str | None) -> list[
     return [name for name in names if name.lower() in {start + word for word in usual}]
 
 
-def _given_name(source: Source, name: str, split: str | None) -> str:
+def _given_name(source: PredictionFile, name: str, split: str | None) -> str:
     """Return the array or column that an option names, within the split if there is one."""
     if split is not None and f"{split}_{name}" in source.names:
         return f"{split}_{name}"
@@ -114,26 +117,28 @@ def _given_name(source: Source, name: str, split: str | None) -> str:
     if split is not None and not name.lower().startswith(f"{split.lower()}_"):
         for other in splits(source.names):
             if name.lower().startswith(f"{other}_"):
-                raise source.error(f"{name!r} is of the split {other!r}, but {split!r} is to be read")
+                raise source.error(f"{name!r} belongs to the split {other!r}, but the split to read is {split!r}")
     return name
 
 
-def _find_labels(source: Source, split: str | None, taken: list[str], required: bool, inferred: bool) -> list[str]:
-    """Return every array or column of a usual name; if ``required``, exactly one."""
+def _find_labels(
+    source: PredictionFile, split: str | None, taken: list[str], required: bool, inferred: bool
+) -> list[str]:
+    """Return the arrays or columns with a usual name of labels; if ``required``, exactly one."""
     names = [name for name in source.names if name not in taken]
     labels = _usual(names, LABELS, split)
-    if not labels and inferred:  # "y_pred" of y_pred_proba is no split, and y_true its labels
+    if not labels and inferred:  # the prefix "y_pred" of y_pred_proba is not a split: y_true holds its labels
         labels = _usual(names, LABELS, None)
     if required and len(labels) != 1:
-        held = f"several labels ({', '.join(map(repr, labels))}):" if labels else "no labels of a usual name;"
-        raise source.error(f"holds {held} say which with --target NAME {source.holds()}")
+        problem = f"several labels ({', '.join(map(repr, labels))}):" if labels else "no labels with a usual name:"
+        raise source.error(f"holds {problem} name them with --target NAME {source.holds()}")
     return labels
 
 
 def _given_values(
-    source: Source, split: str | None, given: str, kind: str, taken: tuple[str | None, str | None]
+    source: PredictionFile, split: str | None, given: str, kind: str, taken: tuple[str | None, str | None]
 ) -> Values:
-    """Return the values that an option names; ``taken`` holds labels and groups."""
+    """Return the values that an option names; ``taken`` are the names of labels and groups."""
     if not given.strip():
         raise source.error(f"--{kind} must name an array or column, got {given!r}")
     table = isinstance(source, Table)
@@ -148,43 +153,43 @@ def _given_values(
         if names.count(name) > 1:
             raise source.error(f"--{kind} must name each column once, got {name!r} twice")
         if name in taken:
-            raise source.error(f"{name!r} cannot hold {kind} and labels or groups too")
+            raise source.error(f"{name!r} cannot hold both {kind} and labels or groups")
     if listed:
         return Values(kind, names, _class_parts(names), ordered=True)
-    # One score per sample is that of class 1; a column that is named as class 0 would invert every prediction.
+    # One score per sample is the score of class 1: a column named like class 0 would invert every prediction.
     if table and re.fullmatch(rf"{PREFIXES[kind]}[_. -]*0", given):
-        how = f"say --{kind} {given[:-1]}1, or rename {given!r} if it is"
-        raise source.error(f"{given!r} is named as class 0, one score per sample must be that of class 1: {how}")
+        how = f"give --{kind} {given[:-1]}1, or rename {given!r} if it is the score of class 1"
+        raise source.error(f"{given!r} is named like class 0, but one score per sample must be that of class 1: {how}")
     return Values(kind, names)
 
 
-def _usual_values(source: Source, split: str | None, target: str | None, group: str | None) -> Values:
-    """Return the values of a usual name; ``target`` and ``group`` are something else already."""
+def _usual_values(source: PredictionFile, split: str | None, target: str | None, group: str | None) -> Values:
+    """Return the values with a usual name, other than ``target`` and ``group``."""
     names = [name for name in source.names if name not in (target, group)]
-    candidates: list[tuple[str, dict[str, str]]] = []  # their kind, and the class of each column
+    candidates: list[tuple[str, dict[str, str]]] = []  # kind, and the class of each column
     for kind, usual in (("logits", LOGITS), ("probs", PROBS)):
         candidates += [(kind, {name: ""}) for name in _usual(names, usual, split)]
         if isinstance(source, Table):
             candidates += [(kind, columns) for columns in _class_columns(names, PREFIXES[kind])]
     if len(candidates) > 1:
         both = " and ".join(repr(next(iter(columns))) for _, columns in candidates)
-        raise source.error(f"holds both {both}: say which with --logits or --probs")
+        raise source.error(f"holds both {both}: choose one with --logits or --probs")
     if candidates:
         kind, columns = candidates[0]
         return Values(kind, list(columns)) if "" in columns.values() else _in_class_order(source, kind, columns)
     if isinstance(source, Table) and (named := _named_as_labels(source, target, group)):
         return named
-    how = "--logits NAME or --probs NAME (of a table also NAME,NAME,... in the order of the classes)"
+    how = "--logits NAME or --probs NAME (for a table also NAME,NAME,... in class order)"
     raise source.error(
-        f"holds no {source.noun} of a usual name; say which holds logits or probabilities: {how} {source.holds()}"
+        f"holds no {source.noun} with a usual name: name the logits or probabilities with {how} {source.holds()}"
     )
 
 
-# Columns for each class
+# One column per class
 
 
 def _class_columns(names: list[str], prefix: str) -> list[dict[str, str]]:
-    """Return the columns per class, grouped by what stands before the class: p0; logit_0; "prob.cat"."""
+    """Return the class columns (p0, logit_0, "prob.cat"), grouped by the text before the class."""
     pattern = re.compile(rf"((?:{prefix})(?:[_. -][_. ]*|(?=\d+$)))(.+)")
     groups: dict[str, dict[str, str]] = {}
     for name in names:
@@ -193,11 +198,11 @@ def _class_columns(names: list[str], prefix: str) -> list[dict[str, str]]:
     return list(groups.values())
 
 
-def _in_class_order(source: Source, kind: str, columns: dict[str, str]) -> Values:
-    """Put numbered classes into the order of their numbers; named ones stay as in the file, with their names."""
+def _in_class_order(source: PredictionFile, kind: str, columns: dict[str, str]) -> Values:
+    """Sort numbered class columns by number; named class columns keep the order of the file."""
     names, classes = list(columns), list(columns.values())
     if len(names) == 1:
-        raise source.error(f"has one class column only; if it is one score per sample, say --{kind} {names[0]!r}")
+        raise source.error(f"has only one class column; if it is one score per sample, give --{kind} {names[0]!r}")
     unnumbered = [name for name in names if not re.fullmatch("[0-9]+", columns[name])]
     if not unnumbered:
         numbers = [int(text) for text in classes]
@@ -216,16 +221,16 @@ def _in_class_order(source: Source, kind: str, columns: dict[str, str]) -> Value
         misfits = min([name for name in names if name not in numeric] or unnumbered, numeric, key=len)
     if misfits:
         rest = [name for name in names if name not in misfits]
-        hint = f"; if it is no class, say --{kind} {_suggested(rest)}" if len(rest) > 1 else ""
+        hint = f"; if it is not a class, give --{kind} {_suggested(rest)}" if len(rest) > 1 else ""
         raise source.error(
-            f"classes must all be numbered or all have names of their own: {misfits[0]!r} does not fit{hint}"
+            f"classes must all be numbered or all have distinct names: {misfits[0]!r} does not fit{hint}"
         )
     return Values(kind, names, tuple(classes))
 
 
 def _class_parts(names: list[str]) -> tuple[str, ...] | None:
-    """Strip what the names share: up to a mark (prob_cat, prob_cow), or before numbers (p10, p11)."""
-    common = os.path.commonprefix(names)  # noqa: RUF071, character by character is meant
+    """Strip the common prefix of names: up to a separator (prob_cat, prob_cow), or before numbers (p10, p11)."""
+    common = os.path.commonprefix(names)  # noqa: RUF071, compares characters on purpose
     start = len(common.rstrip("0123456789"))
     if not all(name[start:].isdecimal() for name in names):
         start = max(common.rfind(mark) for mark in "_. -") + 1
@@ -234,30 +239,30 @@ def _class_parts(names: list[str]) -> tuple[str, ...] | None:
 
 
 def unless_indices(classes: Sequence[str]) -> tuple[str, ...] | None:
-    """Return class names, or None if they are 0, 1, ..., which say nothing but their indices."""
+    """Return class names, or None if they are only the indices 0, 1, ..."""
     return None if list(classes) == [str(k) for k in range(len(classes))] else tuple(classes)
 
 
-def _named_as_labels(source: Source, target: str | None, group: str | None) -> Values | None:
-    """Return columns that are named as the labels, cat,dog,emu,label, if all are there and hold probabilities."""
+def _named_as_labels(source: PredictionFile, target: str | None, group: str | None) -> Values | None:
+    """Return the columns named like the labels, as in cat,dog,emu,label, if all exist and hold probabilities."""
     labels = [target] if target is not None else _usual(source.names, LABELS, None)
     if len(labels) != 1:
         return None
     try:
         column = source.read([], labels)[1][0]
-        # No column is called as a label that is no text, integer or boolean.
+        # Only text, integer and boolean labels can be names of columns.
         plain = isinstance(column, list) or dtype_name(column) in INTEGERS
         texts = set(map(str, np.unique(np.asarray(column)).tolist())) if plain else set()
         names = [name for name in source.names if name in texts and name not in (labels[0], group)]
         if len(names) < max(2, len(texts)):
             return None
         rows = np.stack(source.read(names, [])[0], axis=1)
-    except PredictionsError:  # no numbers, or no label: the error about names says more
+    except PredictionsError:  # not numbers, or no label: the error about names is clearer
         return None
     if rows.dtype.kind != "f" or not bool(((rows > -1e-6) & (abs(rows.sum(1, keepdims=True) - 1) < 0.0101)).all()):
         return None
     names = sorted(names, key=int) if all(map(str.isdecimal, names)) else names
-    return Values("probs", names, unless_indices(names), why=", named as the labels")
+    return Values("probs", names, unless_indices(names), why=", named like the labels")
 
 
 def _suggested(names: list[str]) -> str:

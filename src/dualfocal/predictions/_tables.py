@@ -1,4 +1,4 @@
-"""Tables of predictions: text with a header line, and parquet."""
+"""The table formats of predictions: csv and tsv with a header line, and parquet."""
 
 import csv
 import gzip
@@ -11,13 +11,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dualfocal.predictions._sources import Array, Column, Table, is_number, one_line_errors
+from dualfocal.predictions._formats import Array, Column, Table, is_number, one_line_errors
 
-MOST_UNPACKED = 4 << 30  # bytes of text in a .gz: a few kilobytes could fill any memory
+MOST_UNPACKED = 4 << 30  # bytes of text in a .gz, as a few kilobytes could unpack to more than the memory
 
 
 class TextTable(Table):
-    """A ``.csv`` or ``.tsv``, packed by gzip or not. The header line tells which of , ; and tab is the delimiter."""
+    """A ``.csv`` or ``.tsv`` file, optionally gzipped. The header decides the delimiter: comma, semicolon or tab."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -25,8 +25,8 @@ class TextTable(Table):
         with one_line_errors(path):
             if self.packed:
                 with gzip.open(path) as packed:
-                    if packed.seek(MOST_UNPACKED + 1) > MOST_UNPACKED:  # seeks to the end of a shorter text
-                        raise self.error(f"must not hold more than {MOST_UNPACKED:,} bytes of text: unpack it first")
+                    if packed.seek(MOST_UNPACKED + 1) > MOST_UNPACKED:  # returns the length of a shorter text
+                        raise self.error(f"holds more than {MOST_UNPACKED:,} bytes of text: unpack it first")
             with self._open() as file:
                 line = file.readline()
             self.delimiter = max(",;\t", key=re.sub('"[^"]*"', "", line).count)  # "prob_a;b;c" is one name
@@ -41,13 +41,13 @@ class TextTable(Table):
         return next(f"line {line}" for i, (line, _) in enumerate(self._rows()) if i == row)
 
     def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
-        # Columns that nobody needs are read too, cut short: a row with a field too many must not shift the others.
+        # Unused columns are read too, truncated, so that a row with too many fields cannot shift the others.
         kinds = ["f8" if name in values else "O" if name in others else "U1" for name in self.names]
         with one_line_errors(self.path), warnings.catch_warnings(), self._open() as file:
-            warnings.simplefilter("ignore")  # that there are no rows is an error of ours
+            warnings.simplefilter("ignore")  # of numpy, if there are no rows: an error is raised later
             try:
                 table = np.loadtxt(
-                    file if self.packed else str(self.path),  # an open file would be read line by line
+                    file if self.packed else str(self.path),  # numpy reads a path faster than an open file
                     dtype=[(f"f{i}", kind) for i, kind in enumerate(kinds)],
                     delimiter=self.delimiter,
                     quotechar='"',
@@ -60,7 +60,7 @@ class TextTable(Table):
                 self._explain(values)
                 raise
         column = {name: table[f"f{i}"] for i, name in enumerate(self.names)}
-        # A copy, since torch cannot take one field of a record.
+        # Copy, because torch cannot read one field of a record array.
         return [column[name].copy() for name in values], [self._strings(name, column[name]) for name in others]
 
     def carried(self, names: list[str]) -> dict[str, Any]:
@@ -76,10 +76,10 @@ class TextTable(Table):
         return strings
 
     def _explain(self, values: list[str]) -> None:
-        """Read again, slowly, to name the line that the quick reader stumbled over."""
+        """Raise an error that names the bad line: read the file again with a slower parser."""
         for line, row in self._rows():
             if len(row) != len(self.names):
-                raise self.error(f"line {line} has {len(row)} fields, the header {len(self.names)}")
+                raise self.error(f"line {line} has {len(row)} fields, but the header has {len(self.names)}")
             for name, text in zip(self.names, row, strict=True):
                 if name in values and not is_number(text):
                     hint = "; write decimal points, not commas" if is_number(text.replace(",", ".", 1)) else ""
@@ -120,17 +120,17 @@ class ParquetFile(Table):
         return {name: table.column(name) for name in names}
 
     def _array(self, name: str, column: Any, width: int = 1) -> NDArray[Any]:
-        """(N,), or (N, K) from lists of K."""
+        """Return a column as (N,), or a column of lists of length K as (N, K)."""
         if column.null_count:
             raise self.error(f"column {name!r} is empty in row {np.asarray(column.is_null()).argmax() // width}")
-        if self.arrow.types.is_dictionary(column.type):  # categories
+        if self.arrow.types.is_dictionary(column.type):  # categorical
             column = column.cast(column.type.value_type)
         if not self.arrow.types.is_nested(column.type):
             return np.asarray(column)
         lengths = np.asarray(self.arrow.compute.list_value_length(column))
         if len(odd := np.flatnonzero(lengths != lengths[:1])):
             raise self.error(
-                f"the lists of column {name!r} must have one length, got {lengths[0]} in row 0 "
+                f"the lists of column {name!r} must have the same length, got {lengths[0]} in row 0 "
                 f"and {lengths[odd[0]]} in row {odd[0]}"
             )
         width = int(lengths[0]) if len(lengths) else 1
@@ -138,12 +138,12 @@ class ParquetFile(Table):
 
 
 def _plain(array: NDArray[Any]) -> Column:
-    """Return texts for an array of objects: strings, and by their text dates and decimals."""
+    """Return an array of objects (strings, dates, decimals) as texts."""
     return [str(item).strip() for item in array.tolist()] if array.dtype == object else array
 
 
 def import_pyarrow() -> Any:
-    """The module, which is an extra."""
+    """Import pyarrow, an optional dependency."""
     try:
         import pyarrow.compute  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]

@@ -1,4 +1,4 @@
-"""Load predictions: find the names, turn labels into class indices. Merge those of several files."""
+"""Load predictions from a file, and merge the predictions of several files."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -11,41 +11,54 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.predictions._labels import class_indices, plain_groups
-from dualfocal.predictions._names import LOGITS, PROBS, Roles, Values, find_names, splits
-from dualfocal.predictions._sources import (
+from dualfocal.predictions._formats import (
     Array,
     NpzFile,
+    PredictionFile,
     PredictionsError,
     SafetensorsFile,
-    Source,
     check_values,
     form,
     without_axis_of_one,
 )
+from dualfocal.predictions._labels import class_indices, plain_groups
+from dualfocal.predictions._names import LOGITS, PROBS, Roles, Values, find_names, splits
 from dualfocal.predictions._tables import ParquetFile, TextTable
 
 
-@dataclass(frozen=True, eq=False)  # tensors have no single answer to ==
+@dataclass(frozen=True, eq=False)  # == of tensors is not a bool
 class Predictions:
-    """Predictions for N samples, with their labels if there are any."""
+    """Predictions for N samples, with labels if the file has them.
 
-    values: Tensor  # (N, C), (N, C, d1, ...) or (N,): one score per sample
-    input: str  # "logits" or "probs"
-    labels: Tensor | None  # (N,) or (N, d1, ...) int64; None: there are none
-    groups: NDArray[Any] | None  # (N,) strings, integers or booleans; None: not asked for
-    class_names: tuple[str, ...] | None  # where the header of a table, or "class_names" beside arrays, says them
-    taken: str  # "logits from 'logits' (10000 x 10, float32), labels from 'target'"
-    path: Path | None = None  # the file; None: several files
-    columns: tuple[str, ...] = ()  # the arrays or columns of the values, in the order of the classes
-    label_name: str | None = None  # the array or column of the labels
-    group_name: str | None = None  # the array or column of the groups
+    Args:
+        values: logits or probabilities, (N, C) or (N, C, d1, ...), or (N,) for one score per sample.
+        input: ``"logits"`` or ``"probs"``.
+        labels: class indices, (N,) or (N, d1, ...) int64 (None: no labels).
+        groups: group of each sample, (N,) strings, integers or booleans (None: not requested).
+        class_names: class names, from the header of a table or an array ``class_names`` (None: unknown).
+        taken: which arrays or columns were read: "logits from 'logits' (10000 x 10, float32), labels from 'target'".
+        path: the file (None: several files).
+        columns: names of the arrays or columns of the values, in class order.
+        label_name: name of the array or column of the labels.
+        group_name: name of the array or column of the groups.
+    """
+
+    values: Tensor
+    input: str
+    labels: Tensor | None
+    groups: NDArray[Any] | None
+    class_names: tuple[str, ...] | None
+    taken: str
+    path: Path | None = None
+    columns: tuple[str, ...] = ()
+    label_name: str | None = None
+    group_name: str | None = None
 
     @property
     def target(self) -> Tensor:
-        """The labels; a PredictionsError if there are none."""
+        """The labels; raises a PredictionsError if there are none."""
         if self.labels is None:
-            raise PredictionsError(f"{self.path}: holds no labels that can be used: {self.taken}")
+            raise PredictionsError(f"{self.path}: has no usable labels: {self.taken}")
         return self.labels
 
 
@@ -61,28 +74,39 @@ def load_predictions(
     positive: str | None = None,
     labels: bool = True,
 ) -> Predictions:
-    """Read logits or probabilities, labels and, if asked for, a group per sample from a file.
+    """Read logits or probabilities, labels and, on request, a group per sample from a file.
 
     Args:
-        path: a ``.npz``, ``.safetensors``, ``.csv``, ``.tsv`` (or these packed, ``.csv.gz``) or ``.parquet`` file.
-        logits: the array of logits; in a table, a column, the prefix of one column per class, or these columns,
-            separated by commas, in the order of the classes.
-        probs: the same for probabilities. At most one of the two.
-        target: the array or column of labels.
-        group: an array or column with one group per sample.
+        path: a ``.npz``, ``.safetensors``, ``.csv``, ``.tsv``, ``.csv.gz``, ``.tsv.gz`` or ``.parquet`` file.
+        logits: name of the array of logits; in a table, the name of a column, the prefix of one column per class, or
+            the names of these columns in class order, separated by commas.
+        probs: the same for probabilities. Give at most one of the two.
+        target: name of the array or column of labels.
+        group: name of an array or column with one group per sample.
         split: prefix of the names, "test" for ``test_logits`` and ``test_target``. Not for tables.
         default_split: the split to read if ``split`` is not given and the names have such prefixes (None: the only
-            split; if there are several, an error asks which).
-        positive: with one score per sample, the label of class 1; there may be one other.
-        labels: whether there must be labels. If not, they are read where ``target`` or exactly one usual name says
-            which they are; labels of a usual name that cannot be used are left out, and ``taken`` says why.
+            split; several are an error).
+        positive: with one score per sample, the label of class 1; there must be at most one other label.
+        labels: whether labels are required. If not, they are read if ``target`` or exactly one usual name identifies
+            them; labels with a usual name that cannot be used are left out, and ``taken`` says why.
+
+    Returns:
+        The predictions, with labels as class indices.
 
     Raises:
-        PredictionsError: the file cannot be read, or does not say clearly what is what.
+        PredictionsError: the file cannot be read, or names are missing or ambiguous.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "predictions.csv")
+    ...     _ = path.write_text("prob_cat,prob_dog,label\\n0.9,0.1,cat\\n0.4,0.6,cat\\n")
+    ...     data = load_predictions(path)
+    >>> data.values.shape, data.input, data.labels, data.class_names
+    (torch.Size([2, 2]), 'probs', tensor([0, 0]), ('cat', 'dog'))
     """
     if logits is not None and probs is not None:
         raise PredictionsError(f"{path}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
-    source = open_source(Path(path))
+    source = open_prediction_file(Path(path))
     if split is None and splits(source.names, LOGITS + PROBS):
         split = default_split
     roles = find_names(
@@ -100,11 +124,11 @@ def load_predictions(
         if labels or target is not None or roles.label is None:
             raise
         why = f" ({roles.label!r} cannot be used: {str(error).removeprefix(f'{source.path}: ')})"
-        # If the labels were not the reason, this fails as well.
+        # If the labels are not the reason, this raises the error again.
         return _load(source, replace(roles, label=None, no_label=why), positive)
 
 
-def _load(source: Source, roles: Roles, positive: str | None) -> Predictions:
+def _load(source: PredictionFile, roles: Roles, positive: str | None) -> Predictions:
     names = [name for name in (roles.label, roles.group) if name is not None]
     arrays, columns = source.read(roles.values.names, names)
     others = dict(zip(names, columns, strict=True))
@@ -117,13 +141,13 @@ def _load(source: Source, roles: Roles, positive: str | None) -> Predictions:
         column, shape = others[roles.label], tuple(values.shape)
         indices, remark = class_indices(source, roles.label, column, roles.values, shape, positive)
         if indices.ndim == 0 or len(values) != len(indices):
-            raise source.error(f"rows must have one label each, got {origin} and {roles.label!r} {form(indices)}")
+            raise source.error(f"each row needs one label, got {origin} and {roles.label!r} {form(indices)}")
         labels = torch.from_numpy(indices)
         taken += f", labels from {roles.label!r}{remark}"
     if roles.group is not None:
         groups = plain_groups(source, roles.group, others[roles.group])
         if groups.shape != (len(values),):
-            raise source.error(f"rows must have one group each, got {origin} and {roles.group!r} {form(groups)}")
+            raise source.error(f"each row needs one group, got {origin} and {roles.group!r} {form(groups)}")
         taken += f", groups from {roles.group!r}"
     class_names = roles.values.classes or (source.class_names(values.shape[1]) if values.ndim > 1 else None)
     return Predictions(
@@ -140,7 +164,7 @@ def _load(source: Source, roles: Roles, positive: str | None) -> Predictions:
     )
 
 
-def _checked_values(source: Source, roles: Values, arrays: list[Array]) -> tuple[Tensor, str]:
+def _checked_values(source: PredictionFile, roles: Values, arrays: list[Array]) -> tuple[Tensor, str]:
     array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
     names = roles.names
     origin = repr(names[0]) if len(names) == 1 else f"{len(names)} columns {names[0]!r} to {names[-1]!r}"
@@ -153,7 +177,10 @@ def merge_predictions(parts: Mapping[str, Predictions]) -> Predictions:
     """Concatenate labelled predictions that are parts of one set.
 
     Args:
-        parts: the predictions by name, which errors mention; at least one.
+        parts: at least one set of predictions, by name for error messages.
+
+    Returns:
+        One set of predictions, with the samples of all parts.
 
     Raises:
         ValueError: the parts differ in the kind or shape of their values, or in their classes.
@@ -163,20 +190,20 @@ def merge_predictions(parts: Mapping[str, Predictions]) -> Predictions:
         if part.input != first.input or part.values.shape[1:] != first.values.shape[1:]:
             raise ValueError(f"--merge: {first_name} has {first.taken}, but {name} has {part.taken}")
         if part.class_names != first.class_names:
-            raise ValueError(f"--merge: the classes of {name} are not those of {first_name}, in the same order")
-    every = list(parts.values())
+            raise ValueError(f"--merge: {name} must have the same classes in the same order as {first_name}")
+    members = list(parts.values())
     return Predictions(
-        values=torch.cat([part.values for part in every]),
+        values=torch.cat([part.values for part in members]),
         input=first.input,
-        labels=torch.cat([part.target for part in every]),
-        groups=None if first.groups is None else np.concatenate([part.groups for part in every]),
+        labels=torch.cat([part.target for part in members]),
+        groups=None if first.groups is None else np.concatenate([part.groups for part in members]),
         class_names=first.class_names,
         taken=f"{len(parts)} files; of the first, {first.taken}",
     )
 
 
 def check_same_labels(a: Predictions, b: Predictions) -> None:
-    """Raise a ValueError unless both have the same labels, so that they can be of the same samples."""
+    """Raise a ValueError unless both predictions have the same labels, as those of the same samples do."""
     if a.class_names and b.class_names and a.class_names != b.class_names:
         raise ValueError("both files must have the same classes in the same order")
     rule = "both files must hold the same labels"
@@ -189,7 +216,7 @@ def check_same_labels(a: Predictions, b: Predictions) -> None:
         raise ValueError(f"{rule}: {len(differ)} differ, the first at {differ[0]}: {labels}")
 
 
-READERS: dict[str, Callable[[Path], Source]] = {
+READERS: dict[str, Callable[[Path], PredictionFile]] = {
     ".npz": NpzFile,
     ".safetensors": SafetensorsFile,
     ".csv": TextTable,
@@ -200,8 +227,8 @@ READERS: dict[str, Callable[[Path], Source]] = {
 }
 
 
-def open_source(path: Path) -> Source:
-    """Open a file by its suffix."""
+def open_prediction_file(path: Path) -> PredictionFile:
+    """Open a prediction file, in the format of its suffix."""
     if not path.is_file():
         raise PredictionsError(
             f"{path}: {'must be a file, but is a folder' if path.is_dir() else 'there is no such file'}"

@@ -1,4 +1,4 @@
-"""Save predictions in the formats and under the names that the readers know. Never a pickle."""
+"""Save predictions in the formats, and with the names, that ``load_predictions`` reads."""
 
 import json
 import os
@@ -14,9 +14,7 @@ from torch import Tensor
 
 from dualfocal._checks import check_choice
 from dualfocal._files import atomic_path, check_place
-from dualfocal.predictions._labels import WHOLE
-from dualfocal.predictions._names import unless_indices
-from dualfocal.predictions._sources import (
+from dualfocal.predictions._formats import (
     INTEGERS,
     PredictionsError,
     Table,
@@ -27,16 +25,18 @@ from dualfocal.predictions._sources import (
     one_line_errors,
     without_axis_of_one,
 )
+from dualfocal.predictions._labels import WHOLE
+from dualfocal.predictions._names import unless_indices
 from dualfocal.predictions._tables import import_pyarrow
-from dualfocal.predictions.loading import Predictions, open_source
+from dualfocal.predictions.loading import Predictions, open_prediction_file
 
 Names = tuple[str, ...]
 
-BLOCK = 10_000  # rows of a csv that are text at one time
+BLOCK = 10_000  # rows of a csv converted to text at a time
 
 
 class Categories(NamedTuple):
-    """A column of texts that repeat."""
+    """A column of repeated texts."""
 
     indices: NDArray[np.int64]
     texts: list[str]
@@ -50,25 +50,33 @@ def save_predictions(
     target: Tensor | None = None,
     class_names: Sequence[str] | None = None,
 ) -> None:
-    """Write predictions such that ``load_predictions(path)`` gives them back.
+    """Write predictions to a file that ``load_predictions(path)`` reads back.
 
-    Arrays are called ``logits`` or ``probs`` and ``target``, with ``class_names`` beside them. Columns are called
-    ``logit_0``, ``logit_1``, ... or by class names, ``logit_cat``, ``logit_dog``, ... (``prob_...``), and ``target``.
-    No value changes, but dtypes may: a ``.csv`` is read as float64, and bfloat16, which only ``.safetensors`` has,
-    becomes float32.
+    Arrays are named ``logits`` or ``probs``, ``target`` and ``class_names``. Columns are named ``logit_0``,
+    ``logit_1``, ... or, with class names, ``logit_cat``, ``logit_dog``, ... (``prob_...`` for probabilities), and
+    ``target``. Values do not change, but dtypes can: a ``.csv`` is read as float64, and bfloat16, which only
+    ``.safetensors`` supports, becomes float32.
 
     Args:
-        path: ends in ``.npz``, ``.safetensors``, ``.csv`` or ``.parquet``. A file that is there is replaced once the
-            new one is complete; after an error it is as it was.
-        values: floats, ``(N, C)``; ``(N,)`` or ``(N, 1)``, one score per sample, read back as ``(N,)``; or
-            ``(N, C, d1, ...)``, which no table can hold.
-        input: what the values are, ``"logits"`` or ``"probs"``.
-        target: integers, ``(N,)`` or ``(N, d1, ...)``. A table has them as class names where there are any; what is no
-            class, such as -100, stays a number.
-        class_names: one per class.
+        path: ends in ``.npz``, ``.safetensors``, ``.csv`` or ``.parquet``. An existing file is replaced only when the
+            new one is complete.
+        values: floats, ``(N, C)``; ``(N,)`` or ``(N, 1)`` for one score per sample, read back as ``(N,)``; or
+            ``(N, C, d1, ...)``, not for tables.
+        input: whether the values are ``"logits"`` or ``"probs"``.
+        target: integers, ``(N,)`` or ``(N, d1, ...)``. In a table, labels are written as class names if these are
+            given; values that are not a class, such as -100, stay numbers.
+        class_names: one name per class.
 
     Raises:
         ValueError: the file cannot be written, or could not be read back.
+
+    >>> import tempfile, torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_predictions(f"{folder}/a.csv", torch.tensor([[2.0, 1.0]]), input="logits", target=torch.tensor([0]))
+    ...     print(Path(folder, "a.csv").read_text())
+    logit_0,logit_1,target
+    2.0,1.0,0
+    <BLANKLINE>
     """
     path = Path(path)
     check_place(path)
@@ -83,7 +91,9 @@ def save_predictions(
         target = target.cpu().to(torch.int64)
     names = None if class_names is None else unless_indices(class_names)
     if names is not None and (values.ndim == 1 or len(names) != values.shape[1] or len(set(names)) < len(names)):
-        raise PredictionsError(f"{path}: each class must have a name of its own, got {names} for {form(values)}")
+        raise PredictionsError(
+            f"{path}: class_names must be one distinct name per class, got {names} for {form(values)}"
+        )
     if suffix in TABLE_WRITERS:
         _write(path, TABLE_WRITERS[suffix], _columns(path, input, values, target, names))
     else:
@@ -92,30 +102,30 @@ def save_predictions(
 
 
 def rewrite_predictions(path: str | os.PathLike[str], original: Predictions, values: Tensor) -> None:
-    """Write predictions that were loaded from a file again, with other values.
+    """Write predictions that were loaded from a file to a new file, with new values.
 
-    A table made from a table keeps the names, order and content of all its other columns: ids, groups, labels as they
-    were. A column of lists becomes one column per class in a csv, named as by ``save_predictions``. Any other file is
-    written by ``save_predictions``.
+    If both files are tables, the new one keeps all other columns unchanged: ids, groups, labels. In a csv, a column of
+    lists becomes one column per class, named as by ``save_predictions``. All other files are written by
+    ``save_predictions``.
 
     Args:
         path: the new file, see ``save_predictions``.
-        original: the predictions as they were loaded.
-        values: the new values, in the shape of the old ones.
+        original: the loaded predictions.
+        values: the new values, with the shape of the old ones.
 
     Raises:
-        ValueError: the file cannot be written, or its columns would not have names of their own.
+        ValueError: the file cannot be written, or two of its columns would have the same name.
     """
     path, columns = Path(path), original.columns
     suffix = check_suffix(path)
-    source = None if original.path is None else open_source(original.path)
+    source = None if original.path is None else open_prediction_file(original.path)
     if suffix not in TABLE_WRITERS or not isinstance(source, Table):
         names = original.class_names
         return save_predictions(path, values, input=original.input, target=original.labels, class_names=names)
     check_place(path)
     values = values.detach().cpu()
     rows = _as_numpy(values)
-    new: dict[str, dict[str, Any]]  # what takes the place of each column of values
+    new: dict[str, dict[str, Any]]  # columns that replace each column of values
     if len(columns) > 1:
         new = {name: {name: column} for name, column in zip(columns, rows.T, strict=True)}
     elif rows.ndim > 1 and suffix == ".csv":
@@ -124,13 +134,13 @@ def rewrite_predictions(path: str | os.PathLike[str], original: Predictions, val
         new = {columns[0]: {columns[0]: rows}}
     old = source.carried([name for name in source.names if name not in columns])
     if both := old.keys() & {name for part in new.values() for name in part}:
-        raise PredictionsError(f"{path}: has a column {min(both)!r} already, which calibrated values would need")
+        raise PredictionsError(f"{path}: the new values need a column {min(both)!r}, which already exists")
     parts = [new.get(name) or {name: old[name]} for name in source.names]
     _write(path, TABLE_WRITERS[suffix], {name: column for part in parts for name, column in part.items()})
 
 
 def check_suffix(path: Path) -> str:
-    """Return the suffix in lower case; raise a PredictionsError if there is no format for it."""
+    """Return the suffix in lower case, or raise a PredictionsError if no format has it."""
     suffix, known = path.suffix.lower(), (*ARRAY_WRITERS, *TABLE_WRITERS)
     if suffix not in known:
         raise PredictionsError(f"{path}: must end in {', '.join(known)}, got {suffix!r}")
@@ -141,49 +151,49 @@ def check_suffix(path: Path) -> str:
 
 
 def _columns(path: Path, kind: str, values: Tensor, target: Tensor | None, class_names: Names | None) -> dict[str, Any]:
-    """Return the columns of a table: one per class, and the labels by class name where there are names."""
+    """Return the columns of a table: one per class, and the labels, as class names if there are names."""
     columns: dict[str, Any] = _class_columns(path, kind, values, class_names)
     if target is None:
         return columns
     labels = columns["target"] = target.numpy()
     if class_names is not None:
         classes = np.arange(len(class_names))
-        strange = np.setdiff1d(labels, classes)  # such as -100
+        others = np.setdiff1d(labels, classes)  # such as -100
         if all(map(str.isdecimal, class_names)) and labels.max() >= len(classes):
-            rule = f"labels that are no class must be negative where classes are numbers ({', '.join(class_names)})"
+            rule = f"labels that are not a class must be negative if classes are numbers ({', '.join(class_names)})"
             raise PredictionsError(f"{path}: {rule}, got {labels.max()}")
-        indices = np.where(np.isin(labels, classes), labels, len(classes) + np.searchsorted(strange, labels))
-        columns["target"] = Categories(indices, [*class_names, *map(str, strange)])
+        indices = np.where(np.isin(labels, classes), labels, len(classes) + np.searchsorted(others, labels))
+        columns["target"] = Categories(indices, [*class_names, *map(str, others)])
     return columns
 
 
 def _class_columns(path: Path, kind: str, values: Tensor, class_names: Names | None) -> dict[str, NDArray[Any]]:
-    """Return the columns of the values, under names that the reader takes for the same classes."""
+    """Return the columns of the values, named so that they are read back as the same classes."""
     if values.ndim == 1:
         return {kind: _as_numpy(values)}
     if values.ndim > 2:
         raise PredictionsError(
             f"{path}: {kind} of a table must be (N, C) or (N,), got {form(values)}: use .npz or .safetensors"
         )
-    numbered = class_names == tuple(str(k + 1) for k in range(values.shape[1]))  # from 1, as the reader knows them
+    numbered = class_names == tuple(str(k + 1) for k in range(values.shape[1]))  # from 1, which the reader recognises
     for name in class_names or ():
         odd = name != name.strip() or name.startswith(("_", ".")) or len(name.splitlines()) != 1
         if odd or (is_number(name) and not numbered):
             raise PredictionsError(
-                f"{path}: class names of a table must be one line, no number, not begin with '_', '.' or space or end "
-                f"with space, got {name!r}"
+                f"{path}: a class name in a table must be one line, not a number, not start with '_', '.' or a space, "
+                f"and not end with a space, got {name!r}"
             )
     names = [f"{kind.removesuffix('s')}_{name}" for name in class_names or range(values.shape[1])]
     return dict(zip(names, _as_numpy(values).T, strict=True))
 
 
 def _quoted(text: str) -> str:
-    """Return a field of a csv; with quotes also where another reader could take a mark for the delimiter."""
+    """Return a csv field, quoted if it contains any character that a reader could take for a delimiter."""
     return '"' + text.replace('"', '""') + '"' if set(text) & set(',;\t"\r\n') else text
 
 
 def _as_numpy(values: Tensor) -> NDArray[Any]:
-    """Return the same numbers; numpy has no bfloat16."""
+    """Convert to numpy, which has no bfloat16."""
     return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
@@ -199,7 +209,7 @@ def _write_npz(path: Path, tensors: dict[str, Tensor], class_names: Names | None
     arrays = {name: _as_numpy(tensor) for name, tensor in tensors.items()}
     if class_names is not None:
         arrays["class_names"] = np.array(class_names, dtype=np.str_)
-    with path.open("wb") as file:  # np.savez would add .npz to the name of a .NPZ
+    with path.open("wb") as file:  # given a path, np.savez would append .npz to a name that ends in .NPZ
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
@@ -216,7 +226,7 @@ def _write_csv(path: Path, columns: dict[str, Any]) -> None:
 
 def _fields(column: Any) -> Iterator[str]:
     if isinstance(column, np.ndarray):
-        # repr is the shortest text that reads back as the same float64. In blocks: text needs much memory.
+        # repr is the shortest text that reads back as the same float64. Convert in blocks, because text needs memory.
         for start in range(0, len(column), BLOCK):
             yield from map(repr, column[start : start + BLOCK].tolist())
     elif isinstance(column, Categories):
@@ -236,7 +246,7 @@ def _write_parquet(path: Path, columns: dict[str, Any]) -> None:
         if isinstance(column, Categories):
             return arrow.DictionaryArray.from_arrays(*column)
         if isinstance(column, list) and all(WHOLE.fullmatch(text.strip()) for text in set(column)):
-            return arrow.array([int(text) for text in column])  # of a csv: "007" is a name, not a number
+            return arrow.array([int(text) for text in column])  # from a csv; "007" is a name, not a number
         return column
 
     arrow.parquet.write_table(arrow.table({name: typed(column) for name, column in columns.items()}), path)

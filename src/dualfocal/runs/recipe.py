@@ -17,7 +17,7 @@ from torch import nn
 from dualfocal._checks import check_choice, did_you_mean
 from dualfocal.losses import LOSSES
 from dualfocal.models import MODELS
-from dualfocal.runs._values import checked, from_text, option_from_text, plain
+from dualfocal.runs._settings import checked, from_text, option_from_text, plain
 from dualfocal.runs.layout import RECIPE, SCHEMA, RunError, check_schema, read_json
 
 CHOICES = {

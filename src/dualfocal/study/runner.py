@@ -18,7 +18,7 @@ import torch
 
 from dualfocal._checks import check_count
 from dualfocal.data import load_data
-from dualfocal.data.places import Root
+from dualfocal.data.paths import Root
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.study.plan import Study
 from dualfocal.train import DivergedError, train

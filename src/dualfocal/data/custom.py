@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from dualfocal._checks import check_choice
 from dualfocal.data._cache import Samples, decoded
-from dualfocal.data._images import MODES, Progress, decode_images
+from dualfocal.data._images import MODES, DecodedShare, decode_images
 from dualfocal.data._tree import list_files
 from dualfocal.data.dataset import DataSet, Size, as_count, random_split, shuffled, without_empty
-from dualfocal.data.places import Root
+from dualfocal.data.paths import Root
 from dualfocal.data.transforms import CropFlip, Normalize
 
 LIMIT = 2**40
@@ -40,7 +40,7 @@ def image_folder(
     split_seed: int = 1,
     padding: int = 0,
     flip: bool = False,
-    progress: Progress | None = None,
+    progress: DecodedShare | None = None,
 ) -> DataSet:
     """Images in folders by class: ``PATH/CLASS/...``, or ``PATH/train/CLASS/...`` and the like for val and test.
 
@@ -48,7 +48,7 @@ def image_folder(
 
     Args:
         path: the folder.
-        root: where the decoded images are kept, see :func:`~dualfocal.data.places.data_root`.
+        root: where the decoded images are kept, see :func:`~dualfocal.data.paths.data_root`.
         size: side of a square to which each image is scaled, its middle kept. None: all must be of one size.
         channels: 3 for colours, 1 for grey.
         val_size: how many of the training images validate, where there is no folder ``val``.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dualfocal.data.places import VARIABLE, DataNotFoundError, data_root, find, look_for, on_disk
+from dualfocal.data.paths import VARIABLE, DataNotFoundError, data_root, find, look_for, on_disk
 from dualfocal.data.sources import OFFICIAL
 
 

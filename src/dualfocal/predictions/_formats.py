@@ -1,4 +1,4 @@
-"""The interface of every prediction format, with errors that name the file; and the files of named arrays."""
+"""The interface of all prediction formats, and the formats with named arrays: npz and safetensors."""
 
 import json
 import zipfile
@@ -21,12 +21,12 @@ INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint3
 
 
 class PredictionsError(ValueError):
-    """A predictions file that cannot be used; the message names the file, the value and the rule."""
+    """A predictions file cannot be used; the message names the file, the value and the rule."""
 
 
 @contextmanager
 def one_line_errors(path: Path, text: str = "cannot be read") -> Iterator[None]:
-    """Turn any error of a library into a PredictionsError of one line: a damaged file may raise anything."""
+    """Turn any exception into a PredictionsError with a one-line message: a damaged file can raise anything."""
     try:
         yield
     except PredictionsError:
@@ -36,8 +36,8 @@ def one_line_errors(path: Path, text: str = "cannot be read") -> Iterator[None]:
         raise PredictionsError(f"{path}: {text}: {reason}") from error
 
 
-class Source(ABC):
-    """A file of predictions. A format is a subclass that sets ``names`` and has ``read``."""
+class PredictionFile(ABC):
+    """A file of predictions. Each format is a subclass that sets ``names`` and implements ``read``."""
 
     noun = "array"
 
@@ -47,10 +47,10 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
-        """Return the arrays of the values, and the other columns as arrays or stripped texts."""
+        """Return the values as arrays, and the other columns as arrays or stripped texts."""
 
     def class_names(self, num_classes: int) -> tuple[str, ...] | None:
-        """Return the class names that the file states beside its arrays, if there is one for each class."""
+        """Return the class names stored in the file, if there is one per class."""
         return None
 
     def describe(self, name: str) -> str:
@@ -67,14 +67,14 @@ class Source(ABC):
         return f"(it holds: {', '.join(map(self.describe, self.names[:12]))}{more})"
 
 
-class Table(Source):
-    """A file with columns, one row per sample."""
+class Table(PredictionFile):
+    """A file with columns and one row per sample."""
 
     noun = "column"
 
     @abstractmethod
     def carried(self, names: list[str]) -> dict[str, Any]:
-        """Return columns unchanged, to be written again: lists of texts, or columns of pyarrow."""
+        """Return columns unchanged, to be written again: lists of texts, or pyarrow columns."""
 
 
 def is_number(text: str) -> bool:
@@ -94,18 +94,18 @@ def form(array: Array) -> str:
 
 
 def check_values(what: str, values: Array) -> None:
-    """Raise a PredictionsError unless these can be logits or probabilities."""
+    """Raise a PredictionsError if an array cannot hold logits or probabilities."""
     if dtype_name(values) not in FLOATS or values.ndim == 0 or 0 in values.shape:
         raise PredictionsError(f"{what} must be {', '.join(FLOATS)} and have at least one row, got {form(values)}")
 
 
 def without_axis_of_one(values: Tensor) -> Tensor:
-    """One score per sample, (N, 1) as Keras has it, as (N,)."""
+    """Squeeze one score per sample from (N, 1), the layout of Keras, to (N,)."""
     return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 
 
-class ArrayFile(Source):
-    """A format is a subclass that opens the file as a mapping from names to arrays."""
+class ArrayFile(PredictionFile):
+    """A file of named arrays. Each format is a subclass that opens the file as a mapping from names to arrays."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -114,14 +114,14 @@ class ArrayFile(Source):
 
     @abstractmethod
     def open(self) -> AbstractContextManager[Any]:
-        """Return a context manager of the mapping, which reads an array when it is asked for."""
+        """Return a context manager of the mapping, which reads each array on access."""
 
     def get(self, file: Any, name: str) -> Array:
         array: NDArray[Any] = file[name]
-        return array.astype(array.dtype.newbyteorder("="), copy=False)  # torch reads native byte order only
+        return array.astype(array.dtype.newbyteorder("="), copy=False)  # torch only reads native byte order
 
     def stated_names(self, file: Any) -> Any:
-        """Return what is stored as class names, or raise a KeyError, TypeError or ValueError."""
+        """Return the stored class names, or raise a KeyError, TypeError or ValueError."""
         return file["class_names"].tolist()
 
     def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
@@ -137,9 +137,9 @@ class ArrayFile(Source):
         with one_line_errors(self.path, "class names cannot be read"), self.open() as file:
             try:
                 stated = self.stated_names(file)
-            except (KeyError, TypeError, ValueError):  # not there, or of another kind: a pickle, no json
+            except (KeyError, TypeError, ValueError):  # missing, a pickle, or not JSON
                 return None
-        # A file may have names for something else, or for the two classes of one score per sample.
+        # The names may be of something else, or of the two classes of one score per sample.
         fits = isinstance(stated, list) and len(stated) == num_classes and all(isinstance(text, str) for text in stated)
         return tuple(stated) if fits else None
 
@@ -151,8 +151,8 @@ class ArrayFile(Source):
 class NpzFile(ArrayFile):
     @contextmanager
     def open(self) -> Iterator[Any]:
-        if not zipfile.is_zipfile(self.path):  # np.load would advise to unpickle it
-            raise self.error("is not a .npz archive, or a damaged one")
+        if not zipfile.is_zipfile(self.path):  # np.load would suggest to unpickle it
+            raise self.error("is not an .npz archive, or is damaged")
         with self.path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             yield file
 

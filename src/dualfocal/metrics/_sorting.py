@@ -1,0 +1,102 @@
+"""Samples sorted by confidence, for equal-mass bins, risk-coverage curves and resampling."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dualfocal.metrics.bins import ONE, BinStats
+
+# Relative tolerance of ties: sums of the same numbers in another order differ by a few units of 2^-52.
+ROUNDING = 2.0**-47
+
+
+def tie_groups(ordered: Tensor) -> Tensor:
+    """Number the groups of tied values in an ascending tensor: 0 for the smallest value, 1 for the next, and so on.
+
+    Float64 neighbours that differ by rounding only are tied, so that the order of the classes does not matter. Float32
+    values are tied only if they are equal: true differences can be as small as rounding there.
+    """
+    step = ordered[1:] - ordered[:-1]
+    new = step > (ROUNDING * ordered[1:].abs() if ordered.dtype == torch.float64 else 0.0)
+    return torch.cat([new.new_zeros(1), new]).cumsum(0)
+
+
+def tie_ends(ordered: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first and the last index of the group of equal values that each value belongs to."""
+    new = ordered[1:] != ordered[:-1]
+    group = torch.cat([new.new_zeros(1), new]).cumsum(0)
+    bounds = torch.cat([group.new_zeros(1), new.nonzero()[:, 0] + 1, group.new_full((1,), len(ordered))])
+    return bounds[group], bounds[group + 1] - 1
+
+
+def risk_coverage(wrong: Tensor, weight: Tensor, ends: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Return the area under the risk-coverage curve of samples sorted by descending confidence.
+
+    Args:
+        wrong: (N,), 1.0 where the prediction is wrong.
+        weight: (N,), how often each sample counts.
+        ends: first and last index of the group of tied samples that each sample is in (None: no ties). Errors are
+            spread evenly over a group, as if its samples were in random order.
+    """
+    mass, wrong = weight.cumsum(0), (weight * wrong).cumsum(0)
+    if ends is not None:
+        first, last = ends
+        mass_before, wrong_before = (torch.cat([sums.new_zeros(1), sums])[first] for sums in (mass, wrong))
+        rate = (wrong[last] - wrong_before) / (mass[last] - mass_before).clamp_min(1)
+        wrong = wrong_before + rate * (mass - mass_before)
+    return (weight * wrong / mass.clamp_min(1)).sum() / mass[-1]
+
+
+@dataclass(frozen=True)
+class SortedConfidences:
+    """Confidences in ascending order, each with its correctness; among equal confidences, wrong samples come first."""
+
+    units: Tensor  # (N,) int64, confidence in units of 2^-32
+    correct: Tensor  # (N,) int64, 0 or 1
+
+    @classmethod
+    def from_units(cls, units: Tensor, correct: Tensor) -> "SortedConfidences":
+        """Sort by confidence. The correctness is the lowest bit of the sort key."""
+        key = 2 * units + correct
+        key = torch.from_numpy(np.sort(key.numpy())) if key.is_cpu else key.sort().values  # np.sort is faster
+        return cls(key >> 1, key & 1)
+
+    @classmethod
+    def from_uncertainty(cls, uncertainty: Tensor, correct: Tensor) -> "SortedConfidences":
+        """Sort by ``1 / confidence``. ``units`` are then ranks instead of confidences; ties are in any order."""
+        bits = uncertainty.view(torch.int64 if uncertainty.dtype == torch.float64 else torch.int32)
+        samples = cls.from_units(-(bits.long() >> 1), correct)  # the bits of positive floats sort like the floats
+        ordered = (-samples.units << 1).to(bits.dtype).view(uncertainty.dtype)
+        return cls(-tie_groups(ordered.flip(0)).flip(0), samples.correct)
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    def between(self, ranks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return count, sum of units and number correct of the samples between consecutive ranks."""
+        units, correct = (torch.cat([x.new_zeros(1), x.cumsum(0)])[ranks] for x in (self.units, self.correct))
+        return ranks.diff(), units.diff(), correct.diff()
+
+    def adaptive_bins(self, num_bins: int, *, drop_lowest: bool = False) -> BinStats:
+        """Return bins of equal mass, ``(lo, hi]`` between interpolated quantiles.
+
+        Equal confidences share a bin, so bins can differ in size, or be empty. With ``drop_lowest``, samples of the
+        lowest confidence are in no bin, as in the published code.
+        """
+        n = len(self)
+        position = torch.linspace(0, n, num_bins + 1, dtype=torch.float64, device=self.units.device).clamp_max_(n - 1)
+        below = position.floor().long()
+        low, high = self.units[below].double(), self.units[(below + 1).clamp_max_(n - 1)].double()
+        edges = low + (position - below) * (high - low)  # in units
+        ends = torch.searchsorted(self.units, edges.floor().long(), right=True)
+        if not drop_lowest:
+            ends[0] = 0
+        return BinStats(*self.between(ends), edges / ONE)
+
+    def aurc(self) -> float:
+        """Return the mean error among the k most confident samples, over all k; ties count as in random order."""
+        wrong, units = 1.0 - self.correct.flip(0).double(), self.units.flip(0)
+        tied = bool((units[1:] == units[:-1]).any())
+        return float(risk_coverage(wrong, torch.ones_like(wrong), tie_ends(units) if tied else None))
