@@ -22,8 +22,8 @@ from dualfocal.data.places import Root
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.study.plan import Study
 from dualfocal.train import DivergedError, train
+from dualfocal.train.distributed import num_cores
 from dualfocal.train.failure import Interrupts
-from dualfocal.train.host import num_cores
 
 LOOK = 0.5  # seconds between looks at how far the runs have come
 CHECKPOINT_PAUSE = 30.0  # seconds: little is lost if a process is killed, and runs of short epochs are not held up
