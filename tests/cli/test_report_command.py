@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from dualfocal import metrics
-from dualfocal.train import outcome, train
+from dualfocal.train import result as train_result
+from dualfocal.train import train
 from dualfocal.train.presets import preset
 
 
@@ -87,7 +88,7 @@ def test_bad_input_is_one_line(refused, arguments, line):
 
 
 def test_a_folder_stands_for_its_finished_runs(run, monkeypatch):
-    monkeypatch.setattr(outcome, "metrics_of", lambda predictions: ({}, {}))  # it has tests of its own
+    monkeypatch.setattr(train_result, "metrics_of", lambda predictions: ({}, {}))  # it has tests of its own
     train(preset("digits", ["epochs=1", "batch_size=200"]), "runs/b", progress=False)
     shutil.copytree("runs/b", "runs/a")
     shutil.copytree("runs/b", "runs/c")

@@ -16,7 +16,7 @@ from run_results import make_result
 from dualfocal.cli import main
 from dualfocal.metrics import evaluate
 from dualfocal.paper import reproduce as table_runs
-from dualfocal.paper.foreign import STAGES
+from dualfocal.paper.ood import STAGES
 from dualfocal.paper.published import published
 from dualfocal.paper.reproduce import plan
 from dualfocal.paper.trainings import trainings

@@ -14,7 +14,7 @@ from dualfocal.calibrators import load_calibrator, make_calibrator
 from dualfocal.metrics import evaluate
 from dualfocal.predictions import load_predictions
 from dualfocal.report.calibrated import calibrate
-from dualfocal.report.subjects import load_subjects
+from dualfocal.report.inputs import load_inputs
 from dualfocal.runs import Run
 from dualfocal.runs.source import Reading
 from dualfocal.train import train
@@ -156,7 +156,7 @@ def test_calibrators_of_a_run_are_fitted_on_its_validation_part(run, record):
 def test_report_and_evaluate_say_the_same_of_a_run(record):
     [of_run] = record("evaluate", "runs/a", "--calibrate", "temperature,vector,isotonic")["files"]
     reading = Reading()
-    [subject] = load_subjects([Path("runs/a")], reading)
+    [subject] = load_inputs([Path("runs/a")], reading)
     found = calibrate(subject, ["temperature", "vector", "isotonic"], reading, lambda share: None)
     assert found.advice == of_run["calibration"]["verdict"]
     assert {of.name: of.scores["nll"] for of in found.comparison.methods} == {
@@ -218,7 +218,7 @@ def test_calibrate_and_apply_take_the_part_that_is_given(run, record):
     assert record("apply", "cal.safetensors", "runs/a", "--split", "val", "--out", "x.npz")["num_samples"] == 200
 
 
-@pytest.mark.filterwarnings("ignore:there is no validation part")
+@pytest.mark.filterwarnings("ignore:there is no validation split")
 def test_calibrate_does_not_take_the_test_part_for_want_of_another(refused):
     train(preset("digits", ["epochs=1", "data.val_size=0"]), "runs/c", progress=False)
     line = refused("calibrate", "runs/c", "--out", "cal.safetensors")

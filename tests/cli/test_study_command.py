@@ -34,7 +34,7 @@ def test_it_prints_a_table_and_a_reading(finished: tuple[Path, subprocess.Comple
     assert "digits, small_cnn: dual_focal by gamma, 2 seeds, 2 epochs, into out" in done.stdout
     assert "floor" in done.stdout
     text = " ".join(done.stdout.split())
-    assert "As trained, gamma " in text
+    assert "Before temperature scaling, gamma " in text
     assert "Lowest validation NLL: gamma " in text
     assert max(map(len, done.stdout.splitlines()[:8])) <= 80
 

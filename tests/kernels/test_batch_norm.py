@@ -16,8 +16,8 @@ from dualfocal.kernels import batch_norm
 from dualfocal.kernels.batch_norm import MAX_SPLITS, Plan, Running, applies, batch_norm_of, batch_norm_relu, plan_for
 from dualfocal.models import MODELS
 from dualfocal.models.normalization import kernels_on
-from dualfocal.train.outcome import slowed_by
 from dualfocal.train.presets import preset
+from dualfocal.train.result import slowed_by
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KERNELS = ("statistics", "apply", "backward_sums", "backward_apply")

@@ -15,8 +15,8 @@ from scipy import stats
 from dualfocal.data import DataSet
 from dualfocal.metrics import evaluate, kde_ece, ood_auroc
 from dualfocal.models import make_model
-from dualfocal.paper import foreign
-from dualfocal.paper.foreign import Foreign
+from dualfocal.paper import ood
+from dualfocal.paper.ood import OODScores
 from dualfocal.paper.published import published, published_tables
 from dualfocal.paper.rows import Row, rows_of, value_of
 from dualfocal.paper.trainings import shortened, trainings, with_defaults
@@ -206,7 +206,7 @@ def small_data(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any
             **{"splits": {"test": torch.arange(20)}, "encoder": scale},
         )
 
-    monkeypatch.setattr(foreign, "load_data", load)
+    monkeypatch.setattr(ood, "load_data", load)
     return asked
 
 
@@ -218,8 +218,8 @@ class _Scale(torch.nn.Module):
 def test_foreign_images_are_seen_as_the_model_sees_its_own(tmp_path: Path, small_data: list[Any]) -> None:
     """Encoded by the encoder of the data it was trained on; by both scores; kept in the run folder."""
     run = fake(tmp_path / "run")
-    found = Foreign().scores(run, "svhn")
-    images, _ = foreign.load_data("svhn").part("test")
+    found = OODScores().scores(run, "svhn")
+    images, _ = ood.load_data("svhn").part("test")
     with torch.no_grad():
         seen = run.model()(images.float() / 255)
     known, _ = run.predictions()
@@ -230,7 +230,7 @@ def test_foreign_images_are_seen_as_the_model_sees_its_own(tmp_path: Path, small
     assert value_of(run, "ood_auroc_max_prob", "before", "svhn") == found["auroc"]["before"]["max_prob"]
     assert ("svhn", {"only_test": True}) in small_data
     number = len(small_data)
-    assert Foreign().scores(run, "svhn") == found
+    assert OODScores().scores(run, "svhn") == found
     assert len(small_data) == number  # nothing was read again
 
 
@@ -243,16 +243,16 @@ def test_foreign_images_are_seen_in_the_precision_of_what_is_kept(
     wide = precision == "float64"
     save_file({name: of.double() if wide else of for name, of in load_file(run.path / MODEL).items()}, run.path / MODEL)
     told: list[tuple[str, int, int]] = []
-    monkeypatch.setattr(foreign, "BATCH", 8)
-    found = Foreign(device="cpu", progress=lambda *of: told.append(of)).scores(run, "svhn")
-    images, _ = foreign.load_data("svhn").part("test")
+    monkeypatch.setattr(ood, "BATCH", 8)
+    found = OODScores(device="cpu", progress=lambda *of: told.append(of)).scores(run, "svhn")
+    images, _ = ood.load_data("svhn").part("test")
     with torch.no_grad():
         seen = run.model()((images.float() / 255).to(torch.float64 if wide else torch.float32))
     known, _ = run.predictions()
     assert found["auroc"]["before"]["entropy"] == pytest.approx(ood_auroc(known, seen), abs=1e-12)
     assert told == [("run, svhn", done, 20) for done in (0, 8, 16)]
-    with pytest.raises(ValueError, match="there is no device"):
-        Foreign(device="cuda:99").scores(fake(tmp_path / "other"), "svhn")
+    with pytest.raises(ValueError, match="is not available to this process"):
+        OODScores(device="cuda:99").scores(fake(tmp_path / "other"), "svhn")
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"auroc": {"before": {}}}'])
@@ -264,7 +264,7 @@ def test_kept_scores_that_are_damaged_are_named(content: str, tmp_path: Path) ->
 
 
 def test_corrupted_images_are_scored_at_each_severity(tmp_path: Path, small_data: list[Any]) -> None:
-    found = Foreign().scores(fake(tmp_path / "run"), "cifar10c")
+    found = OODScores().scores(fake(tmp_path / "run"), "cifar10c")
     assert list(found["severities"]) == [1, 2, 3, 4, 5]
     assert set(found["severities"][3]["after"]) == {"error", "ece", "nll"}
     assert len({of["before"]["nll"] for of in found["severities"].values()}) == 5

@@ -12,7 +12,8 @@ from browser import HOSTILE, running
 from dualfocal.report import html
 from dualfocal.report.html import write_report
 from dualfocal.runs.source import Reading
-from dualfocal.train import outcome, train
+from dualfocal.train import result as train_result
+from dualfocal.train import train
 from dualfocal.train.presets import preset
 
 LIMITS = {"many": 250_000, "part": 100_000}  # bytes of numbers that a page may carry
@@ -69,7 +70,7 @@ def runs(folder) -> Path:
     """A report on two short runs, a and b, on noisy digits."""
     with pytest.MonkeyPatch.context() as patch:
         # It has tests of its own, and takes most of the time.
-        patch.setattr(outcome, "metrics_of", lambda predictions: ({}, {}))
+        patch.setattr(train_result, "metrics_of", lambda predictions: ({}, {}))
         for name, seed in (("a", 0), ("b", 1)):
             settings = ["epochs=3", "batch_size=20", f"seed={seed}", "schedule=step", "milestones=2", "data.noise=0.5"]
             train(preset("digits", [*settings, "test_each_epoch=true"]), folder / name, progress=False)

@@ -16,7 +16,7 @@ from dualfocal.losses import LOSSES
 from dualfocal.metrics import evaluate
 from dualfocal.paper.figures import FIGURES
 from dualfocal.plots import exponential_average, rival_probabilities
-from dualfocal.plots.entries import LABELS, Setting, gather
+from dualfocal.plots.run_groups import LABELS, Setting, group_runs
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.runs.layout import LOG, PREDICTIONS, RECIPE, RESULT
 
@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def setting(folder: Path) -> Setting:
-    [setting], left_out = gather([folder])
+    [setting], left_out = group_runs([folder])
     assert left_out == {}
     return setting
 
@@ -93,7 +93,7 @@ def test_runs_are_grouped_by_loss_in_the_papers_order_and_seed(setting, folder):
 
 
 def test_a_run_given_twice_counts_once(setting, folder):
-    [again], _ = gather([folder, folder / "runs" / "dual_focal-seed1"])
+    [again], _ = group_runs([folder, folder / "runs" / "dual_focal-seed1"])
     assert [len(entry.runs) for entry in again.entries] == [2, 2]
 
 
@@ -102,7 +102,7 @@ def test_entries_of_one_loss_say_in_what_they_differ(tmp_path):
         fake_run(tmp_path / f"g{gamma}", recipe("dual_focal", loss_options={"gamma": gamma}))
     fake_run(tmp_path / "default", recipe("dual_focal", lr=0.2))
     fake_run(tmp_path / "ls", recipe("label_smoothing", loss_options={"alpha": 0.1}))
-    [found], _ = gather([tmp_path])
+    [found], _ = group_runs([tmp_path])
     assert [entry.label for entry in found.entries] == [
         "LS-0.1",
         "Dual focal, gamma 2, lr 0.1",
@@ -116,7 +116,7 @@ def test_entries_of_one_loss_say_in_what_they_differ(tmp_path):
 def test_entries_of_one_loss_are_in_the_order_of_their_numbers(tmp_path):
     for gamma in (10.0, 2.5, 2.0):
         fake_run(tmp_path / f"g{gamma}", recipe("dual_focal", loss_options={"gamma": gamma}))
-    [found], _ = gather([tmp_path])
+    [found], _ = group_runs([tmp_path])
     assert [entry.label for entry in found.entries] == [f"Dual focal, gamma {gamma}" for gamma in ("2", "2.5", "10")]
 
 
@@ -130,31 +130,31 @@ def test_data_sets_and_models_are_not_mixed(tmp_path):
     fake_run(tmp_path / "a", recipe("focal"))
     fake_run(tmp_path / "b", recipe("focal", model="resnet50"))
     fake_run(tmp_path / "c", recipe("focal", data="cifar10"))
-    found, _ = gather([tmp_path])
+    found, _ = group_runs([tmp_path])
     assert sorted(setting.stem for setting in found) == ["cifar10-small_cnn", "digits-resnet50", "digits-small_cnn"]
     fake_run(tmp_path / "d", recipe("focal", data_options={"noise": 0.9}))
     with pytest.raises(ValueError, match=r"digits, small_cnn, 3 epochs and digits, noise 0\.9, small_cnn.*one name"):
-        gather([tmp_path])
+        group_runs([tmp_path])
 
 
 def test_two_runs_of_one_seed_are_refused(tmp_path):
     for name in "ab":
         fake_run(tmp_path / name, recipe("focal", test_each_epoch=name == "a"))
     with pytest.raises(ValueError, match=r"a and .*b are two runs of one recipe and one seed"):
-        gather([tmp_path])
+        group_runs([tmp_path])
 
 
 def test_unfinished_runs_are_told(tmp_path):
     fake_run(tmp_path / "a", recipe("focal"))
     (tmp_path / "a" / RESULT).unlink()
-    assert gather([tmp_path]) == ([], {tmp_path / "a": "is stopped, not finished"})
+    assert group_runs([tmp_path]) == ([], {tmp_path / "a": "is stopped, not finished"})
 
 
 def test_folders_without_runs_are_refused(tmp_path):
     with pytest.raises(ValueError, match="is no run folder, and holds none"):
-        gather([tmp_path])
+        group_runs([tmp_path])
     with pytest.raises(ValueError, match="is no run folder, and holds none"):
-        gather([tmp_path / "nowhere"])
+        group_runs([tmp_path / "nowhere"])
 
 
 # What is drawn
@@ -204,7 +204,7 @@ def test_metrics_over_seeds(setting):
 
 
 def test_metrics_of_single_runs_have_the_interval_that_exists(folder):
-    [setting], _ = gather([folder / "runs" / "dual_focal-seed3", folder / "runs" / "cross_entropy-seed3"])
+    [setting], _ = group_runs([folder / "runs" / "dual_focal-seed3", folder / "runs" / "cross_entropy-seed3"])
     figure = draw("metrics", setting)
     *plain, debiased = figure.axes
     assert debiased.get_xlabel() == "debiased RMS error [%]"
@@ -218,7 +218,9 @@ def test_metrics_of_single_runs_have_the_interval_that_exists(folder):
 
 
 def test_metrics_of_one_run_and_of_several_say_which(folder):
-    [setting], _ = gather([folder / "runs" / "dual_focal-seed3", *sorted((folder / "runs").glob("cross_entropy-*"))])
+    [setting], _ = group_runs(
+        [folder / "runs" / "dual_focal-seed3", *sorted((folder / "runs").glob("cross_entropy-*"))]
+    )
     figure = draw("metrics", setting)
     assert len(figure.axes) == 3
     assert "1 to 2 seeds each. Intervals are over seeds. No interval of a single run: Dual focal." in words(figure)
@@ -228,7 +230,7 @@ def test_results_without_inference_are_told(tmp_path):
     run = fake_run(tmp_path / "a", recipe("focal"), log={"val_ece": [0.3, 0.2, 0.1]})
     result = run.result.to_dict()
     run.write_json(RESULT, result | {part: result[part] | {"inference": None} for part in ("val", "test")})
-    [setting], _ = gather([tmp_path])
+    [setting], _ = group_runs([tmp_path])
     with pytest.raises(RunError, match=r"a/result.json: has no floor of ece"):
         draw("metrics", setting)
     assert not draw("training", setting).axes[0].patches
@@ -254,7 +256,7 @@ def test_training_is_smoothed_from_the_log(setting):
 def test_training_without_the_test_part_says_so(tmp_path):
     fake_run(tmp_path / "a", recipe("focal"), log={"val_ece": [0.3, 0.2, 0.1]})
     fake_run(tmp_path / "b", recipe("dual_focal"), log={})
-    [setting], _ = gather([tmp_path])
+    [setting], _ = group_runs([tmp_path])
     figure = draw("training", setting)
     assert figure.axes[0].get_ylabel() == "validation ECE [%]"
     np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [30, 25, 17.5])
@@ -280,7 +282,7 @@ def test_logits_and_rival_are_those_of_the_test_part(setting):
 def test_what_needs_predictions_says_so(tmp_path, name):
     fake_run(tmp_path / "a", recipe("focal"))
     (tmp_path / "a" / PREDICTIONS).unlink()
-    [setting], _ = gather([tmp_path])
+    [setting], _ = group_runs([tmp_path])
     with pytest.raises(RunError, match=r"a has no predictions\.safetensors"):
         draw(name, setting)
     draw("reliability", setting)  # the result has its bins

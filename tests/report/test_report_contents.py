@@ -191,7 +191,7 @@ def test_runs_say_how_they_were_made(runs, folder):
 
 
 def test_long_logs_are_thinned(runs, folder):
-    subject = html.load_subjects([folder / "a"], Reading())[0]
+    subject = html.load_inputs([folder / "a"], Reading())[0]
     found = provenance.curves(subject, 10)
     assert (found["epoch"], found["step"]) == ([1, 3], 3)
 

@@ -15,7 +15,7 @@ from dualfocal import metrics
 from dualfocal.calibrators import compare_calibrators, make_calibrator
 from dualfocal.metrics.comparison import Difference
 from dualfocal.report.html import write_report
-from dualfocal.report.subjects import find_inputs, load_subjects
+from dualfocal.report.inputs import find_inputs, load_inputs
 from dualfocal.runs import Run
 from dualfocal.runs.source import Reading
 
@@ -199,14 +199,14 @@ def test_many_calibrators_go_into_several_tables(run):
 def test_p_values_have_one_form(run, folder, tmp_path):
     write_report([run, folder / "b"], tmp_path / "page.html", calibrators=())
     contents = contents_of(tmp_path / "page.html")
-    for row, subject in zip(contents["summary"]["rows"], load_subjects([run, folder / "b"], Reading()), strict=True):
+    for row, subject in zip(contents["summary"]["rows"], load_inputs([run, folder / "b"], Reading()), strict=True):
         p = subject.evaluation.inference.p_value
         assert row[6] == ["< 0.001" if p < 0.001 else f"{p:.3f}", p]
 
 
 def test_bins_that_nobody_could_draw(folder):
     with pytest.raises(ValueError, match="num_bins of a report must be from 1 to 1,000, got 1001"):
-        load_subjects([folder / "a"], Reading(num_bins=1001))
+        load_inputs([folder / "a"], Reading(num_bins=1001))
 
 
 def test_a_folder_of_runs_is_its_finished_ones(runs, folder, tmp_path):

@@ -11,7 +11,7 @@ from browser import contents_of
 from safetensors.torch import load_file, save_file
 
 from dualfocal.report.html import write_report
-from dualfocal.report.subjects import distinct, input_names, load_subjects, plain, shortened, without_folders
+from dualfocal.report.inputs import distinct, input_names, load_inputs, plain, shortened, without_folders
 from dualfocal.runs.source import Reading
 
 
@@ -52,7 +52,7 @@ def test_paths_lose_their_folders():
 def test_classes_of_one_long_name(tmp_path):
     names = ["long " * 30 + end for end in "abc"] + ["\u202ereversed"]
     np.savez(tmp_path / "p.npz", logits=np.eye(4), target=np.arange(4), class_names=names)
-    [subject] = load_subjects([tmp_path / "p.npz"], Reading())
+    [subject] = load_inputs([tmp_path / "p.npz"], Reading())
     assert len(set(subject.class_names)) == 4
     assert subject.class_names[3] == "reversed"
 

@@ -102,6 +102,6 @@ def test_all_data_are_looked_at_before_anything_is_trained(tmp_path: Path, monke
     with pytest.raises(ValueError, match=r"nowhere\.npz"):
         run_study(Study("t", {"a": {0: first}, "b": {0: first}, "c": {0: third}}), tmp_path / "out", device="cpu")
     assert asked == [("digits", {}), ("nowhere.npz", {})]
-    with pytest.raises(ValueError, match="data digits has no val part"):
+    with pytest.raises(ValueError, match="data digits has no val split"):
         run_study(Study("t", {"a": {0: first}, "b": {0: second}}), tmp_path / "out", device="cpu")
     assert not list(tmp_path.rglob(LOG))

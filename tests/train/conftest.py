@@ -2,7 +2,8 @@
 
 import pytest
 
-from dualfocal.train import engine, outcome
+from dualfocal.train import engine
+from dualfocal.train import result as train_result
 from dualfocal.train.forward import Forward
 
 NETS = '''
@@ -57,8 +58,8 @@ def nets(tmp_path, monkeypatch) -> None:
 @pytest.fixture
 def quick(monkeypatch) -> None:
     """Leave out what takes most of the time of a small run, and has tests of its own."""
-    monkeypatch.setattr(outcome, "metrics_of", lambda predictions: ({}, {}))
-    monkeypatch.setattr(outcome, "commit", lambda: None)
+    monkeypatch.setattr(train_result, "metrics_of", lambda predictions: ({}, {}))
+    monkeypatch.setattr(train_result, "commit", lambda: None)
 
 
 @pytest.fixture

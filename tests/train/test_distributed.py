@@ -60,11 +60,14 @@ SHORT = replace(SUM, epochs=1)
 
 LIKE_ONE = {"sum": SUM, "mean": MEAN, "adaptive": ADAPTIVE}
 REFUSED = {
-    "mmce": (replace(SHORT, loss="mmce"), "loss mmce belongs to a whole batch and cannot be split over 2 processes"),
-    "kde_xe": (replace(SHORT, loss="kde_xe"), "loss kde_xe belongs to a whole batch"),
-    "batch_next": (replace(SHORT, loss_options={"rival": "batch_next"}), "loss dual_focal belongs to a whole batch"),
-    "sync_bn": (replace(SHORT, sync_bn=True), "sync_bn needs CUDA, this is cpu"),
-    "small_batch": (replace(SHORT, batch_size=1), "2 processes need as many samples in each batch and part"),
+    "mmce": (replace(SHORT, loss="mmce"), "loss mmce is computed over a whole batch"),
+    "kde_xe": (replace(SHORT, loss="kde_xe"), "loss kde_xe is computed over a whole batch"),
+    "batch_next": (
+        replace(SHORT, loss_options={"rival": "batch_next"}),
+        "loss dual_focal is computed over a whole batch",
+    ),
+    "sync_bn": (replace(SHORT, sync_bn=True), "sync_bn=true needs a CUDA device, but the device is cpu"),
+    "small_batch": (replace(SHORT, batch_size=1), "2 processes need at least 2 samples in each batch and split"),
     "small_rest": (replace(SHORT, data_options={"val_size": 499}), "the last batch has 1 samples for 2 processes"),
     "small_part": (replace(SHORT, data_options={"val_size": 1}), "there are 1"),
 }
@@ -501,7 +504,7 @@ def test_the_program_ends_with_one_line_if_a_loss_is_refused(tmp_path):
     for code, out, err in end_of(by_hand(arguments, store, (tmp_path, tmp_path))):
         assert code == 2
         assert out == ""
-        assert err == "dualfocal: loss mmce belongs to a whole batch and cannot be split over 2 processes\n"
+        assert err == "dualfocal: loss mmce is computed over a whole batch and cannot be split over 2 processes\n"
     assert os.listdir(tmp_path) == []
 
 

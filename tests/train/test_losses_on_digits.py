@@ -39,7 +39,7 @@ def test_settings_are_of_every_loss() -> None:
     assert SETTINGS.keys() == LOSSES.keys()
 
 
-@pytest.mark.filterwarnings("ignore:loss ada_.* follows the validation part")
+@pytest.mark.filterwarnings("ignore:loss ada_.* uses the validation split")
 @pytest.mark.parametrize("name", LOSSES)
 def test_learns(name: str, tmp_path: Path) -> None:
     run = train_on_digits(name, tmp_path / "run", seed=1)

@@ -115,13 +115,13 @@ def test_lazy_weights_are_made_from_the_seed(recipe, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("pair", r"fails in training on inputs of \(2, 5\): a model must give a tensor of logits, got tuple$"),
-        ("stubborn", r"fails in training on inputs of \(2, 5\): 'depth'$"),
-        ("remembering", r"keeps state that is no tensor, _extra_state: it could not be saved$"),
+        ("pair", r"fails in training on inputs of shape \(2, 5\): .* tensor of logits, got tuple$"),
+        ("stubborn", r"fails in training on inputs of shape \(2, 5\): 'depth'$"),
+        ("remembering", r"has state that is not a tensor .*: _extra_state$"),
         (
             "normed",
-            r"fails in training on inputs of \(1, 5\): .* more than 1 value per channel .*; "
-            r"drop_last=true leaves the last batch out, which is as small$",
+            r"fails in training on inputs of shape \(1, 5\): .* more than 1 value per channel .*; "
+            r".*drop_last=true",
         ),
     ],
 )
@@ -136,28 +136,26 @@ def test_batch_norm_trains_without_the_last_small_batch(recipe, tmp_path) -> Non
 
 
 def test_state_that_is_not_saved_is_told_of(recipe, tmp_path) -> None:
-    with pytest.warns(UserWarning, match="keeps calls out of its state_dict: nothing of it is saved"):
+    with pytest.warns(UserWarning, match="kinds:counting has buffers .* not saved: calls$") as caught:
         run = go(recipe("counting"), tmp_path / "run")
-    assert run.result.notes == [
-        "model test_models_of_all_kinds:counting keeps calls out of its state_dict: nothing of it is saved"
-    ]
+    assert run.result.notes == [str(warning.message) for warning in caught]
 
 
 def test_one_class_is_refused(recipe, tmp_path) -> None:
     asked = recipe("lazy")
     np.savez(asked.data, x=np.ones((40, 5), np.float32), y=np.zeros(40, np.int64))
-    with pytest.raises(ValueError, match=r"has 1 class, there must be two or more$"):
+    with pytest.raises(ValueError, match=r"has 1 class, .* two or more$"):
         go(asked, tmp_path / "run")
 
 
 def test_milestones_beside_a_cosine_are_told_of(recipe, tmp_path) -> None:
-    with pytest.warns(UserWarning, match="^with schedule=cosine the milestones are not looked at$"):
+    with pytest.warns(UserWarning, match="^schedule=cosine ignores the milestones$"):
         go(recipe("lazy", schedule="cosine", milestones=(1,)), tmp_path / "run")
 
 
 def test_the_epoch_is_chosen_on_a_second_validation_part_if_there_is_one(recipe, tmp_path) -> None:
     asked = recipe("lazy", weights="best_nll", lr=0.4, epochs=9)
-    with pytest.warns(UserWarning, match=r"^the choice of an epoch, best_nll, follows the validation part that also"):
+    with pytest.warns(UserWarning, match=r"^weights=best_nll uses the validation split that also"):
         on_val = go(asked, tmp_path / "val")
     nll = [line["val_nll"] for line in on_val.log]
     assert on_val.result.weights_of_epoch == 1 + nll.index(min(nll))

@@ -120,7 +120,7 @@ def test_processes_that_are_killed_or_interrupted_lose_nothing(tmp_path) -> None
     with start(recipe, out) as process:
         remarks = process.communicate()[1].splitlines()
     assert process.returncode == 0
-    assert remarks[0].startswith("going on after epoch ")
+    assert remarks[0].startswith("resuming after epoch ")
     assert outcome(out) == expected
     assert len(Run(out).result.sessions) == 3
 
@@ -128,11 +128,11 @@ def test_processes_that_are_killed_or_interrupted_lose_nothing(tmp_path) -> None
 KILLER = """
 import json, os, signal, sys, tempfile
 import torch
-from dualfocal.train import outcome, train
+from dualfocal.train import result, train
 from dualfocal.runs import Recipe
 
 torch.set_num_threads(1)
-outcome.metrics_of, outcome.commit = lambda _: ({}, {}), lambda: None
+result.metrics_of, result.commit = lambda _: ({}, {}), lambda: None
 recipe, out = Recipe.from_dict(json.loads(sys.argv[1])), sys.argv[2]
 EVENTS = "open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir"
 

@@ -150,8 +150,8 @@ def test_a_full_disk_on_the_command_line(stopped, expected, capsys) -> None:
     assert ended.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
-    going_on, problem = err.splitlines()
-    assert going_on == "going on after epoch 2 of 4"
+    resumed, problem = err.splitlines()
+    assert resumed == "resuming after epoch 2 of 4"
     assert problem.startswith(f"dualfocal: {stopped / 'checkpoint.safetensors'}: cannot be written: ")
     assert "File too large" in problem
     assert sorted(contents(stopped)) == ["checkpoint.safetensors", "log.jsonl", "recipe.json"]
@@ -363,7 +363,7 @@ def test_a_sample_that_breaks_the_loss_is_found(tmp_path) -> None:
     assert Run(tmp_path / "run").failure == error.value.report == report
     assert Run(tmp_path / "run").state == "failed"
     message = str(error.value)
-    assert f"in epoch 1, step {step + 1} of 6, at a learning rate of 0.1; there was no checkpoint yet; " in message
+    assert f"in epoch 1, step {step + 1} of 6, at a learning rate of 0.1; no checkpoint was saved yet; " in message
     assert str(tmp_path / "run" / "failure.json") in message
     assert len(message.splitlines()) == 1
     assert report["what"] in ("the loss is nan", "the loss is inf")
@@ -446,7 +446,7 @@ def test_a_checkpoint_in_the_middle_of_the_first_epoch_is_told_of(tmp_path, at_s
     with pytest.raises(DivergedError) as error:
         go(small(), tmp_path / "run")
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
-    assert "there was no checkpoint yet" not in str(error.value)
+    assert "the checkpoint of epoch 0 is kept" in str(error.value)
 
 
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
@@ -566,7 +566,7 @@ def test_notes_in_a_run_folder_are_left_alone(stopped, expected) -> None:
 def test_the_rest_of_a_finished_run_is_not_trained_over(finished) -> None:
     (finished / "result.json").unlink()
     before = contents(finished)
-    with pytest.raises(RunError, match=r": holds model\.safetensors, but no checkpoint\.safetensors"):
+    with pytest.raises(RunError, match=r": contains model\.safetensors but no checkpoint\.safetensors"):
         go(small(), finished)
     assert contents(finished) == before
 
@@ -582,7 +582,7 @@ def test_other_inputs_with_the_same_labels_are_other_data(tmp_path, at_step) -> 
     with pytest.raises(KeyboardInterrupt):
         go(recipe, tmp_path / "run")
     np.savez(tmp_path / "own.npz", **{**arrays, "x": 1 - 3 * arrays["x"]})
-    with pytest.raises(RunError, match="was made with other data"):
+    with pytest.raises(RunError, match="was saved with other data"):
         go(recipe, tmp_path / "run")
 
 
@@ -764,12 +764,12 @@ def test_an_empty_checkpoint_is_damaged_too(stopped) -> None:
 @pytest.mark.parametrize(
     ("about", "problem"),
     [
-        ({"schema": 0}, "has schema 0, this version of dualfocal reads schema 1"),
-        ({"schema": 2}, "has schema 2, this version of dualfocal reads schema 1"),
+        ({"schema": 0}, "has schema 0, but this version of dualfocal reads schema 1"),
+        ({"schema": 2}, "has schema 2, but this version of dualfocal reads schema 1"),
         (
             {"data": "letters: 5 train"},
-            "was made with other data (letters: 5 train, now digits: 600 train, 100 val, 100 val2, 997 test; "
-            "10 classes; 1 x 8 x 8 float32; 92c503e7)",
+            "was saved with other data: letters: 5 train, now digits: 600 train, 100 val, 100 val2, 997 test; "
+            "10 classes; 1 x 8 x 8 float32; 92c503e7",
         ),
     ],
 )
@@ -794,7 +794,7 @@ def test_data_that_have_changed_since_are_noticed(tmp_path, at_step) -> None:
     with pytest.raises(KeyboardInterrupt):
         go(recipe, tmp_path / "run")
     write(70)
-    with pytest.raises(RunError, match=r"was made with other data \(own: 43 train, .*, now own: 50 train, "):
+    with pytest.raises(RunError, match=r"was saved with other data: own: 43 train, .*, now own: 50 train, "):
         go(recipe, tmp_path / "run")
 
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from dualfocal.runs import Recipe, Run
 from dualfocal.train import engine, train
-from dualfocal.train.host import host_state
+from dualfocal.train.host_state import host_state
 from dualfocal.train.presets import preset
-from dualfocal.train.step import WARM_UP, CapturedStep, Step, Taken
+from dualfocal.train.step import WARM_UP, CapturedStep, Step, StepResult
 
 FILES = ("model.safetensors", "predictions.safetensors")
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
@@ -37,7 +37,7 @@ class Played(CapturedStep):
             self.give_up(str(self.fails_with))
             return False
         index, draws, criterion = self.index, self.draws, self.criterion
-        self.result = Taken(torch.zeros(()), None if self.recipe.clip_norm is None else torch.zeros(()), True)
+        self.result = StepResult(torch.zeros(()), None if self.recipe.clip_norm is None else torch.zeros(()), True)
 
         def replay() -> None:
             assert self.draws is draws  # what the graph reads is where it was
@@ -101,7 +101,7 @@ def go(recipe: Recipe, out: Path) -> Run:
     return train(recipe, out, device="cpu", progress=False)
 
 
-@pytest.mark.filterwarnings("ignore:loss ada_.* follows the validation part")
+@pytest.mark.filterwarnings("ignore:loss ada_.* uses the validation split")
 @pytest.mark.parametrize(
     "settings", [(), ("loss=ada_dual_focal",), ("clip_norm=none", "reduction=mean"), ("optimizer=adam", "lr=1e-3")]
 )
@@ -128,7 +128,7 @@ def test_a_resumed_run_is_captured_anew(
     whole = go(recipe, tmp_path / "whole")
     take, steps = Step.take, 0
 
-    def interrupted(self: Step, *arguments: Any) -> Taken:
+    def interrupted(self: Step, *arguments: Any) -> StepResult:
         nonlocal steps
         steps += 1
         if steps == step:
@@ -153,9 +153,10 @@ def test_what_cannot_be_captured_goes_on_without(
 ) -> None:
     monkeypatch.setattr(Played, "fails_with", RuntimeError("operation not permitted when stream is capturing"))
     run = train(recipe_of(toy), tmp_path / "run", device="cpu")
-    told = [line for line in capsys.readouterr().err.splitlines() if "cannot be captured" in line]
-    assert told == ["the step cannot be captured and runs slower: operation not permitted when stream is capturing"]
-    assert run.result.notes[-1:] == told
+    shown = [line for line in capsys.readouterr().err.splitlines() if "cannot be captured" in line]
+    assert len(shown) == 1
+    assert shown[0].endswith(": operation not permitted when stream is capturing")
+    assert run.result.notes[-1:] == shown
     assert run.result.sessions[0]["step"] == "eager"
     monkeypatch.setattr(engine, "make_step", Step)
     assert_same(go(recipe_of(toy), tmp_path / "eager"), run)
@@ -165,9 +166,9 @@ def test_it_says_when_it_is_ready(
     toy: Path, tmp_path: Path, played: list[Played], capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(recipe_of(toy), tmp_path / "run", device="cpu")
-    told = [line for line in capsys.readouterr().err.splitlines() if "the step is" in line]
-    assert len(told) == 1
-    assert told[0].startswith("the step is captured, ready after ")
+    shown = [line for line in capsys.readouterr().err.splitlines() if "training step is" in line]
+    assert len(shown) == 1
+    assert shown[0].startswith("the training step is captured")
 
 
 class Net(nn.Module):
@@ -210,11 +211,11 @@ def count(net: Net) -> None:
 )
 def test_what_a_graph_would_not_see_is_noticed(act: Any, seen: bool) -> None:
     net = Net(act)
-    found = []
+    states = []
     for _ in range(2):
         net(torch.randn(4, 3, generator=torch.Generator()))
-        found.append(host_state(net))
-    assert (found[0] != found[1]) == seen
+        states.append(host_state(net))
+    assert (states[0] != states[1]) == seen
 
 
 # What auto means

@@ -245,12 +245,12 @@ def figures(
         dualfocal paper figures runs/ce runs/dual_focal --only reliability,metrics --format pdf --out figures
     """
     from dualfocal.paper.figures import draw_figures
-    from dualfocal.plots.entries import gather
+    from dualfocal.plots.run_groups import group_runs
 
     printer, errors = consoles(as_json)
     names = _chosen("--only", only, FIGURES)
     suffixes = _chosen("--format", formats, FORMATS)
-    settings, unfinished = gather(runs or [])
+    settings, unfinished = group_runs(runs or [])
     out.mkdir(parents=True, exist_ok=True)
     with progress_bar(errors, "figures") as bar:
         drawings = draw_figures(

@@ -73,7 +73,7 @@ def report(
     """
     from dualfocal.calibrators import parse_methods
     from dualfocal.report.html import write_report
-    from dualfocal.report.subjects import find_inputs
+    from dualfocal.report.inputs import find_inputs
     from dualfocal.runs.source import Reading
 
     printer, err = consoles(False)

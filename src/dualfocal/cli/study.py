@@ -134,7 +134,7 @@ def _narrow(table: Table, gap: int) -> RichTable:
     shown = RichTable(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for i, heading in enumerate(table.headings):
         two_lines = heading.replace(" %", "\n%") if " %" in heading else heading.replace(", ", "\n")
-        shown.add_column(Text(two_lines.replace("less ", "less\n")), justify="right" if i else "left", no_wrap=True)
+        shown.add_column(Text(two_lines.replace("minus ", "minus\n")), justify="right" if i else "left", no_wrap=True)
     for row in table.rows:
         shown.add_row(*row, style="dim" if row[0] == "floor" else None)
     return shown

@@ -1,6 +1,6 @@
 """The figures of the paper, from run folders.
 
-``FIGURES`` has each by name. Runs are put together first, by :func:`~dualfocal.plots.entries.gather`: those of
+``FIGURES`` has each by name. Runs are put together first, by :func:`~dualfocal.plots.run_groups.group_runs`: those of
 one data set and model make a *setting*, and those of it that differ in their seed only an *entry*, such as a loss.
 """
 
@@ -27,8 +27,8 @@ from dualfocal.plots import (
     save,
     t_interval,
 )
-from dualfocal.plots.entries import Entry, Setting
 from dualfocal.plots.metric_bars import LEVEL
+from dualfocal.plots.run_groups import Entry, Setting
 from dualfocal.plots.style import one_axis
 from dualfocal.plots.theory import phi_figure
 from dualfocal.runs import Run, RunError, RunResult
@@ -70,7 +70,7 @@ def draw_figures(
     """Draw figures of the paper, each once for each setting, and write them.
 
     Args:
-        settings: the runs, as :func:`~dualfocal.plots.entries.gather` finds them.
+        settings: the runs, as :func:`~dualfocal.plots.run_groups.group_runs` finds them.
         names: of :data:`FIGURES`.
         out: an existing folder.
         formats: endings of the files, ``"pdf"``, ``"png"``, ``"svg"``.

@@ -19,7 +19,7 @@ from dualfocal import _table
 from dualfocal._checks import check_known
 from dualfocal._files import atomic_path
 from dualfocal.data.paths import Root
-from dualfocal.paper.foreign import Foreign
+from dualfocal.paper.ood import OODScores
 from dualfocal.paper.published import Table, published
 from dualfocal.paper.rows import HEADINGS, LEVEL, Row, rows_of
 from dualfocal.paper.trainings import Training, trainings
@@ -154,7 +154,7 @@ class Plan:
         Returns:
             The rows of the chosen trainings and seeds.
         """
-        foreign = Foreign(data_root, device, progress)
+        foreign = OODScores(data_root, device, progress)
         if self.table.name == "ood_auroc":
             foreign.check()
         folders = self.study.folders(self.out)

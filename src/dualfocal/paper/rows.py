@@ -12,8 +12,8 @@ from typing import Any
 from dualfocal.metrics import kde_ece
 from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.registry import FLOORS
-from dualfocal.paper.foreign import STAGES, Foreign
 from dualfocal.paper.intervals import prediction_interval
+from dualfocal.paper.ood import STAGES, OODScores
 from dualfocal.paper.published import Cell, Table
 from dualfocal.paper.trainings import TRAINED_BY, Training
 from dualfocal.runs import Run, RunError
@@ -121,7 +121,7 @@ class Row:
 
 
 def rows_of(
-    table: Table, trainings: dict[str, Training], runs: dict[tuple[str, int], Path], foreign: Foreign | None = None
+    table: Table, trainings: dict[str, Training], runs: dict[tuple[str, int], Path], foreign: OODScores | None = None
 ) -> list[Row]:
     """Return a row for each number that the table has of these trainings, and for each extra training.
 
@@ -184,12 +184,12 @@ def _numbers(table: Table, training: Training) -> list[Number]:
 
 
 def value_of(
-    run: Run, metric: str, stage: str | None, variant: str | None = None, foreign: Foreign | None = None
+    run: Run, metric: str, stage: str | None, variant: str | None = None, foreign: OODScores | None = None
 ) -> float:
     """A number of a finished run; after scaling, by the temperature with the least validation ECE, as published."""
     if metric.startswith("ood_auroc"):
         score = "max_prob" if metric.endswith("max_prob") else "entropy"
-        return float((foreign or Foreign()).scores(run, str(variant))["auroc"][stage or "before"][score])
+        return float((foreign or OODScores()).scores(run, str(variant))["auroc"][stage or "before"][score])
     result = run.require_result()
     if metric == "kde_ece":
         logits, target = run.predictions()

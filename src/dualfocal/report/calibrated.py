@@ -14,7 +14,7 @@ from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.rows import Rows
-from dualfocal.report.subjects import Subject
+from dualfocal.report.inputs import ReportInput
 from dualfocal.runs.source import Reading
 
 DEFAULT = ("temperature", "vector", "isotonic")
@@ -34,7 +34,7 @@ class Calibration:
     evaluations: dict[str, Evaluation] = field(default_factory=dict)  # by NLL, each by its first repeat
 
 
-def calibrate(subject: Subject, names: Sequence[str], reading: Reading, progress: ShareDone) -> Calibration:
+def calibrate(subject: ReportInput, names: Sequence[str], reading: Reading, progress: ShareDone) -> Calibration:
     """Score calibrators on the samples of a report, by fits that have not seen them."""
     validation, remark = reading.validation(subject.path, subject.rows)
     remarks = [remark] if remark else []

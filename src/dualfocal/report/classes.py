@@ -14,7 +14,7 @@ from scipy.special import gammaln, xlog1py, xlogy
 from torch import Tensor
 
 from dualfocal.metrics.rows import Rows
-from dualfocal.report.subjects import Subject
+from dualfocal.report.inputs import ReportInput
 from dualfocal.report.tables import MINUS, Table, column, number
 
 MOST_ROWS = 2500  # of all tables of classes on a page together
@@ -26,7 +26,7 @@ TIE = 1e-9  # distances this close are the same but for rounding
 Vector = NDArray[np.float64]
 
 
-def class_table(subject: Subject, most: int) -> dict[str, Table | str]:
+def class_table(subject: ReportInput, most: int) -> dict[str, Table | str]:
     """Calibration by predicted class, worst first; and how to read it."""
     num_classes, predicted, seen = subject.rows.num_classes, subject.predicted, subject.seen
     assert seen.classes is not None

@@ -24,7 +24,7 @@ from dualfocal.report import classes, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
 from dualfocal.report.embedded import OCTAVES, STEPS, deal, embed
 from dualfocal.report.images import RunData, mistakes_of
-from dualfocal.report.subjects import Subject, load_subjects, shortened
+from dualfocal.report.inputs import ReportInput, load_inputs, shortened
 from dualfocal.runs.source import Reading
 
 MOST_BYTES = 3_900_000  # of a page: under 4 MB, to go by mail
@@ -78,7 +78,7 @@ def write_report(
     tell = progress or (lambda share, what: None)
     tell(0.0, "reading")
     run_data = RunData(None if data_root is None else Path(data_root), reading)
-    subjects = [run_data.named(subject) for subject in load_subjects([Path(path) for path in inputs], reading)]
+    subjects = [run_data.named(subject) for subject in load_inputs([Path(path) for path in inputs], reading)]
 
     def tell_fit(done: int, share: float) -> None:
         tell(0.1 + 0.8 * (done + share) / len(subjects), f"calibrating {subjects[done].name}")
@@ -103,7 +103,7 @@ def write_report(
 
 
 def _contents(
-    title: str, subjects: list[Subject], found: list[Calibration], reading: Reading, run_data: RunData
+    title: str, subjects: list[ReportInput], found: list[Calibration], reading: Reading, run_data: RunData
 ) -> dict[str, Any]:
     images: dict[str, str] = {}  # by key, each once
     class_rows = max(10, classes.MOST_ROWS // len(subjects))
@@ -150,7 +150,7 @@ def _contents(
     }
 
 
-def headline(subjects: Sequence[Subject]) -> str:
+def headline(subjects: Sequence[ReportInput]) -> str:
     """The finding: of one model its verdict, of several how many are found miscalibrated."""
     if len(subjects) == 1:
         return subjects[0].evaluation.verdict()
@@ -162,7 +162,7 @@ def headline(subjects: Sequence[Subject]) -> str:
     )
 
 
-def _page(subjects: list[Subject], contents: dict[str, Any], values: list[str]) -> bytes:
+def _page(subjects: list[ReportInput], contents: dict[str, Any], values: list[str]) -> bytes:
     asked = contents["settings"]
     scripts = [_resource(name) for name in SCRIPTS]
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]

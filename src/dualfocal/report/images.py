@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from dualfocal.data import DataNotFoundError, DataSet, load_data
-from dualfocal.report.subjects import Subject, shortened, without_folders
+from dualfocal.report.inputs import ReportInput, shortened, without_folders
 from dualfocal.runs import Recipe
 from dualfocal.runs.source import Reading
 
@@ -33,12 +33,12 @@ class RunData:
         self.reading = reading
         self.read: dict[str, DataSet | str] = {}  # or why a data set could not be read
 
-    def named(self, subject: Subject) -> Subject:
+    def named(self, subject: ReportInput) -> ReportInput:
         """The subject, with the names of its classes where its file has none but its data are at hand."""
         data = None if subject.data.class_names else self.samples_of(subject)[0]
         return subject if data is None else replace(subject, known_names=data.class_names)
 
-    def samples_of(self, subject: Subject) -> tuple[DataSet | None, str, int]:
+    def samples_of(self, subject: ReportInput) -> tuple[DataSet | None, str, int]:
         """The data of a run if they hold these very samples, otherwise why not; and the number of the data set."""
         if subject.run is None:
             return None, "", 0
@@ -69,7 +69,7 @@ class RunData:
             return f"No images: {name} could not be read here (see --data-root): {reason or type(error).__name__}"
 
 
-def mistakes_of(subject: Subject, run_data: RunData, images: dict[str, str]) -> dict[str, Any]:
+def mistakes_of(subject: ReportInput, run_data: RunData, images: dict[str, str]) -> dict[str, Any]:
     """The most confident mistakes, and a note on their images, which are added to ``images`` while there is room."""
     reading, seen, names = run_data.reading, subject.seen, subject.class_names
     assert seen.nll is not None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from dualfocal.report.subjects import Subject, shortened
+from dualfocal.report.inputs import ReportInput, shortened
 from dualfocal.report.tables import Table, plain_table
 
 CURVES = ("error", "nll", "ece")
@@ -14,7 +14,7 @@ MOST_POINTS = 60_000  # numbers of all curves of a page together
 LONGEST_VALUE = 600
 
 
-def about(subject: Subject) -> Table:
+def about(subject: ReportInput) -> Table:
     """What is known of how the predictions were made."""
     rows = [["predictions", subject.data.taken]]
     if subject.run is not None:
@@ -29,7 +29,7 @@ def about(subject: Subject) -> Table:
     return plain_table("Where the predictions come from", ["what", "value"], rows)
 
 
-def differences(subjects: Sequence[Subject]) -> Table | None:
+def differences(subjects: Sequence[ReportInput]) -> Table | None:
     """The fields in which the recipes of several runs differ; None: there are none."""
     runs = [(subject.name, subject.run.recipe.to_dict()) for subject in subjects if subject.run is not None]
     fields = [name for name in (runs[0][1] if runs else {}) if len({_plain(recipe[name]) for _, recipe in runs}) > 1]
@@ -39,7 +39,7 @@ def differences(subjects: Sequence[Subject]) -> Table | None:
     return plain_table("In what the recipes differ", ["run", *fields], rows)
 
 
-def curves(subject: Subject, most: int) -> dict[str, Any] | None:
+def curves(subject: ReportInput, most: int) -> dict[str, Any] | None:
     """Error, NLL and ECE by epoch, of validation and, where they were logged, of test data; None: no log."""
     if subject.run is None:
         return None

@@ -15,7 +15,7 @@ from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.inference import Inference
 from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.report.calibrated import Calibration
-from dualfocal.report.subjects import Subject
+from dualfocal.report.inputs import ReportInput
 
 Cell = str | list[Any]
 Table = dict[str, Any]
@@ -78,7 +78,7 @@ def calibrator_table(comparison: CalibratorComparison | None) -> Table | None:
     return {"caption": caption, "columns": columns[:width], "rows": [row[:width] for row in rows]}
 
 
-def summary_table(subjects: Sequence[Subject], found: Sequence[Calibration]) -> Table:
+def summary_table(subjects: Sequence[ReportInput], found: Sequence[Calibration]) -> Table:
     """All subjects in a line each, before and after temperature scaling where that was tried."""
     gap = f"forecast {MINUS} share" if subjects[0].rows.positive else f"conf {MINUS} acc"
     columns = [

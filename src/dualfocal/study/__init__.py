@@ -1,4 +1,4 @@
-"""Losses x seeds on one data set: trained, put in one table, and read."""
+"""Compare losses on one data set: train each with several seeds, and summarize the runs in one table."""
 
 from dualfocal.study.plan import PAPER_LOSSES, Study, make_study
 from dualfocal.study.runner import run_study

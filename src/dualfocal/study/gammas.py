@@ -1,4 +1,4 @@
-"""Which gamma: by validation data, with all that they cannot tell from it."""
+"""Choose gamma by validation NLL or ECE, with the gammas that are within one standard error of the best."""
 
 import math
 import statistics
@@ -20,11 +20,14 @@ CRITERIA = ("nll", "ece")
 
 @dataclass(frozen=True)
 class GammaChoice:
-    """The lowest of a criterion on the validation part, and its neighbours within one standard error.
+    """The entry with the lowest validation criterion, and how far the others are above it.
 
     Attributes:
-        means: Of each entry, over the seeds.
-        behind: Of each entry, how far behind the best it is, and the standard error of that.
+        criterion: ``"nll"`` or ``"ece"``.
+        means: Entry -> mean of the criterion over the seeds.
+        behind: Entry -> paired difference to the best entry, and its standard error.
+        chosen: The best entry.
+        left_out: Entries that have unfinished runs.
     """
 
     criterion: str
@@ -35,47 +38,58 @@ class GammaChoice:
 
     @property
     def within(self) -> list[str]:
-        """The entries that one standard error does not tell from the best; it is one of them."""
-        return [entry for entry, (by, error) in self.behind.items() if by <= error]
+        """The entries within one standard error of the best, including the best itself."""
+        return [entry for entry, (difference, error) in self.behind.items() if difference <= error]
 
     def sentence(self) -> str:
-        """The choice, and how much it means."""
+        """Return the choice and its uncertainty in one sentence."""
         others = [entry for entry in self.within if entry != self.chosen]
         start = f"Lowest validation {METRICS[self.criterion].label}: {self.chosen}"
-        left_out = f" Without all their runs, and left out: {', '.join(self.left_out)}." if self.left_out else ""
+        left_out = (
+            f" Left out, since some of their runs are not finished: {', '.join(self.left_out)}."
+            if self.left_out
+            else ""
+        )
         if len(self.means) == 1:
-            return f"{start}, the only one.{left_out}"
+            return f"{start}, the only complete entry.{left_out}"
         if not others:
-            return f"{start}, more than one standard error below the others.{left_out}"
+            return f"{start}, more than one standard error below all others.{left_out}"
         return f"{start}; within one standard error of it: {', '.join(others)}.{left_out}"
 
     def markdown(self) -> str:
-        """A table of the entries, and the sentence."""
+        """Return a table of the entries and the sentence as Markdown."""
         metric = METRICS[self.criterion]
         unit = " %" if metric.unit == "%" else ""
-        headings = ["", f"validation {metric.label}{unit}", "behind the best", "standard error"]
+        headings = ["", f"validation {metric.label}{unit}", "above the best", "standard error"]
         rows = [[entry, *map(metric.text, (self.means[entry], *self.behind[entry]))] for entry in self.behind]
         return f"{Table(headings, rows).markdown()}\n\n{self.sentence()}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        behind = {entry: {"by": by, "standard_error": error} for entry, (by, error) in self.behind.items()}
+        """Return the content for JSON."""
+        behind = {
+            entry: {"by": difference, "standard_error": error} for entry, (difference, error) in self.behind.items()
+        }
         return {"criterion": self.criterion, "chosen": self.chosen, "within": self.within, "behind": behind}
 
 
 def choose_gamma(study: Study, out: Path, criterion: str = "nll") -> GammaChoice:
-    """Choose among the entries of a study by validation NLL, or by validation ECE.
+    """Choose the entry of a study with the lowest validation NLL or ECE.
 
-    An ECE of few samples is mostly noise, and its least value is where the noise was lucky: the NLL says more. The
-    standard error is of the paired difference to the best, over seeds and validation samples.
+    Prefer the NLL: on few samples the ECE is mostly noise, and its minimum selects noise. The standard error is that of
+    the paired difference to the best entry, over seeds and validation samples.
+
+    Args:
+        study: a study of several gammas.
+        out: the folder of the study.
+        criterion: ``"nll"`` or ``"ece"``.
 
     Raises:
-        ValueError: no entry has all its runs.
+        ValueError: no entry has finished runs for all seeds.
     """
     folders, results = study.folders(out), study.results(out)
     complete = [entry for entry in study.entries if all((entry, seed) in results for seed in study.seeds)]
     if not complete:
-        raise ValueError("no gamma has been trained with all seeds")
+        raise ValueError("no gamma has finished runs for all seeds")
     scores = {
         entry: [getattr(results[entry, seed].evaluation("val"), criterion) for seed in study.seeds]
         for entry in complete
@@ -84,26 +98,29 @@ def choose_gamma(study: Study, out: Path, criterion: str = "nll") -> GammaChoice
     best = min(means, key=lambda entry: means[entry])
     behind = {}
     for entry in complete:
-        apart = [mine - right for mine, right in zip(scores[entry], scores[best], strict=True)]
-        over_seeds = statistics.stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else 0.0
-        pairs = [(folders[entry, seed], folders[best, seed]) for seed in study.seeds]
-        error = 0.0 if entry == best else math.hypot(over_seeds, _sampling_error(pairs, criterion))
+        pairs = [score - lowest for score, lowest in zip(scores[entry], scores[best], strict=True)]
+        over_seeds = statistics.stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else 0.0
+        run_pairs = [(folders[entry, seed], folders[best, seed]) for seed in study.seeds]
+        error = 0.0 if entry == best else math.hypot(over_seeds, _sampling_error(run_pairs, criterion))
         behind[entry] = means[entry] - means[best], error
     return GammaChoice(criterion, means, behind, best, [entry for entry in study.entries if entry not in complete])
 
 
 def _sampling_error(pairs: list[tuple[Path, Path]], criterion: str) -> float:
-    """What the validation samples leave open, where all seeds share them; otherwise the spread over seeds has it."""
+    """Return the standard error due to the validation samples.
+
+    0 if the seeds have different samples: then the spread over seeds includes it.
+    """
     runs = [[Run(folder).predictions("val") for folder in pair] for pair in pairs]
     target = runs[0][0][1]
-    if any(not torch.equal(of[1], target) for pair in runs for of in pair):
+    if any(not torch.equal(labels, target) for pair in runs for _, labels in pair):
         return 0.0
     if criterion == "ece":
         (a, _), (b, _) = runs[0]
         difference = compare(a, b, target).differences["ece"]
-        return (difference.high - difference.low) / (2 * 1.645)  # of an interval of 90 %
-    apart = [
+        return (difference.high - difference.low) / (2 * 1.645)  # from the width of a 90 % interval
+    differences = [
         F.cross_entropy(a.double(), target, reduction="none") - F.cross_entropy(b.double(), target, reduction="none")
         for (a, _), (b, _) in runs
     ]
-    return float(torch.stack(apart).mean(0).std() / math.sqrt(len(target)))
+    return float(torch.stack(differences).mean(0).std() / math.sqrt(len(target)))

@@ -1,4 +1,4 @@
-"""What a study trains: a recipe for each loss, or each gamma, and each seed."""
+"""The plan of a study: a recipe for each loss (or gamma) and seed."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,44 +9,50 @@ from dualfocal.data.registry import DATASETS
 from dualfocal.runs import Recipe, Run, RunResult
 from dualfocal.train.presets import PRESETS, preset
 
-# The columns of the paper's first table.
+# The columns of the paper's table 1.
 PAPER_LOSSES = ("cross_entropy", "brier", "mmce", "label_smoothing", "inverse_focal", "flsd", "dual_focal")
-SPLIT_BY_SEED = ("digits",)  # where no split is official a seed draws that, too
+SPLIT_BY_SEED = ("digits",)  # data without an official split: each seed draws its own
 
 
 @dataclass(frozen=True)
 class Study:
-    """Recipes by entry, such as a loss, and seed. The first entry is what the others are compared with."""
+    """The recipes of a study.
+
+    Attributes:
+        title: Heading of the tables.
+        recipes: Entry, such as a loss -> seed -> recipe. The other entries are compared with the first.
+    """
 
     title: str
     recipes: Mapping[str, Mapping[int, Recipe]]
 
     @property
     def entries(self) -> list[str]:
-        """The rows of the table."""
+        """Names of the entries, in the order of the table."""
         return list(self.recipes)
 
     @property
     def seeds(self) -> list[int]:
-        """The same for each entry, so that they can be paired."""
+        """The seeds, the same for each entry, so that differences can be paired."""
         return list(next(iter(self.recipes.values())))
 
     @property
     def recipe(self) -> str:
-        """What all runs share, in one line; the loss has its own options."""
-        of = next(iter(next(iter(self.recipes.values())).values()))
-        milestones = " and ".join(map(str, of.milestones)) or "never"
-        schedule = "cosine" if of.schedule == "cosine" else f"times {of.lr_factor:g} after {milestones}"
-        momentum = f", momentum {of.momentum:g}" if of.optimizer == "sgd" else ""
-        clip = "" if of.clip_norm is None else f", gradient norm up to {of.clip_norm:g}"
-        data = "".join(f", {name} {value}" for name, value in of.data_options.items() if name != "split_seed")
+        """The settings that all runs share, in one line of text."""
+        first = next(iter(next(iter(self.recipes.values())).values()))
+        milestones = " and ".join(map(str, first.milestones)) or "never"
+        schedule = "cosine" if first.schedule == "cosine" else f"times {first.lr_factor:g} after {milestones}"
+        momentum = f", momentum {first.momentum:g}" if first.optimizer == "sgd" else ""
+        clip = "" if first.clip_norm is None else f", gradient norm clipped to {first.clip_norm:g}"
+        data = "".join(f", {name} {value}" for name, value in first.data_options.items() if name != "split_seed")
         return (
-            f"{of.data}{data}; {of.model}; {of.optimizer}, lr {of.lr:g} ({schedule}){momentum}, weight decay "
-            f"{of.weight_decay:g}, {of.epochs} epochs, batches of {of.batch_size}, {of.reduction} of the loss{clip}"
+            f"{first.data}{data}; {first.model}; {first.optimizer}, lr {first.lr:g} ({schedule}){momentum}"
+            f", weight decay {first.weight_decay:g}, {first.epochs} epochs, batches of {first.batch_size}"
+            f", {first.reduction} of the loss{clip}"
         )
 
     def folders(self, out: Path) -> dict[tuple[str, int], Path]:
-        """Where each run goes."""
+        """Return the run folder of each entry and seed."""
         return {
             (entry, seed): out / "runs" / f"{entry.replace(' ', '_')}-seed{seed}"
             for entry in self.entries
@@ -54,7 +60,7 @@ class Study:
         }
 
     def results(self, out: Path) -> dict[tuple[str, int], RunResult]:
-        """Results of the runs that are finished."""
+        """Return the results of the finished runs."""
         results = {key: Run(folder).result for key, folder in self.folders(out).items()}
         return {key: result for key, result in results.items() if result is not None}
 
@@ -68,7 +74,7 @@ def make_study(
     gammas: Iterable[float] = (),
     settings: Iterable[str] = (),
 ) -> Study:
-    """Put a study together.
+    """Plan a study of several losses, or of several gammas of one loss.
 
     >>> study = make_study(["cross_entropy", "dual_focal"], seeds=[0, 1])
     >>> study.entries, study.seeds, study.recipes["dual_focal"][1].seed
@@ -77,39 +83,43 @@ def make_study(
     ['gamma 2', 'gamma 5']
 
     Args:
-        losses: names of :data:`~dualfocal.losses.LOSSES`; the first is what the others are compared with.
-        dataset: of a preset, or a folder of images, or an .npz file.
-        model: by default the one of the data set's first preset, small_cnn for data of one's own.
-        seeds: of training; for digits of the split, too.
-        gammas: for one loss, to choose from.
-        settings: ``field=value``, for all recipes.
+        losses: names from :data:`~dualfocal.losses.LOSSES`; the others are compared with the first.
+        dataset: name of a data set, or a custom data set: a folder of images or an .npz file.
+        model: name of a model (default: the model of the data set's first preset, small_cnn for custom data sets).
+        seeds: seeds of the training, and for digits also of the split.
+        gammas: values of gamma to compare, for one loss.
+        settings: changes of all recipes, each as ``field=value``.
 
     Raises:
-        ValueError: unknown names, with the nearest; or something given twice, or not at all.
+        ValueError: a name is unknown (the message suggests the nearest), or losses, seeds or gammas are repeated or
+            missing.
     """
     losses, seeds, gammas, settings = list(losses), list(seeds), list(gammas), list(settings)
-    for what, given in (("losses", losses), ("seeds", seeds), ("gammas", gammas)):
-        if len(set(given)) < len(given):
-            raise ValueError(f"{what} must be different, got {', '.join(map(str, given))}")
+    for what, values in (("losses", losses), ("seeds", seeds), ("gammas", gammas)):
+        if len(set(values)) < len(values):
+            raise ValueError(f"{what} must not repeat, got {', '.join(map(str, values))}")
     if not losses or not seeds:
         raise ValueError("a study needs at least one loss and one seed")
     options = {"data": "--dataset", "model": "--model", "seed": "--seeds", "loss": "--losses"}
     for setting in settings:
         if (field := setting.partition("=")[0].strip()) in options:
-            raise ValueError(f"{field} is not for --set in a study: see {options[field]}")
+            raise ValueError(f"--set cannot change {field} in a study; use {options[field]} instead")
     rows = {loss: [f"loss={loss}"] for loss in losses}
     if gammas:
         if len(losses) != 1:
-            raise ValueError(f"gammas are those of one loss, got {', '.join(losses)}")
+            raise ValueError(f"gammas need exactly one loss, got {', '.join(losses)}")
         rows = {f"gamma {gamma:g}": [f"loss={losses[0]}", f"loss.gamma={gamma!r}"] for gamma in gammas}
         if len(rows) < len(gammas):
-            raise ValueError(f"gammas must differ in their first six digits, got {', '.join(map(repr, gammas))}")
-    of_seed = "seed={0}", *(["data.split_seed={0}"] if dataset in SPLIT_BY_SEED else [])
+            raise ValueError(
+                f"gammas must differ in their first six significant digits, got {', '.join(map(repr, gammas))}"
+            )
+    seed_settings = "seed={0}", *(["data.split_seed={0}"] if dataset in SPLIT_BY_SEED else [])
     recipes = {
         entry: {
-            seed: _recipe(dataset, model, [*(text.format(seed) for text in of_seed), *of, *settings]) for seed in seeds
+            seed: _recipe(dataset, model, [*(text.format(seed) for text in seed_settings), *changes, *settings])
+            for seed in seeds
         }
-        for entry, of in rows.items()
+        for entry, changes in rows.items()
     }
     first = next(iter(recipes.values()))[seeds[0]]
     what = f"{losses[0]} by gamma" if gammas else f"{len(losses)} losses"
@@ -126,5 +136,7 @@ def _recipe(dataset: str, model: str | None, settings: list[str]) -> Recipe:
         return preset(names[0], [f"model={model}", *settings])
     if dataset not in DATASETS and not Path(dataset).exists():
         known = [*DATASETS, "a folder", "an .npz file"]
-        raise ValueError(f"data sets are {', '.join(known)}; got {dataset!r}{did_you_mean(dataset, DATASETS)}")
+        raise ValueError(
+            f"unknown data set {dataset!r}; data sets are {', '.join(known)}{did_you_mean(dataset, DATASETS)}"
+        )
     return Recipe(data=dataset, model=model or "small_cnn").with_settings(settings)

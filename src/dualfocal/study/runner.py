@@ -1,4 +1,4 @@
-"""Many trainings in a few processes: those that are finished are left alone, those that were interrupted go on."""
+"""Train the runs of a study in several processes; finished runs are skipped, interrupted ones are resumed."""
 
 import json
 import multiprocessing
@@ -22,15 +22,22 @@ from dualfocal.data.paths import Root
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.study.plan import Study
 from dualfocal.train import DivergedError, train
+from dualfocal.train.distributed import num_cores
 from dualfocal.train.failure import Interrupts
-from dualfocal.train.host import num_cores
 
-LOOK = 0.5  # seconds between looks at how far the runs have come
-CHECKPOINT_PAUSE = 30.0  # seconds: little is lost if a process is killed, and runs of short epochs are not held up
-PATIENCE = 0.5  # seconds between one request to stop and the next: who loads data does not mind it yet
-NOT_FOR_USERS = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)  # as Python has it
+LOOK = 0.5  # seconds between updates of the progress
+CHECKPOINT_PAUSE = (
+    30.0  # seconds between checkpoints: little is lost if a process is killed, and short epochs are not slowed down
+)
+PATIENCE = 0.5  # seconds between signals to a training: it ignores them while it loads data
+NOT_FOR_USERS = (
+    DeprecationWarning,
+    PendingDeprecationWarning,
+    ImportWarning,
+    ResourceWarning,
+)  # hidden by default in Python, too
 
-Progress = Callable[[int, int, int], None]  # epochs that are done, of how many, and runs that are finished
+StudyProgress = Callable[[int, int, int], None]  # finished epochs, all epochs, finished runs
 
 
 def run_study(
@@ -40,24 +47,24 @@ def run_study(
     jobs: int | None = None,
     data_root: Root = None,
     device: str | None = None,
-    progress: Progress | None = None,
+    progress: StudyProgress | None = None,
 ) -> dict[tuple[str, int], str]:
-    """Train everything that is not trained yet. What a training warns of, its own notes apart, is warned of once.
+    """Train the runs of a study that are not finished yet. Equal warnings of several runs are given once.
 
     Args:
-        study: what.
-        out: where; each run has a folder in ``out/runs``.
-        jobs: how many trainings at a time, each in a process; by default one per core, on a GPU one.
+        study: the recipes to train.
+        out: the folder of the study; each run has a folder in ``out/runs``.
+        jobs: number of trainings at a time, each in its own process (default: one per core, or one on a GPU).
         data_root: folder of the data.
-        device: None: a GPU if there is one.
-        progress: told twice a second how far it is.
+        device: such as ``"cpu"`` or ``"cuda:1"`` (None: a GPU if there is one).
+        progress: called twice a second with the numbers of finished epochs, of all epochs and of finished runs.
 
     Returns:
-        What went wrong, for the runs that failed: their loss did not stay finite.
+        Entry and seed of each run that diverged -> message.
 
     Raises:
-        RunError, ValueError: a recipe that cannot be trained, a folder of something else.
-        KeyboardInterrupt: on Ctrl-C, once all runs are saved.
+        RunError, ValueError: a recipe cannot be trained, or a folder belongs to another recipe.
+        KeyboardInterrupt: Ctrl-C was pressed; all runs are saved.
     """
     if jobs is not None:
         check_count("jobs", jobs)
@@ -65,33 +72,33 @@ def run_study(
     recipes = {key: study.recipes[key[0]][key[1]] for key in folders}
     for key, folder in folders.items():
         Run(folder).check_recipe(recipes[key])
-    left = {key: folder for key, folder in folders.items() if Run(folder).state != "finished"}
+    unfinished = {key: folder for key, folder in folders.items() if Run(folder).state != "finished"}
 
-    def tell() -> None:
+    def report_progress() -> None:
         if progress is not None:
             done = sum(min(recipes[key].epochs, Run(folder).num_epochs) for key, folder in folders.items())
             finished = sum(Run(folder).state == "finished" for folder in folders.values())
             progress(done, sum(recipe.epochs for recipe in recipes.values()), finished)
 
-    tell()
-    if not left:
+    report_progress()
+    if not unfinished:
         return {}
-    _check_data((recipes[key] for key in left), data_root)
+    _check_data((recipes[key] for key in unfinished), data_root)
     on_gpu = torch.cuda.is_available() if device is None else device.startswith("cuda")
-    jobs = min(jobs or (1 if on_gpu else num_cores()), len(left))
+    jobs = min(jobs or (1 if on_gpu else num_cores()), len(unfinished))
     threads = max(1, num_cores() // jobs)
     failed: dict[tuple[str, int], str] = {}
     warned: set[str] = set()
-    # Spawned, not forked: a fork of a process that has used threads or a GPU may hang.
+    # Spawn, since a fork of a process that has used threads or a GPU may hang.
     context = multiprocessing.get_context("spawn")
     with Interrupts() as interrupts, ProcessPoolExecutor(jobs, context, begin, (threads,)) as pool:
         waiting: dict[Future[tuple[str | None, list[str]]], tuple[str, int]] = {}
-        next_ones = iter(left.items())
+        queue = iter(unfinished.items())
         try:
             while True:
-                # No more than there are processes: what a pool has in its queue it also does after Ctrl-C.
+                # Submit no more than there are processes: a pool also runs its queued tasks after Ctrl-C.
                 with _interrupts_later():
-                    for key, folder in islice(next_ones, jobs - len(waiting)):
+                    for key, folder in islice(queue, jobs - len(waiting)):
                         waiting[pool.submit(train_run, recipes[key], str(folder), data_root, device)] = key
                 if not waiting:
                     break
@@ -102,12 +109,16 @@ def run_study(
                     problem, messages = future.result()
                     if problem is not None:
                         failed[key] = problem
-                    for message in (of for of in messages if of not in warned):  # runs of a study have much in common
+                    for message in (
+                        text for text in messages if text not in warned
+                    ):  # runs often give the same warnings
                         warnings.warn(message, stacklevel=2)
                     warned.update(messages)
-                tell()
+                report_progress()
         except BrokenProcessPool as error:
-            raise RunError(f"{out}: a process was killed, for want of memory perhaps; --jobs 1 takes less") from error
+            raise RunError(
+                f"{out}: a training process was killed, perhaps because memory ran out; --jobs 1 needs less"
+            ) from error
         except BaseException:
             _stop({future for future in waiting if not future.cancel()})
             raise
@@ -115,7 +126,7 @@ def run_study(
 
 
 def _stop(running: set[Future[tuple[str | None, list[str]]]]) -> None:
-    """Have the processes save and end. A process that is loading data or torch misses the signal: it is repeated."""
+    """Make the processes save and end. The signal is repeated, as a process that is still loading misses it."""
     while running:
         for process in multiprocessing.active_children():
             with suppress(ProcessLookupError, TypeError):
@@ -125,7 +136,7 @@ def _stop(running: set[Future[tuple[str | None, list[str]]]]) -> None:
 
 @contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Ctrl-C waits until processes are started, and in those until they are ready: none ends with a traceback."""
+    """Delay Ctrl-C until the new processes are ready for it, so that none ends with a traceback."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -137,23 +148,23 @@ def _interrupts_later() -> Iterator[None]:
 
 
 def _check_data(recipes: Iterable[Recipe], data_root: Root) -> None:
-    """Raise a ValueError, before anything is trained, if data of a recipe are missing, or lack a part."""
-    different = {json.dumps([of.data, of.data_options], sort_keys=True): of for of in recipes}
+    """Raise a ValueError before any training if data of a recipe are missing or have no validation or test split."""
+    different = {json.dumps([recipe.data, recipe.data_options], sort_keys=True): recipe for recipe in recipes}
     for recipe in different.values():
         parts = load_data(recipe.data, data_root, **recipe.data_options).splits
         for part in ("val", "test"):
             if part not in parts:
-                raise ValueError(f"data {recipe.data} has no {part} part, which the tables need: see data.{part}_size")
+                raise ValueError(f"data {recipe.data} has no {part} split, which a study needs; set data.{part}_size")
 
 
-# In the processes that train, one run after another; none outlives who started it.
+# What follows runs in the worker processes, which train one run after another.
 
-_at_work = threading.Lock()
+_training_lock = threading.Lock()
 
 
 def begin(threads: int) -> None:
-    """Before the first training."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a training minds it; an idle process has nothing to say
+    """Set up a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only a training handles it
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     torch.set_num_threads(threads)
@@ -161,9 +172,9 @@ def begin(threads: int) -> None:
 
 
 def train_run(recipe: Recipe, folder: str, data_root: Any, device: str | None) -> tuple[str | None, list[str]]:
-    """Train one run. Returns why it failed, if its loss did not stay finite, and the warnings besides its notes."""
+    """Train one run. Returns why it diverged, or None, and the warnings that are not among its notes."""
     problem, notes = None, []
-    with _at_work, warnings.catch_warnings(record=True) as caught:
+    with _training_lock, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for category in NOT_FOR_USERS:
             warnings.simplefilter("ignore", category)
@@ -186,10 +197,10 @@ def train_run(recipe: Recipe, folder: str, data_root: Any, device: str | None) -
 
 
 def _leave_with_parent() -> None:
-    """Once who started this process is gone, killed perhaps: have a training save, as on Ctrl-C, and end."""
+    """Wait until the parent process is gone, then make a training save, as on Ctrl-C, and exit."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    while not _at_work.acquire(timeout=PATIENCE):
+    while not _training_lock.acquire(timeout=PATIENCE):
         signal.raise_signal(signal.SIGINT)
-    os._exit(1)  # with the lock: no other training begins. The queue of tasks would be waited for forever.
+    os._exit(1)  # holding the lock, so that no training starts; a normal exit would wait for tasks forever

@@ -1,4 +1,4 @@
-"""Summary of a study: means over seeds, paired differences to the first entry, and a conclusion in one sentence."""
+"""Summary of a study: means over seeds, paired differences to the first entry, and a conclusion in words."""
 
 import math
 import statistics
@@ -23,7 +23,7 @@ LEVEL = 0.9
 
 @dataclass(frozen=True)
 class Column:
-    """A metric of the test part, as trained or after temperature scaling."""
+    """A metric of the test split, before or after temperature scaling."""
 
     key: str
     metric: Metric
@@ -40,18 +40,18 @@ class Column:
         return self.metric.label + (" %" if self.metric.unit == "%" else "") + (", T" if self.scaled_by else "")
 
     def value(self, result: RunResult) -> float:
-        """The metric of a run; NaN where it is not finite."""
+        """Return the metric of a run, or NaN if it is not finite."""
         value = getattr(result.evaluation(scaled_by=self.scaled_by), self.key)
         return value if math.isfinite(value) else math.nan
 
 
 def _column(key: str, label: str | None = None, scaled_by: str | None = None) -> Column:
-    """Means over seeds are shown with a decimal less than the metrics of one run."""
+    """Make a column; means over seeds have one decimal less than the metrics of one run."""
     metric = METRICS[key]
     return Column(key, replace(metric, label=label or metric.label, decimals=metric.decimals - 1), scaled_by)
 
 
-COMPARED = (  # columns whose differences are shown, too
+COMPARED = (  # columns that the difference table has, too
     _column("error"),
     _column("nll"),
     _column("nll", scaled_by="temperature"),
@@ -64,20 +64,20 @@ NAMES = (*COLUMNS, "temperature")
 
 
 def with_temperature(cells: list[str], temperature: str) -> list[str]:
-    """A row with the temperature beside the columns that it changes."""
+    """Insert the temperature into a row, behind the compared columns."""
     return [*cells[: len(COMPARED)], temperature, *cells[len(COMPARED) :]]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over seeds with the half-width of its interval; None: the half-width is unknown."""
+    """A mean over seeds with the half-width of its confidence interval (None: unknown)."""
 
     mean: float
     half_width: float | None
 
     @property
     def significant(self) -> bool:
-        """Whether 0 is outside."""
+        """Whether the interval excludes 0."""
         return self.half_width is not None and abs(self.mean) > self.half_width
 
 
@@ -86,10 +86,12 @@ class Summary:
     """The table of a study.
 
     Attributes:
-        scores: Entry -> column -> a number for each seed; NaN: that run failed.
-        floors: Calibration error -> entry -> noise floor of a perfectly calibrated model, mean over seeds.
-        differences: Entry but the first -> column -> paired difference to the first.
-        behind_best: Entry -> how far its ECE is above the lowest, paired; of those with all their runs.
+        study: The recipes.
+        scores: Entry -> column -> a value per seed (NaN: the run failed).
+        floors: Calibration error -> entry -> noise floor, mean over seeds.
+        differences: Entry, except the first -> column -> paired difference to the first entry.
+        behind_best: Entry with all its runs -> paired difference of its ECE to the lowest ECE.
+        failed: Entry and seed -> why the run failed.
     """
 
     study: Study
@@ -101,69 +103,69 @@ class Summary:
 
     @property
     def complete(self) -> list[str]:
-        """The entries that have all their runs: only they can be compared."""
+        """The entries whose runs are all finished; only these are compared."""
         return [entry for entry, scores in self.scores.items() if all(map(math.isfinite, scores["ece"]))]
 
     def mean(self, entry: str, column: str) -> float:
-        """Mean over the seeds that are finished."""
+        """Return the mean over the finished seeds."""
         values = [value for value in self.scores[entry][column] if math.isfinite(value)]
         return statistics.mean(values) if values else math.nan
 
     def best(self, name: str) -> set[str]:
-        """The entries with the lowest mean, as it is printed."""
+        """Return the entries with the lowest mean after rounding as in the table."""
         metric = COLUMNS[name].metric
         means = {entry: round(metric.factor * self.mean(entry, name), metric.decimals) for entry in self.complete}
         return {entry for entry, mean in means.items() if mean == min(means.values())} if len(means) > 1 else set()
 
     def table(self, best: str = "{}") -> Table:
-        """Means of each entry, below the floors; ``best`` is the format of the lowest mean of a column."""
+        """Return the noise floors and the mean of each entry; ``best`` formats the lowest mean of a column."""
         columns, seeds = COLUMNS.items(), len(self.study.seeds)
         lowest = {name: self.best(name) for name in COLUMNS}
         floors = {name: statistics.mean(values.values()) for name, values in self.floors.items()}
         rows = [["floor", *with_temperature([column.metric.text(floors.get(name)) for name, column in columns], "")]]
         for entry in self.study.entries:
             cells = [
-                (best if entry in lowest[name] else "{}").format(_shown(self.mean(entry, name), column.metric))
+                (best if entry in lowest[name] else "{}").format(_text(self.mean(entry, name), column.metric))
                 for name, column in columns
             ]
-            temperature = _shown(self.mean(entry, "temperature"), Metric("T", ""))
+            temperature = _text(self.mean(entry, "temperature"), Metric("T", ""))
             finished = sum(map(math.isfinite, self.scores[entry]["ece"]))
             name = entry if finished == seeds else f"{entry} ({finished} of {seeds})"
             rows.append([name, *with_temperature(cells, temperature)])
         return Table(["", *with_temperature([column.heading for column in COLUMNS.values()], "T")], rows)
 
     def difference_table(self) -> Table:
-        """Paired differences of each entry to the first, with their intervals."""
-        headings = [f"less {self.study.entries[0]}", *(column.heading for column in COMPARED)]
+        """Return the paired differences of each entry to the first, with confidence intervals."""
+        headings = [f"minus {self.study.entries[0]}", *(column.heading for column in COMPARED)]
         rows = [
-            [entry, *(_shown(differences[column.name], column.metric) for column in COMPARED)]
+            [entry, *(_text(differences[column.name], column.metric) for column in COMPARED)]
             for entry, differences in self.differences.items()
         ]
         return Table(headings, rows)
 
     def reading(self) -> str:
-        """The conclusion, in one sentence; the first entry is what the others are compared with."""
+        """Return the conclusion in words: the lowest ECE, and the best entry compared with the first."""
         first = self.study.entries[0]
         if len(self.complete) < 2 or first not in self.complete:
-            return "There is nothing to compare: that takes two entries with all their runs, the first being one."
+            return f"No comparison: it needs all runs of {first}, the first entry, and of another entry to be finished."
         best, *others = sorted(self.complete, key=lambda entry: self.mean(entry, "ece"))
-        own = f"{100 * self.mean(best, 'ece'):.1f} % with a floor of {100 * self.floors['ece'][best]:.1f}"
-        sentence = f"As trained, {best} has the lowest ECE, {own}"
-        alike = [entry for entry in others if not self.behind_best[entry].significant]
+        ece, floor = 100 * self.mean(best, "ece"), 100 * self.floors["ece"][best]
+        sentence = f"Before temperature scaling, {best} has the lowest ECE, {ece:.1f} % (noise floor {floor:.1f} %)"
+        similar = [entry for entry in others if not self.behind_best[entry].significant]
         unknown = all(self.behind_best[entry].half_width is None for entry in others)
-        if alike and not unknown:
-            sentence += f", not told apart from {', '.join(alike)}"
-        against = best if best != first else others[0]
-        if best != first and first not in alike:
-            sentence += f", {self._compared(best, 'ece')} {first}"
+        if similar and not unknown:
+            sentence += f", not significantly different from {', '.join(similar)}"
+        entry, theirs = best if best != first else others[0], f"{first}'s"
+        if best != first and first not in similar:
+            sentence += f", {self._compared(best, 'ece', first)}"
         return (
-            f"{sentence}; after temperature scaling the NLL of {against} is {self._compared(against, 'nll_t')} "
-            f"{first}'s, its ECE {self._compared(against, 'ece_t')} {first}'s; "
-            f"its error is {self._compared(against, 'error')} {first}'s."
+            f"{sentence}. After temperature scaling, the NLL of {entry} is {self._compared(entry, 'nll_t', theirs)} "
+            f"and its ECE is {self._compared(entry, 'ece_t', theirs)}. "
+            f"Its error is {self._compared(entry, 'error', theirs)}."
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain content for JSON: fractions."""
+        """Return the content for JSON; metrics are fractions, not percent."""
         return {
             "schema": SCHEMA,
             "title": self.study.title,
@@ -188,7 +190,7 @@ class Summary:
         }
 
     def to_markdown(self) -> str:
-        """Both tables, the best in bold, and the reading."""
+        """Return both tables, with the best values in bold, and the reading as Markdown."""
         title, recipe = f"# {self.study.title}", f"Recipe: {self.study.recipe}."
         parts = [title, recipe, self.table("**{}**").markdown(), self.explanation()]
         if self.differences:
@@ -196,7 +198,7 @@ class Summary:
         return "\n\n".join([*parts, self.reading()]) + "\n"
 
     def to_csv(self) -> str:
-        """A line for each run."""
+        """Return one line of CSV per run."""
         rows = [
             [entry, str(seed), *(str(self.scores[entry][name][place]) for name in NAMES)]
             for entry in self.study.entries
@@ -205,31 +207,37 @@ class Summary:
         return Table(["entry", "seed", *NAMES], rows).csv()
 
     def explanation(self) -> str:
-        """What the numbers of the table are."""
+        """Explain the numbers of the tables."""
         means = f"Means over {len(self.study.seeds)} seeds" if len(self.study.seeds) > 1 else "One seed"
+        interval = f" ±: half-width of the {100 * LEVEL:.0f} % confidence interval." if self.differences else ""
         return (
-            f"{means}, test part. T: after temperature scaling, fitted to the validation part by NLL. "
-            "The floor is what perfectly calibrated models of this size would show by chance."
+            f"{means}, test split. T: after temperature scaling, fitted on the validation split by NLL. "
+            f"Floor: noise floor, the error that a perfectly calibrated model shows by chance.{interval}"
         )
 
-    def _compared(self, entry: str, name: str) -> str:
+    def _compared(self, entry: str, name: str, other: str) -> str:
         d, metric = self.differences[entry][name], COLUMNS[name].metric
         unit = " points" if metric.unit == "%" else " nats"
         if d.half_width is None:
-            return f"{metric.text(d.mean, sign=True)}{unit} (noise unknown) from"
+            return f"{metric.text(d.mean, sign=True)}{unit} relative to {other} (confidence interval unknown)"
         if metric.factor * abs(d.mean) < 0.5 * 10**-metric.decimals:
             metric = replace(metric, decimals=metric.decimals + 2)  # a significant difference is not shown as 0
         half_width = f"{metric.text(d.half_width)}{unit}"
         if not d.significant:
-            return f"not told apart ({metric.text(d.mean, sign=True)} ± {half_width}) from"
-        return f"{metric.text(abs(d.mean))} ± {half_width} {'below' if d.mean < 0 else 'above'}"
+            return f"not significantly different from {other} ({metric.text(d.mean, sign=True)} ± {half_width})"
+        return f"{metric.text(abs(d.mean))} ± {half_width} {'below' if d.mean < 0 else 'above'} {other}"
 
 
 def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None = None) -> Summary:
     """Summarize the finished runs of a study.
 
+    Args:
+        study: the recipes.
+        out: the folder of the study.
+        failed: the runs that diverged, as :func:`run_study` returns them.
+
     Raises:
-        RunError: a result is damaged, or has no test part or no temperature.
+        RunError: a result is damaged, or has no test split or no temperature.
     """
     results = study.results(out)
     scores: dict[str, dict[str, list[float]]] = {}
@@ -262,9 +270,9 @@ def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None
 
 
 def _interval(first: list[float], other: list[float], noise: float | None) -> Interval:
-    """Student's interval of the difference, paired over seeds, in quadrature with the noise of the test samples.
+    """Return Student's t interval of the paired difference, with the sampling noise added in quadrature.
 
-    With one seed there is only the noise of the test samples.
+    With one seed, the half-width is the sampling noise alone.
     """
     pairs = [b - a for a, b in zip(first, other, strict=True) if math.isfinite(b - a)]
     if not pairs:
@@ -280,9 +288,9 @@ def _interval(first: list[float], other: list[float], noise: float | None) -> In
 def _sampling_noise(
     study: Study, out: Path, results: dict[tuple[str, int], RunResult], first: str, entry: str
 ) -> dict[str, float]:
-    """Half-width of the interval due to the test samples, for one seed of a comparison; empty if seeds differ in them.
+    """Return column -> half-width of the interval due to the finite number of test samples, from the first seed.
 
-    Where each seed has other test samples, their noise is in the spread over seeds.
+    Empty if the seeds have different test samples: then the spread over seeds includes that noise.
     """
     folders = study.folders(out)
     seeds = [seed for seed in study.seeds if (first, seed) in results and (entry, seed) in results]
@@ -299,8 +307,8 @@ def _sampling_noise(
     }
 
 
-def _shown(value: float | Interval, metric: Metric) -> str:
-    """A mean, or a difference with its sign and half-width."""
+def _text(value: float | Interval, metric: Metric) -> str:
+    """Format a mean, or a difference with its sign and half-width."""
     if math.isnan(value.mean if isinstance(value, Interval) else value):
         return "failed"
     if not isinstance(value, Interval):

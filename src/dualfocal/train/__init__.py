@@ -1,4 +1,4 @@
-"""Training: a recipe in, a run folder out, whatever happens in between."""
+"""Train a model from a recipe into a run folder; an interrupted run can be resumed."""
 
 from dualfocal.train.engine import train
 from dualfocal.train.failure import DivergedError

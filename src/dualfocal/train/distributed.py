@@ -1,4 +1,4 @@
-"""Several processes as one: who does what, and how they tell each other. Without torchrun there is one."""
+"""Training with several processes (torchrun), and the choice of the device. Without torchrun there is one process."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from dualfocal.runs import RunError
 
 @dataclass(frozen=True)
 class Group:
-    """The processes that train together, as one of them sees it."""
+    """The group of processes that train one model, from the point of view of one of them."""
 
     rank: int
     size: int
@@ -27,16 +27,16 @@ class Group:
         return self.rank == 0
 
     def share(self, index: Tensor) -> Tensor:
-        """This process's part of a batch, or of a data set: in one piece, in order; it may be empty."""
+        """Return this process's contiguous share of a batch or a split; it may be empty."""
         return index if self.size == 1 else index.tensor_split(self.size)[self.rank]
 
     def wrap(self, model: nn.Module, *, sync_bn: bool, all_used: bool) -> nn.Module:
-        """The model, so that its gradients are the mean over the processes.
+        """Wrap the model in DistributedDataParallel if there are several processes.
 
         Args:
-            model: to be trained.
-            sync_bn: whether batch norm is to be over all processes.
-            all_used: whether each weight gets a gradient; otherwise each step looks which do.
+            model: the model to train.
+            sync_bn: whether batch norm uses the statistics of all processes.
+            all_used: whether every weight gets a gradient in each step; if not, DDP looks for unused weights.
         """
         if self.size == 1:
             return model
@@ -53,14 +53,14 @@ class Group:
         return wrapped
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over the processes, which all get."""
+        """Sum a tensor over the processes; every process gets the sum."""
         if self.size > 1:
             tensor = tensor.to(self.device, copy=True).contiguous()
             dist.all_reduce(tensor)
         return tensor
 
     def gather(self, rows: Tensor) -> Tensor:
-        """The rows of all processes, in the order of :meth:`share`, which all get."""
+        """Concatenate the rows of all processes in the order of :meth:`share`; every process gets all rows."""
         if self.size == 1:
             return rows
         lengths = torch.zeros(self.size, dtype=torch.int64, device=self.device)
@@ -73,28 +73,28 @@ class Group:
         return torch.cat([part[:length] for part, length in zip(parts, lengths.tolist(), strict=True)])
 
     def first_does(self, work: Callable[[], bytes | None]) -> bytes:
-        """Have the first process do something while the others wait, and tell all what it gives, or b"".
+        """Run ``work`` in the first process only; every process gets its result, or ``b""`` for None.
 
-        Bytes, not objects: nothing is unpickled. Where it fails, all of them fail.
+        The result is bytes, so that nothing is unpickled. If ``work`` fails, every process raises.
         """
         if self.size == 1:
             return work() or b""
-        told, failure = b"", None
+        message, failure = b"", None
         try:
             if self.first:
-                told = b"+" + (work() or b"")
+                message = b"+" + (work() or b"")
         except Exception as error:
             failure = error
-            told = b"-" + (str(error) or type(error).__name__).encode()
-        told = self._broadcast(told)
+            message = b"-" + (str(error) or type(error).__name__).encode()
+        message = self._broadcast(message)
         if failure is not None:
             raise failure
-        if told.startswith(b"-"):
-            raise RunError(told[1:].decode())
-        return told[1:]
+        if message.startswith(b"-"):
+            raise RunError(message[1:].decode())
+        return message[1:]
 
     def _broadcast(self, message: bytes) -> bytes:
-        """The first process's message, which is not empty."""
+        """Return the first process's message, which must not be empty."""
         length = torch.tensor([len(message)], device=self.device)
         dist.broadcast(length, 0)
         tensor = torch.empty(int(length), dtype=torch.uint8, device=self.device)
@@ -104,7 +104,7 @@ class Group:
         return tensor.cpu().numpy().tobytes()
 
     def same_buffers(self, model: nn.Module) -> None:
-        """Give all processes the first one's buffers, such as the running means of batch norm."""
+        """Copy the first process's buffers, such as the running means of batch norm, to all processes."""
         if self.size > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)
@@ -112,14 +112,14 @@ class Group:
 
 @contextmanager
 def processes(device: str | torch.device | None) -> Iterator[Group]:
-    """Join the processes that torchrun has started; or be the only one.
+    """Join the process group that torchrun has started; without torchrun, yield a group of one process.
 
     Args:
-        device: ``"cuda"``, ``"cpu"``, ...; None: a GPU if there is one. With several processes each takes the GPU of
-            its local rank.
+        device: ``"cuda"``, ``"cpu"``, ... (None: a GPU if there is one). With several processes, each one uses the GPU
+            of its local rank.
 
     Raises:
-        ValueError: no such device; or torchrun's variables are no numbers.
+        ValueError: the device does not exist, or a variable of torchrun is not a number.
     """
     rank, size = rank_and_size()
     chosen = choose_device(device, _number("LOCAL_RANK", 0) if size > 1 else None)
@@ -127,8 +127,8 @@ def processes(device: str | torch.device | None) -> Iterator[Group]:
         with torch.cuda.device(chosen) if chosen.type == "cuda" else nullcontext():
             yield Group(0, 1, chosen)
         return
-    mine = not dist.is_initialized()
-    if mine:
+    owns_group = not dist.is_initialized()
+    if owns_group:
         on_cuda = chosen.type == "cuda"
         if on_cuda:
             torch.cuda.set_device(chosen)
@@ -136,15 +136,23 @@ def processes(device: str | torch.device | None) -> Iterator[Group]:
     try:
         yield Group(rank, size, chosen)
     finally:
-        if mine:
+        if owns_group:
             dist.destroy_process_group()
 
 
+def num_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+
+
 def rank_and_size() -> tuple[int, int]:
-    """Which process this is, of how many, as torchrun says it; a rank among one process is that of something else.
+    """Return the rank of this process and the number of processes, from torchrun's variables.
+
+    If there is one process, RANK is ignored: another program may have set it.
 
     Raises:
-        ValueError: a variable of torchrun's is set to something else than a number.
+        ValueError: a variable of torchrun is not a whole number.
     """
     size = _number("WORLD_SIZE", 1)
     return (_number("RANK", 0), size) if size > 1 else (0, 1)
@@ -153,28 +161,36 @@ def rank_and_size() -> tuple[int, int]:
 def _number(variable: str, default: int) -> int:
     text = os.environ.get(variable, str(default))
     if not text.isdecimal():
-        raise ValueError(f"the variable {variable}, as set by torchrun, must be a whole number, got {text!r}")
+        raise ValueError(
+            f"the environment variable {variable}, which torchrun sets, must be a whole number, got {text!r}"
+        )
     return int(text)
 
 
-def choose_device(asked: str | torch.device | None, local_rank: int | None = None) -> torch.device:
-    """The device that is asked for; None: a GPU if there is one.
+def choose_device(requested: str | torch.device | None, local_rank: int | None = None) -> torch.device:
+    """Return the requested device (None: a GPU if there is one).
 
     Raises:
-        ValueError: there is none.
+        ValueError: the device does not exist.
     """
     try:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu") if asked is None else torch.device(asked)
+        device = (
+            torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            if requested is None
+            else torch.device(requested)
+        )
     except RuntimeError as error:
-        raise ValueError(f"device must be cpu, cuda, cuda:1, ..., got {asked!r}") from error
+        raise ValueError(f"device must be cpu, cuda, cuda:1, ..., got {requested!r}") from error
     if device.type == "cuda":
         count = torch.cuda.device_count()
-        place = device.index if device.index is not None else local_rank or 0
-        if not torch.cuda.is_available() or place >= count:
-            raise ValueError(f"there is no device {str(device)!r} for this process: {count} CUDA devices are visible")
-        return torch.device("cuda", place)
+        index = device.index if device.index is not None else local_rank or 0
+        if not torch.cuda.is_available() or index >= count:
+            raise ValueError(
+                f"device {str(device)!r} is not available to this process: {count} CUDA devices are visible"
+            )
+        return torch.device("cuda", index)
     try:
         torch.ones(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"there is no device {str(device)!r} here") from error
+        raise ValueError(f"device {str(device)!r} is not available on this machine") from error
     return device

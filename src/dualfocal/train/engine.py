@@ -1,4 +1,4 @@
-"""The training loop: from a recipe to a run folder, on one device or several, interrupted or not."""
+"""The training loop: from a recipe to a run folder, on one device or several."""
 
 import os
 import warnings
@@ -23,8 +23,8 @@ from dualfocal.train.distributed import Group, processes
 from dualfocal.train.failure import DivergedError, Interrupts, diagnosis
 from dualfocal.train.forward import Forward, float32_products
 from dualfocal.train.model import check_fit, make_optimizer, notes_on, prepare_model, try_out
-from dualfocal.train.outcome import finish, how_it_runs, session
 from dualfocal.train.randomness import derived_seed, make_batches, repeatable, seed_all, set_random_states
+from dualfocal.train.result import finish, session, speed_settings
 from dualfocal.train.step import make_step
 from dualfocal.train.validation import follows_validation, looks_at_validation, predict, summarize, watched_part
 
@@ -40,29 +40,32 @@ def train(
     tensorboard: bool = False,
     progress: bool = True,
 ) -> Run:
-    """Train as a recipe says, into a run folder; go on where an earlier call was interrupted.
+    """Train a model from a recipe into a run folder, or resume the run if an earlier call was interrupted.
 
-    On the CPU the result has the same bits, interrupted or not. Started by ``torchrun``, all processes train one model.
+    On the CPU, a resumed run gives the same bits as an uninterrupted one. Started by ``torchrun``, all processes train
+    one model together.
 
     Args:
-        recipe: what to train, and how.
-        out: the run folder, by default one in ``runs/`` that belongs to this recipe. If the run is finished, nothing is
-            done.
+        recipe: the data, model, loss and settings to train with.
+        out: the run folder (default: a folder in ``runs/`` named after the recipe). A finished run is returned as it
+            is.
         data_root: folder of the data, see :func:`~dualfocal.data.load_data`.
-        device: None: a GPU if there is one.
-        checkpoint_every: epochs; what was done since is done again after a crash. Ctrl-C loses nothing, but with
-            several processes it is a crash, too.
-        checkpoint_pause: seconds from one to the next at least, so that short epochs are not held up by saving.
+        device: such as ``"cpu"`` or ``"cuda:1"`` (None: a GPU if there is one).
+        checkpoint_every: number of epochs between checkpoints. After a crash, training resumes from the last
+            checkpoint. Ctrl-C saves one first, except with several processes.
+        checkpoint_pause: minimum number of seconds between checkpoints, so that saving does not slow down short epochs.
         tensorboard: whether to write scalars to ``tensorboard/`` in the run folder.
-        progress: whether to show it, as bars on a terminal, as lines elsewhere.
+        progress: whether to show progress: bars on a terminal, and one line per epoch.
 
     Returns:
         The finished run.
 
     Raises:
-        RunError: the folder is another recipe's, or in use, or cannot be written; what was written stays whole.
-        DivergedError: the loss did not stay finite; the last checkpoint is kept, and ``failure.json`` tells more.
-        KeyboardInterrupt: on Ctrl-C, once everything is saved; on SIGTERM a SystemExit of 143.
+        RunError: the folder belongs to another recipe, is in use, or cannot be written. Files written so far are
+            complete.
+        DivergedError: the loss, a weight or a prediction is not finite. The last checkpoint is kept, and
+            ``failure.json`` describes the failure.
+        KeyboardInterrupt: Ctrl-C was pressed; the run is saved. SIGTERM raises SystemExit with code 143.
     """
     check_count("checkpoint_every", checkpoint_every)
     if not checkpoint_pause >= 0:
@@ -74,7 +77,7 @@ def train(
         if group.first_does(lambda: run.state.encode()) == b"finished":
             return run
         display = Display(progress and group.first, run.path / SCALARS if tensorboard and group.first else None)
-        asked, recipe = recipe, recipe.on(group.device, group.size)
+        requested, recipe = recipe, recipe.on(group.device, group.size)
         with repeatable(recipe, group.device):
             data = load_data(recipe.data, data_root, **recipe.data_options)
             notes = check_fit(recipe, data, group)
@@ -84,9 +87,9 @@ def train(
             for note in notes if group.first else ():
                 warnings.warn(note, stacklevel=2)
             with ExitStack() as stack:
-                group.first_does(lambda: stack.enter_context(run.claimed(asked)))
+                group.first_does(lambda: stack.enter_context(run.claimed(requested)))
                 stack.enter_context(closing(display))
-                # Another process may have been quicker; now nobody can be.
+                # Another program may have finished the run before this one claimed the folder.
                 if group.first_does(lambda: run.state.encode()) != b"finished":
                     pace = checkpoint_every, checkpoint_pause
                     training = Training(recipe, run, data, model, group, display, pace, all_used=all_used)
@@ -96,10 +99,10 @@ def train(
 
 
 class Training:
-    """A training under way: model, loss, optimizer and step, and the position in the schedule.
+    """A training in progress: model, loss, optimizer, step and position.
 
     Args:
-        pace: epochs from one checkpoint to the next, and seconds at least.
+        pace: number of epochs, and minimum number of seconds, between checkpoints.
     """
 
     def __init__(
@@ -134,11 +137,11 @@ class Training:
         self.logged_parts = [part for part in wanted if wanted[part] and part in data.splits]
 
     def run_epochs(self) -> None:
-        """Train the epochs that are left.
+        """Train the remaining epochs.
 
         Raises:
             DivergedError: the loss, a weight or a prediction is not finite.
-            KeyboardInterrupt, SystemExit: a signal asked for it; everything is saved.
+            KeyboardInterrupt, SystemExit: a signal was received; the run is saved.
         """
         log = self.run.log if self.group.first else []
         self.display.begin(self.recipe, self.at, len(self.data.splits["train"]), log)
@@ -148,20 +151,22 @@ class Training:
                 self._keep_best(line)
                 self.group.first_does(partial(self.run.append, line))
                 asked = stop.asked is not None
-                self.group.first_does(partial(self._save, asked))  # by the first one's clock
+                self.group.first_does(
+                    partial(self._save, asked)
+                )  # whether it is due is decided by the first process's clock
                 self.display.epoch(line)
                 if asked:
                     stop.leave()
             stop.leave()
 
     def finish(self, notes: list[str]) -> None:
-        """Predict the validation and the test part with the weights that are kept, and write the result."""
+        """Predict the validation and the test split with the final or best weights, and write the result."""
         recipe, group = self.recipe, self.group
         if recipe.weights != "last":
             self.model.load_state_dict(self.at.best_weights)
         forward = self.eval_forward
         if recipe.precision in ("bfloat16", "tf32"):
-            # Steps may be coarse; what is measured and kept is not: a logit of 12 in bfloat16 is off by up to .03.
+            # Predictions are kept in float32: a logit of 12 in bfloat16 is off by up to .03.
             forward = Forward(self.model, replace(recipe, precision="float32"), group.device)
         predictions = {}
         with float32_products(group.device, "ieee"):
@@ -173,13 +178,13 @@ class Training:
         group.first_does(partial(finish, recipe, self.run, self.data, self.model, self.at, predictions, notes))
 
     def _train_epoch(self, epoch: int, stop: Interrupts) -> dict[str, Any]:
-        """Train and validate; returns the epoch's line of the log."""
+        """Train and validate one epoch. Returns its log line."""
         began = perf_counter() - self.at.seconds
         ready, warm = self.step.seconds, self.step.samples
         batches = self._take_steps(epoch, stop)
         sound = _finite(self.at.losses[-1], get_total_norm(self.weights)).all()  # waits for the last step
         seconds = perf_counter() - began - (self.step.seconds - ready)
-        self.at.sessions[-1] |= how_it_runs(self.step, self.model)
+        self.at.sessions[-1] |= speed_settings(self.step, self.model)
         if self.at.step < len(batches) and sound:  # interrupted
             self.at.seconds = seconds
             self._save(now=True)
@@ -189,13 +194,13 @@ class Training:
         predicted = {
             part: predict(self.eval_forward, self.data, part, self.group) for part in self.logged_parts if sound
         }
-        losses = self.group.sum(torch.stack(self.at.losses).cpu().double())  # of the batches, over all processes
+        losses = self.group.sum(torch.stack(self.at.losses).cpu().double())  # one per batch, summed over processes
         sound &= _finite(losses.sum(), *(logits.sum() for logits, _ in predicted.values())).all()
         if int(self.group.sum(sound.long())) < self.group.size:
             self._fail(epoch, batches, losses)
 
         number = sum(map(len, batches))
-        timed = number - (self.step.samples - warm)  # those before the step was ready have no part in its speed
+        timed = number - (self.step.samples - warm)  # samples of the warm-up do not count in the speed
         norms = self.at.norms
         return {
             "epoch": epoch + 1,
@@ -208,7 +213,7 @@ class Training:
         }
 
     def _take_steps(self, epoch: int, stop: Interrupts) -> tuple[Tensor, ...]:
-        """Take the steps that an epoch has left, until a signal, or a loss that is not finite. Returns its batches."""
+        """Take the remaining steps of an epoch, up to a signal or a loss that is not finite. Returns its batches."""
         at, group = self.at, self.group
         seed_all(derived_seed(self.recipe.seed, epoch, f"dropout {group.rank}"))
         if at.step and group.first:
@@ -216,20 +221,20 @@ class Training:
         batches = make_batches(self.recipe, self.data, epoch)
         self.step.begin(epoch)
         for batch in batches[at.step :]:
-            taken = self.step(batch)
-            at.losses.append(taken.loss)
-            if not taken.updated:
+            result = self.step(batch)
+            at.losses.append(result.loss)
+            if not result.updated:
                 break
-            if taken.norm is not None:
-                at.norms.append(taken.norm)
+            if result.norm is not None:
+                at.norms.append(result.norm)
             at.step += 1
-            self.display.step(len(batch), taken.loss, len(group.share(batch)))
+            self.display.step(len(batch), result.loss, len(group.share(batch)))
             if stop.asked is not None:
                 break
         return batches
 
     def _validate(self, predicted: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
-        """What the log says of each part; an adaptive loss is updated by the part that it follows."""
+        """Compute the log entries of each split, and update an adaptive loss with its validation split."""
         entries: dict[str, Any] = {}
         for part, (logits, target) in predicted.items():
             summary = summarize(logits, target, self.criterion, self.recipe.batch_size, self.group)
@@ -240,7 +245,7 @@ class Training:
         return entries
 
     def _keep_best(self, line: dict[str, Any]) -> None:
-        """Go on to the next epoch; remember this one's weights if they are to be kept and are the best so far."""
+        """Advance the position to the next epoch, and keep the weights if they have the best score so far."""
         self.at = replace(self.at, epoch=line["epoch"], step=0, losses=[], norms=[], seconds=0.0)
         if self.recipe.weights == "last":
             return
@@ -265,7 +270,7 @@ class Training:
         raise DivergedError(self.run, report)
 
     def _save(self, now: bool) -> None:
-        """Save where it stands: now, after the last epoch, or if it is due."""
+        """Save a checkpoint if ``now``, after the last epoch, or if one is due."""
         is_due = self.at.epoch % self.every == 0 and monotonic() - self.saved_at >= self.pause
         if now or is_due or self.at.epoch == self.recipe.epochs:
             packed = pack(self.at, self.model, self.optimizer, self.criterion, self.data_identity)

@@ -1,4 +1,4 @@
-"""A loss that does not stay finite: what there is to know about it."""
+"""Failures of a training: a diverged loss, and interruption by a signal."""
 
 import math
 import signal
@@ -19,16 +19,20 @@ RECENT = 10
 
 
 class DivergedError(RuntimeError):
-    """Training stopped because the loss, a weight or a prediction was not finite; ``report`` is ``failure.json``."""
+    """Training stopped because the loss, a weight or a prediction is not finite.
+
+    Attributes:
+        report: The content of ``failure.json``: the step, its batch, recent losses and gradient norms.
+    """
 
     def __init__(self, run: Run, report: dict[str, Any]) -> None:
         self.report = report
-        kept = report["checkpoint_of_epoch"]
-        what_is_kept = "there was no checkpoint yet" if kept is None else f"the checkpoint of epoch {kept} is kept"
+        saved = report["checkpoint_of_epoch"]
+        checkpoint = "no checkpoint was saved yet" if saved is None else f"the checkpoint of epoch {saved} is kept"
         super().__init__(
             f"{run.path}: {report['what']} in epoch {report['epoch']}, step {report['step']} of {report['steps']}, "
-            f"at a learning rate of {report['lr']:g}; {what_is_kept}; "
-            f"the batch is described in {run.path / layout.FAILURE}. A lower lr, or clip_norm, may help."
+            f"at a learning rate of {report['lr']:g}; {checkpoint}; "
+            f"{run.path / layout.FAILURE} describes the batch. A lower lr, or a clip_norm, may help."
         )
 
 
@@ -42,9 +46,9 @@ def diagnosis(
     norms: list[Tensor],
     epoch: int,
     model: nn.Module,
-    kept: int | None,
+    saved_epoch: int | None,
 ) -> dict[str, Any]:
-    """Which step it was, its batch, and what led to it."""
+    """Describe the failed step: its batch, and the losses and gradient norms before it."""
     step = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
     index = batches[len(losses) - 1 if step is None else step]
     inputs, target = data.batch(index, draws, part="train")
@@ -56,7 +60,7 @@ def diagnosis(
         "step": len(losses) if step is None else step + 1,
         "steps": len(batches),
         "lr": recipe.lr_at(epoch),
-        "checkpoint_of_epoch": kept,
+        "checkpoint_of_epoch": saved_epoch,
         "recent_losses": [finite(loss) for loss in losses[: None if step is None else step + 1][-RECENT:]],
         "recent_grad_norms": [finite(float(norm)) for norm in norms[:step][-RECENT:]],
         "weight_norm": finite(size),
@@ -71,9 +75,9 @@ def diagnosis(
 
 def _statistics(values: Tensor) -> dict[str, Any]:
     good = values[values.isfinite()].double()
-    found = {"min": good.amin(), "max": good.amax(), "mean": good.mean(), "std": good.std()} if len(good) else {}
+    moments = {"min": good.amin(), "max": good.amax(), "mean": good.mean(), "std": good.std()} if len(good) else {}
     return {
-        **{name: finite(float(value)) for name, value in found.items()},
+        **{name: finite(float(value)) for name, value in moments.items()},
         "not_finite": int((~values.isfinite()).sum()),
         "shape": list(values.shape),
     }
@@ -83,10 +87,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """Within it SIGINT and SIGTERM are only noted, in ``asked``; a second one has its usual effect."""
+    """Context that only records the first SIGINT or SIGTERM, in ``asked``; a second one has its usual effect."""
 
     def __init__(self, catch: bool = True) -> None:
-        # Python hears signals in its main thread only.
+        # Python handles signals in the main thread only.
         self.catch = catch and threading.current_thread() is threading.main_thread()
         self.asked: int | None = None
 
@@ -107,7 +111,7 @@ class Interrupts:
         signal.signal(number, self.before[number])
 
     def leave(self) -> None:
-        """End as the signal would have: KeyboardInterrupt, or exit code 143."""
+        """Raise what the recorded signal would have: KeyboardInterrupt, or SystemExit with code 143."""
         if self.asked == signal.SIGINT:
             raise KeyboardInterrupt
         if self.asked is not None:

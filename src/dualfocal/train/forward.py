@@ -1,4 +1,4 @@
-"""The way of a batch through a model, as the recipe wants it: precision, memory format, copies of weights."""
+"""The forward pass of a recipe: precision, memory format, and bfloat16 copies of the weights."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dualfocal.runs import Recipe
-from dualfocal.train.host import host_generators_kept
+from dualfocal.train.host_state import host_generators_restored
 
 
 @contextmanager
 def without_search() -> Iterator[None]:
-    """For a few batches of another size: cuDNN does not time all its algorithms for them, which takes seconds."""
+    """Turn off cuDNN's search for the fastest algorithm, which takes seconds: too long for a few batches."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = False
     try:
@@ -26,31 +26,31 @@ def without_search() -> Iterator[None]:
 
 
 @contextmanager
-def float32_products(device: torch.device, how: str | None) -> Iterator[None]:
-    """Products of float32 numbers on CUDA in full, ``"ieee"``, or rounded to ``"tf32"``; None: as the caller has it."""
-    # By this API alone: torch raises where a program has used it and the older one is asked.
+def float32_products(device: torch.device, precision: str | None) -> Iterator[None]:
+    """Set the precision of float32 products on CUDA to ``"ieee"`` or ``"tf32"`` (None: leave it)."""
+    # Only this API: torch raises if a program uses both this one and the older one.
     settings: list[Any] = [torch.backends.cudnn.conv, torch.backends.cudnn.rnn, torch.backends.cuda.matmul]  # type: ignore[attr-defined]
-    settings = settings if device.type == "cuda" and how is not None else []
-    before = [of.fp32_precision for of in settings]
-    for of in settings:
-        of.fp32_precision = how
+    settings = settings if device.type == "cuda" and precision is not None else []
+    before = [backend.fp32_precision for backend in settings]
+    for backend in settings:
+        backend.fp32_precision = precision
     try:
         yield
     finally:
-        for of, was in zip(settings, before, strict=True):
-            of.fp32_precision = was
+        for backend, earlier in zip(settings, before, strict=True):
+            backend.fp32_precision = earlier
 
 
 @dataclass
 class Forward:
-    """Calls a model on inputs as the data give them."""
+    """Call a model with the precision and memory format of a recipe."""
 
     model: nn.Module
     recipe: Recipe
     device: torch.device
 
     def __call__(self, inputs: Tensor, weights: dict[str, Tensor] | None = None) -> Tensor:
-        """Logits, float32 or float64; with ``weights`` in the place of some of the model's, by name."""
+        """Return the logits, in float32 or float64; ``weights`` replace the model's weights of the same names."""
         if self.recipe.precision == "float64":
             inputs = inputs.double()
         if self.recipe.channels_last and inputs.ndim == 4:
@@ -58,16 +58,18 @@ class Forward:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16"):
             logits = functional_call(self.model, weights, (inputs,)) if weights else self.model(inputs)
         if not isinstance(logits, Tensor):
-            raise TypeError(f"a model must give a tensor of logits, got {type(logits).__name__}")
+            raise TypeError(f"the model must return a tensor of logits, got {type(logits).__name__}")
         return logits if logits.dtype == torch.float64 else logits.float()
 
 
 class HalfWeights:
-    """bfloat16 copies of the weights that autocast would copy layer by layer: all at once, and their gradients back.
+    """bfloat16 copies of the weights of linear and convolutional layers, made at once instead of layer by layer.
+
+    Autocast makes the same copies, one kernel per layer.
 
     Args:
-        model: with weights in float32. Those of plain convolutions and linear layers are copied. A model may use them
-            otherwise than by calling its layers: see :meth:`agree`.
+        model: a model with float32 weights. A model that uses weights without calling their layers may give other
+            results with the copies: see :meth:`agree`.
     """
 
     KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d)
@@ -90,7 +92,7 @@ class HalfWeights:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Take the present values; forget gradients."""
+        """Copy the current weights, and clear the gradients of the copies."""
         for half in self.named.values():
             half.grad = None
         if self.named:
@@ -98,28 +100,29 @@ class HalfWeights:
 
     @torch.no_grad()
     def return_gradients(self) -> None:
-        """Give the weights the gradients of their copies, if there are any since :meth:`refresh`."""
-        found, owed = [], []
+        """Move the gradients of the copies to the weights."""
+        targets, sources = [], []
         for name, half in self.named.items():
             if half.grad is not None:
                 whole = self.whole[name]
                 if whole.grad is None:
                     whole.grad = torch.empty_like(whole)
-                    found.append(whole.grad)
-                    owed.append(half.grad)
+                    targets.append(whole.grad)
+                    sources.append(half.grad)
                 else:
                     whole.grad += half.grad
                 half.grad = None
-        if owed:
-            torch._foreach_copy_(found, owed)
+        if sources:
+            torch._foreach_copy_(targets, sources)
 
     @classmethod
     def agree(cls, forward: Forward, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> bool:
-        """Whether a model gives the same bits with copies as without, tried on a few inputs and a copy of the model.
+        """Return whether the model gives the same bits with copies as without, on these inputs.
 
-        Not so where it reads its weights itself, or changes them, or leaves autocast on its way.
+        The test uses a copy of the model. It fails for a model that reads or changes its weights itself, or that
+        leaves autocast.
         """
-        found = []
+        results = []
         device = [inputs.device] if inputs.is_cuda else []
         deterministic = torch.backends.cudnn.deterministic
         torch.backends.cudnn.deterministic = True
@@ -128,19 +131,19 @@ class HalfWeights:
                 model = deepcopy(forward.model).train()
                 halves = cls(model)
                 halves.refresh()
-                with torch.random.fork_rng(device), host_generators_kept(), without_search():
+                with torch.random.fork_rng(device), host_generators_restored(), without_search():
                     torch.manual_seed(0)
                     logits = replace(forward, model=model)(inputs, halves.named if by_halves else None)
                     loss(logits).backward()  # type: ignore[no-untyped-call]
                 halves.return_gradients()
                 grads = [weight.grad for weight in model.parameters()]
-                found.append([logits.detach(), *model.state_dict().values(), *grads])
-        except Exception:  # a model may be anybody's code; without copies it has been tried before
+                results.append([logits.detach(), *model.state_dict().values(), *grads])
+        except Exception:  # any user model; it has been tried without copies before
             return False
         finally:
             torch.backends.cudnn.deterministic = deterministic
-        return all(_same(one, other) for one, other in zip(*found, strict=True))
+        return all(_same(without, with_copies) for without, with_copies in zip(*results, strict=True))
 
 
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is other if one is None or other is None else torch.equal(one, other)
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is b if a is None or b is None else torch.equal(a, b)

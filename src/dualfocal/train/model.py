@@ -1,4 +1,4 @@
-"""The model of a recipe: made, tried out, given its optimizer; and whether recipe, data and processes fit."""
+"""Build and test the model and the optimizer of a recipe, and check that recipe, data and processes fit together."""
 
 from copy import deepcopy
 
@@ -16,29 +16,37 @@ from dualfocal.train.validation import follows_validation, looks_at_validation, 
 
 
 def check_fit(recipe: Recipe, data: DataSet, group: Group) -> list[str]:
-    """Raise a ValueError where recipe, data and processes do not go together; give remarks on what does."""
+    """Check that recipe, data and processes fit together.
+
+    Returns:
+        Notes on settings that are allowed but may surprise.
+
+    Raises:
+        ValueError: they do not fit; the message names the rule.
+    """
     criterion = recipe.make_loss()
     follows, has_validation = follows_validation(criterion), "val" in data.splits
     size = len(data.splits.get("train", ()))
     tail = 0 if recipe.drop_last else size % recipe.batch_size
     smallest = min([recipe.batch_size, *map(len, data.splits.values())])
-    needs_validation = f"needs a validation part, data {recipe.data} has none: see data.val_size"
+    needs_validation = f"needs a validation split, but data {recipe.data} has none; set data.val_size"
     problems = {
-        f"data {recipe.data} has no training part": not size,
-        f"data {recipe.data} has {data.num_classes} class, there must be two or more": data.num_classes < 2,
-        f"drop_last leaves nothing: a batch is {recipe.batch_size}, the training part {size} samples": (
+        f"data {recipe.data} has no training split": not size,
+        f"data {recipe.data} has {data.num_classes} class, but training needs two or more": data.num_classes < 2,
+        f"drop_last=true drops all samples: batch_size is {recipe.batch_size}, the training split has {size}": (
             recipe.drop_last and size < recipe.batch_size
         ),
         f"loss {recipe.loss} {needs_validation}": follows and not has_validation,
-        f"weights {recipe.weights} {needs_validation}": recipe.weights != "last" and not has_validation,
-        f"sync_bn needs CUDA, this is {group.device.type}": recipe.sync_bn and group.device.type != "cuda",
-        f"loss {recipe.loss} belongs to a whole batch and cannot be split over {group.size} processes": (
+        f"weights={recipe.weights} {needs_validation}": recipe.weights != "last" and not has_validation,
+        f"sync_bn=true needs a CUDA device, but the device is {group.device.type}": recipe.sync_bn
+        and group.device.type != "cuda",
+        f"loss {recipe.loss} is computed over a whole batch and cannot be split over {group.size} processes": (
             group.size > 1 and not criterion.per_sample
         ),
-        f"the last batch has {tail} samples for {group.size} processes: drop_last=true leaves it out": (
+        f"the last batch has {tail} samples for {group.size} processes; set drop_last=true to leave it out": (
             0 < tail < group.size
         ),
-        f"{group.size} processes need as many samples in each batch and part, there are {smallest}": (
+        f"{group.size} processes need at least {group.size} samples in each batch and split, but one has {smallest}": (
             group.size > 1 and smallest < group.size
         ),
     }
@@ -46,40 +54,40 @@ def check_fit(recipe: Recipe, data: DataSet, group: Group) -> list[str]:
         if holds:
             raise ValueError(problem)
     first = recipe.milestones[0] if recipe.milestones else 0
-    what = f"loss {recipe.loss}" if follows else f"the choice of an epoch, {recipe.weights},"
+    what = f"loss {recipe.loss}" if follows else f"weights={recipe.weights}"
     notes = {
-        "not repeatable to the bit: on CUDA that needs deterministic=true": (
+        "results on CUDA are not reproducible to the bit; set deterministic=true for that": (
             group.device.type == "cuda" and not recipe.deterministic
         ),
-        f"the learning rate never falls: the first milestone is {first}, of {recipe.epochs} epochs": (
+        f"the learning rate never falls: the first milestone is epoch {first}, the last epoch {recipe.epochs}": (
             recipe.schedule == "step" and first >= recipe.epochs
         ),
-        "with schedule=cosine the milestones are not looked at": recipe.schedule == "cosine" and first > 0,
-        f"{what} follows the validation part that also fits the temperature; data.val2_size gives it one of its own": (
+        "schedule=cosine ignores the milestones": recipe.schedule == "cosine" and first > 0,
+        f"{what} uses the validation split that also fits the temperature; set data.val2_size to give it its own": (
             looks_at_validation(recipe, criterion) and watched_part(data) == "val"
         ),
-        "there is no validation part: nothing to calibrate with, see data.val_size": not has_validation,
+        "there is no validation split, so no temperature is fitted; set data.val_size": not has_validation,
     }
     return [*data.notes, *(note for note, holds in notes.items() if holds)]
 
 
 def notes_on(model: nn.Module, recipe: Recipe) -> list[str]:
-    """What the result of a model should be read with."""
+    """Return notes on the state of a model that is not saved."""
     saved = model.state_dict()
     hidden = ", ".join(name for name, _ in model.named_buffers() if name not in saved)
-    return [f"model {recipe.model} keeps {hidden} out of its state_dict: nothing of it is saved"] if hidden else []
+    return [f"model {recipe.model} has buffers outside its state_dict, which are not saved: {hidden}"] if hidden else []
 
 
 def prepare_model(recipe: Recipe, data: DataSet, device: torch.device) -> nn.Module:
-    """The model of a recipe with its initial weights, which are drawn on the CPU: the same for every device.
+    """Build the model of a recipe. Initial weights are drawn on the CPU, so they are the same for every device.
 
     Raises:
-        ValueError: there is no such model, or it has nothing to train.
+        ValueError: the model is unknown, or has no trainable weights.
     """
     seed_all(recipe.seed)
     model = make_model(recipe.model, num_classes=data.num_classes, in_channels=data.in_channels)
     if not any(weight.requires_grad for weight in model.parameters()):
-        raise ValueError(f"model {recipe.model} has no weights to train")
+        raise ValueError(f"model {recipe.model} has no trainable weights")
     model = model.to(device, dtype=torch.float64 if recipe.precision == "float64" else None)
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -87,31 +95,31 @@ def prepare_model(recipe: Recipe, data: DataSet, device: torch.device) -> nn.Mod
 
 
 def try_out(model: nn.Module, recipe: Recipe, data: DataSet, group: Group) -> bool:
-    """A few samples, before there is a run folder: a model that does not fit is the commonest mistake.
+    """Run the model on a few samples before the run folder is made, since a model that does not fit is common.
 
     Returns:
-        Whether every weight got a gradient.
+        Whether every trainable weight got a gradient.
 
     Raises:
-        ValueError: the model fails, in evaluation, in training or with the fewest samples that a batch will have; it
-            gives something else than logits; or keeps state that no checkpoint can hold.
+        ValueError: the model fails in evaluation, in training or on the smallest batch, does not return logits of the
+            right shape, or has state that is not a tensor.
     """
     index = data.splits["train"]
     last = recipe.batch_size if recipe.drop_last else len(index) % recipe.batch_size or recipe.batch_size
     fewest = min(last, len(index)) // group.size
     model.eval()
-    _pass(model, recipe, data, index[:2], group.device)  # lazy weights are made here
+    _pass(model, recipe, data, index[:2], group.device)  # creates lazy weights
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor):
-            raise ValueError(f"model {recipe.model} keeps state that is no tensor, {name}: it could not be saved")
+            raise ValueError(f"model {recipe.model} has state that is not a tensor and cannot be saved: {name}")
     try:
         trial = deepcopy(model).train()
     except Exception:  # some models cannot be copied
         return True
     logits, target = _pass(trial, recipe, data, index[:2], group.device)
     recipe.make_loss().to(group.device)(logits, target).backward()
-    if fewest == 1:  # batch norm has nothing to say of one sample
-        hint = "; drop_last=true leaves the last batch out, which is as small" if last < recipe.batch_size else ""
+    if fewest == 1:  # batch norm fails on one sample
+        hint = "; the last batch is that small, set drop_last=true to leave it out" if last < recipe.batch_size else ""
         _pass(trial, recipe, data, index[:1], group.device, hint)
     return all(weight.grad is not None for weight in trial.parameters() if weight.requires_grad)
 
@@ -119,34 +127,34 @@ def try_out(model: nn.Module, recipe: Recipe, data: DataSet, group: Group) -> bo
 def _pass(
     model: nn.Module, recipe: Recipe, data: DataSet, index: Tensor, device: torch.device, hint: str = ""
 ) -> tuple[Tensor, Tensor]:
-    inputs, target = (of.to(device) for of in data.batch(index, part="train"))
+    inputs, target = (tensor.to(device) for tensor in data.batch(index, part="train"))
     mode = "training" if model.training else "evaluation"
     try:
         with torch.set_grad_enabled(model.training), without_search():
             logits = Forward(model, recipe, device)(inputs)
-    except Exception as error:  # it may be anybody's code
+    except Exception as error:  # any user model
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"model {recipe.model} fails in {mode} on inputs of {tuple(inputs.shape)}: {reason}{hint}"
+            f"model {recipe.model} fails in {mode} on inputs of shape {tuple(inputs.shape)}: {reason}{hint}"
         ) from error
     if logits.shape != (len(inputs), data.num_classes):
         raise ValueError(
-            f"model {recipe.model} must give {(len(inputs), data.num_classes)} logits for inputs of "
+            f"model {recipe.model} must return logits of shape {(len(inputs), data.num_classes)} for inputs of shape "
             f"{tuple(inputs.shape)}, got {tuple(logits.shape)}"
         )
     return logits, target
 
 
 def make_optimizer(recipe: Recipe, weights: list[nn.Parameter]) -> Optimizer:
-    """The optimizer of a recipe; its learning rate is set each epoch: on CUDA in place, where graphs look for it."""
+    """Build the optimizer of a recipe. On CUDA the learning rate is a tensor, which a CUDA graph reads."""
     on_cuda = weights[0].is_cuda
     lr = torch.tensor(recipe.lr, device=weights[0].device) if on_cuda else recipe.lr
     if recipe.optimizer == "adam":
         return Adam(weights, lr=lr, weight_decay=recipe.weight_decay, fused=True, capturable=on_cuda)
     optimizer = SGD(weights, lr=lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=True)
     if recipe.momentum:
-        # Zeros give what a missing buffer gives, and fused SGD does not take some of them missing, as they are where
-        # layers are left out at random.
+        # Zeros are equivalent to missing buffers. Fused SGD fails if only some buffers are missing, as happens for
+        # models that skip layers at random.
         for weight in weights:
             optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
     return optimizer

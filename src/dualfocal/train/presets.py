@@ -1,8 +1,8 @@
 """Presets: the paper's settings for each data set, model and loss, and one for scikit-learn's digits.
 
-SGD, learning rate .1, momentum .9, weight decay 5e-4, batches of 128; the loss summed over the batch, and the gradient
-clipped to a norm of 2. What the paper leaves unsaid is taken from the code that its authors and those of the losses it
-is compared with have published. The comparison with KDE-XE had settings of its own.
+The paper uses SGD with learning rate .1, momentum .9, weight decay 5e-4 and batches of 128. Settings that the paper
+does not give are taken from the code published by its authors and by the authors of the other losses: the loss is
+summed over the batch, and the gradient is clipped to a norm of 2. The comparison with KDE-XE had different settings.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from typing import Any
 from dualfocal._checks import did_you_mean
 from dualfocal.runs import Recipe
 
-# The authors' gamma of dual focal, for each model on each data set.
+# The authors' gamma of dual focal loss for each data set and model.
 GAMMA = {
     ("cifar10", "resnet50"): 5.0,
     ("cifar10", "resnet110"): 4.5,
@@ -26,17 +26,17 @@ GAMMA = {
     ("20newsgroups", "text_cnn"): 3.0,
 }
 
-# How the other losses were run, where that is not their default here.
+# Options that the paper used for other losses, where they differ from the defaults of this package.
 OPTIONS: dict[str, dict[str, Any]] = {
     "mmce": {"as_published": True},
     "ada_focal": {"variant": "no_switch"},
     "ada_dual_focal": {"gamma": 6.0, "frozen": True},
 }
 
-# On so few samples these learn little with their defaults.
+# These losses learn little on so few samples with their defaults.
 DIGITS_OPTIONS: dict[str, dict[str, Any]] = {"mmce": {"as_published": True}, "kde_xe": {"bandwidth": 0.1}}
 
-# Published exceptions: Brier needs more epochs, or a lower learning rate.
+# Published exceptions.
 EXCEPTIONS: dict[tuple[str, str, str], dict[str, Any]] = {
     ("cifar10", "wide_resnet26_10", "brier"): {"epochs": 550},
     ("cifar100", "resnet110", "brier"): {"epochs": 430},
@@ -46,7 +46,7 @@ EXCEPTIONS: dict[tuple[str, str, str], dict[str, Any]] = {
 
 
 def images(data: str, model: str, loss: str = "dual_focal") -> Recipe:
-    """A cell of the tables on CIFAR-10, CIFAR-100 and Tiny-ImageNet.
+    """Return the paper's recipe for a loss and model on CIFAR-10, CIFAR-100 or Tiny-ImageNet.
 
     >>> images("cifar10", "resnet110").loss_options
     {'gamma': 4.5}
@@ -55,7 +55,7 @@ def images(data: str, model: str, loss: str = "dual_focal") -> Recipe:
     settings: dict[str, Any] = {
         "epochs": epochs,
         "milestones": milestones,
-        "reduction": "mean" if loss == "brier" else "sum",  # the only one that was averaged
+        "reduction": "mean" if loss == "brier" else "sum",  # the only loss that the published code averages
         "loss_options": _options(data, model, loss),
         **EXCEPTIONS.get((data, model, loss), {}),
     }
@@ -63,7 +63,7 @@ def images(data: str, model: str, loss: str = "dual_focal") -> Recipe:
 
 
 def texts(loss: str = "dual_focal") -> Recipe:
-    """20 Newsgroups: Adam, no decay, no clipping; the weights with the best validation accuracy."""
+    """Return the recipe for 20 Newsgroups: Adam, no weight decay, no clipping, the epoch of lowest validation error."""
     return Recipe(
         data="20newsgroups",
         model="text_cnn",
@@ -82,10 +82,10 @@ def texts(loss: str = "dual_focal") -> Recipe:
 
 
 def digits(loss: str = "dual_focal") -> Recipe:
-    """scikit-learn's digits with noise on them, and a small net: seconds on any machine.
+    """Return the recipe for scikit-learn's digits with added noise and a small network; it trains in seconds.
 
-    150 epochs, checked on seeds 100 to 104: by then cross-entropy is clearly over-confident (after 20 it is not yet,
-    and losses that hold confidence down look worse than it).
+    After 150 epochs cross-entropy is clearly over-confident (checked on seeds 100 to 104). After 20 epochs it is not
+    yet, and losses that reduce confidence look worse than cross-entropy.
     """
     return Recipe(
         data="digits",
@@ -119,18 +119,22 @@ PRESETS: dict[str, Callable[[str], Recipe]] = {
 
 
 def preset(name: str, settings: Iterable[str] = ()) -> Recipe:
-    """A preset with some fields set, as ``field=value``; another loss comes with the paper's options for it.
+    """Return the recipe of a preset, with some fields changed.
 
-    Another model or data set does not: then choose gamma yourself.
+    Another loss comes with the paper's options for that loss. Another model or data set keeps the gamma of the preset.
+
+    Args:
+        name: a key of :data:`PRESETS`.
+        settings: changes, each as ``field=value``.
 
     >>> preset("cifar10_resnet50", ["loss=brier", "epochs=30"]).reduction
     'mean'
 
     Raises:
-        ValueError: no such preset, or no such field, with the nearest name.
+        ValueError: the preset or a field is unknown; the message suggests the nearest name.
     """
     if name not in PRESETS:
-        raise ValueError(f"presets are {', '.join(PRESETS)}; got {name!r}{did_you_mean(name, PRESETS)}")
+        raise ValueError(f"unknown preset {name!r}; presets are {', '.join(PRESETS)}{did_you_mean(name, PRESETS)}")
     settings = list(settings)
     parts = [setting.partition("=") for setting in settings]
     losses = [text for field, equals, text in parts if field.strip() == "loss" and equals]
@@ -140,5 +144,5 @@ def preset(name: str, settings: Iterable[str] = ()) -> Recipe:
 def _options(data: str, model: str, loss: str) -> dict[str, Any]:
     if (data, model) not in GAMMA:
         cells = ", ".join(f"{model} on {data}" for data, model in GAMMA)
-        raise ValueError(f"the paper has {cells}; got {data} with {model}")
+        raise ValueError(f"the paper has no {model} on {data}; it has {cells}")
     return {"gamma": GAMMA[data, model]} if loss == "dual_focal" else dict(OPTIONS.get(loss, {}))

@@ -1,4 +1,4 @@
-"""Where all randomness of a training comes from, so that a run can be repeated and resumed."""
+"""Seeds, batch order and random states, so that a run can be repeated and resumed."""
 
 import os
 import random
@@ -13,13 +13,13 @@ from torch import Tensor
 from dualfocal.data import DataSet
 from dualfocal.runs import Recipe
 from dualfocal.train.forward import float32_products
-from dualfocal.train.host import host_generators_kept
+from dualfocal.train.host_state import host_generators_restored
 
-TF32 = {"float32": "ieee", "tf32": "tf32"}  # what products of float32 numbers are in, on CUDA
+TF32 = {"float32": "ieee", "tf32": "tf32"}  # precision of float32 products on CUDA
 
 
 def make_batches(recipe: Recipe, data: DataSet, epoch: int) -> tuple[Tensor, ...]:
-    """The training part in the order of an epoch, in batches: decided by seed and epoch alone."""
+    """Split the training set into the batches of an epoch; the order depends on the seed and the epoch only."""
     index = data.splits["train"]
     rng = torch.Generator().manual_seed(derived_seed(recipe.seed, epoch, "order"))
     order = torch.randperm(len(index), generator=rng).to(index.device)
@@ -28,7 +28,7 @@ def make_batches(recipe: Recipe, data: DataSet, epoch: int) -> tuple[Tensor, ...
 
 
 def derived_seed(seed: int, epoch: int, purpose: str) -> int:
-    """A seed for one purpose in one epoch, so that no generator has to be remembered between epochs."""
+    """Derive a seed for one purpose in one epoch, so that no random state has to be kept between epochs."""
     words = [seed % 2**32, seed >> 32, epoch, *purpose.encode()]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
 
@@ -41,7 +41,7 @@ def seed_all(seed: int) -> None:
 
 
 def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
-    """Put the generators back to where a checkpoint found them."""
+    """Restore the random generators of torch, Python and NumPy from a checkpoint."""
     torch.set_rng_state(states["cpu"])
     if "cuda" in states and device.type == "cuda":
         torch.cuda.set_rng_state(states["cuda"], device)
@@ -49,16 +49,16 @@ def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
 
 
 def host_random_states() -> dict[str, Tensor]:
-    """Where those generators stand: 32-bit words, and a normal number that may be in store, all exact in float64."""
+    """Return the states of Python's and NumPy's random generators as float64 tensors, which hold them exactly."""
     _, words, stored = random.getstate()
-    state: Any = np.random.get_state()
-    _, keys, *rest = state
+    numpy_state: Any = np.random.get_state()
+    _, keys, *rest = numpy_state
     numbers = {"python": [*words, stored is not None, stored or 0.0], "numpy": [*keys.tolist(), *rest]}
-    return {name: torch.tensor(of, dtype=torch.float64) for name, of in numbers.items()}
+    return {name: torch.tensor(state, dtype=torch.float64) for name, state in numbers.items()}
 
 
 def set_host_random_states(states: dict[str, Tensor]) -> None:
-    """Put them back there; states of before there were any leave them alone."""
+    """Restore Python's and NumPy's random generators; older checkpoints do not have their states."""
     if "python" in states:
         *words, has_stored, stored = states["python"].tolist()
         random.setstate((3, tuple(map(int, words)), stored if has_stored else None))
@@ -69,28 +69,29 @@ def set_host_random_states(states: dict[str, Tensor]) -> None:
 
 @contextmanager
 def repeatable(recipe: Recipe, device: torch.device) -> Iterator[None]:
-    """Leave the caller's random numbers and settings as they are; on CUDA, choose between repeatable and fast.
+    """Set up torch for a training, and restore the caller's random states and settings on exit.
 
-    Within it gradients are there, and numbers are float32, whatever the caller has switched off or set.
+    Inside the context gradients are enabled and the default dtype is float32. On CUDA, the recipe decides between
+    deterministic and fast algorithms.
     """
     on_cuda = device.type == "cuda"
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     cudnn: Any = torch.backends.cudnn
     benchmark, dtype = cudnn.benchmark, torch.get_default_dtype()
     if on_cuda and recipe.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
         torch.use_deterministic_algorithms(True)
-    # A search for the fastest convolutions takes 10 s and more; for bfloat16 it gained about 1 %, benchmarks/NOTES.md.
+    # Searching for the fastest convolutions takes 10 s or more, and gained 1 % for bfloat16: benchmarks/NOTES.md.
     cudnn.benchmark = on_cuda and not recipe.deterministic and recipe.precision != "bfloat16"
     torch.set_default_dtype(torch.float32)
     try:
-        # Seeding seeds every GPU that is in use, not only ours.
+        # Seeding affects every GPU that is in use.
         in_use = range(torch.cuda.device_count()) if on_cuda or torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
             torch.random.fork_rng(in_use),
-            host_generators_kept(),
+            host_generators_restored(),
             float32_products(device, TF32.get(recipe.precision)),
         ):
             yield

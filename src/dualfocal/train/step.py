@@ -1,9 +1,9 @@
-"""One step of training: varied inputs, forward, loss, backward, clipping, update; called, or replayed as a CUDA graph.
+"""One training step: augmentation, forward, loss, backward, clipping, update; run eagerly or as a CUDA graph.
 
-All ways of running it share :meth:`Step.take`. What a CUDA graph reads and writes stays in one place: the batch's
-indices, the draws of the epoch and the learning rate are device tensors that are filled anew; weights, momentum,
-running means and the gammas of adaptive losses are changed in place; dropout draws from a generator that the graph
-advances as the step itself would.
+All modes share :meth:`Step.take`. A CUDA graph always reads and writes the same memory: the indices of the batch, the
+augmentation draws of the epoch and the learning rate are device tensors that are overwritten; weights, momentum,
+running means and the gammas of adaptive losses are changed in place; dropout uses a generator that the graph advances
+as the eager step would.
 """
 
 import math
@@ -21,19 +21,19 @@ from dualfocal.data import DataSet
 from dualfocal.runs import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, HalfWeights, without_search
-from dualfocal.train.host import host_state, no_garbage_collected
+from dualfocal.train.host_state import garbage_collection_paused, host_state
 
-WARM_UP = 3  # steps before a capture: libraries choose their algorithms, kernels are built, states are made
+WARM_UP = 3  # steps before a capture, in which libraries choose algorithms, kernels are compiled and states are created
 
 
-class Taken(NamedTuple):
-    """What a step leaves to be looked at later; nobody has waited for it yet.
+class StepResult(NamedTuple):
+    """The result of a step; its tensors may still be computing on the GPU.
 
     Attributes:
-        loss: Summed over this process's part of the batch.
-        norm: Of the gradient before it was clipped; None: it was not.
-        updated: False: the loss was not finite, and the weights are as they were. Looked at only where that costs
-            nothing.
+        loss: Sum of the loss over this process's share of the batch.
+        norm: Norm of the gradient before clipping (None: no clipping).
+        updated: False if the loss was not finite and the weights were not changed. Only checked on the CPU with one
+            process, where it does not cost a wait.
     """
 
     loss: Tensor
@@ -43,14 +43,14 @@ class Taken(NamedTuple):
 
 @dataclass
 class Step:
-    """A step as it is written down, on any device, in any number of processes.
+    """An eager training step, on any device and with any number of processes.
 
     Attributes:
-        say: Tells whoever watches, in one line.
-        way: How it is run; it may turn out otherwise than the recipe has it.
-        problem: Why it turned out otherwise.
-        seconds: That making it ready has taken so far.
-        samples: That were trained on meanwhile.
+        say: Shows a line of text to the user.
+        mode: How the step runs: eager, captured or compiled. May differ from the recipe.
+        problem: Why the mode differs from the recipe.
+        seconds: Time spent on warm-up, compilation and capture so far.
+        samples: Number of samples trained on during that time.
     """
 
     recipe: Recipe
@@ -62,22 +62,22 @@ class Step:
     say: Callable[[str], None] = field(default=lambda text: None)
     draws: Tensor | None = None
     halves: HalfWeights | None = None
-    way: str = "eager"
+    mode: str = "eager"
     problem: str | None = None
     seconds: float = 0.0
     samples: int = 0
 
     def __post_init__(self) -> None:
-        self.weights = [weight for of in self.optimizer.param_groups for weight in of["params"]]
-        # Elsewhere it would have to be waited for.
-        self.looks = self.group.device.type == "cpu" and self.group.size == 1
+        self.weights = [weight for settings in self.optimizer.param_groups for weight in settings["params"]]
+        # On a GPU the check would wait for the step.
+        self.checks_loss = self.group.device.type == "cpu" and self.group.size == 1
         self.make_ready()
 
     def make_ready(self) -> None:
-        """What a way of running it needs of its own."""
+        """Prepare what a mode needs; nothing for eager steps."""
 
     def begin(self, epoch: int) -> None:
-        """Before the steps of an epoch: its learning rate, and how its samples are varied."""
+        """Set the learning rate and draw the augmentation of an epoch."""
         for settings in self.optimizer.param_groups:
             if isinstance(settings["lr"], Tensor):
                 settings["lr"].fill_(self.recipe.lr_at(epoch))
@@ -90,18 +90,18 @@ class Step:
             self.draws.copy_(draws)
         self.forward.model.train()
 
-    def __call__(self, batch: Tensor) -> Taken:
-        """Train on a batch, given by its samples' places."""
+    def __call__(self, batch: Tensor) -> StepResult:
+        """Train on a batch, given by the indices of its samples."""
         return self.take(batch, self.loss)
 
-    def take(self, batch: Tensor, loss_of: Callable[[Tensor, Tensor], Tensor]) -> Taken:
-        """The step itself."""
+    def take(self, batch: Tensor, loss_of: Callable[[Tensor, Tensor], Tensor]) -> StepResult:
+        """Take a step on a batch, with ``loss_of(inputs, target)`` as the loss."""
         inputs, target = self.data.batch(self.group.share(batch), self.draws, part="train")
         loss = loss_of(inputs, target)
-        if self.looks and not math.isfinite(loss.item()):
-            return Taken(loss.detach(), None, updated=False)
-        self.optimizer.zero_grad()  # to None: the backward writes gradients instead of adding to zeros
-        # What processes exchange is their mean: times their number it is the sum over the batch.
+        if self.checks_loss and not math.isfinite(loss.item()):
+            return StepResult(loss.detach(), None, updated=False)
+        self.optimizer.zero_grad()  # sets gradients to None: backward writes them instead of adding
+        # DDP averages gradients over processes: multiply by their number to get the sum over the batch.
         factor = self.group.size if self.recipe.reduction == "sum" else self.group.size / len(batch)
         (loss if factor == 1 else loss * factor).backward()  # type: ignore[no-untyped-call]
         if self.halves is not None:
@@ -109,31 +109,31 @@ class Step:
         clip = self.recipe.clip_norm
         norm = None if clip is None else clip_grad_norm_(self.weights, clip)
         self.optimizer.step()
-        return Taken(loss.detach(), norm, updated=True)
+        return StepResult(loss.detach(), norm, updated=True)
 
     def loss(self, inputs: Tensor, target: Tensor) -> Tensor:
-        """Of inputs as a model takes them, summed."""
+        """Return the loss of the model on a batch, summed over samples."""
         loss: Tensor = self.criterion(self.forward(inputs), target)
         return loss
 
     def close(self) -> None:
-        """Give back what a way of running it holds."""
+        """Release what a mode holds."""
 
 
 class CapturedStep(Step):
-    """The whole step as one CUDA graph: no kernel waits for Python to launch it.
+    """A training step as one CUDA graph, which removes the time Python needs to launch kernels.
 
-    The first full batches are trained on as they come, and then one step is captured, which runs nothing; from there on
-    it is replayed. The smaller last batch of an epoch is run without the graph, by the same algorithms each time.
+    The first full batches run eagerly, to warm up. Then the step is captured, which runs nothing, and replayed from
+    there on. The smaller last batch of an epoch runs eagerly.
     """
 
     def make_ready(self) -> None:
-        """Memory that the graph reads the batch from."""
+        """Allocate the memory that the graph reads the batch from, and decide on bfloat16 copies of the weights."""
         self.aim: str | None = "captured"
         self.index = torch.zeros(self.recipe.batch_size, dtype=torch.int64, device=self.group.device)
         self.stream = torch.cuda.Stream(self.group.device)  # type: ignore[no-untyped-call]
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.result: Taken | None = None
+        self.result: StepResult | None = None
         self.warm, self.changing = 0, False
         if self.recipe.precision == "bfloat16":
             inputs, target = self.data.batch(self.data.splits["train"][:2], part="train")
@@ -141,147 +141,151 @@ class CapturedStep(Step):
                 self.halves = HalfWeights(self.forward.model)
 
     def fast_loss(self, inputs: Tensor, target: Tensor) -> Tensor:
-        """The same as :meth:`loss`, with fewer kernels."""
+        """Return the same value as :meth:`loss`, with fewer kernels."""
         if self.halves is None:
             return self.loss(inputs, target)
         self.halves.refresh()
         loss: Tensor = self.criterion(self.forward(inputs, self.halves.named), target)
         return loss
 
-    def __call__(self, batch: Tensor) -> Taken:
-        """Train on a batch, given by its samples' places."""
+    def __call__(self, batch: Tensor) -> StepResult:
+        """Train on a batch, given by the indices of its samples."""
         if len(batch) < len(self.index):
-            with without_search():  # one step in hundreds
+            with without_search():  # only one step per epoch
                 return super().__call__(batch)
         if self.graph is not None:
             self.index.copy_(batch)
             return self.replay()
         return super().__call__(batch) if self.aim is None else self.approach(batch)
 
-    def approach(self, batch: Tensor) -> Taken:
-        """One of the steps before there is a graph, or the first with it; the clock runs."""
+    def approach(self, batch: Tensor) -> StepResult:
+        """Take a warm-up step, or capture the graph and replay it for the first time; measure the time."""
         start = time.perf_counter()
         self.index.copy_(batch)
         if self.warm < WARM_UP:
-            taken = self.warm_up()
+            result = self.warm_up()
         elif self.changing:
-            self.give_up("the model draws random numbers or keeps numbers on the CPU, which a graph would not see")
-            taken = super().__call__(batch)
+            self.give_up(
+                "the model draws random numbers or changes values on the CPU, which a CUDA graph does not repeat"
+            )
+            result = super().__call__(batch)
         else:
-            taken = self.replay() if self.capture() else super().__call__(batch)
+            result = self.replay() if self.capture() else super().__call__(batch)
         torch.cuda.synchronize(self.group.device)
         self.seconds += time.perf_counter() - start
         self.samples += len(batch)
         if self.graph is not None and self.aim is not None:
-            self.way = self.aim
-            self.say(f"the step is {self.way}, ready after {self.seconds:.1f} s")
-        return taken
+            self.mode = self.aim
+            self.say(f"the training step is {self.mode}; preparing it took {self.seconds:.1f} s")
+        return result
 
-    def warm_up(self) -> Taken:
-        """A step like any other, on a stream like the graph's."""
+    def warm_up(self) -> StepResult:
+        """Take an eager step on the stream of the capture."""
         before = host_state(self.forward.model)
         current = torch.cuda.current_stream(self.group.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
-            taken = self.take(self.index, self.fast_loss)
+            result = self.take(self.index, self.fast_loss)
         current.wait_stream(self.stream)
-        # The first step may make what the others find.
+        # The first step may create state that later steps keep.
         self.changing |= self.warm > 0 and host_state(self.forward.model) != before
         self.warm += 1
-        return taken
+        return result
 
     def capture(self) -> bool:
-        """Record a step; if that fails nothing has happened yet.
+        """Capture a step. Returns whether that worked; if not, nothing has changed.
 
         Raises:
-            OutOfMemoryError: there was no room for it; what the attempt has taken is not given back.
+            OutOfMemoryError: there is not enough memory for the graph; memory taken by the attempt is not released.
         """
         device = self.group.device
         generator = torch.cuda.default_generators[device.index]
-        untouched = generator.clone_state()
+        saved_state = generator.clone_state()
         graph = torch.cuda.CUDAGraph()
-        # After a failure torch leaves the stream of the capture the current one.
-        with torch.cuda.stream(torch.cuda.current_stream(device)), no_garbage_collected():
+        # After a failed capture torch leaves its stream as the current stream.
+        with torch.cuda.stream(torch.cuda.current_stream(device)), garbage_collection_paused():
             try:
                 with torch.cuda.graph(graph, stream=self.stream):
                     self.result = self.take(self.index, self.fast_loss)
             except BaseException as error:
-                generator.graphsafe_set_state(untouched)  # the other one believes that the capture goes on
-                cause = error.__context__ or error  # the end of a capture that has failed fails, too
+                generator.graphsafe_set_state(saved_state)  # the old state still believes that it is being captured
+                cause = error.__context__ or error  # ending a failed capture raises again
                 if "out of memory" in str(cause):
                     raise torch.OutOfMemoryError(
-                        f"no memory to capture the step: step=eager needs less; {cause}"
+                        f"not enough memory to capture the step; set step=eager, which needs less: {cause}"
                     ) from error
                 if not isinstance(error, Exception):
                     raise
                 self.give_up(_reason(cause))
                 return False
-        # Before a capture torch clears, on its stream, the place that a replay writes the state of dropout to.
+        # Before a capture torch clears the random offset that a replay writes to, on the stream of the capture.
         torch.cuda.current_stream(device).wait_stream(self.stream)
         self.graph = graph
         return True
 
-    def replay(self) -> Taken:
-        """The graph, on what the index holds."""
+    def replay(self) -> StepResult:
+        """Replay the graph on the batch in ``self.index``."""
         assert self.graph is not None
         assert self.result is not None
         self.graph.replay()
         loss, norm, _ = self.result
-        return Taken(loss.clone(), None if norm is None else norm.clone(), updated=True)
+        return StepResult(loss.clone(), None if norm is None else norm.clone(), updated=True)
 
     def close(self) -> None:
-        """Destroy the graph, which else would happen at any time."""
+        """Destroy the graph now, and not whenever garbage is collected."""
         if self.graph is not None:
             self.graph.reset()
         self.graph = self.result = None
 
     def give_up(self, reason: str) -> None:
-        """From now on without a graph."""
-        self.halves = None  # they may have got gradients that were recorded, and never computed
+        """Run eagerly from now on."""
+        self.halves = None  # a failed capture may leave gradients that were recorded but never computed
         self.optimizer.zero_grad()
-        self.aim_lower(None, f"the step cannot be captured and runs slower: {reason}")
+        self.aim_lower(None, f"the step cannot be captured as a CUDA graph, so training is slower: {reason}")
 
     def aim_lower(self, aim: str | None, problem: str) -> None:
-        """Another way than the recipe's, and why."""
+        """Switch to another mode than the recipe's, and report why."""
         self.aim, self.problem = aim, problem
         self.say(problem)
 
 
 class CompiledStep(CapturedStep):
-    """As captured, of kernels that ``torch.compile`` has made for this model, this loss and this size of batch."""
+    """A captured step whose kernels ``torch.compile`` generated for this model, loss and batch size."""
 
     def make_ready(self) -> None:
-        """Nothing is compiled before the first batch."""
+        """Prepare the capture; compilation starts with the first batch."""
         super().make_ready()
         self.aim, self.halves = "compiled", None
         self.compiled: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def fast_loss(self, inputs: Tensor, target: Tensor) -> Tensor:
-        """The compiled one, if there is one."""
+        """Return the loss, by the compiled function if there is one."""
         return self.loss(inputs, target) if self.compiled is None else self.compiled(inputs, target)
 
-    def warm_up(self) -> Taken:
-        """A step like any other, but the first is compiled before it."""
+    def warm_up(self) -> StepResult:
+        """Compile before the first warm-up step."""
         if self.warm or self.aim != "compiled":
             return super().warm_up()
-        self.say("compiling the step, about a minute")
+        self.say("compiling the step, which takes about a minute")
         try:
-            torch.compiler.reset()  # each run compiles once, and none shall meet the limit of recompilations
+            torch.compiler.reset()  # otherwise several runs in a process reach the limit of recompilations
             self.compiled = torch.compile(self.loss, fullgraph=True, dynamic=False)
             return super().warm_up()
-        except Exception as error:  # a model may be anybody's code
+        except Exception as error:  # any user model
             self.compiled = None
-            self.aim_lower("captured", f"the step cannot be compiled and is captured as it is: {_reason(error)}")
+            self.aim_lower(
+                "captured", f"the step cannot be compiled, so it is captured without compilation: {_reason(error)}"
+            )
             return super().warm_up()
 
     def close(self) -> None:
-        """Let go of what was compiled, too."""
+        """Destroy the graph and release the compiled function."""
         super().close()
         self.compiled = None
 
 
 def make_step(recipe: Recipe, *arguments: Any, **options: Any) -> Step:
-    """The way of running a step that a recipe names; nothing may be left to choose in it."""
+    """Make the step of a recipe, whose ``step`` must be eager, captured or compiled."""
     kinds = {"eager": Step, "captured": CapturedStep, "compiled": CompiledStep}
     return kinds[recipe.step](recipe, *arguments, **options)
 

@@ -1,4 +1,4 @@
-"""Predictions of a part of the data, and what a line of the log says of them."""
+"""Predict a split and compute its metrics for the log."""
 
 from typing import TypeGuard
 
@@ -17,13 +17,13 @@ from dualfocal.runs import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, without_search
 
-BATCH_CPU, BATCH_DEVICE = 128, 1000  # what stays in a cache; what fills a GPU
+BATCH_CPU, BATCH_DEVICE = 128, 1000  # fits in a CPU cache; fills a GPU
 NUM_BINS = 15
 
 
 @torch.no_grad()
 def predict(forward: Forward, data: DataSet, part: str, group: Group) -> tuple[Tensor, Tensor]:
-    """Logits and labels of this process's share of a part."""
+    """Return the logits and labels of this process's share of a split."""
     forward.model.eval()
     logits, target = [], []
     size = BATCH_CPU if group.device.type == "cpu" else BATCH_DEVICE
@@ -37,23 +37,23 @@ def predict(forward: Forward, data: DataSet, part: str, group: Group) -> tuple[T
 
 @torch.no_grad()
 def summarize(logits: Tensor, target: Tensor, criterion: nn.Module, batch_size: int, group: Group) -> dict[str, float]:
-    """Error, ECE, NLL, loss, mean p_k and p_j over the shares of all processes.
+    """Return error, ECE, NLL, loss and the means of p_k and p_j over all processes.
 
-    Each process reduces its share to sums and bins, which are then added: bins and counts are integers, so that the
-    error and the ECE do not depend on how the samples were shared.
+    Each process reduces its share to sums and bins, which are then added. Bins and counts are integers, so the error
+    and the ECE do not depend on how the samples were split over processes.
     """
     wide = wide_dtype(logits)
     rows = as_rows(logits, target, input="logits")
-    seen = scan(rows, scores=True)
-    assert seen.nll is not None
-    bins = top_bins(seen, rows, NUM_BINS, None)
+    scanned = scan(rows, scores=True)
+    assert scanned.nll is not None
+    bins = top_bins(scanned, rows, NUM_BINS, None)
     p_k, p_j = true_and_rival(logits.to(wide), target)
-    # In batches as in training: some losses belong to a batch.
+    # In batches, as in training: some losses are computed over a whole batch.
     parts = zip(torch.split(logits, batch_size), torch.split(target, batch_size), strict=True)
     loss = torch.stack([criterion(*part).to(wide) for part in parts]).sum()
-    of_all = torch.stack([(~seen.right).sum(), torch.tensor(len(target), device=logits.device)])
-    counts = group.sum(torch.cat([of_all, bins.count, bins.confidence, bins.correct]))
-    sums = group.sum(torch.stack([seen.nll.sum(), loss, p_k.sum(), p_j.sum()]))
+    totals = torch.stack([(~scanned.right).sum(), torch.tensor(len(target), device=logits.device)])
+    counts = group.sum(torch.cat([totals, bins.count, bins.confidence, bins.correct]))
+    sums = group.sum(torch.stack([scanned.nll.sum(), loss, p_k.sum(), p_j.sum()]))
     wrong, number = counts[:2].tolist()
     count, confidence, correct = counts[2:].view(3, NUM_BINS)
     ece = float(BinStats(count, confidence, correct, bins.edges).ece())
@@ -62,15 +62,15 @@ def summarize(logits: Tensor, target: Tensor, criterion: nn.Module, batch_size: 
 
 
 def follows_validation(criterion: nn.Module) -> TypeGuard[AdaFocalLoss]:
-    """Whether the loss is updated after each epoch."""
+    """Return whether the loss is updated with validation data after each epoch."""
     return isinstance(criterion, AdaFocalLoss) and not criterion.frozen
 
 
 def looks_at_validation(recipe: Recipe, criterion: nn.Module) -> bool:
-    """Whether training itself depends on validation data: by an adaptive loss, or by the choice of an epoch."""
+    """Return whether training depends on validation data: through an adaptive loss, or the choice of the best epoch."""
     return follows_validation(criterion) or recipe.weights != "last"
 
 
 def watched_part(data: DataSet) -> str:
-    """Which part training itself looks at, if it does: a second validation part, if there is one."""
+    """Return the validation split that training uses: the second one if there is one."""
     return "val2" if "val2" in data.splits else "val"

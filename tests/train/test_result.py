@@ -20,8 +20,9 @@ import dualfocal
 from dualfocal import TemperatureScaling
 from dualfocal.metrics import evaluate
 from dualfocal.runs import Recipe, Run
-from dualfocal.train import outcome, train
-from dualfocal.train.outcome import commit, metrics_of
+from dualfocal.train import result as train_result
+from dualfocal.train import train
+from dualfocal.train.result import commit, metrics_of
 
 FRACTIONS = ("error", "ece", "adaptive_ece", "classwise_ece", "mce", "aurc", "confidence", "accuracy")
 
@@ -120,7 +121,7 @@ def test_metrics_of_predictions_without_a_mistake() -> None:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("outcome")
+    folder = tmp_path_factory.mktemp("result")
     rng = np.random.default_rng(0)
     target = np.arange(150) % 3
     np.savez(
@@ -203,19 +204,19 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with outcome.py in it, as if the package ran from there."""
+    """A repository with result.py in it, as if the package ran from there."""
     if shutil.which("git") is None:
         pytest.skip("needs git")
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name, raising=False)
-    file = tmp_path / "repository" / "src" / "dualfocal" / "train" / "outcome.py"
+    file = tmp_path / "repository" / "src" / "dualfocal" / "train" / "result.py"
     file.parent.mkdir(parents=True)
-    shutil.copy(outcome.__file__, file)
+    shutil.copy(train_result.__file__, file)
     (tmp_path / "repository" / "README.md").write_text("hello\n")
     git(tmp_path / "repository", "init", "--quiet")
     git(tmp_path / "repository", "add", ".")
     git(tmp_path / "repository", "commit", "--quiet", "-m", "all")
-    monkeypatch.setattr(outcome, "__file__", str(file))
+    monkeypatch.setattr(train_result, "__file__", str(file))
     return tmp_path / "repository"
 
 
@@ -234,24 +235,24 @@ def test_commit_of_a_checkout_with_changes(checkout: Path) -> None:
     assert commit() == f"{head}+"
     added.unlink()
     assert commit() == head
-    (checkout / "src" / "dualfocal" / "train" / "outcome.py").write_text("# changed\n")
+    (checkout / "src" / "dualfocal" / "train" / "result.py").write_text("# changed\n")
     assert commit() == f"{head}+"
 
 
 def test_commit_of_an_installation_inside_another_checkout(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a virtual environment in a user's project: that project's commit is not ours."""
-    file = checkout / ".venv" / "dualfocal" / "train" / "outcome.py"
+    file = checkout / ".venv" / "dualfocal" / "train" / "result.py"
     file.parent.mkdir(parents=True)
-    shutil.copy(outcome.__file__, file)
-    monkeypatch.setattr(outcome, "__file__", str(file))
+    shutil.copy(train_result.__file__, file)
+    monkeypatch.setattr(train_result, "__file__", str(file))
     assert commit() is None
 
 
 def test_commit_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    file = tmp_path / "outcome.py"
-    shutil.copy(outcome.__file__, file)
-    monkeypatch.setattr(outcome, "__file__", str(file))
+    file = tmp_path / "result.py"
+    shutil.copy(train_result.__file__, file)
+    monkeypatch.setattr(train_result, "__file__", str(file))
     assert commit() is None
 
 

@@ -81,7 +81,7 @@ class Setting:
         return f"{text} seed{'s' * (numbers[-1] > 1)} each"
 
 
-def gather(paths: Iterable[Path]) -> tuple[list[Setting], dict[Path, str]]:
+def group_runs(paths: Iterable[Path]) -> tuple[list[Setting], dict[Path, str]]:
     """Settings of the finished runs in some folders, and why the other runs are left out.
 
     Raises:

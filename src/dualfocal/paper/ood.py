@@ -28,7 +28,7 @@ Progress = Callable[[str, int, int], None]  # what, images that are done, of how
 
 
 @dataclass(frozen=True)
-class Foreign:
+class OODScores:
     """Where foreign images are, and where a model looks at them."""
 
     data_root: Root = None

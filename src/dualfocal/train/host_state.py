@@ -1,7 +1,6 @@
-"""The host: its cores, and what of it a CUDA graph cannot see, or not bear in a capture."""
+"""State on the CPU that a CUDA graph does not capture, or that must not change during a capture."""
 
 import gc
-import os
 import random
 from collections import deque
 from collections.abc import Iterator
@@ -13,15 +12,9 @@ import torch
 from torch import Tensor, nn
 
 
-def num_cores() -> int:
-    """How many this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
-    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
-
-
 @contextmanager
-def no_garbage_collected() -> Iterator[None]:
-    """No graph of an earlier training may be destroyed during a capture: that would end it."""
+def garbage_collection_paused() -> Iterator[None]:
+    """Pause garbage collection: destroying the CUDA graph of an earlier training would abort a capture."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()
@@ -33,8 +26,8 @@ def no_garbage_collected() -> Iterator[None]:
 
 
 @contextmanager
-def host_generators_kept() -> Iterator[None]:
-    """Whatever a trial draws of Python's and NumPy's random numbers, the training draws them, too."""
+def host_generators_restored() -> Iterator[None]:
+    """Restore the states of Python's and NumPy's random generators on exit."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
         yield
@@ -44,22 +37,24 @@ def host_generators_kept() -> Iterator[None]:
 
 
 def host_state(model: nn.Module) -> list[Any]:
-    """What a graph would take for a constant, as far as it can be seen: generators, numbers and tensors in modules."""
+    """Return what a CUDA graph would treat as constant: random states, and the attributes of the modules."""
     attributes = [
-        (name, key, _seen(value))
+        (name, key, _snapshot(value))
         for name, module in model.named_modules()
         for key, value in vars(module).items()
         if key not in ("_parameters", "_modules", "_buffers")
     ]
-    attributes += [("", name, _Same(buffer)) for name, buffer in model.named_buffers()]  # their values may move
+    attributes += [
+        ("", name, _Identity(buffer)) for name, buffer in model.named_buffers()
+    ]  # values may change in place
     state: Any = np.random.get_state(legacy=False)
     return [attributes, torch.get_rng_state().tolist(), random.getstate(), repr(state)]
 
 
-def _seen(value: Any) -> Any:
-    """Something that differs if a value has changed; a tensor on a device, only if it is another one."""
+def _snapshot(value: Any) -> Any:
+    """Return an object that differs if the value has changed; tensors on a GPU are compared by identity only."""
     if isinstance(value, Tensor):
-        return _Same(value), value.tolist() if value.device.type == "cpu" and value.numel() < 1000 else None
+        return _Identity(value), value.tolist() if value.device.type == "cpu" and value.numel() < 1000 else None
     if isinstance(value, torch.Generator):
         return value.get_state().tolist() if value.device.type == "cpu" else None
     if isinstance(value, np.random.Generator):
@@ -67,20 +62,20 @@ def _seen(value: Any) -> Any:
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, dict):
-        return [(key, _seen(of)) for key, of in value.items()]
+        return [(key, _snapshot(item)) for key, item in value.items()]
     if isinstance(value, list | tuple | set | frozenset | deque):
-        return [_seen(of) for of in value]
+        return [_snapshot(item) for item in value]
     return value if isinstance(value, int | float | str) else None
 
 
-class _Same:
-    """Equal to another one of the same tensor, which it keeps."""
+class _Identity:
+    """Compares a tensor by identity, and keeps it alive."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.tensor is other.tensor
+        return isinstance(other, _Identity) and self.tensor is other.tensor
 
     def __hash__(self) -> int:
         return id(self.tensor)

@@ -1,4 +1,4 @@
-"""What a finished run says of itself: metrics before and after temperature scaling, and how it was made."""
+"""The result of a finished run: metrics before and after temperature scaling, device, versions and speed settings."""
 
 import platform
 import subprocess
@@ -19,8 +19,7 @@ from dualfocal.models import MODELS
 from dualfocal.models.normalization import kernels_on
 from dualfocal.runs import Recipe, Run, RunResult, Scaled, layout
 from dualfocal.train.checkpoint import Position
-from dualfocal.train.distributed import Group
-from dualfocal.train.host import num_cores
+from dualfocal.train.distributed import Group, num_cores
 from dualfocal.train.step import Step
 
 Predictions = dict[str, tuple[Tensor, Tensor]]
@@ -29,7 +28,7 @@ Predictions = dict[str, tuple[Tensor, Tensor]]
 def finish(
     recipe: Recipe, run: Run, data: DataSet, model: nn.Module, at: Position, predictions: Predictions, notes: list[str]
 ) -> None:
-    """Write predictions, weights and result; the last is what makes a run finished."""
+    """Write predictions, weights and, last, the result: a run with a result is finished."""
     run.write_predictions(predictions, data.class_names)
     run.write_tensors(layout.MODEL, model.state_dict())
     parts, calibrated = metrics_of(predictions)
@@ -51,7 +50,7 @@ def finish(
 
 
 def metrics_of(predictions: Predictions) -> tuple[dict[str, Evaluation], dict[str, Scaled]]:
-    """Metrics of each part, as trained and scaled by each kind of temperature, fitted on the validation part."""
+    """Evaluate each split before and after each kind of temperature scaling, fitted on the validation split."""
     parts = {part: evaluate(*pair, inference=True) for part, pair in predictions.items()}
     calibrated = {}
     for name in layout.TEMPERATURES if "val" in predictions else ():
@@ -64,11 +63,11 @@ def metrics_of(predictions: Predictions) -> tuple[dict[str, Evaluation], dict[st
 
 
 def session(recipe: Recipe, group: Group, epoch: int) -> dict[str, Any]:
-    """Where and with what a part of the training is done, from an epoch on."""
+    """Describe a session of the training: first epoch, start time, device, settings and versions."""
     return {
         "from_epoch": epoch + 1,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": _name_of(group.device),
+        "device": _device_name(group.device),
         "processes": group.size,
         "threads": torch.get_num_threads(),
         **{name: getattr(recipe, name) for name in ("precision", "channels_last", "step")},
@@ -83,23 +82,23 @@ def session(recipe: Recipe, group: Group, epoch: int) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of this package where it runs from a checkout, with + if files differ from it."""
+    """Return the git commit of this package if it runs from a checkout, with + if files have changed."""
     here = Path(__file__)
 
     def git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(["git", *arguments], cwd=here.parent, capture_output=True, text=True, timeout=10)
+            process = subprocess.run(["git", *arguments], cwd=here.parent, capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.TimeoutExpired):
             return None
-        return done.stdout.strip() if done.returncode == 0 else None
+        return process.stdout.strip() if process.returncode == 0 else None
 
-    if git("ls-files", "--error-unmatch", here.name) is None:  # a checkout of something else, around an installation
+    if git("ls-files", "--error-unmatch", here.name) is None:  # installed inside another checkout
         return None
-    found = git("rev-parse", "HEAD")
-    return found if found is None or not git("status", "--porcelain", "..") else f"{found}+"
+    head = git("rev-parse", "HEAD")
+    return head if head is None or not git("status", "--porcelain", "..") else f"{head}+"
 
 
-def _name_of(device: torch.device) -> str:
+def _device_name(device: torch.device) -> str:
     if device.type != "cpu":
         return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     name = platform.processor() or platform.machine()
@@ -109,20 +108,20 @@ def _name_of(device: torch.device) -> str:
     return f"{name}, {num_cores()} cores"
 
 
-def how_it_runs(step: Step, model: nn.Module) -> dict[str, Any]:
-    """What has come of the choices for speed so far, for the record of a session; the model is in training."""
+def speed_settings(step: Step, model: nn.Module) -> dict[str, Any]:
+    """Describe how the steps of a session actually run; the model must be in training mode."""
     recipe, device = step.recipe, step.group.device
     return {
-        "step": step.way,
+        "step": step.mode,
         "start_up_seconds": step.seconds,
         "bfloat16_copies": step.halves is not None,
-        "batch_norm_kernels": uses_kernels(model, recipe, device, step.way),
+        "batch_norm_kernels": uses_kernels(model, recipe, device, step.mode),
         "slowed_by": [why for why in (step.problem, slowed_by(model, recipe, device)) if why],
     }
 
 
 def slowed_by(model: nn.Module, recipe: Recipe, device: torch.device) -> str | None:
-    """Why batch norm is not done by our kernels, where it should be. There has been a warning, but who reads those?"""
+    """Return why batch norm does not use the Triton kernels although it should, or None; also given as a warning."""
     if device.type != "cuda" or recipe.model not in MODELS:
         return None
     has_batch_norm = any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
@@ -130,7 +129,7 @@ def slowed_by(model: nn.Module, recipe: Recipe, device: torch.device) -> str | N
 
 
 def uses_kernels(model: nn.Module, recipe: Recipe, device: torch.device, step: str) -> bool:
-    """Whether batch norm is done by our kernels in a step, for a model in training; its first one stands for all."""
+    """Return whether the first batch norm of a model in training mode uses the Triton kernels."""
     norm = next((module for module in model.modules() if isinstance(module, nn.BatchNorm2d)), None)
     if norm is None or device.type != "cuda" or recipe.model not in MODELS or step == "compiled":
         return False

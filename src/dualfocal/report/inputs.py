@@ -19,12 +19,12 @@ from dualfocal.predictions import Predictions
 from dualfocal.runs import Run, find_runs
 from dualfocal.runs.source import Reading
 
-MOST_SUBJECTS = 32  # more could not be told apart on a page, nor fit into it
+MOST_INPUTS = 32  # more could not be told apart on a page, nor fit into it
 MOST_BINS = 1000  # more could not be drawn
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class ReportInput:
     """One model's predictions, and the run they come from where they do."""
 
     name: str
@@ -73,7 +73,7 @@ def find_inputs(paths: Sequence[Path]) -> tuple[list[Path], list[Run]]:
     return inputs, unfinished
 
 
-def load_subjects(paths: Sequence[Path], reading: Reading) -> list[Subject]:
+def load_inputs(paths: Sequence[Path], reading: Reading) -> list[ReportInput]:
     """Read everything a report is about.
 
     Raises:
@@ -81,8 +81,8 @@ def load_subjects(paths: Sequence[Path], reading: Reading) -> list[Subject]:
     """
     if not 1 <= reading.num_bins <= MOST_BINS:
         raise ValueError(f"num_bins of a report must be from 1 to {MOST_BINS:,}, got {reading.num_bins}")
-    if not 1 <= len(paths) <= MOST_SUBJECTS:
-        raise ValueError(f"a report is of 1 to {MOST_SUBJECTS} files or run folders, got {len(paths)}")
+    if not 1 <= len(paths) <= MOST_INPUTS:
+        raise ValueError(f"a report is of 1 to {MOST_INPUTS} files or run folders, got {len(paths)}")
     places = [path.resolve() for path in paths]
     for path, place in zip(paths, places, strict=True):
         if places.count(place) > 1:
@@ -99,7 +99,7 @@ def load_subjects(paths: Sequence[Path], reading: Reading) -> list[Subject]:
         except (ValueError, IndexError) as error:
             raise ValueError(f"{path}: {error}") from error
         run = Run(path) if Run(path).exists else None
-        subjects.append(Subject(name, path, data, rows, seen, evaluation, run, reading.split or "test"))
+        subjects.append(ReportInput(name, path, data, rows, seen, evaluation, run, reading.split or "test"))
     return subjects
 
 

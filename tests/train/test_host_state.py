@@ -19,13 +19,13 @@ from dualfocal.models import MODELS
 from dualfocal.models.normalization import kernels_on
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.runs.layout import LOCK, LOG
-from dualfocal.train import outcome, train
-from dualfocal.train.distributed import processes, rank_and_size
+from dualfocal.train import result as train_result
+from dualfocal.train import train
+from dualfocal.train.distributed import num_cores, processes, rank_and_size
 from dualfocal.train.forward import HalfWeights
-from dualfocal.train.host import num_cores
-from dualfocal.train.outcome import how_it_runs, uses_kernels
 from dualfocal.train.presets import preset
 from dualfocal.train.randomness import host_random_states, set_host_random_states
+from dualfocal.train.result import speed_settings, uses_kernels
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -163,8 +163,10 @@ def test_whether_weights_were_copied_at_once_is_said() -> None:
     recipe = recipe_of().on(torch.device("cpu"))
     group = SimpleNamespace(device=torch.device("cpu"))
     for halves in (HalfWeights(model), None):
-        step: Any = SimpleNamespace(recipe=recipe, group=group, way="captured", seconds=1.0, halves=halves, problem="p")
-        assert how_it_runs(step, model) == {
+        step: Any = SimpleNamespace(
+            recipe=recipe, group=group, mode="captured", seconds=1.0, halves=halves, problem="p"
+        )
+        assert speed_settings(step, model) == {
             "step": "captured",
             "start_up_seconds": 1.0,
             "bfloat16_copies": halves is not None,
@@ -177,10 +179,10 @@ def test_what_slowed_an_earlier_session_stays_in_the_notes(
     tmp_path: Path, at_step: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_step(2, lambda logits: signal.raise_signal(signal.SIGINT))
-    monkeypatch.setattr(outcome, "slowed_by", lambda *_: "batch norm runs slower")
+    monkeypatch.setattr(train_result, "slowed_by", lambda *_: "batch norm runs slower")
     with pytest.raises(KeyboardInterrupt):
         go(recipe_of(), tmp_path / "run")
-    monkeypatch.setattr(outcome, "slowed_by", lambda *_: None)
+    monkeypatch.setattr(train_result, "slowed_by", lambda *_: None)
     result = go(recipe_of(), tmp_path / "run").result.to_dict()
     assert result is not None
     assert result["notes"] == ["batch norm runs slower"]
@@ -229,7 +231,7 @@ def test_whether_our_kernels_are_in_use(
     kernels(monkeypatch, try_out=lambda device: None, applies=applies)
     empty = torch.empty
     monkeypatch.setattr(
-        outcome.torch, "empty", lambda *given, **options: empty(*given, **(options | {"device": "cpu"}))
+        train_result.torch, "empty", lambda *given, **options: empty(*given, **(options | {"device": "cpu"}))
     )
     device = torch.device("cuda", 0)
     recipe = preset("cifar10_resnet50", settings).on(device)
