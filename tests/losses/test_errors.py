@@ -20,7 +20,7 @@ INF = float("inf")
         (LOGITS, torch.tensor([-1, 0]), {}, IndexError, ["target -1", "position 0"]),
         (LOGITS, torch.tensor([0, -100]), {"ignore_index": 2}, IndexError, ["-100", "ignore_index = 2"]),
         (LOGITS, torch.tensor([0, 1, 2]), {}, ValueError, ["(2, 3)", "(2,)", "(3,)"]),
-        (LOGITS, torch.zeros(2, 3, dtype=torch.long), {}, ValueError, ["(2,)", "(2, 3)", "floating point"]),
+        (LOGITS, torch.zeros(2, 3, dtype=torch.long), {}, ValueError, ["(2,)", "(2, 3)", "floating-point"]),
         (LOGITS, torch.zeros(2), {}, ValueError, ["probabilities", "(2, 3)", "(2,)"]),
         (LOGITS, torch.tensor([True, False]), {}, ValueError, ["torch.bool"]),
         (LOGITS.long(), TARGET, {}, ValueError, ["torch.int64", "floating point"]),
