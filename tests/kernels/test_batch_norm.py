@@ -237,7 +237,7 @@ def test_gradient_in_any_memory_format() -> None:
     assert not case.dy.is_contiguous(memory_format=torch.channels_last)
     for expected, got in zip(reference, case.fused(), strict=True):
         assert torch.equal(expected, got)
-    case.dy = torch.ones((), device=DEVICE).expand(4, 40, 5, 5)  # as of a sum
+    case.dy = torch.ones((), device=DEVICE).expand(4, 40, 5, 5)  # like the gradient of a sum
     case.check()
 
 

@@ -1,4 +1,4 @@
-"""Contract of every loss, as of ``F.cross_entropy``: shapes, weights, ignored targets, reductions, dtypes."""
+"""Contract of every loss, like that of ``F.cross_entropy``: shapes, weights, ignored targets, reductions, dtypes."""
 
 import inspect
 

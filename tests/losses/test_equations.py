@@ -132,7 +132,7 @@ def test_gamma_of_an_integer_dtype() -> None:
         torch.testing.assert_close(loss, L.inverse_focal_loss(logits, target, 2.0))
 
 
-def test_changing_what_the_second_backward_needs_is_an_error(path: str) -> None:
+def test_changing_the_target_before_a_second_backward_is_an_error(path: str) -> None:
     logits, target = problem()
     loss = L.dual_focal_loss(logits, target, 2.0)
     target.add_(1).remainder_(5)

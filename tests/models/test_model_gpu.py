@@ -82,7 +82,7 @@ def test_logits_equal_the_cpus(name: str) -> None:
     assert (on_gpu - on_cpu).norm() < 2e-2 * on_cpu.norm()  # TF32 convolutions
 
 
-def test_a_cuda_graph_draws_stochastic_depth_anew() -> None:
+def test_each_replay_of_a_cuda_graph_draws_stochastic_depth_again() -> None:
     net = PreActResNet((16, 16, 16), 2, num_classes=2, in_channels=3, last_survival=0.5).cuda()
     x = torch.randn(8, 3, 8, 8, device="cuda")
     with torch.no_grad():
@@ -113,7 +113,7 @@ def test_compiled_with_cuda_graphs(last_survival: float) -> None:
         torch.compiler.cudagraph_mark_step_begin()
         logits = step(compiled, x, target, torch.bfloat16)
         losses.append(F.cross_entropy(logits.float(), target).item())
-    # Without draws nothing changes, except that the first calls are not yet graphs and may round otherwise.
+    # Without random draws the loss is constant; the first calls are not yet graphs and may round differently.
     assert len(set(losses)) > 3 if last_survival < 1 else len(set(losses[3:])) == 1
     net.eval()
     with torch.no_grad():

@@ -82,7 +82,7 @@ def test_compiles_to_one_graph(kind: str) -> None:
         torch.testing.assert_close(compiled(x), net(x))
 
 
-def test_compiled_stochastic_depth_draws_anew_each_time() -> None:
+def test_compiled_stochastic_depth_draws_again_in_each_call() -> None:
     torch.compiler.reset()
     net = SMALL["stochastic depth"]()
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
