@@ -1,4 +1,4 @@
-"""Classifiers whose confidence can be trusted: dual focal loss and its peers, metrics with their noise, calibrators."""
+"""Calibrated classifiers: dual focal loss and related losses, calibration metrics with noise floors, calibrators."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -50,11 +50,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that ``dualfocal --help`` does not wait for torch."""
-    homes = [import_module(f"dualfocal.{home}") for home in ("losses", "metrics", "calibrators") if name in __all__]
-    for home in homes:
-        if hasattr(home, name):
-            return getattr(home, name)
+    """Import public names lazily, so that ``dualfocal --help`` does not import torch."""
+    modules = [import_module(f"dualfocal.{part}") for part in ("losses", "metrics", "calibrators") if name in __all__]
+    for module in modules:
+        if hasattr(module, name):
+            return getattr(module, name)
     if name in ("calibrators", "losses", "metrics", "models", "plots", "predictions", "theory"):
         return import_module(f"dualfocal.{name}")
     raise AttributeError(f"module 'dualfocal' has no attribute {name!r}")

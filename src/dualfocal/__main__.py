@@ -1,4 +1,4 @@
-"""`python -m dualfocal`."""
+"""Run the command line by `python -m dualfocal`."""
 
 from dualfocal.cli import main
 

@@ -1,4 +1,4 @@
-"""Checks of arguments. They do not import torch, so that the command line can use them at once."""
+"""Argument checks that do not import torch, so that the command line starts fast."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,19 +6,19 @@ from numbers import Integral
 
 
 def check_choice(name: str, value: object, choices: tuple[str | None, ...]) -> None:
-    """Raise a ValueError that names the value and the choices."""
+    """Raise a ValueError unless ``value`` is one of ``choices``."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
 def check_known(name: str, value: str, known: Iterable[str]) -> None:
-    """Raise a ValueError that names the value, what is known, and what may have been meant."""
+    """Raise a ValueError with a suggestion unless ``value`` is one of the ``known`` names."""
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}{did_you_mean(value, known)}")
 
 
 def check_count(name: str, value: int, low: int = 1) -> None:
-    """Raise an error that names the value and the rule."""
+    """Raise an error unless ``value`` is an integer and at least ``low``."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < low:
@@ -26,12 +26,12 @@ def check_count(name: str, value: int, low: int = 1) -> None:
 
 
 def check_level(level: float) -> None:
-    """Raise a ValueError that names the value and the rule."""
+    """Raise a ValueError unless ``level`` is a valid confidence level."""
     if not 0.5 <= level < 1:
         raise ValueError(f"level must be at least 0.5 and below 1, got {level!r}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message: the name that is nearest, if one is near."""
+    """End of an error message that suggests the most similar known name; empty if none is similar."""
     near = difflib.get_close_matches(name.lower(), known, n=1)
     return f"; did you mean {near[0]}?" if near else ""

@@ -1,4 +1,4 @@
-"""One table of text, rendered for a terminal, a Markdown page, an HTML page or a spreadsheet."""
+"""Text tables, rendered as plain text, Markdown, HTML, CSV or for a rich console."""
 
 import csv
 import html
@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """Headings and rows of text; the columns in ``left`` hold names, the others numbers, aligned to the right.
+    """A table of text cells.
+
+    Args:
+        headings: column headings.
+        rows: cells of each row.
+        title: caption of the table.
+        left: indices of left-aligned columns; the others are right-aligned.
 
     >>> print(Table(["loss", "ECE %"], [["cross_entropy", "4.35"], ["dual_focal", "1.18"]]).text())
     loss           ECE %
@@ -27,7 +33,7 @@ class Table:
     left: Sequence[int] = (0,)
 
     def text(self) -> str:
-        """Aligned columns of plain text, without the title."""
+        """Plain text with aligned columns, without the title."""
         widths = [max(map(len, column)) for column in zip(self.headings, *self.rows, strict=True)]
         lines = []
         for row in (self.headings, *self.rows):
@@ -37,12 +43,12 @@ class Table:
         return "\n".join(lines)
 
     def markdown(self) -> str:
-        """A Markdown table, without the title."""
+        """Markdown table, without the title."""
         aligned = ["---" if i in self.left else "---:" for i in range(len(self.headings))]
         return "\n".join(f"| {' | '.join(row)} |" for row in (self.headings, aligned, *self.rows))
 
     def html(self) -> str:
-        """An HTML table, with the title as its caption."""
+        """HTML table, with the title as its caption."""
         head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.headings)
         body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
         caption = f"<caption>{html.escape(self.title)}</caption>"
@@ -55,7 +61,7 @@ class Table:
         return out.getvalue()
 
     def rich(self, *, boxed: bool = True) -> "RichTable":
-        """A table for a rich console; not boxed, it takes less room. Long cells are folded, never cut."""
+        """Table for a rich console, with or without a box. Long cells are wrapped, never truncated."""
         from rich.table import Table as RichTable
         from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""The few questions about numbers and tensors that several subpackages ask."""
+"""Checks of numbers and tensors shared by several subpackages."""
 
 import math
 from numbers import Real
@@ -6,15 +6,15 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-# Where F.cross_entropy has its weights, the losses have a parameter of their own.
-WEIGHT_HINT = "class weights are given as weight="
+# The first argument of F.cross_entropy's Module is weight; here it is a parameter such as gamma.
+WEIGHT_HINT = "pass class weights as weight="
 
 
 def check_number(name: str, value: float, low: float = 0.0, high: float = math.inf) -> None:
-    """Raise a ValueError that names the value and the rule."""
+    """Raise an error unless ``value`` is a finite number between ``low`` and ``high``."""
     if isinstance(value, Tensor):
         raise TypeError(f"{name} must be a number, got a tensor of shape {tuple(value.shape)}; {WEIGHT_HINT}")
-    if torch.compiler.is_compiling():  # the number may be symbolic
+    if torch.compiler.is_compiling():  # value may be symbolic
         return
     if not isinstance(value, float | Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
@@ -24,20 +24,20 @@ def check_number(name: str, value: float, low: float = 0.0, high: float = math.i
 
 
 def compute_dtype(logits: Tensor) -> torch.dtype:
-    """float32, or float64 where the logits are: no loss is computed in half precision."""
+    """Dtype of the computation: float64 for float64 logits, otherwise float32 (never half precision)."""
     return logits.dtype if logits.dtype == torch.float64 else torch.float32
 
 
 def wide_dtype(tensor: Tensor) -> torch.dtype:
-    """float64, for sums that float32 cannot carry; float32 on the one device without it."""
+    """Dtype of long sums: float64, or float32 on mps, which has no float64."""
     return torch.float32 if tensor.device.type == "mps" else torch.float64
 
 
 def under_transform() -> bool:
-    """Whether a ``torch.func`` transform (grad, vmap, ...) is active. There is no public question for it."""
+    """Whether a ``torch.func`` transform (grad, vmap, ...) is active. Torch has no public function for this."""
     return torch._C._are_functorch_transforms_active()
 
 
 def in_batched_backward(grad: Tensor) -> bool:
-    """Whether autograd maps the backward over many incoming gradients (``is_grads_batched``, Jacobians)."""
+    """Whether the backward is batched over many gradients (``is_grads_batched``, Jacobians)."""
     return under_transform() or torch._C._functorch.is_legacy_batchedtensor(grad)

@@ -21,7 +21,7 @@ NEW, NEW_TARGET = sample(100, seed=3)
 
 
 @pytest.mark.parametrize("input", ["logits", "probs"])
-def test_values_stay_what_they_were(input) -> None:
+def test_values_keep_their_kind(input) -> None:
     given, new = (LOGITS, NEW) if input == "logits" else (LOGITS.softmax(1), NEW.softmax(1))
     calibrator = VectorScaling().fit(given, TARGET, input=input)
     applied = apply_calibrator(calibrator, new, NEW_TARGET, input=input)

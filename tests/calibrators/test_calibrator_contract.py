@@ -138,7 +138,7 @@ def test_gradients_flow_to_the_logits(name, monkeypatch) -> None:
     logits, target = sample()
     calibrator = make_calibrator(name).fit(logits, target)
     z = other_logits(6, dtype=torch.float64).requires_grad_()
-    with monkeypatch.context() as small:  # chunks are written in place, which gradients do not bear
+    with monkeypatch.context() as small:  # chunks are written in place, which would break gradients
         small.setattr("dualfocal.calibrators._tiles.TILE_CPU", 4)
         small.setattr("dualfocal.calibrators._base.CHUNK_CPU", 10)
         assert torch.autograd.gradcheck(lambda z: calibrator(z).log_softmax(1), (z,))
@@ -389,7 +389,7 @@ def test_another_number_of_classes_is_refused(name) -> None:
 
 
 @EACH
-def test_forward_refuses_what_is_no_logits(name) -> None:
+def test_forward_refuses_invalid_logits(name) -> None:
     calibrator = make_calibrator(name).fit(*sample())
     with pytest.raises(ValueError, match=r"floating point .* got torch.int64"):
         calibrator(torch.zeros(3, 4, dtype=torch.int64))
@@ -441,7 +441,7 @@ def test_bad_options() -> None:
         Chain(nn.Linear(2, 2))
 
 
-def test_names_make_what_they_say() -> None:
+def test_names_make_the_right_calibrators() -> None:
     for name, make in CALIBRATORS.items():
         assert repr(make_calibrator(name)) == repr(make())
     chain = make_calibrator("temperature+isotonic+vector")

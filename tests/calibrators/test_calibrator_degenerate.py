@@ -102,7 +102,7 @@ def test_a_common_shift_does_not_matter(name, case) -> None:
 
 @pytest.mark.parametrize("name", ["histogram", "isotonic", "bbq"])
 def test_equal_predictions_share_a_bin_however_they_round(name) -> None:
-    # Coarse log-odds, as of half precision: rows that differ by a shift are one prediction.
+    # Coarse log-odds, like those in half precision: rows that differ by a shift are the same prediction.
     generator = torch.Generator().manual_seed(0)
     odds = torch.randint(-3, 4, (400,), generator=generator).double()
     target = (torch.rand(400, generator=generator) < odds.sigmoid()).long()
@@ -115,7 +115,7 @@ def test_equal_predictions_share_a_bin_however_they_round(name) -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1e3, 1e6])
 def test_dirichlet_has_one_floor(scale) -> None:
-    # ln p has a floor, and what was learned with it must meet the same one when it is applied.
+    # ln p is clamped in the fit, and must be clamped in the same way when the map is applied.
     logits, target = sample(N, CLASSES, sharp=scale)
     calibrator = DirichletCalibration().fit(logits, target)
     torch.testing.assert_close(

@@ -73,7 +73,7 @@ NEEDED = [
 @pytest.mark.parametrize(
     ("name", "kind", "allowed", "simpler"), NEEDED, ids=[f"{case[0]}-{case[1]}" for case in NEEDED]
 )
-def test_what_needs_it_is_calibrated(name, kind, allowed, simpler) -> None:
+def test_miscalibrated_predictions_improve(name, kind, allowed, simpler) -> None:
     shown, _, target = world(kind, 0)
     fresh, truth, fresh_target = world(kind, 1)
     best = M.nll(truth, fresh_target, input="probs")
@@ -106,7 +106,7 @@ COST = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_calibrated_is_left_alone(name) -> None:
+def test_calibrated_predictions_hardly_change(name) -> None:
     shown, _, target = world("calibrated", 0)
     fresh, _, fresh_target = world("calibrated", 1)
     cost = M.nll(make_calibrator(name).fit(shown, target)(fresh), fresh_target) - M.nll(fresh, fresh_target)

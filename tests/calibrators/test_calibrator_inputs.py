@@ -72,7 +72,7 @@ def test_a_zero_is_half_of_the_smallest_other_number() -> None:
     torch.testing.assert_close(
         calibrator(given, input="probs") * calibrator.temperature, given.clamp(min=0.0005).log(), rtol=1e-12, atol=0
     )
-    # of a model that writes more digits, a 0 must not become more than what is not 0
+    # with more digits than in the fit, a 0 must stay below the other probabilities
     given = torch.tensor([[1 - 1e-9, 1e-9, *[0.0] * 8]], dtype=torch.float64)
     assert torch.equal(calibrator(given, input="probs").argsort(1, descending=True)[0, :2], torch.tensor([0, 1]))
 
@@ -245,7 +245,7 @@ def test_a_state_dict_knows_no_kind() -> None:
     assert torch.equal(bare(logits.softmax(1), input="probs"), bare(log_probs(logits.softmax(1))))
 
 
-def test_a_chain_that_fails_keeps_what_its_steps_were_fitted_on() -> None:
+def test_a_chain_that_fails_keeps_fitted_on_of_its_steps() -> None:
     logits, target = sample()
     chain = Chain(TemperatureScaling(), MatrixScaling()).fit(logits, target)
     before = [(step.fitted_on, step.report) for step in (chain, *chain)]

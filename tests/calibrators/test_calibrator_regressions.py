@@ -90,7 +90,7 @@ def test_images_without_labels_are_in_no_fold() -> None:
         compare_calibrators(logits, target, ["temperature"], folds=3)
 
 
-def test_before_is_what_the_metrics_say() -> None:
+def test_the_uncalibrated_ece_equals_the_metric() -> None:
     probs = torch.arange(1, 10).repeat(20) / 10
     target = (torch.rand(180) < probs).long()
     result = compare_calibrators(probs, target, ["platt"], input="probs", num_bins=10, binary="positive")
@@ -124,7 +124,7 @@ def test_an_infinite_likelihood_is_saved(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("labelled", [True, False])
-def test_apply_refuses_what_has_no_finite_answer(tmp_path, capsys, labelled) -> None:
+def test_apply_refuses_rows_without_a_finite_calibrated_value(tmp_path, capsys, labelled) -> None:
     logits, target = drawn(100, 3)
     save_calibrator(MatrixScaling().fit(logits, target), tmp_path / "c.safetensors")
     logits[7, 2], target[7] = -torch.inf, 0

@@ -26,7 +26,7 @@ def problem(seed: int) -> tuple[torch.Tensor, torch.Tensor, str]:
         z *= 10
     elif kind == "flat":
         z *= 0.03
-    elif kind == "nearly separable":  # one or two errors, by next to nothing
+    elif kind == "nearly separable":  # one or two errors, by a tiny margin
         y = z.argmax(1)
         for i in rng.integers(0, n, size=rng.integers(1, 3)):
             second = int(np.argsort(z[i])[-2])

@@ -445,7 +445,7 @@ def test_a_setting_of_the_loss_has_a_value(wrong):
         ("data=nothing.npz", "nothing.npz: there is no such file"),
         (
             "model=nets:my-net",
-            f"there is no model 'nets:my-net'; there are: {', '.join(MODELS)}; a factory of your own is written "
+            f"unknown model 'nets:my-net'; choose from {', '.join(MODELS)}, or name a custom factory as "
             "package.module:function",
         ),
         ("sync_bn=true", "sync_bn=true needs a CUDA device, but the device is cpu"),
@@ -617,17 +617,20 @@ def test_a_model_that_is_none(wrong, own_nets, tmp_path):
     for name, line in (
         (
             "no_such_module:net",
-            f"model 'no_such_module:net': cannot import 'no_such_module', from '{tmp_path}' or installed: "
+            f"model 'no_such_module:net': cannot import 'no_such_module' from '{tmp_path}' or the installed packages: "
             "ModuleNotFoundError: No module named 'no_such_module'",
         ),
         (
             "own_nets:sevn",
-            "module 'own_nets' has no 'sevn', of model 'own_nets:sevn'; did you mean seven?",
+            "model 'own_nets:sevn': module 'own_nets' has no 'sevn'; did you mean seven?",
         ),
         ("own_nets:no_weights", "model own_nets:no_weights has no trainable weights"),
         ("own_nets:no_model", "'own_nets:no_model' must return a torch.nn.Module, got int"),
-        ("own_nets:no_keyword", "'own_nets:no_keyword' must take num_classes as a keyword; its signature is ()"),
-        ("own_nets:constant", "'own_nets:constant' must be a function that makes a model, got a Flatten"),
+        (
+            "own_nets:no_keyword",
+            "'own_nets:no_keyword' must accept num_classes as a keyword argument, but its signature is ()",
+        ),
+        ("own_nets:constant", "'own_nets:constant' must be a function that returns a model, got a Flatten"),
     ):
         assert wrong("digits", "--set", f"model={name}") == line
 

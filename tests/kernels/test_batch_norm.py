@@ -1,4 +1,4 @@
-"""The fused batch norm against torch's in float64; without a GPU through triton's interpreter."""
+"""The fused batch norm, compared with torch in float64; without a GPU in the interpreter of triton."""
 
 import os
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
 
 
 class Case:
-    """Inputs of one call; ``fused`` and ``oracle`` leave them as they are."""
+    """Inputs of one call; ``fused`` and ``oracle`` do not modify them."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Case:
         out = nn.functional.batch_norm(x, mean, var, weight, bias, training=True, momentum=0.1, eps=1e-5)
         out = out if residual is None else out + residual
         out = out.relu() if self.relu else out
-        # The ReLU's kink: where rounding decides whether it is open, no gradient comes in.
+        # No gradient near the kink of the ReLU, where rounding decides about the mask.
         if self.relu:
             closed = out.detach().abs() < 1e-4
             self.dy = self.dy.masked_fill(closed, 0.0)
@@ -103,19 +103,19 @@ class Case:
         )
 
     def check(self, rtol: float = 1e-5) -> None:
-        """Images at the precision of their dtype, the sums of float32 terms at ``rtol`` of their size."""
-        right, ours = self.oracle(), self.fused()
+        """Compare images at the precision of their dtype, and sums at ``rtol`` of their size."""
+        reference, fused = self.oracle(), self.fused()
         image = rtol if self.x.dtype == torch.float32 else torch.finfo(self.x.dtype).eps
-        for name, got, want in zip(Outcome._fields, ours, right, strict=True):
-            if want is None:
+        for name, got, expected in zip(Outcome._fields, fused, reference, strict=True):
+            if expected is None:
                 assert got is None
                 continue
-            is_image = want.ndim == 4
+            is_image = expected.ndim == 4
             assert got.dtype == (self.x.dtype if is_image else torch.float32), name
-            scale = want.abs().max().item() if not is_image else want.abs().max().clamp(max=2).item()
+            scale = expected.abs().max().item() if not is_image else expected.abs().max().clamp(max=2).item()
             torch.testing.assert_close(
                 got.double(),
-                want,
+                expected,
                 rtol=image if is_image else rtol,
                 atol=rtol * scale,
                 msg=lambda m, n=name: f"{n}: {m}",
@@ -128,7 +128,7 @@ def force(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], None]:
     return lambda plan: monkeypatch.setattr(batch_norm, "plan_for", lambda *_: plan)
 
 
-# 5 * 7 * 3 = 105 rows and the like are no multiple of any tile.
+# 5 * 7 * 3 = 105 rows, for example, are not a multiple of any tile.
 @pytest.mark.parametrize(
     "shape", [(5, 3, 7, 3), (8, 16, 4, 4), (5, 40, 7, 3), (4, 64, 5, 5), (2, 160, 3, 3), (6, 16, 1, 1), (9, 1, 3, 2)]
 )
@@ -145,18 +145,18 @@ def test_the_gradients_of_two_users_are_added(residual: bool, relu: bool, dtype:
 
 
 @pytest.mark.parametrize("used", [0, 1])
-def test_either_of_the_two_may_be_left_alone(used: int) -> None:
+def test_either_output_may_be_unused(used: int) -> None:
     case = Case((5, 16, 7, 3))
-    want = case.fused()
+    expected = case.fused()
     x, _, weight, bias = case.leaves(None)
     running = Running(case.running_mean.clone(), case.running_var.clone(), None)
     both = batch_norm_relu(x, weight, bias, running, momentum=0.1, eps=1e-5)
     both[used].backward(case.dy)
-    assert torch.equal(x.grad, want.dx)
+    assert torch.equal(x.grad, expected.dx)
 
 
 def test_two_values_a_channel() -> None:
-    """The fewest; dx is then a difference of nearly equal numbers."""
+    """The smallest possible number, for which dx is a difference of nearly equal numbers."""
     Case((2, 16, 1, 1)).check(1e-3)
 
 
@@ -195,18 +195,18 @@ def test_any_split_agrees_with_torch(
 
 @pytest.mark.parametrize("plan", [None, Plan(4, 16, 9, 1)])
 def test_variance_survives_a_large_mean(plan: Plan | None, force: Callable[[Plan], None]) -> None:
-    """E[x^2] - E[x]^2 in float32 would have no right digit here."""
+    """E[x^2] - E[x]^2 in float32 would have no correct digit here."""
     if plan:
         force(plan)
     case = Case((8, 16, 5, 5), mean=100.0, std=0.1)
     case.running_var.zero_()
-    right, ours = case.oracle(), case.fused()
-    torch.testing.assert_close(ours.running_var.double(), right.running_var, rtol=1e-4, atol=0)
-    torch.testing.assert_close(ours.out.double(), right.out, rtol=1e-3, atol=1e-3)
+    reference, fused = case.oracle(), case.fused()
+    torch.testing.assert_close(fused.running_var.double(), reference.running_var, rtol=1e-4, atol=0)
+    torch.testing.assert_close(fused.out.double(), reference.out, rtol=1e-3, atol=1e-3)
 
 
 def test_default_plans_split_the_rows() -> None:
-    """So that the tests above have merged something."""
+    """Otherwise the tests above would not test the merging."""
     assert plan_for("statistics", 4 * 5 * 5, 64, 4).splits > 1
 
 
@@ -232,45 +232,45 @@ def test_same_bits_each_time(dtype: torch.dtype) -> None:
 
 def test_gradient_in_any_memory_format() -> None:
     case = Case((4, 40, 5, 5), residual=True)
-    right = case.fused()
+    reference = case.fused()
     case.dy = case.dy.contiguous()
     assert not case.dy.is_contiguous(memory_format=torch.channels_last)
-    for want, got in zip(right, case.fused(), strict=True):
-        assert torch.equal(want, got)
-    case.dy = torch.ones((), device=DEVICE).expand(4, 40, 5, 5)  # as of a sum
+    for expected, got in zip(reference, case.fused(), strict=True):
+        assert torch.equal(expected, got)
+    case.dy = torch.ones((), device=DEVICE).expand(4, 40, 5, 5)  # like the gradient of a sum
     case.check()
 
 
 def test_residual_of_another_format_and_dtype() -> None:
     case = Case((4, 16, 5, 5), torch.bfloat16, residual=True)
-    right = case.fused()
+    reference = case.fused()
     assert case.residual is not None
     case.residual = case.residual.float().contiguous()
     got = case.fused()
-    assert torch.equal(got.out, right.out)
+    assert torch.equal(got.out, reference.out)
     assert got.d_residual is not None
     assert got.d_residual.dtype == torch.float32
-    assert torch.equal(got.d_residual, right.d_residual.float())
+    assert torch.equal(got.d_residual, reference.d_residual.float())
 
 
 def test_gradients_of_some_inputs_only() -> None:
     case = Case((4, 16, 5, 5), residual=True)
-    right = case.fused()
+    reference = case.fused()
     x, residual, weight, bias = (t.detach() for t in case.leaves(None))
-    for wanted, want in ((weight, right.d_weight), (residual, right.d_residual), (x, right.dx)):
-        wanted.requires_grad_()
+    for leaf, expected in ((weight, reference.d_weight), (residual, reference.d_residual), (x, reference.dx)):
+        leaf.requires_grad_()
         running = Running(case.running_mean.clone(), case.running_var.clone(), None)
         out, _ = batch_norm_relu(x, weight, bias, running, momentum=0.1, eps=1e-5, residual=residual)
-        assert torch.equal(torch.autograd.grad(out, wanted, case.dy)[0], want)
-        wanted.requires_grad_(False)
+        assert torch.equal(torch.autograd.grad(out, leaf, case.dy)[0], expected)
+        leaf.requires_grad_(False)
 
 
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("relu", [False, True])
 def test_differentiable_twice(residual: bool, relu: bool) -> None:
-    """As for a penalty on gradients."""
+    """Needed for gradient penalties."""
     case = Case((3, 5, 2, 2), residual=residual, relu=relu)
-    found = []
+    results = []
     for fused in (True, False):
         x, other, weight, bias = case.leaves(None if fused else torch.float64)
         if fused:
@@ -283,9 +283,9 @@ def test_differentiable_twice(residual: bool, relu: bool) -> None:
         leaves = [x, weight, bias]
         grads = torch.autograd.grad(out, leaves, case.dy.to(out.dtype), create_graph=True)
         penalty = sum(grad.square().sum() for grad in grads)
-        found.append([*grads, *torch.autograd.grad(penalty, leaves[:2])])
-    for ours, right in zip(*found, strict=True):
-        torch.testing.assert_close(ours.double(), right, rtol=1e-3, atol=1e-3)
+        results.append([*grads, *torch.autograd.grad(penalty, leaves[:2])])
+    for fused, reference in zip(*results, strict=True):
+        torch.testing.assert_close(fused.double(), reference, rtol=1e-3, atol=1e-3)
 
 
 def test_many_gradients_at_once() -> None:
@@ -294,9 +294,9 @@ def test_many_gradients_at_once() -> None:
     running = Running(case.running_mean.clone(), case.running_var.clone(), None)
     out, _ = batch_norm_relu(x, weight, bias, running, momentum=0.1, eps=1e-5)
     many = torch.stack([case.dy, 2 * case.dy])
-    found = torch.autograd.grad(out, weight, many, is_grads_batched=True, retain_graph=True)[0]
-    torch.testing.assert_close(found[0], torch.autograd.grad(out, weight, case.dy)[0], rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(found[1], 2 * found[0])
+    batched = torch.autograd.grad(out, weight, many, is_grads_batched=True, retain_graph=True)[0]
+    torch.testing.assert_close(batched[0], torch.autograd.grad(out, weight, case.dy)[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(batched[1], 2 * batched[0])
 
 
 def test_nan_is_not_hidden_by_the_relu() -> None:
@@ -309,7 +309,7 @@ def test_nan_is_not_hidden_by_the_relu() -> None:
     assert not got.out[:, 4].isnan().any()
 
 
-def test_refuses_what_it_cannot_do() -> None:
+def test_invalid_input_is_an_error() -> None:
     case = Case((4, 16, 5, 5))
     running = Running(case.running_mean, case.running_var, case.tracked)
     rest = case.weight, case.bias, running
@@ -329,8 +329,8 @@ def test_refuses_what_it_cannot_do() -> None:
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_tried_out_both_ways_whoever_calls(mode: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first batch norm of a training is in an evaluation, without gradients: no reason to give the kernels up."""
+def test_try_out_runs_both_ways_in_any_grad_mode(mode: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first batch norm may run in an evaluation without gradients; the kernels must still be tested both ways."""
     called = []
     backward_apply = batch_norm.backward_apply
     monkeypatch.setattr(batch_norm, "backward_apply", lambda *given: called.append(given) or backward_apply(*given))
@@ -339,7 +339,7 @@ def test_tried_out_both_ways_whoever_calls(mode: Callable[[], Any], monkeypatch:
     assert len(called) == 1
 
 
-def test_kernels_that_cannot_be_built_are_given_up_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_cannot_be_built_give_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_compiler(device: torch.device) -> None:
         raise RuntimeError("Failed to find\n  C compiler")
 
@@ -349,12 +349,12 @@ def test_kernels_that_cannot_be_built_are_given_up_aloud(monkeypatch: pytest.Mon
     assert kernels_on(device) == (batch_norm, None)
     monkeypatch.setattr(batch_norm, "try_out", no_compiler)
     kernels_on.cache_clear()
-    with pytest.warns(UserWarning, match="runs slower, Triton cannot build kernels: Failed to find C compiler"):
-        found = kernels_on(device)
-    assert found.module is None
-    # And a result says so, if there is something to be slowed.
+    with pytest.warns(UserWarning, match=r"runs slower: .*: Failed to find C compiler"):
+        kernels = kernels_on(device)
+    assert kernels.module is None
+    # The result of a run mentions it if the model has batch norm.
     resnet, text = preset("cifar10_resnet50"), preset("20newsgroups_text_cnn")
-    assert slowed_by(MODELS["resnet50"](), resnet, device) == found.problem
+    assert slowed_by(MODELS["resnet50"](), resnet, device) == kernels.problem
     assert slowed_by(MODELS["resnet50"](), resnet, torch.device("cpu")) is None
     assert slowed_by(MODELS["text_cnn"](), text, device) is None
     monkeypatch.setenv("DUALFOCAL_KERNELS", "0")
@@ -364,7 +364,7 @@ def test_kernels_that_cannot_be_built_are_given_up_aloud(monkeypatch: pytest.Mon
 
 
 def test_of_a_layer() -> None:
-    """The same as the layer itself, and it remembers the same."""
+    """Same output and same running statistics as the layer."""
     case, bn = Case((4, 16, 5, 5)), nn.BatchNorm2d(16, momentum=0.3, eps=1e-3).to(DEVICE)
     other = nn.BatchNorm2d(16, momentum=0.3, eps=1e-3).to(DEVICE)
     out, _ = batch_norm_of(bn, case.x, None, relu=True)
@@ -374,7 +374,7 @@ def test_of_a_layer() -> None:
 
 
 def test_applies_only_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The questions asked of the module and the tensor, on a tensor that claims to be on a GPU."""
+    """Check the conditions with a tensor that claims to be on a GPU."""
     monkeypatch.setattr(batch_norm, "_is_recent", lambda device: True)
 
     class OnGPU(Tensor):
@@ -414,9 +414,9 @@ def test_large_images_on_the_gpu() -> None:
 
 @needs_cuda
 def test_same_bits_on_any_stream_and_under_load() -> None:
-    """Whoever comes last: many calls, while another stream keeps some multiprocessors busy."""
+    """Many calls, while another stream keeps some multiprocessors busy."""
     case = Case((64, 64, 16, 16), torch.bfloat16, residual=True)
-    want = case.fused()
+    expected = case.fused()
     torch.cuda.synchronize()
     noise, side = torch.cuda.Stream(), torch.cuda.Stream()
     matrix = torch.randn(2048, 2048, device="cuda")
@@ -426,7 +426,7 @@ def test_same_bits_on_any_stream_and_under_load() -> None:
         with torch.cuda.stream(side if i % 2 else torch.cuda.current_stream()):
             got = case.fused()
         torch.cuda.synchronize()
-        for first, second in zip(want, got, strict=True):
+        for first, second in zip(expected, got, strict=True):
             assert torch.equal(first, second), i
 
 
@@ -442,10 +442,10 @@ def test_in_a_cuda_graph() -> None:
     def step(buffers: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
         out, _ = batch_norm_relu(x, weight, bias, Running(*buffers), momentum=0.1, eps=1e-5, residual=residual)
         grads = torch.autograd.grad(out, (x, residual, weight, bias), case.dy)
-        return out.detach(), *grads  # what is left of the autograd graph would belong to another stream
+        return out.detach(), *grads  # detached, because the autograd graph belongs to another stream
 
     eager = state()
-    want = [step(eager) for _ in range(2)][-1]
+    expected = [step(eager) for _ in range(2)][-1]
     buffers, start = state(), state()
     warm = torch.cuda.Stream()
     warm.wait_stream(torch.cuda.current_stream())
@@ -463,7 +463,7 @@ def test_in_a_cuda_graph() -> None:
                 tensor.zero_()
         graph.replay()
         torch.cuda.synchronize()
-        for name, first, second in zip(("out", "dx", "d_residual", "d_weight", "d_bias"), want, got, strict=True):
+        for name, first, second in zip(("out", "dx", "d_residual", "d_weight", "d_bias"), expected, got, strict=True):
             assert torch.equal(first, second), name
     for first, second in zip(eager, buffers, strict=True):
         assert torch.equal(first, second)

@@ -1,4 +1,4 @@
-"""Every loss beside its oracle, in every form worth checking."""
+"""Every loss with its oracle, in all relevant forms."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ BATCH = [
 
 BATCH_RIVALS = [_dual(2.0, f"batch_{kind}") for kind in ("next", "2nd", "mean2", "mean3", "mean_all")]
 
-# One of each family, for the questions that do not depend on the options.
+# One loss of each family, for tests that do not depend on the options.
 PLAIN = {
     "cross_entropy": L.cross_entropy_loss,
     "label_smoothing": L.label_smoothing_loss,

@@ -1,4 +1,4 @@
-"""AdaFocal and AdaDualFocal: the update, its state, and that it works."""
+"""AdaFocal and AdaDualFocal: the update and its state."""
 
 import oracles
 import pytest
@@ -45,7 +45,7 @@ def test_updates_as_the_oracle(cls: type[AdaFocalLoss], variant: str, n: int) ->
 
 @BOTH
 def test_every_validation_sample_is_counted(cls: type[AdaFocalLoss]) -> None:
-    """Also the least confident one, which bins (lo, hi] between the extremes would drop."""
+    """Bins (lo, hi] between the extremes would drop the least confident sample."""
     criterion = cls(num_bins=1, gamma=1.0)
     logits = torch.tensor([[0.1, 0.0, 0.0], [9.0, 0.0, 0.0]])
     criterion.update(logits, torch.tensor([1, 0]))
@@ -100,7 +100,7 @@ def test_ignored_and_dense_validation_targets(cls: type[AdaFocalLoss]) -> None:
 
 @BOTH
 def test_validation_targets_may_be_probabilities(cls: type[AdaFocalLoss]) -> None:
-    """Half a sample right counts as half: the same as both outcomes once each."""
+    """A target of 1/2 for two classes is the same as one sample of each."""
     logits, target = validation(30)
     other = (target + 1) % 5
     y = (torch.nn.functional.one_hot(target, 5) + torch.nn.functional.one_hot(other, 5)) / 2
@@ -122,7 +122,7 @@ def test_nan_does_not_enter_the_state(cls: type[AdaFocalLoss]) -> None:
 
 
 def test_large_validation_sets_add_up() -> None:
-    """Millions of pixels: float32 sums would be off by percents."""
+    """float32 sums over millions of pixels would be wrong by percents."""
     n = 2_000_000
     logits = torch.tensor([2.0, 0.0]).expand(n, 2)
     target = (torch.arange(n) % 4 == 0).long()

@@ -1,4 +1,6 @@
-"""What every loss shares with ``F.cross_entropy``: shapes, weights, ignored targets, reductions, dtypes."""
+"""Contract of every loss, like that of ``F.cross_entropy``: shapes, weights, ignored targets, reductions, dtypes."""
+
+import inspect
 
 import oracles
 import pytest
@@ -56,7 +58,7 @@ def test_gamma_0_is_cross_entropy_of_probabilities(name: str, reduction: str, we
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_torch_form_of_label_smoothing(weight: Tensor | None, reduction: str) -> None:
     logits, target = problem(6)
-    target[1], target[2] = 2, -100  # class 2 has no weight of its own
+    target[1], target[2] = 2, -100  # class 2 has weight 0
     true = F.cross_entropy(logits, target, weight=weight, reduction=reduction, label_smoothing=0.1)
     loss = L.label_smoothing_loss(logits, target, 0.1, spread="all", weight=weight, reduction=reduction)
     torch.testing.assert_close(loss, true)
@@ -109,7 +111,7 @@ def test_weights_of_soft_targets(name: str) -> None:
     elif name in ("mmce", "kde_xe"):
         penalty = PLAIN[name](logits, target, reduction="none") - (nll * target).sum(1)
         true = (nll * target * WEIGHT).sum(1) + expected_weight * penalty
-    elif name == "label_smoothing":  # smoothing goes before weighing
+    elif name == "label_smoothing":  # smoothing comes before weighting
         true = (nll * (0.95 * target + 0.05 / 4 * (1 - target)) * WEIGHT).sum(1)
     else:
         columns = [PLAIN[name](logits, torch.full((4,), c), reduction="none") for c in range(5)]
@@ -133,7 +135,7 @@ def test_unbatched(name: str) -> None:
 @ALL
 @pytest.mark.parametrize("mode", ["small", "chunked", "compiled"])
 def test_ignored_rows_count_nothing(name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Same loss and gradient as without them, whatever stands in the ignored logits."""
+    """Loss and gradient are the same as without the ignored rows, whatever their logits."""
     if mode == "chunked":
         monkeypatch.setattr(_closed_form, "SMALL", 0)
         monkeypatch.setattr(_closed_form, "CHUNK", 13)
@@ -265,10 +267,10 @@ def test_module_passes_every_option_on(name: str, options: dict[str, object]) ->
     logits, target = problem(16)
     loss = L.LOSSES[name](**options)(logits, target)
     torch.testing.assert_close(loss, getattr(L, f"{name}_loss")(logits, target, **options))
-    for left_out in options.keys() - {"impl"}:  # impl changes nothing that can be seen
-        rest = {k: v for k, v in options.items() if k != left_out}
-        if not (name == "flsd" and left_out == "thresholds"):
-            assert loss.item() != pytest.approx(L.LOSSES[name](**rest)(logits, target).item()), left_out
+    for omitted in options.keys() - {"impl"}:  # impl does not change the value
+        rest = {k: v for k, v in options.items() if k != omitted}
+        if not (name == "flsd" and omitted == "thresholds"):
+            assert loss.item() != pytest.approx(L.LOSSES[name](**rest)(logits, target).item()), omitted
 
 
 def test_impl_torch_takes_the_expression(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,5 +301,12 @@ def test_repr_round_trips(name: str, options: dict[str, object]) -> None:
     torch.testing.assert_close(again(logits, target), module(logits, target))
 
 
-def test_every_loss_is_under_these_tests() -> None:
+@pytest.mark.parametrize("name", L.LOSSES)
+def test_help_documents_every_argument(name: str) -> None:
+    for documented in (L.LOSSES[name], getattr(L, f"{name}_loss")):
+        for argument in inspect.signature(documented).parameters:
+            assert f"\n        {argument}: " in documented.__doc__, argument
+
+
+def test_every_loss_is_tested() -> None:
     assert set(PLAIN) == set(L.LOSSES)

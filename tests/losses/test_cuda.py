@@ -1,4 +1,4 @@
-"""The losses on a GPU: the same numbers as on the CPU, without ever waiting for the device."""
+"""The losses on a GPU give the same numbers as on the CPU, without synchronising the device."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def test_tf32_does_not_reach_the_kernels() -> None:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_never_waits(name: str) -> None:
+def test_does_not_synchronise(name: str) -> None:
     logits = torch.randn(64, 11, device="cuda", requires_grad=True)
     target = torch.randint(11, (64,), device="cuda")
     soft = torch.rand(64, 11, device="cuda").softmax(1)
@@ -102,7 +102,7 @@ def test_compiled_on_the_gpu() -> None:
 
 
 def test_large_and_deterministic() -> None:
-    """Several megabytes of logits, half precision, twice the same bits."""
+    """Two runs on large half-precision logits give the same bits."""
     logits = torch.randn(2048, 5000, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     target = torch.randint(5000, (2048,), device="cuda")
     torch.use_deterministic_algorithms(True)

@@ -1,4 +1,4 @@
-"""Value and gradient of every loss against the float64 transcription of its equation."""
+"""Value and gradient of every loss, compared with a float64 transcription of its equation."""
 
 import pytest
 import torch
@@ -69,7 +69,7 @@ def test_few_classes(case: Case, c: int, path: str) -> None:
 
 @pytest.mark.parametrize(**named([c for c in PER_SAMPLE if c.name.startswith(("dual", "ada_dual", "focal"))]))
 def test_ties(case: Case, path: str) -> None:
-    """Classes equal to the target are no rivals; of tied rivals the lowest index takes the gradient."""
+    """Classes tied with the target are not rivals; of tied rivals the lowest index receives the gradient."""
     rows = [[1, 1, 1, 1, 1], [2, 1, 1, 0, 0], [1, 2, 2, 1, 0], [0, 0, 3, 3, 3], [0, 1, 1, 1, 2], [5, 0, 0, 0, 0]]
     for target in range(5):
         logits = torch.tensor(rows, dtype=torch.float64, requires_grad=True)
@@ -132,7 +132,7 @@ def test_gamma_of_an_integer_dtype() -> None:
         torch.testing.assert_close(loss, L.inverse_focal_loss(logits, target, 2.0))
 
 
-def test_changing_what_the_second_backward_needs_is_an_error(path: str) -> None:
+def test_changing_the_target_before_a_second_backward_is_an_error(path: str) -> None:
     logits, target = problem()
     loss = L.dual_focal_loss(logits, target, 2.0)
     target.add_(1).remainder_(5)
@@ -148,7 +148,7 @@ def test_jump_of_two_classes_and_its_one_warning() -> None:
     with pytest.warns(UserWarning, match="two classes"):
         loss = L.dual_focal_loss(logits, torch.tensor([0, 0]), 5.0, reduction="none")
     torch.testing.assert_close(loss, torch.tensor([0.022, 0.684], dtype=torch.float64), atol=5e-4, rtol=0)
-    L.dual_focal_loss(logits, torch.tensor([0, 0]))  # warnings are errors here: there is no second
+    L.dual_focal_loss(logits, torch.tensor([0, 0]))  # no second warning, which would be an error here
 
 
 def test_no_warning_where_there_is_no_rival() -> None:

@@ -1,4 +1,4 @@
-"""Bad input: an error that names the value and the rule."""
+"""Invalid input raises an error that names the value and the rule."""
 
 import re
 
@@ -20,7 +20,7 @@ INF = float("inf")
         (LOGITS, torch.tensor([-1, 0]), {}, IndexError, ["target -1", "position 0"]),
         (LOGITS, torch.tensor([0, -100]), {"ignore_index": 2}, IndexError, ["-100", "ignore_index = 2"]),
         (LOGITS, torch.tensor([0, 1, 2]), {}, ValueError, ["(2, 3)", "(2,)", "(3,)"]),
-        (LOGITS, torch.zeros(2, 3, dtype=torch.long), {}, ValueError, ["(2,)", "(2, 3)", "floating point"]),
+        (LOGITS, torch.zeros(2, 3, dtype=torch.long), {}, ValueError, ["(2,)", "(2, 3)", "floating-point"]),
         (LOGITS, torch.zeros(2), {}, ValueError, ["probabilities", "(2, 3)", "(2,)"]),
         (LOGITS, torch.tensor([True, False]), {}, ValueError, ["torch.bool"]),
         (LOGITS.long(), TARGET, {}, ValueError, ["torch.int64", "floating point"]),
@@ -90,7 +90,7 @@ def test_arguments(call, words) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_probabilities_may_miss_1_by_their_rounding_and_no_more(dtype: torch.dtype) -> None:
+def test_half_precision_probabilities_must_sum_to_1_up_to_rounding(dtype: torch.dtype) -> None:
     logits, target = torch.randn(50, 200), torch.randn(50, 200).softmax(1)
     rounded = L.dual_focal_loss(logits, target.to(dtype))
     torch.testing.assert_close(rounded, L.dual_focal_loss(logits, target), rtol=1e-2, atol=0)

@@ -1,4 +1,4 @@
-"""gamma stands where ``F.cross_entropy`` has its weights: neither is taken for the other; gamma as a tensor."""
+"""gamma as a tensor, and class weights passed in the place of gamma."""
 
 import warnings
 
@@ -11,7 +11,7 @@ from dualfocal import losses as L
 from dualfocal.losses import dual_focal
 
 WITH_GAMMA = {"focal": L.focal_loss, "inverse_focal": L.inverse_focal_loss, "dual_focal": L.dual_focal_loss}
-SAYS = r"class weights are given as weight="
+WEIGHT_HINT = "pass class weights as weight="
 OWN_FIRST = [name for name in L.LOSSES if name not in ("cross_entropy", "brier")]  # these take keywords only
 
 
@@ -20,26 +20,26 @@ def problem(n: int, c: int = 5) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("name", OWN_FIRST)
-def test_modules_refuse_class_weights_in_the_first_place(name: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=SAYS):
+def test_modules_refuse_class_weights_as_first_argument(name: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=WEIGHT_HINT):
         L.LOSSES[name](torch.rand(5))
 
 
 @pytest.mark.parametrize("n", [4, 5])
 @pytest.mark.parametrize("name", [name for name in OWN_FIRST if not name.startswith("ada_")])
-def test_functions_refuse_class_weights_in_the_first_place(name: str, n: int) -> None:
-    """Also where there are as many rows as classes."""
+def test_functions_refuse_class_weights_as_gamma(name: str, n: int) -> None:
+    """Also with as many rows as classes."""
     logits, target = problem(n)
-    with pytest.raises((TypeError, ValueError), match=SAYS):
+    with pytest.raises((TypeError, ValueError), match=WEIGHT_HINT):
         getattr(L, f"{name}_loss")(logits, target, torch.rand(5))
-    with pytest.raises((TypeError, ValueError), match=SAYS):
+    with pytest.raises((TypeError, ValueError), match=WEIGHT_HINT):
         getattr(L, f"{name}_loss")(logits, target.new_ones(n, 5) / 5, torch.rand(5))
 
 
 @pytest.mark.parametrize("name", ["label_smoothing", "mmce", "kde_xe"])
 def test_compiled_functions_refuse_them_too(name: str) -> None:
     compiled = torch.compile(getattr(L, f"{name}_loss"), backend="eager")
-    with pytest.raises(Exception, match=SAYS):
+    with pytest.raises(Exception, match=WEIGHT_HINT):
         compiled(*problem(5), torch.rand(5))
     torch.compiler.reset()
 
@@ -61,7 +61,7 @@ def test_gamma_beside_the_logits_is_never_ambiguous(name: str) -> None:
 @pytest.mark.parametrize("name", WITH_GAMMA)
 @pytest.mark.parametrize("soft", [False, True])
 def test_forward_mode_in_gamma(name: str, soft: bool) -> None:
-    """With plain logits; the closed form has no derivative in gamma."""
+    """The closed form has no derivative in gamma, so the expression must be used."""
     logits, target = problem(4)
     if soft:
         target = torch.nn.functional.one_hot(target, 5).float()
@@ -77,19 +77,19 @@ def test_the_warning_of_two_classes_comes_again_when_it_was_an_error() -> None:
     for _ in range(2):
         with pytest.raises(UserWarning, match="two classes"):  # pytest runs with warnings as errors
             L.dual_focal_loss(*problem(3, 2))
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         L.dual_focal_loss(*problem(3, 2))
         L.dual_focal_loss(*problem(3, 2))
-    assert len(seen) == 1
+    assert len(caught) == 1
 
 
 @pytest.mark.parametrize("call", [L.dual_focal_loss, L.DualFocalLoss(), L.AdaDualFocalLoss()], ids=["f", "m", "ada"])
-def test_the_warning_of_two_classes_points_here(call) -> None:
+def test_the_warning_of_two_classes_points_to_the_caller(call) -> None:
     dual_focal._warn_once.cache_clear()
-    with pytest.warns(UserWarning, match="two classes") as seen:
+    with pytest.warns(UserWarning, match="two classes") as caught:
         call(*problem(3, 2))
-    assert seen[0].filename == __file__
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("cls", [L.AdaFocalLoss, L.AdaDualFocalLoss])

@@ -19,7 +19,7 @@ def test_bandwidth_maximises_the_leave_one_out_likelihood() -> None:
 
 
 def test_float32_logits_give_a_float32_exact_error() -> None:
-    """At h = .001 log kernels are in the thousands: float32 arithmetic was off by 1e-5 here."""
+    """At h = .001 log kernels are in the thousands; float32 arithmetic would be wrong by 1e-5."""
     logits, target = torch.randn(40, 4) / 20, torch.randint(4, (40,))
     true = L.kde_xe_loss(logits.double(), target, strength=1.0)
     torch.testing.assert_close(L.kde_xe_loss(logits, target, strength=1.0).double(), true, rtol=1e-6, atol=0)

@@ -1,4 +1,4 @@
-"""Finite and right in the corners: saturation, half precision, masked classes, gamma below 1."""
+"""Losses are finite and accurate for saturated logits, half precision, masked classes and gamma below 1."""
 
 import numpy as np
 import oracles
@@ -18,7 +18,7 @@ SATURATED = torch.tensor([[1e4, -1e4, 0.0], [-1e4, 1e4, 0.0], [200.0, 0.0, 0.0],
 
 
 def published(logits: Tensor, target: Tensor, gamma: float) -> Tensor:
-    """The equation as it is usually written down."""
+    """The published equation, evaluated directly."""
     p = logits.softmax(1)
     p_k = p.gather(1, target[:, None])
     p_j = (p * (p < p_k)).max(1, keepdim=True).values
@@ -28,11 +28,11 @@ def published(logits: Tensor, target: Tensor, gamma: float) -> Tensor:
 def test_published_formula_is_nan_where_ours_is_finite() -> None:
     logits = torch.tensor([[120.0, 0.0, 0.0]], requires_grad=True)
     target = torch.tensor([0])
-    (theirs,) = torch.autograd.grad(published(logits, target, 0.5), logits)
-    assert theirs.isnan().any()
+    (published_grad,) = torch.autograd.grad(published(logits, target, 0.5), logits)
+    assert published_grad.isnan().any()
     for impl in ("auto", "torch"):
-        (ours,) = torch.autograd.grad(L.dual_focal_loss(logits, target, 0.5, impl=impl), logits)
-        assert ours.isfinite().all()
+        (our_grad,) = torch.autograd.grad(L.dual_focal_loss(logits, target, 0.5, impl=impl), logits)
+        assert our_grad.isfinite().all()
 
 
 @pytest.mark.parametrize("small", [True, False])

@@ -1,4 +1,4 @@
-"""Class probabilities: the ways that are taken for few classes a row, for gamma = 0 and for many classes agree."""
+"""Class probabilities: the implementations for few classes per row, many classes and gamma = 0 agree."""
 
 import oracles
 import pytest
@@ -28,7 +28,7 @@ def both(loss: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def never(*args: object) -> None:
-    raise AssertionError("this way was not to be taken")
+    raise AssertionError("this implementation must not be used")
 
 
 def by_autograd(patch: pytest.MonkeyPatch, name: str, *args: Tensor, **options: object) -> tuple[Tensor, Tensor]:
@@ -51,13 +51,13 @@ def by_autograd(patch: pytest.MonkeyPatch, name: str, *args: Tensor, **options: 
 def test_closed_forms_are_the_expression(
     name: str, way: str, small: bool, reduction: str, weight: Tensor | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Summed over the few classes of a mixup, or over all at once."""
+    """The closed form is summed over the few classes of a mixup, or computed for all classes at once."""
     logits, target = mixup()
     options = {"weight": weight, "reduction": reduction}
     true = by_autograd(monkeypatch, name, logits, target, **options)
     monkeypatch.setattr(_modulated, "soft_expression", never)
     if way == "all":
-        monkeypatch.setattr(_modulated, "FEW", 0)
+        monkeypatch.setattr(_modulated, "MAX_SPARSE_CLASSES", 0)
     else:
         monkeypatch.setattr(_modulated, "soft_closed_form", never)
     if not small:
@@ -90,7 +90,7 @@ def test_dense_targets_in_the_corners(gamma: float, monkeypatch: pytest.MonkeyPa
 
 
 def test_dense_targets_twice_and_many_at_once() -> None:
-    """Second derivatives, a backward that is repeated, and one for many incoming gradients."""
+    """Second derivatives, repeated backward, and a batched backward."""
     logits = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
     target = torch.rand(4, 6, dtype=torch.float64).softmax(1)
     assert torch.autograd.gradcheck(lambda z: L.dual_focal_loss(z, target, 2.0), logits)
@@ -108,7 +108,7 @@ def test_dense_targets_twice_and_many_at_once() -> None:
 
 @pytest.mark.parametrize("name", ["focal", "dual_focal"])
 def test_weights_and_targets_can_be_learnt(name: str) -> None:
-    """In either mode of differentiation; the closed form has no derivative in them."""
+    """The closed form has no derivative in weights and targets, so the expression must be used."""
     logits, target = torch.randn(4, 5, dtype=torch.float64), torch.rand(4, 5, dtype=torch.float64).softmax(1)
     weight = WEIGHT.double()
 
@@ -121,10 +121,10 @@ def test_weights_and_targets_can_be_learnt(name: str) -> None:
     torch.testing.assert_close(slopes[0], per_class * weight)
     torch.testing.assert_close(slopes[1], (per_class * target).sum(0))
     with forward_ad.dual_level():
-        for place, one in enumerate((target, weight)):
-            given = [target, weight]
-            given[place] = forward_ad.make_dual(one, torch.ones_like(one))
-            torch.testing.assert_close(forward_ad.unpack_dual(loss(*given)).tangent, slopes[place].sum())
+        for place, primal in enumerate((target, weight)):
+            arguments = [target, weight]
+            arguments[place] = forward_ad.make_dual(primal, torch.ones_like(primal))
+            torch.testing.assert_close(forward_ad.unpack_dual(loss(*arguments)).tangent, slopes[place].sum())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -141,11 +141,11 @@ def test_few_classes_of_pixels_with_a_gamma_each(monkeypatch: pytest.MonkeyPatch
     logits, target = mixup(12)
     gamma = 5 * torch.rand(12)
     rows = L.dual_focal_loss(logits, target, gamma, reduction="none")
-    dense = [of.reshape(3, 4, 5).permute(0, 2, 1) for of in (logits, target)]
+    dense = [values.reshape(3, 4, 5).permute(0, 2, 1) for values in (logits, target)]
     pixels = L.dual_focal_loss(*dense, gamma.reshape(3, 1, 4), reduction="none")
     torch.testing.assert_close(pixels, rows.reshape(3, 4))
-    one = [L.dual_focal_loss(z, y, g.item()) for z, y, g in zip(logits, target, gamma, strict=True)]
-    torch.testing.assert_close(rows, torch.stack(one))
+    single = [L.dual_focal_loss(z, y, g.item()) for z, y, g in zip(logits, target, gamma, strict=True)]
+    torch.testing.assert_close(rows, torch.stack(single))
 
 
 def test_few_classes_can_be_differentiated_twice() -> None:
@@ -155,8 +155,8 @@ def test_few_classes_can_be_differentiated_twice() -> None:
     assert torch.autograd.gradgradcheck(lambda z: L.dual_focal_loss(z + noise, target), logits)
 
 
-def test_an_impossible_class_of_few_counts_where_it_has_mass() -> None:
-    """Also in rows that have fewer classes than others, and where the class has no weight."""
+def test_a_masked_class_counts_only_with_mass() -> None:
+    """A class with logit -inf gives an infinite loss only if it has mass and weight."""
     logits = torch.tensor([[0.0, -torch.inf, 1.0]] * 3, requires_grad=True)
     target = torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]])
     loss, grad = both(L.dual_focal_loss(logits, target, reduction="none"), logits)
@@ -168,7 +168,7 @@ def test_an_impossible_class_of_few_counts_where_it_has_mass() -> None:
 
 @pytest.mark.parametrize("name", ["focal", "inverse_focal", "dual_focal"])
 @pytest.mark.parametrize("way", ["eager", "compiled"])
-def test_gamma_0_goes_the_way_of_cross_entropy(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gamma_0_uses_cross_entropy(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_modulated, "soft_expression", never)
     logits, target = torch.randn(6, 7, requires_grad=True), torch.rand(6, 7).softmax(1)
     loss = PLAIN[name] if way == "eager" else torch.compile(PLAIN[name], backend="aot_eager", fullgraph=True)
@@ -196,7 +196,7 @@ def test_cross_entropy_masks_only_where_there_is_something_to_mask(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rivals_of_all_classes(dtype: torch.dtype) -> None:
-    """Of tied rivals the first; 0 and -0 are tied, infinities sorted like the rest; none is the number of classes."""
+    """Of tied rivals the first is used, 0 and -0 are tied, infinities are sorted, and C stands for no rival."""
     logits = torch.tensor(
         [[1.0, 3.0, 1.0, 2.0, -0.0, 0.0], [0.0, -1.0, -2.0, torch.inf, -torch.inf, -2.0]], dtype=dtype
     )
@@ -218,7 +218,7 @@ def test_fast_sort_is_stable() -> None:
 @pytest.mark.parametrize("spread", ["others", "all"])
 @pytest.mark.parametrize("alpha", [0.0, 0.1, 0.79, 0.8, 0.9, 1.0])
 def test_smoothed_class_indices_are_smoothed_probabilities(alpha: float, spread: str, weight: Tensor | None) -> None:
-    """The same with and without a matrix of targets, an impossible target included."""
+    """With and without a matrix of targets the loss is the same, also for a target with logit -inf."""
     logits, target = torch.randn(7, 5, requires_grad=True), torch.tensor([0, 1, 2, 3, 4, 0, 1])
     impossible = logits.clone()
     impossible[5, 0] = -torch.inf

@@ -1,4 +1,4 @@
-"""The losses under torch.compile, torch.func, autocast, and on tensors without values."""
+"""The losses under torch.compile, torch.func and autocast, and on the meta device."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from dualfocal import losses as L
 
 def problem(n: int = 12, c: int = 6, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     logits = (torch.randn(n, c) * 3).to(dtype)
-    logits[0] = logits[0].sort().values  # the target below may be first or last of its row
+    logits[0] = logits[0].sort().values  # so that a target may be the first or last of its row
     logits[1, :] = 1.0  # all tied
     logits[2, 2:4] = -torch.inf
     target = torch.randint(c, (n,))
@@ -28,7 +28,7 @@ def both(loss: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", PLAIN)
 def test_compiles_to_one_graph(name: str, dtype: torch.dtype) -> None:
-    """aot_eager traces forward and backward as inductor does, without its minutes of C++."""
+    """aot_eager traces forward and backward like inductor, but without compiling C++."""
     logits, target = problem(dtype=dtype)
     if name in ("label_smoothing", "kde_xe", "mmce", "brier"):
         logits = logits.detach().nan_to_num(neginf=-9.0).requires_grad_()
@@ -131,7 +131,7 @@ def test_per_sample_gradients_with_vmap(name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(6, 5), (300, 200)])
 def test_batched_backward(shape: tuple[int, int]) -> None:
-    """A Jacobian in one call runs the backward under vmap."""
+    """Computing a Jacobian in one call runs the backward under vmap."""
     logits = torch.randn(shape, requires_grad=True)
     target = torch.randint(shape[1], shape[:1])
     rows = L.dual_focal_loss(logits, target, reduction="none")
@@ -172,7 +172,7 @@ def test_autocast_does_not_reach_the_arithmetic(name: str) -> None:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_another_device_without_looking_at_values(name: str) -> None:
-    """The meta device has no values: whatever inspects one, or moves to the host, raises here."""
+    """On the meta device, reading a value or copying it to the host raises an error."""
     logits = torch.randn(8, 5, device="meta", requires_grad=True)
     target = torch.zeros(8, dtype=torch.long, device="meta")
     options = {k: v.to("meta") for k, v in getattr(PLAIN[name], "keywords", {}).items() if isinstance(v, Tensor)}

@@ -1,4 +1,4 @@
-"""What the nets compute: blocks by their equations, training against evaluation, stochastic depth, texts."""
+"""Outputs of the networks: blocks, training and evaluation mode, stochastic depth, texts."""
 
 import math
 

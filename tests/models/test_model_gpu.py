@@ -1,4 +1,4 @@
-"""On a GPU: the whole nets in bf16 and channels last, repeatable, without waiting, and in CUDA graphs."""
+"""Networks on a GPU: bf16, channels last, reproducible, without synchronisation, in CUDA graphs."""
 
 from collections.abc import Iterator
 
@@ -48,7 +48,7 @@ def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_repeats_bit_by_bit(name: str, dtype: torch.dtype) -> None:
-    """Torch refuses what has no deterministic gradient, such as adaptive pooling."""
+    """Torch raises an error for operations without a deterministic gradient, such as adaptive pooling."""
     x, target = some_batch(name)
     results = []
     for _ in range(2):
@@ -56,12 +56,12 @@ def test_a_step_repeats_bit_by_bit(name: str, dtype: torch.dtype) -> None:
         logits = step(net, x, target, dtype)
         results.append([logits, *(p.grad for p in net.parameters())])
     assert all(tensor.isfinite().all() for tensor in results[0])
-    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    assert all(torch.equal(first, second) for first, second in zip(*results, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # torch calls it a prototype
 @pytest.mark.parametrize("name", MODELS)
-def test_the_host_never_waits(name: str) -> None:
+def test_a_step_does_not_synchronise(name: str) -> None:
     net, (x, target) = a_net(name), some_batch(name)
     step(net, x, target, torch.bfloat16)  # set-up may wait
     try:
@@ -78,11 +78,11 @@ def test_logits_equal_the_cpus(name: str) -> None:
         for _ in range(3):  # running statistics that fit the weights
             net.train()(x)
         net.eval()
-        there, here = net(x[:4]).cpu(), net.cpu()(x[:4].cpu())
-    assert (there - here).norm() < 2e-2 * here.norm()  # TF32 convolutions
+        on_gpu, on_cpu = net(x[:4]).cpu(), net.cpu()(x[:4].cpu())
+    assert (on_gpu - on_cpu).norm() < 2e-2 * on_cpu.norm()  # TF32 convolutions
 
 
-def test_a_cuda_graph_draws_stochastic_depth_anew() -> None:
+def test_each_replay_of_a_cuda_graph_draws_stochastic_depth_again() -> None:
     net = PreActResNet((16, 16, 16), 2, num_classes=2, in_channels=3, last_survival=0.5).cuda()
     x = torch.randn(8, 3, 8, 8, device="cuda")
     with torch.no_grad():
@@ -93,18 +93,18 @@ def test_a_cuda_graph_draws_stochastic_depth_anew() -> None:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             out = net(x)
-        seen = set()
+        outputs = set()
         for _ in range(60):
             graph.replay()
-            seen.add(tuple(out.flatten().tolist()))
-    assert 6 < len(seen) <= 64
+            outputs.add(tuple(out.flatten().tolist()))
+    assert 6 < len(outputs) <= 64
 
 
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # torch's own first, empty graph
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # advice
 @pytest.mark.parametrize("last_survival", [0.5, 1.0])
 def test_compiled_with_cuda_graphs(last_survival: float) -> None:
-    """In training stochastic depth still draws anew; in evaluation the compiled net is the net."""
+    """Stochastic depth draws again in each training step; in evaluation compiling does not change the logits."""
     net = PreActResNet((16, 32), 4, num_classes=10, in_channels=3, last_survival=last_survival).cuda()
     x, target = some_batch("small_cnn")
     compiled = torch.compile(net, fullgraph=True, mode="reduce-overhead")
@@ -113,7 +113,7 @@ def test_compiled_with_cuda_graphs(last_survival: float) -> None:
         torch.compiler.cudagraph_mark_step_begin()
         logits = step(compiled, x, target, torch.bfloat16)
         losses.append(F.cross_entropy(logits.float(), target).item())
-    # Without draws nothing changes, except that the first calls are not yet graphs and may round otherwise.
+    # Without random draws the loss is constant; the first calls are not yet graphs and may round differently.
     assert len(set(losses)) > 3 if last_survival < 1 else len(set(losses[3:])) == 1
     net.eval()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Ways to run the nets: channels last, bf16 autocast, ``torch.compile``. One small net for each kind of block."""
+"""Channels last, bf16 autocast and ``torch.compile``, with one small network for each kind of block."""
 
 from collections.abc import Callable
 
@@ -44,12 +44,12 @@ def test_channels_last_computes_the_same_and_stays(kind: str) -> None:
     expected = logits_and_gradient(net, x)
     net.to(memory_format=torch.channels_last)
     (pool,) = (module for module in net.modules() if isinstance(module, AveragePool))
-    seen: list[bool] = []
+    channels_last: list[bool] = []
     pool.register_forward_pre_hook(
-        lambda _, args: seen.append(args[0].is_contiguous(memory_format=torch.channels_last))
+        lambda _, args: channels_last.append(args[0].is_contiguous(memory_format=torch.channels_last))
     )
     result = logits_and_gradient(net, x.to(memory_format=torch.channels_last))
-    assert seen == [True]
+    assert channels_last == [True]
     torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-4)
 
 
@@ -69,7 +69,7 @@ def test_bf16_autocast_is_near_float32(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in SMALL if kind not in ("pre-activation", "dense")])  # parts of others
 def test_compiles_to_one_graph(kind: str) -> None:
-    """Traced and differentiated by torch.compile, run by eager kernels: no graph break, no changed value."""
+    """Traced and differentiated by torch.compile without graph breaks, run by eager kernels."""
     torch.compiler.reset()
     net, x = SMALL[kind](), some_input(kind)
     expected = logits_and_gradient(net, x)
@@ -82,11 +82,11 @@ def test_compiles_to_one_graph(kind: str) -> None:
         torch.testing.assert_close(compiled(x), net(x))
 
 
-def test_compiled_stochastic_depth_draws_anew_each_time() -> None:
+def test_compiled_stochastic_depth_draws_again_in_each_call() -> None:
     torch.compiler.reset()
     net = SMALL["stochastic depth"]()
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
     x = some_input("stochastic depth")
     with torch.no_grad():
         logits = [compiled(x) for _ in range(20)]
-    assert len({tuple(one.flatten().tolist()) for one in logits}) > 3
+    assert len({tuple(output.flatten().tolist()) for output in logits}) > 3

@@ -1,4 +1,4 @@
-"""How the nets start: initial weights, first logits, first gradients."""
+"""Initial weights, logits and gradients of the networks."""
 
 import math
 

@@ -25,17 +25,29 @@ CHUNK_CPU, CHUNK_DEVICE = 1 << 20, 1 << 23  # elements mapped at a time, unless 
 
 @dataclass(frozen=True)
 class FitReport:
-    """Summary of a fit. The NLL values are in-sample, so they are optimistic."""
+    """Summary of a fit. The NLL values are in-sample, so they are optimistic.
+
+    Attributes:
+        num_samples: number of samples of the fit.
+        num_classes: number of classes.
+        nll_before: NLL of the uncalibrated predictions, in nats.
+        nll_after: NLL of the calibrated predictions, in nats.
+        argmax_changed: number of samples whose predicted class changed.
+        iterations: number of iterations; None if the method does not iterate.
+        gradient: largest gradient entry at the end of the iteration; None if the method does not iterate.
+        converged: whether the iteration converged.
+        notes: what was unusual about the data, and how the fit handled it.
+    """
 
     num_samples: int
     num_classes: int
-    nll_before: float  # nats
+    nll_before: float
     nll_after: float
-    argmax_changed: int  # number of samples whose predicted class changed
-    iterations: int | None  # None: the method does not iterate
-    gradient: float | None  # largest gradient entry at the end of the iteration
+    argmax_changed: int
+    iterations: int | None
+    gradient: float | None
     converged: bool
-    notes: tuple[Note, ...]  # what was unusual about the data, and how the fit handled it
+    notes: tuple[Note, ...]
 
     def caution(self) -> str:
         """Warning that there were too few samples; empty if there were enough.

@@ -24,17 +24,29 @@ NOT_COMPARED = Difference(math.nan, math.nan, -math.inf, math.inf)
 
 @dataclass(frozen=True)
 class MethodScore:
-    """Scores of a calibrator, or of the uncalibrated model, on held-out samples."""
+    """Scores of a calibrator, or of the uncalibrated model, on held-out samples.
+
+    Attributes:
+        name: name of the method.
+        evaluation: all metrics of the first repeat, with noise floors.
+        scores: nll, brier, error and ece, averaged over the repeats.
+        argmax_changed: share of samples whose predicted class changed.
+        notes: notes of the fits.
+        fitted: the fitted calibrator; None with cross-validation.
+        changes: differences from the uncalibrated model (a) to this method (b), for each score.
+        behind: difference in NLL from the best method that may be recommended (a) to this method (b).
+        draws: scores on resampled data.
+    """
 
     name: str
-    evaluation: Evaluation  # of the first repeat, with noise floors
-    scores: dict[str, float]  # nll, brier, error and ece, averaged over the repeats
-    argmax_changed: float = 0.0  # share of samples whose predicted class changed
+    evaluation: Evaluation
+    scores: dict[str, float]
+    argmax_changed: float = 0.0
     notes: tuple[Note, ...] = ()
-    fitted: Calibrator | None = None  # the fitted calibrator; None with cross-validation
-    changes: dict[str, Difference] = field(default_factory=dict)  # uncalibrated (a) against this method (b)
-    behind: Difference = NOT_COMPARED  # NLL of the best method that may be recommended (a) against this one (b)
-    draws: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)  # scores on resampled data
+    fitted: Calibrator | None = None
+    changes: dict[str, Difference] = field(default_factory=dict)
+    behind: Difference = NOT_COMPARED
+    draws: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def ece_floor(self) -> float:

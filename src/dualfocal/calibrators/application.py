@@ -15,15 +15,25 @@ from dualfocal.metrics.scan import scan
 
 @dataclass(frozen=True, eq=False)
 class Application:
-    """Calibrated predictions, with the effect of the calibrator on them."""
+    """Calibrated predictions, with the effect of the calibrator on them.
 
-    values: Tensor  # calibrated logits or probabilities, like the input
-    target: Tensor | None  # None: no labels, or unusable labels
+    Attributes:
+        values: calibrated logits or probabilities, like the input.
+        target: class indices; None if there are no usable labels.
+        num_samples: number of samples.
+        argmax_changed: number of samples whose predicted class changed.
+        scores: evaluations ``"before"`` and ``"after"``; empty without labels.
+        on_fit_data: whether the calibrator was fitted on these data, so that the scores are optimistic.
+        unusable_labels: why the labels were ignored; empty if they were used.
+    """
+
+    values: Tensor
+    target: Tensor | None
     num_samples: int
-    argmax_changed: int  # number of samples whose predicted class changed
-    scores: dict[str, Evaluation]  # keys "before" and "after"; empty without labels
-    on_fit_data: bool  # True: the calibrator was fitted on these data, so the scores are optimistic
-    unusable_labels: str  # why the labels were ignored; empty if they were used
+    argmax_changed: int
+    scores: dict[str, Evaluation]
+    on_fit_data: bool
+    unusable_labels: str
 
 
 def apply_calibrator(

@@ -21,19 +21,33 @@ class CalibratorComparison:
 
     ``print(comparison)`` shows a table and a recommendation, :meth:`to_dict` gives plain numbers.
     ``comparison[name]`` is the score of one method; the uncalibrated model is named ``"uncalibrated"``.
+
+    Attributes:
+        methods: scores of all methods, including the uncalibrated model, sorted by NLL, lowest first.
+        refused: methods that could not be fitted, with the reason.
+        recommended: simplest method that helps significantly and is not significantly worse than the best.
+        absent: classes without samples.
+        left_out: methods that are not recommended because they give absent classes almost zero probability.
+        num_samples: number of scored samples.
+        validation_samples: number of samples used for fitting; None with cross-validation.
+        part: name of the scored split (with validation data only).
+        folds: number of folds of the cross-validation.
+        repeats: number of repeats of the cross-validation; 1 with validation data.
+        level: nominal coverage of the confidence intervals.
+        seed: seed of the folds and of the resampling.
     """
 
-    methods: tuple[MethodScore, ...]  # sorted by NLL, lowest first; includes the uncalibrated model
-    refused: dict[str, str]  # methods that could not be fitted, with the reason
-    recommended: str  # simplest method that helps significantly and is not significantly worse than the best
-    absent: tuple[int, ...]  # classes without samples
-    left_out: tuple[str, ...]  # methods never recommended here: they give absent classes almost zero probability
-    num_samples: int  # number of scored samples
-    validation_samples: int | None  # number of samples used for fitting; None: cross-validation
-    part: str  # name of the scored split, used with validation data only
+    methods: tuple[MethodScore, ...]
+    refused: dict[str, str]
+    recommended: str
+    absent: tuple[int, ...]
+    left_out: tuple[str, ...]
+    num_samples: int
+    validation_samples: int | None
+    part: str
     folds: int
-    repeats: int  # repeats of the cross-validation, over which scores are averaged; 1 with validation data
-    level: float  # nominal coverage of the confidence intervals
+    repeats: int
+    level: float
     seed: int
 
     def __getitem__(self, name: str) -> MethodScore:

@@ -36,16 +36,24 @@ class Note:
 
     Notes compare by text, because calibrator files store only the text.
 
+    Args:
+        kind: a key of ``TEXTS``, or ``"saved"`` for a note read from a file.
+        count: number of affected classes or samples.
+        total: number of all classes or samples.
+        values: absent classes, replacements of probability 0, or the temperature.
+        of_folds: whether the count is the maximum over folds that differ.
+        saved: text read from a file.
+
     >>> str(Note("absent_classes", count=2, total=9, values=(4, 6)))
     '2 of 9 classes have no samples (4, 6): the fit gives them almost zero probability'
     """
 
-    kind: str  # a key of TEXTS, or "saved" for a note read from a file
-    count: int = 0  # number of affected classes or samples
-    total: int = 0  # number of all classes or samples
-    values: tuple[float, ...] = ()  # absent classes, replacements of 0, or the temperature
-    of_folds: bool = False  # the count is the maximum over folds that differ
-    saved: str = ""  # text read from a file
+    kind: str
+    count: int = 0
+    total: int = 0
+    values: tuple[float, ...] = ()
+    of_folds: bool = False
+    saved: str = ""
 
     @property
     def finding(self) -> str:

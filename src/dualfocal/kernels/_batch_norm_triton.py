@@ -1,8 +1,8 @@
-"""The kernels of ``batch_norm``: two reduce over the rows of a matrix (M, C), two map its elements.
+"""Triton kernels of ``batch_norm``: two reduce over the rows of a matrix (M, C), two map its elements.
 
-A reduction leaves partial results, one per split of the rows, which a small kernel merges in a fixed order: the same
-bits each time. (Tried, and slower on an H200: the last program to arrive merges, told by a counter; and each program of
-the mapping kernel merges for itself.)
+A reduction writes one partial result per split of the rows, and a small kernel merges them in a fixed order, so that
+the results are reproducible bit by bit. Two alternatives were slower on an H200: merging in the last program to finish
+(by an atomic counter), and merging in every program of the mapping kernel.
 """
 
 import triton  # type: ignore[import-untyped]
@@ -16,14 +16,14 @@ def _channel(ptr, cols, C):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _tile(tile, cols, M, C, BLOCK_M: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Offsets of a tile's elements, and which of them exist."""
+    """Offsets of the elements of a tile, and the mask of those inside the matrix."""
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     return rows[:, None] * C + cols[None, :], (rows < M)[:, None] & (cols < C)[None, :]
 
 
 @triton.jit
 def _affine(x, scale, shift):  # type: ignore[no-untyped-def]
-    """Explicitly fused, so that the backward pass finds the ReLU open exactly where the forward pass had it open."""
+    """Fused multiply-add, so that the backward pass computes exactly the same ReLU mask as the forward pass."""
     return tl.fma(x, tl.broadcast_to(scale[None, :], x.shape), tl.broadcast_to(shift[None, :], x.shape))
 
 
@@ -38,21 +38,21 @@ def statistics_kernel(  # type: ignore[no-untyped-def]
     BLOCK_C: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """What each split of the rows says of each channel."""
+    """Mean and sum of squared deviations of each channel, for each split of the rows."""
     split, splits = tl.program_id(1), tl.num_programs(1)
     cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    # Welford's update, for each place of the tile by itself; they have all seen the same number of tiles.
+    # Welford's update for each position of the tile; all positions have the same number of tiles.
     mean = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     m2 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    seen = 0.0
+    num_tiles = 0.0
     for tile in tl.range(split, tl.cdiv(M, BLOCK_M), splits, num_stages=STAGES):
         at, mask = _tile(tile, cols, M, C, BLOCK_M)
         x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
         delta = x - mean
         if RAGGED:
             delta = tl.where(mask, delta, 0.0)
-        seen += 1.0
-        mean += delta * (1.0 / seen)
+        num_tiles += 1.0
+        mean += delta * (1.0 / num_tiles)
         m2 += delta * (x - mean)
     stride = splits * BLOCK_M
     lanes = tl.arange(0, BLOCK_M)
@@ -70,18 +70,18 @@ def finish_statistics_kernel(  # type: ignore[no-untyped-def]
     bias_ptr,
     running_mean_ptr,
     running_var_ptr,
-    tracked_ptr,  # None: nobody counts
+    tracked_ptr,  # number of batches; None: not counted
     saved_ptr,  # (4, C): mean, rstd, scale, shift
     M,
     C,
     splits,
-    rows_a_tile,
+    rows_per_tile,
     momentum,
     eps,
     CHUNK: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Mean and variance of all rows, and what follows from them."""
+    """Merge the splits: mean and variance of all rows, scale and shift, running statistics."""
     block = tl.program_id(0)
     cols = block * BLOCK_C + tl.arange(0, BLOCK_C)
     weight, bias = _channel(weight_ptr, cols, C), _channel(bias_ptr, cols, C)
@@ -89,13 +89,13 @@ def finish_statistics_kernel(  # type: ignore[no-untyped-def]
     first = _channel(partial_ptr, cols, C)
     sum_off = tl.zeros((CHUNK, BLOCK_C), tl.float32)
     sum_m2 = tl.zeros((CHUNK, BLOCK_C), tl.float32)
-    stride = splits * rows_a_tile
+    stride = splits * rows_per_tile
     for chunk in range(tl.cdiv(splits, CHUNK)):
         at, mask = _tile(chunk, cols, splits, C, CHUNK)
         which = chunk * CHUNK + tl.arange(0, CHUNK)
-        rest = tl.minimum(tl.maximum(M % stride - which * rows_a_tile, 0), rows_a_tile)
-        count = (M // stride * rows_a_tile + rest).to(tl.float32)[:, None]
-        # Deviations from the first split's mean, which is near: their squares may be subtracted.
+        rest = tl.minimum(tl.maximum(M % stride - which * rows_per_tile, 0), rows_per_tile)
+        count = (M // stride * rows_per_tile + rest).to(tl.float32)[:, None]
+        # Deviations from the mean of the first split, which is close, so that subtracting squares is accurate.
         off = tl.where(mask, tl.load(partial_ptr + at, mask=mask, other=0.0) - first[None, :], 0.0)
         m2 = tl.load(partial_ptr + splits * C + at, mask=mask, other=0.0)
         sum_off += count * off
@@ -104,7 +104,7 @@ def finish_statistics_kernel(  # type: ignore[no-untyped-def]
     off_of_all = tl.sum(sum_off, 0) / total
     mean = first + off_of_all
     var = tl.sum(sum_m2, 0) / total - off_of_all * off_of_all
-    var = tl.where(var < 0.0, 0.0, var)  # NaN stays
+    var = tl.where(var < 0.0, 0.0, var)  # keeps NaN
     rstd = tl.rsqrt(var + eps)
     scale = weight * rstd
     inside = cols < C
@@ -122,7 +122,7 @@ def finish_statistics_kernel(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def apply_kernel(  # type: ignore[no-untyped-def]
     x_ptr,
-    residual_ptr,  # None: there is none
+    residual_ptr,  # None: no residual
     saved_ptr,
     out_ptr,
     M,
@@ -132,29 +132,29 @@ def apply_kernel(  # type: ignore[no-untyped-def]
     BLOCK_C: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """``relu(x * scale + shift + residual)``."""
+    """Compute ``relu(x * scale + shift + residual)``."""
     cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     scale, shift = _channel(saved_ptr + 2 * C, cols, C), _channel(saved_ptr + 3 * C, cols, C)
     tiles = tl.cdiv(M, BLOCK_M)
     for tile in tl.range(tl.program_id(1), tiles, tl.num_programs(1), num_stages=STAGES):
         at, mask = _tile(tiles - 1 - tile, cols, M, C, BLOCK_M)
-        # Nothing reads the inputs again before the backward pass: the cache is for the output.
+        # The inputs are not read again before the backward pass, so the cache is kept for the output.
         x = tl.load(x_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
         y = _affine(x, scale, shift)
         if residual_ptr is not None:
             y += tl.load(residual_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
         if RELU:
-            y = tl.where(y <= 0.0, 0.0, y)  # NaN stays, as in torch
+            y = tl.where(y <= 0.0, 0.0, y)  # keeps NaN, like torch
         tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def backward_sums_kernel(  # type: ignore[no-untyped-def]
     dy_ptr,
-    more_dy_ptr,  # None: there is none
+    more_dy_ptr,  # second gradient; None: there is none
     x_ptr,
-    out_ptr,  # None: where the ReLU was open follows from x
-    g_ptr,  # None: the gradient behind the ReLU is not wanted
+    out_ptr,  # None: the ReLU mask is computed from x
+    g_ptr,  # None: the gradient before the ReLU is not written
     saved_ptr,
     partial_ptr,  # (2, splits, C): sums of g and of g * (x - mean)
     M,
@@ -164,7 +164,7 @@ def backward_sums_kernel(  # type: ignore[no-untyped-def]
     BLOCK_C: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Sums of the gradient behind the ReLU, g, for each split of the rows; and g itself."""
+    """Sums of g, the gradient before the ReLU, for each split of the rows; and g itself."""
     split, splits = tl.program_id(1), tl.num_programs(1)
     cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     mean = _channel(saved_ptr, cols, C)
@@ -186,7 +186,7 @@ def backward_sums_kernel(  # type: ignore[no-untyped-def]
         if g_ptr is not None:
             g = g.to(g_ptr.dtype.element_ty)
             tl.store(g_ptr + at, g, mask=mask)
-            g = g.to(tl.float32)  # the sums are of what the next kernel reads
+            g = g.to(tl.float32)  # sum the rounded values that the next kernel reads
         sum_g += g
         sum_gx += g * (x - mean[None, :])
     tl.store(partial_ptr + split * C + cols, tl.sum(sum_g, 0), mask=cols < C)
@@ -206,7 +206,7 @@ def finish_sums_kernel(  # type: ignore[no-untyped-def]
     CHUNK: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Gradients of weight and bias, and what follows from them."""
+    """Merge the splits: gradients of weight and bias, and the coefficients of dx."""
     cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     mean, rstd = _channel(saved_ptr, cols, C), _channel(saved_ptr + C, cols, C)
     scale = _channel(saved_ptr + 2 * C, cols, C)
@@ -237,12 +237,12 @@ def backward_apply_kernel(  # type: ignore[no-untyped-def]
     dx_ptr,
     M,
     C,
-    RELU: tl.constexpr,  # whether g still has to pass the ReLU, which follows from x
+    RELU: tl.constexpr,  # whether to apply the ReLU mask, computed from x, to g
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """``dx = scale * g + b * x + c``."""
+    """Compute ``dx = scale * g + b * x + c``."""
     cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     scale, shift = _channel(saved_ptr + 2 * C, cols, C), _channel(saved_ptr + 3 * C, cols, C)
     b, c = _channel(slope_ptr, cols, C), _channel(slope_ptr + C, cols, C)

@@ -1,9 +1,9 @@
-"""Training-mode batch norm with the residual sum and the ReLU that follow it, in two passes over the data each way.
+"""Training-mode batch norm fused with residual sum and ReLU: two passes over the data, forward and backward.
 
-A channels-last batch of images is a matrix of rows (M = N * H * W, C). One kernel reduces over its rows, another maps
-its elements, and each reads it once. All arithmetic is float32. The rows are dealt out tile by tile, so that all
-programs sweep the matrix from top to bottom together; the mapping kernels sweep from bottom to top, since the bottom is
-what is still in the L2 cache.
+A channels-last batch of images is a matrix with rows (M = N * H * W, C). One kernel reduces over its rows, another maps
+its elements, and each reads the matrix once. All arithmetic is float32. Tiles of rows are assigned to the programs in
+turn, so that all programs sweep the matrix from top to bottom together; the mapping kernels sweep from bottom to top,
+because the bottom is still in the L2 cache.
 """
 
 import functools
@@ -25,23 +25,23 @@ from dualfocal.kernels._batch_norm_triton import (
 )
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-MERGE = {"CHUNK": 64, "BLOCK_C": 16}  # splits and channels that are merged at a time
-MAX_SPLITS = 128  # of a reduction
-H200_SMS = 132  # assumed where there is no device to ask
+MERGE = {"CHUNK": 64, "BLOCK_C": 16}  # splits and channels merged at a time
+MAX_SPLITS = 128  # maximum number of splits of a reduction
+H200_SMS = 132  # assumed without a CUDA device
 
 
 class Plan(NamedTuple):
-    """How a kernel cuts the (M, C) matrix. It decides the order of summation, and so the last bits of the result."""
+    """Tiling of the (M, C) matrix. It determines the order of summation, and therefore the last bits of the result."""
 
-    block_m: int  # rows and channels of a tile, powers of two
+    block_m: int  # rows and channels per tile, powers of two
     block_c: int
-    splits: int  # programs that share the rows of one block of channels
+    splits: int  # number of programs that share the rows of one block of channels
     num_warps: int
-    num_stages: int = 1  # tiles under way at a time; above 1 they pass through shared memory
+    num_stages: int = 1  # tiles in flight; above 1 they are staged in shared memory
 
 
 class Running(NamedTuple):
-    """What a layer remembers of all batches; changed in place."""
+    """Running statistics of a layer, updated in place."""
 
     mean: Tensor
     var: Tensor
@@ -50,25 +50,25 @@ class Running(NamedTuple):
 
 @functools.cache
 def plan_for(kernel: str, rows: int, channels: int, itemsize: int, sms: int = H200_SMS) -> Plan:
-    """The plan of ``statistics``, ``apply``, ``backward_sums`` or ``backward_apply``.
+    """Plan of the kernel ``statistics``, ``apply``, ``backward_sums`` or ``backward_apply``.
 
-    A function of the sizes alone, by what was fastest on an H200: to measure at run time would cost start-up, and make
-    the bits depend on the clock.
+    The plan depends only on the sizes, and was tuned on an H200. Autotuning at run time would slow down the start and
+    make results irreproducible.
     """
     reduces = kernel in ("statistics", "backward_sums")
-    divisor = channels & -channels  # a power of two; lanes beyond the last channel would idle
+    divisor = channels & -channels  # a power of two, so that no lanes are idle
     block_c = max(16, min(divisor if divisor >= 32 else triton.next_power_of_2(channels), 64))
-    num_warps, per_sm = (8, 2) if reduces else (4, 8)  # programs on a multiprocessor
-    # Two loads of 16 bytes by each thread make a tile.
+    num_warps, per_sm = (8, 2) if reduces else (4, 8)  # programs per multiprocessor
+    # Each thread loads 2 x 16 bytes of a tile.
     block_m = min(num_warps * 32 * 2 * (16 // itemsize) // block_c, triton.next_power_of_2(rows))
     tiles, blocks = triton.cdiv(rows, block_m), triton.cdiv(channels, block_c)
     splits = max(1, min(tiles, MAX_SPLITS if reduces else tiles, per_sm * sms // blocks))
-    splits = triton.cdiv(tiles, triton.cdiv(tiles, splits))  # as many tiles for each; fewer programs take no longer
+    splits = triton.cdiv(tiles, triton.cdiv(tiles, splits))  # equal numbers of tiles; fewer programs are as fast
     return Plan(block_m, block_c, splits, num_warps, num_stages=3 if tiles > 2 * splits else 1)
 
 
 def statistics(x: Tensor, weight: Tensor, bias: Tensor, running: Running, momentum: float, eps: float) -> Tensor:
-    """Mean, 1 / std, scale and shift of each channel, (4, C); moves the running statistics."""
+    """Compute mean, 1 / std, scale and shift of each channel, (4, C), and update the running statistics."""
     rows, channels, plan, grid, options = _prepare("statistics", x)
     partial = torch.empty((2, plan.splits, channels), dtype=torch.float32, device=x.device)  # mean, squared deviations
     saved = torch.empty((4, channels), dtype=torch.float32, device=x.device)
@@ -83,7 +83,7 @@ def statistics(x: Tensor, weight: Tensor, bias: Tensor, running: Running, moment
 
 
 def apply(x: Tensor, residual: Tensor | None, saved: Tensor, relu: bool) -> Tensor:
-    """``relu(x * scale + shift + residual)``."""
+    """Compute ``relu(x * scale + shift + residual)``."""
     rows, channels, _, grid, options = _prepare("apply", x)
     out = torch.empty_like(x, memory_format=torch.channels_last)
     with torch.cuda.device(x.get_device()):
@@ -94,16 +94,17 @@ def apply(x: Tensor, residual: Tensor | None, saved: Tensor, relu: bool) -> Tens
 def backward_sums(
     dy: Tensor, more_dy: Tensor | None, x: Tensor, out: Tensor | None, saved: Tensor, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of weight and bias, (2, C) coefficients for ``backward_apply``, and the gradient behind the ReLU.
+    """Gradients of weight and bias, (2, C) coefficients for ``backward_apply``, and the gradient before the ReLU.
 
-    The last is written if ``out`` or ``more_dy`` is given; otherwise it is dy, and has yet to pass the ReLU.
+    The last is computed if ``out`` or ``more_dy`` is given; otherwise dy is returned, to which the ReLU mask must still
+    be applied.
     """
     rows, channels, plan, grid, options = _prepare("backward_sums", x)
     partial = torch.empty((2, plan.splits, channels), dtype=torch.float32, device=x.device)
     d_weight, d_bias = (torch.empty(channels, dtype=torch.float32, device=x.device) for _ in range(2))
     slope = torch.empty((2, channels), dtype=torch.float32, device=x.device)
-    wanted = out is not None or more_dy is not None
-    g = torch.empty_like(x, memory_format=torch.channels_last) if wanted else None
+    write_g = out is not None or more_dy is not None
+    g = torch.empty_like(x, memory_format=torch.channels_last) if write_g else None
     with torch.cuda.device(x.get_device()):
         backward_sums_kernel[grid](dy, more_dy, x, out, g, saved, partial, rows, channels, RELU=relu, **options)
         finish_sums_kernel[(triton.cdiv(channels, MERGE["BLOCK_C"]),)](
@@ -113,7 +114,7 @@ def backward_sums(
 
 
 def backward_apply(g: Tensor, x: Tensor, saved: Tensor, slope: Tensor, relu: bool) -> Tensor:
-    """The gradient of x; with ``relu``, g has yet to pass it."""
+    """Compute the gradient of x; with ``relu``, the ReLU mask is still to be applied to g."""
     rows, channels, _, grid, options = _prepare("backward_apply", x)
     dx = torch.empty_like(x, memory_format=torch.channels_last)
     with torch.cuda.device(x.get_device()):
@@ -122,7 +123,7 @@ def backward_apply(g: Tensor, x: Tensor, saved: Tensor, slope: Tensor, relu: boo
 
 
 class _BatchNormReLU(torch.autograd.Function):
-    """Its output twice, as two tensors: a gradient for each, which are then added on the way, and not by a kernel."""
+    """Fused batch norm that returns its output as two tensors, whose gradients are added without a separate kernel."""
 
     @staticmethod
     def forward(
@@ -144,7 +145,7 @@ class _BatchNormReLU(torch.autograd.Function):
         return out, out.detach()
 
     @staticmethod
-    def backward(ctx: Any, dy: Any, more_dy: Any) -> tuple[Tensor | None, ...]:  # one of the two may be None
+    def backward(ctx: Any, dy: Any, more_dy: Any) -> tuple[Tensor | None, ...]:  # one may be None
         x, saved, out, weight, bias, residual = ctx.saved_tensors
         dy, more_dy = (more_dy, None) if dy is None else (dy, more_dy)
         if torch.is_grad_enabled() or in_batched_backward(dy):
@@ -159,15 +160,15 @@ class _BatchNormReLU(torch.autograd.Function):
 def _differentiable_gradient(
     dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float, relu: bool
 ) -> tuple[Tensor | None, ...]:
-    """The same gradient by torch's own operations, for ``create_graph=True`` and for many gradients at once.
+    """Gradient by plain torch operations, for ``create_graph=True`` and batched gradients.
 
-    Not by ``F.batch_norm``: on CUDA many gradients at once, channels-last, are too much for it.
+    It does not use ``F.batch_norm``, which fails on CUDA for batched gradients in channels-last format.
     """
     with torch.enable_grad():
-        leaves = [of if of.requires_grad else of.detach().requires_grad_() for of in (x, weight, bias)]
+        leaves = [t if t.requires_grad else t.detach().requires_grad_() for t in (x, weight, bias)]
         wide = leaves[0].float()
         variance, mean = torch.var_mean(wide, (0, 2, 3), correction=0, keepdim=True)
-        scale, shift = (of.view(-1, 1, 1) for of in leaves[1:])
+        scale, shift = (leaf.view(-1, 1, 1) for leaf in leaves[1:])
         out = ((wide - mean) * torch.rsqrt(variance + eps) * scale + shift).to(x.dtype)
         if residual is not None:
             leaves.append(residual if residual.requires_grad else residual.detach().requires_grad_())
@@ -188,13 +189,24 @@ def batch_norm_relu(
     residual: Tensor | None = None,
     relu: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """``relu(batch_norm(x) + residual)`` with batch statistics, as ``F.batch_norm(..., training=True)`` defines them.
+    """Compute ``relu(batch_norm(x) + residual)`` with batch statistics, like ``F.batch_norm(..., training=True)``.
 
-    It comes as two tensors on the same memory, for two users of it: the sum of their gradients then costs nothing.
-    Neither may be changed in place.
+    Can be captured in a CUDA graph.
 
-    ``x`` is (N, C, H, W), dense in channels-last order, in bfloat16, float16 or float32, of fewer than 2^31 elements,
-    so that offsets fit 32 bits; the tensors of channels are float32. May be captured in a CUDA graph.
+    Args:
+        x: images (N, C, H, W), dense in channels-last order, in bfloat16, float16 or float32, with fewer than 2^31
+            elements, so that offsets fit into 32 bits.
+        weight: scale of each channel, float32.
+        bias: shift of each channel, float32.
+        running: running statistics, updated in place.
+        momentum: momentum of the running statistics.
+        eps: added to the variance.
+        residual: tensor of the shape of ``x``, added before the ReLU.
+        relu: whether to apply the ReLU.
+
+    Returns:
+        The result as two tensors that share memory, for two consumers, so that adding their gradients is free. Neither
+        may be modified in place.
     """
     channels = x.shape[1] if x.ndim == 4 else 0
     if not (channels and x.dtype in DTYPES and _is_rows(x) and 2 * channels <= x.numel() < 2**31):
@@ -206,7 +218,7 @@ def batch_norm_relu(
     for name, value in {"weight": weight, "bias": bias, "mean": running.mean, "var": running.var}.items():
         if value.shape != (channels,) or value.dtype != torch.float32 or not value.is_contiguous():
             raise ValueError(
-                f"{name} must be {channels} adjacent float32 values, got {value.dtype} of shape {tuple(value.shape)}"
+                f"{name} must be {channels} contiguous float32 values, got {value.dtype} of shape {tuple(value.shape)}"
             )
     if residual is not None:
         if residual.shape != x.shape:
@@ -217,14 +229,14 @@ def batch_norm_relu(
 
 
 def batch_norm_of(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool) -> tuple[Tensor, Tensor]:
-    """``relu(bn(x) + residual)``, twice, where this ``applies``: there are running statistics and a momentum."""
+    """Compute ``relu(bn(x) + residual)`` as two tensors; ``applies(x, bn)`` must be True."""
     running = Running(bn.running_mean, bn.running_var, bn.num_batches_tracked)  # type: ignore[arg-type]
     momentum: Any = bn.momentum
     return batch_norm_relu(x, bn.weight, bn.bias, running, momentum=momentum, eps=bn.eps, residual=residual, relu=relu)
 
 
 def applies(x: Tensor, bn: nn.Module) -> bool:
-    """Whether ``batch_norm_relu`` can do what ``bn(x)`` would do now."""
+    """Whether ``batch_norm_relu`` can replace ``bn(x)``."""
     return (
         type(bn) is nn.BatchNorm2d
         and bn.training
@@ -245,7 +257,7 @@ def applies(x: Tensor, bn: nn.Module) -> bool:
 
 
 def try_out(device: torch.device) -> None:
-    """Build and run the kernels once, both ways, whoever calls; raises whatever stands in the way."""
+    """Compile and run the kernels once, forward and backward; raises if that fails."""
     with torch.inference_mode(False), torch.enable_grad():
         x = torch.ones(2, 16, 1, 1, device=device, requires_grad=True)
         weight, bias, mean, var = torch.ones(4, 16, device=device)
@@ -253,7 +265,7 @@ def try_out(device: torch.device) -> None:
 
 
 def _is_rows(x: Tensor) -> bool:
-    """Whether memory holds the rows one after the other; sizes of 1 may have any stride."""
+    """Whether the rows are contiguous in memory."""
     return x.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -263,7 +275,7 @@ def _rows(x: Tensor) -> Tensor:
 
 @functools.cache
 def _is_recent(device: torch.device) -> bool:
-    """Whether the GPU is one that Triton is made for, and of a kind that the kernels have been run on."""
+    """Whether the GPU is of a generation that Triton supports and the kernels were tested on."""
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
@@ -273,7 +285,7 @@ def _num_sms(device: torch.device) -> int:
 
 
 def _prepare(kernel: str, x: Tensor) -> tuple[int, int, Plan, tuple[int, int], dict[str, Any]]:
-    """Rows and channels of the matrix, the plan with no program left idle, the grid and options of the launch."""
+    """Rows and channels of the matrix, the plan without idle programs, and the launch grid and options."""
     channels = x.shape[1]
     rows = x.numel() // channels
     plan = plan_for(kernel, rows, channels, x.element_size(), _num_sms(x.device))
@@ -283,6 +295,6 @@ def _prepare(kernel: str, x: Tensor) -> tuple[int, int, Plan, tuple[int, int], d
         "BLOCK_C": plan.block_c,
         "STAGES": plan.num_stages,
         "num_warps": plan.num_warps,
-        "enable_fp_fusion": True,  # said explicitly: the default differs between versions of triton
+        "enable_fp_fusion": True,  # explicit, because the default depends on the version of triton
     }
     return rows, channels, plan, (triton.cdiv(channels, plan.block_c), plan.splits), options

@@ -1,10 +1,10 @@
-"""The modulated cross-entropy of class indices with its gradient in closed form, for any device.
+"""Modulated cross-entropy for class indices, with its gradient in closed form.
 
-A sweep over the logits finds the largest logit, the sum of exponentials and the rival of each row; the gradient is
-one number per row times softmax, with two entries overwritten. Eager on the CPU it goes by chunks of rows that stay in
-cache, and allocates no second (N, C) matrix but the gradient; ``torch.compile`` fuses it into a few loops.
+One sweep over the logits finds the largest logit, the sum of exponentials and the rival of each row. The gradient is
+one number per row times softmax, with two entries overwritten. The eager CPU version works on chunks of rows that fit
+into the cache, and allocates no (N, C) matrix other than the gradient; ``torch.compile`` fuses it into a few loops.
 
-Outside ``_small``, row vectors are columns (M, 1), as gather, scatter and broadcasting want them.
+Outside ``_closed_form_numpy``, row vectors have shape (M, 1), as gather, scatter and broadcasting need it.
 """
 
 from collections.abc import Callable
@@ -19,20 +19,21 @@ from dualfocal._tensors import compute_dtype, in_batched_backward
 from dualfocal.losses._common import Flat
 from dualfocal.losses._expression import Gamma, Schedule, differentiable, modulating_base, resolve
 
-# Rows are taken together up to this many logits: about 1 MB of scratch, within a core's L2 cache.
+# Number of logits per chunk: about 1 MB of scratch memory, within the L2 cache of a core.
 CHUNK = 2**18
-# Up to here calls cost more than arithmetic: numpy's are cheaper than torch's, and the gradient is made at once.
+# Up to this many logits, calls cost more than arithmetic: numpy calls are cheaper than torch calls, and the gradient is
+# computed together with the loss.
 SMALL = 2**13
-# Largest logit, the target's distance to it, exp(z - largest) summed over k != t, at t and at j, and the rival j.
-# Without a rival, or a class below the target, j is t and its exponential counts as 0.
+# Per row: the largest logit, its distance from the target's logit, exp(z - largest) summed over k != t, at t and at j,
+# and the rival j. Without a rival, j is t and its exponential counts as 0.
 Columns = tuple[Tensor, ...]
 
 
 def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
-    """The loss of each row, (M,); ``dual`` says whether there is a rival."""
+    """Loss of each row, (M,); ``dual``: whether there is a rival (dual focal loss)."""
     compiling, on_cpu = torch.compiler.is_compiling(), flat.logits.device.type == "cpu"
     if on_cpu and not compiling and flat.logits.numel() <= SMALL:
-        return _small(flat, gamma, dual)
+        return _closed_form_numpy(flat, gamma, dual)
     if isinstance(gamma, Tensor) and gamma.ndim == 1:
         gamma = gamma[:, None]
     z, target = flat.logits.detach(), flat.target[:, None]
@@ -40,22 +41,22 @@ def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
     if compiling or not on_cpu:
         gamma, loss, *grads = _row_terms(torch, gamma, *columns)
     else:
-        # One number per row: on columns of a batch's length numpy takes a fraction of torch's time.
+        # numpy is much faster than torch on these short vectors.
         with np.errstate(all="ignore"):
             gamma, *terms = _row_terms(np, gamma, *(column.numpy() for column in columns))
         loss, *grads = map(torch.from_numpy, terms)
-    if flat.keep is not None:  # nothing of an ignored row may reach the gradient, not even NaN
+    if flat.keep is not None:  # ignored rows must not reach the gradient, not even as NaN
         grads = [grad.masked_fill(~flat.keep[:, None], 0.0) for grad in grads]
-    # Compiled, zeros say it all, and a mask less to carry makes inductor's loops faster.
-    keep, again = (None, None) if compiling else (flat.keep, differentiable(flat, gamma, dual))
+    # Compiled code needs no mask, as the zeros above suffice, and inductor's loops are faster without it.
+    keep, recompute = (None, None) if compiling else (flat.keep, differentiable(flat, gamma, dual))
     rows = (target, j if dual else None, top, *grads)
-    return tie(flat.logits, loss[:, 0], again, _gradient_of_rows, gamma, keep, *rows)
+    return attach_gradient(flat.logits, loss[:, 0], recompute, _gradient_of_rows, gamma, keep, *rows)
 
 
 def _row_terms(
     xp: ModuleType, gamma: Gamma | Schedule, distance: Any, rest: Any, e_t: Any, e_j: Any
 ) -> tuple[Gamma, Any, Any, Any, Any]:
-    """Gamma, the loss, and its gradient as a factor of exp(z - top) and the values at j and at t; columns all.
+    """Gamma, the loss, and its gradient: a factor of exp(z - top), and the values at j and at t; all (M, 1).
 
     With b = 1 - s (p_t - p_j), B = b^|g|, A = g b^(|g| - 1) (-log p_t) and C = A (p_t - p_j) + B:
 
@@ -63,19 +64,19 @@ def _row_terms(
         dL/dz_j = (C + A) p_j
         dL/dz_t = -(C (1 - p_t) + A p_j)
 
-    A is taken as g B (-log p_t / b): as b -> 0 the last factor tends to q / (q + p_j), between 1/2 and 1, so
-    that gamma < 1 has no singularity.
+    A is computed as g B (-log p_t / b). As b -> 0 the last factor tends to q / (q + p_j), between 1/2 and 1, so there
+    is no singularity for gamma < 1.
     """
     total = rest + e_t
     p_t, q, p_j = e_t / total, rest / total, e_j / total
-    # Equal to log(total) + top - z_t, and exact however close p_t is to 1.
+    # Equal to log(total) + top - z_t, but accurate also for p_t close to 1.
     nll = xp.log1p(rest + (e_t - 1)) + distance
 
     gamma = resolve(gamma, p_t, p_j)
     g: Any = gamma.numpy() if isinstance(gamma, Tensor) and xp is np else gamma
-    base = modulating_base(xp, g, p_t, q, p_j) + float(xp.finfo(p_t.dtype).tiny)  # never 0, to divide by
+    base = modulating_base(xp, g, p_t, q, p_j) + float(xp.finfo(p_t.dtype).tiny)  # never 0, because it is a divisor
     factor = base ** abs(g)
-    # Where p_t = 0 exactly, A p_t and A p_j tend to 0: any finite A gives the gradient, that of cross-entropy.
+    # For p_t = 0, A p_t and A p_j tend to 0, so any finite A gives the gradient of cross-entropy.
     bounded = np.minimum(nll, 1e30) if xp is np else nll.clamp_max(1e30)
     a = g * factor * (bounded / base)
     c = a * (p_t - p_j) + factor
@@ -83,7 +84,7 @@ def _row_terms(
 
 
 @np.errstate(all="ignore")
-def _small(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
+def _closed_form_numpy(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
     z = flat.z.detach().contiguous().numpy()
     starts = np.arange(0, z.size, z.shape[1])
     z_flat, at = z.reshape(-1), starts + flat.target.numpy()
@@ -95,28 +96,28 @@ def _small(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
     at_rival = at
     if dual:
         below = np.where(z < z_t[:, None], z, -np.inf)
-        below.reshape(-1)[at] = np.finfo(z.dtype).min  # chosen only where nothing is below
+        below.reshape(-1)[at] = np.finfo(z.dtype).min  # chosen only if no class is below
         at_rival = starts + below.argmax(1)
     rest, e_j = np.add.reduce(e, 1), e_flat[at_rival]
     gamma, loss, scale, at_j, at_t = _row_terms(np, gamma, top - z_t, rest, e_t, e_j)
     e *= scale[:, None]
     e_flat[at_rival], e_flat[at] = at_j, at_t
-    again, grads = differentiable(flat, gamma, dual), torch.from_numpy(e)
-    return tie(flat.logits, torch.from_numpy(loss), again, stored_gradient, gamma, flat.target, grads)
+    recompute, grads = differentiable(flat, gamma, dual), torch.from_numpy(e)
+    return attach_gradient(flat.logits, torch.from_numpy(loss), recompute, stored_gradient, gamma, flat.target, grads)
 
 
-class _Tied(torch.autograd.Function):
+class _AttachGradient(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
         logits: Tensor,
         loss: Tensor,
-        again: Callable[[Tensor], Tensor] | None,
+        recompute: Callable[[Tensor], Tensor] | None,
         gradient: Callable[..., Tensor],
         gamma: Gamma | Schedule,
         *saved: Tensor | None,
     ) -> Tensor:
-        ctx.again, ctx.gradient = again, gradient
+        ctx.recompute, ctx.gradient = recompute, gradient
         ctx.save_for_backward(logits, gamma if isinstance(gamma, Tensor) else None, *saved)
         return loss.clone()
 
@@ -124,31 +125,31 @@ class _Tied(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         logits, _, *saved = ctx.saved_tensors
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph=True
-            (d_logits,) = torch.autograd.grad(ctx.again(logits), logits, grad, create_graph=True)
+            (d_logits,) = torch.autograd.grad(ctx.recompute(logits), logits, grad, create_graph=True)
         else:
             d_logits = ctx.gradient(grad, logits, *saved)
         return d_logits, *[None] * (4 + len(saved))
 
 
-# Ties a loss to its gradient, which is ``gradient(d_loss, logits, *saved)``. ``again`` is the loss as a differentiable
-# function of the logits, for a second derivative. It depends on gamma and the target: they are saved, so that torch
-# raises an error if one of them is changed in place.
-tie: Callable[..., Tensor] = _Tied.apply
+# Attach the gradient ``gradient(d_loss, logits, *saved)`` to a loss. ``recompute`` is the loss as a differentiable
+# function of the logits, for second derivatives. It uses gamma and the target; both are saved, so that torch raises an
+# error if they are modified in place.
+attach_gradient: Callable[..., Tensor] = _AttachGradient.apply
 
 
 def stored_gradient(grad: Tensor, logits: Tensor, target: Tensor, grads: Tensor) -> Tensor:
-    """The gradient where it is computed already."""
+    """Gradient that was computed in the forward pass."""
     return (grads * grad[:, None]).to(logits.dtype)
 
 
 def _gradient_of_rows(
     grad: Tensor, z: Tensor, keep: Tensor | None, target: Tensor, j: Tensor | None, top: Tensor, *terms: Tensor
 ) -> Tensor:
-    """The gradient of a row: scale * exp(z - top), but at_j at the rival and at_t at the target."""
+    """Gradient of each row: scale * exp(z - top), with at_j at the rival and at_t at the target."""
     scale, at_j, at_t = (term * grad[:, None] for term in terms)
     if torch.compiler.is_compiling() or in_batched_backward(grad):
         return _gradient_traced(z, target, target if j is None else j, top, scale, at_j, at_t)
-    step = rows_a_chunk(z)
+    step = rows_per_chunk(z)
     if len(z) <= step:
         d_z = torch.sub(z, top).exp_().mul_(scale).to(z.dtype)
     else:
@@ -161,17 +162,17 @@ def _gradient_of_rows(
                 d_z[chunk] = part
     if j is not None:
         d_z.scatter_(1, j, at_j.to(z.dtype))
-    d_z.scatter_(1, target, at_t.to(z.dtype))  # last: j may be t
+    d_z.scatter_(1, target, at_t.to(z.dtype))  # last, because j may equal t
     return d_z if keep is None else d_z.masked_fill_(~keep[:, None], 0.0)
 
 
-def rows_a_chunk(z: Tensor) -> int:
-    """How many rows are taken together."""
+def rows_per_chunk(z: Tensor) -> int:
+    """Number of rows per chunk; all rows on other devices than the CPU."""
     return max(1, CHUNK // z.shape[1]) if z.device.type == "cpu" else max(1, z.shape[0])
 
 
 def _sweep_eager(z: Tensor, target: Tensor, dual: bool) -> Columns:
-    step = rows_a_chunk(z)
+    step = rows_per_chunk(z)
     work = torch.empty((min(step, len(z)), z.shape[1]), dtype=compute_dtype(z), device=z.device)
     starts = range(0, max(len(z), 1), step)
     parts = [_sweep_chunk(z[i : i + step], target[i : i + step], dual, work) for i in starts]
@@ -184,12 +185,12 @@ def _sweep_chunk(z: Tensor, target: Tensor, dual: bool, work: Tensor) -> Columns
     top = z.amax(1, keepdim=True)
     j = target
     if dual:
-        # z where z < z_t, about -huge elsewhere. Arithmetic is vectorised where masks are not, and the sign of a
+        # z where z < z_t, about -huge elsewhere. Unlike masks, this arithmetic is vectorised, and the sign of a
         # difference is exact; sign + 1 is 0, 1 or 2.
         huge = torch.finfo(z.dtype).max
         torch.sub(z, z_t, out=work).sign_().add_(1)
         torch.add(z, work, alpha=-huge, out=work)
-        work.scatter_(1, target, -huge / 2)  # chosen only where nothing is below
+        work.scatter_(1, target, -huge / 2)  # chosen only if no class is below
         if z.device.type == "cpu":  # numpy's argmax is vectorised, torch's is not
             j = torch.from_numpy(work.numpy().argmax(1, keepdims=True))
         else:
@@ -201,7 +202,7 @@ def _sweep_chunk(z: Tensor, target: Tensor, dual: bool, work: Tensor) -> Columns
 
 
 def _sweep_traced(z: Tensor, target: Tensor, dual: bool) -> Columns:
-    """As ``_sweep_eager``, in a form that inductor fuses; without a class below the target j is C, which is nowhere."""
+    """Like ``_sweep_eager``, in a form that inductor fuses. j is C, which matches no class, if there is no rival."""
     z = z.to(compute_dtype(z))
     number = _class_numbers(z.shape[1], z)
     z_t = z.gather(1, target)
@@ -225,9 +226,9 @@ def _gradient_traced(
 
 
 def _class_numbers(num_classes: int, like: Tensor) -> Tensor:
-    """0, 1, ..., C - 1 as floats; on the CPU through a scan.
+    """0, 1, ..., C - 1 as floats, computed by a cumulative sum on the CPU.
 
-    Inductor's C++ would rebuild an ``arange`` inside every inner loop; a scan's result is a buffer that it loads.
+    Inductor would recompute an ``arange`` inside every inner loop, but stores the result of a scan in a buffer.
     """
     numbers = torch.arange(num_classes, dtype=like.dtype, device=like.device)
     return numbers.clamp(max=1).cumsum(0) if like.device.type == "cpu" else numbers

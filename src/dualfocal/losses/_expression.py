@@ -1,4 +1,4 @@
-"""The modulated cross-entropy as plain differentiable PyTorch, and the numerics it shares with the closed form."""
+"""Modulated cross-entropy as plain differentiable PyTorch, and the numerics shared with the closed form."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -16,7 +16,7 @@ Schedule = Callable[[Tensor, Tensor], Tensor]  # (p_k, p_j) -> signed gamma; nev
 
 
 def resolve(gamma: Gamma | Schedule, p_k: Any, p_j: Any) -> Gamma:
-    """Gamma as a number or in the compute dtype; a schedule is asked what it says at these probabilities."""
+    """Gamma as a float, or as a tensor in the compute dtype; a schedule is evaluated at these probabilities."""
     if isinstance(gamma, float):
         return gamma
     if isinstance(p_k, np.ndarray):
@@ -26,34 +26,34 @@ def resolve(gamma: Gamma | Schedule, p_k: Any, p_j: Any) -> Gamma:
 
 
 def _modulate(gamma: Gamma | Schedule, p: Tensor, q: Tensor, p_j: Tensor, nll: Tensor) -> Tensor:
-    """Modulate -log p elementwise; q = 1 - p."""
+    """Modulated -log p, elementwise; q = 1 - p."""
     gamma = resolve(gamma, p.detach(), p_j.detach())
-    # abs() has no derivative at 0, where a gamma that is learnt may start.
+    # abs() has no derivative at 0, which may be the initial value of a learned gamma.
     exponent = torch.where(gamma.signbit(), -gamma, gamma) if isinstance(gamma, Tensor) else abs(gamma)
     base = modulating_base(torch, gamma, p, q, p_j)
-    # The floor keeps the second derivative from overflowing; what is below it is below 1e-19, and so is the loss.
+    # The clamp keeps the second derivative from overflowing; it only matters for losses below 1e-19.
     factor = base.clamp_min(torch.finfo(base.dtype).tiny ** 0.5) ** exponent
-    # p = 0 exactly: the loss is infinite, its gradient that of cross-entropy (the factor's part tends to 0).
+    # For p = 0 the loss is infinite, with the gradient of cross-entropy (that of the factor tends to 0).
     impossible = nll == torch.inf
     return torch.where(impossible, nll, factor * nll.masked_fill(impossible, 0.0))
 
 
 def modulating_base(xp: ModuleType, gamma: Any, p: Any, q: Any, p_j: Any) -> Any:
-    """1 - s (p - p_j), s = -1 for a negative gamma and for -0.0."""
+    """Modulating base 1 - s (p - p_j), with s = -1 for a negative gamma and for -0.0."""
     if isinstance(gamma, float):
         return 1 + p - p_j if gamma < 0 else q + p_j
     return xp.where(xp.signbit(gamma), 1 + p - p_j, q + p_j)
 
 
 def differentiable(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Callable[[Tensor], Tensor]:
-    """The loss of each row as a function of the logits, for any number of derivatives."""
+    """Loss of each row as a function of the logits that can be differentiated any number of times."""
     gamma = gamma.squeeze(-1) if isinstance(gamma, Tensor) and gamma.ndim == 2 else gamma
     loss = soft_expression if flat.soft else expression
     return lambda logits: loss(flat._replace(logits=logits), gamma, "next" if dual else None)
 
 
 def expression(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None) -> Tensor:
-    """The loss of each row, (M,), for class indices."""
+    """Loss of each row, (M,), for class indices."""
     z, target = flat.z, flat.target  # (M, C), (M,)
     z_t = z.gather(1, target[:, None])  # (M, 1)
     top = z.detach().amax(1, keepdim=True)
@@ -67,7 +67,7 @@ def expression(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None) -
 
 
 def soft_expression(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None) -> Tensor:
-    """The loss of each row, (M,), for class probabilities: every class in the target's place, by its mass."""
+    """Loss of each row, (M,), for class probabilities: the losses of all classes, weighted by their mass."""
     z, mass = flat.z, flat.mass
     top = z.detach().max(1, keepdim=True)
     e = (z - top.values).exp()
@@ -77,7 +77,7 @@ def soft_expression(flat: Flat, gamma: Gamma | Schedule, rival: str | float | No
     rest = e.masked_fill(is_top, 0.0).sum(1, keepdim=True)
     q = torch.where(is_top, rest / total, 1 - p)
     nll = torch.log1p(rest + (e.gather(1, top.indices) - 1)) + (top.values - z)
-    nll = nll.masked_fill((mass == 0) & (nll == torch.inf), 0.0)  # inf * 0 is 0 here
+    nll = nll.masked_fill((mass == 0) & (nll == torch.inf), 0.0)  # inf * 0 counts as 0
     p_j = rival_of_each_class(z.detach(), p, rival)
     if isinstance(gamma, Tensor) and gamma.ndim == 1:
         gamma = gamma[:, None]

@@ -1,4 +1,4 @@
-"""Base class of the loss modules: class weights, ignore_index, reduction, options and the call of the function."""
+"""Base class of the loss modules."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -11,11 +11,17 @@ from dualfocal.losses._common import REDUCTIONS, check_gamma_values
 
 
 class ClassificationLoss(nn.Module):
-    """Base of the loss modules: ``forward`` calls ``function`` with the options and the three common arguments."""
+    """Base class of the loss modules: ``forward`` calls ``function`` with the options and the common arguments.
+
+    Args:
+        weight: weight of each class, shape ``(C,)``.
+        ignore_index: class index to ignore (class indices only).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+    """
 
     function: ClassVar[Callable[..., Tensor]]
-    options: tuple[str, ...] = ()  # names of the arguments beyond the common three, each an attribute
-    per_sample: bool = True  # whether the sum over a batch is the sum over its parts
+    options: tuple[str, ...] = ()  # names of the other arguments, stored as attributes
+    per_sample: bool = True  # whether the losses of split batches add up
     weight: Tensor | None
 
     def __init__(self, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
@@ -31,7 +37,7 @@ class ClassificationLoss(nn.Module):
         if isinstance(gamma, Tensor) and gamma.ndim > 0:
             raise ValueError(
                 f"gamma of a module must be a number or a scalar tensor, got shape {tuple(gamma.shape)}; "
-                f"{WEIGHT_HINT}, and one gamma per target to the function"
+                f"{WEIGHT_HINT}; one gamma per target can be passed to the function"
             )
         check_gamma_values(gamma)
         self.options = tuple(options)
@@ -48,7 +54,7 @@ class ClassificationLoss(nn.Module):
         return self.function(logits, target, **options, **common)
 
     def extra_repr(self) -> str:
-        """Arguments as they were given; tensors by shape."""
+        """Constructor arguments, for ``repr``; tensors are shown by their shape."""
         defaults = {"weight": "None", "ignore_index": "-100", "reduction": "'mean'"}
         values = {name: getattr(self, name) for name in (*self.options, *defaults)}
         texts = {name: f"<tensor {tuple(v.shape)}>" if isinstance(v, Tensor) else repr(v) for name, v in values.items()}

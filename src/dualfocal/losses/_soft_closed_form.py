@@ -1,11 +1,11 @@
-"""The modulated cross-entropy of class probabilities with its gradient in closed form, for eager tensors.
+"""Modulated cross-entropy for class probabilities, with its gradient in closed form, for eager tensors.
 
-With y_i the target probability of class i times its weight, j(i) the class below it, and A_i, B_i, C_i as in
-``_closed_form``, the losses of all classes in the target's place add up to
+With y_i the target probability of class i times its weight, j(i) its rival, and A_i, B_i, C_i as in ``_closed_form``,
+the gradient of the sum over all classes is
 
     dL/dz_k = p_k (sum_i y_i C_i + sum_{i: j(i) = k} y_i A_i) - y_k (A_k p_k + B_k)
 
-It is made with the loss, by chunks of rows, so that none of some twenty (N, C) matrices is kept but the gradient.
+The gradient is computed together with the loss, in chunks of rows, so that no other (N, C) matrix has to be stored.
 """
 
 import torch
@@ -13,31 +13,33 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualfocal._tensors import compute_dtype
-from dualfocal.losses._closed_form import rows_a_chunk, stored_gradient, tie
+from dualfocal.losses._closed_form import attach_gradient, rows_per_chunk, stored_gradient
 from dualfocal.losses._common import Flat
 from dualfocal.losses._expression import Gamma, Schedule, differentiable, modulating_base, resolve
 from dualfocal.losses.rival import next_of_each_class
 
 
 def soft_closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
-    """The loss of each row, (M,); ``dual`` says whether there is a rival."""
-    step, dtype = rows_a_chunk(flat.logits), compute_dtype(flat.logits)
+    """Loss of each row, (M,); ``dual``: whether there is a rival (dual focal loss)."""
+    step, dtype = rows_per_chunk(flat.logits), compute_dtype(flat.logits)
     with_grads = torch.is_grad_enabled() and flat.logits.requires_grad
     loss = torch.empty(len(flat.logits), dtype=dtype, device=flat.logits.device)
     grads = torch.empty(flat.logits.shape if with_grads else (0, 0), dtype=dtype, device=flat.logits.device)
     with torch.no_grad():
         for start in range(0, len(loss), step):
             part = slice(start, start + step)
-            here = flat._replace(logits=flat.logits[part], target=flat.target[part])
+            chunk = flat._replace(logits=flat.logits[part], target=flat.target[part])
             g = gamma[part, None] if isinstance(gamma, Tensor) and gamma.ndim == 1 else gamma
-            _chunk(here, g, dual, loss[part], grads[part] if with_grads else None)
+            _compute_chunk(chunk, g, dual, loss[part], grads[part] if with_grads else None)
     if not with_grads:
         return loss
-    return tie(flat.logits, loss, differentiable(flat, gamma, dual), stored_gradient, gamma, flat.target, grads)
+    return attach_gradient(
+        flat.logits, loss, differentiable(flat, gamma, dual), stored_gradient, gamma, flat.target, grads
+    )
 
 
-def _chunk(flat: Flat, gamma: Gamma | Schedule, dual: bool, loss: Tensor, grads: Tensor | None) -> None:
-    """Write the losses, and the gradient where it is wanted."""
+def _compute_chunk(flat: Flat, gamma: Gamma | Schedule, dual: bool, loss: Tensor, grads: Tensor | None) -> None:
+    """Write the losses to ``loss``, and the gradient to ``grads`` if given."""
     z, mass = flat.z, flat.mass
     top = z.max(1, keepdim=True)
     p = (z - top.values).exp_()
@@ -49,18 +51,18 @@ def _chunk(flat: Flat, gamma: Gamma | Schedule, dual: bool, loss: Tensor, grads:
     nll = (top.values - z).add_(torch.log1p(rest + (e_top - 1)))
     if dual:
         j = next_of_each_class(z)
-        p_j = F.pad(p, (0, 1)).gather(1, j)  # 0 for a class that has none below it
+        p_j = F.pad(p, (0, 1)).gather(1, j)  # 0 for a class without a rival
     else:
         p_j = torch.zeros_like(p)
 
     gamma = resolve(gamma, p, p_j)
-    base = modulating_base(torch, gamma, p, q, p_j).add_(torch.finfo(p.dtype).tiny)  # never 0, to divide by
+    base = modulating_base(torch, gamma, p, q, p_j).add_(torch.finfo(p.dtype).tiny)  # never 0, because it is a divisor
     y_b = base ** abs(gamma)
     y_b *= mass
-    torch.sum(torch.where(y_b == 0, 0.0, y_b * nll), 1, out=loss)  # inf * 0 is 0 here
+    torch.sum(torch.where(y_b == 0, 0.0, y_b * nll), 1, out=loss)  # inf * 0 counts as 0
     if grads is None:
         return
-    # As in _row_terms: the last factor is bounded as base -> 0, and where p = 0 exactly any finite A will do.
+    # As in _row_terms, the last factor is bounded as base -> 0, and for p = 0 any finite A is correct.
     y_a = y_b * gamma * nll.clamp_max_(1e30).div_(base)
     factor = (y_a * (p - p_j) + y_b).sum(1, keepdim=True) - y_a
     if dual:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dualfocal._checks import check_choice, check_count
 from dualfocal._tensors import check_number, wide_dtype
-from dualfocal.losses._common import first_true, flatten, may_look, reduce
+from dualfocal.losses._common import can_read_values, first_true, flatten, reduce
 from dualfocal.losses._expression import Schedule
 from dualfocal.losses._modulated import modulated_nll
 from dualfocal.losses._module import ClassificationLoss
@@ -199,7 +199,7 @@ class AdaFocalLoss(ClassificationLoss):
             confidence, score, correct = confidence[flat.keep], score[flat.keep], correct[flat.keep]
         if confidence.numel() == 0:
             raise ValueError("update needs at least one validation sample that is not ignored, got none")
-        if may_look(score) and (i := first_true(~score.isfinite())) is not None:
+        if can_read_values(score) and (i := first_true(~score.isfinite())) is not None:
             raise ValueError(
                 f"validation logits must be finite or -inf, but row {i} (without ignored rows) gives {score[i].item()}"
             )
@@ -281,7 +281,7 @@ def _check_bins(bin_gamma: Tensor, bin_edges: Tensor) -> None:
             f"bin_gamma must have shape (B,) and bin_edges (B - 1,), got {tuple(bin_gamma.shape)} "
             f"and {tuple(bin_edges.shape)}"
         )
-    if may_look(bin_gamma) and not bin_gamma.isfinite().all():
+    if can_read_values(bin_gamma) and not bin_gamma.isfinite().all():
         raise ValueError(f"bin_gamma must be finite, got {bin_gamma.tolist()}")
-    if may_look(bin_edges) and not (bin_edges.diff() >= 0).all():
+    if can_read_values(bin_edges) and not (bin_edges.diff() >= 0).all():
         raise ValueError(f"bin_edges must not decrease, got {bin_edges.tolist()}")

@@ -12,9 +12,7 @@ def cross_entropy_rows(flat: Flat, z: Tensor) -> Tensor:
     """Cross-entropy of each row, (M,), for ``z = flat.z``; class weights are included for soft targets only."""
     if not flat.soft:
         return F.cross_entropy(z, flat.target, reduction="none")
-    if (
-        flat.eager and z.is_cpu and z.numel() and bool(z.detach().amin() > -torch.inf)
-    ):  # checking is cheaper than masking
+    if flat.eager and z.is_cpu and z.numel() and bool(z.detach().amin() > -torch.inf):  # cheaper than masking
         return F.cross_entropy(z, flat.target.to(z.dtype), weight=flat.weight, reduction="none")
     return soft_nll(flat.mass, z).sum(1)
 

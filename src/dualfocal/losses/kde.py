@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._tensors import check_number, wide_dtype
-from dualfocal.losses._common import Flat, as_computed, flatten, reduce, weight_rows
+from dualfocal.losses._common import Flat, compute_logits, flatten, reduce, weight_rows
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.cross_entropy import cross_entropy_rows
 
@@ -84,7 +84,7 @@ def kde_bandwidth(logits: Tensor, *, keep: Tensor | None = None, as_published: b
     >>> float(kde_bandwidth(rows))
     0.0517...
     """
-    log_p = _log_probabilities(as_computed(logits, keep))
+    log_p = _log_probabilities(compute_logits(logits, keep))
 
     def likelihood(bandwidth: float) -> Tensor:
         rows = log_dirichlet_kernels(log_p, bandwidth, keep=keep).logsumexp(1) - as_published * math.log(bandwidth)

@@ -1,9 +1,9 @@
-"""Which probability stands for p_j: the rows of the paper's table "Ablation Study".
+"""Definitions of the rival p_j: the rows of the paper's table "Ablation Study".
 
-``"next"`` is the method: the largest class strictly below the target. The n-th below, means of the first two or
-three or of all below, and constants are the ablation; the ``"batch_"`` forms average the rival over the batch into
-one scalar, as the authors' ablation code did. A class that does not exist counts as probability 0. Classes masked
-by a logit of -inf are not classes.
+``"next"`` is the published method: the largest probability strictly below that of the target. The ablation uses the
+n-th largest below, the mean of the first two, of the first three or of all below, and constants. The ``"batch_"`` forms
+average the rival over the batch into one scalar, as in the authors' ablation code. A missing class counts as
+probability 0. Classes masked by a logit of -inf are ignored.
 """
 
 import numpy as np
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dualfocal._tensors import check_number
-from dualfocal.losses._common import may_look
+from dualfocal.losses._common import can_read_values
 
-# The slice of the classes below, largest first, that is averaged.
+# Slice of the classes below the target, largest first, that is averaged.
 PLACES = {"next": (0, 1), "2nd": (1, 2), "3rd": (2, 3), "mean2": (0, 2), "mean3": (0, 3)}
 KINDS = (*PLACES, "mean_all")
 NAMES = (*KINDS, *(f"batch_{kind}" for kind in KINDS))
@@ -23,13 +23,13 @@ def check_rival(rival: str | float) -> None:
     """Raise a ValueError unless ``rival`` is one of NAMES or a probability."""
     if isinstance(rival, str):
         if rival not in NAMES:
-            raise ValueError(f"rival must be a constant or one of {', '.join(map(repr, NAMES))}, got {rival!r}")
+            raise ValueError(f"rival must be a number or one of {', '.join(map(repr, NAMES))}, got {rival!r}")
     else:
         check_number("a constant rival", rival, 0.0, 1.0)
 
 
 def true_and_rival(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The probabilities p_k of the true class and p_j of its rival, the largest below it (0 if none), (N,) each.
+    """Probabilities p_k of the true class and p_j of its rival, the largest strictly below p_k (0 if none), (N,) each.
 
     >>> true_and_rival(torch.tensor([[0.7, 0.2, 0.1]]).log(), torch.tensor([0]))
     (tensor([0.7000]), tensor([0.2000]))
@@ -43,7 +43,7 @@ def true_and_rival(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 def rival_of_target(
     z: Tensor, z_t: Tensor, top: Tensor, total: Tensor, rival: str | float | None, keep: Tensor | None
 ) -> Tensor:
-    """p_j of each row's target, (M,); differentiable in z through softmax = exp(z - top) / total."""
+    """p_j of the target of each row, (M,), differentiable in z; softmax = exp(z - top) / total."""
     if not isinstance(rival, str):
         return torch.full_like(total[:, 0], rival or 0.0)
     kind = rival.removeprefix("batch_")
@@ -56,7 +56,7 @@ def rival_of_target(
         first, last = PLACES[kind]
         if last == 1:
             index = masked.max(1, keepdim=True).indices
-        else:  # stable: of tied classes the lower index comes first
+        else:  # stable, so that of tied classes the lower index comes first
             index = masked.sort(dim=1, descending=True, stable=True).indices[:, first:last]
         exists = below.gather(1, index)
         e_j = torch.where(exists, (z.gather(1, index) - top).exp(), 0.0)
@@ -69,11 +69,11 @@ def rival_of_target(
 
 
 def rival_of_each_class(z: Tensor, p: Tensor, rival: str | float | None) -> Tensor:
-    """p_{j(i)} of every class i of every row, (M, C): the rival each would have were it the target."""
+    """p_{j(i)} of every class i of every row, (M, C), where j(i) is the rival of i as the target."""
     if not isinstance(rival, str):
         return torch.full_like(p, rival or 0.0)
     if rival not in KINDS:
-        raise ValueError(f"rival {rival!r} needs class indices: a batch of soft targets has no single rival")
+        raise ValueError(f"rival {rival!r} needs class indices: with soft targets there is not one rival per row")
     order, place = _descending(z)
     p = p.gather(1, order)
     if rival == "mean_all":
@@ -88,19 +88,19 @@ def rival_of_each_class(z: Tensor, p: Tensor, rival: str | float | None) -> Tens
 
 
 def next_of_each_class(z: Tensor) -> Tensor:
-    """The class j(i) largest below each class i, (M, C); C where there is none."""
+    """Index of the largest class strictly below each class, (M, C); C if there is none."""
     order, place = _descending(z)
     below = torch.cat([order, torch.full_like(order[:, :1], z.shape[1])], 1).gather(1, place)
     return torch.empty_like(order).scatter_(1, order, below)
 
 
 def _descending(z: Tensor) -> tuple[Tensor, Tensor]:
-    """The classes of each row, largest first, of tied ones the lower index; the place where those strictly below begin.
+    """Classes of each row in descending order (stable), and the position of the first class strictly below each.
 
-    The place is C for a class that has none below it.
+    The position is C if there is no class below.
     """
     num_classes = z.shape[1]
-    fast = z.dtype == torch.float32 and may_look(z)
+    fast = z.dtype == torch.float32 and can_read_values(z)
     order = _argsort_by_numpy(z) if fast else z.argsort(dim=1, descending=True, stable=True)
     z = z.gather(1, order)
     place = torch.arange(1, num_classes + 1, device=z.device).expand_as(z)
@@ -109,12 +109,12 @@ def _descending(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _argsort_by_numpy(z: Tensor) -> Tensor:
-    """A stable, descending argsort of float32 rows, which numpy's sort of integers makes ten times as fast.
+    """Stable, descending argsort of float32 rows by an integer sort of numpy, ten times faster than torch.
 
-    Of two floats the larger has the larger bits, read as an integer, and of two negative ones the smaller bits.
+    Positive floats are ordered like their bits read as integers, negative floats in the opposite order.
     """
-    bits = (z + 0.0).contiguous().numpy().view(np.int32)  # -0.0 becomes 0.0, its equal
+    bits = (z + 0.0).contiguous().numpy().view(np.int32)  # -0.0 becomes 0.0
     ascending = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    key = (~ascending).astype(np.int64) << 32 | np.arange(z.shape[1])  # the class makes ties go by its number
+    key = (~ascending).astype(np.int64) << 32 | np.arange(z.shape[1])  # ties are ordered by class index
     key.sort(axis=1)
     return torch.from_numpy(key & 0xFFFFFFFF)

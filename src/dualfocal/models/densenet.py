@@ -1,4 +1,4 @@
-"""DenseNets for small images: 121 of the paper's tables, 40 of the KDE comparison.
+"""DenseNets for small images: DenseNet-121 of the paper's tables, DenseNet-40 of the comparison with KDE-XE.
 
 Huang et al., CVPR 2017, arXiv:1608.06993, with a 3x3 stem of stride 1 and no max-pooling.
 """
@@ -13,9 +13,9 @@ from dualfocal.models.normalization import normalize
 
 
 def densenet121(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    """DenseNet-121 for 32x32 images, growth 32, 6,956,298 parameters for 10 classes. Torch's own initial weights.
+    """DenseNet-121 for 32x32 images, growth 32, 6,956,298 parameters for 10 classes. Default initialisation of torch.
 
-    Arguments as :func:`~dualfocal.models.resnet.resnet50`.
+    See :func:`~dualfocal.models.resnet.resnet50` for the arguments.
     """
     return DenseNet(
         64, 32, (6, 12, 24, 16), bottleneck=True, compression=0.5, num_classes=num_classes, in_channels=in_channels
@@ -25,7 +25,8 @@ def densenet121(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
 def densenet40(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
     """DenseNet-40, growth 12, 1,019,722 parameters for 10 classes: no bottlenecks, no compression, no dropout.
 
-    Convolutions start from N(0, 2 / (k * k * out)). Arguments as :func:`~dualfocal.models.resnet.resnet50`.
+    Convolutions are initialised from N(0, 2 / (k * k * out)). See :func:`~dualfocal.models.resnet.resnet50` for the
+    arguments.
     """
     return he_normal_(
         DenseNet(
@@ -35,16 +36,16 @@ def densenet40(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
 
 
 class DenseNet(PreActNet):
-    """Dense blocks with a transition between two.
+    """Dense blocks with transitions between them.
 
     Args:
-        stem: channels of the first convolution.
-        growth: channels that each layer adds.
-        depths: layers of each block.
-        bottleneck: whether a 1x1 convolution narrows each layer's input to four times the growth.
-        compression: share of the channels that a transition keeps.
-        num_classes: width of the logits.
-        in_channels: of the image.
+        stem: number of channels of the first convolution.
+        growth: number of channels added by each layer.
+        depths: number of layers in each block.
+        bottleneck: whether a 1x1 convolution reduces the input of each layer to ``4 * growth`` channels.
+        compression: fraction of the channels kept by a transition.
+        num_classes: number of classes.
+        in_channels: number of image channels.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class DenseNet(PreActNet):
     ) -> None:
         first, blocks, channels = conv3x3(in_channels, stem), nn.Sequential(), stem
         for depth in depths:
-            if len(blocks):  # half the height and width
+            if len(blocks):  # transition: halves height and width
                 kept = int(channels * compression)
                 blocks.append(Activated(nn.BatchNorm2d(channels), nn.ReLU(), conv1x1(channels, kept), nn.AvgPool2d(2)))
                 channels = kept
@@ -71,7 +72,7 @@ class DenseNet(PreActNet):
 
 
 class DenseLayer(nn.Module):
-    """Batch norm, ReLU and a 3x3 convolution, with a 1x1 bottleneck before it or not; its output joins its input."""
+    """Batch norm, ReLU and 3x3 convolution, optionally after a 1x1 bottleneck; the output is appended to the input."""
 
     def __init__(self, in_channels: int, growth: int, bottleneck: bool) -> None:
         super().__init__()
@@ -82,16 +83,16 @@ class DenseLayer(nn.Module):
         self.bn, self.conv = nn.BatchNorm2d(inner), conv3x3(inner, growth)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, in_channels, height, width) -> (N, in_channels + growth, height, width)."""
+        """Map (N, in_channels, height, width) to (N, in_channels + growth, height, width)."""
         inner = x if self.narrow is None else self.narrow(x)
         return torch.cat([x, self.conv(normalize(self.bn, inner))], dim=-3)
 
 
 class Activated(nn.Sequential):
-    """Batch norm, ReLU, and what takes their result."""
+    """Batch norm and ReLU (fused if possible), followed by other modules."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The modules, one after the other."""
+        """Apply the modules in sequence."""
         x = normalize(self[0], x)
         for module in list(self)[2:]:
             x = module(x)

@@ -1,4 +1,4 @@
-"""Batch norm with the residual sum and the ReLU that follow it, by our own kernels where they apply."""
+"""Batch norm with residual sum and ReLU, using the fused Triton kernels where they apply."""
 
 import os
 import warnings
@@ -12,17 +12,17 @@ from torch.nn import functional as F
 
 
 def normalize(norm: nn.Module, x: Tensor, residual: Tensor | None = None, *, relu: bool = True) -> Tensor:
-    """``relu(norm(x) + residual)``, for batch norm or whatever stands in its place."""
+    """Compute ``relu(norm(x) + residual)`` for any normalisation layer."""
     return normalize_for_two(norm, x, residual, relu=relu)[0]
 
 
 def normalize_for_two(
     norm: nn.Module, x: Tensor, residual: Tensor | None = None, *, relu: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The same, for two users of it.
+    """Compute ``relu(norm(x) + residual)`` twice, for two consumers.
 
-    Training on CUDA in channels_last, kernels of our own do all of it in two passes, and its gradient in two; they add
-    the gradients of both users as they read them.
+    In training on CUDA with channels_last, fused kernels need two passes over the data for the output and two for the
+    gradient, and add the gradients of both consumers on the fly.
     """
     kernels = kernels_on(x.device).module if x.is_cuda and not torch.compiler.is_compiling() else None
     if kernels is not None and kernels.applies(x, norm):
@@ -34,7 +34,7 @@ def normalize_for_two(
 
 
 class Kernels(NamedTuple):
-    """Batch norm of our own on a device; if there is none that was not unwanted, why."""
+    """Fused batch norm of a device: the module with the kernels, or None and the problem that prevents their use."""
 
     module: ModuleType | None
     problem: str | None = None
@@ -42,19 +42,19 @@ class Kernels(NamedTuple):
 
 @cache
 def kernels_on(device: torch.device) -> Kernels:
-    """Where Triton is there, and can build them; ``DUALFOCAL_KERNELS=0`` in the environment does without."""
+    """Fused kernels for a device, if Triton can build them and ``DUALFOCAL_KERNELS`` is not 0."""
     if os.environ.get("DUALFOCAL_KERNELS") == "0":
         return Kernels(None)
     try:
         from dualfocal.kernels import batch_norm
-    except ImportError:  # as on Windows
-        return Kernels(None, "batch norm runs slower: there is no Triton")
+    except ImportError:  # for example on Windows
+        return Kernels(None, "batch norm runs slower: Triton is not installed")
     try:
         batch_norm.try_out(device)
-    except torch.OutOfMemoryError:  # no verdict on them, and none to remember: the memory may be free next time
+    except torch.OutOfMemoryError:  # not cached: the memory may be free next time
         raise
-    except Exception as error:  # it needs a C compiler, and Python's headers
-        problem = f"batch norm runs slower, Triton cannot build kernels: {' '.join(str(error).split())[:200]}"
+    except Exception as error:  # Triton needs a C compiler and Python's headers
+        problem = f"batch norm runs slower: Triton cannot build its kernels: {' '.join(str(error).split())[:200]}"
         warnings.warn(problem, stacklevel=2)
         return Kernels(None, problem)
     return Kernels(batch_norm)

@@ -1,4 +1,4 @@
-"""Thin pre-activation ResNets of the KDE calibration paper: ResNet-110, and the same with stochastic depth.
+"""Pre-activation ResNets of the KDE calibration paper (ResNet-110, also with stochastic depth) and Wide-ResNets.
 
 He et al., ECCV 2016, arXiv:1603.05027; Huang et al., ECCV 2016, arXiv:1603.09382.
 """
@@ -14,9 +14,10 @@ from dualfocal.models.resnet import BasicBlock, ResNet
 
 
 def resnet110_kde(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    """Pre-activation ResNet-110: 16, 32 and 64 channels, 18 basic blocks a stage, 1,730,522 parameters for 10 classes.
+    """Pre-activation ResNet-110: 16, 32, 64 channels, 18 basic blocks per stage, 1,730,522 parameters for 10 classes.
 
-    Convolutions start from N(0, 2 / (k * k * out)). Arguments as :func:`~dualfocal.models.resnet.resnet50`.
+    Convolutions are initialised from N(0, 2 / (k * k * out)). See :func:`~dualfocal.models.resnet.resnet50` for the
+    arguments.
     """
     return he_normal_(PreActResNet((16, 32, 64), 18, num_classes=num_classes, in_channels=in_channels))
 
@@ -24,10 +25,9 @@ def resnet110_kde(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
 def resnet110_sd(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
     """:func:`resnet110_kde` with stochastic depth: block l of 54 survives with probability 1 - l / 108.
 
-    As many weights. In training a block's branch is kept or left out for the whole batch; in evaluation it is scaled by
-    the probability.
-    A branch that is left out is computed all the same, so that nothing waits for the draw: its batch norms see every
-    batch, where Huang et al. skip them. Arguments as :func:`resnet110_kde`.
+    The number of parameters is the same. In training the branch of a block is kept or dropped for the whole batch; in
+    evaluation it is scaled by the survival probability. A dropped branch is still computed, to avoid synchronising the
+    device, so its batch norms are updated by every batch, unlike in Huang et al.
     """
     return he_normal_(
         PreActResNet((16, 32, 64), 18, num_classes=num_classes, in_channels=in_channels, last_survival=0.5)
@@ -35,14 +35,14 @@ def resnet110_sd(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
 
 
 class PreActResNet(PreActNet):
-    """A 3x3 stem of 16, stages of pre-activation blocks.
+    """A 3x3 stem with 16 channels, followed by stages of pre-activation blocks.
 
     Args:
-        widths: channels of each stage.
-        depth: blocks of each stage.
-        num_classes: width of the logits.
-        in_channels: of the image.
-        last_survival: the last block's probability to survive a training step; it falls to that linearly from 1.
+        widths: number of channels of each stage.
+        depth: number of blocks per stage.
+        num_classes: number of classes.
+        in_channels: number of image channels.
+        last_survival: survival probability of the last block in training; it decreases linearly from 1 to this value.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class PreActResNet(PreActNet):
 
 
 class PreActBlock(nn.Module):
-    """Twice batch norm, ReLU and a 3x3 convolution; a 1x1 projection of the activated input where the shape changes."""
+    """Two times batch norm, ReLU and 3x3 convolution, with a 1x1 projection shortcut where the shape changes."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int = 1, survival: float = 1.0) -> None:
         super().__init__()
@@ -68,12 +68,12 @@ class PreActBlock(nn.Module):
         self.survival = survival
 
     def forward(self, x: Tensor) -> Tensor:
-        """One block; in training, one draw for the whole batch."""
+        """Apply the block. In training, one random draw decides for the whole batch."""
         active = normalize(self.bn1, x)
         shortcut = x if self.projection is None else self.projection(active)
         branch = self.conv2(normalize(self.bn2, self.conv1(active)))
         if self.survival < 1 and self.training:
-            # A tensor on the device, never read here: the host does not wait, and a CUDA graph draws anew each time.
+            # Drawn on the device and never read here: no synchronisation, and each replay of a CUDA graph draws again.
             branch = branch * (torch.rand((), device=x.device) < self.survival)
         elif self.survival < 1:
             branch = branch * self.survival
@@ -81,22 +81,22 @@ class PreActBlock(nn.Module):
         return out
 
 
-WIDTHS = (160, 320, 640)  # ten times 16, 32, 64
+WIDTHS = (160, 320, 640)  # 10 * (16, 32, 64)
 
 
 def wide_resnet26_10(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    """Wide-ResNet-26-10 of Mukhoti et al., 36,481,434 parameters for 10 classes: four blocks a stage, no dropout.
+    """Wide-ResNet-26-10 of Mukhoti et al., 36,481,434 parameters for 10 classes: four blocks per stage, no dropout.
 
-    Unlike Zagoruyko's it activates after the sum, and batch norm follows the 1x1 shortcuts. Convolutions start from
-    N(0, 2 / (k * k * out)). Arguments as :func:`~dualfocal.models.resnet.resnet50`.
+    Unlike Zagoruyko's network, it activates after the sum, and batch norm follows the 1x1 shortcuts. Convolutions are
+    initialised from N(0, 2 / (k * k * out)). See :func:`~dualfocal.models.resnet.resnet50` for the arguments.
     """
     return he_normal_(ResNet(BasicBlock, 16, WIDTHS, (4, 4, 4), num_classes=num_classes, in_channels=in_channels))
 
 
 def wide_resnet34_10(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    """Wide-ResNet-34-10, 46,160,474 parameters for 10 classes: five pre-activation blocks a stage, no dropout.
+    """Wide-ResNet-34-10, 46,160,474 parameters for 10 classes: five pre-activation blocks per stage, no dropout.
 
-    The depth counts 31 convolutions and 3 projections. Convolutions start from N(0, 2 / (k * k * out)). Arguments as
-    :func:`~dualfocal.models.resnet.resnet50`.
+    The depth counts 31 convolutions and 3 projections. Convolutions are initialised from N(0, 2 / (k * k * out)). See
+    :func:`~dualfocal.models.resnet.resnet50` for the arguments.
     """
     return he_normal_(PreActResNet(WIDTHS, 5, num_classes=num_classes, in_channels=in_channels))

@@ -10,18 +10,18 @@ from torch import Tensor, nn
 from dualfocal.models._common import AveragePool, conv1x1, conv3x3, he_normal_
 from dualfocal.models.normalization import normalize, normalize_for_two
 
-Pair = tuple[Tensor, Tensor]  # what a block takes and gives: the same image for its branch and for its shortcut
+Pair = tuple[Tensor, Tensor]  # the same image twice, for the branch and the shortcut of the next block
 
 
 def resnet50(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    """ResNet-50 for 32x32 images, 23,520,842 parameters for 10 classes. Torch's own initial weights.
+    """ResNet-50 for 32x32 images, 23,520,842 parameters for 10 classes. Default initialisation of torch.
 
     Args:
-        num_classes: width of the logits.
-        in_channels: of the image.
+        num_classes: number of classes.
+        in_channels: number of image channels.
 
     Returns:
-        A net from (N, in_channels, height, width) to (N, num_classes).
+        A network that maps (N, in_channels, height, width) to logits (N, num_classes).
 
     >>> import torch
     >>> with torch.device("meta"):
@@ -35,7 +35,8 @@ def resnet50(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
 def resnet110(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
     """ResNet-110 of Mukhoti et al. and the dual focal paper: 26 bottlenecks in stage three, 45,864,522 parameters.
 
-    It is not He's ResNet-110 of 1.7 M, for which see ``resnet110_kde``. Arguments as :func:`resnet50`.
+    It is not the ResNet-110 of He et al. with 1.7 M parameters; ``resnet110_kde`` is similar to that one. See
+    :func:`resnet50` for the arguments.
     """
     return _bottlenecks((3, 4, 26, 3), num_classes, in_channels)
 
@@ -43,8 +44,8 @@ def resnet110(*, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
 def tiny_resnet50(*, num_classes: int = 200, in_channels: int = 3) -> nn.Module:
     """ResNet-50 for the 64x64 images of Tiny-ImageNet, 25,138,952 parameters for 200 classes.
 
-    The body of :func:`resnet50`; the last 8x8 are pooled to 2x2, so the linear layer reads 8192 values. Convolutions
-    start from N(0, 2 / (k * k * out)). Arguments as :func:`resnet50`.
+    Like :func:`resnet50`, but the last 8x8 feature maps are pooled to 2x2, so the linear layer has 8192 inputs.
+    Convolutions are initialised from N(0, 2 / (k * k * out)). See :func:`resnet50` for the arguments.
     """
     return he_normal_(_bottlenecks((3, 4, 6, 3), num_classes, in_channels, grid=2))
 
@@ -56,16 +57,16 @@ def _bottlenecks(depths: Sequence[int], num_classes: int, in_channels: int, grid
 
 
 class ResNet(nn.Module):
-    """A stem, stages of post-activation blocks that halve the image between them, average pooling, a linear layer.
+    """Stem, stages of post-activation blocks that halve the image size, average pooling, linear layer.
 
     Args:
-        block: makes a block from (in_channels, out_channels, stride).
-        stem: channels of the first convolution.
-        widths: channels that leave each stage.
-        depths: blocks of each stage.
-        num_classes: width of the logits.
-        in_channels: of the image.
-        grid: the image is averaged to grid x grid.
+        block: function that builds a block from (in_channels, out_channels, stride).
+        stem: number of channels of the first convolution.
+        widths: number of output channels of each stage.
+        depths: number of blocks in each stage.
+        num_classes: number of classes.
+        in_channels: number of image channels.
+        grid: size of the feature maps after pooling.
     """
 
     def __init__(
@@ -88,14 +89,14 @@ class ResNet(nn.Module):
         self.pool, self.fc = AveragePool(grid), nn.Linear(widths[-1] * grid**2, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (N, num_classes) of images (N, in_channels, height, width)."""
+        """Compute logits (N, num_classes) of images (N, in_channels, height, width)."""
         last, _ = self.stages(self.stem(x))
         logits: Tensor = self.fc(self.pool(last))
         return logits
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions, a quarter as wide inside as outside; the 3x3 carries the stride."""
+    """1x1, 3x3 and 1x1 convolutions; the 3x3 has a quarter of the channels and the stride."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
@@ -106,14 +107,14 @@ class Bottleneck(nn.Module):
         self.shortcut = _shortcut(in_channels, out_channels, stride)
 
     def forward(self, both: Pair) -> Pair:
-        """One block, for an image twice; see :func:`~dualfocal.models.normalization.normalize_for_two`."""
+        """Apply the block; see :func:`~dualfocal.models.normalization.normalize_for_two` for the pairs."""
         branch = normalize(self.bn1, self.conv1(both[0]))
         branch = normalize(self.bn2, self.conv2(branch))
         return normalize_for_two(self.bn3, self.conv3(branch), self.shortcut(both[1]))
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions; the first carries the stride."""
+    """Two 3x3 convolutions; the first has the stride."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
@@ -122,24 +123,24 @@ class BasicBlock(nn.Module):
         self.shortcut = _shortcut(in_channels, out_channels, stride)
 
     def forward(self, both: Pair) -> Pair:
-        """One block, as :class:`Bottleneck`."""
+        """Apply the block, like :class:`Bottleneck`."""
         branch = normalize(self.bn1, self.conv1(both[0]))
         return normalize_for_two(self.bn2, self.conv2(branch), self.shortcut(both[1]))
 
 
 class Stem(nn.Sequential):
-    """A convolution, batch norm, ReLU."""
+    """Convolution, batch norm and ReLU."""
 
     def forward(self, x: Tensor) -> Pair:
-        """For the first block."""
+        """Compute the input of the first block."""
         return normalize_for_two(self[1], self[0](x))
 
 
 class Projection(nn.Sequential):
-    """A convolution and batch norm."""
+    """Convolution and batch norm of a shortcut."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """One after the other."""
+        """Apply both in sequence."""
         return normalize(self[1], self[0](x), relu=False)
 
 

@@ -29,14 +29,21 @@ Outcome = tuple[str, str, dict[str, Any]]  # verdict, finding and numbers of a c
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper, with the result of its numerical check."""
+    """A statement of the paper, with the result of its numerical check.
 
-    where: str  # place in the paper
-    says: str  # the statement
+    Attributes:
+        where: place in the paper.
+        says: the statement.
+        verdict: ``"holds"`` in all cases of the grid, ``"fails"``, or ``"empty"`` if it applies to no case.
+        found: the finding in words.
+        numbers: the numbers of the finding.
+    """
+
+    where: str
+    says: str
     verdict: str
-    """``"holds"`` in all cases of the grid, ``"fails"``, or ``"empty"`` if it applies to no case."""
-    found: str  # the finding in words
-    numbers: dict[str, Any]  # the numbers of the finding
+    found: str
+    numbers: dict[str, Any]
 
 
 @dataclass(frozen=True)

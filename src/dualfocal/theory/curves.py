@@ -73,11 +73,16 @@ def u(v: Values, gamma: float, c: Values = 0.0) -> Tensor:
 
 
 class GradientRatios(NamedTuple):
-    """Gradient with respect to each logit, divided by that of cross-entropy; the three are equal for focal loss."""
+    """Gradient with respect to each logit, divided by that of cross-entropy; the three are equal for focal loss.
+
+    Attributes:
+        target: ratio for the logit of the target.
+        rival: ratio for the logit of the rival; NaN for p_j = 0, where the gradient of cross-entropy is 0.
+        others: ratio for all other logits.
+    """
 
     target: Tensor
     rival: Tensor
-    """NaN for p_j = 0, where the gradient of cross-entropy is 0."""
     others: Tensor
 
 

@@ -23,7 +23,17 @@ NEAR = 1e-6  # confidences closer to the posterior (times gamma if below 1) coun
 
 @dataclass(frozen=True)
 class Minimiser:
-    """A prediction q that minimises the conditional risk for the posterior eta."""
+    """A prediction q that minimises the conditional risk for the posterior eta.
+
+    Attributes:
+        loss: name of the loss.
+        gamma: focusing parameter.
+        eta: posterior probabilities.
+        q: predicted probabilities.
+        risk: conditional risk at q.
+        ranking: classes from most to least probable, grouped by exactly equal probability.
+        attained: False if the risk is an infimum that is only approached, as neighbours in the ranking become equal.
+    """
 
     loss: str
     gamma: float
@@ -31,9 +41,7 @@ class Minimiser:
     q: tuple[float, ...]
     risk: float
     ranking: tuple[tuple[int, ...], ...]
-    """Classes from most to least probable, grouped by exactly equal probability."""
     attained: bool = True
-    """False: the risk is an infimum that is only approached, as neighbours in the ranking become equal."""
 
     @property
     def order(self) -> tuple[int, ...]:

@@ -16,19 +16,25 @@ FIGURE_1 = (1.0, 0.3)
 
 @dataclass(frozen=True)
 class Regions:
-    """Points of Figure 1 for one gamma and one C = q_j."""
+    """Points of Figure 1 for one gamma and one C = q_j.
+
+    Attributes:
+        gamma: focusing parameter.
+        c: probability C of the rival.
+        v_m: position of the maximum of phi. The paper claims over-confidence for q_m in (0, v^m].
+        v_prime: point with phi(v') = (1 + C)^gamma = phi(0).
+        v_uc: point with phi(v^uc) = 1. The paper claims under-confidence for q_m in [v^uc, 1).
+        focal_v_m: v_m of focal loss.
+        focal_v_prime: v_prime of focal loss. The paper claims under-confidence for q_m in [v', 1).
+    """
 
     gamma: float
     c: float
     v_m: float
-    """Maximum of phi for dual focal loss. The paper claims over-confidence for q_m in (0, v^m]."""
     v_prime: float
-    """Point with phi(v') = (1 + C)^gamma = phi(0)."""
     v_uc: float
-    """Point with phi(v^uc) = 1. The paper claims under-confidence for q_m in [v^uc, 1)."""
     focal_v_m: float
     focal_v_prime: float
-    """The same points for focal loss. The paper claims under-confidence for q_m in [v', 1)."""
 
     @property
     def reduction(self) -> float:
