@@ -313,7 +313,7 @@ def test_fetch_that_breaks_off_goes_on_when_run_again(run, refused, server):
     server.publish("cut_always")
     line = refused("data", "fetch", "cifar10", "--data-root", "data")
     assert line.startswith(f"{ARCHIVE}: cannot be downloaded: http://127.0.0.1")
-    assert f"{half:,} of {len(good_archive()):,} bytes are there; running the same command again goes on" in line
+    assert f"{half:,} of {len(good_archive()):,} bytes are on disk; run the same command again" in line
     assert files() == {f"cifar10/{ARCHIVE}.part"}
     assert Path(f"data/cifar10/{ARCHIVE}.part").read_bytes() == good_archive()[:half]
 
@@ -338,7 +338,7 @@ def test_fetch_keeps_another_file_of_that_name(refused, server):
     Path("data/cifar10").mkdir(parents=True)
     Path("data/cifar10", ARCHIVE).write_bytes(b"mine")
     line = refused("data", "fetch", "cifar10", "--data-root", "data")
-    assert line.startswith(f"data/cifar10/{ARCHIVE}: is there already, but is not the official file")
+    assert line.startswith(f"data/cifar10/{ARCHIVE}: exists, but is not the official file")
     assert Path("data/cifar10", ARCHIVE).read_bytes() == b"mine"
     assert server.ranges == []
 
@@ -350,8 +350,8 @@ def test_fetch_keeps_another_file_of_that_name(refused, server):
         ("../evil", b"x", "a path that leads out of it"),
         (f"{FOLDER}/../../../evil", b"x", "a path that leads out of it"),
         ("/tmp/evil", b"x", "a path that leads out of it"),
-        (f"{FOLDER}/evil", "/etc", "which is a link, a device or the like"),
-        (f"{FOLDER}/data_batch_6.bin", "../../../evil", "which is a link, a device or the like"),
+        (f"{FOLDER}/evil", "/etc", "a link, device or other special file"),
+        (f"{FOLDER}/data_batch_6.bin", "../../../evil", "a link, device or other special file"),
     ],
 )
 def test_fetch_of_a_hostile_archive_decodes_nothing(run, server, tmp_path, where, name, content, told):
@@ -376,7 +376,7 @@ def test_fetch_of_an_archive_that_has_a_file_twice(one_line, server):
 
 def test_fetch_of_an_archive_that_is_none(one_line, server):
     server.publish("good", body=b"no archive at all, but with the right checksum")
-    assert f"{ARCHIVE}: is damaged, or no archive" in one_line("data", "fetch", "cifar10", "--data-root", "data")
+    assert f"{ARCHIVE}: is damaged, or not a supported archive" in one_line("data", "fetch", "cifar10", "--data-root", "data")
     assert files() == {f"cifar10/{ARCHIVE}"}
 
 
@@ -384,7 +384,7 @@ def test_fetch_from_a_place_that_has_it_no_more(refused, server):
     server.publish("missing")
     line = refused("data", "fetch", "cifar10", "--data-root", "data")
     assert f"http://127.0.0.1:{server.server_port}/missing: HTTP 404 Not Found" in line
-    assert "bytes are there" not in line
+    assert "bytes are on disk" not in line
     assert files() == set()
 
 
@@ -402,20 +402,20 @@ def test_fetch_without_a_network(refused, server):
 @pytest.mark.parametrize("command", ["fetch", "verify"])
 def test_an_unknown_name_is_told_all_names(refused, offline, command):
     line = refused("data", command, "cifar-10", "--data-root", "data")
-    assert line == f"data sets are {', '.join(OFFICIAL)}; got 'cifar-10'; did you mean cifar10?"
+    assert line == f"data set must be one of {', '.join(OFFICIAL)}, got 'cifar-10'; did you mean cifar10?"
     assert not Path("data").exists()
 
 
 def test_fetch_says_what_to_do_where_there_is_nothing_to_download(refused, offline):
     line = refused("data", "fetch", "20newsgroups", "--data-root", "data")
-    assert line.startswith("20newsgroups: there is nothing to download: get 20news-19997.tar.gz from qwone.com")
+    assert line.startswith("20newsgroups: cannot be downloaded automatically: get 20news-19997.tar.gz from qwone.com")
     assert line.endswith("or use 20newsgroups_bydate")
 
 
 def test_fetch_into_a_file_is_refused(refused, server):
     server.publish("good")
     Path("data").write_text("mine")
-    assert "root must be a folder, data is a file" in refused("data", "fetch", "cifar10", "--data-root", "data")
+    assert "root must be a folder, but data is a file" in refused("data", "fetch", "cifar10", "--data-root", "data")
     assert Path("data").read_text() == "mine"
     assert server.ranges == []
 
@@ -520,7 +520,7 @@ def test_verify_finds_a_bit_in_what_is_decoded(run, folder):
     content[-1_000_000] ^= 1
     kept().write_bytes(content)
     out, _ = run("data", "verify", "cifar10", "--data-root", "data", code=1)
-    assert f"WRONG    {kept()}: is damaged; delete it, it will be made again\n" in out
+    assert f"WRONG    {kept()}: is damaged; delete it to decode the data again\n" in out
     kept().unlink()
     assert run("data", "verify", "cifar10", "--data-root", "data")[0].endswith("Everything matches.\n")
 

@@ -167,7 +167,7 @@ def test_fewer_seeds_lose_nothing_of_what_was_written(
 
 def test_images_that_are_missing_are_told(finished: tuple[Path, list[str], subprocess.CompletedProcess[str]]) -> None:
     folder, _, done = finished
-    note = "cifar10 has 40 + 8 images, not 50,000 + 10,000"
+    note = "cifar10 has 40 + 8 images instead of 50,000 + 10,000"
     assert note in " ".join(done.stdout.split())
     (file,) = (folder / "paper").glob("table1-x0.001-set-*.json")
     assert note in json.loads(file.read_text())["notes"][0]

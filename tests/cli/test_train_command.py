@@ -439,8 +439,8 @@ def test_a_setting_of_the_loss_has_a_value(wrong):
         ("loss.gamma=-1", "loss dual_focal: gamma must be finite and at least 0, got -1"),
         ("loss.gamma=high", "loss dual_focal: gamma must be a number, got 'high'"),
         ("data.nois=3", "digits has the options noise, val_size, val2_size, split_seed; got nois; did you mean noise?"),
-        ("data.noise=much", "noise must be a std of 0 or more, got 'much'"),
-        ("data.val_size=900", "val_size and val2_size must leave something of the 800 training samples, got 900 and 0"),
+        ("data.noise=much", "noise must be a standard deviation of at least 0, got 'much'"),
+        ("data.val_size=900", "val_size and val2_size must leave some of the 800 samples for training, got 900 and 0"),
         ("data=", "data must name a data set, a folder or an .npz file, got ''"),
         ("data=nothing.npz", "nothing.npz: there is no such file"),
         (

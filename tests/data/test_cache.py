@@ -258,7 +258,7 @@ def test_without_a_place_to_write_it_goes_on_with_a_warning(tmp_path, source, mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(root / "decoded"))
     decode = Decoder()
     for i in range(2):
-        with pytest.warns(UserWarning, match="cannot be written: .*, the data will be decoded each time") as caught:
+        with pytest.warns(UserWarning, match="cannot be written: .*decoded on every run") as caught:
             assert_same(decoded("name", root, [source], decode), samples(first=i + 1))
         assert len(caught) == 1
         assert str(caught[0].message).startswith(f"{root / 'decoded' / 'name-'}")

@@ -229,7 +229,7 @@ def test_all_parts_are_normalised_alike_with_the_constants_of_cifar(name, tmp_pa
 def test_images_that_are_missing_are_told(name, tmp_path, monkeypatch):
     """A file cut at the end of an image reads well: only the number tells."""
     write(tmp_path, name)
-    note = f"{name} has {NUM_TRAIN} + {NUM - NUM_TRAIN} images, not 50,000 + 10,000 as it should"
+    note = f"{name} has {NUM_TRAIN} + {NUM - NUM_TRAIN} images instead of 50,000 + 10,000"
     assert load(tmp_path, name).notes == (note,)
     numbers = {"num_train": NUM_TRAIN, "num_test": NUM - NUM_TRAIN}
     monkeypatch.setitem(OFFICIAL, name, dataclasses.replace(OFFICIAL[name], **numbers))
@@ -306,14 +306,14 @@ ZEROS = np.zeros((20, 3072), np.uint8)
     [
         pytest.param(of_python(labels=[*range(10), *range(1, 11)]), "from 0 to 9, got 0 to 10", id="label 10"),
         pytest.param(of_python(labels=[-1] + [0] * 19), "from 0 to 9, got -1", id="label -1"),
-        pytest.param(of_python(labels=[0] * 19), "19 labels, has (20, 3072)", id="a label too few"),
+        pytest.param(of_python(labels=[0] * 19), "19 labels, got shape (20, 3072)", id="a label too few"),
         pytest.param(of_python(labels=None, fine_labels=[0] * 20), "'labels'", id="labels of CIFAR-100"),
         pytest.param(of_python(labels=["0"] * 20), "'labels', a list of integers", id="labels are texts"),
         pytest.param(of_python(data=ZEROS[:, 1:]), "3072 pixels", id="a pixel too few"),
         pytest.param(of_python(data=ZEROS.reshape(20, 3, 32, 32)), "'data'", id="images of four dimensions"),
-        pytest.param(of_python(data=ZEROS.astype(np.float32)), "the dtype 'f4'", id="floats"),
+        pytest.param(of_python(data=ZEROS.astype(np.float32)), "dtype 'f4'", id="floats"),
         pytest.param(of_python(data=None), "'data'", id="no images"),
-        pytest.param([of_python()], "must hold a dictionary, holds a list", id="a list"),
+        pytest.param([of_python()], "must hold a dictionary, but holds a list", id="a list"),
     ],
 )
 def test_a_pickle_with_other_content_is_refused(batch, words, tmp_path):

@@ -69,7 +69,7 @@ def test_it_is_normalised_as_cifar10_is(tmp_path):
 @pytest.mark.parametrize("archive", [False, True], ids=["folder", "archive"])
 def test_for_a_corruption_that_is_not_there_those_that_are_get_listed(archive, tmp_path):
     path = write(tmp_path, official()[2], archive)
-    with pytest.raises(ValueError, match=saying(path, "no snow.npy", "there is fog.npy, gaussian_noise.npy") + "$"):
+    with pytest.raises(ValueError, match=saying(path, "snow.npy", "missing", "fog.npy, gaussian_noise.npy") + "$"):
         load_data("cifar10c", tmp_path, corruption="snow")
 
 
@@ -88,7 +88,7 @@ def test_a_corruption_is_a_name_and_no_path(corruption, tmp_path):
         pytest.param({"labels": np.zeros(39, np.uint8)}, "(39,)", id="a label too few"),
         pytest.param(
             {"gaussian_noise": np.zeros((41, 32, 32, 3), np.uint8), "labels": np.zeros(41, np.uint8)},
-            "5 equal severities, with as many labels; got uint8 (41, 32, 32, 3)",
+            "5 severities of equal size and N labels; got uint8 (41, 32, 32, 3)",
             id="41 images",
         ),
     ],
@@ -135,7 +135,7 @@ def test_pickled_objects_are_refused_and_run_nothing(file, as_array, archive, tm
 def test_an_array_that_is_cut_off_is_refused(length, tmp_path):
     _, _, files = official()
     path = write(tmp_path, files | {"CIFAR-10-C/gaussian_noise.npy": files["CIFAR-10-C/fog.npy"][:length]}, False)
-    with pytest.raises(ValueError, match=saying(path, "gaussian_noise.npy", "no array")):
+    with pytest.raises(ValueError, match=saying(path, "gaussian_noise.npy", "cannot be read as an array")):
         load_data("cifar10c", tmp_path)
 
 

@@ -40,7 +40,7 @@ def make(**changes) -> DataSet:
 def test_there_is_one_label_for_each_input(target, got) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 the whole message is compared
         make(target=target)
-    assert str(caught.value) == f"toy: there must be one int64 label for each of 6 inputs, got {got}"
+    assert str(caught.value) == f"toy: target must hold one int64 label for each of 6 inputs, got {got}"
 
 
 @pytest.mark.parametrize(("label", "got"), [(3, "0 to 3"), (-1, "-1 to 2"), (-100, "-100 to 2")])
@@ -55,19 +55,19 @@ def test_classes_may_be_without_samples() -> None:
 
 
 def test_parts_have_known_names() -> None:
-    with pytest.raises(ValueError, match=r"^toy: parts are train, val, val2, test, got dev, valid$"):
+    with pytest.raises(ValueError, match=r"^toy: splits .*train, val, val2, test, got dev, valid$"):
         make(splits={"valid": torch.tensor([0]), "train": torch.tensor([1]), "dev": torch.tensor([2])})
 
 
 @pytest.mark.parametrize("place", [6, -1, 10**12])
 def test_parts_are_of_places_that_are_there(place) -> None:
-    with pytest.raises(ValueError, match=r"^toy: splits must be of places from 0 to 5, each only once$"):
+    with pytest.raises(ValueError, match=r"^toy: splits must hold indices from 0 to 5, each at most once$"):
         make(splits={"train": torch.tensor([0, 1]), "test": torch.tensor([place])})
 
 
 @pytest.mark.parametrize("splits", [{"train": [0, 1], "test": [2, 1]}, {"train": [0, 1, 0]}])
 def test_a_sample_is_in_one_part(splits) -> None:
-    with pytest.raises(ValueError, match=r"^toy: splits must be of places from 0 to 5, each only once$"):
+    with pytest.raises(ValueError, match=r"^toy: splits must hold indices from 0 to 5, each at most once$"):
         make(splits={part: torch.tensor(index) for part, index in splits.items()})
 
 
@@ -75,7 +75,7 @@ def test_it_may_be_empty_or_without_parts() -> None:
     empty = make(inputs=torch.empty(0, 4), target=torch.empty(0, dtype=torch.int64), splits={})
     assert str(empty) == "toy: ; 3 classes; 4 float32"
     assert empty.in_channels == 4
-    with pytest.raises(ValueError, match="toy has the parts"):
+    with pytest.raises(ValueError, match="toy has the splits"):
         make(splits={}).part("train")
 
 
@@ -97,7 +97,7 @@ def test_a_part_is_a_copy_of_its_samples_in_its_order() -> None:
 def test_a_part_that_is_not_there_is_named(name) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 the whole message is compared
         make().part(name)
-    assert str(caught.value) == f"toy has the parts train, val, test, got {name!r}"
+    assert str(caught.value) == f"toy has the splits train, val, test, got {name!r}"
 
 
 def test_only_the_test_part_may_have_an_encoder_of_its_own() -> None:
@@ -239,19 +239,19 @@ def test_draws_are_on_the_data_device_and_for_all_of_it() -> None:
     assert torch.equal(inputs, data.encoder(CropFlip(1)(data.inputs[index], draws[index])))
     assert torch.equal(target, data.target[index])
     for wrong in (draws[:-1], CropFlip(1).draw(10, seed=0, epoch=0)):
-        with pytest.raises(ValueError, match="draws must be what its own draw"):
+        with pytest.raises(ValueError, match="draws must be the result of draw"):
             data.batch(index, wrong)
-    with pytest.raises(ValueError, match="draws must be what its own draw"):
+    with pytest.raises(ValueError, match="draws must be the result of draw"):
         plain.batch(index, draws)
 
 
 def test_where_parts_are_encoded_differently_the_part_must_be_said() -> None:
     data = replace(load_data("digits"), test_encoder=Normalize((0.5,), (0.5,)), augment=CropFlip(1))
     index = data.splits["test"][:5]
-    with pytest.raises(ValueError, match="say which part"):
+    with pytest.raises(ValueError, match="give the split of the samples as part"):
         data.batch(index)
     assert torch.equal(data.batch(index, part="test")[0], Normalize((0.5,), (0.5,))(data.inputs[index]))
     assert torch.equal(data.batch(index, part="val")[0], data.encoder(data.inputs[index]))
     data.batch(data.splits["train"][:5], data.draw(seed=0, epoch=0))  # only training has draws
-    with pytest.raises(ValueError, match="parts are train, val, val2, test, got 'tset'"):
+    with pytest.raises(ValueError, match="must be one of train, val, val2, test, got 'tset'"):
         data.batch(index, part="tset")

@@ -265,7 +265,7 @@ def test_a_right_file_is_not_fetched_again(server, tmp_path):
 
 def test_a_wrong_file_of_the_user_is_kept_and_refused(server, tmp_path):
     (tmp_path / NAME).write_bytes(b"mine")
-    with pytest.raises(ValueError, match=r"data\.tar\.gz: is there already.*not md5:.*move it away"):
+    with pytest.raises(ValueError, match=r"data\.tar\.gz: exists.*not md5:.*Move it away"):
         fetch(server.source("good"), tmp_path)
     assert (tmp_path / NAME).read_bytes() == b"mine"
     assert server.requests == []
@@ -341,8 +341,8 @@ def test_the_next_call_goes_on(server, tmp_path, part):
     message = str(raised.value)
     assert "\n" not in message
     assert message.startswith(f"{NAME}: cannot be downloaded: http://127.0.0.1:{server.server_port}/cut_always: ")
-    assert f"{HALF:,} of {len(BODY):,} bytes are there" in message
-    assert "running the same command again goes on from there" in message
+    assert f"{HALF:,} of {len(BODY):,} bytes are on disk" in message
+    assert "run the same command again to resume" in message
     assert [request.range for request in server.requests] == ranges_from(0, *[HALF] * download.TRIES)
     assert part.read_bytes() == BODY[:HALF]
     assert files(tmp_path) == {part.name}
@@ -447,7 +447,7 @@ def test_pieces_that_do_not_fit_are_fetched_only_once_more(server, tmp_path, par
 def test_an_endless_answer_is_left(server, tmp_path, part, mode):
     if mode == "endless_range":
         part.write_bytes(BODY[:HALF])
-    with pytest.raises(ConnectionError, match=f"{mode}: (sends a file whose checksum is md5:|HTTP 206, but not)"):
+    with pytest.raises(ConnectionError, match=f"{mode}: (delivered a file with checksum md5:|HTTP 206, but not)"):
         fetch(server.source(mode), tmp_path)
     assert files(tmp_path) == set()
 
@@ -465,7 +465,7 @@ def test_an_endless_answer_is_left(server, tmp_path, part, mode):
 )
 def test_a_place_without_the_file_is_asked_once_and_a_part_is_kept(server, tmp_path, part, mode, why):
     part.write_bytes(BODY[:9])
-    with pytest.raises(ConnectionError, match=re.escape(why) + ".*; 9 of 400,007 bytes are there") as raised:
+    with pytest.raises(ConnectionError, match=re.escape(why) + ".*; 9 of 400,007 bytes are on disk") as raised:
         fetch(server.source(mode), tmp_path)
     assert "\n" not in str(raised.value)
     assert part.read_bytes() == BODY[:9]
@@ -481,7 +481,7 @@ def test_a_place_without_the_file_is_asked_once_and_a_part_is_kept(server, tmp_p
 )
 def test_a_redirect_that_leads_nowhere_is_named(server, tmp_path, part, mode, why):
     part.write_bytes(BODY[:9])
-    with pytest.raises(ConnectionError, match=re.escape(why) + ".*; 9 of 400,007 bytes are there"):
+    with pytest.raises(ConnectionError, match=re.escape(why) + ".*; 9 of 400,007 bytes are on disk"):
         fetch(server.source(mode), tmp_path)
     assert part.read_bytes() == BODY[:9]
 
@@ -572,7 +572,7 @@ def test_a_disk_that_is_too_small_is_seen_before(server, tmp_path, part, monkeyp
     part.write_bytes(BODY[:7])
     free = len(BODY) - 8
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    with pytest.raises(OSError, match=r"data\.tar\.gz: needs 400,000 bytes more in .*, where 399,999 are free"):
+    with pytest.raises(OSError, match=r"data\.tar\.gz: needs 400,000 more bytes in .* 399,999 are free"):
         fetch(server.source("good"), tmp_path)
     assert server.requests == []
     free += 1
@@ -624,7 +624,7 @@ def test_what_is_there_unpacked_is_not_downloaded(tmp_path):
     (tmp_path / "cifar-10-batches-py").mkdir()
     assert fetch_data("cifar10", tmp_path) == []
     assert fetch_data("digits", tmp_path) == []
-    with pytest.raises(ValueError, match=r"^20newsgroups: there is nothing to download: get 20news"):
+    with pytest.raises(ValueError, match=r"^20newsgroups: cannot be downloaded automatically: get 20news"):
         fetch_data("20newsgroups", tmp_path)
 
 

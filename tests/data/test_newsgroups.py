@@ -234,7 +234,7 @@ def test_what_has_no_texts_is_refused_and_what_is_not_there_explained(tmp_path):
     with pytest.raises(DataNotFoundError, match=saying(TOP, tmp_path, "get 20news-19997.tar.gz from qwone.com")):
         load(tmp_path)
     write_folder(tmp_path, {f"{TOP}/a/README": b"nothing"})
-    with pytest.raises(ValueError, match=saying(tmp_path / TOP, "there are no texts GROUP/NUMBER in it")):
+    with pytest.raises(ValueError, match=saying(tmp_path / TOP, "no texts GROUP/NUMBER")):
         load(tmp_path)
 
 
@@ -300,17 +300,17 @@ def test_missing_vectors_are_explained(tmp_path):
         load(tmp_path, vectors=str(tmp_path / "gone.txt"), **options)
     lines = vector_lines({"the": [1] * 50})
     write_zip(tmp_path / "glove.6B.zip", {"glove.6B.50d.txt": lines})
-    with pytest.raises(ValueError, match=saying(tmp_path / "glove.6B.zip", "must be 100 wide, they are 50")):
+    with pytest.raises(ValueError, match=saying(tmp_path / "glove.6B.zip", "width 100, got 50")):
         load(tmp_path, vectors=None, **options)
     write_zip(tmp_path / "glove.6B.zip", {"glove.6B.50d.txt": lines, "glove.6B.200d.txt": lines})
-    with pytest.raises(ValueError, match=saying(tmp_path / "glove.6B.zip", "there is no glove.6B.100d.txt in it")):
+    with pytest.raises(ValueError, match=saying(tmp_path / "glove.6B.zip", "holds no glove.6B.100d.txt")):
         load(tmp_path, vectors=None, **options)
 
 
 def test_vectors_of_other_words_only_are_refused(tmp_path):
     options = small_corpus(tmp_path)
     (tmp_path / "mine.txt").write_text("The 1 2\n")  # words are in lower case
-    with pytest.raises(ValueError, match=saying(tmp_path / "mine.txt", "has a vector for none of the", "lower case")):
+    with pytest.raises(ValueError, match=saying(tmp_path / "mine.txt", "no vector for any", "lower case")):
         load(tmp_path, vectors=str(tmp_path / "mine.txt"), **options)
 
 

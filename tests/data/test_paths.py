@@ -53,7 +53,7 @@ def test_files_and_folders_are_found_in_the_root_in_the_named_folder_or_as_the_r
 
 def test_a_root_that_is_a_file_is_refused(tmp_path) -> None:
     (tmp_path / "data").touch()
-    with pytest.raises(ValueError, match=r"the data's root must be a folder, .*data is a file"):
+    with pytest.raises(ValueError, match=r"root must be a folder, .*data is a file"):
         data_root(tmp_path / "data")
 
 
@@ -120,5 +120,5 @@ def test_a_data_set_of_parts_is_on_disk_when_all_of_them_are(tmp_path) -> None:
     assert on_disk("svhn", tmp_path) == tmp_path / "train_32x32.mat"
     assert on_disk("cifar10", tmp_path) is None
     assert on_disk("digits", tmp_path) == tmp_path
-    with pytest.raises(ValueError, match=r"data sets are .*got 'cifar-10'; did you mean cifar10\?"):
+    with pytest.raises(ValueError, match=r"must be one of .*got 'cifar-10'; did you mean cifar10\?"):
         on_disk("cifar-10", tmp_path)

@@ -1,6 +1,7 @@
 """Who trains and who validates is as published, and each sample is in one part."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -133,16 +134,13 @@ def test_classes_in_any_order_give_their_last_ones(data, counts, random) -> None
 @pytest.mark.parametrize("name", ["val_size", "val2_size"])
 def test_a_size_that_is_none_is_named(name, size) -> None:
     given = {"val_size": 5, "val2_size": 0, name: size}
-    with pytest.raises(ValueError) as caught:  # noqa: PT011 the whole message is compared
+    with pytest.raises(ValueError, match=f"^{name} must be .*, got {re.escape(repr(size))}$"):
         sizes(100, **given)
-    assert str(caught.value) == (
-        f"{name} must be a number of samples, or a fraction from 0 up to but not 1, got {size!r}"
-    )
 
 
 @pytest.mark.parametrize("size", [np.float64(1.0), np.float64(5.0), np.float64(math.nan)])
 def test_a_numpy_float_is_no_number_of_samples(size) -> None:
-    with pytest.raises(ValueError, match="val_size must be a number of samples, or a fraction from 0 up to but not 1"):
+    with pytest.raises(ValueError, match="val_size must be a number of samples, or a fraction"):
         sizes(100, val_size=size, val2_size=0)
 
 
@@ -157,13 +155,13 @@ def test_a_numpy_float_is_no_number_of_samples(size) -> None:
     ],
 )
 def test_something_must_be_left_to_train(val, val2, asked) -> None:
-    with pytest.raises(ValueError, match=f"must leave something of the 100 training samples, got {asked}$"):
+    with pytest.raises(ValueError, match=f"must leave some of the 100 samples for training, got {asked}$"):
         random_split(100, val_size=val, val2_size=val2, seed=1)
     assert len(random_split(100, val_size=99, seed=1)["train"]) == 1
 
 
 def test_a_second_part_needs_a_first() -> None:
-    with pytest.raises(ValueError, match="val_size must not be 0, got val2_size=5"):
+    with pytest.raises(ValueError, match=r"val2_size=5 .*val_size must not be 0"):
         random_split(100, val_size=0, val2_size=5, seed=1)
 
 
@@ -177,16 +175,16 @@ def test_a_seed_that_is_none_is_named(seed) -> None:
 @pytest.mark.parametrize(("val", "val2"), [(9, 0), (8, 2), (8, 7)])
 def test_classes_give_equally_many(val, val2) -> None:
     target = torch.arange(4).repeat_interleave(10)
-    with pytest.raises(ValueError, match=f"must be multiples of the 4 classes.*got {val} and {val2}$"):
+    with pytest.raises(ValueError, match=f"must be multiples of 4.*got {val} and {val2}$"):
         last_of_each_class(target, val_size=val, val2_size=val2)
 
 
 def test_a_class_that_would_have_none_to_train_is_named() -> None:
     target = torch.tensor([0, 0, 0, 0, 0, 7, 7])
-    with pytest.raises(ValueError, match="leave some of each class to train: the smallest has 2 samples; got 2 and 2"):
+    with pytest.raises(ValueError, match="the smallest class has 2; got 2 and 2"):
         last_of_each_class(target, val_size=2, val2_size=2)
 
 
 def test_without_samples_there_is_nothing_to_split() -> None:
-    with pytest.raises(ValueError, match="must leave something of the 0 training samples, got 0 and 0"):
+    with pytest.raises(ValueError, match="must leave some of the 0 samples for training, got 0 and 0"):
         last_of_each_class(torch.empty(0, dtype=torch.int64), val_size=0)

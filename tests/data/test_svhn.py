@@ -93,14 +93,14 @@ BYTES, LABELS = np.zeros((32, 32, 3, 4), np.uint8), np.ones((4, 1), np.uint8)
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        pytest.param({"X": np.moveaxis(BYTES, 3, 0), "y": LABELS}, "is (4, 32, 32, 3)", id="images first"),
+        pytest.param({"X": np.moveaxis(BYTES, 3, 0), "y": LABELS}, "got (4, 32, 32, 3)", id="images first"),
         pytest.param(
             {"X": BYTES[:28], "y": LABELS},
             "X must be 32 x 32 x 3 x N",
             id="28 rows",
         ),
         pytest.param({"X": BYTES, "y": LABELS[:3]}, "32 x 32 x 3 x 3", id="a label too few"),
-        pytest.param({"X": BYTES / 255, "y": LABELS}, "must be bytes", id="floats"),
+        pytest.param({"X": BYTES / 255, "y": LABELS}, "must be uint8", id="floats"),
         pytest.param({"X": BYTES, "y": LABELS * 0}, "y must be from 1 to 10", id="label 0"),
         pytest.param({"X": BYTES, "y": LABELS * 11}, "y must be from 1 to 10", id="label 11"),
         pytest.param({"X": BYTES, "y": LABELS * 1.5}, "y must be from 1 to 10", id="label 1.5"),

@@ -1,5 +1,7 @@
 """Images are varied and normalised as an obvious loop does it, alike in any batch."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -236,9 +238,8 @@ def test_gradients_reach_the_pixels() -> None:
 
 @pytest.mark.parametrize(("mean", "std"), [((0.5,), (0.5, 0.5)), ((), ()), ((0.5,), (0.0,)), ((0.5,), (-1.0,))])
 def test_channels_that_do_not_fit_are_named(mean, std) -> None:
-    with pytest.raises(ValueError) as caught:  # noqa: PT011 the whole message is compared
+    with pytest.raises(ValueError, match=re.escape(f"got {mean} and {std}")):
         Normalize(mean, std)
-    assert str(caught.value) == f"mean and std must be of as many channels, std above 0, got {mean} and {std}"
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

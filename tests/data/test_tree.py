@@ -207,13 +207,13 @@ def test_the_limit_is_of_all_files_together(suffix, here) -> None:
     path = put(suffix, pack(suffix, FILES)) if suffix else unpacked(FILES, here)
     size = sum(map(len, FILES.values()))
     assert len(read(path, limit=size)) == len(FILES)
-    assert refused(path, limit=size - 1) == "has 1 bytes or more beyond what this data set can have"
+    assert refused(path, limit=size - 1) == "has at least 1 bytes more than this data set can have"
 
 
 @pytest.mark.parametrize("suffix", ARCHIVES)
 def test_files_that_are_not_wanted_count_too(suffix) -> None:
     path = put(suffix, pack(suffix, FILES))
-    with pytest.raises(ValueError, match="beyond what this data set can have"):
+    with pytest.raises(ValueError, match="more than this data set can have"):
         list_files(path, limit=sum(map(len, FILES.values())) - 1)
 
 
@@ -262,7 +262,7 @@ KINDS = {
 def test_links_and_devices_in_a_tar_are_refused(kind, suffix) -> None:
     odd = header("top/odd", 0, KINDS[kind][0], at_157=b"/etc/passwd")
     path = put(suffix, compressed(suffix, odd + tar_of(FILES)))
-    assert refused(path) == "has 'top/odd', which is a link, a device or the like; only files and folders are read"
+    assert refused(path) == "has 'top/odd', a link, device or other special file; only files and folders are read"
 
 
 @pytest.mark.parametrize("kind", [name for name, (_, of_zip) in KINDS.items() if of_zip])
@@ -273,7 +273,7 @@ def test_links_and_devices_in_a_zip_are_refused(kind, here) -> None:
         archive.writestr(info, "/etc/passwd")
     assert (
         refused(here / "data.zip")
-        == "has 'top/odd', which is a link, a device or the like; only files and folders are read"
+        == "has 'top/odd', a link, device or other special file; only files and folders are read"
     )
 
 
@@ -316,7 +316,7 @@ TOO_LARGE = {
 def test_a_tar_that_states_a_huge_size_is_refused(lie, suffix) -> None:
     tar = tar_of({"top/first": b"1"})[:1024] + TOO_LARGE[lie] + bytes(3_000_000)
     said = refused(put(suffix, compressed(suffix, tar)))
-    assert "beyond what this data set can have" in said or "sparse" in lie
+    assert "more than this data set can have" in said or "sparse" in lie
 
 
 NEGATIVE = {
@@ -364,7 +364,7 @@ def test_headers_of_headers_are_refused() -> None:
 def test_a_zip_that_unfolds_beyond_the_limit_is_refused() -> None:
     path = put(".zip", zip_of({"top/a": bytes(20_000_000)}))
     assert path.stat().st_size < 50_000
-    assert refused(path) == "has 19,990,000 bytes or more beyond what this data set can have"
+    assert refused(path) == "has at least 19,990,000 bytes more than this data set can have"
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -389,12 +389,12 @@ def test_what_is_no_archive_is_refused(suffix, content) -> None:
     if suffix == ".tar" and content == "zeros":
         assert read(path) == []  # which is an empty tar
     else:
-        assert refused(path).startswith("is damaged, or no archive that can be read: ")
+        assert refused(path).startswith("is damaged, or not a supported archive: ")
 
 
 @pytest.mark.parametrize("content", [b"not a tar" * 1000, b"", tar_of(FILES)[:300]], ids=["text", "empty", "cut"])
 def test_what_is_no_tar_but_compressed_is_refused(content) -> None:
-    assert refused(put(".tar.gz", gzip.compress(content))).startswith("is damaged, or no archive that can be read: ")
+    assert refused(put(".tar.gz", gzip.compress(content))).startswith("is damaged, or not a supported archive: ")
 
 
 @pytest.mark.parametrize("other", ARCHIVES)
@@ -404,7 +404,7 @@ def test_an_archive_of_another_kind_is_refused(suffix, other) -> None:
     if suffix == other:
         assert dict(read(path)) == FILES
     else:
-        assert refused(path).startswith("is damaged, or no archive that can be read: ")
+        assert refused(path).startswith("is damaged, or not a supported archive: ")
 
 
 def test_encrypted_files_are_refused() -> None:
@@ -522,16 +522,16 @@ def test_folders_that_lead_to_each_other_are_refused(here) -> None:
         (here / "top" / one).mkdir(parents=True, exist_ok=True)
         for link in "lm":
             (here / "top" / one / link).symlink_to(here / "top" / other)
-    with pytest.raises(ValueError, match="leads back to a folder that it is in"):
+    with pytest.raises(ValueError, match="leads back to a folder"):
         read(here / "top")
 
 
 def test_pipes_and_devices_in_a_folder_are_not_read(here) -> None:
     (here / "top").mkdir()
     os.mkfifo(here / "top" / "pipe")
-    with pytest.raises(ValueError, match="has 'top/pipe', which is a link, a device or the like"):
+    with pytest.raises(ValueError, match="has 'top/pipe', a link, device"):
         read(here / "top")
     (here / "top" / "pipe").unlink()
     (here / "top" / "zeros").symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match="has 'top/zeros', which is a link, a device or the like"):
+    with pytest.raises(ValueError, match="has 'top/zeros', a link, device"):
         read(here / "top")

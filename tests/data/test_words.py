@@ -199,7 +199,7 @@ def test_of_a_zip_the_member_asked_for_is_read(width, tmp_path):
 
 def test_a_member_that_is_not_there_is_named(tmp_path):
     path = write_vectors_zip(tmp_path / "glove.6B.zip")
-    with pytest.raises(ValueError, match=saying(path, "there is no glove.6B.200d.txt in it")):
+    with pytest.raises(ValueError, match=saying(path, "holds no glove.6B.200d.txt")):
         read_vectors(path, ["the"], member="glove.6B.200d.txt")
 
 

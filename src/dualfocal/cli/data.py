@@ -71,7 +71,7 @@ def fetch(name: Name, data_root_: Root = None) -> None:
 
         dualfocal data fetch cifar10
     """
-    from dualfocal.data import DATASETS, download, places, sources
+    from dualfocal.data import DATASETS, download, paths, sources
     from dualfocal.data import verify as official_data
 
     out, err = consoles(False)
@@ -79,13 +79,13 @@ def fetch(name: Name, data_root_: Root = None) -> None:
     official = sources.get_official(name)
     with Progress(*columns, TimeRemainingColumn(), console=err, disable=not err.is_terminal) as progress:
         bars = {source.file: progress.add_task(source.file, total=source.size) for source in official.sources}
-        paths = download.fetch_data(
+        files = download.fetch_data(
             name, data_root_, progress=lambda file, there: progress.update(bars[file], completed=there)
         )
-    for path in paths:
+    for path in files:
         say(out, f"{path}: checksum ok")
-    if official.layouts and not paths:
-        say(out, f"{places.on_disk(name, data_root_)} is already there; check it with `dualfocal data verify {name}`")
+    if official.layouts and not files:
+        say(out, f"{paths.on_disk(name, data_root_)} is already there; check it with `dualfocal data verify {name}`")
     if name in DATASETS:
         with progress_bar(err, "decoding") as update:
             say(out, str(official_data.load_official(name, data_root_, progress=update)))

@@ -1,4 +1,4 @@
-"""Data sets in their official formats, decoded once, split as published, varied and normalised on the device."""
+"""Data sets: read from their official files, split as published, augmented and normalised on the device."""
 
 from dualfocal.data.cifar import gaussian_noise
 from dualfocal.data.dataset import DataSet

@@ -1,4 +1,4 @@
-"""Decoded once: what a data set's files hold, kept as one safetensors file in ``ROOT/decoded/``."""
+"""Cache of decoded data sets: one safetensors file per data set in ``ROOT/decoded/``."""
 
 import hashlib
 import json
@@ -24,28 +24,29 @@ FOLDER = "decoded"
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What the files hold: those for training first; of texts, also the words that the numbers from 1 stand for."""
+    """The decoded samples of a data set."""
 
     inputs: Tensor
     target: Tensor
     class_names: tuple[str, ...]
-    num_train: int
-    words: tuple[str, ...] = ()
+    num_train: int  # the first samples are the training samples
+    words: tuple[str, ...] = ()  # vocabulary of texts: word i has the number i + 1
 
 
 def decoded(
     name: str, root: Root, files: Iterable[Path], decode: Callable[[], Samples], *, options: object = None
 ) -> Samples:
-    """What ``decode`` gives, from the cache if that was made of the same files, unchanged, with the same options.
+    """Return the samples from the cache, or decode and cache them.
 
-    The cache is in the root, or, where that cannot be written to, in the user's cache folder. Of several processes one
-    decodes, the others wait for it.
+    The cache is used only if it was made with the same options from the same, unchanged files. It lies in the root or,
+    if the root is not writable, in the user's cache folder. If several processes need the data set, one decodes it and
+    the others wait.
     """
     from filelock import FileLock
 
     key = hashlib.sha256(json.dumps([name, options]).encode()).hexdigest()[:8]
     files_now = _signature(files, but=data_root(root) / FOLDER)
-    made_of = json.loads(json.dumps({"schema": SCHEMA, "options": options, "files": files_now}))  # as it is read back
+    made_of = json.loads(json.dumps({"schema": SCHEMA, "options": options, "files": files_now}))  # tuples become lists
     problems = []
     for folder in _folders(root):
         path = folder / f"{name}-{key}.safetensors"
@@ -59,24 +60,24 @@ def decoded(
             problems.append(f"{path}: cannot be written: {error}")
             continue
         try:
-            # Another process may have been quicker.
+            # Another process may have written the cache in the meantime.
             return _read(path, made_of) or _write(path, decode(), made_of)
         finally:
             with suppress(OSError):
-                os.unlink(lock.lock_file)  # whoever comes at this moment decodes once more, that is all
+                os.unlink(lock.lock_file)  # at worst, another process decodes the data set again
             lock.release()
-    warnings.warn(f"{problems[0]}, the data will be decoded each time", stacklevel=3)
+    warnings.warn(f"{problems[0]}; the data set will be decoded on every run", stacklevel=3)
     return decode()
 
 
 def cached_files(name: str, root: Root) -> list[Path]:
-    """Return the files that :func:`decoded` has kept of a data set, in its root or else in the user's cache folder."""
-    kept = (sorted(folder.glob(f"{name}-????????.safetensors")) for folder in _folders(root))
-    return next((files for files in kept if files), [])
+    """Return the cache files of a data set, in its root or else in the user's cache folder."""
+    caches = (sorted(folder.glob(f"{name}-????????.safetensors")) for folder in _folders(root))
+    return next((files for files in caches if files), [])
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether the tensors in a file of the cache are those that were written."""
+    """Return whether the tensors in a cache file match their checksum."""
     opened = _open(path)
     return opened is not None and opened[0].get("sha256") == _digest(*opened[1:])
 
@@ -92,13 +93,13 @@ def _digest(inputs: Tensor, target: Tensor) -> str:
 
 
 def _signature(paths: Iterable[Path], *, but: Path) -> list[list[str]]:
-    """Return a hash of name, size and time of every file. The cache itself may lie among them, and is left out."""
+    """Return a hash of the names, sizes and times of the files below each path, without the cache folder ``but``."""
     signatures = []
     for path in paths:
         digest = hashlib.sha256()
         for file in walk(path) if path.is_dir() else [path]:
             if file.parent != but:
-                status = file.stat() if file.exists() else file.lstat()  # a link may lead nowhere
+                status = file.stat() if file.exists() else file.lstat()  # a link may be broken
                 text = f"{file.relative_to(path)}\0{status.st_size}\0{status.st_mtime_ns}\0"
                 digest.update(text.encode(errors="surrogateescape"))
         signatures.append([str(path.absolute()), digest.hexdigest()])
@@ -106,12 +107,12 @@ def _signature(paths: Iterable[Path], *, but: Path) -> list[list[str]]:
 
 
 def _read(path: Path, made_of: dict[str, object]) -> Samples | None:
-    """Open a cached data set; None unless it was made of these files and makes sense."""
+    """Read a cached data set, or return None if it is invalid or was made from other files."""
     opened = _open(path)
     if opened is None or opened[0].pop("made_of", None) != made_of:
         return None
     about, inputs, target = opened
-    about.pop("sha256", None)  # to check it takes longer than to read; `dualfocal data verify` does
+    about.pop("sha256", None)  # checked only by `dualfocal data verify`: that takes longer than reading
     try:
         about["class_names"], about["words"] = tuple(about["class_names"]), tuple(about["words"])
         samples = Samples(inputs=inputs, target=target, **about)
@@ -122,7 +123,7 @@ def _read(path: Path, made_of: dict[str, object]) -> Samples | None:
 
 def _open(path: Path) -> tuple[dict[str, Any], Tensor, Tensor] | None:
     """Return (metadata, inputs, target), memory-mapped, or None if the file is not a cache."""
-    from safetensors import SafetensorError, safe_open  # late: torch and numpy are all that importing us needs
+    from safetensors import SafetensorError, safe_open  # imported late to keep `import dualfocal` fast
 
     try:
         with safe_open(path, framework="pt") as file:
@@ -136,12 +137,12 @@ def _write(path: Path, samples: Samples, made_of: dict[str, object]) -> Samples:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    about = {of.name: getattr(samples, of.name) for of in fields(samples) if of.name not in ("inputs", "target")}
+    about = {f.name: getattr(samples, f.name) for f in fields(samples) if f.name not in ("inputs", "target")}
     tensors = {"inputs": samples.inputs.contiguous(), "target": samples.target.to(torch.int64).contiguous()}
     about |= {"made_of": made_of, "sha256": _digest(*tensors.values())}
     try:
         with atomic_path(path) as temporary:
             save_file(tensors, temporary, metadata={KEY: json.dumps(about)})
     except (OSError, ValueError, SafetensorError) as error:
-        warnings.warn(f"{path}: cannot be written, the data will be decoded each time: {error}", stacklevel=4)
+        warnings.warn(f"{path}: cannot be written; the data set will be decoded on every run: {error}", stacklevel=4)
     return samples

@@ -1,6 +1,7 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), from the binary or the python version, as folder or archive.
+"""CIFAR-10, CIFAR-100 (Krizhevsky, 2009) and CIFAR-10-C (Hendrycks and Dietterich, 2019).
 
-And CIFAR-10-C (Hendrycks and Dietterich, 2019), from the official files, or made here (gaussian noise).
+CIFAR is read from the binary or the Python version, as folder or archive. CIFAR-10-C is read from the official files;
+its gaussian noise can also be generated.
 """
 
 import io
@@ -23,23 +24,27 @@ from dualfocal.data.sources import OFFICIAL
 from dualfocal.data.transforms import CIFAR_MEAN, CIFAR_STD, IMAGENET_MEAN, IMAGENET_STD, CropFlip, Normalize
 
 PIXELS = 3 * 32 * 32
-LIMIT = 400_000_000  # each version has 190 MB
-CORRUPTED_LIMIT = 4_000_000_000  # the archive has 19 files of 154 MB
+LIMIT = 400_000_000  # bytes; each version has 190 MB
+CORRUPTED_LIMIT = 4_000_000_000  # bytes; the archive has 19 files of 154 MB
 NOISE_STD = (0.04, 0.06, 0.08, 0.09, 0.10)
 NUM_SEVERITIES = 5
 Batch = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]  # images (N, 3072), labels (N,)
 
 
 def cifar10(root: Root = None, *, val_size: Size = 5_000, val2_size: Size = 0, split_seed: int = 1) -> DataSet:
-    """50,000 + 10,000 photographs of 32 x 32 pixels in 10 classes.
+    """Load CIFAR-10: 50,000 training and 10,000 test images of 32 x 32 pixels in 10 classes.
 
-    As published: of the training images, shuffled with seed 1, the first 5,000 validate, un-augmented.
+    The default validation split is the published one: the first 5,000 training images after a shuffle with seed 1.
 
     Args:
         root: folder of the data, see :func:`~dualfocal.data.paths.data_root`.
-        val_size: how many training images validate, as a number or a fraction.
-        val2_size: how many more make a second validation part.
-        split_seed: of the shuffle.
+        val_size: size of the validation split, as a number of training images or a fraction.
+        val2_size: size of a second validation split.
+        split_seed: seed of the shuffle.
+
+    Raises:
+        DataNotFoundError: the files are not on disk; the message says what to run.
+        ValueError: a file is damaged.
     """
     batches = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
     return _cifar("cifar10", root, batches, "batches.meta", val_size, val2_size, split_seed)
@@ -53,19 +58,19 @@ def cifar100(
     split_seed: int = 1,
     published_test_mismatch: bool = False,
 ) -> DataSet:
-    """The same numbers of images in 100 classes (the fine ones).
+    """Load CIFAR-100: 50,000 training and 10,000 test images of 32 x 32 pixels in 100 (fine) classes.
 
     Args:
         root: see :func:`cifar10`.
         val_size: see :func:`cifar10`.
         val2_size: see :func:`cifar10`.
         split_seed: see :func:`cifar10`.
-        published_test_mismatch: normalise the test images with ImageNet's mean and std, the others with CIFAR's. The
-            public code did, so every published CIFAR-100 row has it; nobody should want it but to compare with those.
+        published_test_mismatch: normalise the test images with ImageNet's mean and std, and the others with CIFAR's.
+            The published code does so, and with it all published CIFAR-100 results: use it only to compare with them.
     """
     data = _cifar("cifar100", root, ["train", "test"], "meta", val_size, val2_size, split_seed)
     if published_test_mismatch:
-        note = "test images are normalised as ImageNet, unlike training images, as in the published tables"
+        note = "test images are normalised with ImageNet's mean and std, unlike training images, as in published tables"
         data = replace(data, test_encoder=Normalize(IMAGENET_MEAN, IMAGENET_STD), notes=(*data.notes, note))
     return data
 
@@ -77,7 +82,7 @@ def _cifar(
     samples = decoded(name, root, [path], partial(_read, path, OFFICIAL[name].num_classes, batches, meta))
     numbers = samples.num_train, len(samples.target) - samples.num_train
     official = OFFICIAL[name].num_train, OFFICIAL[name].num_test
-    note = "{} has {:,} + {:,} images, not {:,} + {:,} as it should".format(name, *numbers, *official)
+    note = "{} has {:,} + {:,} images instead of {:,} + {:,}".format(name, *numbers, *official)
     return DataSet(
         name=name,
         class_names=samples.class_names,
@@ -89,12 +94,12 @@ def _cifar(
         },
         encoder=Normalize(CIFAR_MEAN, CIFAR_STD),
         augment=CropFlip(padding=4),
-        notes=() if numbers == official else (note,),  # a file may end early, at the end of an image
+        notes=() if numbers == official else (note,),  # a truncated file can end at the end of an image
     )
 
 
 def _read(path: Path, num_classes: int, batches: list[str], meta: str) -> Samples:
-    """Read all batches, of which the last one is the test part, and the names of the classes."""
+    """Read all batches, the last of which is the test set, and the class names."""
     fine = "" if num_classes == 10 else "fine_"
     binary = "py" not in path.name
     if binary:
@@ -118,12 +123,12 @@ def _read(path: Path, num_classes: int, batches: list[str], meta: str) -> Sample
                     raise ValueError(
                         f"labels must be from 0 to {num_classes - 1}, got {labels.min()} to {labels.max()}"
                     )
-        except (ValueError, OverflowError) as error:  # a label may be larger than any machine word
+        except (ValueError, OverflowError) as error:  # a pickled label can be larger than int64
             raise ValueError(f"{path}: {file}: {error}") from error
     if missing := [batch for batch in batches if batch not in contents]:
-        raise ValueError(f"{path}: there is no {', '.join(missing)} in it")
+        raise ValueError(f"{path}: {', '.join(missing)} is missing")
     if not isinstance(class_names, list) or list(map(type, class_names)) != [str] * num_classes:
-        class_names = [str(label) for label in range(num_classes)]  # names are a comfort, not needed
+        class_names = [str(label) for label in range(num_classes)]  # names are optional
     images, targets = zip(*(contents[batch] for batch in batches), strict=True)
     return Samples(
         inputs=torch.from_numpy(np.concatenate(images).reshape(-1, 3, 32, 32)),
@@ -134,10 +139,10 @@ def _read(path: Path, num_classes: int, batches: list[str], meta: str) -> Sample
 
 
 def _binary_batch(content: bytes, fine: str) -> Batch:
-    """Records of one label (CIFAR-100: a coarse one first) and 3,072 pixels, red, green, blue plane by plane."""
+    """Read records of one label (CIFAR-100: a coarse one first) and 3,072 pixels: red, green and blue plane."""
     record = PIXELS + (2 if fine else 1)
     if not content or len(content) % record:
-        raise ValueError(f"must consist of records of {record} bytes, has {len(content)} bytes")
+        raise ValueError(f"must consist of records of {record} bytes, but has {len(content)} bytes")
     rows = np.frombuffer(content, np.uint8).reshape(-1, record)
     return rows[:, -PIXELS:], rows[:, -PIXELS - 1].astype(np.int64)
 
@@ -149,25 +154,33 @@ def _python_batch(content: bytes, fine: str) -> Batch:
         raise ValueError(f"must have '{fine}labels', a list of integers")
     if not isinstance(images, np.ndarray) or images.shape != (len(labels), PIXELS):
         shape = getattr(images, "shape", None)
-        raise ValueError(f"must have 'data', {PIXELS} pixels for each of {len(labels)} labels, has {shape}")
+        raise ValueError(f"must have 'data', {PIXELS} pixels for each of {len(labels)} labels, got shape {shape}")
     return images, np.array(labels, dtype=np.int64)
 
 
 def gaussian_noise(images: Tensor, severity: int = 5, *, seed: int = 0) -> Tensor:
-    """Images of bytes with gaussian noise, as CIFAR-10-C was made: std .04, .06, .08, .09, .10; clipped; cut to bytes.
+    """Add gaussian noise to uint8 images, like CIFAR-10-C: std .04, .06, .08, .09 or .10, clipped, truncated to bytes.
 
-    The noise of a seed is the same on any machine, but not that of the official files, whose seed is not known.
+    A seed gives the same noise on any machine. It is not the noise of the official files, whose seed is unknown.
+
+    Args:
+        images: uint8, of any shape.
+        severity: from 1 to 5.
+        seed: seed of the noise.
+
+    Returns:
+        The noisy images, uint8.
 
     >>> gaussian_noise(torch.full((1, 1, 2, 3), 128, dtype=torch.uint8), seed=1).flatten().tolist()
     [136, 148, 136, 94, 151, 139]
     """
     _check_severity(severity)
     if images.dtype != torch.uint8:
-        raise ValueError(f"images must be bytes (uint8), got {images.dtype}")
+        raise ValueError(f"images must be uint8, got {images.dtype}")
     rng = np.random.Generator(np.random.PCG64(seed))
     noisy = images.cpu().numpy().copy()
-    for some in np.split(noisy, range(1_000, len(noisy), 1_000)):  # in float64, which is large
-        some[:] = np.clip(some / 255 + NOISE_STD[severity - 1] * rng.standard_normal(some.shape), 0, 1) * 255
+    for chunk in np.split(noisy, range(1_000, len(noisy), 1_000)):  # float64 images need much memory
+        chunk[:] = np.clip(chunk / 255 + NOISE_STD[severity - 1] * rng.standard_normal(chunk.shape), 0, 1) * 255
     return torch.from_numpy(noisy).to(images.device)
 
 
@@ -179,14 +192,14 @@ def cifar10c(
     generate: bool = False,
     seed: int = 0,
 ) -> DataSet:
-    """The test images of CIFAR-10 with a corruption, 10,000 for each severity from 1 to 5; there is only a test part.
+    """Load CIFAR-10-C: the 10,000 test images of CIFAR-10 with a corruption. There is only a test split.
 
     Args:
         root: see :func:`~dualfocal.data.cifar.cifar10`.
         corruption: name of an official file, without ``.npy``.
         severity: from 1 to 5.
-        generate: make it from CIFAR-10 instead of reading official files; gaussian noise only.
-        seed: of the noise that is made.
+        generate: generate the images from CIFAR-10 instead of reading official files; gaussian noise only.
+        seed: seed of the generated noise.
     """
     _check_severity(severity)
     if generate:
@@ -194,15 +207,15 @@ def cifar10c(
             raise ValueError(f"only gaussian_noise can be generated, got {corruption!r}")
         clean, target = (data := cifar10(root, val_size=0)).part("test")
         class_names, inputs = data.class_names, gaussian_noise(clean, severity, seed=seed)
-        note = f"noise made here with seed {seed}, not that of the official files"
+        note = f"noise generated with seed {seed}, not that of the official files"
     else:
         if not corruption.isidentifier():  # it becomes part of a file name
             raise ValueError(f"corruption must be a name such as gaussian_noise, got {corruption!r}")
         path = find("cifar10c", root)
         samples = decoded("cifar10c", root, [path], partial(_read_corrupted, path, corruption), options=corruption)
         each = len(samples.target) // NUM_SEVERITIES
-        of_severity = slice(each * (severity - 1), each * severity)
-        class_names, inputs, target = samples.class_names, samples.inputs[of_severity], samples.target[of_severity]
+        block = slice(each * (severity - 1), each * severity)
+        class_names, inputs, target = samples.class_names, samples.inputs[block], samples.target[block]
         note = ""
     return DataSet(
         name=f"cifar10c {corruption} {severity}",
@@ -216,20 +229,20 @@ def cifar10c(
 
 
 def _read_corrupted(path: Path, corruption: str) -> Samples:
-    """All severities of one corruption, one after the other."""
+    """Read all severities of one corruption, one after the other."""
     wanted = (f"{corruption}.npy", "labels.npy")
     files = read_files(path, lambda name: name.split("/")[-1] in wanted, limit=CORRUPTED_LIMIT)
     arrays = {name.split("/")[-1]: _array(path, name, content) for name, content in files}
     if missing := [name for name in wanted if name not in arrays]:
-        there = {name.split("/")[-1] for name in list_files(path, limit=CORRUPTED_LIMIT) if name.endswith(".npy")}
-        names = ", ".join(sorted(there - {"labels.npy"}))
-        raise ValueError(f"{path}: there is no {' and no '.join(missing)} in it; there is {names or 'nothing'}")
+        files_there = {name.split("/")[-1] for name in list_files(path, limit=CORRUPTED_LIMIT) if name.endswith(".npy")}
+        names = ", ".join(sorted(files_there - {"labels.npy"}))
+        raise ValueError(f"{path}: {' and '.join(missing)} is missing; it holds {names or 'no corruptions'}")
     images, labels = (arrays[name] for name in wanted)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not np.isin(labels, np.arange(10)).all():
         raise ValueError(f"{path}: labels.npy must be a list of integers from 0 to 9")
     if images.dtype != np.uint8 or images.shape != (len(labels), 32, 32, 3) or len(labels) % NUM_SEVERITIES:
         raise ValueError(
-            f"{path}: {wanted[0]} must be bytes, N x 32 x 32 x 3, of {NUM_SEVERITIES} equal severities, with as many "
+            f"{path}: {wanted[0]} must be uint8, N x 32 x 32 x 3, with {NUM_SEVERITIES} severities of equal size and N "
             f"labels; got {images.dtype} {images.shape} and {labels.shape}"
         )
     return Samples(
@@ -242,9 +255,9 @@ def _read_corrupted(path: Path, corruption: str) -> Samples:
 
 def _array(path: Path, name: str, content: bytes) -> npt.NDArray[Any]:
     try:
-        return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)  # unlike np.load only .npy
+        return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)  # unlike np.load, reads only .npy
     except (ValueError, EOFError, OSError, MemoryError, OverflowError) as error:
-        raise ValueError(f"{path}: {name}: is no array that can be read: {error}") from error
+        raise ValueError(f"{path}: {name}: cannot be read as an array: {error}") from error
 
 
 def _check_severity(severity: int) -> None:

@@ -1,4 +1,4 @@
-"""A user's own data: a folder of images by class, or an ``.npz`` file."""
+"""Custom data sets: a folder with images by class, or an ``.npz`` file."""
 
 import os
 import zipfile
@@ -42,22 +42,27 @@ def image_folder(
     flip: bool = False,
     progress: DecodedShare | None = None,
 ) -> DataSet:
-    """Images in folders by class: ``PATH/CLASS/...``, or ``PATH/train/CLASS/...`` and the like for val and test.
+    """Load images from one folder per class: ``PATH/CLASS/...``, or ``PATH/train/CLASS/...``, ``val`` and ``test``.
 
-    Transparency is dropped; images of more than 8 bits a channel are refused.
+    Transparency is dropped. Images with more than 8 bits per channel are refused.
 
     Args:
         path: the folder.
-        root: where the decoded images are kept, see :func:`~dualfocal.data.paths.data_root`.
-        size: side of a square to which each image is scaled, its middle kept. None: all must be of one size.
-        channels: 3 for colours, 1 for grey.
-        val_size: how many of the training images validate, where there is no folder ``val``.
-        val2_size: how many more make a second validation part.
-        test_size: how many images test, where there is no folder ``test``.
-        split_seed: of the split.
-        padding: to vary training images, pad by this and crop; see :class:`~dualfocal.data.transforms.CropFlip`.
-        flip: and mirror with probability 1/2.
-        progress: called with the share that has been decoded, the first time.
+        root: folder of the cache of decoded images, see :func:`~dualfocal.data.paths.data_root`.
+        size: scale each image to cover a square with this side, and crop its centre (None: all images must have the
+            same size).
+        channels: 3 for colour, 1 for grey.
+        val_size: size of the validation split, if there is no folder ``val``.
+        val2_size: size of a second validation split.
+        test_size: size of the test split, if there is no folder ``test``.
+        split_seed: seed of the split.
+        padding: augment training images by padding and random cropping, see
+            :class:`~dualfocal.data.transforms.CropFlip`.
+        flip: augment training images by mirroring them with probability 1/2.
+        progress: called with the share of the images that are decoded, unless they are cached.
+
+    Raises:
+        ValueError: the folder has another layout, an image cannot be read, or an option is invalid.
     """
     folder = Path(path)
     if channels not in MODES:
@@ -109,44 +114,50 @@ def npz(
     padding: int = 0,
     flip: bool = False,
 ) -> DataSet:
-    """Arrays ``x_train, y_train, x_test, y_test`` (and ``x_val, y_val``), or only ``x, y``, in an ``.npz`` file.
+    """Load arrays from an ``.npz`` file: ``x_train, y_train, x_test, y_test`` (and ``x_val, y_val``), or ``x, y``.
 
-    Bytes are taken for images, which are normalised by the mean and std of the training part; other numbers are handed
-    on as float32. ``class_names`` may be there, too.
+    uint8 arrays are images, which are normalised with the mean and std of the training split. Other numbers are
+    converted to float32. The file can also have ``class_names``.
 
     Args:
         path: the file.
-        root: not looked at.
-        layout: of images, ``"NHWC"``, ``"NCHW"``, or ``"NHW"`` for grey ones, as bytes of three dimensions are.
-        val_size: see :func:`image_folder`, where there is no ``x_val``.
-        val2_size: see :func:`image_folder`.
-        test_size: see :func:`image_folder`, where there is no ``x_test``.
+        root: unused.
+        layout: layout of images: ``"NHWC"``, ``"NCHW"``, or ``"NHW"`` for grey images (the default for three
+            dimensions).
+        val_size: size of the validation split, if there is no ``x_val``.
+        val2_size: size of a second validation split.
+        test_size: size of the test split, if there is no ``x_test``.
         split_seed: see :func:`image_folder`.
         padding: see :func:`image_folder`.
         flip: see :func:`image_folder`.
+
+    Raises:
+        ValueError: the file cannot be read, or its arrays or an option are invalid.
     """
     file = Path(path)
     arrays = _load(file)
     if layout is not None:
         check_choice("layout", layout, ("NHWC", "NCHW", "NHW"))
-    found = [name for name in ("x", *(f"x_{part}" for part in PART_ARRAYS)) if name in arrays]
-    if found != ["x"] and found[:1] != ["x_train"]:
+    x_names = [name for name in ("x", *(f"x_{part}" for part in PART_ARRAYS)) if name in arrays]
+    if x_names != ["x"] and x_names[:1] != ["x_train"]:
         raise ValueError(
-            f"{file}: must have arrays x_train and y_train, and the like for val and test, or only x and y; "
-            f"has {', '.join(found) or 'none of them'}"
+            f"{file}: must have arrays x_train and y_train (also _val and _test), or only x and y; "
+            f"got {', '.join(x_names) or 'none of them'}"
         )
     inputs, target, part_of = [], [], []
-    for name in found:
+    for name in x_names:
         inputs.append(_as_inputs(file, name, arrays[name], layout))
         target.append(_as_target(file, f"y{name[1:]}", arrays.get(f"y{name[1:]}"), len(inputs[-1])))
         part_of += [name[2:] or "train"] * len(inputs[-1])
         if inputs[-1].shape[1:] != inputs[0].shape[1:] or inputs[-1].dtype != inputs[0].dtype:
-            raise ValueError(f"{file}: {name} must be as {found[0]}: {tuple(inputs[0].shape[1:])} {inputs[0].dtype}")
+            raise ValueError(
+                f"{file}: {name} must be like {x_names[0]}: {tuple(inputs[0].shape[1:])} {inputs[0].dtype}"
+            )
     samples, labels = torch.cat(inputs), torch.cat(target)
     names = arrays.get("class_names", np.arange(int(labels.max()) + 1))
     splits = _split(part_of, val_size=val_size, val2_size=val2_size, test_size=test_size, seed=split_seed)
     if (padding or flip) and samples.ndim != 4:
-        raise ValueError(f"padding and flip are for images, {file} has {samples.ndim - 1} dimensions for each sample")
+        raise ValueError(f"padding and flip need images, but samples of {file} have {samples.ndim - 1} dimensions")
     return DataSet(
         name=file.stem,
         class_names=tuple(names.reshape(-1).astype(str).tolist()),
@@ -159,48 +170,48 @@ def npz(
 
 
 def _sort(folder: Path) -> tuple[list[str], list[str], list[int], tuple[str, ...]]:
-    """Part ("train" if there are no parts), name and label of each image, and the names of classes."""
+    """Return split, name and label of each image, and the class names. Without splits, all images are "train"."""
     files = [name.split("/")[1:] for name in list_files(folder, limit=LIMIT) if name.lower().endswith(SUFFIXES)]
-    files = [parts for parts in files if not parts[-1].startswith(".")]  # which some systems put beside each file
+    files = [parts for parts in files if not parts[-1].startswith(".")]  # hidden files, which some systems add
     deep = {parts[0] for parts in files if len(parts) > 2}
     by_part = "train" in deep or (bool(files) and {parts[0] for parts in files} <= deep & PART_FOLDERS.keys())
     for parts in files:
         if len(parts) < 2 + by_part or (by_part and parts[0] not in PART_FOLDERS):
             where = "train/CLASS, val/CLASS or test/CLASS" if by_part else "the folder of a class"
-            raise ValueError(f"{folder}: images must lie in {where}, {'/'.join(parts)} does not")
+            raise ValueError(f"{folder}: images must lie in {where}, but {'/'.join(parts)} does not")
     images = [(PART_FOLDERS[parts[0]] if by_part else "train", parts[by_part], parts) for parts in files]
     class_names = sorted({label for _, label, _ in images})
     if len(class_names) < 2:
         raise ValueError(
-            f"{folder}: there must be folders of images for two classes or more, found {len(class_names)}; images end "
-            f"in {', '.join(SUFFIXES)}"
+            f"{folder}: must have folders of images for at least two classes, got {len(class_names)}; images end in "
+            f"{', '.join(SUFFIXES)}"
         )
-    if by_part and (foreign := set(class_names) - {label for part, label, _ in images if part == "train"}):
-        raise ValueError(f"{folder}: train must have every class, it has no {', '.join(sorted(foreign)[:5])}")
+    if by_part and (missing := set(class_names) - {label for part, label, _ in images if part == "train"}):
+        raise ValueError(f"{folder}: train must have every class, but it has no {', '.join(sorted(missing)[:5])}")
     number_of = {label: number for number, label in enumerate(class_names)}
     names = ["/".join([folder.absolute().name, *parts]) for _, _, parts in images]
     return [part for part, _, _ in images], names, [number_of[label] for _, label, _ in images], tuple(class_names)
 
 
 def _split(part_of: Sequence[str], *, val_size: Size, val2_size: Size, test_size: Size, seed: int) -> dict[str, Tensor]:
-    """As the files say; what they leave open is drawn: first who tests, then who of the others validates."""
+    """Return the splits of the files; a missing test split, then a missing validation split, is drawn at random."""
     train, val, test = (torch.from_numpy(np.flatnonzero(np.array(part_of) == part)) for part in PART_ARRAYS)
     if not len(test):
         count = as_count(test_size, len(train), "test_size")
         if count >= len(train):
-            raise ValueError(f"test_size must leave something of the {len(train)} samples, got {test_size}")
+            raise ValueError(f"test_size must leave some of the {len(train)} samples for training, got {test_size}")
         order = train[shuffled(len(train), seed)]
         train, test = order[count:].sort().values, order[:count]
     if len(val) and val2_size:
-        raise ValueError("val2_size is for data without a validation part of its own")
+        raise ValueError("val2_size cannot be used with data that have their own validation split")
     drawn = {} if len(val) else random_split(len(train), val_size=val_size, val2_size=val2_size, seed=seed)
     if "val" not in drawn:
         return without_empty(train=train, val=val, test=test)
-    return {part: train[of] for part, of in drawn.items()} | without_empty(test=test)
+    return {part: train[index] for part, index in drawn.items()} | without_empty(test=test)
 
 
 def _normalize_by(images: Tensor, train: Tensor) -> Normalize:
-    """Mean and std of the training images, channel by channel, from counts of the 256 values: exact and small."""
+    """Normalise by the mean and std of each channel of the training images, computed exactly from a histogram."""
     values = torch.arange(256, dtype=torch.float64) / 255
     means, stds = [], []
     for channel in images.unbind(1):
@@ -209,7 +220,7 @@ def _normalize_by(images: Tensor, train: Tensor) -> Normalize:
         share = counts / counts.sum()
         mean = (share * values).sum()
         means.append(float(mean))
-        stds.append(float((share * (values - mean) ** 2).sum().sqrt()) or 1.0)  # a channel that never changes
+        stds.append(float((share * (values - mean) ** 2).sum().sqrt()) or 1.0)  # a constant channel
     return Normalize(means, stds)
 
 
@@ -217,28 +228,27 @@ def _load(file: Path) -> dict[str, npt.NDArray[Any]]:
     if not file.is_file():
         raise ValueError(f"{file}: there is no such file")
     try:
-        with file.open("rb") as opened:  # by us: numpy leaves a damaged file open
-            found = np.load(opened, allow_pickle=False)
-            if isinstance(found, np.ndarray):
+        with file.open("rb") as opened:  # given a path, numpy would leave a damaged file open
+            content = np.load(opened, allow_pickle=False)
+            if isinstance(content, np.ndarray):
                 raise ValueError("it is a single array, not an .npz file")
-            wanted = ("x", "y", "class_names", *(f"{of}_{part}" for of in "xy" for part in PART_ARRAYS))
-            return {name: found[name] for name in found.files if name in wanted}
+            names = ("x", "y", "class_names", *(f"{letter}_{part}" for letter in "xy" for part in PART_ARRAYS))
+            return {name: content[name] for name in content.files if name in names}
     except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{file}: cannot be read: {error}") from error
 
 
 def _as_inputs(file: Path, name: str, array: npt.NDArray[Any], layout: str | None) -> Tensor:
     if not array.size or array.ndim < 2 or array.dtype.kind not in "biuf":
-        raise ValueError(f"{file}: {name} must be numbers, (N, ...), got {array.dtype} {array.shape}")
+        raise ValueError(f"{file}: {name} must hold numbers, (N, ...), got {array.dtype} {array.shape}")
     images = array.dtype == np.uint8
     if images and array.ndim not in (3, 4):
         raise ValueError(
-            f"{file}: {name} has bytes, so must be images, (N, H, W) or of four dimensions; got {array.shape}"
+            f"{file}: {name} is uint8, so it must hold images of three or four dimensions, got {array.shape}"
         )
     if len(layout) != array.ndim if layout is not None else array.ndim == 4:
         raise ValueError(
-            f"{file}: {name} is {array.shape}: say whether its layout is NHWC or NCHW (or NHW), it is not guessed; "
-            f"got {layout}"
+            f"{file}: {name} is {array.shape}: set layout to NHWC, NCHW or NHW, which is never guessed; got {layout}"
         )
     if not images:
         array = array.astype(np.float32)

@@ -1,4 +1,4 @@
-"""What every data set is once it has been read: samples, labels, who is in which part, and the way into a model."""
+"""The common form of all data sets: samples, labels, splits, and the transforms into model inputs."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -16,9 +16,9 @@ PARTS = ("train", "val", "val2", "test")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DataSet:
-    """All samples of a data set in one tensor, and index arrays that say which of them train, validate and test.
+    """A data set: all samples in one tensor, and the indices of the training, validation and test splits.
 
-    ``batch`` gives what a model takes; the tensors themselves are there, too:
+    :meth:`batch` returns model inputs; the stored tensors are also accessible:
 
     >>> from dualfocal.data import load_data
     >>> data = load_data("digits", val_size=100)
@@ -29,15 +29,18 @@ class DataSet:
     (torch.Size([32, 1, 8, 8]), torch.float32, torch.Size([32]))
 
     Args:
-        name: of the data set.
-        class_names: in the order of their indices.
-        inputs: as they are stored: uint8 images (N, C, H, W), int32 words (N, L), or floats (N, ...).
+        name: name of the data set.
+        class_names: class names, in the order of the class indices.
+        inputs: stored samples: uint8 images (N, C, H, W), int32 words (N, L), or floats (N, ...).
         target: class indices, int64 (N,).
-        splits: part -> places in ``inputs``, int64. Parts are "train", "val", "test" and, if asked for, "val2".
-        encoder: from stored inputs to what a model takes: normalised images, embedded words.
-        test_encoder: another one for the test part, where a published table had that.
-        augment: how training images are varied, if they are.
-        notes: what a reader of the results should know of the data.
+        splits: indices into ``inputs``, int64, of each split: "train", "val", "test" and, on request, "val2".
+        encoder: module from stored inputs to model inputs: normalises images, embeds words.
+        test_encoder: encoder of the test split, if it differs (as in some published results).
+        augment: augmentation of training images (None: no augmentation).
+        notes: remarks on the data that a reader of the results should know.
+
+    Raises:
+        ValueError: labels or splits are invalid.
     """
 
     name: str
@@ -53,7 +56,7 @@ class DataSet:
     def __post_init__(self) -> None:
         if self.target.dtype != torch.int64 or self.target.shape != self.inputs.shape[:1]:
             raise ValueError(
-                f"{self.name}: there must be one int64 label for each of {len(self.inputs)} inputs, got "
+                f"{self.name}: target must hold one int64 label for each of {len(self.inputs)} inputs, got "
                 f"{self.target.dtype} {tuple(self.target.shape)}"
             )
         if len(self.target) and not 0 <= int(self.target.min()) <= int(self.target.max()) < self.num_classes:
@@ -62,75 +65,86 @@ class DataSet:
                 f"got {int(self.target.min())} to {int(self.target.max())}"
             )
         if unknown := set(self.splits) - set(PARTS):
-            raise ValueError(f"{self.name}: parts are {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
+            raise ValueError(f"{self.name}: splits must be among {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
         for part, index in self.splits.items():
             if not isinstance(index, Tensor) or index.dtype != torch.int64 or index.ndim != 1:
-                raise ValueError(f"{self.name}: the {part} split must be an int64 tensor (n,) of places in the inputs")
-        taken = torch.cat([torch.empty(0, dtype=torch.int64, device=self.target.device), *self.splits.values()])
-        if len(taken) and not (taken.min() >= 0 and taken.max() < len(self.inputs) and taken.bincount().max() == 1):
-            raise ValueError(f"{self.name}: splits must be of places from 0 to {len(self.inputs) - 1}, each only once")
+                raise ValueError(f"{self.name}: the {part} split must be an int64 tensor (n,) of indices of inputs")
+        indices = torch.cat([torch.empty(0, dtype=torch.int64, device=self.target.device), *self.splits.values()])
+        last = len(self.inputs) - 1
+        if len(indices) and not (indices.min() >= 0 and indices.max() <= last and indices.bincount().max() == 1):
+            raise ValueError(f"{self.name}: splits must hold indices from 0 to {last}, each at most once")
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are, with or without samples."""
+        """Number of classes, with or without samples."""
         return len(self.class_names)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input as a model takes it."""
+        """Shape of one model input."""
         with torch.no_grad():
             return tuple(self.encoder(self.inputs[:1]).shape[1:])
 
     @property
     def in_channels(self) -> int:
-        """The first dimension of an input: channels of an image, width of word vectors, number of features."""
+        """First dimension of a model input: channels of an image, width of word vectors, number of features."""
         return self.input_shape[0]
 
     def part(self, name: str) -> tuple[Tensor, Tensor]:
-        """Inputs as stored, and labels, of a whole part."""
+        """Return the stored inputs and the labels of a split.
+
+        Raises:
+            ValueError: the data set has no such split.
+        """
         if name not in self.splits:
-            raise ValueError(f"{self.name} has the parts {', '.join(self.splits)}, got {name!r}")
+            raise ValueError(f"{self.name} has the splits {', '.join(self.splits)}, got {name!r}")
         return self._select(self.splits[name])
 
     def draw(self, *, seed: int, epoch: int) -> Tensor | None:
-        """How each sample is varied in one epoch, for :meth:`batch`, on the data's device; None: not at all."""
+        """Draw the augmentation of each sample for one epoch, for :meth:`batch`; None without augmentation."""
         draws = None if self.augment is None else self.augment.draw(len(self.inputs), seed=seed, epoch=epoch)
         return None if draws is None else draws.to(self.inputs.device)
 
     def batch(self, index: Tensor, draws: Tensor | None = None, *, part: str | None = None) -> tuple[Tensor, Tensor]:
-        """Some samples: inputs as a model takes them, and labels.
+        """Return model inputs and labels of some samples.
 
         Args:
-            index: their places in ``inputs``, int64 (B,).
-            draws: for training, what :meth:`draw` gave. None: inputs are not varied.
-            part: they belong to. It must be said where parts are encoded differently, unless there are draws.
+            index: indices of the samples, int64 (B,).
+            draws: for training, the result of :meth:`draw` (None: no augmentation).
+            part: split of the samples. Required if the test split has its own encoder, unless there are draws.
+
+        Returns:
+            Inputs (B, ...), and labels (B,).
+
+        Raises:
+            ValueError: ``part`` is missing, or ``draws`` are not those of this data set.
         """
         if part is None and draws is None and self.test_encoder is not None:
-            raise ValueError(f"{self.name}: the test part is encoded differently: say which part the samples are of")
+            raise ValueError(f"{self.name}: the test split has its own encoder: give the split of the samples as part")
         inputs, target = self._select(index)
         if draws is not None:
             if self.augment is None or len(draws) != len(self.inputs):
-                raise ValueError(f"{self.name}: draws must be what its own draw() gives")
+                raise ValueError(f"{self.name}: draws must be the result of draw() of this data set")
             inputs = self.augment(inputs, draws.index_select(0, index))
         return self.encoder_of(part or "train")(inputs), target
 
     def _select(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        return self.inputs.index_select(0, index), self.target.index_select(0, index)  # faster than inputs[index]
+        return self.inputs.index_select(0, index), self.target.index_select(0, index)  # index_select is faster than []
 
     def encoder_of(self, part: str) -> nn.Module:
-        """The encoder for the inputs of one part: the same for all, but where ``test_encoder`` is set."""
+        """Return the encoder of a split: ``test_encoder`` for the test split if it is set, else ``encoder``."""
         if part not in PARTS:
-            raise ValueError(f"parts are {', '.join(PARTS)}, got {part!r}")
+            raise ValueError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
         return self.test_encoder if part == "test" and self.test_encoder is not None else self.encoder
 
     def to(self, device: torch.device | str) -> "DataSet":
-        """The same with all tensors on a device."""
+        """Return a copy with all tensors on a device."""
         return replace(
             self,
             inputs=self.inputs.to(device),
             target=self.target.to(device),
             splits={part: index.to(device) for part, index in self.splits.items()},
-            encoder=deepcopy(self.encoder).to(device),  # a module moves itself, not a copy
+            encoder=deepcopy(self.encoder).to(device),  # Module.to works in place
             test_encoder=None if self.test_encoder is None else deepcopy(self.test_encoder).to(device),
         )
 
@@ -146,9 +160,9 @@ Size = int | float  # a number of samples, or a fraction of them
 
 
 def shuffled(num_samples: int, seed: int) -> Tensor:
-    """The numbers below ``num_samples`` in the order in which ``np.random.seed(seed)`` and a shuffle put them.
+    """Return the numbers below ``num_samples``, shuffled by numpy's legacy generator with this seed.
 
-    >>> shuffled(50_000, seed=1)[:5].tolist()  # the first of CIFAR's published validation part
+    >>> shuffled(50_000, seed=1)[:5].tolist()  # the first indices of CIFAR's published validation split
     [26247, 35067, 34590, 16668, 12196]
     """
     if isinstance(seed, bool) or not (isinstance(seed, Integral) and 0 <= seed < 2**32):
@@ -157,9 +171,9 @@ def shuffled(num_samples: int, seed: int) -> Tensor:
 
 
 def random_split(num_train: int, *, val_size: Size, val2_size: Size = 0, seed: int) -> dict[str, Tensor]:
-    """Split the first ``num_train`` samples: of their shuffled numbers the first validate, the rest trains.
+    """Split the first ``num_train`` samples at random into train, val and val2.
 
-    A second validation part comes after the first, so that asking for one leaves the first as it was.
+    Of the shuffled indices, the first are val, the next val2: ``val2_size`` does not change val.
     """
     val, val2 = sizes(num_train, val_size=val_size, val2_size=val2_size)
     order = shuffled(num_train, seed)
@@ -167,9 +181,12 @@ def random_split(num_train: int, *, val_size: Size, val2_size: Size = 0, seed: i
 
 
 def last_of_each_class(target: Tensor, *, val_size: Size, val2_size: Size = 0) -> dict[str, Tensor]:
-    """Split samples so that the last of each class validate: 50 of 500 in Tiny-ImageNet, in the order of the files.
+    """Split samples into train, val2 and val by their order within each class: the last of each class are val.
 
-    A second validation part comes before the first, so that asking for one leaves the first as it was.
+    The samples before them are val2: ``val2_size`` does not change val.
+
+    Raises:
+        ValueError: a size is not a multiple of the number of classes, or leaves nothing of a class to train on.
     """
     val, val2 = sizes(len(target), val_size=val_size, val2_size=val2_size)
     counts = target.bincount()
@@ -177,39 +194,43 @@ def last_of_each_class(target: Tensor, *, val_size: Size, val2_size: Size = 0) -
     (each, rest), (each2, rest2) = divmod(val, len(classes)), divmod(val2, len(classes))
     if rest or rest2 or each + each2 >= counts[classes].min():
         raise ValueError(
-            f"val_size and val2_size must be multiples of the {len(classes)} classes, which give equally many, and "
-            f"leave some of each class to train: the smallest has {counts[classes].min()} samples; got {val} and {val2}"
+            f"val_size and val2_size must be multiples of {len(classes)}, the number of classes, and leave training "
+            f"samples of each class: the smallest class has {counts[classes].min()}; got {val} and {val2}"
         )
-    places = [(target == label).nonzero()[:, 0] for label in classes]
-    splits = [of.tensor_split([len(of) - each - each2, len(of) - each]) for of in places]
+    by_class = [(target == label).nonzero()[:, 0] for label in classes]
+    splits = [index.tensor_split([len(index) - each - each2, len(index) - each]) for index in by_class]
     train, second, first = map(torch.cat, zip(*splits, strict=True))
     return without_empty(train=train, val=first, val2=second)
 
 
 def sizes(num_samples: int, *, val_size: Size, val2_size: Size) -> tuple[int, int]:
-    """The two validation parts in samples, checked: something must be left to train."""
+    """Return the sizes of both validation splits as numbers of samples.
+
+    Raises:
+        ValueError: a size is invalid, or no training samples are left.
+    """
     val, val2 = (as_count(size, num_samples, name) for size, name in ((val_size, "val_size"), (val2_size, "val2_size")))
     if val2 and not val:
-        raise ValueError(f"val2_size is of a second validation part: val_size must not be 0, got val2_size={val2_size}")
+        raise ValueError(f"val2_size={val2_size} needs a first validation split: val_size must not be 0")
     if val + val2 >= num_samples:
         raise ValueError(
-            f"val_size and val2_size must leave something of the {num_samples} training samples, got {val_size} and "
+            f"val_size and val2_size must leave some of the {num_samples} samples for training, got {val_size} and "
             f"{val2_size}"
         )
     return val, val2
 
 
 def as_count(size: Size, num_samples: int, name: str) -> int:
-    """A number of samples: integers are taken as they are, a float from 0 to 1 is a fraction, rounded."""
+    """Convert a size to a number of samples: an integer is a number, a float below 1 a fraction, rounded."""
     fraction = isinstance(size, float)
     if isinstance(size, bool) or not (0 <= size < 1 if fraction else isinstance(size, Integral) and size >= 0):
-        raise ValueError(f"{name} must be a number of samples, or a fraction from 0 up to but not 1, got {size!r}")
+        raise ValueError(f"{name} must be a number of samples, or a fraction of at least 0 and below 1, got {size!r}")
     count = round(size * num_samples) if fraction else int(size)
     if size and not count:
-        raise ValueError(f"{name} of {size} is less than one of {num_samples} samples")
+        raise ValueError(f"{name}={size} is less than one of {num_samples} samples")
     return count
 
 
 def without_empty(**parts: Tensor) -> dict[str, Tensor]:
-    """Return the parts that have samples."""
+    """Return the splits that have samples."""
     return {part: index for part, index in parts.items() if len(index)}

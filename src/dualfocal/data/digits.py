@@ -1,4 +1,4 @@
-"""Digits: scikit-learn's, which are always there, and SVHN, cropped (Netzer et al., 2011), from ``.mat`` files."""
+"""Images of digits: scikit-learn's, which need no download, and SVHN (Netzer et al., 2011) from its ``.mat`` files."""
 
 from functools import partial
 from pathlib import Path
@@ -21,20 +21,20 @@ MEAN, STD = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
 def digits(
     root: object = None, *, noise: float = 0.0, val_size: Size = 200, val2_size: Size = 0, split_seed: int = 0
 ) -> DataSet:
-    """1,797 digits of 8 x 8 pixels: 800 to train (of which 200 validate), 997 to test.
+    """Load scikit-learn's digits: 1,797 images of 8 x 8 pixels, 800 for training and validation, 997 for testing.
 
-    There is no official split: a seed draws it, and the noise.
+    There is no official split: it is drawn at random with ``split_seed``.
 
     Args:
-        root: not looked at, the images come with scikit-learn.
-        noise: std of gaussian noise, drawn once and kept, on pixels from 0 to 1; .3 makes the task hard enough for a
-            small network to be wrong, as the demo wants it. Pixels are floats then, and not clipped.
-        val_size: how many of the 800 validate.
-        val2_size: how many more make a second validation part.
-        split_seed: of noise and split.
+        root: unused, the images come with scikit-learn.
+        noise: std of gaussian noise, added once to pixels from 0 to 1. With 0.3 the task is hard enough for a small
+            network to make errors. The pixels are then floats, and not clipped.
+        val_size: size of the validation split, from the 800 images.
+        val2_size: size of a second validation split.
+        split_seed: seed of split and noise.
     """
     if not isinstance(noise, int | float) or not 0 <= noise < float("inf"):
-        raise ValueError(f"noise must be a std of 0 or more, got {noise!r}")
+        raise ValueError(f"noise must be a standard deviation of at least 0, got {noise!r}")
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -43,7 +43,7 @@ def digits(
     if "val" not in parts:
         parts = {"train": torch.arange(NUM_TRAIN)}
     rng = torch.Generator().manual_seed(split_seed)
-    drawn = torch.randn(images.shape, generator=rng)  # always, so that the split does not depend on the noise
+    drawn = torch.randn(images.shape, generator=rng)  # also without noise, so that the split does not depend on it
     if noise:
         images = images / MAX_PIXEL + noise * drawn
         encoder: torch.nn.Module = torch.nn.Identity()
@@ -64,16 +64,16 @@ def digits(
 def svhn(
     root: Root = None, *, val_size: Size = 5_000, val2_size: Size = 0, split_seed: int = 1, only_test: bool = False
 ) -> DataSet:
-    """73,257 + 26,032 house numbers of 32 x 32 pixels.
+    """Load SVHN: 73,257 training and 26,032 test images of house numbers, 32 x 32 pixels.
 
-    To a model of CIFAR-10 its test part is foreign; encode it with that data set's ``encoder``, as published.
+    Its test split is out-of-distribution for a model of CIFAR-10; encode it with that data set's ``encoder``.
 
     Args:
         root: see :func:`~dualfocal.data.cifar.cifar10`.
-        val_size: see :func:`~dualfocal.data.cifar.cifar10`; no published split is known.
+        val_size: see :func:`~dualfocal.data.cifar.cifar10`; there is no published split.
         val2_size: see :func:`~dualfocal.data.cifar.cifar10`.
         split_seed: see :func:`~dualfocal.data.cifar.cifar10`.
-        only_test: read and need the test file only.
+        only_test: read only the test file.
     """
     files = [find("svhn", root, file) for file in ("train_32x32.mat", "test_32x32.mat")[only_test:]]
     samples = decoded("svhn", root, files, partial(_read, files), options={"only_test": only_test})
@@ -87,18 +87,18 @@ def svhn(
         target=samples.target,
         splits={**splits, "test": torch.arange(samples.num_train, len(samples.target))},
         encoder=Normalize(MEAN, STD),
-        augment=CropFlip(padding=4, flip=False),  # a mirrored 2 is no 2
+        augment=CropFlip(padding=4, flip=False),  # a mirrored 2 is not a 2
     )
 
 
 def _read(files: list[Path]) -> Samples:
-    """The last file is the test part."""
+    """Read the files; the last one is the test split."""
     images, labels = zip(*map(_read_part, files), strict=True)
     return Samples(
         inputs=torch.from_numpy(np.concatenate(images)),
         target=torch.from_numpy(np.concatenate(labels)),
         class_names=tuple(map(str, range(10))),
-        num_train=sum(len(of) for of in labels[:-1]),
+        num_train=sum(map(len, labels[:-1])),
     )
 
 
@@ -108,15 +108,15 @@ def _read_part(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]
     try:
         shapes = {name: shape for name, shape, _ in scipy.io.whosmat(path)}
         if shapes["X"][:3] != (32, 32, 3) or shapes["X"][-1] > MAX_IMAGES:
-            raise ValueError(f"X must be 32 x 32 x 3 x N, N at most {MAX_IMAGES:,}, is {shapes['X']}")
-        found = scipy.io.loadmat(path, variable_names=("X", "y"))
-        images, labels = found["X"], found["y"].reshape(-1)
-    except Exception as error:  # whatever a damaged file makes scipy raise
-        if isinstance(error, OSError) and error.filename is not None:  # it could not be opened
+            raise ValueError(f"X must be 32 x 32 x 3 x N, N at most {MAX_IMAGES:,}, got {shapes['X']}")
+        arrays = scipy.io.loadmat(path, variable_names=("X", "y"))
+        images, labels = arrays["X"], arrays["y"].reshape(-1)
+    except Exception as error:  # a damaged file can make scipy raise anything
+        if isinstance(error, OSError) and error.filename is not None:  # the file could not be opened
             raise
-        raise ValueError(f"{path}: is damaged, or no .mat file of SVHN: {error}") from error
+        raise ValueError(f"{path}: is damaged, or not a .mat file of SVHN: {error}") from error
     if images.dtype != np.uint8 or images.shape != (32, 32, 3, len(labels)):
-        raise ValueError(f"{path}: X must be bytes, 32 x 32 x 3 x {len(labels)}, got {images.dtype} {images.shape}")
+        raise ValueError(f"{path}: X must be uint8, 32 x 32 x 3 x {len(labels)}, got {images.dtype} {images.shape}")
     if not np.isin(labels, np.arange(1, 11)).all():
-        raise ValueError(f"{path}: y must be from 1 to 10, which stands for 0")
+        raise ValueError(f"{path}: y must be from 1 to 10 (10 means digit 0)")
     return np.ascontiguousarray(images.transpose(3, 2, 0, 1)), labels.astype(np.int64) % 10

@@ -1,6 +1,6 @@
-"""20 Newsgroups (Lang, 1995): the corpus of 19,997 texts, split as published, and the one sorted by date.
+"""20 Newsgroups (Lang, 1995): the corpus of 19,997 texts with the published split, and the version sorted by date.
 
-Texts become numbers by the tokenizer of the published pipeline, and numbers vectors by GloVe's text files.
+The tokenizer is that of the published pipeline; word vectors come from GloVe's text files.
 """
 
 import io
@@ -26,10 +26,10 @@ from dualfocal.data.dataset import DataSet, Size, as_count, random_split, shuffl
 from dualfocal.data.paths import Root, find
 from dualfocal.data.transforms import Embed
 
-LIMIT = 400_000_000  # the largest version has 50 MB
+LIMIT = 400_000_000  # bytes; the largest version has 50 MB
 _SEPARATORS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
 _NOT_A_NUMBER = re.compile(rb"[^-+.0-9eE]").search
-MAX_LINE = 100_000  # bytes of a line of vectors: a thousand times the usual
+MAX_LINE = 100_000  # bytes of a line of word vectors, much more than any real line
 
 
 def newsgroups(
@@ -44,22 +44,23 @@ def newsgroups(
     num_words: int = 20_000,
     length: int = 1_000,
 ) -> DataSet:
-    """19,997 texts of 20 newsgroups, without headers, as word vectors (GloVe), which are not trained.
+    """Load 20 Newsgroups: 19,997 texts in 20 classes, without headers, with fixed GloVe word vectors.
 
-    As published: texts in the order of their file names, shuffled with seed 1; the last 3,999 test, the 900 before them
-    validate. The vocabulary is made of all texts, those for testing included.
+    The default splits are the published ones: texts in the order of their file names, shuffled with seed 1; the last
+    3,999 are the test split, the 900 before them the validation split. As published, the vocabulary is made from all
+    texts, including the test split.
 
     Args:
         root: see :func:`~dualfocal.data.cifar.cifar10`.
-        vectors: a text file of word vectors, of any width. By default ``glove.6B.100d.txt`` or ``glove.6B.zip`` in the
-            root. ``"none"``: words stay numbers, for a model with an embedding of its own.
-        width: of the vectors, to choose among those of GloVe: 50, 100, 200 or 300.
-        val_size: how many texts validate.
-        val2_size: how many more make a second validation part.
-        test_size: how many test.
-        split_seed: of the shuffle.
-        num_words: size of the vocabulary, with the padding.
-        length: words of a text; the last ones of longer texts.
+        vectors: text file of word vectors of any width (None: ``glove.6B.100d.txt`` or ``glove.6B.zip`` in the root;
+            ``"none"``: word numbers, for a model with its own embedding).
+        width: width of the GloVe vectors: 50, 100, 200 or 300.
+        val_size: size of the validation split.
+        val2_size: size of a second validation split.
+        test_size: size of the test split.
+        split_seed: seed of the shuffle.
+        num_words: size of the vocabulary, including padding.
+        length: number of words per text; longer texts keep their last words.
     """
     path = find("20newsgroups", root)
     samples = _decoded("20newsgroups", root, [path], num_words, length)
@@ -85,15 +86,15 @@ def newsgroups_by_date(
     num_words: int = 20_000,
     length: int = 1_000,
 ) -> DataSet:
-    """18,846 texts: 11,314 to train, 7,532 later ones to test. Otherwise as :func:`newsgroups`.
+    """Load 20 Newsgroups sorted by date: 11,314 texts for training, 7,532 later texts for testing.
 
     Args:
         root: see :func:`newsgroups`.
         vectors: see :func:`newsgroups`.
         width: see :func:`newsgroups`.
-        val_size: how many training texts validate.
+        val_size: size of the validation split, from the training texts.
         val2_size: see :func:`newsgroups`.
-        split_seed: of the shuffle of training texts.
+        split_seed: seed of the shuffle of the training texts.
         num_words: see :func:`newsgroups`.
         length: see :func:`newsgroups`.
     """
@@ -101,7 +102,7 @@ def newsgroups_by_date(
     path = find(name, root)
     paths = [path, path.with_name("20news-bydate-test")] if path.name == "20news-bydate-train" else [path]
     if not paths[-1].exists():
-        raise ValueError(f"{paths[-1]}: there is no such folder, it must lie beside {paths[0].name}")
+        raise ValueError(f"{paths[-1]}: there is no such folder; it must lie beside {paths[0].name}")
     samples = _decoded(name, root, paths, num_words, length)
     if not 0 < samples.num_train < len(samples.target):
         raise ValueError(f"{path}: there must be texts below 20news-bydate-train and 20news-bydate-test")
@@ -120,15 +121,14 @@ def _data_set(
         file = Path(vectors).expanduser() if vectors is not None else find("glove", root, member, "glove.6B.zip")
         if not file.is_file():
             raise ValueError(f"vectors: there is no file {file}")
-        matrix, found = read_vectors(file, samples.words, member=member)
-        if not found:
-            raise ValueError(
-                f"{file}: has a vector for none of the {len(samples.words):,} words, which are in lower case"
-            )
+        matrix, num_known = read_vectors(file, samples.words, member=member)
+        if not num_known:
+            raise ValueError(f"{file}: has no vector for any of the {len(samples.words):,} words (in lower case)")
         if vectors is None and matrix.shape[1] != width:
-            raise ValueError(f"{file}: vectors must be {width} wide, they are {matrix.shape[1]}")
+            raise ValueError(f"{file}: vectors must have width {width}, got {matrix.shape[1]}")
         encoder = Embed(matrix)
-        notes = (f"{found:,} of {len(samples.words):,} words have a vector in {file.name}, {matrix.shape[1]} wide",)
+        known = f"{num_known:,} of {len(samples.words):,} words"
+        notes = (f"{known} have a vector in {file.name}, {matrix.shape[1]} wide",)
     return DataSet(
         name=name,
         class_names=samples.class_names,
@@ -148,16 +148,16 @@ def _decoded(name: str, root: Root, paths: list[Path], num_words: int, length: i
 
 
 def _read(paths: list[Path], num_words: int, length: int) -> Samples:
-    """Files ``.../GROUP/NUMBER``; those below a folder ``...-test`` are the test part, if there is one."""
-    texts: dict[tuple[bool, str, str], list[str]] = {}  # for testing, group, number
+    """Read the texts ``.../GROUP/NUMBER``; those below a folder ``...-test`` are the test split."""
+    texts: dict[tuple[bool, str, str], list[str]] = {}  # keys: is test, group, number
     for path in paths:
         for name, content in read_files(path, lambda name: name.split("/")[-1].isdigit(), limit=LIMIT):
             *above, group, number = name.split("/")
-            if above:  # else it lies in no group
+            if above:  # else the file is in no group
                 texts[any(folder.endswith("-test") for folder in above), group, number] = tokens(body(content))
     if not texts:
-        raise ValueError(f"{paths[0]}: there are no texts GROUP/NUMBER in it")
-    order = sorted(texts)  # file names as text: 10 comes before 9
+        raise ValueError(f"{paths[0]}: holds no texts GROUP/NUMBER")
+    order = sorted(texts)  # file names are sorted as text: 10 before 9
     groups = sorted({group for _, group, _ in order})
     in_order = [texts[key] for key in order]
     words = vocabulary(in_order, num_words)
@@ -165,20 +165,20 @@ def _read(paths: list[Path], num_words: int, length: int) -> Samples:
         inputs=numbers(in_order, words, length),
         target=torch.tensor([groups.index(group) for _, group, _ in order]),
         class_names=tuple(groups),
-        num_train=sum(not for_testing for for_testing, _, _ in order),
+        num_train=sum(not is_test for is_test, _, _ in order),
         words=words,
     )
 
 
 def body(content: bytes) -> str:
-    """A message without its header, which ends at the first blank line."""
+    """Return a message without its header, which ends at the first blank line."""
     text = content.decode("latin-1").replace("\r\n", "\n").replace("\r", "\n")
     end = text.find("\n\n")
     return text[end:] if end > 0 else text
 
 
 def tokens(text: str) -> list[str]:
-    """Words in lower case, split at spaces and punctuation, but not at apostrophes.
+    """Split a text into words in lower case, at spaces and punctuation, but not at apostrophes.
 
     >>> tokens("Don't panic: e-mail (me)!")
     ["don't", 'panic', 'e', 'mail', 'me']
@@ -187,16 +187,16 @@ def tokens(text: str) -> list[str]:
 
 
 def vocabulary(texts: Iterable[Sequence[str]], num_words: int) -> tuple[str, ...]:
-    """The commonest words, commonest first, of equals the one seen first; word i has the number i + 1.
+    """Return the most frequent words in descending order, ties in order of appearance; word i has the number i + 1.
 
-    As the published pipeline counts, ``num_words`` includes the number 0 of padding.
+    As in the published pipeline, ``num_words`` includes the number 0, which is padding.
     """
-    counts = Counter(itertools.chain.from_iterable(texts))  # keeps the order in which words came
-    return tuple(word for word, _ in sorted(counts.items(), key=lambda of: -of[1])[: num_words - 1])
+    counts = Counter(itertools.chain.from_iterable(texts))  # in order of appearance
+    return tuple(word for word, _ in sorted(counts.items(), key=lambda item: -item[1])[: num_words - 1])
 
 
 def numbers(texts: Sequence[Sequence[str]], words: Sequence[str], length: int) -> Tensor:
-    """Each text as the numbers of its words, int32 (N, length): the last ``length`` known words, padded on the left."""
+    """Convert texts to word numbers, int32 (N, length): the last ``length`` known words, padded on the left."""
     number_of = {word: i for i, word in enumerate(words, start=1)}
     rows = np.zeros((len(texts), length), dtype=np.int32)
     for row, text in zip(rows, texts, strict=True):
@@ -206,18 +206,19 @@ def numbers(texts: Sequence[Sequence[str]], words: Sequence[str], length: int) -
 
 
 def read_vectors(path: Path, words: Sequence[str], *, member: str | None = None) -> tuple[Tensor, int]:
-    """Vectors of the words from a text file of lines ``word x1 x2 ...``, and how many of the words it has.
-
-    Returns:
-        float32 (1 + number of words, width): row 0, of padding, and words without a vector are 0. And the count.
+    """Read the vectors of words from a text file with lines ``word x1 x2 ...``.
 
     Args:
         path: text file, or a zip with one.
         words: word i goes to row i + 1.
-        member: name of the file in the zip, if that has several.
+        member: name of the file in the zip, if it has several.
+
+    Returns:
+        The vectors, float32 (1 + number of words, width), and the number of words that have one. Row 0 (padding) and
+        the rows of words without a vector are 0.
 
     Raises:
-        ValueError: a line is not as it should be; the message names it.
+        ValueError: a line is invalid; the message names it.
     """
     row_of = {word.encode(): i for i, word in enumerate(words, start=1)}
     lines = _lines(path, member)
@@ -226,13 +227,13 @@ def read_vectors(path: Path, words: Sequence[str], *, member: str | None = None)
     if width < 2:
         raise ValueError(f"{path}: line 1 must be a word and the numbers of its vector, got {first[:60]!r}")
     vectors = torch.zeros(len(words) + 1, width)
-    found: set[int] = set()
+    filled: set[int] = set()
     for count, line in enumerate(itertools.chain([first], lines), start=1):
         row = row_of.get((line.split(None, 1) or [b""])[0])
-        if row is None or row in found:
+        if row is None or row in filled:
             continue
         fields = line.split()[1:]
-        if any(map(_NOT_A_NUMBER, fields[: len(fields) - width])):  # the word has spaces, so it is none of ours
+        if any(map(_NOT_A_NUMBER, fields[: len(fields) - width])):  # a word with spaces, which no tokenized word has
             continue
         try:
             values = np.array(fields, dtype=np.float64)
@@ -241,8 +242,8 @@ def read_vectors(path: Path, words: Sequence[str], *, member: str | None = None)
         if len(values) != width or not (abs(values) < 1e30).all():
             raise ValueError(f"{path}: line {count} must be a word and {width} finite numbers, got {line[:60]!r}")
         vectors[row] = torch.from_numpy(values)
-        found.add(row)
-    return vectors, len(found)
+        filled.add(row)
+    return vectors, len(filled)
 
 
 def _lines(path: Path, member: str | None) -> Iterator[bytes]:
@@ -253,12 +254,12 @@ def _lines(path: Path, member: str | None) -> Iterator[bytes]:
                 archive = stack.enter_context(zipfile.ZipFile(path))
                 names = archive.namelist()
                 if len(names) > 1 and member not in names:
-                    raise ValueError(f"{path}: there is no {member} in it, but {', '.join(names[:10])}")
+                    raise ValueError(f"{path}: holds no {member}, but {', '.join(names[:10])}")
                 packed = cast(io.RawIOBase, archive.open(names[0] if len(names) == 1 else member or ""))
-                file = stack.enter_context(io.BufferedReader(packed))  # which reads lines faster
+                file = stack.enter_context(io.BufferedReader(packed))  # reads lines faster
             while line := file.readline(MAX_LINE):
                 if len(line) == MAX_LINE:
-                    raise ValueError(f"{path}: has a line of {MAX_LINE:,} bytes or more, this is no file of vectors")
+                    raise ValueError(f"{path}: has a line of {MAX_LINE:,} bytes or more: not a file of word vectors")
                 yield line
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, KeyError) as error:
             raise ValueError(f"{path}: is damaged: {error}") from error

@@ -1,4 +1,4 @@
-"""Where data sets lie on disk, and what to say when they do not."""
+"""Paths of data sets on disk, and the error for a missing data set."""
 
 import os
 import shlex
@@ -12,58 +12,65 @@ Root = str | os.PathLike[str] | None
 
 
 class DataNotFoundError(FileNotFoundError):
-    """A data set is not on disk; the message says what to run."""
+    """A data set is not on disk; the message says which command downloads it."""
 
 
 def data_root(root: Root = None) -> Path:
-    """The folder of all data: ``root``, or the variable ``DUALFOCAL_DATA``, or the user's cache folder."""
+    """Return the folder of all data sets: ``root``, or ``$DUALFOCAL_DATA``, or the user's cache folder.
+
+    Args:
+        root: the folder (None: the environment variable or the cache folder).
+
+    Raises:
+        ValueError: the path is a file.
+    """
     if given := root or os.environ.get(VARIABLE):
         folder = Path(given).expanduser()
         if folder.exists() and not folder.is_dir():
-            raise ValueError(f"the data's root must be a folder, {folder} is a file")
+            raise ValueError(f"the data root must be a folder, but {folder} is a file")
         return folder
     return cache_folder()
 
 
 def cache_folder() -> Path:
-    """Return the user's cache folder, by the customs of the system."""
-    import platformdirs  # late: torch and numpy are all that importing us needs
+    """Return the user's cache folder for this package, as the operating system defines it."""
+    import platformdirs  # imported late to keep `import dualfocal` fast
 
     return platformdirs.user_cache_path("dualfocal")
 
 
 def look_for(name: str, root: Root, *files: str) -> Path | None:
-    """The first of some files and folders that is there: in the root, in its folder ``name``, or the root itself."""
+    """Return the first of some files or folders that exists, in the root, its folder ``name``, or the root itself."""
     top = data_root(root)
-    places = ((top / file, top / name / file, *([top] if top.absolute().name == file else [])) for file in files)
-    return next((place for place in chain.from_iterable(places) if place.exists()), None)
+    paths = ((top / file, top / name / file, *([top] if top.absolute().name == file else [])) for file in files)
+    return next((path for path in chain.from_iterable(paths) if path.exists()), None)
 
 
 def on_disk(name: str, root: Root = None) -> Path | None:
-    """Return where a data set lies, if all of it is there; scikit-learn's is always."""
+    """Return the path of a data set, or None if it is not completely on disk. Digits come with scikit-learn."""
     official = get_official(name)
     if not official.layouts:
         return data_root(root)
-    places = [look_for(name, root, layout) for layout in official.layouts]
-    if official.parts and not all(places):
+    paths = [look_for(name, root, layout) for layout in official.layouts]
+    if official.parts and not all(paths):
         return None
-    return next((place for place in places if place is not None), None)
+    return next((path for path in paths if path is not None), None)
 
 
 def find(name: str, root: Root, *files: str) -> Path:
-    """:func:`look_for`, by default for the official layouts, and an error that says what to do.
+    """Return the first of some files or folders that exists, by default of the official layouts of a data set.
 
     Raises:
-        DataNotFoundError: none of them is there.
+        DataNotFoundError: none of them exists; the message says what to do.
     """
     files = files or OFFICIAL[name].layouts
-    found = look_for(name, root, *files)
-    if found is None:
+    path = look_for(name, root, *files)
+    if path is None:
         official = OFFICIAL[name]
-        place = "" if root is None else f" --data-root {shlex.quote(os.fspath(root))}"
-        get = f"run `dualfocal data fetch {name}{place}`" if official.sources else official.by_hand
+        option = "" if root is None else f" --data-root {shlex.quote(os.fspath(root))}"
+        remedy = f"run `dualfocal data fetch {name}{option}`" if official.sources else official.by_hand
         raise DataNotFoundError(
-            f"{name}: no {' or '.join(files)} in {data_root(root)}: {get}, or set {VARIABLE} (or --data-root) to the "
-            "folder that has it"
+            f"{name}: no {' or '.join(files)} in {data_root(root)}: {remedy}, or set {VARIABLE} (or --data-root) to "
+            "the folder that has it"
         )
-    return found
+    return path

@@ -28,28 +28,31 @@ DATASETS: dict[str, Callable[..., DataSet]] = {
 
 
 def load_data(name: str | os.PathLike[str], root: Root = None, **options: Any) -> DataSet:
-    """A data set by name: one of ``DATASETS``, a folder of images by class, or an ``.npz`` file.
+    """Load a data set: one of ``DATASETS`` by name, or a custom data set from a folder of images or an ``.npz`` file.
 
     Args:
-        name: of a data set, or a path; to read a folder that is called as a data set is, write ``./cifar10``.
-        root: folder of the data, by default ``$DUALFOCAL_DATA``, or the user's cache folder.
-        options: those of the data set's function, such as ``val_size``.
+        name: name of a data set, or a path. For a folder with the name of a data set, write ``./cifar10``.
+        root: folder of the data (None: ``$DUALFOCAL_DATA``, or the user's cache folder).
+        options: options of the data set's function, such as ``val_size``.
+
+    Returns:
+        The data set, with its splits.
+
+    Raises:
+        ValueError: the data set or an option is unknown; the message lists the known ones.
+        DataNotFoundError: the data set is not on disk; the message says which command downloads it.
 
     >>> print(load_data("digits"))
     digits: 600 train, 200 val, 997 test; 10 classes; 1 x 8 x 8 uint8
-
-    Raises:
-        ValueError: no such data set, or no such option; the message lists what there is.
-        DataNotFoundError: it is not on disk; the message says what to run.
     """
     name = os.fspath(name)
     path = Path(name).expanduser()
     if name in DATASETS:
-        load, given = DATASETS[name], options
+        load, arguments = DATASETS[name], options
     elif path.suffix.lower() == ".npz":
-        load, given = npz, {"path": path, **options}
+        load, arguments = npz, {"path": path, **options}
     elif name and path.is_dir():
-        load, given = image_folder, {"path": path, **options}
+        load, arguments = image_folder, {"path": path, **options}
     else:
         raise ValueError(
             f"data must be one of {', '.join(DATASETS)}, a folder of images by class, or an .npz file, "
@@ -60,4 +63,4 @@ def load_data(name: str | os.PathLike[str], root: Root = None, **options: Any) -
         raise ValueError(
             f"{name} has the options {', '.join(known)}; got {', '.join(unknown)}{did_you_mean(unknown[0], known)}"
         )
-    return load(root=root, **given)
+    return load(root=root, **arguments)

@@ -1,4 +1,4 @@
-"""What is official: the files of each data set, where they are, how to know them, and what is in them."""
+"""The official files of each data set: names, URLs, checksums, and the number of samples and classes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,14 +8,14 @@ from dualfocal._checks import did_you_mean
 
 @dataclass(frozen=True)
 class OfficialFile:
-    """An official file.
+    """An official file of a data set.
 
     Args:
-        file: its name, here and there.
-        urls: where to get it; tried in order.
-        checksum: ``md5:...`` or ``sha256:...``: the one its publisher states, or, where that states none, the one that
-            scikit-learn (20 Newsgroups), torchvision (SVHN) or TensorFlow Datasets (GloVe) downloads it with.
-        size: in bytes.
+        file: name of the file.
+        urls: URLs, tried in order.
+        checksum: ``md5:...`` or ``sha256:...``, as stated by the publisher, or else by scikit-learn (20 Newsgroups),
+            torchvision (SVHN) or TensorFlow Datasets (GloVe).
+        size: size in bytes.
     """
 
     file: str
@@ -29,16 +29,16 @@ class Official:
     """A published data set.
 
     Args:
-        about: what it holds, in a few words.
-        num_train: training samples.
-        num_test: test samples.
-        num_classes: 0 for word vectors.
-        layouts: files or folders in which it comes; one of them is enough.
-        parts: unless it comes in parts: then all are needed.
-        class_names: where they are published.
-        sources: what to download; none where no checksum is known to check it with.
-        checksums: of single files in the folders.
-        by_hand: what to do where there is nothing to download.
+        about: short description.
+        num_train: number of training samples.
+        num_test: number of test samples.
+        num_classes: number of classes; 0 for word vectors.
+        layouts: files or folders that hold the data set; one is enough, unless ``parts`` is set.
+        parts: whether all ``layouts`` are needed.
+        class_names: class names, if they are published.
+        sources: files to download; empty if no checksum is known.
+        checksums: checksums of single files in the folders.
+        by_hand: instructions if there is nothing to download.
     """
 
     about: str
@@ -53,12 +53,12 @@ class Official:
     by_hand: str = ""
 
 
-# The page of the CIFAR data sets has moved; both places are tried.
+# The page of the CIFAR data sets has moved; both URLs are tried.
 _TORONTO = ("https://cave.cs.toronto.edu/kriz/", "https://www.cs.toronto.edu/~kriz/")
 
 
-def _source(file: str, checksum: str, size: int, *places: str) -> OfficialFile:
-    return OfficialFile(file, tuple(place + file for place in places), checksum, size)
+def _source(file: str, checksum: str, size: int, *folders: str) -> OfficialFile:
+    return OfficialFile(file, tuple(folder + file for folder in folders), checksum, size)
 
 
 OFFICIAL: dict[str, Official] = {
@@ -202,13 +202,13 @@ OFFICIAL: dict[str, Official] = {
         num_test=997,
         num_classes=10,
         layouts=(),
-        by_hand="scikit-learn has it",
+        by_hand="it comes with scikit-learn",
     ),
 }
 
 
 def get_official(name: str) -> Official:
-    """Return a published data set by name; the error lists the names."""
+    """Return a published data set by name, or raise a ValueError that lists the names."""
     if name not in OFFICIAL:
-        raise ValueError(f"data sets are {', '.join(OFFICIAL)}; got {name!r}{did_you_mean(name, OFFICIAL)}")
+        raise ValueError(f"data set must be one of {', '.join(OFFICIAL)}, got {name!r}{did_you_mean(name, OFFICIAL)}")
     return OFFICIAL[name]

@@ -13,24 +13,24 @@ from dualfocal.data.dataset import DataSet, Size, last_of_each_class
 from dualfocal.data.paths import Root, find
 from dualfocal.data.transforms import IMAGENET_MEAN, IMAGENET_STD, CropFlip, Normalize
 
-LIMIT = 2_000_000_000  # the zip has 0.25 GB
-# Part, class, file, number; files that begin with a dot are what some systems put beside each file.
+LIMIT = 2_000_000_000  # bytes; the zip has 0.25 GB
+# Groups: split, class, file, number. Hidden files, which some systems add, do not match.
 IMAGE = re.compile(r"[^/]+/(train|val)/([^/]+)/(?:.+/)?((?!\.)[^/]*_(\d+)\.JPEG)")
 
 
 def tiny_imagenet(
     root: Root = None, *, val_size: Size = 10_000, val2_size: Size = 0, progress: DecodedShare | None = None
 ) -> DataSet:
-    """100,000 photographs of 64 x 64 pixels in 200 classes; the official validation images are the test part.
+    """Load Tiny-ImageNet: 100,000 images of 64 x 64 pixels in 200 classes, and 10,000 test images.
 
-    As published with the paper: images 0 to 449 of each class train, 450 to 499 validate. Classes are in the order of
-    their WordNet numbers.
+    The official validation images are the test split. As in the paper's code, images 0 to 449 of each class are the
+    training split, 450 to 499 the validation split. Classes are in the order of their WordNet IDs.
 
     Args:
         root: see :func:`~dualfocal.data.cifar.cifar10`.
-        val_size: how many training images validate, equally many of each class.
-        val2_size: how many more make a second validation part.
-        progress: called with the share that has been decoded, the first time.
+        val_size: size of the validation split, with equally many images of each class.
+        val2_size: size of a second validation split.
+        progress: called with the share of the images that are decoded, unless they are cached.
     """
     path = find("tiny_imagenet", root)
     samples = decoded("tiny_imagenet", root, [path], partial(_read, path, progress))
@@ -49,28 +49,28 @@ def tiny_imagenet(
 
 
 def _read(path: Path, progress: DecodedShare | None) -> Samples:
-    """``train/CLASS/images/CLASS_17.JPEG``; ``val/images/val_17.JPEG`` and a table of classes, or ``val/CLASS/...``."""
+    """Read ``train/CLASS/images/CLASS_17.JPEG``, and ``val/images/val_17.JPEG`` with a table or ``val/CLASS/...``."""
     table = "tiny-imagenet-200/val/val_annotations.txt"
     texts = {name: content.decode() for name, content in read_files(path, lambda name: name == table, limit=LIMIT)}
     annotated = dict(line.split("\t")[:2] for line in texts.get(table, "").splitlines() if "\t" in line)
     train: list[tuple[str, int, str]] = []  # class, number, name
     test: list[tuple[str, int, str]] = []
     for part, label, file, number, name in (
-        (*found.groups(), found[0]) for found in map(IMAGE.fullmatch, list_files(path, limit=LIMIT)) if found
+        (*match.groups(), match[0]) for match in map(IMAGE.fullmatch, list_files(path, limit=LIMIT)) if match
     ):
         if part == "val" and label == "images" and file not in annotated:
             raise ValueError(f"{path}: {table} does not name the class of {file}")
-        of = annotated[file] if part == "val" and label == "images" else label
-        (train if part == "train" else test).append((of, int(number), name))
+        class_name = annotated[file] if part == "val" and label == "images" else label
+        (train if part == "train" else test).append((class_name, int(number), name))
     if not train or not test:
-        raise ValueError(f"{path}: there must be train/CLASS/images/*.JPEG and val/images/*.JPEG in it")
+        raise ValueError(f"{path}: must hold train/CLASS/images/*.JPEG and val/images/*.JPEG")
     if len({number for _, number, _ in test}) < len(test):
-        raise ValueError(f"{path}: val has images of the same number, such as {test[0][2]}, twice")
+        raise ValueError(f"{path}: val has several images with the same number, such as {test[0][2]}")
     train.sort()
     test.sort(key=lambda image: image[1])
     classes = sorted({label for label, _, _ in train})
-    if foreign := {label for label, _, _ in test} - set(classes):
-        raise ValueError(f"{path}: val has classes that train has not: {', '.join(sorted(foreign)[:5])}")
+    if unknown := {label for label, _, _ in test} - set(classes):
+        raise ValueError(f"{path}: val has classes that train does not have: {', '.join(sorted(unknown)[:5])}")
     number_of = {label: i for i, label in enumerate(classes)}
     images = [*train, *test]
     return Samples(

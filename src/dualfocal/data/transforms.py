@@ -1,4 +1,4 @@
-"""From stored samples to what a model takes, batched, on whatever device they are."""
+"""Transforms of batches of stored samples into model inputs, on any device."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,11 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Normalize(nn.Module):
-    """Images of bytes to floats: ``(x / 255 - mean) / std``, channel by channel.
+    """Normalise uint8 images to floats: ``(x / 255 - mean) / std`` for each channel.
+
+    Args:
+        mean: mean of each channel, for pixels from 0 to 1.
+        std: standard deviation of each channel.
 
     >>> Normalize(mean=(0.5,), std=(0.25,))(torch.tensor([[[[0, 255]]]], dtype=torch.uint8)).tolist()
     [[[[-2.0, 2.0]]]]
@@ -24,20 +28,26 @@ class Normalize(nn.Module):
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         if len(mean) != len(std) or not mean or min(std) <= 0:
-            raise ValueError(f"mean and std must be of as many channels, std above 0, got {mean} and {std}")
+            raise ValueError(
+                f"mean and std must have one value per channel, and std must be above 0, got {mean} and {std}"
+            )
         self.register_buffer("shift", torch.tensor(mean, dtype=torch.float64).mul(255).float().view(-1, 1, 1))
         self.register_buffer(
             "scale", torch.tensor(std, dtype=torch.float64).mul(255).reciprocal().float().view(-1, 1, 1)
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, C, H, W) of any type to float32."""
-        # In two steps on what is already float: twice as fast on the CPU as arithmetic between bytes and floats.
+        """Normalise images (N, C, H, W) of any dtype; returns float32."""
+        # Convert first: twice as fast on the CPU as arithmetic between bytes and floats.
         return images.to(torch.float32, copy=True).sub_(self.shift).mul_(self.scale)
 
 
 class Embed(nn.Module):
-    """Words, as numbers, to their vectors, which are not trained; number 0 is padding."""
+    """Replace word numbers by fixed word vectors; number 0 is padding.
+
+    Args:
+        vectors: (number of words + 1, width), with the vector of padding in row 0.
+    """
 
     vectors: Tensor
 
@@ -46,15 +56,19 @@ class Embed(nn.Module):
         self.register_buffer("vectors", vectors)
 
     def forward(self, words: Tensor) -> Tensor:
-        """(N, L) to float32 (N, width, L), as convolutions want it."""
+        """Embed word numbers (N, L); returns float32 (N, width, L), the layout of convolutions."""
         return F.embedding(words, self.vectors).transpose(1, 2)
 
 
 class CropFlip(nn.Module):
-    """Pad with black, crop at a random place, mirror with probability 1/2: the usual variation of small images.
+    """Augment images: pad with black, crop at a random position, and mirror with probability 1/2.
 
-    What is drawn belongs to a sample and an epoch, not to a batch: batches may be put together and split among
-    devices in any way, and each image is varied alike.
+    Draws belong to a sample and an epoch, not to a batch: an image is augmented in the same way however the samples are
+    divided into batches or among devices.
+
+    Args:
+        padding: number of black pixels on each side.
+        flip: whether to mirror images.
 
     >>> augment = CropFlip(padding=4)
     >>> images = torch.randint(256, (6, 3, 32, 32), dtype=torch.uint8)
@@ -70,35 +84,35 @@ class CropFlip(nn.Module):
         self.padding, self.flip = padding, flip
 
     def extra_repr(self) -> str:
-        """For print."""
+        """Return the arguments, for ``repr``."""
         return f"padding={self.padding}, flip={self.flip}"
 
     def draw(self, num_samples: int, *, seed: int, epoch: int) -> Tensor:
-        """Where to crop and whether to mirror each sample of a data set, uint8 (N, 3), on the CPU.
+        """Draw crop and mirroring of each sample of a data set: uint8 (N, 3), on the CPU.
 
-        It depends on the seed, the epoch and the sample's place alone, on any machine; more samples leave the draws of
-        the first ones as they are. Index the result as you index the samples.
+        The draw of a sample depends only on the seed, the epoch and the index of the sample, on any machine. Index the
+        result like the samples.
         """
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
-        places = 2 * self.padding + 1
-        drawn = rng.integers(0, places * places * (1 + self.flip), num_samples, dtype=np.uint32)
-        top_left, mirrored = drawn % places**2, drawn // places**2
-        return torch.from_numpy(np.stack([top_left // places, top_left % places, mirrored], axis=1).astype(np.uint8))
+        offsets = 2 * self.padding + 1
+        drawn = rng.integers(0, offsets * offsets * (1 + self.flip), num_samples, dtype=np.uint32)
+        corner, mirrored = drawn % offsets**2, drawn // offsets**2
+        return torch.from_numpy(np.stack([corner // offsets, corner % offsets, mirrored], axis=1).astype(np.uint8))
 
     def forward(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Vary images (N, C, H, W) by their draws (N, 3): rows and columns of the padded image left out, mirrored."""
+        """Augment images (N, C, H, W) by their draws (N, 3): top and left offset of the crop, and whether to mirror."""
         n, c, h, w = images.shape
         if not images.numel():
             return images
         pad = self.padding
-        padded = images.new_zeros(2, n, c, h + 2 * pad, w + 2 * pad)  # as they are, and mirrored
+        padded = images.new_zeros(2, n, c, h + 2 * pad, w + 2 * pad)  # original, and mirrored
         padded[0, ..., pad : pad + h, pad : pad + w] = images
         padded[1, ..., pad : pad + h, pad : pad + w] = images.flip(-1)
         top, left, mirrored = draws.long().unbind(1)
         left = torch.where(mirrored == 1, 2 * pad - left, left)  # crop, then mirror = mirror, then crop from the right
 
-        # A row of a crop is w values in one piece: where each begins is computed, and all are copied by one call. That
-        # is several times as fast on the CPU as to gather single pixels.
+        # The w pixels of each row of a crop are contiguous: compute where each row begins, and copy all in one call.
+        # On the CPU this is several times as fast as gathering single pixels.
         _, image_step, plane_step, row_step, _ = padded.stride()
         image, channel, row = (torch.arange(size, device=images.device) for size in (n, c, h))
         corner = (mirrored * n + image) * image_step + top * row_step + left  # (N,)

@@ -1,4 +1,4 @@
-"""Compare the files of a data set, and what is in them, with what was published."""
+"""Compare the files and the content of a data set with the official checksums and numbers."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -15,15 +15,15 @@ from dualfocal.data.paths import Root, find, look_for
 from dualfocal.data.registry import DATASETS, load_data
 from dualfocal.data.sources import get_official
 
-MAX_ROWS, COLUMNS = 20, 8  # of sample images: classes, and images of each
+MAX_ROWS, COLUMNS = 20, 8  # of the sheet of samples: classes, and images per class
 
 
 @dataclass(frozen=True)
 class Check:
-    """What was looked at, and whether it is right; None: nothing is published to compare it with."""
+    """Result of one check."""
 
-    what: str
-    right: bool | None
+    what: str  # file, or "content"
+    right: bool | None  # None: there is no official value to compare with
     detail: str
 
 
@@ -34,19 +34,19 @@ def verify(
     reading: Callable[[str], object] = str,
     decoding: DecodedShare | None = None,
 ) -> tuple[list[Check], DataSet | None]:
-    """Check the files of a data set and, if none is wrong, what is in them.
+    """Check the files of a data set and, if they are right, their content.
 
     Args:
         name: a key of ``OFFICIAL``.
         root: see :func:`~dualfocal.data.paths.data_root`.
         reading: called with the name of each file before it is read.
-        decoding: called with the share that has been decoded.
+        decoding: called with the share of the images that are decoded.
 
     Returns:
-        The checks, and the data set, or None if it is wrong or, as word vectors, none.
+        The checks, and the data set (None: a file is wrong, or it is not a data set, such as word vectors).
 
     Raises:
-        DataNotFoundError: nothing of it is there.
+        DataNotFoundError: no file of the data set is on disk.
     """
     checks = list(verify_files(name, root, reading=reading))
     if name not in DATASETS or any(check.right is False for check in checks):
@@ -59,39 +59,41 @@ def verify(
 
 
 def load_official(name: str, root: Root = None, *, progress: DecodedShare | None = None) -> DataSet:
-    """Load a data set by name; texts without word vectors, which are another download."""
-    known = inspect.signature(DATASETS[name]).parameters
+    """Load a data set by name; texts are loaded without word vectors, which are a separate download."""
+    parameters = inspect.signature(DATASETS[name]).parameters
     options = {"vectors": "none", "progress": progress}
-    return load_data(name, root, **{option: value for option, value in options.items() if option in known})
+    return load_data(name, root, **{option: value for option, value in options.items() if option in parameters})
 
 
 def verify_files(name: str, root: Root = None, *, reading: Callable[[str], object] = str) -> Iterator[Check]:
-    """Compare every file of a data set that is on disk with its official checksum, what is decoded with its own.
+    """Compare every file of a data set on disk with its official checksum, and cache files with their own.
 
     Args and Raises: see :func:`verify`.
     """
     official = get_official(name)
-    known = {source.file: source.checksum for source in official.sources} | dict(official.checksums)
-    places = {layout: look_for(name, root, layout) for layout in official.layouts}
-    if official.layouts and not any(places.values()):
-        find(name, root)
-    for layout, place in places.items():
-        if place is None:
+    checksums = {source.file: source.checksum for source in official.sources} | dict(official.checksums)
+    paths = {layout: look_for(name, root, layout) for layout in official.layouts}
+    if official.layouts and not any(paths.values()):
+        find(name, root)  # raises the error
+    for layout, path in paths.items():
+        if path is None:
             if official.parts:
                 yield Check(layout, False, "is missing")
             continue
-        files = [place]
-        if place.is_dir():
-            files = sorted(file for file in place.rglob("*") if file.name in known and file.is_file())
-            binary = "bin" in place.name  # each version has files of its own
-            version = {of for of in official.checksums if not of.endswith("gz") and of.endswith(".bin") == binary}
+        files = [path]
+        if path.is_dir():
+            files = sorted(file for file in path.rglob("*") if file.name in checksums and file.is_file())
+            binary = "bin" in path.name  # the binary and the Python version have different files
+            version = {
+                file for file in official.checksums if not file.endswith("gz") and file.endswith(".bin") == binary
+            }
             if missing := sorted(version - {file.name for file in files}):
-                yield Check(str(place), False, f"{', '.join(missing)} missing")
+                yield Check(str(path), False, f"{', '.join(missing)} missing")
             elif not files:
-                yield Check(str(place), None, "no checksums of single files are published")
+                yield Check(str(path), None, "no checksums of single files are published")
         for file in files:
             reading(file.name)
-            if checksum := known.get(file.name):
+            if checksum := checksums.get(file.name):
                 right, kind = checksum_of(file, like=checksum) == checksum, checksum.split(":")[0]
                 yield Check(str(file), right, kind if right else f"{kind} differs from the official one")
             else:
@@ -99,11 +101,11 @@ def verify_files(name: str, root: Root = None, *, reading: Callable[[str], objec
     for file in cached_files(name, root):
         reading(file.name)
         whole = is_whole(file)
-        yield Check(str(file), whole, "decoded earlier" if whole else "is damaged; delete it, it will be made again")
+        yield Check(str(file), whole, "decoded earlier" if whole else "is damaged; delete it to decode the data again")
 
 
 def verify_content(data: DataSet, name: str) -> Check:
-    """Compare the numbers of samples and classes, and the names of classes if there are, with the official ones."""
+    """Compare the numbers of samples and classes, and the class names if they are published, with the official ones."""
     official = get_official(name)
     num_test = len(data.splits["test"])
     num_train = sum(map(len, data.splits.values())) - num_test
@@ -117,12 +119,12 @@ def verify_content(data: DataSet, name: str) -> Check:
 
 
 def sample_images(data: DataSet) -> tuple[dict[str, list[Tensor]], list[str]]:
-    """Return some images of some classes, as stored and as varied in training, and the names of those classes."""
+    """Return some images of some classes, as stored and as augmented in training, and the names of those classes."""
     part = data.splits.get("train", data.splits["test"])
     classes = torch.linspace(0, data.num_classes - 1, min(data.num_classes, MAX_ROWS)).long().tolist()
     chosen = [part[data.target[part] == label][:COLUMNS] for label in classes]
     blocks = {"as stored": [data.inputs[index] for index in chosen]}
     draws = data.draw(seed=0, epoch=0)
     if data.augment is not None and draws is not None:
-        blocks["varied, as in training"] = [data.augment(data.inputs[index], draws[index]) for index in chosen]
+        blocks["augmented, as in training"] = [data.augment(data.inputs[index], draws[index]) for index in chosen]
     return blocks, [data.class_names[label] for label in classes]
