@@ -76,7 +76,7 @@ def test_what_is_left_out_and_why(record, run):
     assert [figure["files"] for figure in found["written"]] == [["figures/digits-small_cnn-metrics.pdf"]]
     why = {figure["figure"]: figure["why"] for figure in found["left_out"]}
     assert why == {
-        "training": "no run has test_ece or val_ece of each epoch in its log.jsonl",
+        "training": "no run has test_ece or val_ece for every epoch in its log.jsonl",
         "logits": "study/runs/dual_focal-seed0 has no predictions.safetensors",
     }
     assert found["runs_left_out"] == [{"run": "study/runs/stopped", "why": "is stopped, not finished"}]
@@ -108,7 +108,7 @@ def test_each_data_set_has_figures_of_its_own(record):
 
 def test_nothing_written_is_a_failure(run):
     out, _ = run("paper", "figures", "--only", "reliability", code=1)
-    assert out == "Left out: reliability: it needs finished runs\n"
+    assert out == "Left out: reliability: no finished runs were given\n"
 
 
 def test_runs_that_cannot_be_drawn_are_a_failure(run):

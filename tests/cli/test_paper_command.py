@@ -77,11 +77,11 @@ def test_json_of_some(record) -> None:
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_an_unknown_key_is_told_with_the_nearest(refused, options) -> None:
     line = refused("paper", "errata", "rbs-root", "mce-clam", *options)
-    assert line == "there is no erratum 'mce-clam', see `dualfocal paper errata`; did you mean mce-claim?"
+    assert line == "unknown erratum 'mce-clam'; `dualfocal paper errata` lists all; did you mean mce-claim?"
 
 
 def test_a_key_that_is_near_to_none(refused) -> None:
-    assert refused("paper", "errata", "?") == "there is no erratum '?', see `dualfocal paper errata`"
+    assert refused("paper", "errata", "?") == "unknown erratum '?'; `dualfocal paper errata` lists all"
 
 
 def test_help(run) -> None:

@@ -31,7 +31,7 @@ def test_the_cost_counts_what_has_been_measured() -> None:
     planned = plan("table1", only={"dataset": ["cifar10"], "method": ["dual_focal"]}, seeds=[1, 2])
     hours = [training.hours for training in planned.trainings.values()]
     assert hours.count(None) == 1  # ResNet-110
-    assert f"{2 * sum(filter(None, hours)):.1f} left in all, and 1 whose time has not been measured" in planned.cost()
+    assert f"Total left: {2 * sum(filter(None, hours)):.1f} hours, plus 1 trainings" in planned.cost()
     assert [row[-1] for row in planned.as_table().rows].count("?") == 1
 
 
@@ -43,9 +43,9 @@ def test_the_cost_counts_what_has_been_measured() -> None:
             "a field of only must be one of dataset, model, method, variant, got 'data'; did you mean dataset",
         ),
         ({"only": {"model": ["resnet5"]}}, "model must be one of .*, got 'resnet5'; did you mean resnet50"),
-        ({"seeds": []}, "at least one; got none"),
-        ({"seeds": [1, 2, 1]}, "seeds must be different numbers, at least one; got 1, 2, 1"),
-        ({"settings": ["seed=3"]}, "seed is what a row of the table stands for"),
+        ({"seeds": []}, "one or more different numbers, got none"),
+        ({"seeds": [1, 2, 1]}, "seeds must be one or more different numbers, got 1, 2, 1"),
+        ({"settings": ["seed=3"]}, "--set cannot change seed"),
     ],
 )
 def test_refusals(arguments: dict[str, Any], message: str) -> None:

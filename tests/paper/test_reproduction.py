@@ -259,7 +259,7 @@ def test_foreign_images_are_seen_in_the_precision_of_what_is_kept(
 def test_kept_scores_that_are_damaged_are_named(content: str, tmp_path: Path) -> None:
     run = fake(tmp_path / "run")
     (run.path / "foreign-svhn.json").write_text(content)
-    with pytest.raises(RunError, match=r"run/foreign-svhn\.json: is empty or damaged .*: remove it"):
+    with pytest.raises(RunError, match=r"run/foreign-svhn\.json: is empty or damaged .*; delete it"):
         value_of(run, "ood_auroc", "after", "svhn")
 
 

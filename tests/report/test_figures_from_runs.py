@@ -199,8 +199,10 @@ def test_metrics_over_seeds(setting):
             floors = [run.result.floor(metric, "test") for run in entry.runs.values()]
             ticks = {line.get_xdata()[0] for line in axis.lines if np.ptp(line.get_ydata()) > 0.5}
             assert any(tick == pytest.approx(100 * statistics.mean(floors)) for tick in ticks)
-    assert "2 seeds each. Intervals are over seeds." in words(figure)
-    assert "90 % t-interval of the mean" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "2 seeds each." in words(figure)
+    assert "90 % confidence interval of the mean over seeds" in [
+        text.get_text() for text in figure.legends[0].get_texts()
+    ]
 
 
 def test_metrics_of_single_runs_have_the_interval_that_exists(folder):
@@ -214,7 +216,7 @@ def test_metrics_of_single_runs_have_the_interval_that_exists(folder):
         interval = entry.first.result.parts["test"].inference.debiased_ece
         np.testing.assert_allclose(whisker, 100 * np.array(interval))
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert "90 % interval of the debiased RMS error" in legend
+    assert "90 % confidence interval of the debiased RMS error" in legend
 
 
 def test_metrics_of_one_run_and_of_several_say_which(folder):
@@ -223,7 +225,7 @@ def test_metrics_of_one_run_and_of_several_say_which(folder):
     )
     figure = draw("metrics", setting)
     assert len(figure.axes) == 3
-    assert "1 to 2 seeds each. Intervals are over seeds. No interval of a single run: Dual focal." in words(figure)
+    assert "1 to 2 seeds each. No interval for a single run: Dual focal." in words(figure)
 
 
 def test_results_without_inference_are_told(tmp_path):
@@ -260,11 +262,11 @@ def test_training_without_the_test_part_says_so(tmp_path):
     figure = draw("training", setting)
     assert figure.axes[0].get_ylabel() == "validation ECE [%]"
     np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [30, 25, 17.5])
-    assert "The test part was not logged" in words(figure)
+    assert "The test split was not logged" in words(figure)
     assert "Not logged by 1 run of Dual focal." in words(figure)
     lines = (tmp_path / "a" / LOG).read_text().splitlines(keepends=True)
     (tmp_path / "a" / LOG).write_text("".join(lines[:2]))  # a copy that lost its end
-    with pytest.raises(RunError, match=r"no run has test_ece or val_ece of each epoch in its log\.jsonl"):
+    with pytest.raises(RunError, match=r"no run has test_ece or val_ece for every epoch in its log\.jsonl"):
         draw("training", setting)
 
 

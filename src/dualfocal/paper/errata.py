@@ -1,10 +1,9 @@
-"""Inconsistencies in the paper and in the public code behind it, what this package does, and how to get the published
-behaviour all the same.
+"""Inconsistencies in the paper and its public code, what this package does, and how to get the published behaviour.
 
-The texts are in ``errata.json``. Tables have the names of :mod:`dualfocal.paper.published`, "table1" to "table13", in
-the order of the paper; "before" and "after" are before and after temperature scaling, and calibration errors are in
-percent. "The authors' code" is what the paper's authors have published; "the older code" is that of Mukhoti et al.,
-which they built on.
+The texts are in ``errata.json``. Tables are named "table1" to "table13" in the order of the paper, as in
+:mod:`dualfocal.paper.published`. "Before" and "after" mean before and after temperature scaling, and calibration errors
+are in percent. "The authors' code" is the code published by the paper's authors; "the older code" is that of Mukhoti et
+al., on which it is based.
 """
 
 import json
@@ -28,9 +27,8 @@ class Erratum:
     ours: str
     """What this package does."""
     option: str
-    """What gives the published behaviour: a command, or an expression of names that ``dualfocal`` exports from
-    ``losses``, ``metrics``, ``calibrators``, ``models``, ``train.presets`` and ``paper.published``. Empty: nothing
-    does."""
+    """How to get the published behaviour: a command, or an expression of names from ``losses``, ``metrics``,
+    ``calibrators``, ``models``, ``train.presets`` and ``paper.published``. Empty if there is no way."""
 
 
 _CONTENT = json.loads((resources.files("dualfocal.paper") / "errata.json").read_text("utf-8"))
@@ -38,27 +36,33 @@ _CONTENT = json.loads((resources.files("dualfocal.paper") / "errata.json").read_
 GROUPS: dict[str, tuple[Erratum, ...]] = {
     kind: tuple(Erratum(**erratum) for erratum in group) for kind, group in _CONTENT["errata"].items()
 }
-"""By kind."""
+"""Kind, such as "paper: tables" -> errata."""
 
 ERRATA: tuple[Erratum, ...] = tuple(erratum for group in GROUPS.values() for erratum in group)
 
 OUT_OF_SCOPE: tuple[str, ...] = tuple(_CONTENT["out_of_scope"])
-"""What the paper only cites: it has no numbers for these methods, and this package does not implement them."""
+"""Methods that the paper only cites, without numbers; this package does not implement them."""
 
 
 def find_errata(keys: Iterable[str] = ()) -> dict[str, list[Erratum]]:
-    """Return the errata of these keys, or all of them, by kind; kinds without any are left out.
+    """Return the errata with the given keys, by kind.
+
+    Args:
+        keys: keys of errata (default: all).
+
+    Returns:
+        Kind -> errata; kinds without errata are left out.
 
     >>> [erratum.where for erratum in find_errata(["rbs-root"])["paper: tables"]]
     ['table11, Calibration Assessment with Metrics RBS']
 
     Raises:
-        ValueError: there is no such key; the message has the nearest one.
+        ValueError: a key is unknown; the message suggests the nearest one.
     """
     known = [erratum.key for erratum in ERRATA]
     wanted = list(keys) or known
     for key in wanted:
         if key not in known:
-            raise ValueError(f"there is no erratum {key!r}, see `dualfocal paper errata`{did_you_mean(key, known)}")
+            raise ValueError(f"unknown erratum {key!r}; `dualfocal paper errata` lists all{did_you_mean(key, known)}")
     chosen = {kind: [erratum for erratum in group if erratum.key in wanted] for kind, group in GROUPS.items()}
     return {kind: group for kind, group in chosen.items() if group}

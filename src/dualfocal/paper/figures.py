@@ -1,7 +1,7 @@
-"""The figures of the paper, from run folders.
+"""The figures of the paper, drawn from run folders.
 
-``FIGURES`` has each by name. Runs are put together first, by :func:`~dualfocal.plots.run_groups.group_runs`: those of
-one data set and model make a *setting*, and those of it that differ in their seed only an *entry*, such as a loss.
+``FIGURES`` lists them by name. :func:`~dualfocal.plots.run_groups.group_runs` groups the runs first: runs of one data
+set and model form a *setting*, and runs of a setting that differ only in their seed form an *entry*, such as a loss.
 """
 
 import statistics
@@ -43,15 +43,15 @@ class PaperFigure:
 
     number: str
     shows: str
-    draw: Callable[..., Figure]  # of a Setting, or of nothing
+    draw: Callable[..., Figure]  # takes a Setting, or nothing
     needs_runs: bool = True
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that was drawn, or the reason why it was not."""
+    """A figure that was drawn, or the reason why it was left out."""
 
-    name: str  # in FIGURES
+    name: str  # key of FIGURES
     figure: PaperFigure
     setting: str | None  # data set and model
     files: list[Path]
@@ -67,32 +67,37 @@ def draw_figures(
     dpi: float = 200,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Drawing]:
-    """Draw figures of the paper, each once for each setting, and write them.
+    """Draw figures of the paper for each setting, and save them.
 
     Args:
-        settings: the runs, as :func:`~dualfocal.plots.run_groups.group_runs` finds them.
-        names: of :data:`FIGURES`.
+        settings: the runs, grouped by :func:`~dualfocal.plots.run_groups.group_runs`.
+        names: keys of :data:`FIGURES`.
         out: an existing folder.
-        formats: endings of the files, ``"pdf"``, ``"png"``, ``"svg"``.
+        formats: file formats: ``"pdf"``, ``"png"``, ``"svg"``.
         dpi: dots per inch of a PNG.
-        progress: called with how many are done, and of how many.
+        progress: called with the numbers of finished figures and of all figures.
+
+    Returns:
+        One drawing per figure and setting; those that could not be drawn say why.
     """
-    once: list[Setting | None] = [None]
-    wanted = [(name, setting) for name in names for setting in (settings if FIGURES[name].needs_runs else ()) or once]
+    no_setting: list[Setting | None] = [None]
+    jobs = [
+        (name, setting) for name in names for setting in (settings if FIGURES[name].needs_runs else ()) or no_setting
+    ]
     drawings = []
-    for done, (name, setting) in enumerate(wanted):
+    for done, (name, setting) in enumerate(jobs):
         if progress is not None:
-            progress(done, len(wanted))
+            progress(done, len(jobs))
         figure = FIGURES[name]
         title, stem = (None, name) if setting is None else (setting.title, f"{setting.stem}-{name}")
         files, why_not = [out / f"{stem}.{ending}" for ending in formats], ""
         try:
             if figure.needs_runs and setting is None:
-                raise RunError("it needs finished runs")
+                raise RunError("no finished runs were given")
             drawn = figure.draw(setting) if figure.needs_runs else figure.draw()
             for file in files:
                 save(drawn, file, dpi=dpi)
-        except RunError as error:  # the runs lack what it needs
+        except RunError as error:  # the runs do not have what the figure needs
             files, why_not = [], str(error)
         drawings.append(Drawing(name, figure, title, files, why_not))
     return drawings
@@ -100,38 +105,38 @@ def draw_figures(
 
 def _reliability(setting: Setting) -> Figure:
     evaluations = {entry.label: entry.first.require_result().evaluation() for entry in setting.entries}
-    remark = f"Test part, before temperature scaling; {setting.seeds}."
+    remark = f"Test split, uncalibrated; {setting.seeds}."
     return reliability_figure(evaluations, title=setting.title, remark=remark)
 
 
 def _corp(setting: Setting) -> Figure:
-    found = {label: corp(*run.predictions()) for label, run in _with_predictions(setting).items()}
-    remark = (
-        f"Test part, before temperature scaling; {setting.seeds}. Brier score of the predicted class = MCB - DSC + UNC."
-    )
-    return corp_panels(found, title=setting.title, remark=remark)
+    curves = {label: corp(*run.predictions()) for label, run in _with_predictions(setting).items()}
+    remark = f"Test split, uncalibrated; {setting.seeds}. Brier score of the predicted class = MCB - DSC + UNC."
+    return corp_panels(curves, title=setting.title, remark=remark)
 
 
 def _metrics(setting: Setting) -> Figure:
     results = {entry.label: entry.results for entry in setting.entries}
     panels: dict[str, dict[str, MetricBar]] = {name: {} for name in METRICS.values()}
-    for (metric, name), (label, of) in product(METRICS.items(), results.items()):
-        values = tuple(getattr(result.evaluation(), metric) for result in of)
-        panels[name][label] = MetricBar(values, t_interval(values), _mean_floor(of, metric))
-    interval = f"{100 * LEVEL:.0f} % t-interval of the mean"
-    single = [label for label, of in results.items() if len(of) == 1]
-    remark = f"Test part, before temperature scaling; {setting.numbers_of_seeds}. Intervals are over seeds."
+    for (metric, name), (label, seeds) in product(METRICS.items(), results.items()):
+        values = tuple(getattr(result.evaluation(), metric) for result in seeds)
+        panels[name][label] = MetricBar(values, t_interval(values), _mean_floor(seeds, metric))
+    interval = f"{100 * LEVEL:.0f} % confidence interval of the mean over seeds"
+    single = [label for label, seeds in results.items() if len(seeds) == 1]
+    remark = f"Test split, uncalibrated; {setting.numbers_of_seeds}."
     if single:
-        remark += f" No interval of a single run: {', '.join(single)}."
+        remark += f" No interval for a single run: {', '.join(single)}."
     if len(single) == len(results):
-        # Of a single run there is an honest interval of one error only, which is not the ECE.
-        alone = {label: of[0].evaluation() for label, of in results.items()}
-        inferences = {label: one.inference for label, one in alone.items() if one.inference is not None}
+        # For a single run, only the debiased error has an interval with correct coverage.
+        evaluations = {label: seeds[0].evaluation() for label, seeds in results.items()}
+        inferences = {label: result.inference for label, result in evaluations.items() if result.inference is not None}
         panels["debiased RMS error"] = {
-            label: MetricBar((alone[label].debiased_ece,), of.debiased_ece) for label, of in inferences.items()
+            label: MetricBar((evaluations[label].debiased_ece,), inference.debiased_ece)
+            for label, inference in inferences.items()
         }
-        interval = f"{100 * min(of.level for of in inferences.values()):.0f} % interval of the debiased RMS error"
-        remark = f"Test part, before temperature scaling; {setting.seeds}: no interval over seeds."
+        level = min(inference.level for inference in inferences.values())
+        interval = f"{100 * level:.0f} % confidence interval of the debiased RMS error"
+        remark = f"Test split, uncalibrated; {setting.seeds}: no interval over seeds."
     return metric_figure(panels, setting.looks, interval=interval, title=setting.title, remark=remark)
 
 
@@ -142,14 +147,18 @@ def _training(setting: Setting) -> Figure:
     part = "test" if any(logged["test"].values()) else "val"
     curves = {label: Curve(seeds) for label, seeds in logged[part].items() if seeds}
     if not curves:
-        raise RunError(f"no run has test_ece or val_ece of each epoch in its {LOG}")
+        raise RunError(f"no run has test_ece or val_ece for every epoch in its {LOG}")
     results = [entry.results for entry in setting.entries if entry.label in curves]
-    floors = [_mean_floor(of, "ece", part) for of in results if all(one.evaluation(part).inference for one in of)]
+    floors = [
+        _mean_floor(seeds, "ece", part)
+        for seeds in results
+        if all(result.evaluation(part).inference for result in seeds)
+    ]
     remark = "Smoothed: s(1) = x(1), s(t) = 0.5 s(t-1) + 0.5 x(t)."
     if any(len(curve.seeds) > 1 for curve in curves.values()):
         remark += " Lines: means over seeds; bands: lowest to highest seed."
     if part == "val":
-        remark += "\nThe test part was not logged (test_each_epoch=true does that)."
+        remark += "\nThe test split was not logged; train with test_each_epoch=true to log it."
     missing = {entry.label: len(entry.runs) - len(logged[part][entry.label]) for entry in setting.entries}
     runs = [f"{number} run{'s' * (number > 1)} of {label}" for label, number in missing.items() if number]
     if runs:
@@ -160,25 +169,25 @@ def _training(setting: Setting) -> Figure:
 
 
 def _logits(setting: Setting) -> Figure:
-    found = {label: maximum_logits(run.predictions()[0]) for label, run in _with_predictions(setting).items()}
-    remark = f"Test part, outputs before softmax; {setting.seeds}. Equal areas; a stroke at the median."
-    with one_axis(setting.title, remark, rows=len(found)) as (figure, axis):
-        max_logit_histogram(axis, found, setting.looks)
+    logits = {label: maximum_logits(run.predictions()[0]) for label, run in _with_predictions(setting).items()}
+    remark = f"Test split, outputs before softmax; {setting.seeds}. All histograms have the same area; lines: medians."
+    with one_axis(setting.title, remark, rows=len(logits)) as (figure, axis):
+        max_logit_histogram(axis, logits, setting.looks)
     return figure
 
 
 def _rival(setting: Setting) -> Figure:
-    found = {label: rival_probabilities(*run.predictions()) for label, run in _with_predictions(setting).items()}
-    remark = f"All samples of the test part; {setting.seeds}. Diamond: mean. Outliers are not shown."
-    with one_axis(setting.title, remark, rows=len(found)) as (figure, axis):
-        rival_boxplot(axis, found, setting.looks)
+    rivals = {label: rival_probabilities(*run.predictions()) for label, run in _with_predictions(setting).items()}
+    remark = f"All samples of the test split; {setting.seeds}. Diamonds: means. Outliers are not shown."
+    with one_axis(setting.title, remark, rows=len(rivals)) as (figure, axis):
+        rival_boxplot(axis, rivals, setting.looks)
     return figure
 
 
 def _logged(entry: Entry, name: str) -> tuple[tuple[float, ...], ...]:
-    """A number of each epoch, for the seeds whose log has it for all of them."""
-    found = [tuple(line[name] for line in run.log if name in line) for run in entry.runs.values()]
-    return tuple(values for values in found if len(values) == entry.recipe.epochs)
+    """Return a logged value per epoch for each seed whose log has it for every epoch."""
+    logged = [tuple(line[name] for line in run.log if name in line) for run in entry.runs.values()]
+    return tuple(values for values in logged if len(values) == entry.recipe.epochs)
 
 
 def _with_predictions(setting: Setting) -> dict[str, Run]:
@@ -190,7 +199,7 @@ def _with_predictions(setting: Setting) -> dict[str, Run]:
 
 
 def _mean_floor(results: Sequence[RunResult], metric: str, part: str = "test") -> float:
-    """The noise floor of a metric, its mean over the seeds."""
+    """Return the noise floor of a metric, averaged over seeds."""
     return statistics.fmean(result.floor(metric, part) for result in results)
 
 

@@ -1,4 +1,4 @@
-"""Images that a model was not trained for: how well it tells them from its own."""
+"""Out-of-distribution (OOD) detection: how well a model separates SVHN and CIFAR-10-C from its own test images."""
 
 import dataclasses
 import json
@@ -18,46 +18,57 @@ from dualfocal.runs import Run, RunError
 from dualfocal.train.distributed import choose_device
 from dualfocal.train.forward import Forward, float32_products, without_search
 
-FOREIGN: dict[str, dict[str, Any]] = {"svhn": {"only_test": True}, "cifar10c": {}}
+OOD_DATA: dict[str, dict[str, Any]] = {"svhn": {"only_test": True}, "cifar10c": {}}
 SEVERITIES = (1, 2, 3, 4, 5)
 BATCH = 500
 STAGES = ("before", "after")
 SCORES = ("entropy", "max_prob")
 
-Progress = Callable[[str, int, int], None]  # what, images that are done, of how many
+ScoringProgress = Callable[[str, int, int], None]  # what is scored, finished images, all images
 
 
 @dataclass(frozen=True)
 class OODScores:
-    """Where foreign images are, and where a model looks at them."""
+    """Compute OOD scores of runs.
+
+    Args:
+        data_root: folder of the data.
+        device: where the models run (None: a GPU if there is one).
+        progress: called with the name of what is scored, and the numbers of finished and of all images.
+    """
 
     data_root: Root = None
-    device: str | None = None  # None: a GPU if there is one
-    progress: Progress | None = None
+    device: str | None = None
+    progress: ScoringProgress | None = None
 
     def check(self) -> None:
-        """Raise a ValueError if some are missing: to know now, and not after the trainings."""
-        for name, options in FOREIGN.items():
+        """Raise a ValueError if OOD data are missing; call this before the trainings."""
+        for name, options in OOD_DATA.items():
             load_data(name, self.data_root, **options)
 
     @torch.no_grad()
     def scores(self, run: Run, name: str) -> dict[str, Any]:
-        """How a model tells foreign images from its own, by entropy and by confidence, before and after scaling; kept.
+        """Return the AUROC of OOD detection by entropy and by confidence, before and after temperature scaling.
 
-        For CIFAR-10-C, whose images have labels, also its error, ECE and NLL at each severity.
+        For CIFAR-10-C, whose images have labels, also the error, ECE and NLL at each severity. The scores are saved in
+        the run folder, and read from there the next time.
+
+        Args:
+            run: a finished run.
+            name: ``"svhn"`` or ``"cifar10c"``.
 
         Raises:
-            RunError: what was kept is damaged.
+            RunError: the saved scores are damaged.
         """
         path = run.path / f"foreign-{name}.json"
         if path.exists():
-            return _kept(path)
+            return _read_scores(path)
         temperatures = {"before": 1.0, "after": run.require_result().temperature("temperature_ece")}
-        known, _ = run.predictions()
+        known_logits, _ = run.predictions()
         logits_of = self._model(run)
-        foreign = logits_of(load_data(name, self.data_root, **FOREIGN[name]).part("test")[0], name)
+        ood_logits = logits_of(load_data(name, self.data_root, **OOD_DATA[name]).part("test")[0], name)
         aurocs = {
-            stage: {score: ood_auroc(known / t, foreign / t, score=score) for score in SCORES}
+            stage: {score: ood_auroc(known_logits / t, ood_logits / t, score=score) for score in SCORES}
             for stage, t in temperatures.items()
         }
         content: dict[str, Any] = {"schema": 1, "foreign": name, "auroc": aurocs}
@@ -74,7 +85,7 @@ class OODScores:
         return content
 
     def _model(self, run: Run) -> Callable[[Tensor, str], Tensor]:
-        """From images to logits, as those of the run's own test part came about: encoder, precision, memory format."""
+        """Return a function from images to logits that processes them like the test split of the run."""
         device = choose_device(self.device)
         precision = "float64" if run.recipe.precision == "float64" else "float32"
         recipe = dataclasses.replace(run.recipe, precision=precision, step="auto").on(device)
@@ -85,22 +96,22 @@ class OODScores:
         forward = Forward(model, recipe, device)
 
         def logits_of(images: Tensor, what: str) -> Tensor:
-            found: list[Tensor] = []
+            logits: list[Tensor] = []
             with float32_products(device, "ieee"), without_search():
                 for number, part in enumerate(torch.split(images, BATCH)):
                     if self.progress is not None:
                         self.progress(f"{run.path.name}, {what}", number * BATCH, len(images))
-                    found.append(forward(encoder(part.to(device))).cpu())
-            return torch.cat(found)
+                    logits.append(forward(encoder(part.to(device))).cpu())
+            return torch.cat(logits)
 
         return logits_of
 
 
-def _kept(path: Path) -> dict[str, Any]:
+def _read_scores(path: Path) -> dict[str, Any]:
     try:
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         for stage, score in product(STAGES, SCORES):
-            float(kept["auroc"][stage][score])
+            float(content["auroc"][stage][score])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path}: is empty or damaged ({error!r}): remove it, and it is made anew") from error
-    return kept
+        raise RunError(f"{path}: is empty or damaged ({error!r}); delete it to compute it again") from error
+    return content

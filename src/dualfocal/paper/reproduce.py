@@ -1,4 +1,4 @@
-"""Run a table of the paper again: its trainings, their runs, and our numbers beside the published ones.
+"""Reproduce a table of the paper: train its models, and compare our numbers with the published ones.
 
 planned = plan("table1", only={"dataset": ["cifar10"], "method": ["dual_focal"]}, seeds=[1, 2, 3])
 print(planned.as_table().text())
@@ -31,38 +31,46 @@ FIELDS = {"dataset": "data", "model": "model", "method": "method", "variant": "v
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A table of the paper with our numbers beside the published ones."""
+    """A table of the paper with our numbers beside the published ones.
+
+    Attributes:
+        table: The published table.
+        title: Heading, which says so if the recipes were changed.
+        rows: One row per number.
+        notes: Notes of the runs, without duplicates.
+        failed: Folders of diverged runs, and why they failed.
+    """
 
     table: Table
     title: str
     rows: list[Row]
-    notes: list[str]  # of the runs, each once
-    failed: list[str]  # folders of runs that failed, and why
+    notes: list[str]
+    failed: list[str]
 
     def explanation(self) -> str:
-        """The meaning of the columns, and the notes of the published table."""
+        """Explain the columns, and add the notes of the published table."""
         return (
-            "Published and ours as the paper prints them, the temperature in brackets; ours are means over the seeds. "
-            "Floor: what a perfectly calibrated model with our confidences would show by chance. One more run, with "
-            f"two seeds or more: where it would fall, {100 * LEVEL:.0f} % of the time; agrees: whether the published "
-            f"run lies there. {' '.join(self.table.notes)}"
+            "Numbers are printed as in the paper, with the temperature in brackets; ours are means over seeds. "
+            "Floor: noise floor, the error that a perfectly calibrated model with our confidences shows by chance. "
+            f"One more run: {100 * LEVEL:.0f} % prediction interval, with two seeds or more; agrees: whether the "
+            f"published number lies in it. {' '.join(self.table.notes)}"
         )
 
     def as_table(self) -> _table.Table:
-        """The rows as text, without empty columns."""
+        """Return the rows as text, without empty columns."""
         rows = [row.cells() for row in self.rows]
         shown = [i for i in range(len(HEADINGS)) if i < 4 or any(row[i] for row in rows)]
         return _table.Table([HEADINGS[i] for i in shown], [[row[i] for i in shown] for row in rows], left=(0, 1))
 
     def markdown(self) -> str:
-        """A page with the rows, their explanation and the notes."""
+        """Return the rows, their explanation and the notes as Markdown."""
         headings, *rows = (f"| {' | '.join(cells)} |" for cells in (HEADINGS, *(row.cells() for row in self.rows)))
         notes = [f"Note: {note}." for note in self.notes]
         lines = [f"# {self.title}", "", headings, "|---|---|---:|---:|---:|---:|---:|---|", *rows, ""]
         return "\n".join([*lines, self.explanation(), *notes]) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; numbers are fractions."""
+        """Return the content for JSON; metrics are fractions, not percent."""
         return {
             "schema": 1,
             "table": self.table.key,
@@ -75,18 +83,18 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class Plan:
-    """The trainings of a table and where their runs go; :func:`plan` makes one. Dicts have the names of the runs."""
+    """The trainings of a table and their run folders, made by :func:`plan`."""
 
     table: Table
-    study: Study  # the recipes of the chosen trainings for each seed
-    trainings: dict[str, Training]  # those that were chosen
-    every: dict[str, Training]  # all that the table has, and the extra ones
-    finished: Mapping[str, int]  # how many seeds
+    study: Study  # recipes of the chosen trainings, for each seed
+    trainings: dict[str, Training]  # run name -> training, for the chosen ones
+    every: dict[str, Training]  # run name -> training, for all of the table and the extra ones
+    finished: Mapping[str, int]  # run name -> number of finished seeds
     out: Path
-    suffix: str  # of names: a shorter schedule, or a changed recipe, goes beside the paper's
+    suffix: str  # of run and file names, if the schedule or the recipe is changed
 
     def as_table(self) -> _table.Table:
-        """The trainings as text, with their hours on an H200."""
+        """Return the trainings as text, with their estimated hours on an H200."""
         rows = [
             [
                 training.label,
@@ -102,18 +110,18 @@ class Plan:
         return _table.Table(headings, rows, left=(0, 2, 3, 4))
 
     def cost(self) -> str:
-        """What is left to train, in a sentence."""
+        """Return the remaining cost in one sentence."""
         seeds, hours = len(self.study.seeds), {name: training.hours for name, training in self.trainings.items()}
-        left = [(seeds - self.finished[name]) * of_one for name, of_one in hours.items() if of_one is not None]
+        left = [(seeds - self.finished[name]) * each for name, each in hours.items() if each is not None]
         unknown = len(hours) - len(left)
-        more = f", and {unknown} whose time has not been measured (?)" if unknown else ""
+        more = f", plus {unknown} trainings whose time has not been measured (?)" if unknown else ""
         return (
-            f"{len(hours)} trainings x {seeds} seeds. Hours are those of one on an H200, by measured steps: "
-            f"{sum(left):.1f} left in all{more}."
+            f"{len(hours)} trainings x {seeds} seeds. Hours: for one seed on an H200, estimated from measured steps. "
+            f"Total left: {sum(left):.1f} hours{more}."
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the content for JSON."""
         rows = [
             {
                 "training": training.label,
@@ -129,7 +137,7 @@ class Plan:
         return {"schema": 1, "title": self.study.title, "seeds": len(self.study.seeds), "trainings": rows}
 
     def files(self) -> list[Path]:
-        """The files that :meth:`run` writes."""
+        """Return the paths of the files that :meth:`run` writes."""
         stem = self.table.key + self.suffix.replace(" ", "-")
         return [self.out / f"{stem}.md", self.out / f"{stem}.json"]
 
@@ -141,22 +149,22 @@ class Plan:
         device: str | None = None,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> Reproduction:
-        """Train what is not finished, and put our numbers beside the published ones.
+        """Train the unfinished runs, and compare our numbers with the published ones.
 
-        The files get every run of the table that is in the folder, whatever was chosen.
+        The files contain every run of the table in the folder, not only the chosen ones.
 
         Args:
-            jobs: trainings at a time, each in a process; by default one per core, on a GPU one.
+            jobs: number of trainings at a time, each in its own process (default: one per core, or one on a GPU).
             data_root: folder of the data.
-            device: by default a GPU if there is one.
-            progress: called with what is done, how much of it, and of how much.
+            device: such as ``"cpu"`` or ``"cuda:1"`` (default: a GPU if there is one).
+            progress: called with a description, and the finished and total amounts.
 
         Returns:
             The rows of the chosen trainings and seeds.
         """
-        foreign = OODScores(data_root, device, progress)
+        ood_scores = OODScores(data_root, device, progress)
         if self.table.name == "ood_auroc":
-            foreign.check()
+            ood_scores.check()
         folders = self.study.folders(self.out)
         problems = run_study(
             self.study,
@@ -164,12 +172,12 @@ class Plan:
             jobs=jobs,
             data_root=data_root,
             device=device,
-            progress=progress and (lambda done, of, ended: progress(f"{ended} of {len(folders)} runs", done, of)),
+            progress=progress and (lambda done, total, ended: progress(f"{ended} of {len(folders)} runs", done, total)),
         )
         failed = list(problems.values())
         runs = folders | self._other_runs()
         present = {name: training for name, training in self.every.items() if any(name == key for key, _ in runs)}
-        rows = rows_of(self.table, present, runs, foreign)
+        rows = rows_of(self.table, present, runs, ood_scores)
         self._write(rows, runs, failed)
         chosen = [row.of_seeds(self.study.seeds) for row in rows if row.training.name + self.suffix in self.trainings]
         return Reproduction(self.table, self.study.title, chosen, _notes(folders.values()), failed)
@@ -185,7 +193,7 @@ class Plan:
                 path.write_text(text, encoding="utf-8")
 
     def _other_runs(self) -> dict[tuple[str, int], Path]:
-        """The folders of the table's runs that are finished, or have failed; not those of other recipes."""
+        """Return the folders in ``out`` of finished or failed runs of the table with the expected recipe."""
         names = {name.replace(" ", "_"): name for name in self.every}
         runs = {}
         for run in map(Run, (self.out / "runs").glob("*-seed*")):
@@ -214,16 +222,18 @@ def plan(
     (7, [1, 2])
 
     Args:
-        name: of the table, as ``"table1"`` or ``"ece"``.
-        only: values of ``dataset``, ``model``, ``method`` or ``variant`` that a training must have.
-        seeds: two or more give an interval; by default the paper's seed.
-        epochs_scale: below 1 for a shorter schedule, whose numbers are not the paper's.
-        settings: ``field=value``, a change of all recipes; the numbers are not the paper's, either.
-        extras: also what the paper lacks, see :func:`~dualfocal.paper.trainings.trainings`.
-        out: folder for runs and tables; tables share runs.
+        name: name of the table, such as ``"table1"`` or ``"ece"``.
+        only: ``dataset``, ``model``, ``method`` or ``variant`` -> values to select.
+        seeds: seeds of the trainings; two or more give an interval (default: the paper's seed).
+        epochs_scale: factor below 1 for a shorter schedule; the numbers are then not comparable with the paper's.
+        settings: changes of all recipes, each as ``field=value``; the numbers are then not comparable, either.
+        extras: whether to add trainings that the paper does not have, see
+            :func:`~dualfocal.paper.trainings.trainings`.
+        out: folder for runs and tables; several tables share equal runs.
 
     Raises:
-        ValueError: an unknown name, value or setting, with the nearest; or a seed twice, or none.
+        ValueError: a name, value or setting is unknown (the message suggests the nearest), or seeds are repeated or
+            missing.
     """
     table = published(name).as_meant()
     changes = _changes(settings)
@@ -241,7 +251,7 @@ def plan(
     chosen = _chosen({key: training for key, training in every.items() if extras or not training.extra}, only or {})
     seeds = [next(iter(chosen.values())).recipe.seed] if seeds is None else list(seeds)
     if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds must be different numbers, at least one; got {', '.join(map(str, seeds)) or 'none'}")
+        raise ValueError(f"seeds must be one or more different numbers, got {', '.join(map(str, seeds)) or 'none'}")
     recipes = {
         key: {seed: training.recipe.with_settings([f"seed={seed}"]) for seed in seeds}
         for key, training in chosen.items()
@@ -252,12 +262,12 @@ def plan(
 
 
 def _changes(settings: Iterable[str]) -> list[str]:
-    """The settings without blanks; of two settings of a field, the second."""
+    """Return the settings without blanks; the last setting of a field wins."""
     changes: dict[str, str] = {}
     for setting in settings:
         field, equals, value = (part.strip() for part in setting.partition("="))
         if field in ("data", "model", "loss", "seed"):
-            raise ValueError(f"{field} is what a row of the table stands for, not for --set; see --only and --seeds")
+            raise ValueError(f"--set cannot change {field}, which identifies a row of the table; use --only or --seeds")
         changes[field] = f"{field}{equals}{value}"
     return list(changes.values())
 
@@ -273,6 +283,6 @@ def _chosen(trainings: dict[str, Training], only: Mapping[str, Collection[str]])
 
 
 def _notes(folders: Iterable[Path]) -> list[str]:
-    """The notes of finished runs, each once."""
+    """Return the notes of finished runs, without duplicates."""
     results = [Run(path).result for path in folders]
     return list(dict.fromkeys(note for result in results if result is not None for note in result.notes))

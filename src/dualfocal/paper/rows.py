@@ -1,4 +1,4 @@
-"""Our numbers beside the published ones: a row for each cell of a table."""
+"""Rows that compare our numbers with the published ones, one for each cell of a table."""
 
 import dataclasses
 import math
@@ -21,51 +21,51 @@ from dualfocal.runs import Run, RunError
 HEADINGS = ("training", "number", "published", "ours", "floor", "seeds", "one more run", "agrees")
 LEVEL = 0.9
 SCALED_BY = "temperature_ece"  # as published
-# The largest value there is, of what is no share of samples or of probability.
+# The largest possible value of metrics that are not bounded by 1.
 LARGEST = {"nll": math.inf, "brier": 2.0, "rbs": math.sqrt(2), "kde_ece": 2.0}
 
-Number = tuple[str, str | None, str | None, Cell | None]  # metric, stage, variant, and its cell
+Number = tuple[str, str | None, str | None, Cell | None]  # metric, stage, variant and cell
 
 
 @dataclass(frozen=True)
 class Row:
-    """A cell of the paper, or one that it lacks, and the numbers of our finished runs."""
+    """A cell of a published table, or a cell that the paper does not have, with the numbers of our finished runs."""
 
     training: Training
     metric: str
     stage: str | None
     variant: str | None
     published: Cell | None
-    ours: list[float]  # one for each of the seeds
-    temperatures: list[float]  # likewise, after scaling
+    ours: list[float]  # one per seed
+    temperatures: list[float]  # one per seed, if the stage is after scaling
     published_error: Cell | None = None  # the standard error of a published mean
     seeds: tuple[int, ...] = ()
-    floors: list[float] = field(default_factory=list)  # expected of calibrated models with the same confidences
+    floors: list[float] = field(default_factory=list)  # noise floors, one per seed
 
     def of_seeds(self, seeds: Collection[int]) -> "Row":
-        """The same row with the runs of some seeds only."""
-        kept = [seed in seeds for seed in self.seeds]
+        """Return the row with only the runs of the given seeds."""
+        selected = [seed in seeds for seed in self.seeds]
         return dataclasses.replace(
             self,
-            ours=list(compress(self.ours, kept)),
-            temperatures=list(compress(self.temperatures, kept)),
-            seeds=tuple(compress(self.seeds, kept)),
-            floors=list(compress(self.floors, kept)),
+            ours=list(compress(self.ours, selected)),
+            temperatures=list(compress(self.temperatures, selected)),
+            seeds=tuple(compress(self.seeds, selected)),
+            floors=list(compress(self.floors, selected)),
         )
 
     @property
     def mean(self) -> float:
-        """Over the seeds."""
+        """Mean of our numbers over the seeds; NaN if there are none."""
         return statistics.mean(self.ours) if self.ours else math.nan
 
     @property
     def standard_error(self) -> float | None:
-        """Of the mean, over the seeds; None: that takes two."""
+        """Standard error of the mean over seeds (None with fewer than two seeds)."""
         return statistics.stdev(self.ours) / math.sqrt(len(self.ours)) if len(self.ours) > 1 else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Where one more run would fall, 90 % of the time; None: that takes two seeds."""
+        """90 % prediction interval of one more run (None with fewer than two seeds)."""
         if len(self.ours) < 2:
             return None
         low, high = prediction_interval(self.ours, LEVEL)
@@ -73,14 +73,18 @@ class Row:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the published run could be one of ours; None: unknown, as where any could, or a mean of several."""
-        interval, anything = self.interval, (0.0, LARGEST.get(self.metric, 1.0))
-        if self.published is None or self.published_error is not None or interval is None or interval == anything:
+        """Whether the published value lies in the prediction interval.
+
+        None if that is unknown: with fewer than two seeds, if the interval holds every possible value, or if the
+        published value is a mean of several runs.
+        """
+        interval, whole_range = self.interval, (0.0, LARGEST.get(self.metric, 1.0))
+        if self.published is None or self.published_error is not None or interval is None or interval == whole_range:
             return None
         return interval[0] <= self.published.value <= interval[1]
 
     def cells(self) -> list[str]:
-        """The row as text, one cell for each of :data:`HEADINGS`, with numbers as the paper prints them."""
+        """Return the row as text, one cell per heading of :data:`HEADINGS`, with numbers as the paper prints them."""
         variant = None if self.variant == self.training.variant else self.variant
         number = " ".join(part for part in (self.metric, self.stage and f"{self.stage} T", variant) if part)
         theirs = "" if self.published is None else self.published.printed
@@ -100,7 +104,7 @@ class Row:
         return [self.training.label, number, theirs, ours, floor, str(len(self.ours)), one_more, agrees]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; numbers are fractions."""
+        """Return the content for JSON; metrics are fractions, not percent."""
         return {
             "training": self.training.label,
             "metric": self.metric,
@@ -121,15 +125,15 @@ class Row:
 
 
 def rows_of(
-    table: Table, trainings: dict[str, Training], runs: dict[tuple[str, int], Path], foreign: OODScores | None = None
+    table: Table, trainings: dict[str, Training], runs: dict[tuple[str, int], Path], ood_scores: OODScores | None = None
 ) -> list[Row]:
-    """Return a row for each number that the table has of these trainings, and for each extra training.
+    """Return a row for each number that the table has for these trainings, and for each extra training.
 
     Args:
-        table: with misplaced cells where they belong, see :meth:`~dualfocal.paper.published.Table.as_meant`.
-        trainings: by name.
-        runs: folders by name, as in ``trainings``, and seed; runs that are not finished are left out of the means.
-        foreign: scores the images of other data sets, where the scores have not been kept.
+        table: a table with misplaced cells corrected, see :meth:`~dualfocal.paper.published.Table.as_meant`.
+        trainings: name -> training.
+        runs: name and seed -> run folder; unfinished runs are ignored.
+        ood_scores: computes the scores of out-of-distribution images that are not saved yet.
     """
     rows = []
     for name, training in trainings.items():
@@ -147,13 +151,13 @@ def rows_of(
                     stage,
                     variant,
                     cell,
-                    ours=[value_of(folders[seed], metric, stage, variant, foreign) for seed in results],
-                    temperatures=[of.temperature(SCALED_BY) for of in results.values() if stage == "after"],
+                    ours=[value_of(folders[seed], metric, stage, variant, ood_scores) for seed in results],
+                    temperatures=[result.temperature(SCALED_BY) for result in results.values() if stage == "after"],
                     published_error=error,
                     seeds=tuple(results),
                     floors=[
-                        of.floor(metric, scaled_by=SCALED_BY if stage == "after" else None)
-                        for of in results.values()
+                        result.floor(metric, scaled_by=SCALED_BY if stage == "after" else None)
+                        for result in results.values()
                         if metric in FLOORS
                     ],
                 )
@@ -162,34 +166,36 @@ def rows_of(
 
 
 def _numbers(table: Table, training: Training) -> list[Number]:
-    """Metric, stage, variant and cell of each number that the table has of a training, or should have."""
+    """Return metric, stage, variant and cell of each number of a training that the table has or should have."""
     if training.extra and table.name != "kde_xe":
         return [(table.metric or "ece", stage, None, None) for stage in STAGES]
     cells = table.find(data=training.data, model=training.model, method=training.method)
     if table.variant in TRAINED_BY:
         cells = [cell for cell in cells if cell.variant == training.variant]
-    # A standard error stands beside its mean.
+    # A standard error is shown beside its mean.
     numbers: list[Number] = [
         (cell.metric, cell.stage, cell.variant, cell) for cell in cells if cell.variant != "standard_error"
     ]
-    if table.name == "ablation":  # the columns that the text promises
+    if table.name == "ablation":  # the columns that the text announces
         return [
             *numbers,
             ("ece", "after", training.variant, None),
             ("classwise_ece", "before", training.variant, None),
         ]
-    # RBS in both readings; images out of distribution by the other score, too.
-    other = {"rbs": "rbs", "ood_auroc": "ood_auroc_max_prob"}
-    return numbers + [(other[table.name], cell.stage, cell.variant, None) for cell in cells if table.name in other]
+    # RBS as score and as root; out-of-distribution detection by the other score, too.
+    second_metric = {"rbs": "rbs", "ood_auroc": "ood_auroc_max_prob"}
+    return numbers + [
+        (second_metric[table.name], cell.stage, cell.variant, None) for cell in cells if table.name in second_metric
+    ]
 
 
 def value_of(
-    run: Run, metric: str, stage: str | None, variant: str | None = None, foreign: OODScores | None = None
+    run: Run, metric: str, stage: str | None, variant: str | None = None, ood_scores: OODScores | None = None
 ) -> float:
-    """A number of a finished run; after scaling, by the temperature with the least validation ECE, as published."""
+    """Return a metric of a finished run; the temperature is that of the lowest validation ECE, as published."""
     if metric.startswith("ood_auroc"):
         score = "max_prob" if metric.endswith("max_prob") else "entropy"
-        return float((foreign or OODScores()).scores(run, str(variant))["auroc"][stage or "before"][score])
+        return float((ood_scores or OODScores()).scores(run, str(variant))["auroc"][stage or "before"][score])
     result = run.require_result()
     if metric == "kde_ece":
         logits, target = run.predictions()
@@ -197,5 +203,5 @@ def value_of(
     evaluation = result.evaluation(scaled_by=SCALED_BY if stage == "after" else None)
     value = 1 - evaluation.error if metric == "accuracy" else float(getattr(evaluation, metric))
     if not math.isfinite(value):
-        raise RunError(f"{result.source}: has no finite {metric} of the test part")
+        raise RunError(f"{result.source}: the {metric} of the test split is not finite")
     return value

@@ -1,4 +1,4 @@
-"""Which trainings a table of the paper needs: a recipe for each of its methods, models and data sets."""
+"""The trainings that a table of the paper needs: a recipe for each method, model and data set."""
 
 import dataclasses
 import inspect
@@ -13,22 +13,22 @@ from dualfocal.train.presets import EXCEPTIONS, GAMMA, images, texts
 # In the authors' code the ablation's means are one number per batch.
 RIVALS = {"mean2": "batch_mean2", "mean3": "batch_mean3", "mean_all": "batch_mean_all"}
 KDE_STRENGTH = {"cifar10": 0.3, "cifar100": 0.5}
-# Milliseconds of a step of 128 images of 32 x 32 on one H200, benchmarks/results/train_step_gpu.csv.
+# Milliseconds per step of 128 images of 32 x 32 on one H200: benchmarks/results/train_step_gpu.csv.
 STEP = {"resnet50": 6.73, "wide_resnet26_10": 11.16, "densenet121": 12.61}
 STEPS = {"cifar10": 352, "cifar100": 352}  # per epoch
-TRAINED_BY = ("rival", "gamma")  # variants that are trained differently; others are read off the same run
-# By table and method: names and settings of trainings that the paper lacks.
+TRAINED_BY = ("rival", "gamma")  # variants that need their own training; others are computed from the same run
+# Table and method -> name -> settings of trainings that the paper does not have.
 EXTRAS = {
     ("ece", "cross_entropy"): {f"decay {decay}": [f"weight_decay={decay}"] for decay in ("1e-4", "1e-3")},
     ("adafocal", "ada_focal"): {"switch": ["loss.variant=switch"]},
     ("adafocal", "ada_dual_focal"): {"working": ["loss.frozen=false"]},
-    ("kde_xe", "dual_focal"): {"as run": ["model=resnet110"]},  # the larger net that the authors took
+    ("kde_xe", "dual_focal"): {"as run": ["model=resnet110"]},  # the larger network that the authors used
 }
 
 
 @dataclass(frozen=True)
 class Training:
-    """A model that a table has numbers of; several of its cells may be read off it."""
+    """A model of a table; several cells may come from it."""
 
     data: str
     model: str
@@ -36,74 +36,74 @@ class Training:
     variant: str | None
     recipe: Recipe
     extra: bool = False  # not in the paper
-    common: bool = False  # whether other tables train this variant, too: gamma 5 of ResNet-50, the method's rival
+    common: bool = False  # equal to the training without a variant, which other tables share
 
     @property
     def label(self) -> str:
-        """As in ``cifar10 resnet50 dual_focal 5``."""
+        """Readable name, such as ``cifar10 resnet50 dual_focal 5``."""
         return " ".join(part for part in (self.data, self.model, self.method, self.variant) if part)
 
     @property
     def name(self) -> str:
-        """The same for the same training, whatever the table: without the variant where that is common."""
+        """Name of the runs; equal trainings of different tables have the same name."""
         return self.label.removesuffix(f" {self.variant}") if self.common else self.label
 
     @property
     def special(self) -> str:
-        """The settings that the paper has for this training alone; empty: none."""
+        """The epochs or learning rate that the paper uses only for this training; empty if there are none."""
         exceptions = EXCEPTIONS.get((self.data, self.model, self.method), {})
         return ", ".join(f"{name} {value}" for name, value in exceptions.items() if name in ("epochs", "lr"))
 
     @property
     def hours(self) -> float | None:
-        """Duration on one H200, by measured steps; None: not measured."""
+        """Estimated hours on one H200, from measured steps (None: not measured)."""
         if self.model not in STEP or self.data not in STEPS:
             return None
         return round(self.recipe.epochs * STEPS[self.data] * STEP[self.model] / 3.6e6, 2)
 
 
 def trainings(table: Table, *, epochs_scale: float = 1.0, extras: bool = False) -> dict[str, Training]:
-    """The trainings of a table by name, in its order.
+    """Return the trainings of a table by name, in its order.
 
     Args:
-        table: with misplaced cells where they belong, see :meth:`~dualfocal.paper.published.Table.as_meant`.
-        epochs_scale: below 1 for a shorter schedule, whose numbers are not the paper's.
-        extras: also what the paper lacks: AdaFocal and AdaDualFocal with updates that work, beside the adaptive
-            losses as they were run; other weight decays than 5e-4, beside cross-entropy in the first table; the net
-            that the authors took for ResNet-110 in the comparison with KDE-XE.
+        table: a table with misplaced cells corrected, see :meth:`~dualfocal.paper.published.Table.as_meant`.
+        epochs_scale: factor below 1 for a shorter schedule; the numbers are then not comparable with the paper's.
+        extras: whether to add trainings that the paper does not have: AdaFocal and AdaDualFocal with working updates,
+            cross-entropy in table 1 with weight decays other than 5e-4, and the network that the authors used for
+            ResNet-110 in the comparison with KDE-XE.
 
     >>> from dualfocal.paper.published import published
-    >>> found = trainings(published("table1"))
-    >>> len(found), found["cifar10 resnet110 dual_focal"].recipe.loss_options
+    >>> table1 = trainings(published("table1"))
+    >>> len(table1), table1["cifar10 resnet110 dual_focal"].recipe.loss_options
     (70, {'gamma': 4.5})
     """
     if not 0 < epochs_scale <= 1:
         raise ValueError(f"epochs_scale must be above 0 and at most 1, got {epochs_scale:g}")
-    found: dict[str, Training] = {}
+    by_name: dict[str, Training] = {}
     for cell in table.cells:
         variant = cell.variant if table.variant in TRAINED_BY else None
         recipe = _recipe(table, cell, variant)
         common = variant is not None and recipe == _recipe(table, cell, None)
         training = Training(cell.data, cell.model, cell.method, variant, recipe, common=common)
-        found.setdefault(training.name, training)
-    for training in list(found.values()) if extras else ():
+        by_name.setdefault(training.name, training)
+    for training in list(by_name.values()) if extras else ():
         if training.data == "20newsgroups" or (table.name == "kde_xe" and training.model != "resnet110_kde"):
             continue
         for name, settings in EXTRAS.get((table.name, training.method), {}).items():
             recipe = training.recipe.with_settings(settings)
             more = dataclasses.replace(training, variant=name, recipe=recipe, extra=True, common=False)
-            found[more.name] = more
-    # The test part is logged for the figure of test ECE over training; nothing is chosen by it.
+            by_name[more.name] = more
+    # The test split is logged for the figure of the test ECE over training; nothing is chosen by it.
     return {
         name: dataclasses.replace(
-            of, recipe=dataclasses.replace(shortened(of.recipe, epochs_scale), test_each_epoch=True)
+            training, recipe=dataclasses.replace(shortened(training.recipe, epochs_scale), test_each_epoch=True)
         )
-        for name, of in found.items()
+        for name, training in by_name.items()
     }
 
 
 def shortened(recipe: Recipe, scale: float) -> Recipe:
-    """The same schedule in fewer epochs.
+    """Return the recipe with epochs and milestones scaled.
 
     >>> short = shortened(images("cifar10", "resnet50"), 0.1)
     >>> short.epochs, short.milestones
@@ -118,7 +118,7 @@ def _recipe(table: Table, cell: Cell, variant: str | None) -> Recipe:
     if table.name == "kde_xe":
         return _kde_recipe(cell)
     recipe = texts(cell.method) if cell.data == "20newsgroups" else images(cell.data, cell.model, cell.method)
-    if cell.data == "cifar100":  # as the tables were made, see `dualfocal paper errata`
+    if cell.data == "cifar100":  # as in the published code, see `dualfocal paper errata`
         recipe = recipe.with_settings(["data.published_test_mismatch=true"])
     if variant is None:
         return recipe
@@ -127,18 +127,18 @@ def _recipe(table: Table, cell: Cell, variant: str | None) -> Recipe:
 
 
 def with_defaults(recipe: Recipe) -> Recipe:
-    """The same with every option of the loss, so that recipes that train the same are equal.
+    """Return the recipe with every option of the loss filled in, so that equivalent recipes are equal.
 
     >>> with_defaults(images("cifar10", "resnet50")).loss_options["rival"]
     'next'
     """
     parameters = inspect.signature(LOSSES[recipe.loss]).parameters
-    options = {name: of.default for name, of in parameters.items() if name not in NOT_OPTIONS}
+    options = {name: parameter.default for name, parameter in parameters.items() if name not in NOT_OPTIONS}
     return dataclasses.replace(recipe, loss_options=options | recipe.loss_options)
 
 
 def _kde_recipe(cell: Cell) -> Recipe:
-    """As the authors ran that comparison: less weight decay, fewer epochs, of which one milestone is left; seed 0."""
+    """Return a recipe of the comparison with KDE-XE, as the authors ran it."""
     options = {"dual_focal": {"gamma": GAMMA[cell.data, "resnet110"]}, "kde_xe": {"strength": KDE_STRENGTH[cell.data]}}
     return Recipe(
         data=cell.data,
