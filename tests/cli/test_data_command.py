@@ -376,7 +376,9 @@ def test_fetch_of_an_archive_that_has_a_file_twice(one_line, server):
 
 def test_fetch_of_an_archive_that_is_none(one_line, server):
     server.publish("good", body=b"no archive at all, but with the right checksum")
-    assert f"{ARCHIVE}: is damaged, or not a supported archive" in one_line("data", "fetch", "cifar10", "--data-root", "data")
+    assert f"{ARCHIVE}: is damaged, or not a supported archive" in one_line(
+        "data", "fetch", "cifar10", "--data-root", "data"
+    )
     assert files() == {f"cifar10/{ARCHIVE}"}
 
 
