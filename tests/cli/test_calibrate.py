@@ -267,7 +267,7 @@ def damaged(case: str) -> None:
         ("-inf", [], ["val.npz: ", "true class is -inf in 1 of"]),
         ("ignored", [], ["val.npz: ", "no samples", "ignore_index = -100"]),
         ("unlabelled", [], ["val.npz: ", "--target NAME"]),
-        ("text", [], ["val.npz: is not a .npz archive"]),
+        ("text", [], ["val.npz: is not an .npz archive"]),
         ("missing", [], ["val.npz: there is no such file"]),
         ("", ["--split", "val"], ["val.npz: has no split 'val'"]),
         ("", ["--logits", "scores"], ["val.npz: has no array 'scores'"]),

@@ -244,7 +244,7 @@ def test_a_run_that_is_not_finished(run, refused, command):
     run("calibrate", "runs/a", "--out", "cal.safetensors")
     stop("runs/b")
     line = refused(*("runs/b" if word == "RUN" else word for word in command))
-    assert line == "runs/b: this run is not finished, there is no predictions.safetensors in it"
+    assert line == "runs/b: this run is not finished, it has no predictions.safetensors"
     assert not list(Path().glob("out.*"))
 
 
@@ -252,7 +252,7 @@ def test_a_run_that_is_not_finished(run, refused, command):
 def test_a_folder_that_is_no_run(run, refused, command):
     run("calibrate", "runs/a", "--out", "cal.safetensors")
     line = refused(*("runs" if word == "RUN" else word for word in command))
-    assert line == "runs: is no run folder, there is no predictions.safetensors in it"
+    assert line == "runs: is not a run folder, it has no predictions.safetensors"
     assert not list(Path().glob("out.*"))
 
 

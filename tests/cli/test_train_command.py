@@ -132,7 +132,7 @@ def test_stdout_has_the_numbers_of_the_result_as_they_are_and_scaled(made):
     headings, *rows = table(made.out)
     assert headings == [
         "",
-        "as it is",
+        "uncalibrated",
         f"T = {by_nll['temperature']:.3g}, by NLL",
         f"T = {by_ece['temperature']:.3g}, by ECE",
     ]
@@ -196,7 +196,7 @@ def test_a_narrow_terminal_loses_no_number(run, finished, made, monkeypatch):
 def test_without_a_validation_part_there_is_nothing_to_scale_with(run):
     out, err = run("train", "digits", "--set", "epochs=1", "--set", "data.val_size=0", "--out", "a")
     note = "there is no validation split, so no temperature is fitted; set data.val_size"
-    assert table(out)[0] == ["", "as it is"]
+    assert table(out)[0] == ["", "uncalibrated"]
     assert f"Note: {note}.\n" in out
     first, second = err.splitlines()
     assert first == f"dualfocal: {note}"
@@ -535,7 +535,7 @@ def test_a_folder_that_holds_something_else(wrong, finished):
     Path("runs/a/recipe.json").unlink()
     held = "log.jsonl, model.safetensors, predictions.safetensors but no recipe.json"
     line = wrong("digits", *SMALL, "--out", "runs/a")
-    assert line == f"runs/a: is no run folder, it holds {held}: choose another folder"
+    assert line == f"runs/a: is not a run folder, it holds {held}: choose another folder"
 
 
 def test_a_folder_in_which_another_process_trains(wrong, stopped):

@@ -180,11 +180,11 @@ def test_a_validation_part_that_does_not_fit(run):
     tensors = load_file(run / "predictions.safetensors")
     change(run, val_logits=tensors["val_logits"][:, :5], val_target=tensors["val_target"] % 5)
     found = report(run, "temperature")
-    assert "The run's validation part cannot be used: it has 5 classes, the samples have 10." in found["remarks"]
+    assert "The run's validation split cannot be used: it has 5 classes, but the samples have 10." in found["remarks"]
     values, target = tensors["test_logits"], tensors["test_target"]
     assert found["advice"] == compare_calibrators(values, target, ["temperature"]).verdict()
     change(run, val_logits=tensors["val_logits"], val_target=tensors["val_target"] + 100)
-    assert report(run)["remarks"][0].startswith("The run's validation part cannot be used: target 109 is out of range")
+    assert report(run)["remarks"][0].startswith("The run's validation split cannot be used: target 109 is out of range")
 
 
 def test_many_calibrators_go_into_several_tables(run):

@@ -90,7 +90,7 @@ def test_damage_is_named(result: RunResult, damage: Callable[[dict[str, Any]], o
 
 def test_the_table_has_a_column_for_each_temperature(result: RunResult) -> None:
     table = result.table("test")
-    assert table.headings == ["", "as it is", "T = 2, by NLL"]
+    assert table.headings == ["", "uncalibrated", "T = 2, by NLL"]
     assert table.title == "test part, weights of epoch 2, 1.5 s of training"
     rows = {row[0]: row[1:] for row in table.rows}
     both = result.evaluation(), result.evaluation(scaled_by="temperature")

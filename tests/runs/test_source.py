@@ -41,7 +41,7 @@ def test_a_default_split_is_for_names_with_splits(tmp_path):
 
 def test_folders_without_predictions(tmp_path):
     for load in (Reading().load, lambda path: Run(path).predictions()):
-        with pytest.raises(PredictionsError, match=f"is no run folder, there is no {PREDICTIONS} in it"):
+        with pytest.raises(PredictionsError, match=f"is not a run folder.*{PREDICTIONS}"):
             load(tmp_path)
     (tmp_path / RECIPE).write_text("{}")
     for load in (Reading().load, lambda path: Run(path).predictions()):

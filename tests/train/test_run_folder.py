@@ -111,12 +111,12 @@ def test_what_no_checkpoint_bears_out_is_cut_off_the_log(stopped, expected, more
 @pytest.mark.parametrize(
     ("keep", "problem"),
     [
-        (lambda lines: lines[:1], "has 1 epochs, the checkpoint is of epoch 2"),
-        (lambda lines: [lines[0], lines[1][:-1]], "has 1 epochs, the checkpoint is of epoch 2"),
-        (lambda lines: lines[1:], "has 0 epochs, the checkpoint is of epoch 2"),
-        (lambda lines: [lines[0], b"garbage\n", lines[1]], "has 1 epochs, the checkpoint is of epoch 2"),
-        (lambda lines: [], "has 0 epochs, the checkpoint is of epoch 2"),
-        (None, "has 0 epochs, the checkpoint is of epoch 2"),
+        (lambda lines: lines[:1], "has 1 epochs, but the checkpoint is of epoch 2"),
+        (lambda lines: [lines[0], lines[1][:-1]], "has 1 epochs, but the checkpoint is of epoch 2"),
+        (lambda lines: lines[1:], "has 0 epochs, but the checkpoint is of epoch 2"),
+        (lambda lines: [lines[0], b"garbage\n", lines[1]], "has 1 epochs, but the checkpoint is of epoch 2"),
+        (lambda lines: [], "has 0 epochs, but the checkpoint is of epoch 2"),
+        (None, "has 0 epochs, but the checkpoint is of epoch 2"),
     ],
 )
 def test_a_log_that_lacks_epochs_is_an_error_and_left_alone(stopped, keep, problem) -> None:
@@ -537,7 +537,7 @@ def test_a_folder_without_a_recipe_is_refused(tmp_path, name) -> None:
         go(small(), tmp_path / "run")
     assert (
         str(error.value)
-        == f"{tmp_path / 'run'}: is no run folder, it holds {name} but no recipe.json: choose another folder"
+        == f"{tmp_path / 'run'}: is not a run folder, it holds {name} but no recipe.json: choose another folder"
     )
     assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
     assert (tmp_path / "run" / name).read_text() == "precious"
@@ -548,7 +548,7 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path) -> None:
     folder.mkdir()
     for name in ("notes.txt", ".tmpabc123"):
         (folder / name).write_text("precious")
-    with pytest.raises(RunError, match=r"/run: is no run folder, it holds notes\.txt but no recipe\.json: choose "):
+    with pytest.raises(RunError, match=r"/run: is not a run folder, it holds notes\.txt but no recipe\.json: choose "):
         go(small(), folder)
     assert sorted(path.name for path in folder.iterdir()) == [".tmpabc123", "notes.txt"]
     (folder / "recipe.json").write_text('{"mine": 1}')
@@ -648,7 +648,7 @@ def test_the_model_gives_the_stored_predictions(tmp_path, settings) -> None:
 def test_a_run_that_is_not_finished_says_so(stopped, tmp_path) -> None:
     run = Run(stopped)
     assert (run.state, run.result, run.failure, len(run.log)) == ("stopped", None, None, 2)
-    with pytest.raises(RunError, match=r"/run: is stopped, a model and a result are there once it is finished$"):
+    with pytest.raises(RunError, match=r"/run: is stopped; .*only when a run is finished$"):
         run.model()
     absent = Run(tmp_path / "absent")
     assert (absent.state, absent.result, absent.failure, absent.log) == ("absent", None, None, [])

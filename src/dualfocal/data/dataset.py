@@ -70,9 +70,12 @@ class DataSet:
             if not isinstance(index, Tensor) or index.dtype != torch.int64 or index.ndim != 1:
                 raise ValueError(f"{self.name}: the {part} split must be an int64 tensor (n,) of indices of inputs")
         indices = torch.cat([torch.empty(0, dtype=torch.int64, device=self.target.device), *self.splits.values()])
-        last = len(self.inputs) - 1
-        if len(indices) and not (indices.min() >= 0 and indices.max() <= last and indices.bincount().max() == 1):
-            raise ValueError(f"{self.name}: splits must hold indices from 0 to {last}, each at most once")
+        if len(indices) and not (
+            indices.min() >= 0 and indices.max() < len(self.inputs) and indices.bincount().max() == 1
+        ):
+            raise ValueError(
+                f"{self.name}: splits must hold indices from 0 to {len(self.inputs) - 1}, each at most once"
+            )
 
     @property
     def num_classes(self) -> int:

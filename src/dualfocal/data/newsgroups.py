@@ -121,14 +121,13 @@ def _data_set(
         file = Path(vectors).expanduser() if vectors is not None else find("glove", root, member, "glove.6B.zip")
         if not file.is_file():
             raise ValueError(f"vectors: there is no file {file}")
-        matrix, num_known = read_vectors(file, samples.words, member=member)
-        if not num_known:
+        matrix, count = read_vectors(file, samples.words, member=member)
+        if not count:
             raise ValueError(f"{file}: has no vector for any of the {len(samples.words):,} words (in lower case)")
         if vectors is None and matrix.shape[1] != width:
             raise ValueError(f"{file}: vectors must have width {width}, got {matrix.shape[1]}")
         encoder = Embed(matrix)
-        known = f"{num_known:,} of {len(samples.words):,} words"
-        notes = (f"{known} have a vector in {file.name}, {matrix.shape[1]} wide",)
+        notes = (f"{count:,} of {len(samples.words):,} words have a vector in {file.name}, {matrix.shape[1]} wide",)
     return DataSet(
         name=name,
         class_names=samples.class_names,

@@ -68,17 +68,20 @@ class Evaluation:
         ece, floor = f"ECE is {_points(self.ece)} points", _points(inference.floors["ece"].mean)
         chance = f"a calibrated model would show {floor} by chance ({_p(inference.p_value)})."
         if inference.p_value > 0.05:
-            power = "too few samples to detect a gap of any size"
-            if math.isfinite(inference.detectable):
-                gap = f"a gap of {_points(inference.detectable)} points or more between confidence and accuracy"
-                power = f"{gap} in every bin would have been detected ({100 * POWER:.0f} % power)"
+            gap = (
+                f"a gap of {_points(inference.detectable)} points or more between confidence and accuracy in every bin"
+            )
+            power = (
+                f"{gap} would have been detected ({100 * POWER:.0f} % power)"
+                if math.isfinite(inference.detectable)
+                else "too few samples to detect a gap of any size"
+            )
             return f"No miscalibration detectable at N = {self.num_samples:,}: {power}. {ece}; {chance}"
         share = self.overconfidence / self.ece
-        above, side = (True, "above") if share > 0 else (False, "below")
-        mean, truth, kind = "mean confidence", "accuracy", "Over-confident" if above else "Under-confident"
+        side, kind, size = ("above", "Over-confident", "high") if share > 0 else ("below", "Under-confident", "low")
+        mean, truth = "mean confidence", "accuracy"
         if self.positive:
-            mean, truth = "their mean", "the share of class 1"
-            kind = f"Probabilities of class 1 too {'high' if above else 'low'}"
+            mean, truth, kind = "their mean", "the share of class 1", f"Probabilities of class 1 too {size}"
         kind = kind if abs(share) > 0.5 else "Miscalibrated in both directions"
         if self.ece <= inference.floors["ece"].q95 and abs(share) > 0.5:  # the evidence is the mean, not the ECE
             ece = f"{mean} is {_points(abs(self.overconfidence))} points {side} {truth}, {ece}"

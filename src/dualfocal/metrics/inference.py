@@ -265,8 +265,7 @@ def _interval(
     spread = float(null.std())  # 0 if the model is always certain
     linear = 4 * (count * mean_gap**2 * accuracy * (1 - accuracy)).sum() / n**2
     noise = 6 * math.sqrt(spread**2 + linear)
-    low = math.sqrt(max(observed - noise, 0.0)) - 10 / n
-    high = math.sqrt(max(observed, 0.0) + noise) + 10 / n
+    low, high = math.sqrt(max(observed - noise, 0.0)) - 10 / n, math.sqrt(max(observed, 0.0) + noise) + 10 / n
     sizes = np.concatenate([[0.0], np.linspace(max(low, 0.0), high, GRID - 1)])
     outcomes, theta = _shifted(bins, sizes[:, None] * shape, _grid_draws(bins), rng)
     statistic = _debiased(bins, outcomes)

@@ -1,4 +1,4 @@
-"""The run folder: what a training leaves on disk, and the only thing that tables and reports read."""
+"""Run folders: recipes, results, logs and weights of training runs on disk."""
 
 from dualfocal.runs import layout
 from dualfocal.runs.layout import RunError

@@ -1,4 +1,4 @@
-"""Values of a recipe's fields: checked, and read from text."""
+"""Check the values of a recipe's fields, and parse them from text."""
 
 import json
 import math
@@ -6,8 +6,8 @@ import re
 from types import NoneType
 from typing import Any, get_args, get_origin
 
-WHOLE = 2**53  # whole floats below it are written as integers
-LIMIT = 2**63  # integers from here on cannot be read by other programs
+WHOLE = 2**53  # whole floats below this are written as integers
+LIMIT = 2**63  # larger integers cannot be read by other programs
 TYPES: dict[Any, str] = {
     str: "text",
     int: "a whole number below 2^63",
@@ -22,29 +22,29 @@ WORDS: dict[str, Any] = {"true": True, "yes": True, "false": False, "no": False,
 
 
 def checked(name: str, value: Any, hint: Any) -> Any:
-    """The value as the type of its field: integers become floats, and lists tuples, where the field has these.
+    """Return the value, converted to the type of its field: integers to floats, lists to tuples.
 
     Raises:
-        ValueError: it is of another type.
+        ValueError: the value has another type.
     """
     kinds = get_args(hint) if NoneType in get_args(hint) else (get_origin(hint) or hint,)
-    kept = tuple(value) if kinds == (tuple,) and isinstance(value, list) else value
+    converted = tuple(value) if kinds == (tuple,) and isinstance(value, list) else value
     if float in kinds and type(value) is int and abs(value) < LIMIT:
-        kept = float(value)
-    numbers: Any = kept if type(kept) is tuple else [kept] if type(kept) is int else []
-    if type(kept) not in kinds or any(type(number) is not int or number >= LIMIT for number in numbers):
+        converted = float(value)
+    numbers: Any = converted if type(converted) is tuple else [converted] if type(converted) is int else []
+    if type(converted) not in kinds or any(type(number) is not int or number >= LIMIT for number in numbers):
         raise ValueError(f"{name} must be {TYPES[hint]}, got {value!r}")
     try:
-        return plain(name, kept) if type(kept) is dict else kept
+        return plain(name, converted) if type(converted) is dict else converted
     except RecursionError as error:
-        raise ValueError(f"{name} must not hold itself") from error
+        raise ValueError(f"{name} must not contain itself") from error
 
 
 def plain(name: str, value: Any) -> Any:
-    """The value in the one way JSON has for it: 5.0 is 5, tuples are lists.
+    """Return the value in its unique JSON form: 5.0 becomes 5, tuples become lists.
 
     Raises:
-        ValueError: JSON has none.
+        ValueError: the value has no JSON form.
     """
     if isinstance(value, dict) and all(type(key) is str for key in value):
         return {key: plain(name, part) for key, part in value.items()}
@@ -58,10 +58,10 @@ def plain(name: str, value: Any) -> Any:
 
 
 def from_text(name: str, text: str, hint: Any) -> Any:
-    """A field's value as it is written in a setting.
+    """Parse the value of a field from the text of a setting.
 
     Raises:
-        ValueError: it is not of the field's type.
+        ValueError: the text does not have the type of the field.
     """
     if hint is str:
         return text
@@ -75,7 +75,7 @@ def from_text(name: str, text: str, hint: Any) -> Any:
 
 
 def option_from_text(text: str) -> Any:
-    """A number, true, false, none, or JSON; all else is text.
+    """Parse a number, true, false, none or JSON; anything else is text.
 
     >>> [option_from_text(text) for text in (".1", "yes", "none", "[1, 2]", "NHWC")]
     [0.1, True, None, [1, 2], 'NHWC']
@@ -85,5 +85,5 @@ def option_from_text(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        # JSON does not know .1 and 1., and 007 is a name.
+        # .1 and 1. are not JSON; 007 is a name.
         return float(text) if re.fullmatch(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", text.lower()) else text

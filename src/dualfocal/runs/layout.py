@@ -1,16 +1,16 @@
-"""The run folder: what a training leaves on disk, and the only thing that reports and tables read.
+"""File names of a run folder.
 
-    recipe.json               what was asked for
-    log.jsonl                 a line per epoch
-    checkpoint.safetensors    where to go on; gone when the run is finished
-    model.safetensors         the weights that were kept
+    recipe.json               settings of the run
+    log.jsonl                 one line per epoch
+    checkpoint.safetensors    state to resume from; deleted when the run is finished
+    model.safetensors         the final weights
     predictions.safetensors   val_logits, val_target, test_logits, test_target
-    result.json               metrics, versions, device; it is there when the run is finished
-    failure.json              why it stopped, if its loss did not stay finite
-    shift.npz                 severity1 to severity5: logits of the test images with gaussian noise, if they were scored
+    result.json               metrics, versions, device; exists when the run is finished
+    failure.json              why the run stopped, if its loss did not stay finite
+    shift.npz                 optional: logits of the test images with Gaussian noise, severity1 to severity5
 
-Every file but the log is written aside and renamed, so that none is ever half there; a line of the log that is half
-there, or that no checkpoint bears out, is cut off when the run goes on.
+Every file except the log is written to a temporary file and renamed, so that it is never incomplete. When a run is
+resumed, incomplete lines of the log and lines after the checkpoint are removed.
 """
 
 import json
@@ -26,19 +26,19 @@ RESULT = "result.json"
 FAILURE = "failure.json"
 SHIFT = "shift.npz"
 LOCK = ".lock"
-TEMPERATURES = ("temperature", "temperature_ece")  # by NLL; by ECE over the published grid
-SCHEMA = 1  # of the JSON files, and of the lines of the log
+TEMPERATURES = ("temperature", "temperature_ece")  # fitted by NLL; by ECE over the published grid
+SCHEMA = 1  # version of the JSON files and of the lines of the log
 
 
 class RunError(ValueError):
-    """A run folder that cannot be used as asked; the message names it and says why."""
+    """A run folder cannot be used; the message names it and says why."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The content of a JSON file of the run folder.
+    """Read a JSON file of a run folder.
 
     Raises:
-        RunError: it cannot be read, or is of another schema.
+        RunError: the file cannot be read, or has another schema.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -50,7 +50,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def check_schema(source: str, content: Any) -> dict[str, Any]:
-    """The content; raise a RunError, which names the source, unless it is an object of the schema that is read here."""
+    """Return the content if it is an object with the supported schema, else raise a RunError that names the source."""
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA:
         raise RunError(f"{source} has schema {schema}, this version of dualfocal reads schema {SCHEMA}")

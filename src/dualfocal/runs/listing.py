@@ -1,4 +1,4 @@
-"""A list of run folders: how far each has come, and the metrics of those that are finished."""
+"""List run folders: the state of each run, and the metrics of finished runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,11 +17,11 @@ HEADINGS = ("run", "state", "epoch", "error %", "ECE %", "floor %", "NLL", "T", 
 
 @dataclass
 class Listed:
-    """A run of the list. Of a damaged run, only what could be read.
+    """A run in the list. A damaged run has only the fields that could be read.
 
     Attributes:
-        scores: Metrics of the test part, or else of the validation part; fractions.
-        problem: Why the run failed, or what is damaged.
+        scores: Metrics of the test split, or else of the validation split, as fractions.
+        problem: Why the run failed, or which file is damaged.
     """
 
     path: str
@@ -32,7 +32,7 @@ class Listed:
     problem: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain content for JSON."""
+        """Return plain content for JSON."""
         content: dict[str, Any] = {"run": self.path, "state": self.state}
         if self.recipe is not None:
             content |= {"epoch": self.epoch, "epochs": self.recipe.epochs}
@@ -40,7 +40,7 @@ class Listed:
         return content | self.scores | ({} if self.problem is None else {"problem": self.problem})
 
     def cells(self) -> list[str]:
-        """The run's row in the table."""
+        """Return the row of the run in the table."""
         state = f"{self.state}, val part" if self.scores.get("part") == "val" else self.state
         epoch = "" if self.recipe is None else f"{self.epoch}/{self.recipe.epochs}"
         trained = "" if self.recipe is None else f"{self.recipe.data} {self.recipe.model} {self.recipe.loss}"
@@ -51,7 +51,7 @@ class Listed:
 
 
 def list_run(run: Run) -> Listed:
-    """Read a run folder; a damaged one does not raise an error, but has a ``problem``."""
+    """Read a run folder. A damaged run raises no error, but has a ``problem``."""
     listed = Listed(str(run.path))
     try:
         listed.recipe, listed.epoch = run.recipe, len(run.log)
@@ -66,7 +66,7 @@ def list_run(run: Run) -> Listed:
 
 
 def runs_table(runs: Sequence[Listed]) -> Table:
-    """State, progress and metrics of each run."""
+    """Return a table of state, progress and metrics of each run."""
     return Table(HEADINGS, [run.cells() for run in runs], left=(0, 1, len(HEADINGS) - 1))
 
 

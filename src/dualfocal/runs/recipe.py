@@ -1,4 +1,4 @@
-"""What a training run is: every choice that decides its result, as one frozen object that reads and writes JSON."""
+"""Recipes of training runs: every setting that affects the result, in one frozen object that reads and writes JSON."""
 
 import hashlib
 import inspect
@@ -29,12 +29,12 @@ CHOICES = {
     "step": ("auto", "eager", "captured", "compiled"),
 }
 AT_LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "lr": 0.0, "momentum": 0.0, "weight_decay": 0.0, "lr_factor": 0.0}
-NOT_OPTIONS = ("weight", "ignore_index", "reduction")  # of a loss: tensors, and what the recipe says itself
+NOT_OPTIONS = ("weight", "ignore_index", "reduction")  # arguments of losses that cannot be options of a recipe
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A training run. The defaults are the paper's for images: SGD, 350 epochs, summed loss, gradient norm up to 2.
+    """Settings of a training run. The defaults are the paper's for images: SGD, 350 epochs, summed loss, clip_norm=2.
 
     >>> recipe = Recipe(data="cifar10", model="resnet50", loss_options={"gamma": 5})
     >>> recipe.lr, recipe.milestones, recipe.reduction, recipe.clip_norm
@@ -119,10 +119,10 @@ class Recipe:
         self.make_loss()
 
     def make_loss(self) -> nn.Module:
-        """The loss, summed over whatever it is given.
+        """Return the loss module, with ``reduction="sum"``.
 
         Raises:
-            ValueError: no such loss, or no such option of it.
+            ValueError: the loss or one of its options is unknown or invalid.
         """
         if self.loss not in LOSSES:
             near = did_you_mean(self.loss, LOSSES)
@@ -143,14 +143,14 @@ class Recipe:
             raise ValueError(f"loss {self.loss}: {error}") from error
 
     def on(self, device: torch.device, processes: int = 1) -> Self:
-        """The same with nothing left to choose: what auto and none mean on a device.
+        """Return the recipe with auto and none replaced by the settings for a device.
 
         >>> recipe = Recipe(data="cifar10", model="resnet50").on(torch.device("cuda"))
         >>> recipe.precision, recipe.channels_last, recipe.step
         ('bfloat16', True, 'captured')
 
         Raises:
-            ValueError: a choice cannot be had there.
+            ValueError: a setting is not available on the device.
         """
         on_cuda = device.type == "cuda"
         captured = self.step in ("captured", "compiled")
@@ -158,14 +158,14 @@ class Recipe:
             f"step={self.step} needs CUDA, this is {device.type}": on_cuda or not captured,
             f"step={self.step} needs one process, there are {processes}": processes == 1 or not captured,
             f"precision=tf32 needs CUDA, this is {device.type}": on_cuda or self.precision != "tf32",
-            "deterministic=true cannot be had with step=compiled, but with captured and eager": (
+            "deterministic=true is not available with step=compiled: use step=captured or step=eager": (
                 self.step != "compiled" or not self.deterministic
             ),
         }
         for rule, is_kept in rules.items():
             if not is_kept:
                 raise ValueError(rule)
-        # A CUDA device that is not here is taken for a recent one.
+        # Without CUDA on this machine, assume a recent GPU.
         recent = not torch.cuda.is_available() or not on_cuda or torch.cuda.get_device_capability(device) >= (8, 0)
         automatic = "bfloat16" if on_cuda and recent else "float32"
         return replace(
@@ -176,7 +176,7 @@ class Recipe:
         )
 
     def lr_at(self, epoch: int) -> float:
-        """The learning rate of an epoch, counted from 0.
+        """Return the learning rate of an epoch; epochs are counted from 0.
 
         >>> recipe = Recipe(data="cifar10", model="resnet50")
         >>> recipe.lr_at(149), round(recipe.lr_at(150), 6), round(recipe.lr_at(349), 6)
@@ -187,23 +187,26 @@ class Recipe:
         return self.lr * self.lr_factor ** sum(epoch >= milestone for milestone in self.milestones)
 
     def with_settings(self, settings: Iterable[str]) -> Self:
-        """The same but for some fields, given as text: ``field=value``, ``loss.option=value``, ``data.option=value``.
+        """Return a copy with settings changed.
 
-        Another loss or data set starts from its own default options.
+        If the loss or the data set changes, its options start from their defaults.
+
+        Args:
+            settings: texts ``field=value``, ``loss.option=value`` or ``data.option=value``.
 
         Raises:
-            ValueError: no such field, with the nearest name; or not of its type.
+            ValueError: a field is unknown (the message suggests the nearest name), or a value has the wrong type.
         """
         hints = get_type_hints(Recipe)
         changes: dict[str, Any] = {}
         options: dict[str, dict[str, Any]] = {}
         for setting in settings:
             name, equals, text = (part.strip() for part in setting.partition("="))
-            of, dot, option = name.partition(".")
+            owner, dot, option = name.partition(".")
             if not equals or not name:
                 raise ValueError(f"a setting is written field=value, got {setting!r}")
-            if dot and of in ("loss", "data") and option:
-                options.setdefault(f"{of}_options", {})[option] = option_from_text(text)
+            if dot and owner in ("loss", "data") and option:
+                options.setdefault(f"{owner}_options", {})[option] = option_from_text(text)
             elif name in hints:
                 changes[name] = from_text(name, text, hints[name])
             else:
@@ -211,48 +214,48 @@ class Recipe:
                 raise ValueError(
                     f"a recipe has no field {name!r}{did_you_mean(name, known)}; it has {', '.join(known)}"
                 )
-        for of in ("loss", "data"):
-            if of in changes and changes[of] != getattr(self, of):
-                changes.setdefault(f"{of}_options", {})
-        for name, some in options.items():
-            changes[name] = {**changes.get(name, getattr(self, name)), **some}
+        for owner in ("loss", "data"):
+            if owner in changes and changes[owner] != getattr(self, owner):
+                changes.setdefault(f"{owner}_options", {})
+        for name, changed in options.items():
+            changes[name] = {**changes.get(name, getattr(self, name)), **changed}
         return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; :meth:`from_dict` reads it."""
-        return {"schema": SCHEMA, **{of.name: plain(of.name, getattr(self, of.name)) for of in fields(self)}}
+        """Return plain content for JSON, which :meth:`from_dict` reads."""
+        return {"schema": SCHEMA, **{f.name: plain(f.name, getattr(self, f.name)) for f in fields(self)}}
 
     @classmethod
-    def from_dict(cls, found: object) -> Self:
-        """What :meth:`to_dict` gave.
+    def from_dict(cls, content: object) -> Self:
+        """Read the output of :meth:`to_dict`.
 
         Raises:
-            ValueError: of another schema, or fields are missing, unknown or wrong.
+            ValueError: the schema is not supported, or fields are missing, unknown or invalid.
         """
-        given = {name: value for name, value in check_schema("recipe", found).items() if name != "schema"}
-        known = {of.name for of in fields(cls)}
-        for name in given.keys() - known:
+        values = {name: value for name, value in check_schema("recipe", content).items() if name != "schema"}
+        known = {f.name for f in fields(cls)}
+        for name in values.keys() - known:
             raise ValueError(f"a recipe has no field {name!r}{did_you_mean(str(name), known)}")
-        if missing := known - given.keys():
+        if missing := known - values.keys():
             raise ValueError(f"recipe lacks {', '.join(sorted(missing))}")
-        return cls(**given)
+        return cls(**values)
 
     def differences(self, other: "Recipe") -> list[str]:
-        """``"epochs: 30, not 60"`` for each field in which ``other``, the second, differs."""
-        mine, theirs = ({name: _text(of) for name, of in recipe.to_dict().items()} for recipe in (self, other))
+        """Return ``"epochs: 30, not 60"`` for each field with another value in ``other``, the second."""
+        mine, theirs = ({name: _text(value) for name, value in recipe.to_dict().items()} for recipe in (self, other))
         return [f"{name}: {mine[name]}, not {theirs[name]}" for name in mine if mine[name] != theirs[name]]
 
     @property
     def digest(self) -> str:
-        """Eight digits that hardly another recipe has."""
+        """Hash of the recipe, eight hexadecimal digits."""
         return hashlib.sha256(_text(self.to_dict()).encode()).hexdigest()[:8]
 
 
 def load_recipe(path: Path) -> Recipe:
-    """A recipe from its JSON file, or from a run folder.
+    """Read a recipe from its JSON file, or from a run folder.
 
     Raises:
-        RunError: it cannot be read, or is no recipe.
+        RunError: the file cannot be read, or is not a recipe.
     """
     path = path / RECIPE if path.is_dir() else path
     content = read_json(path)
@@ -263,7 +266,7 @@ def load_recipe(path: Path) -> Recipe:
 
 
 def field_docs() -> dict[str, str]:
-    """The description of each field, from the docstring of :class:`Recipe`."""
+    """Return the description of each field, from the docstring of :class:`Recipe`."""
     attributes = inspect.cleandoc(Recipe.__doc__ or "").partition("Attributes:\n")[2]
     _, *parts = re.split(r"^    (\w+): ", attributes, flags=re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in zip(parts[::2], parts[1::2], strict=True)}

@@ -1,4 +1,4 @@
-"""The result of a finished run, typed: the content of ``result.json``."""
+"""The result of a finished run: the content of ``result.json`` as typed objects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ KINDS: dict[type | UnionType, str] = {
     list: "a list",
     dict: "an object",
 }
-# Fields of the file besides the metrics, and their types.
+# Types of the fields of the file, except the metrics.
 FIELDS: dict[str, type | UnionType] = {
     "data": str,
     "num_classes": int,
@@ -39,29 +39,36 @@ FIELDS: dict[str, type | UnionType] = {
 
 @dataclass(frozen=True)
 class Scaled:
-    """The metrics of each part after temperature scaling, fitted on the validation part."""
+    """Metrics after temperature scaling, with the temperature fitted on the validation split."""
 
     temperature: float
-    parts: dict[str, Evaluation]
+    parts: dict[str, Evaluation]  # metrics of "val" and "test"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain content for JSON."""
+        """Return plain content for JSON."""
         return {"temperature": self.temperature, **{name: part.to_dict() for name, part in self.parts.items()}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """Metrics of the validation and the test part, before and after temperature scaling, and how they were made.
+    """Result of a finished run: metrics before and after temperature scaling, and how they were computed.
 
     Attributes:
-        data: The data set, in one line.
+        data: Description of the data set, in one line.
+        num_classes: Number of classes.
+        in_channels: Number of input channels of the model.
+        num_weights: Number of weights of the model.
+        epochs: Number of training epochs.
         weights_of_epoch: The epoch whose weights were kept.
-        parts: Metrics of ``"val"`` and ``"test"``, as far as the data set has these parts.
-        calibrated: The same for each of ``TEMPERATURES``; empty without a validation part.
+        parts: Metrics of the splits ``"val"`` and ``"test"``, if the data set has them.
+        calibrated: Metrics after temperature scaling, for each of ``TEMPERATURES``; empty without a validation split.
         seconds: Training time.
-        notes: Caveats to read the numbers with.
-        sessions: Device, settings and versions of each session; a run that was resumed has several.
-        source: The file it was read from, for error messages.
+        notes: Remarks on the run that a reader of the numbers should know.
+        device: Device of the training.
+        versions: Versions of the packages.
+        commit: Git commit of the code, if known.
+        sessions: Device, settings and versions of each session; a resumed run has several.
+        source: The file of the result, for error messages.
     """
 
     data: str
@@ -82,18 +89,18 @@ class RunResult:
 
     @property
     def main_part(self) -> str | None:
-        """The part to show: ``"test"`` if there is one, or else ``"val"``; None: there is neither."""
+        """The split to show: ``"test"`` if it exists, else ``"val"``, else None."""
         return next((part for part in ("test", "val") if part in self.parts), None)
 
     def table(self, part: str) -> Table:
-        """Metrics of a part, as trained and after temperature scaling."""
-        columns = {"as it is": self.evaluation(part)}
+        """Return a table of the metrics of a split, uncalibrated and after temperature scaling."""
+        columns = {"uncalibrated": self.evaluation(part)}
         for name, scaled in self.calibrated.items():
             by = "ECE" if name == "temperature_ece" else "NLL"
             columns[f"T = {scaled.temperature:.3g}, by {by}"] = scaled.parts[part]
         rows = []
         for name, metric in METRICS.items():
-            rows.append([metric.heading, *(metric.text(finite(getattr(one, name))) for one in columns.values())])
+            rows.append([metric.heading, *(metric.text(finite(getattr(scores, name))) for scores in columns.values())])
             if name == "ece":
                 floors = [self.floor("ece", part), *(self.floor("ece", part, by) for by in self.calibrated)]
                 rows.append(["  floor [%]", *map(metric.text, floors)])
@@ -101,10 +108,14 @@ class RunResult:
         return Table(["", *columns], rows, title)
 
     def evaluation(self, part: str = "test", scaled_by: str | None = None) -> Evaluation:
-        """Metrics of a part, as trained or after temperature scaling (a key of ``calibrated``).
+        """Return the metrics of a split, uncalibrated or after temperature scaling.
+
+        Args:
+            part: ``"val"`` or ``"test"``.
+            scaled_by: a key of ``calibrated`` (None: uncalibrated).
 
         Raises:
-            RunError: the data set has no such part, or no validation part to fit a temperature on.
+            RunError: the data set has no such split, or no validation split to fit a temperature on.
         """
         parts = self.parts if scaled_by is None else self._scaled(scaled_by).parts
         if part not in parts:
@@ -112,10 +123,10 @@ class RunResult:
         return parts[part]
 
     def floor(self, metric: str, part: str = "test", scaled_by: str | None = None) -> float:
-        """Noise floor of a calibration error: its mean for a perfectly calibrated model with these confidences.
+        """Return the mean noise floor of a calibration error: its value for a perfectly calibrated model, by chance.
 
         Raises:
-            RunError: as :meth:`evaluation`; or there are no floors.
+            RunError: see :meth:`evaluation`, or the metric has no floor.
         """
         inference = self.evaluation(part, scaled_by).inference
         if inference is None or metric not in inference.floors:
@@ -123,33 +134,36 @@ class RunResult:
         return inference.floors[metric].mean
 
     def temperature(self, fitted_by: str = "temperature") -> float:
-        """The temperature fitted on the validation part (a key of ``calibrated``).
+        """Return the temperature fitted on the validation split.
+
+        Args:
+            fitted_by: a key of ``calibrated``.
 
         Raises:
-            RunError: there is none.
+            RunError: the data set has no validation split.
         """
         return self._scaled(fitted_by).temperature
 
     def _scaled(self, name: str) -> Scaled:
         if name not in self.calibrated:
-            raise RunError(f"{self.source}: has no {name}: that is fitted on a validation part")
+            raise RunError(f"{self.source}: has no {name}, which is fitted on a validation split")
         return self.calibrated[name]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain content for JSON; :meth:`from_dict` reads it."""
+        """Return plain content for JSON, which :meth:`from_dict` reads."""
         metrics: dict[str, Any] = {name: part.to_dict() for name, part in self.parts.items()}
         if self.calibrated:
             metrics["calibrated"] = {name: scaled.to_dict() for name, scaled in self.calibrated.items()}
         plain = [(name, getattr(self, name)) for name in FIELDS]
-        place = list(FIELDS).index("seconds")
-        return {"schema": SCHEMA, **dict(plain[:place]), **metrics, **dict(plain[place:])}
+        position = list(FIELDS).index("seconds")
+        return {"schema": SCHEMA, **dict(plain[:position]), **metrics, **dict(plain[position:])}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], source: str = "the result") -> Self:
-        """Read what :meth:`to_dict` wrote: ``from_dict(content).to_dict() == content``.
+        """Read the output of :meth:`to_dict`: ``from_dict(content).to_dict() == content``.
 
         Raises:
-            RunError: something is missing or of another type; the message names the source and the field.
+            RunError: a field is missing or has another type; the message names the source and the field.
         """
         try:
             plain = {name: content[name] for name in FIELDS}
@@ -157,8 +171,8 @@ class RunResult:
                 if not isinstance(plain[name], kind):
                     raise TypeError(f"{name} must be {KINDS[kind]}, got {plain[name]!r}")
             scaled = {
-                name: Scaled(float(one["temperature"]), _parts(one))
-                for name, one in content.get("calibrated", {}).items()
+                name: Scaled(float(entry["temperature"]), _parts(entry))
+                for name, entry in content.get("calibrated", {}).items()
             }
             return cls(**plain, parts=_parts(content), calibrated=scaled, source=source)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""A run folder, to read and to write."""
+"""Read and write a run folder."""
 
 import json
 import os
@@ -37,7 +37,10 @@ from dualfocal.runs.source import predictions_file
 
 
 class Run:
-    """A run folder, to read. Nothing is kept in memory: each look is at the disk.
+    """A run folder. Nothing is cached: every property reads the disk.
+
+    Args:
+        path: the folder, which need not exist.
 
     >>> run = Run("runs/never-started")
     >>> run.state
@@ -52,38 +55,38 @@ class Run:
 
     @property
     def recipe(self) -> Recipe:
-        """What was asked for."""
+        """The recipe of the run."""
         return load_recipe(self.path / RECIPE)
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        """A dict per finished epoch."""
+        """The log: one dict per finished epoch."""
         return [line for line, _ in self._lines()]
 
     @property
     def num_epochs(self) -> int:
-        """Number of lines of the log, which are not read."""
+        """Number of lines of the log, without parsing them."""
         return (self.path / LOG).read_bytes().count(b"\n") if (self.path / LOG).exists() else 0
 
     @property
     def result(self) -> RunResult | None:
-        """Metrics as fractions, versions, device; None: not finished."""
+        """The result of the run, or None if it is not finished."""
         path = self.path / RESULT
         return RunResult.from_dict(read_json(path), str(path)) if path.exists() else None
 
     def require_result(self) -> RunResult:
-        """The result of a finished run.
+        """Return the result of a finished run.
 
         Raises:
             RunError: the run is not finished, or its result is damaged.
         """
         if (result := self.result) is None:
-            raise RunError(f"{self.path}: is {self.state}, a model and a result are there once it is finished")
+            raise RunError(f"{self.path}: is {self.state}; model and result exist only when a run is finished")
         return result
 
     @property
     def failure(self) -> dict[str, Any] | None:
-        """Why it stopped, if its loss did not stay finite."""
+        """Why the run stopped, if its loss did not stay finite, else None."""
         return read_json(self.path / FAILURE) if (self.path / FAILURE).exists() else None
 
     @property
@@ -93,7 +96,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """``"finished"``, ``"running"``, ``"failed"``, ``"stopped"`` (run it again to go on), or ``"absent"``."""
+        """State: ``"finished"``, ``"running"``, ``"failed"``, ``"stopped"`` (can be resumed) or ``"absent"``."""
         if not self.exists:
             return "absent"
         if (self.path / RESULT).exists():
@@ -104,11 +107,15 @@ class Run:
 
     @property
     def has_predictions(self) -> bool:
-        """Whether the predictions have been written, and kept."""
+        """Whether the predictions are on disk."""
         return (self.path / PREDICTIONS).exists()
 
     def predictions(self, part: str = "test") -> tuple[Tensor, Tensor]:
-        """Logits and labels of a part, ``"val"`` or ``"test"``."""
+        """Return logits and labels of a split, ``"val"`` or ``"test"``.
+
+        Raises:
+            PredictionsError: the run has no predictions of the split.
+        """
         data = load_predictions(predictions_file(self.path), split=part)
         return data.values, data.target
 
@@ -128,7 +135,11 @@ class Run:
             raise RunError(f"{path}: severity {severity} cannot be read: {error}") from error
 
     def model(self) -> nn.Module:
-        """The trained model, on the CPU, in evaluation mode."""
+        """Return the trained model, on the CPU, in evaluation mode.
+
+        Raises:
+            RunError: the run is not finished.
+        """
         from dualfocal.models import make_model
 
         result = self.require_result()
@@ -138,29 +149,30 @@ class Run:
         model.load_state_dict(load_file(self.path / MODEL))
         return model.eval()
 
-    # Writing, by the one process that trains.
+    # Methods of the training process, which writes.
 
     @contextmanager
     def claimed(self, recipe: Recipe) -> Iterator[None]:
-        """Have the folder to oneself: made if need be, with this recipe in it.
+        """Lock the folder for one training process; create it, with the recipe, if it does not exist.
 
         Raises:
-            RunError: another process has it, it holds another recipe or something else, or cannot be written to.
+            RunError: another process holds the lock, the folder is of another recipe or not a run folder, or it is not
+                writable.
         """
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path}: must be a folder, but is a file")
         with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        self.check_recipe(recipe)  # not even a lock goes into a folder of something else
+        self.check_recipe(recipe)  # before the lock is written into the folder
         lock = FileLock(self.path / LOCK)
         with _writing(self.path / LOCK), suppress(Timeout):
-            lock.acquire(timeout=0.1)  # a process that only looks whether it is taken is gone by then
+            lock.acquire(timeout=0.1)  # a process that only checks the lock releases it within that time
         if not lock.is_locked:
             raise RunError(f"{self.path}: another process is training there")
         try:
-            self.check_recipe(recipe)  # two may have come at once
+            self.check_recipe(recipe)  # again: another process may have written its recipe in the meantime
             if (self.path / LOG).exists():
-                with _writing(self.path / LOG):  # known before an epoch is trained
+                with _writing(self.path / LOG):  # check that it is writable before training
                     (self.path / LOG).open("ab").close()
             for path in leftovers(self.path):
                 path.unlink()
@@ -168,20 +180,20 @@ class Run:
                 self.write_json(RECIPE, recipe.to_dict())
             yield
         finally:
-            # The next process finds a finished run; while there is work left, two could lock two files of this name.
+            # Delete the lock file of finished runs only: otherwise two processes could lock two files of this name.
             if (self.path / RESULT).exists():
                 (self.path / LOCK).unlink(missing_ok=True)
             lock.release()
 
     def tidy(self) -> None:
-        """Remove what a process has left that was killed with everything written."""
+        """Remove temporary files of a process that was killed after writing the result."""
         if (self.path / RESULT).exists() and (self.path / CHECKPOINT).exists():
             with suppress(OSError), FileLock(self.path / LOCK, timeout=0):
                 for path in (self.path / CHECKPOINT, *leftovers(self.path), self.path / LOCK):
                     path.unlink(missing_ok=True)
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """Raise a RunError if the folder is another recipe's, or no run folder."""
+        """Raise a RunError if the folder has another recipe, or is not a run folder."""
         if not self.path.is_dir():
             return
         if (self.path / RECIPE).exists():
@@ -190,10 +202,10 @@ class Run:
                     f"{self.path}: was made by another recipe ({'; '.join(different)}): choose another folder"
                 )
             return
-        ours = {LOCK, *(path.name for path in leftovers(self.path))}
-        if strange := sorted(path.name for path in self.path.iterdir() if path.name not in ours):
+        allowed = {LOCK, *(path.name for path in leftovers(self.path))}
+        if others := sorted(path.name for path in self.path.iterdir() if path.name not in allowed):
             raise RunError(
-                f"{self.path}: is no run folder, it holds {', '.join(strange[:3])} but no {RECIPE}: "
+                f"{self.path}: is not a run folder, it holds {', '.join(others[:3])} but no {RECIPE}: "
                 "choose another folder"
             )
 
@@ -206,15 +218,19 @@ class Run:
             os.fsync(file.fileno())
 
     def cut_log(self, epochs: int) -> None:
-        """Keep the lines of the first epochs."""
+        """Truncate the log to the first epochs.
+
+        Raises:
+            RunError: the log has fewer epochs.
+        """
         path, lines = self.path / LOG, self._lines()
         if len(lines) < epochs:
-            raise RunError(f"{path}: has {len(lines)} epochs, the checkpoint is of epoch {epochs}")
+            raise RunError(f"{path}: has {len(lines)} epochs, but the checkpoint is of epoch {epochs}")
         if path.exists():
             os.truncate(path, lines[epochs - 1][1] if epochs else 0)
 
     def write_predictions(self, predictions: Mapping[str, tuple[Tensor, Tensor]], class_names: Sequence[str]) -> None:
-        """Write logits and labels of each part."""
+        """Write logits and labels of each split."""
         tensors = {
             f"{part}_{name}": tensor
             for part, pair in predictions.items()
@@ -223,7 +239,7 @@ class Run:
         self.write_tensors(PREDICTIONS, tensors, {"class_names": json.dumps(class_names)})
 
     def write_result(self, result: RunResult) -> None:
-        """Write the result, which makes the run finished, and remove the checkpoint."""
+        """Write the result, which marks the run as finished, and remove the checkpoint."""
         self.write_json(RESULT, result.to_dict())
         (self.path / CHECKPOINT).unlink(missing_ok=True)
 
@@ -237,7 +253,7 @@ class Run:
         self.write(name, lambda path: save_file(storable(tensors), path, metadata))
 
     def write(self, name: str, write: Callable[[Path], object]) -> None:
-        """Write a file aside, see it onto the disk, then give it its name."""
+        """Write a temporary file, flush it to disk, and rename it."""
         path = self.path / name
         with _writing(path), atomic_path(path) as temporary:
             write(temporary)
@@ -245,9 +261,9 @@ class Run:
                 os.fsync(file.fileno())
 
     def _lines(self) -> list[tuple[dict[str, Any], int]]:
-        """The lines of the log that are whole, and in order, each with the place where it ends."""
+        """Return the complete, consecutive lines of the log, each with the position of its end."""
         path = self.path / LOG
-        found: list[tuple[dict[str, Any], int]] = []
+        lines: list[tuple[dict[str, Any], int]] = []
         end = 0
         for text in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
             end += len(text)
@@ -255,11 +271,11 @@ class Run:
                 line = json.loads(text)
             except ValueError:
                 break
-            is_whole = text.endswith(b"\n") and isinstance(line, dict)  # not so if a process was killed
-            if not is_whole or check_schema(f"{path}:", line).get("epoch") != len(found) + 1:
+            is_complete = text.endswith(b"\n") and isinstance(line, dict)  # false if the process was killed
+            if not is_complete or check_schema(f"{path}:", line).get("epoch") != len(lines) + 1:
                 break
-            found.append((line, end))
-        return found
+            lines.append((line, end))
+        return lines
 
     def _is_locked(self) -> bool:
         if not (self.path / LOCK).exists():
@@ -267,44 +283,49 @@ class Run:
         try:
             with FileLock(self.path / LOCK, timeout=0):
                 return False
-        except OSError as error:  # another one: a folder that may only be read
+        except OSError as error:  # other OSErrors: a read-only folder
             return isinstance(error, Timeout)
 
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Turn whatever is raised while a file is written into a RunError that names it."""
+    """Turn any exception while a file is written into a RunError that names the file."""
     try:
         yield
-    except Exception as error:  # a full disk makes each library raise something of its own
+    except Exception as error:  # each library raises its own errors if the disk is full
         reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
-        known = f"{path}: cannot be written: "
-        raise RunError(f"{known}{reason.removeprefix(known)}") from error
+        prefix = f"{path}: cannot be written: "
+        raise RunError(f"{prefix}{reason.removeprefix(prefix)}") from error
 
 
 def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as safetensors needs them: on the CPU, contiguous, and no two in the same memory."""
-    taken: set[int] = set()
+    """Return the tensors in the form that safetensors needs: on the CPU, contiguous, and without shared memory."""
+    storages: set[int] = set()
     stored = {}
     for name, tensor in tensors.items():
         plain = tensor.detach().cpu().contiguous()
         if plain.numel() and (
-            plain.untyped_storage().data_ptr() in taken or plain.untyped_storage().nbytes() > plain.nbytes
+            plain.untyped_storage().data_ptr() in storages or plain.untyped_storage().nbytes() > plain.nbytes
         ):
-            plain = plain.clone()  # tied weights, or a part of something larger
-        taken.add(plain.untyped_storage().data_ptr())
+            plain = plain.clone()  # tied weights, or a view of a larger tensor
+        storages.add(plain.untyped_storage().data_ptr())
         stored[name] = plain
     return stored
 
 
 def default_folder(recipe: Recipe) -> Path:
-    """Where a run goes if nobody says: the same recipe always to the same place."""
+    """Return the default folder of a run; the same recipe always has the same folder."""
     data, model = Path(recipe.data).stem, recipe.model.rpartition(":")[2]
     return Path("runs", f"{data}-{model}-{recipe.loss}-seed{recipe.seed}-{recipe.digest}")
 
 
 def find_runs(folder: Path, depth: int = 3) -> list[Run]:
-    """The run folders in a folder, itself included, sorted by path."""
+    """Return the run folders in a folder, or the folder itself, sorted by path.
+
+    Args:
+        folder: where to search.
+        depth: how many levels of subfolders to search.
+    """
     if Run(folder).exists:
         return [Run(folder)]
     if depth == 0 or not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Predictions of a file or of a run folder, read and laid out as the metrics take them."""
+"""Load predictions from a file or a run folder, in the form that the metrics need."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,9 @@ from dualfocal.runs.layout import PREDICTIONS, RECIPE
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How to read and to score predictions: the options that most commands share.
+    """Options to read and score predictions, which most commands share.
 
-    The first six name what a file holds, see :func:`~dualfocal.predictions.load_predictions`; the others are those of
+    ``logits`` to ``positive`` are options of :func:`~dualfocal.predictions.load_predictions`, the others of
     :func:`~dualfocal.metrics.evaluate`.
     """
 
@@ -32,13 +32,13 @@ class Reading:
     def load(
         self, path: Path, *, split: str | None = None, run_split: str = "test", labels: bool = True
     ) -> Predictions:
-        """Load the predictions of a file, or of one part of a run folder.
+        """Load the predictions of a file, or of one split of a run folder.
 
         Args:
             path: a prediction file or a run folder.
-            split: the part to read, instead of ``self.split``.
-            run_split: the part of a run folder to read if none is given.
-            labels: whether there must be labels.
+            split: the split to read, instead of ``self.split``.
+            run_split: the split of a run folder to read if no split is given.
+            labels: whether labels are required.
 
         Raises:
             PredictionsError: the folder is not a finished run, or the file cannot be read.
@@ -58,33 +58,36 @@ class Reading:
 
     @property
     def scoring(self) -> dict[str, Any]:
-        """The options of the metrics, by name."""
+        """Options of the metrics, by name."""
         return {name: getattr(self, name) for name in ("num_bins", "ignore_index", "binary", "level", "seed")}
 
     def rows(self, data: Predictions) -> Rows:
-        """The predictions as rows, without the ignored ones."""
+        """Return the predictions as rows, without ignored samples."""
         return as_rows(data.values, data.target, input=data.input, ignore_index=self.ignore_index, binary=self.binary)
 
     def validation(self, path: Path, rows: Rows) -> tuple[Rows | None, str]:
-        """The validation part of a run, unless ``rows`` are of it; and why it cannot be used, if it is there."""
+        """Return the validation split of a run, and a remark if it exists but cannot be used.
+
+        The split is None if there is none, if it cannot be used, or if it is the split that is scored.
+        """
         if not (path / RECIPE).is_file() or self.logits or self.probs or self.target or self.split == "val":
             return None, ""
         try:
             data = self.load(path, split="val")
-        except PredictionsError:  # a run without one
+        except PredictionsError:  # the run has no validation split
             return None, ""
         try:
             validation = self.rows(data)
             if validation.num_classes != rows.num_classes:
-                raise ValueError(f"it has {validation.num_classes} classes, the samples have {rows.num_classes}")
+                raise ValueError(f"it has {validation.num_classes} classes, but the samples have {rows.num_classes}")
         except (ValueError, IndexError) as error:
-            return None, f"The run's validation part cannot be used: {error}."
+            return None, f"The run's validation split cannot be used: {error}."
         return validation, ""
 
 
 def predictions_file(folder: Path) -> Path:
-    """Return the prediction file of a run folder; raise a PredictionsError if there is none."""
+    """Return the prediction file of a run folder, or raise a PredictionsError if it does not exist."""
     if not (folder / PREDICTIONS).exists():
-        why = "this run is not finished" if (folder / RECIPE).is_file() else "is no run folder"
-        raise PredictionsError(f"{folder}: {why}, there is no {PREDICTIONS} in it")
+        reason = "this run is not finished" if (folder / RECIPE).is_file() else "is not a run folder"
+        raise PredictionsError(f"{folder}: {reason}, it has no {PREDICTIONS}")
     return folder / PREDICTIONS
