@@ -16,7 +16,7 @@ const Tables = (() => {
   const textOf = (cell) => (Array.isArray(cell) ? cell[0] : cell);
   const valueOf = (cell) => (Array.isArray(cell) ? cell[1] : cell);
 
-  // A table of a spec of report/tables.py, in a box of its own that scrolls where the page is narrow.
+  // Make a table from a specification of report/tables.py, inside a box that scrolls on narrow pages.
   function make(spec) {
     const head = element("tr"),
       body = element("tbody");
@@ -29,7 +29,7 @@ const Tables = (() => {
       if (spec.sortable) {
         const button = element("button", { type: "button" }, column.title);
         button.addEventListener("click", () => {
-          // Numbers first from the top, names from A.
+          // First click: numbers descending, names ascending.
           sort = sort && sort[0] === i ? [i, !sort[1]] : [i, column.numeric];
           fill();
         });
@@ -67,7 +67,7 @@ const Tables = (() => {
     return made;
   }
 
-  // What has no value comes last, either way.
+  // Cells without a value come last in both directions.
   function compare(a, b, descending, numeric) {
     const none = (x) => x === null || x === "";
     if (none(a) || none(b)) return none(a) - none(b);
