@@ -57,10 +57,10 @@ def curves(source: ReportInput, most: int) -> dict[str, Any] | None:
     drops = [i + 2 for i, (a, b) in enumerate(pairwise(rates)) if a is not None and b is not None and b < a]
     # Every k-th epoch and the last one, if all would be too many.
     step = -(-len(log) * (len(series) + 1) // most)
-    kept = sorted({*range(0, len(log), step), len(log) - 1})
+    indices = sorted({*range(0, len(log), step), len(log) - 1})
     return {
-        "epoch": [i + 1 for i in kept],
-        "series": {name: [values[i] for i in kept] for name, values in series.items()},
+        "epoch": [i + 1 for i in indices],
+        "series": {name: [values[i] for i in indices] for name, values in series.items()},
         "drops": drops,
         "step": step,
     }

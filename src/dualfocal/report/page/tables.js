@@ -2,13 +2,13 @@
 // Elements and tables. Whatever comes from data is set as text, never parsed as HTML.
 const Tables = (() => {
   function element(name, properties = {}, ...children) {
-    const made = document.createElement(name);
+    const node = document.createElement(name);
     for (const [key, value] of Object.entries(properties)) {
-      if (key in made && !key.startsWith("aria")) made[key] = value;
-      else made.setAttribute(key, value);
+      if (key in node && !key.startsWith("aria")) node[key] = value;
+      else node.setAttribute(key, value);
     }
-    made.append(...children);
-    return made;
+    node.append(...children);
+    return node;
   }
 
   const paragraph = (text, className = "") => element("p", { className }, text);
@@ -60,11 +60,11 @@ const Tables = (() => {
   }
 
   function makeCell(cell, i, column) {
-    const made =
+    const node =
       i === 0 ? element("th", { scope: "row" }) : element("td", { className: column.numeric ? "number" : "" });
-    made.append(element("bdi", {}, textOf(cell)));
-    if (Array.isArray(cell) && cell[2]) made.append(element("small", {}, cell[2]));
-    return made;
+    node.append(element("bdi", {}, textOf(cell)));
+    if (Array.isArray(cell) && cell[2]) node.append(element("small", {}, cell[2]));
+    return node;
   }
 
   // Cells without a value come last in both directions.
