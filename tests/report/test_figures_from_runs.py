@@ -133,7 +133,7 @@ def test_data_sets_and_models_are_not_mixed(tmp_path):
     found, _ = group_runs([tmp_path])
     assert sorted(setting.stem for setting in found) == ["cifar10-small_cnn", "digits-resnet50", "digits-small_cnn"]
     fake_run(tmp_path / "d", recipe("focal", data_options={"noise": 0.9}))
-    with pytest.raises(ValueError, match=r"digits, small_cnn, epochs and of digits, noise 0\.9, small_cnn.*same names"):
+    with pytest.raises(ValueError, match=r"small_cnn, 3 epochs and of digits, noise 0\.9, small_cnn.*same names"):
         group_runs([tmp_path])
 
 
