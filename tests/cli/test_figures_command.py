@@ -132,8 +132,8 @@ def test_phi_needs_no_runs(run):
             ["--only must be one of phi, reliability", "got 'reliabilty'", "did you mean reliability?"],
         ),
         (["--format", "pdf,jpg"], ["--format must be one of pdf, png, svg, got 'jpg'"]),
-        (["nowhere"], ["nowhere: is no run folder"]),
-        (["."], ["is no run folder, and holds none"]),
+        (["nowhere"], ["nowhere: is not a run folder"]),
+        (["."], ["is not a run folder and contains none"]),
         (["--only", "phi", "--out", "file"], ["File exists: 'file'"]),
     ],
 )

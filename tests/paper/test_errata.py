@@ -199,11 +199,9 @@ def test_errata_by_key() -> None:
         "paper: tables": ["rbs-root"],
         "code": ["small-gamma"],
     }
-    with pytest.raises(
-        ValueError, match=r"no erratum 'rbs-rot', see `dualfocal paper errata`; did you mean rbs-root\?$"
-    ):
+    with pytest.raises(ValueError, match=r"unknown erratum 'rbs-rot'; .* did you mean rbs-root\?$"):
         find_errata(["rbs-rot"])
-    with pytest.raises(ValueError, match="see `dualfocal paper errata`"):
+    with pytest.raises(ValueError, match="`dualfocal paper errata` lists all"):
         find_errata(["?"])
 
 

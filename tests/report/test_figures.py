@@ -57,7 +57,7 @@ def test_corp_diagram_draws_the_fit_the_band_and_the_scores(axis):
     text = axis.texts[0].get_text()
     for name, value in (("MCB", of.mcb), ("DSC", of.dsc), ("UNC", of.unc), ("Brier", of.score)):
         assert f"{name} {value:.4f}" in text
-    assert f"a calibrated model: {of.mcb_floor.mean:.4f}" in text
+    assert f"noise floor {of.mcb_floor.mean:.4f}" in text
 
 
 def test_a_fit_of_one_point_can_be_seen(axis):
@@ -114,15 +114,15 @@ def test_metric_bars_in_percent_with_seeds_interval_and_floor(axis):
 
 def test_intervals_are_never_drawn_unsaid():
     bar = MetricBar((0.01, 0.02), (0.0, 0.03))
-    with pytest.raises(ValueError, match="say what they are"):
+    with pytest.raises(ValueError, match="interval is empty"):
         metric_figure({"ECE": {"a": bar}})
     figure = metric_figure({"ECE": {"a": bar}, "AdaECE": {"a": bar}}, interval="this and that")
     assert [axis.get_xlabel() for axis in figure.axes] == ["ECE [%]", "AdaECE [%]"]
     words = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert words == ["mean over seeds", "a seed", "this and that"]
+    assert words == ["mean over seeds", "single seed", "this and that"]
     single = metric_figure({"ECE": {"a": MetricBar((0.01,), floor=0.01)}})
     words = [text.get_text() for text in single.legends[0].get_texts()]
-    assert words == ["one run", "floor: a calibrated model"]
+    assert words == ["one run", "noise floor"]
     with pytest.raises(ValueError, match="at least one"):
         metric_figure({})
     with pytest.raises(ValueError, match="at least one value"):
@@ -202,7 +202,7 @@ def test_histograms_share_edges_and_have_area_1(axis):
         np.testing.assert_allclose(height, scale * densities[name], atol=1e-12)
     medians = [line.get_xdata()[0] for line in axis.lines if len(set(line.get_xdata())) == 1]
     np.testing.assert_allclose(medians, [np.median(of) for of in values.values()])
-    with pytest.raises(ValueError, match="a value of each"):
+    with pytest.raises(ValueError, match="one value per method"):
         shared_histograms({"a": np.array([])})
 
 

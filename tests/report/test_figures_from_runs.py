@@ -88,7 +88,7 @@ def test_runs_are_grouped_by_loss_in_the_papers_order_and_seed(setting, folder):
     assert [list(entry.runs) for entry in setting.entries] == [[1, 3], [1, 3]]
     assert setting.entries[1].first.path == folder / "runs" / "dual_focal-seed1"
     assert (setting.title, setting.stem) == ("digits, noise 0.3, small_cnn, 3 epochs", "digits-small_cnn")
-    assert setting.seeds == "seed 1, one of 2"
+    assert setting.seeds == "seed 1 (one of 2 seeds)"
     assert setting.numbers_of_seeds == "2 seeds each"
 
 
@@ -133,14 +133,14 @@ def test_data_sets_and_models_are_not_mixed(tmp_path):
     found, _ = group_runs([tmp_path])
     assert sorted(setting.stem for setting in found) == ["cifar10-small_cnn", "digits-resnet50", "digits-small_cnn"]
     fake_run(tmp_path / "d", recipe("focal", data_options={"noise": 0.9}))
-    with pytest.raises(ValueError, match=r"digits, small_cnn, 3 epochs and digits, noise 0\.9, small_cnn.*one name"):
+    with pytest.raises(ValueError, match=r"small_cnn, 3 epochs and of digits, noise 0\.9, small_cnn.*same names"):
         group_runs([tmp_path])
 
 
 def test_two_runs_of_one_seed_are_refused(tmp_path):
     for name in "ab":
         fake_run(tmp_path / name, recipe("focal", test_each_epoch=name == "a"))
-    with pytest.raises(ValueError, match=r"a and .*b are two runs of one recipe and one seed"):
+    with pytest.raises(ValueError, match=r"a and .*b have the same recipe and seed"):
         group_runs([tmp_path])
 
 
@@ -151,9 +151,9 @@ def test_unfinished_runs_are_told(tmp_path):
 
 
 def test_folders_without_runs_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="is no run folder, and holds none"):
+    with pytest.raises(ValueError, match="is not a run folder and contains none"):
         group_runs([tmp_path])
-    with pytest.raises(ValueError, match="is no run folder, and holds none"):
+    with pytest.raises(ValueError, match="is not a run folder and contains none"):
         group_runs([tmp_path / "nowhere"])
 
 
@@ -167,9 +167,9 @@ def test_reliability_is_that_of_the_first_seed(setting):
     for axis, entry in zip(tops, setting.entries, strict=True):
         test = entry.runs[1].result.to_dict()["test"]
         floor = test["inference"]["floors"]["ece"]["mean"]
-        text = f"ECE {100 * test['ece']:.1f} %\na calibrated model: {100 * floor:.1f} %"
+        text = f"ECE {100 * test['ece']:.1f} %\nnoise floor {100 * floor:.1f} %"
         assert axis.texts[0].get_text() == text
-    assert "seed 1, one of 2" in words(figure)
+    assert "seed 1 (one of 2 seeds)" in words(figure)
 
 
 def test_corp_is_that_of_the_first_seed(setting):
@@ -236,7 +236,7 @@ def test_results_without_inference_are_told(tmp_path):
     with pytest.raises(RunError, match=r"a/result.json: has no floor of ece"):
         draw("metrics", setting)
     assert not draw("training", setting).axes[0].patches
-    assert "a calibrated model" not in draw("reliability", setting).axes[0].texts[0].get_text()
+    assert "noise floor" not in draw("reliability", setting).axes[0].texts[0].get_text()
 
 
 def test_training_is_smoothed_from_the_log(setting):

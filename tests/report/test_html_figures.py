@@ -55,7 +55,7 @@ def test_at_first_the_page_shows_what_evaluate_says(browser, pages, folder):
         assert page.locator("#headline").text_content() == result.verdict()
         table = page.locator("#metrics-body table").first
         assert f"ECE [%]{100 * result.ece:.2f}" in table.text_content()
-        caption = "Computed in this page: 15 bins of equal width, T = 1.000, all samples"
+        caption = "Computed in the browser: 15 bins of equal width, T = 1.000, all samples"
         assert page.locator("#live-caption").text_content() == caption
 
 

@@ -88,7 +88,7 @@ def test_the_page_says_what_python_says_of_the_file(browser, tmp_path, monkeypat
         page.locator("#temperature").fill("0.5")  # nothing is thrown there either
         assert read(page)["ece"] == read(page)["ece"]  # not NaN
         notes = page.locator("#sample-note").text_content()
-        assert ("temperature acts on their logarithms" in notes) == (kind == "probs")
+        assert ("temperature scales their logarithms" in notes) == (kind == "probs")
         assert ("3.4e38" in notes) == (name == "huge")
         assert len(page.locator("#live-0 [data-figure=nll]").text_content()) < 12
     block = contents_of(tmp_path / "p.html")["runs"][0]["data"]
@@ -134,12 +134,15 @@ def test_forecasts_of_class_one_are_called_so(browser, pages, folder):
         assert read(page)["accuracy"] == pytest.approx(arrays["target"].mean())
         assert "share of class 1 (%)" in page.locator(".reliability svg").first.text_content()
         key = page.locator(".note.key").text_content()
-        assert "forecast too high, or class 0" in key
-        assert "forecast too low, or class 1" in key
-        assert "dotted, share of class 1" in key
+        assert "probability too high, or class 0" in key
+        assert "probability too low, or class 1" in key
+        assert "share of class 1 (dotted)" in key
         assert "over-confident" not in key
-        assert "not of the confidence of class 1" in page.locator("#classes-body").text_content()
-        assert "mean forecast \N{MINUS SIGN} share of class 1 [%]" in page.locator("#metrics-body").text_content()
+        assert "not the probability of class 1" in page.locator("#classes-body").text_content()
+        assert (
+            "mean probability of class 1 \N{MINUS SIGN} share of class 1 [%]"
+            in page.locator("#metrics-body").text_content()
+        )
 
 
 def test_more_bins_than_the_slider_had(browser, tmp_path):
@@ -157,7 +160,7 @@ def test_chance_in_a_bin_has_half_a_sample_more(browser, tmp_path):
     with opened(browser, tmp_path / "p.html") as page:
         page.locator(".reliability circle").first.hover()
         tip = page.locator(".reliability [aria-label=tip]").text_content()
-        assert "within what chance explains: 90.0 points of 108.8" in tip
+        assert "gap 90.0 points, not significant (95 % range ±108.8)" in tip
         assert "confident by" not in tip
 
 

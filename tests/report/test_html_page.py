@@ -85,7 +85,7 @@ def test_a_class_that_is_never_predicted(browser, tmp_path):
 def test_a_part_of_the_samples_is_called_one(browser, pages):
     count = arrays_of(pages("part"))["count"]
     with opened(browser, pages("part")) as page:
-        assert f"a random part, {count:,} of 6,000 samples" in page.locator("#sample-note").text_content()
+        assert f"a random subset, {count:,} of 6,000 samples" in page.locator("#sample-note").text_content()
         assert read(page)["count"] == count
     with opened(browser, pages("many")) as page:
         assert page.locator("#sample-note").text_content() == ""
@@ -104,7 +104,7 @@ def test_runs_side_by_side(browser, runs, folder):
         assert (
             page.locator("#curves-body svg")
             .first.get_attribute("aria-label")
-            .startswith("error (%) by epoch; at the end of a: val ")
+            .startswith("error (%) by epoch; last values of a: val ")
         )
         assert "Dotted: the learning rate falls." in page.locator("#curves-note").text_content()
         assert page.locator("#metrics-title").text_content() == f"Metrics {DASH} a"

@@ -48,7 +48,7 @@ def whiskers(axis: Axes) -> np.ndarray:
     return np.array([segment[:, 1] for segment in container.lines[2][0].get_segments()])
 
 
-BEYOND, WITHIN = "gap beyond it", "gap within it"
+BEYOND, WITHIN = "gap beyond this range", "gap within this range"
 
 
 def png(figure: Figure, dpi: int = 50) -> tuple[int, int]:
@@ -83,7 +83,7 @@ def test_one_evaluation():
     assert_drawn(top, strip, of)
     assert top.get_title() == "model, N = 2,000"
     floor = of.inference.floors["ece"].mean
-    assert top.texts[0].get_text().endswith(f"\na calibrated model: {100 * floor:.1f} %")
+    assert top.texts[0].get_text().endswith(f"\nnoise floor {100 * floor:.1f} %")
     width, height = png(figure, dpi=100)
     assert 400 < width < 800
     assert 400 < height < 800
@@ -206,7 +206,7 @@ def test_torchmetrics_bins_are_drawn_with_the_one_of_confidence_1():
 @pytest.mark.parametrize("panels", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("binned", [True, False])
 def test_legend_and_remark_fit_into_the_figure(panels: int, binned: bool) -> None:
-    remark = "Test part, before temperature scaling; seed 0, one of 3. Brier score of the predicted class = MCB - DSC."
+    remark = "Test split, uncalibrated; seed 0 (one of 3 seeds). Brier score of the predicted class = MCB - DSC."
     found = {f"model {i}": evaluation(100, seed=i) for i in range(panels)}
     if binned:
         figure = reliability_figure(found, remark=remark)

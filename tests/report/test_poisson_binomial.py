@@ -77,4 +77,7 @@ def test_a_model_that_claims_too_much_of_one_class_is_found(tmp_path):
     [run] = contents_of(tmp_path / "p.html")["runs"]
     assert [row[0][0] for row in run["classes"]["rows"] if row[7][1]] == ["7"]
     assert run["classes"]["rows"][0][0] == ["7", 7]
-    assert "cut at 0.1 % (50 classes are predicted" in run["classesNote"]
+    assert (
+        "at most 0.1 % (exact Poisson-binomial distribution), which is 5 % adjusted for 50 predicted"
+        in run["classesNote"]
+    )

@@ -1,7 +1,7 @@
-"""Figures, drawn from what has been computed; matplotlib only, no global state.
+"""Figures of computed results, with matplotlib and without global state.
 
-Each diagram is a function that takes an axis and returns it; what it draws is computed by functions of its own.
-``*_figure`` and ``*_panels`` put whole figures together, :func:`save` writes them.
+Each diagram is a function that takes an axis and returns it; separate functions compute what it draws. ``*_figure`` and
+``*_panels`` make whole figures, :func:`save` writes them.
 """
 
 from dualfocal.plots.distributions import (

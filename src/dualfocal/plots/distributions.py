@@ -1,4 +1,4 @@
-"""Distributions of what a model puts out: maximum logits, and the rival's probability q_j(x)."""
+"""Distributions of model outputs: maximum logits, and the probability of the rival class, q_j(x)."""
 
 from collections.abc import Mapping
 
@@ -14,11 +14,11 @@ from dualfocal.plots.style import Look, look_of, plain, tidy
 Floats = NDArray[np.float64]
 
 BINS = 60
-HEIGHT = 0.85  # of the tallest histogram, where their feet are 1 apart
+HEIGHT = 0.85  # of the tallest histogram; baselines are 1 apart
 
 
 def maximum_logits(logits: Tensor) -> Floats:
-    """The largest logit of each sample, as the model put it out.
+    """Return the largest logit of each sample.
 
     >>> import torch
     >>> maximum_logits(torch.tensor([[1.0, 3.0], [5.0, -2.0]]))
@@ -28,7 +28,7 @@ def maximum_logits(logits: Tensor) -> Floats:
 
 
 def rival_probabilities(logits: Tensor, target: Tensor) -> Floats:
-    """q_j(x) of each sample: the largest probability strictly below the true class's, 0 if there is none (Eq. 3).
+    """Return q_j(x) of each sample: the largest probability strictly below that of the true class, or 0 (Eq. 3).
 
     >>> import torch
     >>> rival_probabilities(torch.tensor([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1]]).log(), torch.tensor([0, 1])).round(6)
@@ -38,44 +38,44 @@ def rival_probabilities(logits: Tensor, target: Tensor) -> Floats:
 
 
 def shared_histograms(values: Mapping[str, Floats], bins: int = BINS) -> tuple[Floats, dict[str, Floats]]:
-    """Edges that all share, and each one's density over them, so that areas are 1.
+    """Return common bin edges, and the density of each method over them; all areas are 1.
 
     >>> edges, densities = shared_histograms({"a": np.array([0.0, 1.0]), "b": np.array([4.0])}, bins=2)
     >>> print(edges, densities["a"], densities["b"])
     [0. 2. 4.] [0.5 0. ] [0.  0.5]
     """
-    if not values or any(not len(of) for of in values.values()):
-        raise ValueError("histograms need at least one method, and a value of each")
-    low, high = min(of.min() for of in values.values()), max(of.max() for of in values.values())
+    if not values or any(not len(data) for data in values.values()):
+        raise ValueError("histograms need at least one method, and at least one value per method")
+    low, high = min(data.min() for data in values.values()), max(data.max() for data in values.values())
     edges = np.histogram_bin_edges([low, high], bins)
-    return edges, {name: np.histogram(of, edges, density=True)[0] for name, of in values.items()}
+    return edges, {name: np.histogram(data, edges, density=True)[0] for name, data in values.items()}
 
 
 def max_logit_histogram(
     axis: Axes, values: Mapping[str, Floats], looks: Mapping[str, Look] | None = None, *, bins: int = BINS
 ) -> Axes:
-    """A histogram for each method, one above the other on a common axis; a stroke at the median.
+    """Draw a histogram for each method, one above the other, with a line at the median.
 
-    All have the same area and the same scale.
+    All histograms have the same area and the same scale.
     """
     edges, densities = shared_histograms(values, bins)
-    scale = HEIGHT / max(of.max() for of in densities.values())
-    feet = np.arange(len(values))[::-1]
-    for place, (foot, (name, density)) in enumerate(zip(feet, densities.items(), strict=True)):
+    scale = HEIGHT / max(density.max() for density in densities.values())
+    baselines = np.arange(len(values))[::-1]
+    for place, (base, (name, density)) in enumerate(zip(baselines, densities.items(), strict=True)):
         look = look_of(name, place, looks)
-        top = foot + scale * density
-        axis.stairs(top, edges, baseline=foot, fill=True, color=look.colour, alpha=0.3)
-        axis.stairs(top, edges, baseline=foot, color=look.colour, linewidth=1.0)
-        axis.axhline(foot, color="black", linewidth=0.6, zorder=3)
+        top = base + scale * density
+        axis.stairs(top, edges, baseline=base, fill=True, color=look.colour, alpha=0.3)
+        axis.stairs(top, edges, baseline=base, color=look.colour, linewidth=1.0)
+        axis.axhline(base, color="black", linewidth=0.6, zorder=3)
         median = float(np.median(values[name]))
-        axis.plot([median, median], [foot, foot + HEIGHT], color="black", linewidth=1.2)
-    axis.set_yticks(feet, [plain(name) for name in values])
+        axis.plot([median, median], [base, base + HEIGHT], color="black", linewidth=1.2)
+    axis.set_yticks(baselines, [plain(name) for name in values])
     axis.set(xlabel="maximum logit", ylim=(-0.05, len(values) - 1 + HEIGHT + 0.1))
     return tidy(axis, rows=True)
 
 
 def rival_boxplot(axis: Axes, values: Mapping[str, Floats], looks: Mapping[str, Look] | None = None) -> Axes:
-    """Box plot of q_j(x) for each method; outliers are not shown, as in the paper, and the mean is a diamond."""
+    """Draw a box plot of q_j(x) for each method, without outliers, as in the paper; diamonds are means."""
     drawn = axis.boxplot(
         list(values.values()),
         positions=np.arange(len(values))[::-1],
@@ -94,6 +94,6 @@ def rival_boxplot(axis: Axes, values: Mapping[str, Floats], looks: Mapping[str, 
     for place, (box, name) in enumerate(zip(drawn["boxes"], values, strict=True)):
         look = look_of(name, place, looks)
         box.set(facecolor=to_rgba(look.colour, 0.5), edgecolor="black", linewidth=0.8)
-    low = -0.01 * axis.get_xlim()[1]  # a whisker that ends at 0 is seen
-    axis.set(xlabel="$q_j(x)$, the largest probability below the true class's", xlim=(low, None))
+    low = -0.01 * axis.get_xlim()[1]  # keeps a whisker at 0 visible
+    axis.set(xlabel="$q_j(x)$, largest probability below that of the true class", xlim=(low, None))
     return tidy(axis, grid="x", rows=True)

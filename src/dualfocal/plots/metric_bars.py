@@ -1,4 +1,4 @@
-"""Bar plots of calibration errors: seeds, intervals that say what they are, and floors."""
+"""Bar plots of calibration errors with seeds, confidence intervals and noise floors."""
 
 import math
 import statistics
@@ -19,7 +19,13 @@ LEVEL = 0.9
 
 @dataclass(frozen=True)
 class MetricBar:
-    """A metric of a method: a value for each seed, an interval, and what a calibrated model would show; fractions."""
+    """A metric of a method.
+
+    Attributes:
+        values: A value per seed, as a fraction.
+        interval: Confidence interval.
+        floor: Noise floor: mean value of a perfectly calibrated model.
+    """
 
     values: tuple[float, ...]
     interval: tuple[float, float] | None = None
@@ -31,7 +37,7 @@ class MetricBar:
 
 
 def t_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
-    """Student's interval of the mean over seeds; None of a single one.
+    """Return Student's t interval of the mean over seeds (None for a single seed).
 
     >>> low, high = t_interval([0.01, 0.02, 0.03])
     >>> round(low, 4), round(high, 4)
@@ -45,7 +51,7 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, fl
 
 
 def metric_bars(axis: Axes, bars: Mapping[str, MetricBar], looks: Mapping[str, Look] | None = None) -> Axes:
-    """A bar per method in percent, a dot per seed where there are several, whiskers at the interval, a floor tick."""
+    """Draw a bar per method in percent, with dots for seeds, whiskers for the interval and a noise floor mark."""
     places = np.arange(len(bars))[::-1]
     for i, (place, (name, bar)) in enumerate(zip(places, bars.items(), strict=True)):
         look = look_of(name, i, looks)
@@ -60,12 +66,12 @@ def metric_bars(axis: Axes, bars: Mapping[str, MetricBar], looks: Mapping[str, L
         if bar.interval is not None:
             low, high = (100 * end for end in bar.interval)
             axis.plot([max(low, 0.0), high], [place, place], "|-", color=BLACK, linewidth=1.2, markersize=7, zorder=2.5)
-            if low < 0:  # no error is negative: an arrow says that the interval goes on
+            if low < 0:  # errors are not negative: an arrow marks an interval that extends below 0
                 axis.plot([0], [place], "<", color=BLACK, markersize=5, zorder=2.6, clip_on=False)
         if bar.floor is not None:
-            at = 100 * bar.floor
-            axis.plot([at, at], [place - 0.42, place + 0.42], color="white", linewidth=3.4, solid_capstyle="butt")
-            axis.plot([at, at], [place - 0.42, place + 0.42], color=DARK_GREY, linewidth=2, solid_capstyle="butt")
+            floor = 100 * bar.floor
+            axis.plot([floor, floor], [place - 0.42, place + 0.42], color="white", linewidth=3.4, solid_capstyle="butt")
+            axis.plot([floor, floor], [place - 0.42, place + 0.42], color=DARK_GREY, linewidth=2, solid_capstyle="butt")
     axis.set_yticks(places, [plain(name) for name in bars])
     axis.set(ylim=(-0.6, len(bars) - 0.4), xlim=(0, None))
     return tidy(axis, grid="x", rows=True)
@@ -80,34 +86,34 @@ def metric_figure(
     title: str = "",
     remark: str = "",
 ) -> Figure:
-    """A panel of bars for each metric, side by side.
+    """Draw a panel of bars for each metric, side by side.
 
     Args:
-        panels: metric, as it is to be named, to method to bar.
-        looks: of the methods.
-        interval: what the whiskers are, for the legend; needed where there are some.
-        title: above all of it.
-        remark: below it.
+        panels: name of the metric -> method -> bar.
+        looks: method -> look.
+        interval: description of the whiskers in the legend; required if a bar has an interval.
+        title: title of the figure.
+        remark: text below the figure.
     """
-    bars = [bar for of in panels.values() for bar in of.values()]
+    bars = [bar for panel in panels.values() for bar in panel.values()]
     if not bars:
         raise ValueError("metric_figure needs at least one metric of one method")
     several, intervals = any(len(bar.values) > 1 for bar in bars), any(bar.interval is not None for bar in bars)
     if intervals and not interval:
-        raise ValueError("metric_figure has intervals to draw: say what they are")
-    rows = max(len(of) for of in panels.values())
+        raise ValueError("bars have intervals, but interval is empty: describe them for the legend")
+    rows = max(len(panel) for panel in panels.values())
     figure = Figure(figsize=(2.5 * len(panels) + 1.2, 0.3 * rows + 1.5), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axis, (metric, of) in zip(axes, panels.items(), strict=True):
-        metric_bars(axis, of, looks)
+    for axis, (metric, panel) in zip(axes, panels.items(), strict=True):
+        metric_bars(axis, panel, looks)
         axis.set_xlabel(plain(f"{metric} [%]"))
     seed = Line2D([], [], marker="o", color="white", markeredgecolor=BLACK, markersize=3.2, linestyle="none")
     floor = Line2D([], [], marker="|", color=DARK_GREY, markersize=9, markeredgewidth=2, linestyle="none")
     marks = (
         (Patch(facecolor=GREY, edgecolor=BLACK, linewidth=0.7), "mean over seeds" if several else "one run", True),
-        (seed, "a seed", several),
+        (seed, "single seed", several),
         (Line2D([], [], marker="|", color=BLACK, linewidth=1.2), interval, intervals),
-        (floor, "floor: a calibrated model", any(bar.floor is not None for bar in bars)),
+        (floor, "noise floor", any(bar.floor is not None for bar in bars)),
     )
     handles, labels, _ = zip(*(mark for mark in marks if mark[2]), strict=True)
     legend_below(figure, handles, labels, columns=len(handles), remark=remark)

@@ -1,4 +1,4 @@
-"""Which runs go into one figure, and what they are called there."""
+"""Group runs into settings (one figure each) and entries (runs that differ only in their seed), and label them."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from typing import Any
 from dualfocal.plots.style import Look, look_of, varied
 from dualfocal.runs import Recipe, Run, RunResult, find_runs
 
-# As the paper's tables and figures call them, in the order of the first table.
+# Names in the paper's tables and figures, in the order of table 1.
 LABELS = {
     "cross_entropy": "Cross entropy",
     "brier": "Brier loss",
@@ -26,12 +26,12 @@ LABELS = {
     "ada_dual_focal": "AdaDualFocal",
     "kde_xe": "KDE-XE",
 }
-ALPHA = 0.05  # of label smoothing, where the recipe does not say
+ALPHA = 0.05  # default of label smoothing
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Runs that differ in their seed only."""
+    """Runs that differ only in their seed."""
 
     label: str
     recipe: Recipe
@@ -39,18 +39,18 @@ class Entry:
 
     @property
     def first(self) -> Run:
-        """The run of the lowest seed, for what shows a single run."""
+        """The run with the lowest seed, for figures that show a single run."""
         return next(iter(self.runs.values()))
 
     @property
     def results(self) -> list[RunResult]:
-        """In the order of the seeds."""
+        """Results of the runs, in the order of the seeds."""
         return [run.require_result() for run in self.runs.values()]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What goes into one figure: runs on one data set, with one model."""
+    """The runs of one figure: one data set and one model."""
 
     title: str
     stem: str  # of file names
@@ -58,7 +58,7 @@ class Setting:
 
     @property
     def looks(self) -> dict[str, Look]:
-        """Of each entry that of its loss; further entries of a loss keep its colour."""
+        """Entry -> look of its loss; further entries of the same loss have the same colour."""
         losses = [entry.recipe.loss for entry in self.entries]
         return {
             entry.label: varied(look_of(entry.recipe.loss), losses[:place].count(entry.recipe.loss))
@@ -67,42 +67,48 @@ class Setting:
 
     @property
     def seeds(self) -> str:
-        """Of single runs, in words."""
-        shown = {next(iter(entry.runs)) for entry in self.entries}
-        which = f"seed {shown.pop()}" if len(shown) == 1 else "each its lowest seed"
-        several = max(len(entry.runs) for entry in self.entries)
-        return f"{which}, one of {several}" if several > 1 else which
+        """The seed that figures of single runs show, as text."""
+        seeds = {next(iter(entry.runs)) for entry in self.entries}
+        which = f"seed {seeds.pop()}" if len(seeds) == 1 else "lowest seed of each method"
+        number = max(len(entry.runs) for entry in self.entries)
+        return f"{which} (one of {number} seeds)" if number > 1 else which
 
     @property
     def numbers_of_seeds(self) -> str:
-        """How many each method has, in words."""
+        """The number of seeds per method, as text."""
         numbers = sorted({len(entry.runs) for entry in self.entries})
         text = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}"
         return f"{text} seed{'s' * (numbers[-1] > 1)} each"
 
 
 def group_runs(paths: Iterable[Path]) -> tuple[list[Setting], dict[Path, str]]:
-    """Settings of the finished runs in some folders, and why the other runs are left out.
+    """Group the finished runs in some folders by setting.
+
+    Args:
+        paths: run folders, or folders that contain some.
+
+    Returns:
+        The settings, and the folders of runs that are left out, with the reason.
 
     Raises:
-        ValueError: a folder holds no run, two runs are of one recipe and seed, or two settings of one name.
+        ValueError: a folder has no run, two runs have the same recipe and seed, or two settings the same file names.
     """
-    found: dict[Path, Run] = {}
+    all_runs: dict[Path, Run] = {}
     for path in paths:
-        here = {run.path.resolve(): run for run in find_runs(path)}
-        if not here:
-            raise ValueError(f"{path}: is no run folder, and holds none")
-        found |= here
+        runs = {run.path.resolve(): run for run in find_runs(path)}
+        if not runs:
+            raise ValueError(f"{path}: is not a run folder and contains none")
+        all_runs |= runs
     settings: dict[str, dict[str, dict[int, Run]]] = {}
     unfinished: dict[Path, str] = {}
-    for run in found.values():
+    for run in all_runs.values():
         if (state := run.state) != "finished":
             unfinished[run.path] = f"is {state}, not finished"
             continue
         try:
             recipe = run.recipe
             if "test" in run.require_result().parts and run.has_predictions:
-                run.predictions()  # one that cannot be read does not keep the others from being drawn
+                run.predictions()  # raises here, so that a damaged file leaves out this run only
         except (ValueError, OSError) as error:
             unfinished[run.path] = f"cannot be read: {' '.join(str(error).removeprefix(f'{run.path}/').split())}"
             continue
@@ -110,24 +116,24 @@ def group_runs(paths: Iterable[Path]) -> tuple[list[Setting], dict[Path, str]]:
         seeds = settings.setdefault(setting, {}).setdefault(_all_but_seed(recipe), {})
         if recipe.seed in seeds:
             raise ValueError(
-                f"{seeds[recipe.seed].path} and {run.path} are two runs of one recipe and one seed: give one of them"
+                f"{seeds[recipe.seed].path} and {run.path} have the same recipe and seed; pass only one of them"
             )
         seeds[recipe.seed] = run
-    made = [_setting(groups.values()) for groups in settings.values()]
-    for one, other in combinations(made, 2):
-        if one.stem == other.stem:
+    grouped = [_setting(groups.values()) for groups in settings.values()]
+    for first, second in combinations(grouped, 2):
+        if first.stem == second.stem:
             raise ValueError(
-                f"runs of two data sets or models, {one.title} and {other.title}, would have figures of one name, "
-                f"{one.stem}: draw them into folders of their own"
+                f"figures of {first.title} and of {second.title} would have the same names, {first.stem}-*; "
+                "draw them separately, into different folders"
             )
-    return made, unfinished
+    return grouped, unfinished
 
 
 def _setting(groups: Iterable[Mapping[int, Run]]) -> Setting:
-    by_seed = [dict(sorted(of.items())) for of in groups]
-    recipes = [next(iter(of.values())).recipe for of in by_seed]
+    by_seed = [dict(sorted(runs.items())) for runs in groups]
+    recipes = [next(iter(runs.values())).recipe for runs in by_seed]
     first = recipes[0]
-    entries = [Entry(_label(recipe, recipes), recipe, of) for recipe, of in zip(recipes, by_seed, strict=True)]
+    entries = [Entry(_label(recipe, recipes), recipe, runs) for recipe, runs in zip(recipes, by_seed, strict=True)]
     entries.sort(key=lambda entry: (list(LABELS).index(entry.recipe.loss), _natural(entry.label)))
     data, model = Path(first.data).stem, first.model.rpartition(":")[2]
     options = "".join(f", {name} {value}" for name, value in _without_split(first).items())
@@ -137,31 +143,31 @@ def _setting(groups: Iterable[Mapping[int, Run]]) -> Setting:
 
 
 def _label(recipe: Recipe, among: list[Recipe]) -> str:
-    """The paper's name of the loss, and in what the recipe differs from others with this loss."""
+    """Return the paper's name of the loss, and the settings that differ from other recipes with this loss."""
     label = LABELS[recipe.loss]
     if recipe.loss == "label_smoothing":
         label += f"-{recipe.loss_options.get('alpha', ALPHA):g}"
-    likes = [_flat(other) for other in among if other.loss == recipe.loss]
+    same_loss = [_flat(other) for other in among if other.loss == recipe.loss]
     own = _flat(recipe)
-    names = sorted({name for other in likes for name in other})
-    differ = [name for name in names if len({json.dumps(other.get(name)) for other in likes}) > 1]
+    names = sorted({name for other in same_loss for name in other})
+    differ = [name for name in names if len({json.dumps(other.get(name)) for other in same_loss}) > 1]
     return ", ".join([label, *(f"{name} {own.get(name, 'default')}" for name in differ)])
 
 
 def _natural(label: str) -> list[tuple[float, str]]:
-    """For sorting: numbers in a text by their value, gamma 5 before gamma 10."""
+    """Return a sort key that compares numbers by value: gamma 5 before gamma 10."""
     parts = re.split(r"(\d+(?:\.\d+)?)", label)
     return [(float(part), "") if i % 2 else (0.0, part) for i, part in enumerate(parts)]
 
 
 def _flat(recipe: Recipe) -> dict[str, Any]:
-    """Fields and options of the loss that may tell two entries apart."""
+    """Return the fields and loss options that may differ between entries."""
     fields: dict[str, Any] = json.loads(_all_but_seed(recipe))
     return {**fields.pop("loss_options"), **fields}
 
 
 def _all_but_seed(recipe: Recipe) -> str:
-    """What the runs of an entry share; whether the test part was logged changes nothing in a run."""
+    """Return what the runs of an entry share, as text; logging the test split does not change a run."""
     same = dataclasses.replace(recipe, seed=0, data_options=_without_split(recipe), test_each_epoch=False)
     return json.dumps(same.to_dict(), sort_keys=True)
 

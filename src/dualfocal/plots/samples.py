@@ -1,4 +1,4 @@
-"""Images of a data set, class by class."""
+"""Sheets of images of a data set, by class."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,16 +8,19 @@ from torch import Tensor
 
 
 def sample_sheet(blocks: Mapping[str, Sequence[Tensor]], row_names: Sequence[str]) -> Figure:
-    """Images in rows by class, in one block or several side by side.
+    """Draw images in rows by class, in one or several blocks side by side.
 
-    A block has a tensor (N, C, H, W) for each row, of any N. Its darkest value is drawn black, its brightest white.
+    Args:
+        blocks: title -> one tensor of images (N, C, H, W) per row; N may differ. Values are scaled to the range of
+            the block.
+        row_names: labels of the rows.
     """
     columns = max(len(images) for rows in blocks.values() for images in rows)
     figure = Figure(figsize=(0.55 * columns * len(blocks) + 1.6, 0.55 * len(row_names) + 0.5), layout="constrained")
     for axis, (title, rows) in zip(figure.subplots(1, len(blocks), squeeze=False)[0], blocks.items(), strict=True):
         channels, height, width = rows[0].shape[1:]
-        sheet = np.ones((len(rows), height + 2, columns, width + 2, channels))  # with a white rim around each
-        low, high = min(float(of.min()) for of in rows if len(of)), max(float(of.max()) for of in rows if len(of))
+        sheet = np.ones((len(rows), height + 2, columns, width + 2, channels))  # with a white border around each image
+        low, high = min(float(row.min()) for row in rows if len(row)), max(float(row.max()) for row in rows if len(row))
         for row, images in enumerate(rows):
             pixels = (images.double().numpy() - low) / max(high - low, 1e-9)
             sheet[row, 1:-1, : len(images), 1:-1] = pixels.transpose(2, 0, 3, 1)

@@ -1,7 +1,7 @@
-"""One look for all figures: colours, lines and hatches that read in grey, too, and how figures are saved.
+"""The common style of all figures: colours, lines and hatches that are readable in grey, too; and saving.
 
-Figures are matplotlib's own, made without pyplot. What :data:`STYLE` sets holds while a figure is drawn or saved, and
-is undone then.
+Figures are made without pyplot. The settings in :data:`STYLE` apply while a figure is drawn or saved, and are restored
+afterwards.
 """
 
 import logging
@@ -20,14 +20,14 @@ from matplotlib.font_manager import FontProperties
 
 from dualfocal._files import atomic_path
 
-# Okabe and Ito's colours: told apart with any colour vision.
+# Okabe and Ito's palette, which is safe for colour-blind readers.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#BBBBBB"
 DARK_GREY = "#555555"
 
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # it comes with matplotlib: the same everywhere
+    "font.sans-serif": ["DejaVu Sans"],  # included in matplotlib, so figures are the same everywhere
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.labelsize": 9,
@@ -36,12 +36,12 @@ STYLE: dict[Any, Any] = {
     "legend.fontsize": 8,
     "axes.linewidth": 0.8,
     "hatch.linewidth": 0.7,
-    "pdf.fonttype": 42,  # TrueType inside, which journals ask for
+    "pdf.fonttype": 42,  # embed TrueType fonts, as journals require
     "svg.fonttype": "path",
-    "svg.hashsalt": "dualfocal",  # otherwise its ids are drawn anew each time
+    "svg.hashsalt": "dualfocal",  # otherwise ids are random
 }
 DPI = 200
-# No date, and no version of matplotlib: the same figure has the same bytes.
+# Without date and version, so that the same figure has the same bytes.
 METADATA: dict[str, dict[str, None]] = {
     ".png": {"Software": None},
     ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
@@ -51,7 +51,7 @@ METADATA: dict[str, dict[str, None]] = {
 
 @dataclass(frozen=True)
 class Look:
-    """How a method is drawn wherever it appears."""
+    """Colour, line style, marker and hatch of a method."""
 
     colour: str
     line: str | tuple[int, tuple[float, ...]]
@@ -59,7 +59,7 @@ class Look:
     hatch: str
 
 
-# Of one family one colour, and lines, markers and hatches that differ.
+# Losses of a family share a colour, and differ in lines, markers and hatches.
 LOOKS: dict[str, Look] = {
     "cross_entropy": Look(BLACK, "-", "o", ""),
     "brier": Look(SKY, (0, (5, 1.5)), "s", "//"),
@@ -76,7 +76,7 @@ LOOKS: dict[str, Look] = {
 
 
 def look_of(name: str, place: int = 0, looks: Mapping[str, Look] | None = None) -> Look:
-    """The look in ``looks`` of this name, else of the loss of this name, else one chosen by its place in the figure.
+    """Return the look of a method: from ``looks``, else of the loss of this name, else by its place in the figure.
 
     >>> look_of("dual_focal").colour, look_of("mine", 3).marker
     ('#D55E00', '^')
@@ -86,7 +86,7 @@ def look_of(name: str, place: int = 0, looks: Mapping[str, Look] | None = None) 
 
 
 def varied(look: Look, place: int) -> Look:
-    """The same colour with another line, marker and hatch, for the second, third ... of its kind.
+    """Return the look with another line, marker and hatch, for the second, third, ... method of a colour.
 
     >>> first, second = varied(look_of("dual_focal"), 0), varied(look_of("dual_focal"), 1)
     >>> first == look_of("dual_focal"), second.colour == first.colour, second.line == first.line
@@ -100,7 +100,7 @@ styled = partial(matplotlib.rc_context, STYLE)  # draw in this style; previous s
 
 
 def plain(name: str) -> str:
-    """A name from data for matplotlib to draw as it is: dollars in it do not begin a formula.
+    """Escape dollar signs, so that matplotlib does not treat a name as a formula.
 
     >>> print(plain("$a_b$"))
     \\$a_b\\$
@@ -109,12 +109,12 @@ def plain(name: str) -> str:
 
 
 def tidy(axis: Axes, *, grid: str | None = None, rows: bool = False) -> Axes:
-    """The frame of every axis: open at the top and the right, small ticks, a faint grid along ``"x"`` or ``"y"``.
+    """Apply the common frame: no top and right spines, small ticks, and a grid along ``"x"`` or ``"y"``.
 
-    ``rows`` have names at the left, and no ticks.
+    ``rows`` removes the ticks of the y axis, which has names.
     """
     axis.spines[["top", "right"]].set_visible(False)
-    # Said here and not by the style alone: matplotlib makes ticks as late as when it draws.
+    # Also set here, since matplotlib creates ticks only when it draws, after the style is restored.
     axis.tick_params(labelsize=STYLE["xtick.labelsize"], width=STYLE["axes.linewidth"])
     if grid in ("x", "y"):
         axis.grid(axis=grid, color=GREY, alpha=0.4, linewidth=0.6)  # type: ignore[arg-type]
@@ -128,13 +128,13 @@ def tidy(axis: Axes, *, grid: str | None = None, rows: bool = False) -> Axes:
 def one_axis(
     title: str, remark: str, *, rows: int | None = None, legend: bool = False
 ) -> Iterator[tuple[Figure, Axes]]:
-    """A figure with one axis to draw on, in this style; titles, remark and legend are put around it afterwards.
+    """Yield a figure with one axis to draw on; title, remark and legend are added afterwards.
 
     Args:
-        title: above it.
-        remark: below it.
-        rows: what it will have above each other, which decides its height.
-        legend: of what is labelled, to the right.
+        title: title of the axis.
+        remark: text below the axis.
+        rows: number of rows of the diagram, which decides its height.
+        legend: whether to add a legend at the right.
     """
     with styled():
         height = 3.4 if rows is None else 0.42 * rows + 1.2
@@ -150,9 +150,9 @@ def one_axis(
 def legend_below(
     figure: Figure, handles: Sequence[Any], labels: Sequence[str], *, columns: int, remark: str = ""
 ) -> None:
-    """One legend for all axes of a figure, under a line that says what cannot be seen in it.
+    """Add one legend for all axes below a figure, with a remark as its title.
 
-    It has at most as many columns as asked for, and as fit.
+    The number of columns is reduced until the legend fits.
     """
     look: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "columnspacing": 1.6, "handlelength": 2.4}
     legend = figure.legend(handles, labels, ncols=columns, **look)
@@ -161,31 +161,32 @@ def legend_below(
         legend.remove()
         legend = figure.legend(handles, labels, ncols=columns, **look)
     if remark:
-        # As its title: beside a legend outside the axes the layout makes no room for a text of its own.
+        # As title of the legend, since the layout reserves no space for a separate text.
         legend.set_title(wrapped(remark, figure), FontProperties(size=7.5))
         legend.get_title().set_color(DARK_GREY)
 
 
 def wrapped(remark: str, figure: Figure) -> str:
-    """A remark in small print, wrapped to the width of the figure; line breaks in the remark stay."""
+    """Wrap a remark to the width of the figure; line breaks in the remark are kept."""
     width = max(20, int(15.5 * figure.get_figwidth()))
     return plain("\n".join(textwrap.fill(line, width) for line in remark.splitlines()))
 
 
 def save(figure: Figure, path: Path, *, dpi: float = DPI) -> None:
-    """Write a figure as PNG, PDF or SVG, by the suffix: all of it or nothing, and the same bytes each time.
+    """Write a figure as PNG, PDF or SVG; the same figure gives the same bytes.
 
-    ``dpi`` is for PNG.
+    Args:
+        figure: the figure.
+        path: the file, whose suffix decides the format.
+        dpi: dots per inch of a PNG.
 
     Raises:
-        ValueError: another suffix, or no file can be made there.
+        ValueError: the suffix is unknown, or the file cannot be written.
     """
     suffix = path.suffix.lower()
     if suffix not in METADATA:
-        raise ValueError(f"a figure's file must end in {', '.join(METADATA)}; got {str(path)!r}")
-    fonts = logging.getLogger(
-        "fontTools"
-    )  # it warns of oddities of a font that goes into a PDF: nobody can act on them
+        raise ValueError(f"the file of a figure must end in {', '.join(METADATA)}; got {str(path)!r}")
+    fonts = logging.getLogger("fontTools")  # it warns of details of embedded fonts, which users cannot change
     level = fonts.level
     with atomic_path(path) as temporary, styled():
         fonts.setLevel(logging.ERROR)

@@ -10,36 +10,41 @@ from dualfocal.theory import FIGURE_1, phi, regions
 
 @styled()
 def phi_figure(gamma: float = FIGURE_1[0], c: float = FIGURE_1[1]) -> Figure:
-    """Figure 1 of the paper, for any gamma > 0 and 0 <= C < 1: phi of both losses and the regions it derives."""
+    """Draw Figure 1 of the paper: phi of both losses, and the regions that the paper derives.
+
+    Args:
+        gamma: above 0.
+        c: probability of the rival, 0 <= c < 1.
+    """
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axis = figure.subplots()
-    found = regions(gamma, c)
+    region = regions(gamma, c)
     v = torch.linspace(0, 1, 1001, dtype=torch.float64)
     focal, dual = phi(v, gamma).numpy(), phi(v, gamma, c).numpy()
-    low, high = found.possible  # q_m lies above C, and q_m + C <= 1
+    low, high = region.possible  # q_m lies above C, and q_m + C <= 1
     bands = [(0.0, low), (high, 1.0)] if low < high else [(0.0, 1.0)]
     for place, band in enumerate(bands):
-        axis.axvspan(*band, color=GREY, alpha=0.3, linewidth=0, label="" if place else "no $q_m$ lies here")
+        axis.axvspan(*band, color=GREY, alpha=0.3, linewidth=0, label="" if place else "not possible for $q_m$")
     axis.axhline(1, color="black", linewidth=0.8, linestyle=":")
     axis.axhline((1 + c) ** gamma, color="black", linewidth=0.8, linestyle=":")
     axis.plot(v, focal, "--", color=BLUE, label="focal loss")
     axis.plot(v, dual, "-", color=VERMILION, label=f"dual focal loss, $q_j = {c:g}$")
     marks = (
-        (found.focal_v_m, focal, BLUE, "$v^m$", (0, 6)),
-        (found.focal_v_prime, focal, BLUE, "$v'$", (6, 5)),
-        (found.v_m, dual, VERMILION, "$v^m$", (0, 6)),
-        (found.v_prime, dual, VERMILION, "$v'$", (6, 5)),
-        (found.v_uc, dual, VERMILION, "$v^{uc}$", (6, 5)),
+        (region.focal_v_m, focal, BLUE, "$v^m$", (0, 6)),
+        (region.focal_v_prime, focal, BLUE, "$v'$", (6, 5)),
+        (region.v_m, dual, VERMILION, "$v^m$", (0, 6)),
+        (region.v_prime, dual, VERMILION, "$v'$", (6, 5)),
+        (region.v_uc, dual, VERMILION, "$v^{uc}$", (6, 5)),
     )
     for at, curve, colour, text, shift in marks:
         height = float(np.interp(at, v, curve))
         axis.plot([at], [height], "o", color=colour, markersize=5)
         axis.annotate(text, (at, height), shift, textcoords="offset points", color=colour)
     top = max(focal.max(), dual.max())
-    # The regions that the paper derives, as bars below the curves.
+    # Bars below the curves show the regions that the paper derives.
     ends = (
-        (found.focal_v_m, found.focal_v_prime, BLUE, "focal loss"),
-        (found.v_m, found.v_uc, VERMILION, "dual focal loss"),
+        (region.focal_v_m, region.focal_v_prime, BLUE, "focal loss"),
+        (region.v_m, region.v_uc, VERMILION, "dual focal loss"),
     )
     for row, (v_m, start, colour, name) in enumerate(ends):
         height = (-0.08 - 0.11 * row) * top
@@ -52,7 +57,7 @@ def phi_figure(gamma: float = FIGURE_1[0], c: float = FIGURE_1[1]) -> Figure:
         xlim=(0, 1), ylim=(-0.26 * top, 1.12 * top), xlabel="$q_m$, the largest probability", ylabel=r"$\phi(q_m)$"
     )
     axis.set_yticks([tick for tick in axis.get_yticks() if 0 <= tick <= 1.12 * top])  # phi is positive
-    axis.set_title(rf"$\gamma = {gamma:g}$, $q_j = {c:g}$: region smaller by $v^{{uc}} - v' = {found.reduction:.3f}$")
+    axis.set_title(rf"$\gamma = {gamma:g}$, $q_j = {c:g}$: region smaller by $v^{{uc}} - v' = {region.reduction:.3f}$")
     tidy(axis)
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure

@@ -1,4 +1,4 @@
-"""Calibration over the epochs of training."""
+"""ECE over the epochs of training, and the figure of a study."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,25 +19,27 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-MARKS = 6  # on a line
+MARKS = 6  # markers per line
 LONGEST_LABEL = 26  # characters of a line in the legend
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A number per epoch for each seed of a method; fractions."""
+    """Values per epoch for each seed of a method, as fractions."""
 
     seeds: tuple[tuple[float, ...], ...]
 
     def __post_init__(self) -> None:
         if not self.seeds or not all(self.seeds):
-            raise ValueError("a curve needs at least one seed, and an epoch of each")
-        if len({len(of) for of in self.seeds}) > 1:
-            raise ValueError(f"seeds must have equally many epochs, got {', '.join(str(len(of)) for of in self.seeds)}")
+            raise ValueError("a curve needs at least one seed, and at least one epoch per seed")
+        if len({len(values) for values in self.seeds}) > 1:
+            raise ValueError(
+                f"seeds must have the same number of epochs, got {', '.join(str(len(values)) for values in self.seeds)}"
+            )
 
 
 def exponential_average(values: Iterable[float]) -> Floats:
-    """s_1 = x_1, then s_t = (s_(t-1) + x_t) / 2, as in the paper: the first value is not averaged with 0.
+    """Return the average s_1 = x_1, s_t = (s_(t-1) + x_t) / 2, as in the paper.
 
     >>> exponential_average([1.0, 0.0, 0.0])
     array([1.  , 0.5 , 0.25])
@@ -53,18 +55,18 @@ def ece_over_training(
     part: str = "test",
     floors: Sequence[float] = (),
 ) -> Axes:
-    """ECE of each method over the epochs, smoothed seed by seed, then averaged; a band from lowest to highest seed.
+    """Draw the ECE of each method over the epochs: smoothed per seed, then averaged, with the range of the seeds.
 
     Args:
-        axis: to draw on.
-        curves: ECE by method, fractions.
-        looks: of the methods.
-        part: of the data, as the label names it.
-        floors: ECE of calibrated models like those of the last epoch; a grey band from the lowest to the highest.
+        axis: the axis to draw on.
+        curves: method -> ECE per epoch, as fractions.
+        looks: method -> look.
+        part: name of the split in the label.
+        floors: noise floors of the last epoch, drawn as a grey band from the lowest to the highest.
     """
     if floors:
         low, high = 100 * min(floors), 100 * max(floors)
-        axis.axhspan(low, high, color=GREY, alpha=0.5, linewidth=2, label="calibrated models, last epoch")
+        axis.axhspan(low, high, color=GREY, alpha=0.5, linewidth=2, label="noise floor, last epoch")
     for place, (name, curve) in enumerate(curves.items()):
         look = look_of(name, place, looks)
         smooth = 100 * np.array([exponential_average(seed) for seed in curve.seeds])  # (seeds, epochs)
@@ -79,7 +81,7 @@ def ece_over_training(
             linestyle=look.line,
             marker=look.marker,
             markersize=4.5,
-            markevery=(place * every // len(curves), every),  # at other epochs for each, not to hide each other
+            markevery=(place * every // len(curves), every),  # shifted, so that markers do not overlap
             linewidth=1.3,
             label=plain("\n".join(textwrap.wrap(name, LONGEST_LABEL))),
         )
@@ -90,9 +92,9 @@ def ece_over_training(
 
 @styled()
 def study_figure(summary: "Summary") -> Figure:
-    """ECE and NLL of each entry of a study, as trained and after temperature scaling: a small dot is a seed.
+    """Draw the ECE and NLL of each entry of a study, before and after temperature scaling.
 
-    The grey mark is the floor of the ECE: what a perfectly calibrated model with such confidences would show by chance.
+    Dots are seeds, strokes are means, and the grey mark is the noise floor of the ECE.
     """
     entries = summary.study.entries
     figure = Figure(figsize=(9.5, 0.45 * len(entries) + 1.9), layout="constrained")
@@ -101,7 +103,7 @@ def study_figure(summary: "Summary") -> Figure:
         figure.subplots(1, 2, sharey=True), (("ece", "test ECE [%]", 100), ("nll", "test NLL [nats]", 1)), strict=True
     ):
         for name, colour, shift, text in (
-            (column, VERMILION, 0.16, "as trained"),
+            (column, VERMILION, 0.16, "before temperature scaling"),
             (f"{column}_t", BLUE, -0.16, "after temperature scaling"),
         ):
             for place, entry in zip(places, entries, strict=True):
@@ -112,7 +114,7 @@ def study_figure(summary: "Summary") -> Figure:
         if column == "ece":
             floors = [100 * summary.floors.get("ece", {}).get(entry, np.nan) for entry in entries]
             axis.plot(
-                floors, places + 0.16, "|", color=GREY, markersize=20, markeredgewidth=4, label="its floor", zorder=0
+                floors, places + 0.16, "|", color=GREY, markersize=20, markeredgewidth=4, label="noise floor", zorder=0
             )
             axis.set_xlim(left=0)
         axis.set_yticks(places, [plain(entry) for entry in entries])

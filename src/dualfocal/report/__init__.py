@@ -1,1 +1,1 @@
-"""What people look at."""
+"""Calibration reports as self-contained HTML pages."""

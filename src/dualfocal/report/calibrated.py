@@ -1,4 +1,4 @@
-"""Before and after each calibrator: fitted on a run's validation part, or cross-fitted where there is none."""
+"""Score calibrators for a report: fitted on a run's validation split, or cross-fitted if there is none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,43 +22,54 @@ DEFAULT = ("temperature", "vector", "isotonic")
 
 @dataclass(frozen=True)
 class Calibration:
-    """The calibrators of one subject of a report."""
+    """The calibrators that were scored on one input of a report.
 
-    comparison: CalibratorComparison | None  # None: no calibrator was asked for, or could be tried
+    Attributes:
+        comparison: The scores (None: no calibrator was requested, or none could be scored).
+        how: Which samples the calibrators were fitted and scored on.
+        remarks: Remarks of the comparison.
+        temperature: Fitted temperature, for the slider of the page.
+        temperature_from: Samples that the temperature was fitted on.
+        advice: Which calibrator to use.
+        scaled: Scores of temperature scaling, if it was among the calibrators.
+        evaluations: Calibrator -> evaluation (of the first repeat), in the order of the NLL.
+    """
+
+    comparison: CalibratorComparison | None
     how: str
     remarks: list[str]
-    temperature: float | None  # for the slider of the page
+    temperature: float | None
     temperature_from: str
     advice: str = ""
-    scaled: MethodScore | None = None  # by a temperature, if that was tried
-    evaluations: dict[str, Evaluation] = field(default_factory=dict)  # by NLL, each by its first repeat
+    scaled: MethodScore | None = None
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)
 
 
-def calibrate(subject: ReportInput, names: Sequence[str], reading: Reading, progress: ShareDone) -> Calibration:
-    """Score calibrators on the samples of a report, by fits that have not seen them."""
-    validation, remark = reading.validation(subject.path, subject.rows)
+def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progress: ShareDone) -> Calibration:
+    """Score calibrators on samples that they were not fitted on."""
+    validation, remark = reading.validation(source.path, source.rows)
     remarks = [remark] if remark else []
-    rows, origin = (subject.rows, "these same samples") if validation is None else (validation, "the validation part")
+    rows, origin = (source.rows, "these same samples") if validation is None else (validation, "the validation split")
     calibrators = {name: make_calibrator(name) for name in names}
     try:
         comparison = compare_calibrators(
-            subject.data.values,
-            subject.data.target,
+            source.data.values,
+            source.data.target,
             calibrators,
-            input=subject.data.input,
+            input=source.data.input,
             validation=validation,
-            part=subject.part,
-            evaluation=subject.evaluation,
+            part=source.part,
+            evaluation=source.evaluation,
             progress=progress,
             **reading.scoring,
         )
-    except ValueError as error:  # too few samples, or images, to be dealt into folds
-        how = f"No calibrator was tried: {error}." if names else ""
+    except ValueError as error:  # too few samples, or images, for the folds
+        how = f"No calibrator was scored: {error}." if names else ""
         return Calibration(None, how, remarks, best_temperature(rows), origin)
     scaled = next((method for method in comparison.methods if method.name == "temperature"), None)
-    # The table of calibrators has means over repeats, so that single evaluations must say that they have not.
+    # The table of calibrators has means over repeats; the metric tables have the first repeat, and say so.
     repeat = "" if comparison.repeats == 1 else ", repeat 1"
-    means = "" if comparison.held_out else " Scores in the table of calibrators are means over the repeats."
+    means = "" if comparison.held_out else " The table of calibrators shows means over the repeats."
     return Calibration(
         comparison,
         f"{comparison.caveat()}{means}",
@@ -67,12 +78,12 @@ def calibrate(subject: ReportInput, names: Sequence[str], reading: Reading, prog
         origin,
         comparison.verdict() if comparison.held_out else f"{comparison.verdict()}{comparison.choice()}",
         scaled,
-        {f"{of.name}{repeat}": of.evaluation for of in comparison.methods if of.name != UNCALIBRATED},
+        {f"{method.name}{repeat}": method.evaluation for method in comparison.methods if method.name != UNCALIBRATED},
     )
 
 
 def best_temperature(rows: Rows) -> float | None:
-    """Of the rows that calibrators were fitted on, or could have been; None: a true class is ruled out."""
+    """Fit a temperature (None if the fit is impossible, since a true class has probability 0)."""
     try:
         return float(TemperatureScaling().fit(rows.values, rows.target, input=rows.input).temperature)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Calibration class by class, worst first: how far each lies beyond what chance explains, all classes considered.
+"""Calibration by predicted class, with the gap that chance explains, adjusted for the number of classes.
 
-If every confidence holds, the number of right predictions among n samples with confidences p_1, ..., p_n has a
-Poisson-binomial distribution: exact also for a class with three predictions, where a normal distribution would call
-each mistake a finding.
+For a calibrated model, the number of right predictions among n samples with confidences p_1, ..., p_n has a
+Poisson-binomial distribution. It is exact even for a class with three predictions, where a normal approximation would
+call every mistake significant.
 """
 
 import math
@@ -17,37 +17,37 @@ from dualfocal.metrics.rows import Rows
 from dualfocal.report.inputs import ReportInput
 from dualfocal.report.tables import MINUS, Table, column, number
 
-MOST_ROWS = 2500  # of all tables of classes on a page together
-ALARMS = 0.05  # of calibrated models, the share that may have a class beyond chance
-GROUPS = 64  # of neighbours in confidence, which count as equal: fewer samples are all by themselves
-WIDE, MORE = 9.0, 40.0  # standard deviations, and samples, around a group's mean: beyond lies less than 1e-15
-TIE = 1e-9  # distances this close are the same but for rounding
+MOST_ROWS = 2500  # in all class tables of a page together
+ALARMS = 0.05  # share of calibrated models that have a class beyond the chance limit
+GROUPS = 64  # of similar confidences, which are treated as equal; up to this many samples the distribution is exact
+WIDE, MORE = 9.0, 40.0  # standard deviations and samples around the mean of a group; less than 1e-15 lies beyond
+TIE = 1e-9  # distances this close are equal up to rounding
 
 Vector = NDArray[np.float64]
 
 
-def class_table(subject: ReportInput, most: int) -> dict[str, Table | str]:
-    """Calibration by predicted class, worst first; and how to read it."""
-    num_classes, predicted, seen = subject.rows.num_classes, subject.predicted, subject.seen
-    assert seen.classes is not None
-    confidence = seen.uncertainty.reciprocal()
+def class_table(source: ReportInput, most: int) -> dict[str, Table | str]:
+    """Return the table of classes, worst first, and a note on how to read it."""
+    num_classes, predicted, scanned = source.rows.num_classes, source.predicted, source.scanned
+    assert scanned.classes is not None
+    confidence = scanned.uncertainty.reciprocal()
     count, right, sums = (
         torch.bincount(predicted, weights.double(), num_classes)
-        for weights in (torch.ones_like(confidence), seen.right, confidence)
+        for weights in (torch.ones_like(confidence), scanned.right, confidence)
     )
     bound, p_value = class_chances(predicted, confidence, right)
-    excess = (sums - right).abs() - bound
-    beyond = torch.where(excess > TIE, excess, 0.0) / count  # NaN: never predicted
-    true = torch.bincount(subject.rows.target, minlength=num_classes)
-    one_against_rest = seen.classes.ece()
-    order = sorted(range(num_classes), key=lambda c: (-float(beyond[c].nan_to_num(-1.0)), float(p_value[c]), c))
-    means = (right / count, sums / count, (sums - right) / count, bound / count, beyond)
+    distance = (sums - right).abs() - bound
+    excess = torch.where(distance > TIE, distance, 0.0) / count  # NaN: never predicted
+    true = torch.bincount(source.rows.target, minlength=num_classes)
+    one_against_rest = scanned.classes.ece()
+    order = sorted(range(num_classes), key=lambda c: (-float(excess[c].nan_to_num(-1.0)), float(p_value[c]), c))
+    means = (right / count, sums / count, (sums - right) / count, bound / count, excess)
     rows = [
         [
-            [subject.class_names[c], c],
+            [source.class_names[c], c],
             number(float(true[c]), 0),
             number(float(count[c]), 0),
-            *(number(100 * float(of[c]), 1, sign=i == 2) for i, of in enumerate(means)),
+            *(number(100 * float(values[c]), 1, sign=i == 2) for i, values in enumerate(means)),
             number(100 * float(one_against_rest[c]), 2),
         ]
         for c in order[:most]
@@ -56,23 +56,23 @@ def class_table(subject: ReportInput, most: int) -> dict[str, Table | str]:
         column("class", numeric=False),
         column("true", "samples of this class"),
         column("predicted", "samples predicted as this class"),
-        column("accuracy %", "among those predicted as this class"),
-        column("confidence %", "mean, among those predicted as this class"),
-        column(f"conf {MINUS} acc", "in points: above 0 is over-confident"),
-        column("± chance", "what chance explains, in points, with so many classes"),
-        column("beyond", "how far the gap exceeds what chance explains, in points"),
-        column("one-vs-rest ECE %", "its mean over the classes is the classwise ECE"),
+        column("accuracy %", "of the samples predicted as this class"),
+        column("confidence %", "mean over the samples predicted as this class"),
+        column(f"conf {MINUS} acc", "confidence minus accuracy in points; above 0: over-confident"),
+        column("chance limit", "largest gap that chance explains, in points, adjusted for the number of classes"),
+        column("excess", "gap beyond the chance limit, in points"),
+        column("one-vs-rest ECE %", "ECE of the probability of this class; the mean over classes is the classwise ECE"),
     ]
     caption = "Calibration by predicted class, worst first"
     table = {"caption": caption, "columns": columns, "rows": rows, "sort": [7, True], "sortable": True}
-    return {"classes": table, "classesNote": _note(subject.rows, int((count > 0).sum()), len(rows))}
+    return {"classes": table, "classesNote": _note(source.rows, int((count > 0).sum()), len(rows))}
 
 
 def class_chances(predicted: Tensor, confidence: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """For each class what chance explains of |confidence - right|, summed over its predictions, and the p-value.
+    """Return for each class the chance limit of |sum of confidences - number right|, and the p-value.
 
-    The level is that of all predicted classes together: a perfectly calibrated model has one that lies beyond its
-    bound in at most 5 % of cases. A class that is never predicted has NaN and 1.
+    The limits hold for all predicted classes together: at most 5 % of perfectly calibrated models have a class beyond
+    its limit. A class that is never predicted has NaN and 1.
     """
     num_classes, order = len(right), predicted.argsort(stable=True)
     parts = np.split(confidence[order].numpy(), torch.bincount(predicted, minlength=num_classes).cumsum(0)[:-1].numpy())
@@ -85,7 +85,7 @@ def class_chances(predicted: Tensor, confidence: Tensor, right: Tensor) -> tuple
 
 
 def distribution(confidence: Vector) -> tuple[int, Vector]:
-    """The Poisson-binomial distribution: the least number that is right, and the probability of each from there on.
+    """Return the Poisson-binomial distribution: the least number right, and the probability of each number from there.
 
     >>> distribution(np.array([0.5, 0.5]))
     (0, array([0.25, 0.5 , 0.25]))
@@ -102,33 +102,33 @@ def distribution(confidence: Vector) -> tuple[int, Vector]:
 
 
 def chance_bound(confidence: Vector, right: float, level: float) -> tuple[float, float]:
-    """What chance explains: of |number right - sum of confidences|, the bound that it keeps with ``level``.
+    """Return the bound of |number right - sum of confidences| for a calibrated model, and the p-value.
 
     Args:
-        confidence: of each sample, at least one.
-        right: how many are right.
-        level: probability of staying within the bound, at least.
+        confidence: confidences of one or more samples.
+        right: observed number of right predictions.
+        level: least probability of staying within the bound.
 
     Returns:
-        The bound, and the p-value of the number seen.
+        The bound, and the p-value of the observed number.
     """
     least, masses = distribution(confidence)
     distance = np.abs(least + np.arange(len(masses)) - confidence.sum())
     order = np.argsort(-distance)
-    beyond = np.cumsum(masses[order])  # probability of lying as far as this, or further
-    seen = float(masses[distance >= abs(right - confidence.sum()) - TIE].sum())
-    # The largest distances are left out while together they are as rare as they should be.
-    left_out = int(np.searchsorted(beyond, 1 - level, side="right"))
+    tail = np.cumsum(masses[order])  # probability of this distance or a larger one
+    p_value = float(masses[distance >= abs(right - confidence.sum()) - TIE].sum())
+    # Leave out the largest distances as long as their total probability is at most 1 - level.
+    left_out = int(np.searchsorted(tail, 1 - level, side="right"))
     bound = float(distance[order[min(left_out, len(order) - 1)]])
-    return bound, min(seen, 1.0)
+    return bound, min(p_value, 1.0)
 
 
 def _note(rows: Rows, predicted: int, shown: int) -> str:
     part = f"The {shown:,} worst of {rows.num_classes:,} classes are shown. " if shown < rows.num_classes else ""
-    top = "This table is of the predicted class and its confidence, not of the confidence of class 1. "
-    among = f" ({predicted:,} classes are predicted, 5 % is for all of them together)" if predicted > 1 else ""
+    top = "This table uses the confidence of the predicted class, not the probability of class 1. "
+    among = f", which is 5 % adjusted for {predicted:,} predicted classes" if predicted > 1 else ""
     return (
-        f"{part}{top if rows.positive else ''}Chance: the exact distribution of how many are right if every confidence "
-        f"holds (Poisson-binomial), cut at {100 * ALARMS / predicted:.2g} %{among}: of calibrated models at most 5 % "
-        "have a class beyond it. Classes within chance follow by p-value."
+        f"{part}{top if rows.positive else ''}Chance limit: the gap that a calibrated model exceeds with a probability "
+        f"of at most {100 * ALARMS / predicted:.2g} % (exact Poisson-binomial distribution){among}. "
+        "Classes within their limit are sorted by p-value."
     )

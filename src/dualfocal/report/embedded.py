@@ -1,12 +1,12 @@
-"""The numbers a page carries, so that it can compute: logits, or what is left of them that is needed.
+"""Data that a page embeds to compute confidences softmax(z / T) at every temperature T of its slider.
 
-A page computes confidences softmax(z / T) at any temperature T of its slider. With few classes it gets the logits, as
-float32. With many it gets of each sample log sum exp((z - max z) / T) for every position of the slider: the confidence
-is its exp(-...), and that less (z_target - max z) / T is the NLL, so that nothing is approximated. Where even that
-would make the page too large it gets a random part of the samples, and says so.
+With few classes, the page gets the logits as float32. With many classes, it gets s = log sum exp((z - max z) / T) of
+each sample for every position of the slider: the confidence is exp(-s), and the NLL is s - (z_target - max z) / T, so
+nothing is approximated. If even that would make the page too large, it gets a random subset of the samples, and says
+so.
 
-Where float32 loses something - of float64 input, or by log sums of probabilities that do not quite sum to 1 - the page
-also gets confidence and NLL at T = 1 in float64, as the tables have them. The predicted class always comes along.
+Where float32 is not exact (float64 input, or probabilities that do not quite sum to 1), the page also gets confidence
+and NLL at T = 1 in float64, as in the tables. The predicted class is always included.
 """
 
 import base64
@@ -20,36 +20,36 @@ from dualfocal.calibrators.inputs import log_probs, zero_values
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
 
-OCTAVES, STEPS = 2.5, 8  # of the slider: T from 2^-2.5 to 2^2.5, eight steps for each doubling
+OCTAVES, STEPS = 2.5, 8  # slider: T from 2^-2.5 to 2^2.5, eight steps per doubling
 GRID = tuple(2.0 ** (k / STEPS) for k in range(-int(OCTAVES * STEPS), int(OCTAVES * STEPS) + 1))
-BYTES = 4 / 3 * 4  # of base64 for a number of 32 bits
+BYTES = 4 / 3 * 4  # of base64 per 32-bit number
 PADDING = 8
-BLOCK = 1 << 22  # logits widened at a time
-EXACT = 4  # numbers of 32 bits for confidence and NLL in float64
+BLOCK = 1 << 22  # logits converted to float64 at a time
+EXACT = 4  # 32-bit numbers for confidence and NLL in float64
 SIGNIFICANT = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}  # bits of a dtype
 LOWEST = float(torch.finfo(torch.float32).min)
 
 
 def embed(
-    rows: Rows, seen: Scan, predicted: Tensor, limit: float, *, fitted: float | None = None, seed: int = 0
+    rows: Rows, scanned: Scan, predicted: Tensor, limit: float, *, fitted: float | None = None, seed: int = 0
 ) -> tuple[dict[str, Any], str]:
-    """Put as many samples as ``limit`` bytes of base64 hold into text, all if they fit.
+    """Encode the samples, or a random subset that fits into ``limit`` bytes of base64.
 
     Args:
         rows: the samples.
-        seen: their confidence and NLL.
-        predicted: class of each.
-        limit: bytes.
-        fitted: a temperature that the slider shall have, too.
-        seed: of the choice of samples.
+        scanned: their confidence and NLL.
+        predicted: predicted class of each sample.
+        limit: maximum number of bytes.
+        fitted: a temperature to add to the slider.
+        seed: seed of the random subset.
 
     Returns:
-        How to read the text, and base64 of little-endian arrays, one after the other.
+        A description of the arrays, and the base64 of the little-endian arrays, one after the other.
     """
-    assert seen.nll is not None
+    assert scanned.nll is not None
     n = len(rows)
     temperatures = sorted({*GRID} if fitted is None else {*GRID, fitted})
-    whole, reduced = _whole(rows), len(temperatures) + 3 + EXACT  # numbers for a sample
+    whole, reduced = _whole(rows), len(temperatures) + 3 + EXACT  # 32-bit numbers per sample
     few = n * whole * BYTES > limit and reduced < whole and not rows.positive
     count = min(n, max(1, int(limit / BYTES / (reduced if few else whole))))
     chosen: slice | Tensor = slice(None)
@@ -67,30 +67,32 @@ def embed(
     elif rows.input == "logits" and exact:
         values, clipped = _in_range(values - values.amax(1, keepdim=True))
         arrays = [values]
-    at_one = [seen.confidence[chosen], seen.nll[chosen]] if exact else []
+    at_one = [scanned.confidence[chosen], scanned.nll[chosen]] if exact else []
     content = [
-        *(_bytes(array, "<f8") for array in at_one),  # first: eight bytes must lie at a multiple of eight
+        *(_bytes(array, "<f8") for array in at_one),  # first, since float64 arrays must be aligned to 8 bytes
         *(_bytes(array, "<f4") for array in arrays),
         *(_bytes(array, "<u4") for array in (target, predicted[chosen])),
     ]
     description = {
         "kind": "log_sums" if few else rows.input,
-        "input": rows.input,  # what they were made from
+        "input": rows.input,  # kind of the predictions
         "count": count,
-        "total": n,  # of which they are a random part, if it is larger
+        "total": n,  # number of all samples
         "numClasses": rows.num_classes,
-        "positive": rows.positive,  # whether the confidence is that of class 1
-        "exact": exact,  # whether confidence and NLL at T = 1 come along
-        "edgeBits": SIGNIFICANT[rows.dtype],  # to which edges of bins are rounded at T = 1
-        "clipped": clipped,  # whether logits lie further below the largest than float32 can say
-        "zeros": list(zeros),  # what a probability of 0 counts as at other temperatures, of two classes for each
+        "positive": rows.positive,  # whether the confidence is the probability of class 1
+        "exact": exact,  # whether confidence and NLL at T = 1 are included
+        "edgeBits": SIGNIFICANT[rows.dtype],  # precision of the bin edges at T = 1
+        "clipped": clipped,  # whether logit differences exceed the range of float32
+        "zeros": list(
+            zeros
+        ),  # replacement of a probability of 0 at other temperatures (with two classes, one for each)
         "temperatures": temperatures if few else [],  # of log_sums
     }
     return description, base64.b64encode(b"".join(content)).decode()
 
 
 def deal(samples: Sequence[Rows], room: float) -> list[float]:
-    """Bytes of base64 for each set of samples: for all logits of all of them if there is room, else fair shares."""
+    """Return the bytes of base64 for each set of samples: enough for all logits if they fit, else fair shares."""
     whole = [len(rows) * _whole(rows) * BYTES + PADDING for rows in samples]
     if sum(whole) <= room:
         return whole
@@ -100,26 +102,26 @@ def deal(samples: Sequence[Rows], room: float) -> list[float]:
 
 
 def shares(needs: list[float], total: float) -> list[float]:
-    """Deal out ``total``: nobody gets more than he needs, and what one leaves goes to the others.
+    """Split ``total`` fairly: no share exceeds its need, and what is left goes to the others.
 
     >>> shares([10, 100, 100], 90)
     [10, 40.0, 40.0]
     """
-    given = [0.0] * len(needs)
+    split = [0.0] * len(needs)
     order = sorted(range(len(needs)), key=needs.__getitem__)
     for place, i in enumerate(order):
-        given[i] = min(needs[i], total / (len(order) - place))
-        total -= given[i]
-    return given
+        split[i] = min(needs[i], total / (len(order) - place))
+        total -= split[i]
+    return split
 
 
 def _whole(rows: Rows) -> int:
-    """Numbers of 32 bits for a sample with all its classes."""
+    """Return the 32-bit numbers per sample if all classes are embedded."""
     return rows.num_classes + 2 + (EXACT if rows.values.dtype == torch.float64 else 0)
 
 
 def _log_sums(logits: Tensor, temperatures: list[float]) -> Tensor:
-    """log sum exp((z - max z) / T), (N, T)."""
+    """Return log sum exp((z - max z) / T), of shape (N, T)."""
     sums = []
     for block in torch.split(logits, max(1, BLOCK // logits.shape[1])):
         below = block.double() - block.amax(1, keepdim=True)
@@ -128,11 +130,11 @@ def _log_sums(logits: Tensor, temperatures: list[float]) -> Tensor:
 
 
 def _in_range(below: Tensor) -> tuple[Tensor, bool]:
-    """Numbers of at most 0 that float32 can hold, and whether some were lower; a class that is ruled out stays so."""
+    """Clip finite values to the range of float32; return them, and whether any was clipped."""
     low = (below < LOWEST) & below.isfinite()
     return below.masked_fill(low, LOWEST), bool(low.any())
 
 
 def _bytes(array: Tensor, kind: str) -> bytes:
-    """The numbers as numpy writes that kind; it has no bfloat16."""
+    """Return the bytes of a tensor as a numpy dtype; numpy has no bfloat16."""
     return (array.float() if array.dtype == torch.bfloat16 else array).cpu().numpy().astype(kind).tobytes()

@@ -1,8 +1,8 @@
-"""A calibration report: one HTML page that needs nothing but itself.
+"""Write a calibration report as one self-contained HTML page.
 
-Numbers in text and tables come from here, from all samples; what the page computes itself comes from the samples it
-carries. Everything that comes from data travels as JSON and is set as text, never as HTML; a Content-Security-Policy
-lets no script run but ours, and forbids every request.
+Python computes the numbers in texts and tables from all samples; the interactive diagrams compute theirs from the
+samples embedded in the page. All content that comes from data is JSON and is inserted as text, never as HTML. A
+Content-Security-Policy allows only the scripts of the page, and no requests.
 """
 
 import base64
@@ -27,8 +27,8 @@ from dualfocal.report.images import RunData, mistakes_of
 from dualfocal.report.inputs import ReportInput, load_inputs, shortened
 from dualfocal.runs.source import Reading
 
-MOST_BYTES = 3_900_000  # of a page: under 4 MB, to go by mail
-DESCRIPTION = 1500  # bytes that tell how to read the numbers of one subject
+MOST_BYTES = 3_900_000  # size limit of a page: under 4 MB, to fit in a mail
+DESCRIPTION = 1500  # bytes of the description of the embedded data of one input
 MOST_CLASSES = 1000  # in the class filter
 SCRIPTS = (
     "vendor/d3.min.js",
@@ -40,7 +40,7 @@ SCRIPTS = (
     "page.js",
 )
 
-Progress = Callable[[float, str], None]
+ReportProgress = Callable[[float, str], None]  # share of the work done, current task
 
 
 def write_report(
@@ -51,18 +51,18 @@ def write_report(
     calibrators: Sequence[str] = DEFAULT,
     reading: Reading | None = None,
     data_root: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
+    progress: ReportProgress | None = None,
 ) -> int:
-    """Write a report on predictions or finished runs; the same input gives the same bytes.
+    """Write a report on predictions or finished runs; the same inputs give the same bytes.
 
     Args:
-        inputs: files of predictions or run folders, each once.
-        out: the page.
-        title: of the page; by default made of the inputs' names.
-        calibrators: names from ``CALIBRATORS``; fitted on the validation part of a run, otherwise cross-fitted.
+        inputs: files of predictions or run folders, without duplicates.
+        out: path of the page, ending in .html or .htm.
+        title: title of the page (default: made from the names of the inputs).
+        calibrators: names from ``CALIBRATORS``; fitted on the validation split of a run, otherwise cross-fitted.
         reading: which arrays to read, and how to score them.
-        data_root: where data sets lie, for the images of mistakes. Nothing is downloaded.
-        progress: called with the share of the work done, and what is being done.
+        data_root: folder of the data sets, for the images of mistakes. Nothing is downloaded.
+        progress: called with the share of the work done and the current task.
 
     Returns:
         The size of the page in bytes.
@@ -71,70 +71,70 @@ def write_report(
         ValueError: an input cannot be read or scored, or the page cannot be written.
     """
     out = Path(out)
-    if out.suffix.lower() not in (".html", ".htm"):  # so that nothing else is ever written over
-        raise ValueError(f"a report must be called .html or .htm, got {out.name!r}")
+    if out.suffix.lower() not in (".html", ".htm"):  # protects other files from being overwritten
+        raise ValueError(f"the name of a report must end in .html or .htm, got {out.name!r}")
     check_place(out)
     reading = reading or Reading()
-    tell = progress or (lambda share, what: None)
-    tell(0.0, "reading")
+    report_progress = progress or (lambda share, what: None)
+    report_progress(0.0, "reading")
     run_data = RunData(None if data_root is None else Path(data_root), reading)
-    subjects = [run_data.named(subject) for subject in load_inputs([Path(path) for path in inputs], reading)]
+    sources = [run_data.named(source) for source in load_inputs([Path(path) for path in inputs], reading)]
 
-    def tell_fit(done: int, share: float) -> None:
-        tell(0.1 + 0.8 * (done + share) / len(subjects), f"calibrating {subjects[done].name}")
+    def report_fit(done: int, share: float) -> None:
+        report_progress(0.1 + 0.8 * (done + share) / len(sources), f"calibrating {sources[done].name}")
 
-    found = [calibrate(subject, calibrators, reading, partial(tell_fit, i)) for i, subject in enumerate(subjects)]
-    tell(0.9, "writing")
-    name = subjects[0].name if len(subjects) == 1 else f"{len(subjects)} models"
-    contents = _contents(shortened(title or f"Calibration of {name}"), subjects, found, reading, run_data)
-    # What is written so far has its size; the rest of the page is for the numbers that it computes from.
-    room = MOST_BYTES - len(_page(subjects, contents, []))
-    limits = deal([subject.rows for subject in subjects], room - DESCRIPTION * len(subjects))
+    calibrations = [calibrate(source, calibrators, reading, partial(report_fit, i)) for i, source in enumerate(sources)]
+    report_progress(0.9, "writing")
+    name = sources[0].name if len(sources) == 1 else f"{len(sources)} models"
+    contents = _contents(shortened(title or f"Calibration of {name}"), sources, calibrations, reading, run_data)
+    # The rest of the page is available for the embedded data.
+    room = MOST_BYTES - len(_page(sources, contents, []))
+    limits = deal([source.rows for source in sources], room - DESCRIPTION * len(sources))
     blocks = [
-        embed(subject.rows, subject.seen, subject.predicted, limit, fitted=of.temperature, seed=reading.seed)
-        for subject, of, limit in zip(subjects, found, limits, strict=True)
+        embed(source.rows, source.scanned, source.predicted, limit, fitted=calibration.temperature, seed=reading.seed)
+        for source, calibration, limit in zip(sources, calibrations, limits, strict=True)
     ]
     for record, (description, _) in zip(contents["runs"], blocks, strict=True):
         record["data"] = description
-    page = _page(subjects, contents, [text for _, text in blocks])
+    page = _page(sources, contents, [text for _, text in blocks])
     with atomic_path(out) as temporary:
         temporary.write_bytes(page)
     return len(page)
 
 
 def _contents(
-    title: str, subjects: list[ReportInput], found: list[Calibration], reading: Reading, run_data: RunData
+    title: str, sources: list[ReportInput], calibrations: list[Calibration], reading: Reading, run_data: RunData
 ) -> dict[str, Any]:
-    images: dict[str, str] = {}  # by key, each once
-    class_rows = max(10, classes.MOST_ROWS // len(subjects))
-    points = provenance.MOST_POINTS // len(subjects)
-    positive = subjects[0].rows.positive  # of all of them, or of none: it follows from the options
+    images: dict[str, str] = {}  # key -> data URI
+    class_rows = max(10, classes.MOST_ROWS // len(sources))
+    points = provenance.MOST_POINTS // len(sources)
+    positive = sources[0].rows.positive  # the same for all inputs: it follows from the options
     runs = [
         {
-            "name": subject.name,
-            "verdict": subject.evaluation.verdict(),
-            "metrics": tables.metric_tables({UNCALIBRATED: subject.evaluation, **of.evaluations}, positive),
-            "calibrators": tables.calibrator_table(of.comparison),
-            "how": of.how,
-            "advice": of.advice,
-            "remarks": [shortened(remark, provenance.LONGEST_VALUE) for remark in of.remarks],
-            "temperature": of.temperature,
-            "temperatureFrom": of.temperature_from,
-            **classes.class_table(subject, class_rows),
-            "mistakes": mistakes_of(subject, run_data, images),
-            "curves": provenance.curves(subject, points),
-            "about": provenance.about(subject),
+            "name": source.name,
+            "verdict": source.evaluation.verdict(),
+            "metrics": tables.metric_tables({UNCALIBRATED: source.evaluation, **calibration.evaluations}, positive),
+            "calibrators": tables.calibrator_table(calibration.comparison),
+            "how": calibration.how,
+            "advice": calibration.advice,
+            "remarks": [shortened(remark, provenance.LONGEST_VALUE) for remark in calibration.remarks],
+            "temperature": calibration.temperature,
+            "temperatureFrom": calibration.temperature_from,
+            **classes.class_table(source, class_rows),
+            "mistakes": mistakes_of(source, run_data, images),
+            "curves": provenance.curves(source, points),
+            "about": provenance.about(source),
         }
-        for subject, of in zip(subjects, found, strict=True)
+        for source, calibration in zip(sources, calibrations, strict=True)
     ]
-    names = {subject.class_names for subject in subjects}
+    names = {source.class_names for source in sources}
     shared = names.pop() if len(names) == 1 else ()
-    why_none = "the inputs have different classes" if not shared else f"there are more than {MOST_CLASSES:,} classes"
+    no_filter = "the inputs have different classes" if not shared else f"there are more than {MOST_CLASSES:,} classes"
     return {
         "title": title,
         "version": dualfocal.__version__,
         "classNames": list(shared) if len(shared) <= MOST_CLASSES else [],
-        "noFilter": why_none,
+        "noFilter": no_filter,
         "positive": positive,
         "settings": {
             "numBins": reading.num_bins,
@@ -143,27 +143,27 @@ def _contents(
             "octaves": OCTAVES,
             "steps": STEPS,
         },
-        "summary": tables.summary_table(subjects, found) if len(subjects) > 1 else None,
-        "recipes": provenance.differences(subjects),
+        "summary": tables.summary_table(sources, calibrations) if len(sources) > 1 else None,
+        "recipes": provenance.differences(sources),
         "runs": runs,
         "images": images,
     }
 
 
-def headline(subjects: Sequence[ReportInput]) -> str:
-    """The finding: of one model its verdict, of several how many are found miscalibrated."""
-    if len(subjects) == 1:
-        return subjects[0].evaluation.verdict()
-    inferences = [subject.evaluation.inference for subject in subjects]
-    count = sum(inference is not None and inference.p_value <= 0.05 for inference in inferences)
+def headline(sources: Sequence[ReportInput]) -> str:
+    """Return the main result: the verdict on one model, or which of several models are miscalibrated."""
+    if len(sources) == 1:
+        return sources[0].evaluation.verdict()
+    inferences = {source.name: source.evaluation.inference for source in sources}
+    names = [name for name, inference in inferences.items() if inference is not None and inference.p_value <= 0.05]
     return (
-        f"{count} of {len(subjects)} models are found miscalibrated at 5 % (p-values not adjusted for their number); "
-        "the verdict on each is below."
+        f"{len(names)} of {len(sources)} models are significantly miscalibrated (p ≤ 0.05, not adjusted for the number "
+        f"of models){': ' * bool(names)}{', '.join(names)}. The verdict on each model is below."
     )
 
 
-def _page(subjects: list[ReportInput], contents: dict[str, Any], values: list[str]) -> bytes:
-    asked = contents["settings"]
+def _page(sources: list[ReportInput], contents: dict[str, Any], values: list[str]) -> bytes:
+    settings = contents["settings"]
     scripts = [_resource(name) for name in SCRIPTS]
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
@@ -174,8 +174,8 @@ def _page(subjects: list[ReportInput], contents: dict[str, Any], values: list[st
     parts = {
         "policy": html.escape(policy),
         "title": html.escape(contents["title"]),
-        "headline": html.escape(headline(subjects)),
-        "settings": f"{asked['numBins']} bins, intervals of {100 * asked['level']:.4g} %, seed {asked['seed']}",
+        "headline": html.escape(headline(sources)),
+        "settings": f"{settings['numBins']} bins, {100 * settings['level']:.4g} % intervals, seed {settings['seed']}",
         "style": _resource("style.css"),
         "contents": as_inert_json(contents),
         "values": "\n".join(
@@ -183,13 +183,13 @@ def _page(subjects: list[ReportInput], contents: dict[str, Any], values: list[st
         ),
         "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
     }
-    # One pass, so that nothing within a part is taken for a place to fill in.
+    # One pass, so that placeholders inside a part are not filled in.
     page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _resource("template.html"))
-    return page.encode("utf-8", "replace")  # a lone surrogate, of a file name perhaps, has no UTF-8
+    return page.encode("utf-8", "replace")  # file names may have lone surrogates, which UTF-8 cannot encode
 
 
 def as_inert_json(contents: object) -> str:
-    """JSON that no HTML parser can see an end of script, a comment or an entity in.
+    """Return JSON that is safe inside an HTML script element: no tags, comments or entities.
 
     >>> as_inert_json("</script><!-- &")
     '"\\\\u003c/script\\\\u003e\\\\u003c!-- \\\\u0026"'

@@ -1,6 +1,6 @@
-"""The most over-confident mistakes, and the data sets of runs: images of samples and names of classes.
+"""The most over-confident mistakes, with images and class names from the data sets of runs.
 
-Data sets are an extra: where one is missing or cannot be read, a report does without.
+Data sets are optional: if one is missing or cannot be read, the report has no images.
 """
 
 import base64
@@ -19,30 +19,30 @@ from dualfocal.report.inputs import ReportInput, shortened, without_folders
 from dualfocal.runs import Recipe
 from dualfocal.runs.source import Reading
 
-SHOWN = 12  # mistakes of each subject
-MOST_IMAGE_BYTES = 400_000  # of all images of a page, as base64
+SHOWN = 12  # mistakes per input
+MOST_IMAGE_BYTES = 400_000  # base64 of all images of a page
 MOST_SIDE = 64  # pixels; larger images are scaled down
 LONGEST_REASON = 200  # characters
 
 
 class RunData:
-    """The data sets of runs, each read once, and only where they lie on disk."""
+    """The data sets of runs, each read once, from disk only."""
 
     def __init__(self, root: Path | None, reading: Reading) -> None:
         self.root = root
         self.reading = reading
-        self.read: dict[str, DataSet | str] = {}  # or why a data set could not be read
+        self.read: dict[str, DataSet | str] = {}  # a text says why a data set could not be read
 
-    def named(self, subject: ReportInput) -> ReportInput:
-        """The subject, with the names of its classes where its file has none but its data are at hand."""
-        data = None if subject.data.class_names else self.samples_of(subject)[0]
-        return subject if data is None else replace(subject, known_names=data.class_names)
+    def named(self, source: ReportInput) -> ReportInput:
+        """Return the input with class names from its data set, if its file has none."""
+        data = None if source.data.class_names else self.samples_of(source)[0]
+        return source if data is None else replace(source, known_names=data.class_names)
 
-    def samples_of(self, subject: ReportInput) -> tuple[DataSet | None, str, int]:
-        """The data of a run if they hold these very samples, otherwise why not; and the number of the data set."""
-        if subject.run is None:
+    def samples_of(self, source: ReportInput) -> tuple[DataSet | None, str, int]:
+        """Return the data set of a run (None if its samples differ), the reason, and a number of the data set."""
+        if source.run is None:
             return None, "", 0
-        recipe = subject.run.recipe
+        recipe = source.run.recipe
         key = f"{recipe.data} {sorted(recipe.data_options.items())}"
         if key not in self.read:
             self.read[key] = self._load(recipe)
@@ -50,52 +50,52 @@ class RunData:
         number = list(self.read).index(key)
         if isinstance(data, str):
             return None, data, number
-        index = data.splits.get(subject.part, torch.empty(0, dtype=torch.int64))
-        # All labels must agree: an image beside the wrong sample would be worse than none.
-        if not torch.equal(data.target[index], subject.data.target.reshape(-1)):
-            return None, "No images: the data found here are not those that the run was tested on.", number
+        index = data.splits.get(source.part, torch.empty(0, dtype=torch.int64))
+        # All labels must agree, so that no image is shown for the wrong sample.
+        if not torch.equal(data.target[index], source.data.target.reshape(-1)):
+            return None, "No images: the data set on this machine is not the one that the run was tested on.", number
         return data, "", number
 
     def _load(self, recipe: Recipe) -> DataSet | str:
         if "newsgroups" in recipe.data:
-            return "The samples are texts: there are no images."
+            return "No images: the samples are texts."
         name = shortened(without_folders(recipe.data))
         try:
             return load_data(recipe.data, self.root, **recipe.data_options)
         except DataNotFoundError:
-            return f"No images: {name} is not among the data here (see --data-root)."
-        except Exception as error:  # files and options of any kind: a reader may raise nearly anything
+            return f"No images: data set {name} was not found (see --data-root)."
+        except Exception as error:  # damaged files may raise nearly anything
             reason = shortened(without_folders(" ".join(str(error).split())), LONGEST_REASON)
-            return f"No images: {name} could not be read here (see --data-root): {reason or type(error).__name__}"
+            return f"No images: data set {name} could not be read (see --data-root): {reason or type(error).__name__}"
 
 
-def mistakes_of(subject: ReportInput, run_data: RunData, images: dict[str, str]) -> dict[str, Any]:
-    """The most confident mistakes, and a note on their images, which are added to ``images`` while there is room."""
-    reading, seen, names = run_data.reading, subject.seen, subject.class_names
-    assert seen.nll is not None
-    wrong = (~seen.right).nonzero()[:, 0]
-    rows = wrong[seen.uncertainty[wrong].argsort(stable=True)[:SHOWN]]
-    places = (subject.data.target.reshape(-1) != reading.ignore_index).nonzero()[rows, 0]  # in the file
+def mistakes_of(source: ReportInput, run_data: RunData, images: dict[str, str]) -> dict[str, Any]:
+    """Return the most confident mistakes and a note; their images are added to ``images`` while they fit."""
+    reading, scanned, names = run_data.reading, source.scanned, source.class_names
+    assert scanned.nll is not None
+    wrong = (~scanned.right).nonzero()[:, 0]
+    rows = wrong[scanned.uncertainty[wrong].argsort(stable=True)[:SHOWN]]
+    places = (source.data.target.reshape(-1) != reading.ignore_index).nonzero()[rows, 0]  # in the file
     items: list[dict[str, Any]] = [
         {
             "place": int(place),
-            "true": names[int(subject.rows.target[row])],
-            "predicted": names[int(subject.predicted[row])],
-            "confidence": float(1 / seen.uncertainty[row]),
-            "ofTrue": float((-seen.nll[row]).exp()),
+            "true": names[int(source.rows.target[row])],
+            "predicted": names[int(source.predicted[row])],
+            "confidence": float(1 / scanned.uncertainty[row]),
+            "ofTrue": float((-scanned.nll[row]).exp()),
         }
         for row, place in zip(rows, places, strict=True)
     ]
-    data, note, number = run_data.samples_of(subject) if items else (None, "", 0)
+    data, note, number = run_data.samples_of(source) if items else (None, "", 0)
     if data is not None and (data.inputs.ndim != 4 or data.inputs.shape[1] not in (1, 3)):
-        data, note = None, "The samples are no images."
+        data, note = None, "No images: the samples are not images."
     if data is not None:
-        indices = data.splits[subject.part][places]
+        indices = data.splits[source.part][places]
         for item, index, pixels in zip(items, indices.tolist(), _scaled(data.inputs[indices]), strict=True):
             key = f"{number}-{index}"
             uri = images.get(key) or _data_uri(pixels)
             if key not in images and sum(map(len, images.values())) + len(uri) > MOST_IMAGE_BYTES:
-                note = "Some images are left out: the page would get too large."
+                note = "Some images are left out to limit the size of the page."
                 continue
             images[key] = uri
             item["image"] = key
@@ -103,7 +103,7 @@ def mistakes_of(subject: ReportInput, run_data: RunData, images: dict[str, str])
 
 
 def _scaled(images: Tensor) -> Tensor:
-    """Images from 0, the darkest value of all, to 1, the brightest; photographs of bytes keep their brightness."""
+    """Scale images to the range 0 to 1; RGB images of bytes keep their brightness."""
     low, high = float(images.min()), float(images.max())
     if images.dtype == torch.uint8 and images.shape[1] == 3:
         low, high = 0.0, 255.0
@@ -111,11 +111,11 @@ def _scaled(images: Tensor) -> Tensor:
 
 
 def _data_uri(pixels: Tensor) -> str:
-    """A PNG of an image (C, H, W) of numbers from 0 to 1, as a data URI."""
-    shades = pixels.nan_to_num(0.0).clamp(0, 1)  # NaN: values so far apart that their range is infinite
+    """Return an image of shape (C, H, W) with values from 0 to 1 as the data URI of a PNG."""
+    shades = pixels.nan_to_num(0.0).clamp(0, 1)  # NaN if the range of values is infinite
     array = np.rint(255 * shades.permute(1, 2, 0).numpy()).astype(np.uint8)
     image = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
-    image.thumbnail((MOST_SIDE, MOST_SIDE))  # if it is larger
+    image.thumbnail((MOST_SIDE, MOST_SIDE))
     file = io.BytesIO()
     image.save(file, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,4 +1,4 @@
-"""What a report is about: predictions of one file or run folder, checked, with what is known of them."""
+"""The inputs of a report: predictions from files or run folders, with their evaluations and names."""
 
 import os
 import re
@@ -19,27 +19,39 @@ from dualfocal.predictions import Predictions
 from dualfocal.runs import Run, find_runs
 from dualfocal.runs.source import Reading
 
-MOST_INPUTS = 32  # more could not be told apart on a page, nor fit into it
-MOST_BINS = 1000  # more could not be drawn
+MOST_INPUTS = 32  # more would be unreadable and too large for a page
+MOST_BINS = 1000  # more cannot be drawn
 
 
 @dataclass(frozen=True, eq=False)
 class ReportInput:
-    """One model's predictions, and the run they come from where they do."""
+    """The predictions of one model, and the run that they come from.
+
+    Attributes:
+        name: Short name on the page.
+        path: File or run folder.
+        data: Predictions as read.
+        rows: Predictions as checked rows.
+        scanned: Confidence, correctness and NLL of each row.
+        evaluation: Metrics of the rows.
+        run: The run, if the input is a run folder.
+        part: Split of the run, such as ``"test"``.
+        known_names: Class names from the data set of the run.
+    """
 
     name: str
     path: Path
     data: Predictions
     rows: Rows
-    seen: Scan
+    scanned: Scan
     evaluation: Evaluation
     run: Run | None
-    part: str  # of a run folder, which it is
-    known_names: tuple[str, ...] = ()  # of the classes, where the data set is at hand
+    part: str
+    known_names: tuple[str, ...] = ()
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """As the file says them, or the data set, cut to a readable length; or numbers."""
+        """Class names from the file or the data set, shortened; numbers if there are none."""
         names = self.data.class_names or self.known_names
         if len(names) != self.rows.num_classes:
             names = tuple(map(str, range(self.rows.num_classes)))
@@ -47,16 +59,19 @@ class ReportInput:
 
     @cached_property
     def predicted(self) -> Tensor:
-        """The predicted class of each row: the first of the largest."""
+        """The predicted class of each row; the first one if several have the largest value."""
         largest = self.rows.values.amax(1, keepdim=True)
-        return (self.rows.values == largest).int().argmax(1)  # of 0 and 1, equal ones: torch gives the first
+        return (self.rows.values == largest).int().argmax(1)  # on integers, torch.argmax returns the first maximum
 
 
 def find_inputs(paths: Sequence[Path]) -> tuple[list[Path], list[Run]]:
-    """The inputs, a folder of runs as its finished runs; and the runs in it that are not finished.
+    """Replace each folder of runs by its finished runs.
+
+    Returns:
+        The inputs, and the unfinished runs, which are left out.
 
     Raises:
-        ValueError: a folder holds no finished run.
+        ValueError: a folder has no finished run.
     """
     inputs, unfinished = list[Path](), list[Run]()
     for path in paths:
@@ -66,50 +81,50 @@ def find_inputs(paths: Sequence[Path]) -> tuple[list[Path], list[Run]]:
         states = [(run, run.state) for run in find_runs(path)]
         finished = [run.path for run, state in states if state == "finished"]
         if not finished:
-            held = f"the {len(states)} in it are not" if states else "there is none in it"
-            raise ValueError(f"{path}: must be a file, a run folder or a folder of finished runs, but {held}")
+            content = f"its {len(states)} runs are not finished" if states else "it has no runs"
+            raise ValueError(f"{path}: must be a file, a run folder or a folder of finished runs, but {content}")
         inputs += finished
         unfinished += [run for run, state in states if state != "finished"]
     return inputs, unfinished
 
 
 def load_inputs(paths: Sequence[Path], reading: Reading) -> list[ReportInput]:
-    """Read everything a report is about.
+    """Read and evaluate the inputs of a report.
 
     Raises:
-        ValueError: nothing or too much is given, or a file cannot be read or scored; the message says which.
+        ValueError: there are no or too many inputs, or one cannot be read or scored; the message names it.
     """
     if not 1 <= reading.num_bins <= MOST_BINS:
-        raise ValueError(f"num_bins of a report must be from 1 to {MOST_BINS:,}, got {reading.num_bins}")
+        raise ValueError(f"num_bins must be from 1 to {MOST_BINS:,}, got {reading.num_bins}")
     if not 1 <= len(paths) <= MOST_INPUTS:
-        raise ValueError(f"a report is of 1 to {MOST_INPUTS} files or run folders, got {len(paths)}")
-    places = [path.resolve() for path in paths]
-    for path, place in zip(paths, places, strict=True):
-        if places.count(place) > 1:
+        raise ValueError(f"a report needs 1 to {MOST_INPUTS} files or run folders, got {len(paths)}")
+    resolved = [path.resolve() for path in paths]
+    for path, absolute in zip(paths, resolved, strict=True):
+        if resolved.count(absolute) > 1:
             raise ValueError(f"{path} is given more than once")
-    subjects = []
+    sources = []
     for name, path in zip(input_names(paths), paths, strict=True):
         data = reading.load(path)
         try:
             rows = reading.rows(data)
-            seen = scan(rows, num_bins=reading.num_bins, scores=True, classwise=True)
+            scanned = scan(rows, num_bins=reading.num_bins, scores=True, classwise=True)
             evaluation = evaluate_rows(
-                rows, seen, reading.num_bins, inference=True, level=reading.level, seed=reading.seed
+                rows, scanned, reading.num_bins, inference=True, level=reading.level, seed=reading.seed
             )
         except (ValueError, IndexError) as error:
             raise ValueError(f"{path}: {error}") from error
         run = Run(path) if Run(path).exists else None
-        subjects.append(ReportInput(name, path, data, rows, seen, evaluation, run, reading.split or "test"))
-    return subjects
+        sources.append(ReportInput(name, path, data, rows, scanned, evaluation, run, reading.split or "test"))
+    return sources
 
 
 LONGEST_NAME = 60  # characters
-# These turn the direction of whatever stands around them: marks, embeddings, overrides, isolates.
+# Characters that change the direction of the text around them: marks, embeddings, overrides, isolates.
 BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def shortened(text: str, longest: int = LONGEST_NAME) -> str:
-    """The text without control characters, cut where it is longer than anybody reads.
+    """Remove control characters, and cut the text to a maximum length.
 
     >>> shortened("a long name", 6)
     'a lon…'
@@ -121,13 +136,13 @@ def shortened(text: str, longest: int = LONGEST_NAME) -> str:
 
 
 def plain(text: str) -> str:
-    """The text without control characters; those that are white space become a space."""
+    """Remove control characters; white space among them becomes a space."""
     spaced = re.sub(r"[\t\n\v\f\r\x85]+", " ", text)
     return "".join(c for c in spaced if c not in BIDI and unicodedata.category(c) != "Cc")
 
 
 def without_folders(text: str) -> str:
-    """The text with the last part of every path in it: a page is sent to others.
+    """Reduce every path in the text to its last part, since pages are sent to others.
 
     >>> without_folders("there is no '/home/me/data/cifar10'; see ../notes.txt")
     "there is no 'cifar10'; see notes.txt"
@@ -136,7 +151,7 @@ def without_folders(text: str) -> str:
 
 
 def distinct(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, where one is there already with a number.
+    """Make names unique by appending numbers.
 
     >>> distinct(["a", "b", "a", "a (2)"])
     ('a', 'b', 'a (2)', 'a (2) (2)')
@@ -149,7 +164,7 @@ def distinct(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def input_names(paths: Sequence[Path]) -> tuple[str, ...]:
-    """File names without their folders; where these are the same, with as many of the folders as tell them apart.
+    """Return file names, with as many parent folders as are needed to make them different.
 
     >>> input_names([Path("/a/runs/1/x"), Path("/b/runs/1/x"), Path("/a/y")])
     ('a/runs/1/x', 'b/runs/1/x', 'y')
@@ -161,5 +176,5 @@ def input_names(paths: Sequence[Path]) -> tuple[str, ...]:
         while length < len(own) and sum(other[-length:] == own[-length:] for other in parts) > 1:
             length += 1
         tails.append(plain("/".join(own[-length:])))
-    # Cut in front: the end of a path tells more, and so does that of a file name ("…seed1.npz").
+    # Cut at the front: the end of a path or a file name ("…seed1.npz") is more informative.
     return distinct(tail if len(tail) <= LONGEST_NAME else f"…{tail[1 - LONGEST_NAME :]}" for tail in tails)

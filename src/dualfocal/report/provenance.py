@@ -1,4 +1,4 @@
-"""Where predictions come from: recipe, versions, seeds, and the curves of the training."""
+"""Recipe, versions, seeds and training curves of the runs in a report."""
 
 import json
 import math
@@ -10,15 +10,15 @@ from dualfocal.report.inputs import ReportInput, shortened
 from dualfocal.report.tables import Table, plain_table
 
 CURVES = ("error", "nll", "ece")
-MOST_POINTS = 60_000  # numbers of all curves of a page together
+MOST_POINTS = 60_000  # numbers in all curves of a page together
 LONGEST_VALUE = 600
 
 
-def about(subject: ReportInput) -> Table:
-    """What is known of how the predictions were made."""
-    rows = [["predictions", subject.data.taken]]
-    if subject.run is not None:
-        result, recipe = subject.run.result, subject.run.recipe
+def about(source: ReportInput) -> Table:
+    """Return a table of how the predictions were made."""
+    rows = [["predictions", source.data.taken]]
+    if source.run is not None:
+        result, recipe = source.run.result, source.run.recipe
         rows += [[f"recipe: {name}", _plain(value)] for name, value in recipe.to_dict().items() if name != "schema"]
         if result is not None:
             for name in ("data", "num_weights", "weights_of_epoch", "device", "versions", "commit", "notes"):
@@ -26,24 +26,24 @@ def about(subject: ReportInput) -> Table:
                     rows.append([name.replace("_", " "), _plain(getattr(result, name))])
             rows.append(["seconds of training", f"{result.seconds:.1f}"])
             rows += [[f"session {n}", _plain(session)] for n, session in enumerate(result.sessions, start=1)]
-    return plain_table("Where the predictions come from", ["what", "value"], rows)
+    return plain_table("Origin of the predictions", ["field", "value"], rows)
 
 
-def differences(subjects: Sequence[ReportInput]) -> Table | None:
-    """The fields in which the recipes of several runs differ; None: there are none."""
-    runs = [(subject.name, subject.run.recipe.to_dict()) for subject in subjects if subject.run is not None]
+def differences(sources: Sequence[ReportInput]) -> Table | None:
+    """Return a table of the fields in which the recipes differ (None: they do not differ)."""
+    runs = [(source.name, source.run.recipe.to_dict()) for source in sources if source.run is not None]
     fields = [name for name in (runs[0][1] if runs else {}) if len({_plain(recipe[name]) for _, recipe in runs}) > 1]
     if len(runs) < 2 or not fields:
         return None
     rows = [[name, *(_plain(recipe[field]) for field in fields)] for name, recipe in runs]
-    return plain_table("In what the recipes differ", ["run", *fields], rows)
+    return plain_table("Differences between the recipes", ["run", *fields], rows)
 
 
-def curves(subject: ReportInput, most: int) -> dict[str, Any] | None:
-    """Error, NLL and ECE by epoch, of validation and, where they were logged, of test data; None: no log."""
-    if subject.run is None:
+def curves(source: ReportInput, most: int) -> dict[str, Any] | None:
+    """Return error, NLL and ECE by epoch of the validation and, if logged, the test split (None: no log)."""
+    if source.run is None:
         return None
-    log = subject.run.log
+    log = source.run.log
     series = {
         f"{part}_{metric}": [_number(line.get(f"{part}_{metric}")) for line in log]
         for part in ("val", "test")
@@ -52,22 +52,22 @@ def curves(subject: ReportInput, most: int) -> dict[str, Any] | None:
     series = {name: values for name, values in series.items() if any(value is not None for value in values)}
     if not series:
         return None
-    # A cosine falls all the time.
-    rates = [_number(line.get("lr")) for line in log] if subject.run.recipe.schedule == "step" else []
+    # With a cosine schedule the learning rate falls in every epoch.
+    rates = [_number(line.get("lr")) for line in log] if source.run.recipe.schedule == "step" else []
     drops = [i + 2 for i, (a, b) in enumerate(pairwise(rates)) if a is not None and b is not None and b < a]
-    # Every k-th epoch and the last one, where all would be too many.
+    # Every k-th epoch and the last one, if all would be too many.
     step = -(-len(log) * (len(series) + 1) // most)
-    kept = sorted({*range(0, len(log), step), len(log) - 1})
+    indices = sorted({*range(0, len(log), step), len(log) - 1})
     return {
-        "epoch": [i + 1 for i in kept],
-        "series": {name: [values[i] for i in kept] for name, values in series.items()},
+        "epoch": [i + 1 for i in indices],
+        "series": {name: [values[i] for i in indices] for name, values in series.items()},
         "drops": drops,
         "step": step,
     }
 
 
 def _number(value: object) -> float | None:
-    """Five digits of it; None, a gap in a curve, where it is no finite number."""
+    """Round to five digits; None, a gap in a curve, if the value is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(f"{value:.5g}")

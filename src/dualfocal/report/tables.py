@@ -1,7 +1,7 @@
-"""The tables of a page, as plain lists: every number in them comes from here, and from all samples.
+"""The tables of a page as plain lists, computed from all samples.
 
 A table is ``{"caption", "columns": [{"title", "help", "numeric"}], "rows": [[cell]], "sort"}``; a cell is a text, or
-``[text, value]`` with the number that it is sorted by, or ``[text, value, remark]``.
+``[text, value]`` with the number to sort by, or ``[text, value, remark]``.
 """
 
 import math
@@ -20,14 +20,14 @@ from dualfocal.report.inputs import ReportInput
 Cell = str | list[Any]
 Table = dict[str, Any]
 
-MOST_METHODS = 5  # side by side in a table: more would not fit on paper
+MOST_METHODS = 5  # columns of a table: more would not fit on paper
 MINUS, NONE = "\N{MINUS SIGN}", "\N{EN DASH}"
 
 
 def metric_tables(methods: Mapping[str, Evaluation], positive: bool) -> list[Table]:
-    """Every metric, a column for each method; beneath a calibration error its floor. A few methods to a table."""
-    gap = f"mean forecast {MINUS} share of class 1" if positive else f"confidence {MINUS} accuracy"
-    caption = "Every metric, before and after each calibrator" if len(methods) > 1 else "Every metric"
+    """Return tables of every metric with a column per method; a calibration error has its noise floor below it."""
+    gap = f"mean probability of class 1 {MINUS} share of class 1" if positive else f"confidence {MINUS} accuracy"
+    caption = "Metrics before and after each calibrator" if len(methods) > 1 else "Metrics"
     columns = list(methods.items())
     parts = [dict(columns[i : i + MOST_METHODS]) for i in range(0, len(columns), MOST_METHODS)]
     return [
@@ -36,11 +36,11 @@ def metric_tables(methods: Mapping[str, Evaluation], positive: bool) -> list[Tab
             "columns": [column("metric", numeric=False), *map(column, part)],
             "rows": [
                 *(
-                    [of.heading, *(_metric(of, name, result) for result in part.values())]
-                    for name, of in METRICS.items()
+                    [metric.heading, *(_metric(metric, name, result) for result in part.values())]
+                    for name, metric in METRICS.items()
                 ),
                 [f"{gap} [%]", *(number(100 * result.overconfidence, 2, sign=True) for result in part.values())],
-                ["p-value of “calibrated”", *map(_p_value, part.values())],
+                ["p-value of the hypothesis “calibrated”", *map(_p_value, part.values())],
             ],
         }
         for i, part in enumerate(parts, start=1)
@@ -48,7 +48,7 @@ def metric_tables(methods: Mapping[str, Evaluation], positive: bool) -> list[Tab
 
 
 def calibrator_table(comparison: CalibratorComparison | None) -> Table | None:
-    """What each calibrator did to likelihood, calibration and error; None if no calibrator was scored."""
+    """Return a table of the calibrators' NLL, ECE and error (None: no calibrator was scored)."""
     if comparison is None or len(comparison.methods) == 1:
         return None
     methods = sorted(comparison.methods, key=lambda method: method.name != UNCALIBRATED)
@@ -66,11 +66,11 @@ def calibrator_table(comparison: CalibratorComparison | None) -> Table | None:
     ]
     columns = [
         column("method", numeric=False),
-        column("NLL", "nats"),
-        column("change", f"of the NLL, with its {100 * comparison.level:.4g} % interval"),
-        column("ECE %", "and what a perfectly calibrated model would show"),
+        column("NLL", "negative log-likelihood, in nats; lower is better"),
+        column("change", f"change of the NLL, with its {100 * comparison.level:.4g} % confidence interval"),
+        column("ECE %", "expected calibration error, above the noise floor: the ECE of a perfectly calibrated model"),
         column("error %"),
-        column("moved %", "samples whose predicted class is another"),
+        column("changed %", "samples whose predicted class changes"),
         column("T", "fitted temperature"),
     ]
     caption = "Calibrators" if comparison.repeats == 1 else f"Calibrators: means over {comparison.repeats} repeats"
@@ -78,52 +78,56 @@ def calibrator_table(comparison: CalibratorComparison | None) -> Table | None:
     return {"caption": caption, "columns": columns[:width], "rows": [row[:width] for row in rows]}
 
 
-def summary_table(subjects: Sequence[ReportInput], found: Sequence[Calibration]) -> Table:
-    """All subjects in a line each, before and after temperature scaling where that was tried."""
-    gap = f"forecast {MINUS} share" if subjects[0].rows.positive else f"conf {MINUS} acc"
+def summary_table(sources: Sequence[ReportInput], calibrations: Sequence[Calibration]) -> Table:
+    """Return a table with one row per input, before and after temperature scaling if that was scored."""
+    gap, gap_help = (
+        (f"prob {MINUS} share", "probability minus share of class 1, in points; above 0: too high")
+        if sources[0].rows.positive
+        else (f"conf {MINUS} acc", "confidence minus accuracy, in points; above 0: over-confident")
+    )
     columns = [
         column("input", numeric=False),
         column("N", "samples"),
         column("error %"),
-        column("NLL", "nats"),
-        column("ECE %", "and what a perfectly calibrated model would show"),
-        column(gap, "in points: above 0 claims too much"),
-        column("p", "of “calibrated”; not adjusted for the number of inputs"),
-        column("NLL after T", "temperature scaling"),
-        column("ECE % after T", "temperature scaling"),
+        column("NLL", "negative log-likelihood, in nats; lower is better"),
+        column("ECE %", "expected calibration error, above the noise floor: the ECE of a perfectly calibrated model"),
+        column(gap, gap_help),
+        column("p", "p-value of the hypothesis “calibrated”, not adjusted for the number of inputs"),
+        column("NLL after T", "NLL after temperature scaling"),
+        column("ECE % after T", "ECE after temperature scaling"),
     ]
     rows: list[list[Cell]] = [
         [
-            subject.name,
-            number(subject.evaluation.num_samples, 0),
-            number(100 * subject.evaluation.error, 2),
-            number(subject.evaluation.nll, 4),
-            _ece(subject.evaluation.ece, _inference(subject.evaluation).floors["ece"].mean),
-            number(100 * subject.evaluation.overconfidence, 2, sign=True),
-            _p_value(subject.evaluation),
-            "" if of.scaled is None else number(of.scaled.scores["nll"], 4),
-            "" if of.scaled is None else _ece(of.scaled.scores["ece"], of.scaled.ece_floor),
+            source.name,
+            number(source.evaluation.num_samples, 0),
+            number(100 * source.evaluation.error, 2),
+            number(source.evaluation.nll, 4),
+            _ece(source.evaluation.ece, _inference(source.evaluation).floors["ece"].mean),
+            number(100 * source.evaluation.overconfidence, 2, sign=True),
+            _p_value(source.evaluation),
+            "" if calibration.scaled is None else number(calibration.scaled.scores["nll"], 4),
+            "" if calibration.scaled is None else _ece(calibration.scaled.scores["ece"], calibration.scaled.ece_floor),
         ]
-        for subject, of in zip(subjects, found, strict=True)
+        for source, calibration in zip(sources, calibrations, strict=True)
     ]
-    any_scaled = any(of.scaled for of in found)
-    caption, width = ("Before and after temperature scaling", 9) if any_scaled else ("As they are", 7)
+    any_scaled = any(calibration.scaled for calibration in calibrations)
+    caption, width = ("Before and after temperature scaling", 9) if any_scaled else ("Uncalibrated", 7)
     rows = [row[:width] for row in rows]
     return {"caption": caption, "columns": columns[:width], "rows": rows, "sortable": True}
 
 
 def plain_table(caption: str, headings: Sequence[str], rows: list[list[str]]) -> Table:
-    """Texts only."""
+    """Return a table of texts."""
     return {"caption": caption, "columns": [column(title, numeric=False) for title in headings], "rows": rows}
 
 
 def column(title: str, help: str = "", *, numeric: bool = True) -> dict[str, object]:
-    """A heading, and what it means."""
+    """Return the heading of a column with its explanation."""
     return {"title": title, "help": help, "numeric": numeric}
 
 
 def number(value: float, decimals: int, remark: str = "", *, sign: bool = False) -> Cell:
-    """A cell with a number, and a remark beneath it."""
+    """Return a cell with a number, and a remark below it."""
     form = f".{decimals}f" if not abs(value) >= LARGE or decimals == 0 else ".3e"
     text = NONE if math.isnan(value) else f"{value:{'+' if sign else ''},{form}}".replace("-", MINUS)
     cell = [text.replace("inf", "∞"), finite(value)]
@@ -132,7 +136,7 @@ def number(value: float, decimals: int, remark: str = "", *, sign: bool = False)
 
 def _p_value(result: Evaluation) -> Cell:
     value = _inference(result).p_value
-    return ["< 0.001" if value < 0.001 else f"{value:.3f}", value]  # 1/1001 is the least that 1000 draws give
+    return ["< 0.001" if value < 0.001 else f"{value:.3f}", value]  # 1/1001 is the lowest value with 1000 draws
 
 
 def _metric(metric: Metric, name: str, result: Evaluation) -> Cell:

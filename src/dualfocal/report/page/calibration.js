@@ -1,11 +1,11 @@
 "use strict";
-// Computing, apart from drawing: nothing here touches the page. The definitions are those of dualfocal.metrics; the
-// browser test compares every figure with them.
+// Computations only; nothing here touches the page. The definitions are those of dualfocal.metrics, and the browser
+// test compares every number with them.
 const Calibration = (() => {
   const ONE = 2 ** 32; // confidences are rounded to multiples of 2^-32, as in metrics/bins.py
-  const CHANCE = 1.96; // standard errors that chance stays within 19 times of 20
+  const CHANCE = 1.96; // standard errors of a 95 % range
 
-  // The arrays of a block of base64; `spec` says which.
+  // Decode the arrays of a base64 block as `spec` describes them.
   function decode(base64, spec) {
     const text = atob(base64);
     const bytes = new Uint8Array(text.length);
@@ -31,14 +31,14 @@ const Calibration = (() => {
     return data;
   }
 
-  // Which temperature stands for the wanted one: any, but where only those of the slider are there.
+  // The requested temperature; for log sums, the nearest one that is embedded.
   function nearest(data, temperature) {
     if (data.kind !== "log_sums") return temperature;
     const distance = (t) => Math.abs(Math.log(t / temperature));
     return data.temperatures.reduce((best, t) => (distance(t) < distance(best) ? t : best));
   }
 
-  // Confidence in units, correctness and NLL of the samples predicted as a class (null: of all) at a temperature.
+  // Confidence in units, correctness and NLL at a temperature, for samples predicted as a class (null: all samples).
   function score(data, temperature, ofClass) {
     const rows = [];
     for (let i = 0; i < data.count; i++) if (ofClass === null || data.predicted[i] === ofClass) rows.push(i);
@@ -81,25 +81,25 @@ const Calibration = (() => {
     return [own / total, Math.log(total) - (logit(data.target[i]) - peak) / temperature];
   }
 
-  // What a probability of 0 counts as, in which calibrators agree: it has been rounded away.
+  // Replacement of a probability of 0, as in the calibrators: the true value was rounded away.
   const zero = (data, c) => data.zeros[data.zeros.length > 1 ? c : 0];
 
-  // Probabilities count as they are given, also where they do not quite sum to 1.
+  // Probabilities are used as given, even if they do not quite sum to 1.
   function fromProbs(data, i) {
     const start = i * data.numClasses;
     const confidence = data.values[start + (data.positive ? 1 : data.predicted[i])];
     return [Math.min(confidence, 1), -Math.log(data.values[start + data.target[i]])];
   }
 
-  // The nearest number of so many significant bits.
+  // Round to a number of significant bits.
   function rounded(x, bits) {
     if (x === 0 || bits >= 53) return x;
     const unit = 2 ** (Math.floor(Math.log2(x)) + 1 - bits);
     return Math.round(x / unit) * unit;
   }
 
-  // Bins (lo, hi] of equal width, 0 in the first. Edges are rounded as the confidences are: of float32 probabilities
-  // to float32, so that 0.2 lies on the edge 1/5.
+  // Bins (lo, hi] of equal width; 0 is in the first. Edges are rounded like the confidences, so that 0.2 in float32
+  // lies on the edge 1/5.
   function equalWidth({ units, correct }, numBins, bits) {
     const edges = Array.from({ length: numBins + 1 }, (_, k) => rounded(k / numBins, bits));
     const bounds = edges.map((edge) => Math.round(edge * ONE));
@@ -113,7 +113,7 @@ const Calibration = (() => {
     return bins.map(finish);
   }
 
-  // Bins (lo, hi] between interpolated quantiles; equal confidences share a bin, so that bins can be empty.
+  // Bins (lo, hi] between interpolated quantiles. Equal confidences share a bin, so bins can be empty.
   function equalMass({ units, correct }, numBins) {
     const n = units.length;
     const order = Uint32Array.from(units.keys()).sort((a, b) => units[a] - units[b]);
@@ -135,7 +135,7 @@ const Calibration = (() => {
     return bins;
   }
 
-  // torch.linspace(0, n, numBins + 1), which counts from both ends: a place that is whole there must be whole here.
+  // torch.linspace(0, n, numBins + 1), which counts from both ends; whole numbers must agree exactly.
   function places(n, numBins) {
     const step = n / numBins,
       half = Math.floor((numBins + 1) / 2);
@@ -150,7 +150,7 @@ const Calibration = (() => {
     const p = units / ONE;
     bin.count += 1;
     bin.correct += correct;
-    bin.units += units; // whole numbers below 2^53 up to two million samples of full confidence
+    bin.units += units; // exact below 2^53: up to two million samples
     bin.variance += p * (1 - p);
   }
 
@@ -166,18 +166,18 @@ const Calibration = (() => {
       accuracy,
       variance,
       gap: units / ONE - correct,
-      // How many are right is a whole number: half a sample more, or a normal distribution calls too much a finding.
+      // Continuity correction of half a sample, since the number of right predictions is an integer.
       chance: (CHANCE * Math.sqrt(variance) + 0.5) / count,
     };
   }
 
-  // What a calibrated model would score on average: of each bin E|sum of (p - outcome)|, by the normal distribution,
-  // and never more than its bound 2 sum p (1 - p).
+  // Noise floor: the mean ECE of a calibrated model. For each bin E|sum of (p - outcome)| by the normal approximation,
+  // and at most its bound 2 sum p (1 - p).
   function expected(bins, n) {
     return bins.reduce((sum, { variance: v }) => sum + Math.min(Math.sqrt((2 * v) / Math.PI), 2 * v), 0) / n;
   }
 
-  // All figures at one setting: {temperature, numBins, scheme: "width" or "mass", ofClass: index or null}.
+  // All numbers at one setting: {temperature, numBins, scheme: "width" or "mass", ofClass: index or null}.
   function evaluate(data, { temperature, numBins, scheme, ofClass }) {
     const used = nearest(data, temperature);
     const scored = score(data, used, ofClass);

@@ -1,5 +1,5 @@
 "use strict";
-// Drawing what has been computed. Colours are variables of the style sheet, so that themes and print need no redraw.
+// Diagrams of computed results. Colours are CSS variables, so that themes and print need no redraw.
 const Charts = (() => {
   const OVER = "var(--over)",
     UNDER = "var(--under)",
@@ -7,11 +7,11 @@ const Charts = (() => {
   const COLOURS = Array.from({ length: 8 }, (_, k) => `var(--series-${k})`);
   const percent = (x, digits = 1) => (Number.isFinite(x) ? `${(100 * x).toFixed(digits)} %` : "–");
   const hundredfold = (x) => String(Number((100 * x).toFixed(6))); // not 7.000000000000001
-  // As wide as its column, in whole pixels: charts are drawn anew when the window changes.
+  // The width of the column in whole pixels; charts are redrawn when the window changes.
   const widthOf = (place) => Math.max(220, Math.floor(place.clientWidth));
   const tipStyle = { fill: "var(--paper)", stroke: "var(--muted)", lineHeight: 1.3, lineWidth: 30 };
 
-  // What the axes show: of two classes it may be the probability of class 1, and how often that is the true one.
+  // Names of the axes; with two classes they may be the probability and the share of class 1.
   const wordsOf = ({ positive }) =>
     positive
       ? { forecast: "probability of class 1", outcome: "share of class 1", over: "too high", under: "too low" }
@@ -26,8 +26,8 @@ const Charts = (() => {
       `mean ${words.forecast} ${percent(bin.confidence)}`,
       `${words.outcome} ${percent(bin.accuracy)}`,
       gap <= bin.chance
-        ? `within what chance explains: ${points} of ${(100 * bin.chance).toFixed(1)}`
-        : `${bin.gap > 0 ? words.over : words.under} by ${points}; chance explains ${(100 * bin.chance).toFixed(1)}`,
+        ? `gap ${points}, not significant (95 % range ±${(100 * bin.chance).toFixed(1)})`
+        : `${bin.gap > 0 ? words.over : words.under} by ${points} (95 % range ±${(100 * bin.chance).toFixed(1)})`,
     ].join("\n");
   }
 
@@ -37,7 +37,7 @@ const Charts = (() => {
     return svg;
   }
 
-  // Accuracy by confidence: bars, the diagonal of calibration, what chance explains around it, and the gap.
+  // Accuracy by confidence: bars, the diagonal, the 95 % range of a calibrated model, and the gap.
   function reliability(live, name, width) {
     const bins = live.bins.filter((bin) => bin.count),
       words = wordsOf(live);
@@ -83,7 +83,7 @@ const Charts = (() => {
     );
   }
 
-  // How many samples have which confidence, right and wrong ones, or those of either class.
+  // Histogram of confidences, split into right and wrong predictions, or into the two classes.
   function histogram(live, name, width, height) {
     const words = wordsOf(live);
     const bars = live.histogram
@@ -139,7 +139,7 @@ const Charts = (() => {
 
   const NAMES = { error: "error (%)", nll: "NLL (nats)", ece: "ECE (%)" };
 
-  // One metric of all runs by epoch; of very many runs the chosen one alone has a colour.
+  // One metric of all runs by epoch. With more than eight runs, only the chosen one is coloured.
   function curve(runs, metric, chosen, width) {
     const factor = metric === "nll" ? 1 : 100;
     const rows = runs.flatMap((run, r) =>
@@ -163,7 +163,7 @@ const Charts = (() => {
       strokeOpacity: (row) => (row.key === chosen ? 1 : runs.length > 3 ? 0.35 : 0.8),
       strokeWidth: (row) => (row.key === chosen && runs.length > 3 ? 2.5 : 1.5),
     };
-    const of = (part) => rows.filter((row) => row.part === part);
+    const rowsOf = (part) => rows.filter((row) => row.part === part);
     const svg = Plot.plot({
       width,
       height: width * 0.7,
@@ -176,8 +176,8 @@ const Charts = (() => {
       y: { label: NAMES[metric], zero: true, grid: true, ticks: 5 },
       marks: [
         Plot.ruleX(drops, { stroke: MUTED, strokeDasharray: "2,4" }),
-        Plot.line(of("val"), { ...options, strokeDasharray: "4,3" }),
-        Plot.line(of("test"), options),
+        Plot.line(rowsOf("val"), { ...options, strokeDasharray: "4,3" }),
+        Plot.line(rowsOf("test"), options),
         Plot.tip(
           rows.filter((row) => Number.isFinite(row.value)),
           Plot.pointer({
@@ -190,13 +190,13 @@ const Charts = (() => {
       ],
     });
     const last = ["val", "test"].flatMap((part) =>
-      of(part)
+      rowsOf(part)
         .filter((row) => row.key === chosen)
         .slice(-1),
     );
     return label(
       svg,
-      `${NAMES[metric]} by epoch; at the end of ${runs[chosen].name}: ` +
+      `${NAMES[metric]} by epoch; last values of ${runs[chosen].name}: ` +
         last.map((row) => `${row.part} ${row.value.toPrecision(3)}`).join(", "),
     );
   }

@@ -1,5 +1,5 @@
 "use strict";
-// The reliability section: its controls, and what they move.
+// The reliability section: its controls, and the table and diagrams that they change.
 const Live = (() => {
   const { element, make } = Tables;
   const byId = (id) => document.getElementById(id);
@@ -9,13 +9,13 @@ const Live = (() => {
   const data = runs.map((run, i) => Calibration.decode(byId(`values-${i}`).textContent, run.data));
 
   const words = Charts.wordsOf(contents);
-  // Of logits that are far apart a loss has hundreds of digits.
+  // A loss of extreme logits could have hundreds of digits.
   const nats = (x) => (Number.isNaN(x) ? "–" : x === Infinity ? "∞" : x < 1e7 ? x.toFixed(4) : x.toExponential(3));
   const figures = [
     ["count", "samples", (x) => x.toLocaleString("en")],
     ["temperature", "T", (x) => x.toFixed(3)],
     ["ece", "ECE", (x) => Charts.percent(x, 2)],
-    ["chance", "by chance", (x) => Charts.percent(x, 2)],
+    ["chance", "noise floor", (x) => Charts.percent(x, 2)],
     ["nll", "NLL", nats],
     ["error", "error", (x) => Charts.percent(x, 2)],
     ["confidence", words.forecast, (x) => Charts.percent(x, 2)],
@@ -49,7 +49,7 @@ const Live = (() => {
       const bins = element(
         "details",
         {},
-        element("summary", {}, "The bins as a table"),
+        element("summary", {}, "Table of the bins"),
         element("div", { id: `bins-${i}` }),
       );
       byId("panels").append(
@@ -84,7 +84,7 @@ const Live = (() => {
     );
     byId("class-control").hidden = !contents.classNames.length;
     byId("fitted-control").hidden = runs.every((run) => run.temperature === null);
-    byId("fitted-text").textContent = several ? "each input's own T, fitted on " : "T fitted on ";
+    byId("fitted-text").textContent = several ? "fitted T of each input, from " : "fitted T, from ";
     byId("fitted-text").append([...new Set(runs.map((run) => run.temperatureFrom))].join(" or "));
     for (const id of ["bins", "temperature", "class", "fitted"]) byId(id).addEventListener("input", redraw);
     for (const radio of document.querySelectorAll("input[name=scheme]")) radio.addEventListener("input", redraw);
@@ -98,13 +98,13 @@ const Live = (() => {
     });
     byId("sample-note").replaceChildren(...sampleNotes().map((text) => Tables.paragraph(text, "note")));
     byId("filter-note").textContent = contents.classNames.length
-      ? "The class filter keeps the samples that are predicted as the class, whatever they are."
+      ? "The class filter selects samples by their predicted class."
       : `There is no class filter: ${contents.noFilter}.`;
     if (contents.positive) {
-      byId("key-over").textContent = "forecast too high, or class 0";
-      byId("key-under").textContent = "forecast too low, or class 1";
+      byId("key-over").textContent = "probability too high, or class 0";
+      byId("key-under").textContent = "probability too low, or class 1";
     }
-    byId("key-lines").textContent = `In the histogram: solid line, mean ${words.forecast}; dotted, ${words.outcome}.`;
+    byId("key-lines").textContent = `Lines in the histogram: mean ${words.forecast} (solid), ${words.outcome} (dotted).`;
   }
 
   function sampleNotes() {
@@ -114,15 +114,15 @@ const Live = (() => {
     const notes = [];
     if (parts.length)
       notes.push(
-        "The figures and diagrams of this section are computed from a random part, " +
-          `${[...new Set(parts)].join("; ")}: the page would get too large otherwise. ` +
-          "All other tables are of all samples.",
+        "The numbers and diagrams of this section are computed from a random subset, " +
+          `${[...new Set(parts)].join("; ")}, to limit the size of the page. ` +
+          "All other tables use all samples.",
       );
     if (data.some((block) => block.input === "probs"))
-      notes.push("The input holds probabilities: temperature acts on their logarithms.");
-    if (contents.positive) notes.push("Forecasts are those of class 1; the error is that of the predicted class.");
+      notes.push("The input contains probabilities: the temperature scales their logarithms.");
+    if (contents.positive) notes.push("Probabilities are those of class 1; the error is that of the predicted class.");
     if (data.some((block) => block.clipped))
-      notes.push("Some logits lie more than 3.4e38 below the largest: at other temperatures they count as 3.4e38.");
+      notes.push("Some logits are more than 3.4e38 below the largest; at other temperatures this difference is set to 3.4e38.");
     return notes;
   }
 
@@ -144,11 +144,11 @@ const Live = (() => {
     byId("temperature-value").textContent = temperature;
     byId("temperature").setAttribute("aria-valuetext", temperature);
     byId("temperature").disabled = byId("fitted").checked;
-    // Said in words, too: on paper there are no controls.
+    // Also as text, since a printed page has no controls.
     const scheme = byId("equal-mass").checked ? "equal mass" : "equal width",
       filter = byId("class").selectedOptions[0];
     byId("live-caption").replaceChildren(
-      `Computed in this page: ${byId("bins").value} bins of ${scheme}, ${temperature}, `,
+      `Computed in the browser: ${byId("bins").value} bins of ${scheme}, ${temperature}, `,
       ...(filter.value === "" ? ["all samples"] : ["samples predicted as ", element("bdi", {}, filter.textContent)]),
     );
     runs.forEach((run, i) => {
@@ -169,12 +169,12 @@ const Live = (() => {
         return;
       }
       diagram.replaceChildren(Charts.reliability(live, run.name, Charts.widthOf(diagram)));
-      // Beside each other they are of one height.
+      // Charts side by side have the same height.
       const [width, beside] = [Charts.widthOf(bars), diagram.offsetTop === bars.offsetTop];
       const height = beside ? diagram.clientHeight : Math.max(150, width * 0.5);
       bars.replaceChildren(Charts.histogram(live, run.name, width, height));
       caption.textContent =
-        `ECE ${Charts.percent(live.ece, 2)} (${Charts.percent(live.chance, 2)} by chance), NLL ` +
+        `ECE ${Charts.percent(live.ece, 2)} (noise floor ${Charts.percent(live.chance, 2)}), NLL ` +
         `${nats(live.nll)} at T = ${live.temperature.toFixed(3)}`;
       byId(`bins-${i}`).replaceChildren(make(binTable(live, run.name)));
     });
@@ -185,7 +185,7 @@ const Live = (() => {
     return {
       caption: `Bins of ${name}`,
       sortable: true,
-      columns: ["above", "to", "samples", words.forecast, words.outcome, "difference", "± chance"].map((title) => ({
+      columns: ["above", "to", "samples", words.forecast, words.outcome, "difference", "95 % range ±"].map((title) => ({
         title,
         help: "",
         numeric: true,

@@ -1,5 +1,5 @@
 "use strict";
-// The page: what is shown where, and what the controls do.
+// Fills the sections of the page, and connects the choice of an input.
 (() => {
   const { element, make } = Tables;
   const byId = (id) => document.getElementById(id);
@@ -8,7 +8,7 @@
   const several = runs.length > 1;
   const chosen = () => Number(byId("run").value);
 
-  // --- what does not move ---
+  // --- static content ---
 
   function fillSummary() {
     byId("summary").hidden = !several;
@@ -20,9 +20,9 @@
     );
     const list = element("ul", { className: "verdicts" }, ...verdicts);
     byId("verdicts").replaceChildren(
-      runs.length > 8 ? element("details", {}, element("summary", {}, "The verdict on each"), list) : list,
+      runs.length > 8 ? element("details", {}, element("summary", {}, "Verdict on each model"), list) : list,
     );
-    byId("chooser").before(byId("live")); // what the choice does not change stands before it
+    byId("chooser").before(byId("live")); // sections that the choice does not change come first
     if (contents.recipes) byId("recipes").replaceChildren(make(contents.recipes));
     byId("run").replaceChildren(...runs.map((run, i) => element("option", { value: i }, run.name)));
     byId("chooser").hidden = false;
@@ -63,11 +63,11 @@
           "div",
           {},
           element("strong", {}, element("bdi", {}, item.predicted)),
-          element("span", {}, ` at ${Charts.percent(item.confidence, 2)}`),
+          element("span", {}, ` with ${Charts.percent(item.confidence, 2)}`),
           element(
             "div",
             {},
-            "is ",
+            "true class: ",
             element("bdi", {}, item.true),
             element("span", { className: "muted" }, ` (${Charts.percent(item.ofTrue, 2)})`),
           ),
@@ -78,7 +78,7 @@
     });
     const shown = items.length
       ? `The ${items.length} most confident of ${total.toLocaleString("en")} wrong predictions: ` +
-        "predicted class with its confidence, true class with its own."
+        "predicted class and its confidence, then true class and its probability."
       : "No prediction is wrong.";
     byId("mistakes-body").replaceChildren(
       Tables.paragraph(shown, "note"),
@@ -87,36 +87,36 @@
     );
   }
 
-  // --- what moves ---
+  // --- redrawn content ---
 
   function drawCurves() {
     const with_ = runs.filter((run) => run.curves);
     byId("curves").hidden = !with_.length;
     if (!with_.length) return;
-    const of = several ? chosen() : 0;
+    const chosenRun = several ? chosen() : 0;
     const place = byId("curves-body");
     place.replaceChildren(...["error", "nll", "ece"].map(() => element("div", { className: "chart" })));
     ["error", "nll", "ece"].forEach((metric, i) => {
-      const chart = Charts.curve(runs, metric, of, Charts.widthOf(place.children[i]));
+      const chart = Charts.curve(runs, metric, chosenRun, Charts.widthOf(place.children[i]));
       if (chart) place.children[i].append(chart);
     });
     const parts = [
       ...new Set(with_.flatMap((run) => Object.keys(run.curves.series).map((name) => name.split("_")[0]))),
     ];
     const notes = [
-      parts.length > 1 ? "Solid: test. Dashed: validation." : parts[0] === "val" ? "Validation part." : "Test part.",
+      parts.length > 1 ? "Solid: test split. Dashed: validation split." : parts[0] === "val" ? "Validation split." : "Test split.",
     ];
     if (with_.some((run) => run.curves.drops.length)) notes.push("Dotted: the learning rate falls.");
     const most = Math.max(...with_.map((run) => run.curves.step));
-    if (most > 1) notes.push(`Of long runs every ${most}th epoch is drawn.`);
+    if (most > 1) notes.push(`For long runs, every ${most}th epoch is drawn.`);
     byId("curves-note").textContent = notes.join(" ");
     const key = runs
       .map((run, i) => [run, i])
-      .filter(([run, i]) => several && run.curves && (runs.length <= 8 || i === of));
+      .filter(([run, i]) => several && run.curves && (runs.length <= 8 || i === chosenRun));
     byId("curves-key").replaceChildren(
       ...key.map(([run, i]) => {
         const swatch = element("span", { className: "swatch" });
-        swatch.style.background = Charts.colourOf(i, runs.length, of);
+        swatch.style.background = Charts.colourOf(i, runs.length, chosenRun);
         return element("li", {}, swatch, element("bdi", {}, run.name));
       }),
     );

@@ -2,13 +2,13 @@
 // Elements and tables. Whatever comes from data is set as text, never parsed as HTML.
 const Tables = (() => {
   function element(name, properties = {}, ...children) {
-    const made = document.createElement(name);
+    const node = document.createElement(name);
     for (const [key, value] of Object.entries(properties)) {
-      if (key in made && !key.startsWith("aria")) made[key] = value;
-      else made.setAttribute(key, value);
+      if (key in node && !key.startsWith("aria")) node[key] = value;
+      else node.setAttribute(key, value);
     }
-    made.append(...children);
-    return made;
+    node.append(...children);
+    return node;
   }
 
   const paragraph = (text, className = "") => element("p", { className }, text);
@@ -16,7 +16,7 @@ const Tables = (() => {
   const textOf = (cell) => (Array.isArray(cell) ? cell[0] : cell);
   const valueOf = (cell) => (Array.isArray(cell) ? cell[1] : cell);
 
-  // A table of a spec of report/tables.py, in a box of its own that scrolls where the page is narrow.
+  // Make a table from a specification of report/tables.py, inside a box that scrolls on narrow pages.
   function make(spec) {
     const head = element("tr"),
       body = element("tbody");
@@ -29,7 +29,7 @@ const Tables = (() => {
       if (spec.sortable) {
         const button = element("button", { type: "button" }, column.title);
         button.addEventListener("click", () => {
-          // Numbers first from the top, names from A.
+          // First click: numbers descending, names ascending.
           sort = sort && sort[0] === i ? [i, !sort[1]] : [i, column.numeric];
           fill();
         });
@@ -60,14 +60,14 @@ const Tables = (() => {
   }
 
   function makeCell(cell, i, column) {
-    const made =
+    const node =
       i === 0 ? element("th", { scope: "row" }) : element("td", { className: column.numeric ? "number" : "" });
-    made.append(element("bdi", {}, textOf(cell)));
-    if (Array.isArray(cell) && cell[2]) made.append(element("small", {}, cell[2]));
-    return made;
+    node.append(element("bdi", {}, textOf(cell)));
+    if (Array.isArray(cell) && cell[2]) node.append(element("small", {}, cell[2]));
+    return node;
   }
 
-  // What has no value comes last, either way.
+  // Cells without a value come last in both directions.
   function compare(a, b, descending, numeric) {
     const none = (x) => x === null || x === "";
     if (none(a) || none(b)) return none(a) - none(b);
