@@ -47,7 +47,7 @@ class MeasuredRun:
 
     @cached_property
     def test(self) -> tuple[Tensor, Tensor] | None:
-        """Logits and labels of the test part; None: the run folder has no predictions."""
+        """Logits and labels of the test split; None: the run folder has no predictions."""
         return self.run.predictions("test") if self.run.has_predictions else None
 
 
@@ -130,7 +130,7 @@ def _stored(metric: str, scaled_by: str | None = None, suffix: str = "") -> Meas
 
 
 def _from_predictions(shown: Metric, statistic: Callable[[Tensor, Tensor], Statistic]) -> Measurement:
-    """A statistic of the logits and labels of the test part."""
+    """A statistic of the logits and labels of the test split."""
 
     def of_run(run: MeasuredRun) -> Statistic | None:
         return None if run.test is None else statistic(*run.test)
@@ -143,7 +143,7 @@ def _from_predictions(shown: Metric, statistic: Callable[[Tensor, Tensor], Stati
 
 
 def _temperature(name: str, by: str) -> Measurement:
-    """A temperature that was fitted on the validation part."""
+    """A temperature that was fitted on the validation split."""
 
     def value(run: MeasuredRun) -> float | None:
         return run.result.temperature(name) if name in run.result.calibrated else None

@@ -154,7 +154,7 @@ def _recipes() -> tuple[dict[PlannedRun, Recipe], dict[str, Recipe]]:
 
 
 def _essential(recipe: Recipe) -> Recipe:
-    """The recipe without what may differ: the seed, whether the test part was logged, two names of bfloat16."""
+    """The recipe without what may differ: the seed, whether the test split was logged, two names of bfloat16."""
     precision = "auto" if recipe.precision == "bfloat16" else recipe.precision
     return replace(recipe, seed=0, test_each_epoch=False, precision=precision)
 

@@ -1,4 +1,4 @@
-"""Score calibrators for a report: fitted on a run's validation split, or cross-fitted if there is none."""
+"""Score calibrators for a report: fitted on a run's validation split, or cross-validated if there is none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -59,7 +59,7 @@ def write_report(
         inputs: files of predictions or run folders, without duplicates.
         out: path of the page, ending in .html or .htm.
         title: title of the page (default: made from the names of the inputs).
-        calibrators: names from ``CALIBRATORS``; fitted on the validation split of a run, otherwise cross-fitted.
+        calibrators: names from ``CALIBRATORS``; fitted on the validation split of a run, otherwise cross-validated.
         reading: which arrays to read, and how to score them.
         data_root: folder of the data sets, for the images of mistakes. Nothing is downloaded.
         progress: called with the share of the work done and the current task.

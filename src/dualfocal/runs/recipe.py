@@ -68,7 +68,7 @@ class Recipe:
         step: How steps run on CUDA: eager; captured, as one graph; compiled and captured; auto: captured.
         deterministic: Bit-identical repeats on CUDA, but slower (the CPU always repeats exactly).
         sync_bn: Batch norm over the global batch, with several CUDA processes.
-        test_each_epoch: Log the test part each epoch, too: for plots, not for model selection.
+        test_each_epoch: Also log the test split each epoch: for plots, not for model selection.
     """
 
     data: str
