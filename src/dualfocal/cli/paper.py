@@ -172,11 +172,11 @@ def replication(
     from dualfocal.runs import find_runs
 
     out, _ = consoles(as_json)
-    found = {folder: find_runs(folder) for folder in folders or [FOLDER]}
+    by_folder = {folder: find_runs(folder) for folder in folders or [FOLDER]}
     for folder in folders or ():
-        if not found[folder]:
+        if not by_folder[folder]:
             raise ValueError(f"{folder}: holds no run folder")
-    runs = {run.path.resolve(): run for group in found.values() for run in group}
+    runs = {run.path.resolve(): run for group in by_folder.values() for run in group}
     decided = decide_claims(runs.values())
     if as_json:
         print_json(decided.to_dict())

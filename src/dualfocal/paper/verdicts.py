@@ -68,11 +68,11 @@ class Part:
 
     def shortages(self) -> list[str]:
         """The groups that lack runs, in words."""
-        found = {group: len(self.values[group]) for group in self.wanted}
+        finished = {group: len(self.values[group]) for group in self.wanted}
         return [
-            f"{group} has {found[group]} of {len(seeds)} runs"
+            f"{group} has {finished[group]} of {len(seeds)} runs"
             for group, seeds in self.wanted.items()
-            if found[group] < max(len(seeds), LEAST_RUNS)
+            if finished[group] < max(len(seeds), LEAST_RUNS)
         ]
 
     def cells(self) -> list[str]:
