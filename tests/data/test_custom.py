@@ -324,11 +324,11 @@ def test_arrays_of_parts_are_the_split(file):
 
 def test_what_the_file_does_not_split_is_drawn(file):
     whole = load_npz(save(file, x=FEATURES, y=LABELS), val_size=5).splits
-    assert {part: len(of) for part, of in whole.items()} == {"train": 27, "val": 5, "test": 8}
+    assert {part: len(index) for part, index in whole.items()} == {"train": 27, "val": 5, "test": 8}
     assert sorted(torch.cat(list(whole.values())).tolist()) == list(range(40))
-    of = parts(FEATURES, LABELS)
-    del of["x_val"], of["y_val"]
-    tested = load_npz(save(file, **of), val_size=5).splits
+    arrays = parts(FEATURES, LABELS)
+    del arrays["x_val"], arrays["y_val"]
+    tested = load_npz(save(file, **arrays), val_size=5).splits
     assert tested["test"].tolist() == list(range(24, 34))
     assert sorted([*tested["train"].tolist(), *tested["val"].tolist()]) == list(range(24))
     assert len(tested["val"]) == 5
@@ -490,15 +490,15 @@ def test_a_file_that_is_damaged_or_something_else_is_refused(damage, file):
 def test_a_file_that_is_cut_off_is_refused_and_closed(file):
     save(file, x=FEATURES, y=LABELS)
     file.write_bytes(file.read_bytes()[:1_000])
-    said = ""
+    message = ""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             load_npz(file)
         except ValueError as error:
-            said = str(error)
+            message = str(error)
         gc.collect()
-    assert said.startswith(f"{file}: cannot be read")
+    assert message.startswith(f"{file}: cannot be read")
     assert not caught
 
 
