@@ -104,10 +104,10 @@ def cifar_records(images, labels, *, coarse):
 
 
 def cifar_dict(images, labels, batch, *, coarse):
-    found = {"filenames": [f"image_{i}.png" for i in range(len(labels))], "batch_label": batch}
-    found |= {"fine_labels": labels.tolist(), "coarse_labels": coarse_of(labels).tolist()} if coarse else {}
-    found |= {} if coarse else {"labels": labels.tolist()}
-    return found | {"data": images.reshape(len(images), -1)}
+    content = {"filenames": [f"image_{i}.png" for i in range(len(labels))], "batch_label": batch}
+    content |= {"fine_labels": labels.tolist(), "coarse_labels": coarse_of(labels).tolist()} if coarse else {}
+    content |= {} if coarse else {"labels": labels.tolist()}
+    return content | {"data": images.reshape(len(images), -1)}
 
 
 def python3_pickle(value):

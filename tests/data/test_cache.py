@@ -23,12 +23,12 @@ def samples(first: int = 0) -> Samples:
     return Samples(inputs, torch.tensor([2, 0, 1]), NAMES, num_train=2, words=WORDS)
 
 
-def assert_same(found: Samples, expected: Samples) -> None:
-    assert torch.equal(found.inputs, expected.inputs)
-    assert found.inputs.dtype == expected.inputs.dtype
-    assert torch.equal(found.target, expected.target)
-    assert found.target.dtype == torch.int64
-    assert (found.class_names, found.num_train, found.words) == (
+def assert_same(samples: Samples, expected: Samples) -> None:
+    assert torch.equal(samples.inputs, expected.inputs)
+    assert samples.inputs.dtype == expected.inputs.dtype
+    assert torch.equal(samples.target, expected.target)
+    assert samples.target.dtype == torch.int64
+    assert (samples.class_names, samples.num_train, samples.words) == (
         expected.class_names,
         expected.num_train,
         expected.words,
@@ -89,14 +89,14 @@ def longer(folder: Path) -> None:
 
 def later(folder: Path) -> None:
     file = folder / "deep" / "a"
-    of = file.stat()
+    status = file.stat()
     file.write_text("CONTENT")
-    os.utime(file, ns=(of.st_atime_ns, of.st_mtime_ns + 1000))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1000))
 
 
 def earlier(folder: Path) -> None:
-    of = (folder / "b").stat()
-    os.utime(folder / "b", ns=(of.st_atime_ns, of.st_mtime_ns - 10**9))
+    status = (folder / "b").stat()
+    os.utime(folder / "b", ns=(status.st_atime_ns, status.st_mtime_ns - 10**9))
 
 
 def added(folder: Path) -> None:
@@ -195,7 +195,7 @@ def rewrite(path: Path, about: object, **tensors: torch.Tensor) -> None:
     """The same file, with other metadata or tensors."""
     with safe_open(path, framework="pt") as file:
         kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dictionary
-    kept = {name: of for name, of in (kept | tensors).items() if of is not None}
+    kept = {name: tensor for name, tensor in (kept | tensors).items() if tensor is not None}
     save_file(kept, path, metadata={_cache.KEY: about if isinstance(about, str) else json.dumps(about)})
 
 
@@ -314,8 +314,8 @@ def test_of_many_at_once_one_decodes_and_the_others_wait(tmp_path, source) -> No
         return decode()
 
     with ThreadPoolExecutor(8) as pool:
-        for found in pool.map(load, range(8)):
-            assert_same(found, samples(first=1))
+        for loaded in pool.map(load, range(8)):
+            assert_same(loaded, samples(first=1))
     assert decode.calls == 1
     cache_file(tmp_path)
 

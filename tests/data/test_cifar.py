@@ -81,9 +81,9 @@ def test_a_record_is_a_label_then_red_green_and_blue_planes_row_by_row(tmp_path)
 def test_the_pickles_written_by_hand_are_what_python_itself_reads():
     images, labels = some_images(7)
     original = cifar_dict(images, labels, "data_batch_1", coarse=True)
-    found = pickle.loads(python2_pickle(original), encoding="latin-1")
-    assert np.array_equal(found.pop("data"), original.pop("data"))
-    assert found == original
+    loaded = pickle.loads(python2_pickle(original), encoding="latin-1")
+    assert np.array_equal(loaded.pop("data"), original.pop("data"))
+    assert loaded == original
     assert b"numpy.core.multiarray" in python2_pickle(np.zeros((1, 1), np.uint8))
 
 

@@ -324,11 +324,11 @@ def test_arrays_of_parts_are_the_split(file):
 
 def test_what_the_file_does_not_split_is_drawn(file):
     whole = load_npz(save(file, x=FEATURES, y=LABELS), val_size=5).splits
-    assert {part: len(of) for part, of in whole.items()} == {"train": 27, "val": 5, "test": 8}
+    assert {part: len(index) for part, index in whole.items()} == {"train": 27, "val": 5, "test": 8}
     assert sorted(torch.cat(list(whole.values())).tolist()) == list(range(40))
-    of = parts(FEATURES, LABELS)
-    del of["x_val"], of["y_val"]
-    tested = load_npz(save(file, **of), val_size=5).splits
+    arrays = parts(FEATURES, LABELS)
+    del arrays["x_val"], arrays["y_val"]
+    tested = load_npz(save(file, **arrays), val_size=5).splits
     assert tested["test"].tolist() == list(range(24, 34))
     assert sorted([*tested["train"].tolist(), *tested["val"].tolist()]) == list(range(24))
     assert len(tested["val"]) == 5

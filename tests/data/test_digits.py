@@ -68,8 +68,8 @@ def test_a_seed_draws_the_same_split_again_and_another_seed_another():
 def test_no_folder_of_data_is_needed_or_made(tmp_path, monkeypatch):
     nowhere = tmp_path / "nowhere"
     monkeypatch.setenv("DUALFOCAL_DATA", str(nowhere))
-    found = load_data("digits", nowhere).inputs
-    assert torch.equal(found, load_data("digits").inputs)
+    inputs = load_data("digits", nowhere).inputs
+    assert torch.equal(inputs, load_data("digits").inputs)
     assert not nowhere.exists()
 
 

@@ -205,14 +205,14 @@ def test_every_layout_by_date_gives_training_texts_then_later_ones_to_test(layou
 
 
 def test_layouts_by_date_agree_in_every_number(tmp_path):
-    found = []
+    versions = []
     for layout in ("two folders", "folder of both", "archive"):
         (tmp_path / layout).mkdir()
         write_by_date(tmp_path / layout, layout)
-        found.append(load(tmp_path / layout, "20newsgroups_bydate"))
-    for data in found[1:]:
-        assert torch.equal(data.inputs, found[0].inputs)
-        assert torch.equal(data.target, found[0].target)
+        versions.append(load(tmp_path / layout, "20newsgroups_bydate"))
+    for data in versions[1:]:
+        assert torch.equal(data.inputs, versions[0].inputs)
+        assert torch.equal(data.target, versions[0].target)
 
 
 def test_a_missing_folder_of_test_texts_is_named(tmp_path):

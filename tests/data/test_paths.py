@@ -97,14 +97,14 @@ def test_where_there_is_no_download_the_message_says_what_to_do_by_hand(tmp_path
     assert not official.sources
     with pytest.raises(DataNotFoundError) as caught:
         find("20newsgroups", tmp_path, *official.layouts)
-    said = str(caught.value)
-    assert said.startswith("20newsgroups: no 20_newsgroups or 20_newsgroup or 20news-19997.tar.gz or ")
-    assert "get 20news-19997.tar.gz from qwone.com/~jason/20Newsgroups" in said
-    assert "use 20newsgroups_bydate" in said
-    assert str(tmp_path) in said
-    assert VARIABLE in said
-    assert "fetch" not in said
-    assert "\n" not in said
+    message = str(caught.value)
+    assert message.startswith("20newsgroups: no 20_newsgroups or 20_newsgroup or 20news-19997.tar.gz or ")
+    assert "get 20news-19997.tar.gz from qwone.com/~jason/20Newsgroups" in message
+    assert "use 20newsgroups_bydate" in message
+    assert str(tmp_path) in message
+    assert VARIABLE in message
+    assert "fetch" not in message
+    assert "\n" not in message
 
 
 def test_the_folder_that_was_searched_is_named_if_none_was_given(cache) -> None:

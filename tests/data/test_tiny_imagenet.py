@@ -40,22 +40,22 @@ def pixels(content):
 @pytest.mark.parametrize("sorted_val", [False, True], ids=["val as published", "val sorted into folders"])
 @pytest.mark.parametrize("archive", [True, False], ids=["zip", "folder"])
 def test_images_are_in_the_order_of_classes_and_numbers_with_the_official_val_last(archive, sorted_val, tmp_path):
-    of = files(sorted_val=sorted_val)
-    write(tmp_path, of, archive=archive)
+    contents = files(sorted_val=sorted_val)
+    write(tmp_path, contents, archive=archive)
     data = load(tmp_path)
     names = IN_ORDER + [f"val/{label if sorted_val else 'images'}/val_{number}.JPEG" for number, label in VAL.items()]
-    assert torch.equal(data.inputs, torch.stack([pixels(of[f"{TINY}/{name}"]) for name in names]))
+    assert torch.equal(data.inputs, torch.stack([pixels(contents[f"{TINY}/{name}"]) for name in names]))
     assert data.target.tolist() == [*LABELS, 1, 0, 0, 1, 0]
     assert data.class_names == ("n01", "n02")
     assert data.splits["test"].tolist() == [16, 17, 18, 19, 20]
 
 
 def test_sorted_val_folders_may_have_a_folder_images_of_their_own(tmp_path):
-    plain, of = files(sorted_val=True), {}
+    plain, contents = files(sorted_val=True), {}
     for name, content in plain.items():
         *above, file = name.split("/")
-        of["/".join([*above, "images", file] if above[1:2] == ["val"] else [*above, file])] = content
-    write(tmp_path, of)
+        contents["/".join([*above, "images", file] if above[1:2] == ["val"] else [*above, file])] = content
+    write(tmp_path, contents)
     write(tmp_path / "plain", plain, archive=False)
     data, expected = load(tmp_path), load(tmp_path / "plain")
     assert torch.equal(data.inputs, expected.inputs)
@@ -93,9 +93,9 @@ def test_a_grey_image_has_the_same_three_channels(tmp_path):
 
 
 def test_progress_ends_at_1_and_is_not_called_when_the_cache_is_read(tmp_path):
-    of = files() | tiny_imagenet_files(train={"n01": range(200, 320)}, val={})
-    of[f"{TINY}/val/val_annotations.txt"] = files()[f"{TINY}/val/val_annotations.txt"]
-    write(tmp_path, of)
+    contents = files() | tiny_imagenet_files(train={"n01": range(200, 320)}, val={})
+    contents[f"{TINY}/val/val_annotations.txt"] = files()[f"{TINY}/val/val_annotations.txt"]
+    write(tmp_path, contents)
     shares = []
     first = load(tmp_path, progress=shares.append)
     assert shares == [100 / 141, 1.0]
@@ -132,14 +132,14 @@ def test_an_image_that_is_not_as_it_should_be_is_named(content, words, name, arc
 
 
 def test_an_image_without_annotation_is_named(tmp_path):
-    of = files()
+    contents = files()
     table = f"{TINY}/val/val_annotations.txt"
-    of[table] = b"".join(line for line in of[table].splitlines(keepends=True) if b"val_9" not in line)
-    path = write(tmp_path, of)
+    contents[table] = b"".join(line for line in contents[table].splitlines(keepends=True) if b"val_9" not in line)
+    path = write(tmp_path, contents)
     with pytest.raises(ValueError, match=saying(path, "val_annotations.txt", "val_9.JPEG")):
         load(tmp_path)
-    del of[table]
-    path = write(tmp_path, of)
+    del contents[table]
+    path = write(tmp_path, contents)
     with pytest.raises(ValueError, match=saying(path, "val_annotations.txt", "val_")):
         load(tmp_path)
 

@@ -206,9 +206,9 @@ def test_it_prints_what_it_does() -> None:
 def test_each_byte_is_normalised_by_the_formula(mean, std) -> None:
     images = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).repeat(2, len(mean), 1, 1)
     exact = [[(value / 255 - m) / s for value in range(256)] for m, s in zip(mean, std, strict=True)]
-    found = Normalize(mean, std)(images)
-    assert found.dtype == torch.float32
-    for image in found.double():
+    result = Normalize(mean, std)(images)
+    assert result.dtype == torch.float32
+    for image in result.double():
         torch.testing.assert_close(image.flatten(1), torch.tensor(exact, dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 
@@ -222,10 +222,10 @@ def test_the_constants_are_those_of_the_published_code() -> None:
 def test_inputs_are_not_written_to(dtype, layout) -> None:
     images = LAYOUTS[layout](sample((3, 3, 4, 5), dtype))
     before, normalize = images.clone(), Normalize(CIFAR_MEAN, CIFAR_STD)
-    found = normalize(images)
+    result = normalize(images)
     assert torch.equal(images, before)
-    assert torch.equal(found, normalize(before.contiguous()))
-    assert found.dtype == torch.float32
+    assert torch.equal(result, normalize(before.contiguous()))
+    assert result.dtype == torch.float32
 
 
 def test_gradients_reach_the_pixels() -> None:
@@ -247,14 +247,14 @@ def test_words_become_columns_and_padding_its_row(dtype) -> None:
     vectors = torch.randn(5, 3)
     vectors[0] = 0
     words = torch.tensor([[0, 0, 4, 1], [2, 3, 3, 0]], dtype=dtype)
-    found = Embed(vectors)(words)
+    result = Embed(vectors)(words)
     expected = [[[vectors[word, i].item() for word in text] for i in range(3)] for text in words.tolist()]
-    assert found.tolist() == expected
-    assert not found[0, :, :2].any()
-    assert not found[1, :, 3].any()
+    assert result.tolist() == expected
+    assert not result[0, :, :2].any()
+    assert not result[1, :, 3].any()
 
 
 def test_encoders_are_not_trained_and_move_with_the_model() -> None:
     for encoder in (Embed(torch.randn(5, 3)), Normalize(CIFAR_MEAN, CIFAR_STD)):
         assert not list(encoder.parameters())
-        assert all(of.device.type == "meta" for of in encoder.to("meta").buffers())
+        assert all(buffer.device.type == "meta" for buffer in encoder.to("meta").buffers())

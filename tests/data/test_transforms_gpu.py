@@ -46,10 +46,10 @@ def test_a_batch_is_made_without_waiting_for_the_gpu() -> None:
     expected = normalize(augment(images[batch], draws[batch]))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        found = normalize(augment(images[batch], draws[batch]))
+        result = normalize(augment(images[batch], draws[batch]))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert torch.equal(found, expected)
+    assert torch.equal(result, expected)
 
 
 def test_a_data_set_moves_and_the_first_stays_where_it_is() -> None:

@@ -132,9 +132,9 @@ def refused(path: Path, limit: int = LIMIT, peak: int = MEGABYTE) -> str:
     finally:
         tracemalloc.stop()
     assert on_disk(watched) == before
-    said = str(caught.value)
-    assert said.startswith(f"{path}: ")
-    return said.removeprefix(f"{path}: ")
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    return message.removeprefix(f"{path}: ")
 
 
 # What is there is read
@@ -315,8 +315,8 @@ TOO_LARGE = {
 @pytest.mark.parametrize("lie", TOO_LARGE)
 def test_a_tar_that_states_a_huge_size_is_refused(lie, suffix) -> None:
     tar = tar_of({"top/first": b"1"})[:1024] + TOO_LARGE[lie] + bytes(3_000_000)
-    said = refused(put(suffix, compressed(suffix, tar)))
-    assert "more than this data set can have" in said or "sparse" in lie
+    message = refused(put(suffix, compressed(suffix, tar)))
+    assert "more than this data set can have" in message or "sparse" in lie
 
 
 NEGATIVE = {
@@ -347,9 +347,9 @@ def gnu_map() -> bytes:
 
 def pax_map() -> bytes:
     """The same in text, its numbers as wide as a block."""
-    said = pax(GNU_sparse_major=1, GNU_sparse_minor=0, GNU_sparse_name="top/a", GNU_sparse_realsize=5)
+    message = pax(GNU_sparse_major=1, GNU_sparse_minor=0, GNU_sparse_name="top/a", GNU_sparse_realsize=5)
     numbers = 4 * MEGABYTE // 512
-    return said + header("top/a", 5) + f"{numbers // 2:0511}\n".encode() + f"{1:0511}\n".encode() * numbers
+    return message + header("top/a", 5) + f"{numbers // 2:0511}\n".encode() + f"{1:0511}\n".encode() * numbers
 
 
 @pytest.mark.parametrize("make", [gnu_map, pax_map])

@@ -48,10 +48,10 @@ def test_every_archive_is_checked(monkeypatch, tmp_path, kind, inside):
     files = ["train_32x32.mat", "test_32x32.mat"]
     publish(monkeypatch, "svhn", files, kind=kind)
     put(*(tmp_path / inside / file for file in files))
-    seen = []
-    checks = list(verify_files("svhn", tmp_path, reading=seen.append))
+    names = []
+    checks = list(verify_files("svhn", tmp_path, reading=names.append))
     assert checks == [Check(str(tmp_path / inside / file), True, kind) for file in files]
-    assert seen == files
+    assert names == files
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,13 @@ def words_of(text):
 
 def ranks_of(texts):
     """Word -> number, commonest first, of equals the one seen first."""
-    seen, counts = [], {}
+    words, counts = [], {}
     for text in texts:
         for word in text:
             if word not in counts:
-                seen.append(word)
+                words.append(word)
             counts[word] = counts.get(word, 0) + 1
-    ranked = sorted(seen, key=lambda word: (-counts[word], seen.index(word)))
+    ranked = sorted(words, key=lambda word: (-counts[word], words.index(word)))
     return {word: number + 1 for number, word in enumerate(ranked)}
 
 
@@ -84,11 +84,11 @@ def test_the_vocabulary_of_an_example():
 
 @given(TEXTS, st.integers(2, 10), st.integers(1, 6))
 def test_texts_keep_their_last_known_words_with_padding_on_the_left(texts, num_words, length):
-    found = numbers(texts, vocabulary(texts, num_words), length)
+    result = numbers(texts, vocabulary(texts, num_words), length)
     expected = [padded(text, ranks_of(texts), num_words, length) for text in texts]
-    assert found.dtype == torch.int32
-    assert found.shape == (len(texts), length)
-    assert found.tolist() == expected
+    assert result.dtype == torch.int32
+    assert result.shape == (len(texts), length)
+    assert result.tolist() == expected
 
 
 def test_unknown_words_are_left_out_before_a_text_is_cut():
@@ -106,26 +106,26 @@ def write(path, content):
 
 def test_vectors_go_to_the_rows_of_their_words_and_the_rest_is_zero(tmp_path):
     path = write(tmp_path / "v.txt", vector_lines(VECTORS))
-    matrix, found = read_vectors(path, ["café", "unknown", "the"])
+    matrix, result = read_vectors(path, ["café", "unknown", "the"])
     assert matrix.dtype == torch.float32
     assert matrix.tolist() == [[0, 0, 0], [7, 8, 9], [0, 0, 0], [0.5, -1.25, 3]]
-    assert found == 2
+    assert result == 2
 
 
 @pytest.mark.parametrize("width", [2, 50, 300])
 def test_a_file_may_be_of_any_width(width, tmp_path):
     values = np.random.default_rng(0).normal(size=width)
     path = write(tmp_path / "v.txt", vector_lines({"x": np.zeros(width), "w": values}))
-    matrix, found = read_vectors(path, ["w"])
+    matrix, result = read_vectors(path, ["w"])
     assert torch.equal(matrix[1], torch.from_numpy(values).float())
-    assert (found, matrix.shape) == (1, (2, width))
+    assert (result, matrix.shape) == (1, (2, width))
 
 
 def test_of_a_word_that_comes_twice_the_first_vector_counts_once(tmp_path):
     path = write(tmp_path / "v.txt", b"the 1 2 3\nof 4 5 6\nthe 7 8 9\n")
-    matrix, found = read_vectors(path, ["the", "of"])
+    matrix, result = read_vectors(path, ["the", "of"])
     assert matrix[1:].tolist() == [[1, 2, 3], [4, 5, 6]]
-    assert found == 2
+    assert result == 2
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_of_a_word_that_comes_twice_the_first_vector_counts_once(tmp_path):
     ],
 )
 def test_lines_may_end_differently_and_other_words_may_be_odd(content, tmp_path):
-    matrix, found = read_vectors(write(tmp_path / "v.txt", content), ["the", "of"])
+    matrix, result = read_vectors(write(tmp_path / "v.txt", content), ["the", "of"])
     assert matrix[1:].tolist() == [[1, 2, 3], [4, 5, 6]]
-    assert found == 2
+    assert result == 2
 
 
 @pytest.mark.parametrize("word", ["naïve", "日本", "ß", "a\xa0b", "a\x85b", "x'y"])
@@ -191,10 +191,10 @@ def write_vectors_zip(path, widths=(50, 100)):
 @pytest.mark.parametrize("width", [50, 100])
 def test_of_a_zip_the_member_asked_for_is_read(width, tmp_path):
     path = write_vectors_zip(tmp_path / "glove.6B.zip")
-    matrix, found = read_vectors(path, ["of", "the"], member=f"glove.6B.{width}d.txt")
+    matrix, result = read_vectors(path, ["of", "the"], member=f"glove.6B.{width}d.txt")
     assert matrix[2].tolist() == [width] * width
     assert not matrix[:2].any()
-    assert found == 1
+    assert result == 1
 
 
 def test_a_member_that_is_not_there_is_named(tmp_path):
@@ -231,7 +231,7 @@ def test_a_damaged_zip_is_refused(damage, tmp_path):
 def test_a_file_separated_by_tabs_is_read_or_refused_but_not_silently_empty(tmp_path):
     path = write(tmp_path / "v.txt", b"the\t1\t2\t3\nof\t4\t5\t6\n")
     try:
-        _, found = read_vectors(path, ["the", "of"])
+        _, result = read_vectors(path, ["the", "of"])
     except ValueError:
         return
-    assert found == 2
+    assert result == 2

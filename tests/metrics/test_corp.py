@@ -33,88 +33,90 @@ def pooled(values: list[float], weights: list[float]) -> list[float]:
 
 def test_fit_is_scikit_learns_and_the_textbooks():
     logits, target = predictions(700, 2.0)
-    found = corp(logits, target, draws=100)
+    curve = corp(logits, target, draws=100)
     x, y = confidence_and_correct(logits, target)
     order = x.argsort()
-    np.testing.assert_allclose(found.confidence, x[order], atol=2**-32)
-    np.testing.assert_allclose(found.recalibrated, IsotonicRegression().fit(x, y).predict(x[order]), atol=1e-12)
-    np.testing.assert_allclose(found.recalibrated, pooled(y[order], [1.0] * 700), atol=1e-12)
+    np.testing.assert_allclose(curve.confidence, x[order], atol=2**-32)
+    np.testing.assert_allclose(curve.recalibrated, IsotonicRegression().fit(x, y).predict(x[order]), atol=1e-12)
+    np.testing.assert_allclose(curve.recalibrated, pooled(y[order], [1.0] * 700), atol=1e-12)
 
 
 def test_equal_confidences_are_one_point_of_their_weight():
     x = np.round(np.random.default_rng(0).uniform(0.5, 1, 400), 2)
     probs = torch.from_numpy(np.stack([x, 1 - x], 1))
     target = torch.from_numpy((np.random.default_rng(1).random(400) > x**2).astype(np.int64))
-    found = corp(probs, target, input="probs", draws=100)
+    curve = corp(probs, target, input="probs", draws=100)
     y = (target == 0).double().numpy()
-    assert len(found.confidence) == len(set(x)) < 60
-    assert found.num_samples == 400
+    assert len(curve.confidence) == len(set(x)) < 60
+    assert curve.num_samples == 400
     expected = IsotonicRegression().fit(x, y)
-    np.testing.assert_allclose(found.recalibrated, expected.predict(found.confidence), atol=1e-9)
+    np.testing.assert_allclose(curve.recalibrated, expected.predict(curve.confidence), atol=1e-9)
     hits = np.array([y[x == at].sum() for at in sorted(set(x))])
-    np.testing.assert_array_equal(isotonic(hits, found.count), found.recalibrated)
+    np.testing.assert_array_equal(isotonic(hits, curve.count), curve.recalibrated)
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 2.5, 0.4])
 def test_decomposition_by_its_definition(sharpness):
     logits, target = predictions(800, sharpness)
-    found = corp(logits, target, draws=100)
+    curve = corp(logits, target, draws=100)
     x, y = confidence_and_correct(logits, target)
     fitted = IsotonicRegression().fit(x, y).predict(x)
     score, recalibrated, constant = (np.mean((p - y) ** 2) for p in (x, fitted, y.mean()))
-    got = (found.score, found.mcb, found.dsc, found.unc)
+    got = (curve.score, curve.mcb, curve.dsc, curve.unc)
     np.testing.assert_allclose(got, (score, score - recalibrated, constant - recalibrated, constant), atol=1e-8)
-    assert found.score == pytest.approx(found.mcb - found.dsc + found.unc, abs=1e-14)
-    assert min(found.mcb, found.dsc) >= 0  # the fit is at least as good as either
+    assert curve.score == pytest.approx(curve.mcb - curve.dsc + curve.unc, abs=1e-14)
+    assert min(curve.mcb, curve.dsc) >= 0  # the fit is at least as good as either
 
 
 def test_band_is_that_of_outcomes_drawn_anew():
     """Against a loop with scikit-learn and draws of its own."""
     logits, target = predictions(300, 2.0)
-    found = corp(logits, target, draws=600)
+    curve = corp(logits, target, draws=600)
     x = np.sort(confidence_and_correct(logits, target)[0])
     rng = np.random.default_rng(99)
     at = np.linspace(x[0], x[-1], POINTS)
     outcomes = rng.random((300, len(x))) < x
     curves = [np.interp(at, x, IsotonicRegression().fit(x, y).predict(x)) for y in outcomes.astype(float)]
-    np.testing.assert_allclose(found.band_at, at, atol=1e-9)
+    np.testing.assert_allclose(curve.band_at, at, atol=1e-9)
     low, high = np.quantile(curves, [0.05, 0.95], axis=0)
-    assert np.abs(found.low - low).mean() < 0.02
-    assert np.abs(found.high - high).mean() < 0.02
+    assert np.abs(curve.low - low).mean() < 0.02
+    assert np.abs(curve.high - high).mean() < 0.02
 
 
 def test_band_covers_calibrated_models_as_often_as_it_says_and_others_less():
     covered, missed = [], []
     for seed in range(40):
         for into, sharpness in ((covered, 1.0), (missed, 2.0)):
-            found = corp(*predictions(400, sharpness, seed), draws=200)
-            curve = np.interp(found.band_at, found.confidence, found.recalibrated)
-            into.append(((found.low - 1e-9 <= curve) & (curve <= found.high + 1e-9)).mean())
+            result = corp(*predictions(400, sharpness, seed), draws=200)
+            curve = np.interp(result.band_at, result.confidence, result.recalibrated)
+            into.append(((result.low - 1e-9 <= curve) & (curve <= result.high + 1e-9)).mean())
     assert 0.85 < np.mean(covered) < 0.95  # 90 % at each point; standard error about 0.015
     assert np.mean(missed) < 0.5
 
 
 def test_floor_is_what_calibrated_models_show():
-    seen = [corp(*predictions(400, seed=seed), draws=100) for seed in range(40)]
-    assert np.mean([of.mcb for of in seen]) == pytest.approx(np.mean([of.mcb_floor.mean for of in seen]), rel=0.15)
-    assert sum(of.mcb > of.mcb_floor.q95 for of in seen) <= 7  # 2 are expected; 8 or more in 1 of 1000
+    curves = [corp(*predictions(400, seed=seed), draws=100) for seed in range(40)]
+    assert np.mean([curve.mcb for curve in curves]) == pytest.approx(
+        np.mean([curve.mcb_floor.mean for curve in curves]), rel=0.15
+    )
+    assert sum(curve.mcb > curve.mcb_floor.q95 for curve in curves) <= 7  # 2 are expected; 8 or more in 1 of 1000
     bad = corp(*predictions(400, 3.0), draws=100)
     assert bad.mcb > 3 * bad.mcb_floor.q95
 
 
 def test_draws_follow_the_seed():
-    one, same, other = (corp(*predictions(200), draws=100, seed=seed) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(one.high, same.high)
-    assert (one.high != other.high).any()
-    assert one.mcb == other.mcb
+    first, same, other = (corp(*predictions(200), draws=100, seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first.high, same.high)
+    assert (first.high != other.high).any()
+    assert first.mcb == other.mcb
 
 
 def test_confidence_of_1():
-    found = corp(torch.tensor([[300.0, -300.0]]).repeat(40, 1), (torch.arange(40) < 4).long(), draws=100)
-    np.testing.assert_array_equal(found.confidence, [1.0])
-    np.testing.assert_allclose(found.recalibrated, [0.9])
-    assert (found.low == 1).all()
-    assert found.mcb == pytest.approx(0.1 - 0.09)
+    curve = corp(torch.tensor([[300.0, -300.0]]).repeat(40, 1), (torch.arange(40) < 4).long(), draws=100)
+    np.testing.assert_array_equal(curve.confidence, [1.0])
+    np.testing.assert_allclose(curve.recalibrated, [0.9])
+    assert (curve.low == 1).all()
+    assert curve.mcb == pytest.approx(0.1 - 0.09)
 
 
 @pytest.mark.parametrize(

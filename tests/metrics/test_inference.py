@@ -81,8 +81,8 @@ def test_interval_covers(tau) -> None:
     rms = math.sqrt(float((total**2 / count).nan_to_num(0).sum()) / len(logits))
     hits = 0
     for seed in range(60):
-        found = M.evaluate(*sample(1000, 3, tau, scale=2.5, seed=seed), inference=True, seed=seed).inference
-        low, high = found.debiased_ece
+        inference = M.evaluate(*sample(1000, 3, tau, scale=2.5, seed=seed), inference=True, seed=seed).inference
+        low, high = inference.debiased_ece
         assert 0 <= low <= high
         hits += low <= rms <= high
     assert hits >= 47
@@ -103,12 +103,12 @@ def test_detectable_is_found_four_times_in_five() -> None:
     size = M.evaluate(probs, calibrated, input="probs", inference=True).inference.detectable
     assert 0.01 < size < 0.1
     for gap, low, high in ((size, 28, 40), (size / 3, 0, 16)):
-        found = 0
+        detections = 0
         for seed in range(40):
             target = (torch.rand(2000, generator=generator) > confidence - gap).long()
             result = M.evaluate(probs, target, input="probs", inference=True, seed=seed)
-            found += result.inference.p_value <= 0.05
-        assert low - 4 <= found <= high
+            detections += result.inference.p_value <= 0.05
+        assert low - 4 <= detections <= high
 
 
 def test_more_samples_show_smaller_errors() -> None:
@@ -356,10 +356,10 @@ def test_ties_of_the_statistics_are_ties() -> None:
             squares(M.BinStats.from_confidence(probs[:, 0], torch.from_numpy(rng.random(14) < confidence)))
             for _ in range(1000)
         ]
-        seen, null = np.array(squares(result.bins)), np.array(drawn)
-        as_large = null >= seen * (1 - 1e-7) - 1e-12
+        observed, null = np.array(squares(result.bins)), np.array(drawn)
+        as_large = null >= observed * (1 - 1e-7) - 1e-12
         assert as_large.all(1).mean() - 0.07 <= result.inference.p_value <= 2 * as_large.mean(0).min() + 0.07
-        smaller = (null < seen * (1 - 1e-7) - 1e-12).all(1).mean()  # by either square less rare than what is seen
+        smaller = (null < observed * (1 - 1e-7) - 1e-12).all(1).mean()  # by either square less rare than what is seen
         assert result.inference.p_value <= 1 - smaller + 0.07
 
 
@@ -368,16 +368,16 @@ def test_a_little_too_much_everywhere_is_found() -> None:
     rng = np.random.default_rng(0)
     confidence = np.where(rng.random(5000) < 0.87, 0.985, rng.uniform(0.3, 0.95, 5000))
     probs = torch.from_numpy(np.stack([confidence, *[(1 - confidence) / 4] * 4], 1))
-    found = by_bins = 0
+    detections = by_bins = 0
     for seed in range(40):
         right = rng.random(5000) < confidence - 0.008
         result = M.evaluate(probs, torch.from_numpy(np.where(right, 0, 1)), input="probs", inference=True, seed=seed)
-        found += result.inference.p_value <= 0.05
+        detections += result.inference.p_value <= 0.05
         low, _ = result.inference.debiased_ece
         assert (low > 0) == (result.inference.p_value < 0.1)  # the interval says the same
         drawn = [squared(M.BinStats.from_confidence(probs[:, 0], rng.random(5000) < confidence)) for _ in range(100)]
         by_bins += np.mean(np.array(drawn) >= squared(result.bins)) <= 0.05
-    assert found >= 24
+    assert detections >= 24
     assert by_bins <= 16
 
 

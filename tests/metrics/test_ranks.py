@@ -32,14 +32,14 @@ def test_names_of_the_classes_do_not_matter() -> None:
     top = torch.randint(4, (500,), generator=generator)
     logits.scatter_(1, top[:, None], 4.0)
     target = torch.where(torch.rand(500, generator=generator) < 0.7, top, 0)
-    found = set()
+    results = set()
     for order in ORDERS:
         named = logits[:, list(order)]
         scores = [M.ood_auroc(named[:250], named[250:], score=score) for score in ("entropy", "max_prob")]
-        found.add((M.aurc(named, torch.tensor(order).argsort()[target]), *scores))
-    assert len(found) == 1
+        results.add((M.aurc(named, torch.tensor(order).argsort()[target]), *scores))
+    assert len(results) == 1
     sorted_rows = logits.sort(1).values  # one order for all: ties are exact
-    assert found == {
+    assert results == {
         (
             M.aurc(sorted_rows, torch.where(top == target, 3, 0)),
             M.ood_auroc(sorted_rows[:250], sorted_rows[250:]),

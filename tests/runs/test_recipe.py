@@ -31,7 +31,7 @@ CHOICES = {
     "precision": ("auto", "float32", "tf32", "bfloat16", "float64"),
     "step": ("auto", "eager", "captured", "compiled"),
 }
-NAMES = [of.name for of in dataclasses.fields(Recipe)]
+NAMES = [f.name for f in dataclasses.fields(Recipe)]
 OTHER: dict[str, Any] = {  # than the default, for each field
     **{"data": "cifar10", "data_options": {"noise": 0.5}, "model": "resnet50"},
     **{"loss": "focal", "loss_options": {"gamma": 2.0}, "reduction": "mean", "clip_norm": None, "optimizer": "adam"},
@@ -640,10 +640,10 @@ def test_options_of_the_old_loss_are_refused_for_the_new_one() -> None:
     assert refused(make(), "loss=focal", "loss.rival=2nd") == "loss focal has the options gamma; got rival"
 
 
-@pytest.mark.parametrize("of", ["loss", "data"])
-def test_options_that_are_none_are_refused_beside_an_option(of) -> None:
-    message = refused(make(), f"{of}_options=none", f"{of}.gamma=3")
-    assert message == f"{of}_options must be a JSON object, got None"
+@pytest.mark.parametrize("owner", ["loss", "data"])
+def test_options_that_are_none_are_refused_beside_an_option(owner) -> None:
+    message = refused(make(), f"{owner}_options=none", f"{owner}.gamma=3")
+    assert message == f"{owner}_options must be a JSON object, got None"
 
 
 # JSON
@@ -708,8 +708,8 @@ def test_a_recipe_comes_back_from_json(recipe) -> None:
 @settings(max_examples=50, deadline=None)
 @given(recipes)
 def test_a_recipe_comes_back_from_settings(recipe) -> None:
-    found = recipe.to_dict()
-    given = [f"{name}={found[name] if name in TEXT else json.dumps(found[name])}" for name in NAMES]
+    content = recipe.to_dict()
+    given = [f"{name}={content[name] if name in TEXT else json.dumps(content[name])}" for name in NAMES]
     back = make(**{**OTHER, "loss": "dual_focal"}).with_settings(given)
     assert back == recipe
     assert back.digest == recipe.digest
@@ -722,15 +722,15 @@ def test_an_option_comes_back_from_its_setting(value) -> None:
 
 
 def test_the_dict_has_the_fields_in_order_and_json_types_only() -> None:
-    found = make(**OTHER).to_dict()
-    assert list(found) == ["schema", *NAMES]
-    assert json.loads(json.dumps(found)) == found
+    content = make(**OTHER).to_dict()
+    assert list(content) == ["schema", *NAMES]
+    assert json.loads(json.dumps(content)) == content
 
 
-@pytest.mark.parametrize("found", [None, [], "recipe", 1, [("schema", 1)]])
-def test_what_is_no_object_is_no_recipe(found) -> None:
+@pytest.mark.parametrize("content", [None, [], "recipe", 1, [("schema", 1)]])
+def test_what_is_no_object_is_no_recipe(content) -> None:
     with pytest.raises(ValueError, match=r"^recipe has schema None, this version of dualfocal reads schema 1$"):
-        Recipe.from_dict(found)
+        Recipe.from_dict(content)
 
 
 @pytest.mark.parametrize("schema", [0, 2, "1", None, [1]])
@@ -741,24 +741,24 @@ def test_another_schema_is_told_before_anything_else(schema) -> None:
 
 
 def test_without_a_schema_it_is_no_recipe() -> None:
-    found = make().to_dict()
-    del found["schema"]
+    content = make().to_dict()
+    del content["schema"]
     with pytest.raises(ValueError, match=r"^recipe has schema None, this version of dualfocal reads schema 1$"):
-        Recipe.from_dict(found)
+        Recipe.from_dict(content)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_field_is_named(name) -> None:
-    found = make().to_dict()
-    del found[name]
+    content = make().to_dict()
+    del content[name]
     with pytest.raises(ValueError, match=f"^recipe lacks {name}$"):
-        Recipe.from_dict(found)
+        Recipe.from_dict(content)
 
 
 def test_missing_fields_are_named_together() -> None:
-    found = {name: value for name, value in make().to_dict().items() if name not in ("seed", "data", "lr")}
+    content = {name: value for name, value in make().to_dict().items() if name not in ("seed", "data", "lr")}
     with pytest.raises(ValueError, match=r"^recipe lacks data, lr, seed$"):
-        Recipe.from_dict(found)
+        Recipe.from_dict(content)
 
 
 @pytest.mark.parametrize(("name", "end"), [("epoch", r"; did you mean epochs\?"), ("zzz", "")])
@@ -773,9 +773,9 @@ def test_what_is_read_is_checked() -> None:
 
 
 def test_reading_does_not_change_what_is_read() -> None:
-    found = make(data_options={"crop": [1]}).to_dict()
-    Recipe.from_dict(found).data_options["crop"].append(2)
-    assert found["data_options"] == {"crop": [1]}
+    content = make(data_options={"crop": [1]}).to_dict()
+    Recipe.from_dict(content).data_options["crop"].append(2)
+    assert content["data_options"] == {"crop": [1]}
 
 
 # Telling recipes apart

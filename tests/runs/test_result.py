@@ -71,13 +71,13 @@ def test_a_part_or_a_temperature_that_is_missing_is_named(result: RunResult) -> 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda of: of.pop("device"), "it lacks 'device'"),
-        (lambda of: of["test"].pop("mce"), "it lacks 'mce'"),
-        (lambda of: of["calibrated"]["temperature"].pop("temperature"), "it lacks 'temperature'"),
-        (lambda of: of.update(seconds="long"), "seconds must be a number, got 'long'"),
-        (lambda of: of.update(sessions=None), "sessions must be a list, got None"),
-        (lambda of: of["test"].update(ece="much"), "could not convert string to float"),
-        (lambda of: of["test"].update(bins=3), "'int' object is not subscriptable"),
+        (lambda content: content.pop("device"), "it lacks 'device'"),
+        (lambda content: content["test"].pop("mce"), "it lacks 'mce'"),
+        (lambda content: content["calibrated"]["temperature"].pop("temperature"), "it lacks 'temperature'"),
+        (lambda content: content.update(seconds="long"), "seconds must be a number, got 'long'"),
+        (lambda content: content.update(sessions=None), "sessions must be a list, got None"),
+        (lambda content: content["test"].update(ece="much"), "could not convert string to float"),
+        (lambda content: content["test"].update(bins=3), "'int' object is not subscriptable"),
     ],
 )
 def test_damage_is_named(result: RunResult, damage: Callable[[dict[str, Any]], object], message: str) -> None:
