@@ -114,8 +114,8 @@ QUOTED: list[tuple[str, str, dict[str, str], str]] = [
 def rows_of(table: Table, stage: str | None = None) -> list[dict[str, float]]:
     """The methods' values, row by row."""
     places = dict.fromkeys((cell.data, cell.model) for cell in table.cells)
-    found = [table.find(data=data, model=model, stage=stage) for data, model in places]
-    return [{cell.method: cell.value for cell in row} for row in found]
+    actual = [table.find(data=data, model=model, stage=stage) for data, model in places]
+    return [{cell.method: cell.value for cell in row} for row in actual]
 
 
 def lowest(table: str, stage: str, method: str = "dual_focal") -> int:
@@ -194,8 +194,8 @@ def test_what_is_out_of_scope() -> None:
 
 def test_errata_by_key() -> None:
     assert find_errata() == {kind: list(group) for kind, group in GROUPS.items()}
-    found = find_errata(["small-gamma", "rbs-root", "rbs-root"])
-    assert {kind: [one.key for one in some] for kind, some in found.items()} == {
+    actual = find_errata(["small-gamma", "rbs-root", "rbs-root"])
+    assert {kind: [one.key for one in some] for kind, some in actual.items()} == {
         "paper: tables": ["rbs-root"],
         "code": ["small-gamma"],
     }
@@ -274,8 +274,8 @@ def test_every_bold_number_that_is_not_the_lowest_is_named() -> None:
 
 def test_the_temperature_of_inverse_focal() -> None:
     where = {"data": "cifar10", "model": "resnet50", "method": "inverse_focal", "stage": "after"}
-    found = {table: published(table).find(**where)[0].temperature for table in ("ece", "classwise_ece", "mce", "nll")}
-    assert set(found.values()) == {2.8}
+    actual = {table: published(table).find(**where)[0].temperature for table in ("ece", "classwise_ece", "mce", "nll")}
+    assert set(actual.values()) == {2.8}
     assert published("adaptive_ece").find(**where)[0].temperature == 1.5
 
 
@@ -368,18 +368,18 @@ def test_the_penalty_of_mmce_nearly_vanishes(classes) -> None:
 
 @pytest.mark.parametrize("erratum", EXPRESSIONS, ids=[erratum.key for erratum in EXPRESSIONS])
 def test_every_expression_can_be_evaluated(erratum) -> None:
-    found = evaluated(erratum.option)
-    if isinstance(found, Recipe):
+    actual = evaluated(erratum.option)
+    if isinstance(actual, Recipe):
         (name, settings) = re.fullmatch(r"preset\('(\w+)'(?:, (\[.*\]))?\)", erratum.option).groups()
-        assert preset(name, eval(settings or "[]")) == found
-        options = DATASETS[found.data].__kwdefaults__
-        assert set(found.data_options) <= set(options)
-    elif isinstance(found, torch.nn.Module):
-        assert isinstance(repr(found), str)
-    elif isinstance(found, float):
-        assert math.isfinite(found)
+        assert preset(name, eval(settings or "[]")) == actual
+        options = DATASETS[actual.data].__kwdefaults__
+        assert set(actual.data_options) <= set(options)
+    elif isinstance(actual, torch.nn.Module):
+        assert isinstance(repr(actual), str)
+    elif isinstance(actual, float):
+        assert math.isfinite(actual)
     else:
-        assert isinstance(found, Table | torch.Tensor | Evaluation)
+        assert isinstance(actual, Table | torch.Tensor | Evaluation)
 
 
 @pytest.mark.parametrize("erratum", COMMANDS, ids=[erratum.key for erratum in COMMANDS])

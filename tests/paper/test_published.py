@@ -172,7 +172,7 @@ def as_printed(cell: Cell) -> str:
 def test_cells_read_off_the_paper_before_and_after(name: str) -> None:
     for data, model, method, *printed in SCALED[name]:
         cells = [published(name).find(data=data, model=model, method=method, stage=s) for s in ("before", "after")]
-        assert [[as_printed(cell) for cell in found] for found in cells] == [[text] for text in printed]
+        assert [[as_printed(cell) for cell in actual] for actual in cells] == [[text] for text in printed]
 
 
 @pytest.mark.parametrize(("name", "asked", "printed"), OTHERS)

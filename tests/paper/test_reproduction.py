@@ -39,7 +39,7 @@ def test_every_table_has_its_trainings() -> None:
 
 def test_every_training_can_be_drawn_over_its_epochs() -> None:
     for table in published_tables():
-        assert all(of.recipe.test_each_epoch for of in trainings(table.as_meant(), extras=True).values())
+        assert all(item.recipe.test_each_epoch for item in trainings(table.as_meant(), extras=True).values())
 
 
 def test_main_tables_share_their_trainings() -> None:
@@ -58,19 +58,19 @@ def test_no_training_has_two_names_and_no_name_two_trainings() -> None:
             text = json.dumps(with_defaults(training.recipe).to_dict(), sort_keys=True)
             names.setdefault(text, set()).add(name)
             recipes.setdefault(name, set()).add(json.dumps(training.recipe.to_dict(), sort_keys=True))
-    assert [of for of in names.values() if len(of) > 1] == []
-    assert [name for name, of in recipes.items() if len(of) > 1] == []
+    assert [item for item in names.values() if len(item) > 1] == []
+    assert [name for name, item in recipes.items() if len(item) > 1] == []
 
 
 @pytest.mark.parametrize(("table", "variant"), [("gamma", "5"), ("ablation", "next")])
 def test_a_variant_that_is_the_method_itself_is_its_run(table: str, variant: str, tmp_path: Path) -> None:
     name = "cifar10 resnet50 dual_focal"
-    found = trainings(published(table).as_meant())
-    assert found[name].variant == variant
-    assert found[name].label == f"{name} {variant}"
-    assert found[name].recipe == trainings(published("ece"))[name].recipe
+    actual = trainings(published(table).as_meant())
+    assert actual[name].variant == variant
+    assert actual[name].label == f"{name} {variant}"
+    assert actual[name].recipe == trainings(published("ece"))[name].recipe
     fake(tmp_path / "1")
-    rows = rows_of(published(table).as_meant(), {name: found[name]}, {(name, 1): tmp_path / "1"})
+    rows = rows_of(published(table).as_meant(), {name: actual[name]}, {(name, 1): tmp_path / "1"})
     assert {row.variant for row in rows} == {variant}
     assert all(row.ours for row in rows)
 
@@ -101,8 +101,8 @@ def test_recipes(table: str, name: str, wanted: dict[str, Any]) -> None:
 
 
 def test_exceptions_are_named() -> None:
-    found = trainings(published("table1"))
-    named = {name: training.special for name, training in found.items() if training.special}
+    actual = trainings(published("table1"))
+    named = {name: training.special for name, training in actual.items() if training.special}
     assert named == {
         "cifar10 wide_resnet26_10 brier": "epochs 550",
         "cifar100 resnet110 brier": "epochs 430",
@@ -125,11 +125,11 @@ def test_extras_come_beside() -> None:
 def test_the_authors_own_net_has_their_number_beside_it(tmp_path: Path) -> None:
     """In the comparison with KDE-XE their ResNet-110 was the larger one."""
     table = published("kde_xe").as_meant()
-    found = trainings(table, extras=True)
+    actual = trainings(table, extras=True)
     name = "cifar10 resnet110_kde dual_focal as run"
-    assert found[name].recipe.model == "resnet110"
-    assert len(found) == COUNTS["kde_xe"] + 2
-    rows = rows_of(table, {name: found[name]}, {})
+    assert actual[name].recipe.model == "resnet110"
+    assert len(actual) == COUNTS["kde_xe"] + 2
+    rows = rows_of(table, {name: actual[name]}, {})
     right = table.find(data="cifar10", model="resnet110_kde", method="dual_focal")
     assert [row.published for row in rows] == right
 
@@ -156,15 +156,15 @@ def fake(folder: Path, *, seed: int = 0, sharper: float = 2.0, precision: str = 
     logits = sharper * torch.randn(300, 10, generator=rng)
     target = torch.multinomial((logits / sharper).softmax(1), 1, generator=rng)[:, 0]
     named = {
-        f"{part}_{name}": of.clone()
+        f"{part}_{name}": item.clone()
         for part in ("val", "test")
-        for name, of in (("logits", logits), ("target", target))
+        for name, item in (("logits", logits), ("target", target))
     }
     run.write_json(RECIPE, recipe.to_dict())
     save_file(named, folder / PREDICTIONS)
     torch.manual_seed(0)
     save_file(make_model("small_cnn", num_classes=10, in_channels=3).state_dict(), folder / MODEL)
-    before, after = (evaluate(of, target, inference=True) for of in (logits, logits / sharper))
+    before, after = (evaluate(item, target, inference=True) for item in (logits, logits / sharper))
     scaled = {"temperature_ece": Scaled(sharper, {"test": after, "val": after})}
     run.write_result(make_result({"test": before}, scaled))
     return run
@@ -218,19 +218,19 @@ class _Scale(torch.nn.Module):
 def test_foreign_images_are_seen_as_the_model_sees_its_own(tmp_path: Path, small_data: list[Any]) -> None:
     """Encoded by the encoder of the data it was trained on; by both scores; kept in the run folder."""
     run = fake(tmp_path / "run")
-    found = OODScores().scores(run, "svhn")
+    actual = OODScores().scores(run, "svhn")
     images, _ = ood.load_data("svhn").part("test")
     with torch.no_grad():
         seen = run.model()(images.float() / 255)
     known, _ = run.predictions()
     for score in ("entropy", "max_prob"):
-        assert found["auroc"]["before"][score] == pytest.approx(ood_auroc(known, seen, score=score))
-        assert found["auroc"]["after"][score] == pytest.approx(ood_auroc(known / 2, seen / 2, score=score))
-    assert value_of(run, "ood_auroc", "after", "svhn") == found["auroc"]["after"]["entropy"]
-    assert value_of(run, "ood_auroc_max_prob", "before", "svhn") == found["auroc"]["before"]["max_prob"]
+        assert actual["auroc"]["before"][score] == pytest.approx(ood_auroc(known, seen, score=score))
+        assert actual["auroc"]["after"][score] == pytest.approx(ood_auroc(known / 2, seen / 2, score=score))
+    assert value_of(run, "ood_auroc", "after", "svhn") == actual["auroc"]["after"]["entropy"]
+    assert value_of(run, "ood_auroc_max_prob", "before", "svhn") == actual["auroc"]["before"]["max_prob"]
     assert ("svhn", {"only_test": True}) in small_data
     number = len(small_data)
-    assert OODScores().scores(run, "svhn") == found
+    assert OODScores().scores(run, "svhn") == actual
     assert len(small_data) == number  # nothing was read again
 
 
@@ -241,16 +241,18 @@ def test_foreign_images_are_seen_in_the_precision_of_what_is_kept(
     """On the device that is asked for, whatever the training was done on, and with progress."""
     run = fake(tmp_path / "run", precision=precision)
     wide = precision == "float64"
-    save_file({name: of.double() if wide else of for name, of in load_file(run.path / MODEL).items()}, run.path / MODEL)
-    told: list[tuple[str, int, int]] = []
+    save_file(
+        {name: item.double() if wide else item for name, item in load_file(run.path / MODEL).items()}, run.path / MODEL
+    )
+    calls: list[tuple[str, int, int]] = []
     monkeypatch.setattr(ood, "BATCH", 8)
-    found = OODScores(device="cpu", progress=lambda *of: told.append(of)).scores(run, "svhn")
+    actual = OODScores(device="cpu", progress=lambda *item: calls.append(item)).scores(run, "svhn")
     images, _ = ood.load_data("svhn").part("test")
     with torch.no_grad():
         seen = run.model()((images.float() / 255).to(torch.float64 if wide else torch.float32))
     known, _ = run.predictions()
-    assert found["auroc"]["before"]["entropy"] == pytest.approx(ood_auroc(known, seen), abs=1e-12)
-    assert told == [("run, svhn", done, 20) for done in (0, 8, 16)]
+    assert actual["auroc"]["before"]["entropy"] == pytest.approx(ood_auroc(known, seen), abs=1e-12)
+    assert calls == [("run, svhn", done, 20) for done in (0, 8, 16)]
     with pytest.raises(ValueError, match="is not available to this process"):
         OODScores(device="cuda:99").scores(fake(tmp_path / "other"), "svhn")
 
@@ -264,10 +266,10 @@ def test_kept_scores_that_are_damaged_are_named(content: str, tmp_path: Path) ->
 
 
 def test_corrupted_images_are_scored_at_each_severity(tmp_path: Path, small_data: list[Any]) -> None:
-    found = OODScores().scores(fake(tmp_path / "run"), "cifar10c")
-    assert list(found["severities"]) == [1, 2, 3, 4, 5]
-    assert set(found["severities"][3]["after"]) == {"error", "ece", "nll"}
-    assert len({of["before"]["nll"] for of in found["severities"].values()}) == 5
+    actual = OODScores().scores(fake(tmp_path / "run"), "cifar10c")
+    assert list(actual["severities"]) == [1, 2, 3, 4, 5]
+    assert set(actual["severities"][3]["after"]) == {"error", "ece", "nll"}
+    assert len({item["before"]["nll"] for item in actual["severities"].values()}) == 5
 
 
 def test_rows_stand_beside_the_published_cells(tmp_path: Path) -> None:
@@ -284,7 +286,7 @@ def test_rows_stand_beside_the_published_cells(tmp_path: Path) -> None:
     results = [Run(tmp_path / str(seed)).result for seed in (1, 2)]
     scaled = [result.calibrated["temperature_ece"].parts["test"].to_dict() for result in results]
     assert before.floors == [result.floor("ece") for result in results]
-    assert after.floors == [of["inference"]["floors"]["ece"]["mean"] for of in scaled]
+    assert after.floors == [item["inference"]["floors"]["ece"]["mean"] for item in scaled]
     assert before.cells()[4] == f"{100 * sum(before.floors) / 2:.2f}"
 
 

@@ -40,13 +40,13 @@ FLAGS = [
 
 def find_chromium() -> str:
     """Debian's chromium, or the one $CHROMIUM names; without one the test is skipped, in CI it fails."""
-    found = shutil.which(os.environ.get("CHROMIUM", "chromium"))
-    if found is None:
+    actual = shutil.which(os.environ.get("CHROMIUM", "chromium"))
+    if actual is None:
         reason = "no chromium in PATH, nor in $CHROMIUM: apt-get install chromium"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    return found
+    return actual
 
 
 @contextmanager
@@ -83,17 +83,17 @@ def opened(browser: Any, file: Path, *, width: int = 1100, dark: bool = False) -
 
 def contents_of(file: Path) -> dict[str, Any]:
     """What the page shows, but for the numbers it computes from."""
-    found = re.search(r'<script type="application/json" id="contents">(.*?)</script>', file.read_text(), re.DOTALL)
-    assert found is not None
-    return json.loads(found[1])
+    actual = re.search(r'<script type="application/json" id="contents">(.*?)</script>', file.read_text(), re.DOTALL)
+    assert actual is not None
+    return json.loads(actual[1])
 
 
 def arrays_of(file: Path, i: int = 0) -> dict[str, Any]:
     """The numbers the page computes from, as its description says they lie there."""
     spec = contents_of(file)["runs"][i]["data"]
-    found = re.search(rf'<script type="text/plain" id="values-{i}">(.*?)</script>', file.read_text())
-    assert found is not None
-    content, n = base64.b64decode(found[1]), spec["count"]
+    actual = re.search(rf'<script type="text/plain" id="values-{i}">(.*?)</script>', file.read_text())
+    assert actual is not None
+    content, n = base64.b64decode(actual[1]), spec["count"]
     names = [("target", "<u4", 1), ("predicted", "<u4", 1)]
     if spec["kind"] == "log_sums":
         names = [("log_sums", "<f4", len(spec["temperatures"])), ("of_target", "<f4", 1), *names]
@@ -160,8 +160,8 @@ def read(page: Any, i: int = 0) -> dict[str, float]:
     """The figures that the page has computed, to the last bit."""
     page.evaluate("() => new Promise(requestAnimationFrame)")
     cells = page.locator(f"#live-{i} [data-figure]")
-    found = cells.evaluate_all("cells => cells.map(cell => [cell.dataset.figure, Number(cell.dataset.value)])")
-    return dict(found)
+    actual = cells.evaluate_all("cells => cells.map(cell => [cell.dataset.figure, Number(cell.dataset.value)])")
+    return dict(actual)
 
 
 def choose(page: Any, *, num_bins: int, mass: bool, octave: float, of_class: int | None) -> None:

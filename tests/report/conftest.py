@@ -21,8 +21,8 @@ LIMITS = {"many": 250_000, "part": 100_000}  # bytes of numbers that a page may 
 
 @pytest.fixture(scope="module")  # not longer: its event loop would be in the way of other tests
 def browser() -> Iterator[Any]:
-    with running() as found:
-        yield found
+    with running() as actual:
+        yield actual
 
 
 @pytest.fixture(scope="session")

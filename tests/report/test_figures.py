@@ -45,19 +45,19 @@ def predictions(n: int = 300, sharpness: float = 2.0) -> tuple[torch.Tensor, tor
 
 
 def test_corp_diagram_draws_the_fit_the_band_and_the_scores(axis):
-    of = corp(*predictions(), draws=100)
-    assert corp_diagram(axis, of) is axis
+    curve = corp(*predictions(), draws=100)
+    assert corp_diagram(axis, curve) is axis
     [fit] = [line for line in axis.lines if line.get_label() == "accuracy by isotonic fit"]
-    np.testing.assert_array_equal(fit.get_data(), [of.confidence, of.recalibrated])
+    np.testing.assert_array_equal(fit.get_data(), [curve.confidence, curve.recalibrated])
     [band] = axis.collections
     corners = band.get_paths()[0].vertices
-    for at, low, high in zip(of.band_at, of.low, of.high, strict=True):
+    for at, low, high in zip(curve.band_at, curve.low, curve.high, strict=True):
         there = corners[np.isclose(corners[:, 0], at), 1]
         assert (there.min(), there.max()) == pytest.approx((low, high))
     text = axis.texts[0].get_text()
-    for name, value in (("MCB", of.mcb), ("DSC", of.dsc), ("UNC", of.unc), ("Brier", of.score)):
+    for name, value in (("MCB", curve.mcb), ("DSC", curve.dsc), ("UNC", curve.unc), ("Brier", curve.score)):
         assert f"{name} {value:.4f}" in text
-    assert f"noise floor {of.mcb_floor.mean:.4f}" in text
+    assert f"noise floor {curve.mcb_floor.mean:.4f}" in text
 
 
 def test_a_fit_of_one_point_can_be_seen(axis):
@@ -196,12 +196,12 @@ def test_histograms_share_edges_and_have_area_1(axis):
         assert density[7] == pytest.approx(inside.mean() / (edges[8] - edges[7]))
     assert max_logit_histogram(axis, values, bins=30) is axis
     outlines = [patch.get_data() for patch in axis.patches if not patch.get_fill()]
-    heights = {name: np.array(of.values) - of.baseline for name, of in zip(values, outlines, strict=True)}
+    heights = {name: np.array(curve.values) - curve.baseline for name, curve in zip(values, outlines, strict=True)}
     scale = heights["narrow"].max() / densities["narrow"].max()
     for name, height in heights.items():
         np.testing.assert_allclose(height, scale * densities[name], atol=1e-12)
     medians = [line.get_xdata()[0] for line in axis.lines if len(set(line.get_xdata())) == 1]
-    np.testing.assert_allclose(medians, [np.median(of) for of in values.values()])
+    np.testing.assert_allclose(medians, [np.median(curve) for curve in values.values()])
     with pytest.raises(ValueError, match="one value per method"):
         shared_histograms({"a": np.array([])})
 
@@ -210,9 +210,9 @@ def test_box_plot_is_drawn_at_the_quartiles_without_outliers(axis):
     values = {"a": np.append(np.linspace(0, 0.2, 101), 0.9), "b": np.linspace(0.1, 0.3, 11)}
     assert rival_boxplot(axis, values) is axis
     medians = [line.get_xdata()[0] for line in axis.lines if line.get_linewidth() == 1.8]
-    for patch, median, of in zip(axis.patches, medians, values.values(), strict=True):
+    for patch, median, curve in zip(axis.patches, medians, values.values(), strict=True):
         x = patch.get_path().vertices[:, 0]
-        assert (x.min(), median, x.max()) == pytest.approx(tuple(np.quantile(of, [0.25, 0.5, 0.75])))
+        assert (x.min(), median, x.max()) == pytest.approx(tuple(np.quantile(curve, [0.25, 0.5, 0.75])))
     assert max(line.get_xdata().max() for line in axis.lines) < 0.5  # 0.9 is an outlier, and not there
     assert [label.get_text() for label in axis.get_yticklabels()] == ["a", "b"]
 

@@ -36,7 +36,7 @@ def fake_run(folder: Path, recipe: Recipe, sharper: float = 1.0, log: Mapping[st
         scores[part] = evaluate(sharpness * logits, target, inference=True, draws=100)
     run.write_tensors(PREDICTIONS, named)
     for epoch in range(3):
-        run.append({"epoch": epoch + 1, **{name: of[epoch] for name, of in (log or {}).items()}})
+        run.append({"epoch": epoch + 1, **{name: value[epoch] for name, value in (log or {}).items()}})
     run.write_result(make_result(scores))
     return run
 
@@ -102,22 +102,22 @@ def test_entries_of_one_loss_say_in_what_they_differ(tmp_path):
         fake_run(tmp_path / f"g{gamma}", recipe("dual_focal", loss_options={"gamma": gamma}))
     fake_run(tmp_path / "default", recipe("dual_focal", lr=0.2))
     fake_run(tmp_path / "ls", recipe("label_smoothing", loss_options={"alpha": 0.1}))
-    [found], _ = group_runs([tmp_path])
-    assert [entry.label for entry in found.entries] == [
+    [actual], _ = group_runs([tmp_path])
+    assert [entry.label for entry in actual.entries] == [
         "LS-0.1",
         "Dual focal, gamma 2, lr 0.1",
         "Dual focal, gamma 5, lr 0.1",
         "Dual focal, gamma default, lr 0.2",
     ]
-    assert len({(look.colour, look.line) for look in found.looks.values()}) == 4
-    assert len({look.colour for look in found.looks.values()}) == 2  # of a loss one colour
+    assert len({(look.colour, look.line) for look in actual.looks.values()}) == 4
+    assert len({look.colour for look in actual.looks.values()}) == 2  # of a loss one colour
 
 
 def test_entries_of_one_loss_are_in_the_order_of_their_numbers(tmp_path):
     for gamma in (10.0, 2.5, 2.0):
         fake_run(tmp_path / f"g{gamma}", recipe("dual_focal", loss_options={"gamma": gamma}))
-    [found], _ = group_runs([tmp_path])
-    assert [entry.label for entry in found.entries] == [f"Dual focal, gamma {gamma}" for gamma in ("2", "2.5", "10")]
+    [actual], _ = group_runs([tmp_path])
+    assert [entry.label for entry in actual.entries] == [f"Dual focal, gamma {gamma}" for gamma in ("2", "2.5", "10")]
 
 
 def test_looks_are_those_of_the_losses(setting):
@@ -130,8 +130,8 @@ def test_data_sets_and_models_are_not_mixed(tmp_path):
     fake_run(tmp_path / "a", recipe("focal"))
     fake_run(tmp_path / "b", recipe("focal", model="resnet50"))
     fake_run(tmp_path / "c", recipe("focal", data="cifar10"))
-    found, _ = group_runs([tmp_path])
-    assert sorted(setting.stem for setting in found) == ["cifar10-small_cnn", "digits-resnet50", "digits-small_cnn"]
+    actual, _ = group_runs([tmp_path])
+    assert sorted(setting.stem for setting in actual) == ["cifar10-small_cnn", "digits-resnet50", "digits-small_cnn"]
     fake_run(tmp_path / "d", recipe("focal", data_options={"noise": 0.9}))
     with pytest.raises(ValueError, match=r"small_cnn, 3 epochs and of digits, noise 0\.9, small_cnn.*same names"):
         group_runs([tmp_path])

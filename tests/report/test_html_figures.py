@@ -34,12 +34,12 @@ def test_figures_of_the_page_are_those_of_python(browser, pages, kind, of):
     with opened(browser, file) as page:
         for num_bins, mass, octave, of_class in SETTINGS:
             choose(page, num_bins=num_bins, mass=mass, octave=octave, of_class=of_class)
-            found = read(page)
+            actual = read(page)
             for name, value in expected(
                 data, num_bins=num_bins, mass=mass, temperature=2**octave, of_class=of_class
             ).items():
-                assert found[name] == pytest.approx(value, abs=1e-6), (name, num_bins, mass, octave, of_class)
-            seen.add((found["ece"], found["nll"]))
+                assert actual[name] == pytest.approx(value, abs=1e-6), (name, num_bins, mass, octave, of_class)
+            seen.add((actual["ece"], actual["nll"]))
     assert len(seen) > 6  # they move
 
 
@@ -48,10 +48,10 @@ def test_at_first_the_page_shows_what_evaluate_says(browser, pages, folder):
     with np.load(folder / "logits.npz") as arrays:
         result = evaluate(arrays["logits"], arrays["target"], inference=True)
     with opened(browser, file) as page:
-        found = read(page)
+        actual = read(page)
         for name in ("ece", "nll", "error", "confidence", "accuracy"):
-            assert found[name] == pytest.approx(getattr(result, name), abs=1e-6)
-        assert found["chance"] == pytest.approx(result.inference.floors["ece"].mean, rel=0.1)
+            assert actual[name] == pytest.approx(getattr(result, name), abs=1e-6)
+        assert actual["chance"] == pytest.approx(result.inference.floors["ece"].mean, rel=0.1)
         assert page.locator("#headline").text_content() == result.verdict()
         table = page.locator("#metrics-body table").first
         assert f"ECE [%]{100 * result.ece:.2f}" in table.text_content()
@@ -79,8 +79,8 @@ def test_quantiles_lie_where_torch_puts_them(browser, pages):
     """A place that is whole must be whole in both: a hair below it, the bin would lose the sample there."""
     cases = [(n, num_bins) for num_bins in range(1, 51) for n in (1, 7, 58, 100, 116, 450, 997, 1000, 10_000, 26_032)]
     with opened(browser, pages("logits")) as page:
-        found = page.evaluate("cases => cases.map(([n, bins]) => Calibration.places(n, bins))", cases)
-    for (n, num_bins), places in zip(cases, found, strict=True):
+        actual = page.evaluate("cases => cases.map(([n, bins]) => Calibration.places(n, bins))", cases)
+    for (n, num_bins), places in zip(cases, actual, strict=True):
         expected = torch.linspace(0, n, num_bins + 1, dtype=torch.float64).clamp_max(n - 1).numpy()
         assert np.allclose(places, expected, rtol=1e-12, atol=0)
         assert np.array_equal(np.floor(places), np.floor(expected))

@@ -27,8 +27,8 @@ def near_ties(values: list[float], place: int, by: float) -> np.ndarray:
 
 def two_groups(confidences: np.ndarray) -> dict[str, Any]:
     """Samples of two confidences, around the edge 0.6: the one all right, the other all wrong. Together they cancel."""
-    of = np.tile(confidences, 100)
-    return {"probs": np.stack([of, 1 - of], axis=1), "target": np.arange(200) % 2}
+    tiled = np.tile(confidences, 100)
+    return {"probs": np.stack([tiled, 1 - tiled], axis=1), "target": np.arange(200) % 2}
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -82,9 +82,9 @@ def test_the_page_says_what_python_says_of_the_file(browser, tmp_path, monkeypat
     kind = "probs" if "probs" in arrays else "logits"
     result = metrics.evaluate(arrays[kind], arrays["target"], input=kind, num_bins=5)
     with opened(browser, tmp_path / "p.html") as page:
-        found = read(page)
+        actual = read(page)
         for figure in ("ece", "nll", "error", "confidence", "accuracy"):
-            assert found[figure] == pytest.approx(getattr(result, figure), abs=1e-6, rel=1e-6), figure
+            assert actual[figure] == pytest.approx(getattr(result, figure), abs=1e-6, rel=1e-6), figure
         page.locator("#temperature").fill("0.5")  # nothing is thrown there either
         assert read(page)["ece"] == read(page)["ece"]  # not NaN
         notes = page.locator("#sample-note").text_content()
@@ -108,7 +108,7 @@ def test_a_probability_of_0_is_one_that_was_rounded_away(browser, tmp_path, monk
     write_report([tmp_path / "p.npz"], tmp_path / "p.html", calibrators=())
     given = probs.astype(np.float32).astype(np.float64)
     places = given.T if num_classes == 2 else [given]
-    zeros = [min(of[of > 0].min() / 2, num_classes**-2) for of in places]
+    zeros = [min(tiled[tiled > 0].min() / 2, num_classes**-2) for tiled in places]
     logs = np.log(np.where(given == 0, zeros, given)) / 2
     logs -= logs.max(1, keepdims=True)
     nll = np.log(np.exp(logs).sum(1)) - logs[np.arange(120), target]

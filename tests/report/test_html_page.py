@@ -184,7 +184,7 @@ def test_the_keyboard_reaches_every_control(browser, pages):
         before = read(page)["ece"]
         for _ in range(32):
             page.keyboard.press("ArrowRight")
-        found = read(page)
-        assert found["temperature"] == pytest.approx(2**0.5)
-        assert found["ece"] < before
+        actual = read(page)
+        assert actual["temperature"] == pytest.approx(2**0.5)
+        assert actual["ece"] < before
         assert page.locator("#temperature-value").text_content() == "T = 1.414"

@@ -44,7 +44,7 @@ def bars(axis: Axes) -> dict[str, np.ndarray]:
 
 def whiskers(axis: Axes) -> np.ndarray:
     """Low and high end, (n, 2), of the range of a calibrated model, bin by bin."""
-    [container] = [of for of in axis.containers if isinstance(of, ErrorbarContainer)]
+    [container] = [result for result in axis.containers if isinstance(result, ErrorbarContainer)]
     return np.array([segment[:, 1] for segment in container.lines[2][0].get_segments()])
 
 
@@ -59,30 +59,30 @@ def png(figure: Figure, dpi: int = 50) -> tuple[int, int]:
     return struct.unpack(">II", file.getvalue()[16:24])
 
 
-def assert_drawn(top: Axes, strip: Axes, of: Evaluation) -> None:
-    full = (of.bins.count > 0).numpy()
-    accuracy, confidence = of.bins.accuracy.numpy(), of.bins.mean_confidence.numpy()
+def assert_drawn(top: Axes, strip: Axes, result: Evaluation) -> None:
+    full = (result.bins.count > 0).numpy()
+    accuracy, confidence = result.bins.accuracy.numpy(), result.bins.mean_confidence.numpy()
     drawn = bars(top)
-    np.testing.assert_array_equal(drawn["accuracy"][:, 0], of.bins.edges[:-1].numpy())
+    np.testing.assert_array_equal(drawn["accuracy"][:, 0], result.bins.edges[:-1].numpy())
     np.testing.assert_array_equal(drawn["accuracy"][:, 2], np.where(full, accuracy, 0))
     gaps = np.concatenate([gap for gap in (drawn[BEYOND], drawn[WITHIN]) if len(gap)])
     gaps = gaps[gaps[:, 0].argsort()]
     np.testing.assert_array_equal(gaps[:, 1], accuracy[full])
     np.testing.assert_allclose(gaps[:, 2], (confidence - accuracy)[full], atol=1e-15)
     heights = [bar.get_height() for bar in strip.patches]
-    np.testing.assert_allclose(heights, 100 * of.bins.count.numpy() / of.num_samples)
-    np.testing.assert_allclose([bar.get_x() for bar in strip.patches], of.bins.edges[:-1].numpy())
-    assert f"ECE {100 * of.ece:.1f} %" in top.texts[0].get_text()
-    assert top.get_title().endswith(f", N = {of.num_samples:,}")
+    np.testing.assert_allclose(heights, 100 * result.bins.count.numpy() / result.num_samples)
+    np.testing.assert_allclose([bar.get_x() for bar in strip.patches], result.bins.edges[:-1].numpy())
+    assert f"ECE {100 * result.ece:.1f} %" in top.texts[0].get_text()
+    assert top.get_title().endswith(f", N = {result.num_samples:,}")
 
 
 def test_one_evaluation():
-    of = evaluation(2000, 1.5, inference=True)
-    figure = reliability_figure({"model": of})
+    result = evaluation(2000, 1.5, inference=True)
+    figure = reliability_figure({"model": result})
     [(top, strip)] = diagrams(figure)
-    assert_drawn(top, strip, of)
+    assert_drawn(top, strip, result)
     assert top.get_title() == "model, N = 2,000"
-    floor = of.inference.floors["ece"].mean
+    floor = result.inference.floors["ece"].mean
     assert top.texts[0].get_text().endswith(f"\nnoise floor {100 * floor:.1f} %")
     width, height = png(figure, dpi=100)
     assert 400 < width < 800
@@ -90,22 +90,22 @@ def test_one_evaluation():
 
 
 def test_five_evaluations_each_in_a_diagram_of_its_own():
-    made = {f"model {i}": evaluation(300 + i, 1.5, seed=i, num_bins=10 + i) for i in range(5)}
-    figure = reliability_figure(made)
+    evaluations = {f"model {i}": evaluation(300 + i, 1.5, seed=i, num_bins=10 + i) for i in range(5)}
+    figure = reliability_figure(evaluations)
     drawn = diagrams(figure)
-    assert [top.get_title().split(",")[0] for top, _ in drawn] == list(made)
-    for (top, strip), of in zip(drawn, made.values(), strict=True):
-        assert_drawn(top, strip, of)
+    assert [top.get_title().split(",")[0] for top, _ in drawn] == list(evaluations)
+    for (top, strip), result in zip(drawn, evaluations.values(), strict=True):
+        assert_drawn(top, strip, result)
     assert len(diagrams(figure)) == 5
     width, height = png(figure)
     assert width > 1.2 * height  # four beside each other, then one
 
 
 def test_gaps_beyond_the_range_of_a_calibrated_model_are_told_apart():
-    of = evaluation(3000, 2.5)
-    [(top, _)] = diagrams(reliability_figure({"": of}))
-    drawn, edges = bars(top), of.bins.edges.numpy()
-    full = np.flatnonzero(of.bins.count.numpy())
+    result = evaluation(3000, 2.5)
+    [(top, _)] = diagrams(reliability_figure({"": result}))
+    drawn, edges = bars(top), result.bins.edges.numpy()
+    full = np.flatnonzero(result.bins.count.numpy())
     ranges = dict(zip(full, whiskers(top), strict=True))
     assert len(drawn[BEYOND]) >= 8
     assert (drawn[BEYOND][:, 2] > 0).all()  # over-confident: from the accuracy up
@@ -129,8 +129,8 @@ def test_few_bins_of_calibrated_models_are_beyond():
 def test_range_is_that_of_binomial_outcomes():
     # 400 samples of confidence 0.8: 90 % of the shares lie within 1.645 * sqrt(0.8 * 0.2 / 400) = 0.033.
     probs = torch.tensor([[0.8, 0.2]], dtype=torch.float64).repeat(400, 1)
-    of = metrics.evaluate(probs, (torch.arange(400) % 5 == 0).long(), input="probs")
-    [(top, _)] = diagrams(reliability_figure({"": of}))
+    result = metrics.evaluate(probs, (torch.arange(400) % 5 == 0).long(), input="probs")
+    [(top, _)] = diagrams(reliability_figure({"": result}))
     np.testing.assert_allclose(whiskers(top), [[0.8 - 0.033, 0.8 + 0.033]], atol=0.003)
     np.testing.assert_allclose(bars(top)[WITHIN][:, 1:], [[0.8, 0.0]], atol=1e-9)
 
@@ -167,8 +167,8 @@ def test_a_figure_is_the_same_twice_and_leaves_pyplot_alone():
     [2.0, 1.0],  # of a calibrated model no dot is outside
 )
 def test_diagrams_fill_the_figure(count, sharpness):
-    of = evaluation(500, sharpness)
-    figure = reliability_figure({f"{i}": of for i in range(count)})
+    result = evaluation(500, sharpness)
+    figure = reliability_figure({f"{i}": result for i in range(count)})
     figure.draw_without_rendering()
     lines = -(-count // 4)
     for top, strip in diagrams(figure):
@@ -185,10 +185,10 @@ def test_every_strip_has_its_tick_labels():
 
 def test_confidences_of_0_and_1():
     logits = torch.tensor([[300.0, -300.0]]).repeat(40, 1)
-    of = metrics.evaluate(logits, (torch.arange(40) < 4).long(), inference=True)
-    figure = reliability_figure({"sure": of})
+    result = metrics.evaluate(logits, (torch.arange(40) < 4).long(), inference=True)
+    figure = reliability_figure({"sure": result})
     [(top, strip)] = diagrams(figure)
-    assert_drawn(top, strip, of)
+    assert_drawn(top, strip, result)
     np.testing.assert_allclose(bars(top)[BEYOND][:, 1:], [[0.9, 0.1]])
     np.testing.assert_array_equal(whiskers(top), [[1.0, 1.0]])
     png(figure)
@@ -196,10 +196,10 @@ def test_confidences_of_0_and_1():
 
 def test_torchmetrics_bins_are_drawn_with_the_one_of_confidence_1():
     probs = torch.tensor([[1.0, 0.0], [0.6, 0.4]]).repeat(50, 1)
-    of = metrics.evaluate(probs, torch.zeros(100, dtype=torch.long), input="probs", convention="torchmetrics")
-    figure = reliability_figure({"": of})
+    result = metrics.evaluate(probs, torch.zeros(100, dtype=torch.long), input="probs", convention="torchmetrics")
+    figure = reliability_figure({"": result})
     [(top, strip)] = diagrams(figure)
-    assert_drawn(top, strip, of)
+    assert_drawn(top, strip, result)
     png(figure)
 
 
@@ -207,12 +207,12 @@ def test_torchmetrics_bins_are_drawn_with_the_one_of_confidence_1():
 @pytest.mark.parametrize("binned", [True, False])
 def test_legend_and_remark_fit_into_the_figure(panels: int, binned: bool) -> None:
     remark = "Test split, uncalibrated; seed 0 (one of 3 seeds). Brier score of the predicted class = MCB - DSC."
-    found = {f"model {i}": evaluation(100, seed=i) for i in range(panels)}
+    evaluations = {f"model {i}": evaluation(100, seed=i) for i in range(panels)}
     if binned:
-        figure = reliability_figure(found, remark=remark)
+        figure = reliability_figure(evaluations, remark=remark)
     else:
         one = corp(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 3, draws=100)
-        figure = corp_panels(dict.fromkeys(found, one), remark=remark)
+        figure = corp_panels(dict.fromkeys(evaluations, one), remark=remark)
     figure.draw_without_rendering()
     box = figure.legends[0].get_window_extent()
     assert 0 <= box.x0 < box.x1 <= figure.bbox.width

@@ -37,9 +37,9 @@ def test_of_many_samples_it_is_that_of_a_long_loop(sharpness):
     for p in confidence:
         expected = np.convolve(expected, [1 - p, p])
     least, masses = distribution(confidence)
-    found = np.zeros(len(expected))
-    found[least : least + len(masses)] = masses
-    assert np.abs(found - expected).max() < 1e-3 * expected.max()
+    actual = np.zeros(len(expected))
+    actual[least : least + len(masses)] = masses
+    assert np.abs(actual - expected).max() < 1e-3 * expected.max()
     assert masses.sum() == pytest.approx(1, abs=1e-12)
 
 
@@ -60,7 +60,9 @@ def test_a_calibrated_model_seldom_has_a_class_beyond_chance(num_classes, n, spr
         probs = (spread * torch.randn(n, num_classes, generator=generator, dtype=torch.float64)).softmax(1)
         confidence, predicted = probs.max(1)
         right = (torch.rand(n, generator=generator) < confidence).double()
-        sums, hits = (torch.zeros(num_classes).double().index_add_(0, predicted, of) for of in (confidence, right))
+        sums, hits = (
+            torch.zeros(num_classes).double().index_add_(0, predicted, value) for value in (confidence, right)
+        )
         bound, _ = class_chances(predicted, confidence, hits)
         alarms += bool(((sums - hits).abs() > bound + 1e-9).any())
     assert alarms <= 0.05 * trials + 3 * (0.05 * 0.95 * trials) ** 0.5  # and usually none: few outcomes are possible

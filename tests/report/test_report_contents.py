@@ -73,9 +73,9 @@ def test_text_of_data_is_inert(pages, folder, tmp_path):
     for name in HOSTILE[:2]:
         assert name not in text
     assert "\u2028" not in text
-    found = contents_of(tmp_path / "page.html")
-    assert found["classNames"] == HOSTILE
-    assert found["title"] == title
+    actual = contents_of(tmp_path / "page.html")
+    assert actual["classNames"] == HOSTILE
+    assert actual["title"] == title
 
 
 def test_tables_say_what_the_metrics_say(pages, logits):
@@ -119,10 +119,10 @@ def test_mistakes_are_the_most_confident_wrong_ones(pages, logits):
     wrong = (predicted != target).nonzero()[:, 0]
     worst = wrong[confidence[wrong].argsort(descending=True)][:12].tolist()
     [run] = contents_of(pages("logits"))["runs"]
-    found = run["mistakes"]
-    assert found["total"] == len(wrong)
-    assert [item["place"] for item in found["items"]] == worst
-    first = found["items"][0]
+    actual = run["mistakes"]
+    assert actual["total"] == len(wrong)
+    assert [item["place"] for item in actual["items"]] == worst
+    first = actual["items"][0]
     assert (first["true"], first["predicted"]) == (HOSTILE[target[worst[0]]], HOSTILE[predicted[worst[0]]])
     assert first["confidence"] == pytest.approx(float(confidence[worst[0]]))
     assert first["ofTrue"] == pytest.approx(float(values[worst[0]].double().softmax(0)[target[worst[0]]]))
@@ -140,20 +140,20 @@ def test_places_count_ignored_samples(tmp_path):
 def test_files_are_cross_fitted(folder, pages, logits, tmp_path):
     write_report([folder / "logits.npz"], tmp_path / "page.html", calibrators=("temperature", "vector"))
     [run] = contents_of(tmp_path / "page.html")["runs"]
-    found = compare_calibrators(*logits, ["temperature", "vector"])
+    actual = compare_calibrators(*logits, ["temperature", "vector"])
     assert texts(run["calibrators"], 0)[0] == "uncalibrated"
     assert dict(zip(texts(run["calibrators"], 0), texts(run["calibrators"], 1), strict=True)) == {
-        of.name: f"{of.scores['nll']:.4f}" for of in found.methods
+        of.name: f"{of.scores['nll']:.4f}" for of in actual.methods
     }
-    assert run["advice"].startswith(f"{found.verdict()} (Chosen among 2 methods")
+    assert run["advice"].startswith(f"{actual.verdict()} (Chosen among 2 methods")
     assert run["calibrators"]["caption"] == "Calibrators: means over 2 repeats"
     titles = [column["title"] for column in run["metrics"][0]["columns"]]
     assert titles == [
         "metric",
         "uncalibrated",
-        *(f"{of.name}, repeat 1" for of in found.methods if of.name != "uncalibrated"),
+        *(f"{of.name}, repeat 1" for of in actual.methods if of.name != "uncalibrated"),
     ]
-    assert run["how"].startswith(found.caveat())
+    assert run["how"].startswith(actual.caveat())
     fitted = make_calibrator("temperature").fit(*logits)
     assert run["temperature"] == float(fitted.temperature)
     assert run["temperatureFrom"] == "these same samples"
@@ -192,8 +192,8 @@ def test_runs_say_how_they_were_made(runs, folder):
 
 def test_long_logs_are_thinned(runs, folder):
     subject = html.load_inputs([folder / "a"], Reading())[0]
-    found = provenance.curves(subject, 10)
-    assert (found["epoch"], found["step"]) == ([1, 3], 3)
+    actual = provenance.curves(subject, 10)
+    assert (actual["epoch"], actual["step"]) == ([1, 3], 3)
 
 
 def test_images_are_those_of_the_samples(runs, folder):

@@ -25,16 +25,16 @@ def samples(n: int, num_classes: int, dtype: torch.dtype = torch.float32, **opti
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_few_logits_are_all_there(dtype):
     rows = samples(50, 4, dtype)
-    found = carried(rows, 1e6)
-    content = base64.b64decode(found.text)
-    assert (found.kind, found.count, found.total, found.temperatures) == ("logits", 50, 50, [])
+    actual = carried(rows, 1e6)
+    content = base64.b64decode(actual.text)
+    assert (actual.kind, actual.count, actual.total, actual.temperatures) == ("logits", 50, 50, [])
     expected, start = rows.values.float(), 0
     if dtype == torch.float64:  # relative to the largest, and with what is known at T = 1 before it
         expected, start = (rows.values - rows.values.amax(1, keepdim=True)).float(), 800
-        seen = scan(rows, scores=True)
-        assert np.array_equal(np.frombuffer(content, "<f8", 50), seen.confidence.numpy())
-        assert np.array_equal(np.frombuffer(content, "<f8", 50, 400), seen.nll.numpy())
-    assert found.exact == (dtype == torch.float64)
+        scanned = scan(rows, scores=True)
+        assert np.array_equal(np.frombuffer(content, "<f8", 50), scanned.confidence.numpy())
+        assert np.array_equal(np.frombuffer(content, "<f8", 50, 400), scanned.nll.numpy())
+    assert actual.exact == (dtype == torch.float64)
     assert np.array_equal(np.frombuffer(content, "<f4", 200, start).reshape(50, 4), expected.numpy())
     assert np.array_equal(np.frombuffer(content, "<u4", 50, start + 800), rows.target.numpy())
     assert np.array_equal(np.frombuffer(content, "<u4", 50, start + 1000), rows.values.double().argmax(1).numpy())
@@ -66,27 +66,27 @@ def test_input_of_many_classes_is_not_written_to():
 
 def test_of_many_classes_what_the_slider_needs():
     rows = samples(40, 200)
-    found = carried(rows, 20_000, fitted=1.2345)
-    assert (found.kind, found.count, found.exact) == ("log_sums", 40, True)
-    assert found.temperatures == sorted([*GRID, 1.2345])
-    assert 1.0 in found.temperatures
-    sums = np.frombuffer(base64.b64decode(found.text), "<f4", 40 * 42, 640).reshape(40, 42)
-    for k, temperature in enumerate(found.temperatures):
+    actual = carried(rows, 20_000, fitted=1.2345)
+    assert (actual.kind, actual.count, actual.exact) == ("log_sums", 40, True)
+    assert actual.temperatures == sorted([*GRID, 1.2345])
+    assert 1.0 in actual.temperatures
+    sums = np.frombuffer(base64.b64decode(actual.text), "<f4", 40 * 42, 640).reshape(40, 42)
+    for k, temperature in enumerate(actual.temperatures):
         confidence = (rows.values.double() / temperature).softmax(1).amax(1)
         assert np.exp(-sums[:, k].astype(float)) == pytest.approx(confidence.numpy(), abs=1e-7)
-    of_target = np.frombuffer(base64.b64decode(found.text), "<f4", 40, 640 + 40 * 42 * 4)
+    of_target = np.frombuffer(base64.b64decode(actual.text), "<f4", 40, 640 + 40 * 42 * 4)
     nll = torch.nn.functional.cross_entropy(rows.values.double(), rows.target, reduction="none")
-    k = found.temperatures.index(1.0)
+    k = actual.temperatures.index(1.0)
     assert sums[:, k] - of_target == pytest.approx(nll.numpy(), abs=1e-5)
 
 
 @pytest.mark.parametrize(("n", "num_classes", "limit"), [(10_000, 10, 100_000), (3000, 1000, 300_000), (7, 3, 5)])
 def test_a_limit_is_kept_and_used(n, num_classes, limit):
     rows = samples(n, num_classes)
-    found = carried(rows, limit)
-    assert found.total == n > found.count >= 1
-    assert len(found.text) <= max(limit + 4, (num_classes + 2) * BYTES + 4)
-    assert len(found.text) > 0.95 * limit
+    actual = carried(rows, limit)
+    assert actual.total == n > actual.count >= 1
+    assert len(actual.text) <= max(limit + 4, (num_classes + 2) * BYTES + 4)
+    assert len(actual.text) > 0.95 * limit
 
 
 def test_a_part_is_random_and_the_same_each_time():
@@ -101,9 +101,9 @@ def test_a_part_is_random_and_the_same_each_time():
 def test_probabilities_of_class_one_stay_probabilities():
     scores = torch.tensor([0.25, 0.5, 1.0])
     rows = as_rows(scores, torch.tensor([0, 1, 1]), input="probs", binary="positive")
-    found = carried(rows, 1e6)
-    assert (found.kind, found.positive, found.numClasses, found.edgeBits) == ("probs", True, 2, 24)
-    assert np.frombuffer(base64.b64decode(found.text), "<f4", 6, 48).tolist() == [0.75, 0.25, 0.5, 0.5, 0.0, 1.0]
+    actual = carried(rows, 1e6)
+    assert (actual.kind, actual.positive, actual.numClasses, actual.edgeBits) == ("probs", True, 2, 24)
+    assert np.frombuffer(base64.b64decode(actual.text), "<f4", 6, 48).tolist() == [0.75, 0.25, 0.5, 0.5, 0.0, 1.0]
 
 
 def test_room_is_dealt_out():
@@ -115,7 +115,7 @@ def test_room_is_dealt_out():
     ]
     tight = deal([few, many, large], 300_000)
     assert sum(tight) == pytest.approx(300_000)
-    found = [carried(r, limit) for r, limit in zip((few, many, large), tight, strict=True)]
-    assert [of.kind for of in found] == ["logits", "log_sums", "logits"]
-    assert [of.count == of.total for of in found] == [True, True, False]
+    actual = [carried(r, limit) for r, limit in zip((few, many, large), tight, strict=True)]
+    assert [block.kind for block in actual] == ["logits", "log_sums", "logits"]
+    assert [block.count == block.total for block in actual] == [True, True, False]
     assert shares([5, 5], 4) == [2, 2]

@@ -30,10 +30,10 @@ def run(runs, folder, tmp_path) -> Path:
 def report(path: Path, *calibrators: str, **reading: object) -> dict:
     page = path.with_name("page.html")
     write_report([path], page, calibrators=calibrators, reading=Reading(**reading))
-    [found] = contents_of(page)["runs"]
-    assert "nan" not in json.dumps([found["advice"], found["how"], found["metrics"], found["calibrators"]]).lower()
-    assert "inf " not in json.dumps([found["advice"], found["how"], found["calibrators"]])
-    return found
+    [actual] = contents_of(page)["runs"]
+    assert "nan" not in json.dumps([actual["advice"], actual["how"], actual["metrics"], actual["calibrators"]]).lower()
+    assert "inf " not in json.dumps([actual["advice"], actual["how"], actual["calibrators"]])
+    return actual
 
 
 def change(run: Path, **tensors: torch.Tensor) -> None:
@@ -50,25 +50,25 @@ def test_a_true_class_that_is_ruled_out(run):
     values = tensors["test_logits"]
     values[5, tensors["test_target"][5]] = -math.inf
     change(run, test_logits=values)
-    found = report(run, "temperature", "isotonic")
-    nll = next(row[1][0] for row in found["calibrators"]["rows"] if row[0] == "isotonic")
-    assert found["advice"].startswith(
+    actual = report(run, "temperature", "isotonic")
+    nll = next(row[1][0] for row in actual["calibrators"]["rows"] if row[0] == "isotonic")
+    assert actual["advice"].startswith(
         f"Use isotonic: it has the lowest NLL, {nll} nats. The uncalibrated model has infinite NLL"
     )
-    rows = {row[0]: row for row in found["calibrators"]["rows"]}
+    rows = {row[0]: row for row in actual["calibrators"]["rows"]}
     assert rows["uncalibrated"][1][0] == rows["temperature"][1][0] == "∞"
     assert rows["temperature"][2] == ["\N{EN DASH}", None]
     assert rows["isotonic"][2] == ["\N{MINUS SIGN}∞", None]  # without an interval
-    found = report(run, "temperature")
-    assert found["advice"].startswith("The NLL is infinite with and without calibration")
+    actual = report(run, "temperature")
+    assert actual["advice"].startswith("The NLL is infinite with and without calibration")
 
 
 def test_few_samples_of_a_run_have_no_interval(run):
     tensors = load_file(run / "predictions.safetensors")
     change(run, test_logits=tensors["test_logits"][:8], test_target=tensors["test_target"][:8])
-    found = report(run, "temperature")
-    assert found["advice"].startswith("Too few samples for a confidence interval")
-    assert [len(row[2]) for row in found["calibrators"]["rows"]] == [2, 2]
+    actual = report(run, "temperature")
+    assert actual["advice"].startswith("Too few samples for a confidence interval")
+    assert [len(row[2]) for row in actual["calibrators"]["rows"]] == [2, 2]
 
 
 def test_the_simplest_of_equals_is_advised_and_the_choice_admitted(tmp_path):
@@ -76,14 +76,14 @@ def test_the_simplest_of_equals_is_advised_and_the_choice_admitted(tmp_path):
     logits = 1.5 * torch.randn(1500, 4, generator=generator)
     target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
     np.savez(tmp_path / "p.npz", logits=3 * logits.numpy(), target=target.numpy())
-    found = report(tmp_path / "p.npz", "vector", "ets", "temperature", "temperature+vector")
-    assert found["advice"].startswith("Use temperature: it lowers the NLL by ")
-    assert "(Chosen among 4 methods" in found["advice"]
+    actual = report(tmp_path / "p.npz", "vector", "ets", "temperature", "temperature+vector")
+    assert actual["advice"].startswith("Use temperature: it lowers the NLL by ")
+    assert "(Chosen among 4 methods" in actual["advice"]
 
 
 def test_the_advice_on_a_run_follows_from_paired_comparisons(run):
     names = ["temperature", "vector", "isotonic"]  # the simplest first
-    found = report(run, *names)
+    actual = report(run, *names)
     values, target = Run(run).predictions("test")
     fitted = {name: make_calibrator(name).fit(*Run(run).predictions("val"))(values) for name in names}
     best = min(names, key=lambda name: metrics.nll(fitted[name], target))
@@ -95,9 +95,9 @@ def test_the_advice_on_a_run_follows_from_paired_comparisons(run):
     equal = [name for name in good if name == best or nll(fitted[best], fitted[name]).low <= 0]
     gain = nll(values, fitted[equal[0]])
     assert gain.significant
-    assert found["advice"].startswith(f"Use {equal[0]}: it lowers the NLL by {-gain.difference:.4f} nats ")
-    assert [row[0] for row in found["calibrators"]["rows"]][:2] == ["uncalibrated", best]
-    assert "(Chosen among 3 methods" in found["advice"]
+    assert actual["advice"].startswith(f"Use {equal[0]}: it lowers the NLL by {-gain.difference:.4f} nats ")
+    assert [row[0] for row in actual["calibrators"]["rows"]][:2] == ["uncalibrated", best]
+    assert "(Chosen among 3 methods" in actual["advice"]
 
 
 def test_losses_of_hundreds_of_digits(tmp_path):
@@ -105,9 +105,9 @@ def test_losses_of_hundreds_of_digits(tmp_path):
     logits = rng.normal(size=(300, 5))
     logits[:5] *= 1e300
     np.savez(tmp_path / "p.npz", logits=logits, target=rng.integers(5, size=300))
-    found = report(tmp_path / "p.npz", "temperature")
-    assert "0000000" not in json.dumps([found["metrics"], found["calibrators"]["rows"][0][1][0], found["advice"]])
-    [nll] = [row[1][0] for row in found["metrics"][0]["rows"] if row[0] == "NLL [nats]"]
+    actual = report(tmp_path / "p.npz", "temperature")
+    assert "0000000" not in json.dumps([actual["metrics"], actual["calibrators"]["rows"][0][1][0], actual["advice"]])
+    [nll] = [row[1][0] for row in actual["metrics"][0]["rows"] if row[0] == "NLL [nats]"]
     assert nll.endswith("e+297") or nll.endswith("e+298")
 
 
@@ -120,9 +120,9 @@ def test_a_calibrator_that_does_not_exist_is_an_error(pages, folder, tmp_path):
 def test_too_few_images_for_folds(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "p.npz", logits=rng.normal(size=(4, 3, 5, 5)), target=rng.integers(3, size=(4, 5, 5)))
-    found = report(tmp_path / "p.npz", "temperature")
-    assert found["how"].startswith("No calibrator was scored: 5 folds ")
-    assert found["calibrators"] is None
+    actual = report(tmp_path / "p.npz", "temperature")
+    assert actual["how"].startswith("No calibrator was scored: 5 folds ")
+    assert actual["calibrators"] is None
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_too_few_images_for_folds(tmp_path):
         ("digits", {"split_seed": -5}, "could not be read"),
         ("/no/such/place.npz", {}, "place.npz could not be read (see --data-root): place.npz"),
         ("digits", {"colour": 1}, "digits has the options "),
-        ("cifar10", {}, "cifar10 was not found (see --data-root)."),
+        ("cifar10", {}, "cifar10 was not actual (see --data-root)."),
     ],
 )
 def test_images_that_cannot_be_had(run, tmp_path, data, options, reason):
     set_json(run / "recipe.json", data=data, data_options=options)
     write_report([run], tmp_path / "page.html", calibrators=(), data_root=tmp_path)
-    [found] = contents_of(tmp_path / "page.html")["runs"]
-    note = found["mistakes"]["note"]
+    [actual] = contents_of(tmp_path / "page.html")["runs"]
+    note = actual["mistakes"]["note"]
     assert note.startswith("No images: ")
     assert reason in note
     assert str(tmp_path) not in note
@@ -179,18 +179,18 @@ def test_a_result_of_other_kinds_is_named(run, values, reason):
 def test_a_validation_part_that_does_not_fit(run):
     tensors = load_file(run / "predictions.safetensors")
     change(run, val_logits=tensors["val_logits"][:, :5], val_target=tensors["val_target"] % 5)
-    found = report(run, "temperature")
-    assert "The run's validation split cannot be used: it has 5 classes, but the samples have 10." in found["remarks"]
+    actual = report(run, "temperature")
+    assert "The run's validation split cannot be used: it has 5 classes, but the samples have 10." in actual["remarks"]
     values, target = tensors["test_logits"], tensors["test_target"]
-    assert found["advice"] == compare_calibrators(values, target, ["temperature"]).verdict()
+    assert actual["advice"] == compare_calibrators(values, target, ["temperature"]).verdict()
     change(run, val_logits=tensors["val_logits"], val_target=tensors["val_target"] + 100)
     assert report(run)["remarks"][0].startswith("The run's validation split cannot be used: target 109 is out of range")
 
 
 def test_many_calibrators_go_into_several_tables(run):
     names = ["temperature", "temperature_ece", "vector", "platt", "beta", "isotonic"]
-    found = report(run, *names)
-    titles = [[column["title"] for column in table["columns"]] for table in found["metrics"]]
+    actual = report(run, *names)
+    titles = [[column["title"] for column in table["columns"]] for table in actual["metrics"]]
     assert [len(of) for of in titles] == [6, 3]
     assert titles[0][:2] == ["metric", "uncalibrated"]
     assert sorted(titles[0][2:] + titles[1][1:]) == sorted(names)

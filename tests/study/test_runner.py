@@ -39,9 +39,9 @@ if __name__ == "__main__":
 
 def until(what: Callable[[], object], seconds: float = 60) -> bool:
     end = time.monotonic() + seconds
-    while not (found := what()) and time.monotonic() < end:
+    while not (actual := what()) and time.monotonic() < end:
         time.sleep(0.05)
-    return bool(found)
+    return bool(actual)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")

@@ -27,8 +27,8 @@ def test_the_default_is_the_papers_first_table() -> None:
     assert study.entries == list(PAPER_LOSSES)
     assert len(study.entries) == 7
     assert study.seeds == [0, 1, 2]
-    for entry, of in study.recipes.items():
-        for seed, recipe in of.items():
+    for entry, by_seed in study.recipes.items():
+        for seed, recipe in by_seed.items():
             assert (recipe.data, recipe.model, recipe.loss, recipe.seed) == ("digits", "small_cnn", entry, seed)
             assert recipe.data_options == {"noise": 0.3, "split_seed": seed}
 
@@ -45,7 +45,7 @@ def test_the_recipe_is_said_in_a_line() -> None:
 
 
 def test_recipes_differ_in_their_loss_only() -> None:
-    first, *others = (of[1] for of in make_study().recipes.values())
+    first, *others = (by_seed[1] for by_seed in make_study().recipes.values())
     for recipe in others:
         assert {text.partition(":")[0] for text in first.differences(recipe)} <= {"loss", "loss_options"}
 
@@ -68,7 +68,11 @@ def test_data_of_ones_own(tmp_path: Path) -> None:
 def test_gammas() -> None:
     study = make_study(["focal"], gammas=[0.5, 2, 10])
     assert study.entries == ["gamma 0.5", "gamma 2", "gamma 10"]
-    assert [of[0].loss_options for of in study.recipes.values()] == [{"gamma": 0.5}, {"gamma": 2}, {"gamma": 10}]
+    assert [by_seed[0].loss_options for by_seed in study.recipes.values()] == [
+        {"gamma": 0.5},
+        {"gamma": 2},
+        {"gamma": 10},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +252,7 @@ def fake_run(folder: Path, logits: Tensor, target: Tensor, temperature: float = 
     run = Run(folder)
     run.write_json(RECIPE, Recipe(data="digits", model="small_cnn").to_dict())
     named = {"logits": logits, "target": target}
-    tensors = {f"{part}_{name}": of.clone() for part in ("val", "test") for name, of in named.items()}
+    tensors = {f"{part}_{name}": tensor.clone() for part in ("val", "test") for name, tensor in named.items()}
     run.write_tensors(PREDICTIONS, tensors)
     parts = dict.fromkeys(("val", "test"), evaluate(logits, target, inference=True))
     scaled = dict.fromkeys(("val", "test"), evaluate(logits / temperature, target, inference=True))
@@ -288,9 +292,9 @@ def test_differences_are_paired_and_know_of_the_samples(faked: tuple[Study, Path
 @pytest.mark.parametrize(
     ("damage", "missing"),
     [
-        (lambda of: of.pop("calibrated"), "has no temperature"),
-        (lambda of: of.pop("test"), "has no metrics of a test part"),
-        (lambda of: of["calibrated"]["temperature"]["test"].pop("mce"), "is damaged: it lacks 'mce'"),
+        (lambda result: result.pop("calibrated"), "has no temperature"),
+        (lambda result: result.pop("test"), "has no metrics of a test part"),
+        (lambda result: result["calibrated"]["temperature"]["test"].pop("mce"), "is damaged: it lacks 'mce'"),
     ],
     ids=["calibrated", "test", "mce"],
 )
@@ -328,7 +332,7 @@ def test_gamma_is_chosen_with_all_that_cannot_be_told_from_it(faked: tuple[Study
     means = {entry: [] for entry in faked[0].entries}
     for (entry, _), folder in faked[0].folders(faked[1]).items():
         means[entry].append(Run(folder).result.parts["val"].nll)
-    assert both.means == pytest.approx({entry: sum(of) / 2 for entry, of in means.items()})
+    assert both.means == pytest.approx({entry: sum(values) / 2 for entry, values in means.items()})
     assert "| gamma 1 |" in both.markdown()
 
 
@@ -345,7 +349,7 @@ def test_a_gamma_without_all_its_runs_is_not_chosen(faked: tuple[Study, Path]) -
 
 def test_one_seed_has_the_noise_of_the_samples(faked: tuple[Study, Path]) -> None:
     study, out = faked
-    one = Study("t", {entry: {0: of[0]} for entry, of in study.recipes.items()})
+    one = Study("t", {entry: {0: by_seed[0]} for entry, by_seed in study.recipes.items()})
     d = summarize(one, out).differences["gamma 2"]["nll"]
     assert d.half_width is not None
     assert d.significant

@@ -154,7 +154,7 @@ def meeting_place() -> TCPStore:
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {name: of for name, of in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
     here = str(Path(worker.__file__).parent)
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": here, "PYTHONWARNINGS": "ignore", "COLUMNS": "120", **more}
 
@@ -200,10 +200,10 @@ def tree(pid: int) -> list[int]:
             continue
         if state != "Z":
             parents[int(path.parent.name)] = int(parent)
-    found = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return [one for one in found if one in parents]
+    actual = [pid]
+    for one in actual:
+        actual += [child for child, parent in parents.items() if parent == one]
+    return [one for one in actual if one in parents]
 
 
 def kill_tree(pid: int) -> None:
@@ -243,7 +243,7 @@ def train_until(epochs: int, recipe: Recipe, folder: Path) -> tuple[subprocess.P
 
 
 def values(run: Run, without: tuple[str, ...] = ()) -> list[dict[str, object]]:
-    return [{name: of for name, of in line.items() if name not in (*TIMES, *without)} for line in run.log]
+    return [{name: value for name, value in line.items() if name not in (*TIMES, *without)} for line in run.log]
 
 
 def tensors(run: Run) -> dict[str, Tensor]:
@@ -251,24 +251,24 @@ def tensors(run: Run) -> dict[str, Tensor]:
 
 
 def files(folder: Path) -> dict[str, tuple[int, bytes]]:
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes()) for path in found}
+    actual = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes()) for path in actual}
 
 
-def assert_close(found: object, expected: object, tolerance: float = 1e-9) -> None:
+def assert_close(actual: object, expected: object, tolerance: float = 1e-9) -> None:
     """Lists and dicts of numbers."""
-    assert type(found) is type(expected)
+    assert type(actual) is type(expected)
     if isinstance(expected, dict):
-        assert list(found) == list(expected)
-        found, expected = list(found.values()), list(expected.values())
+        assert list(actual) == list(expected)
+        actual, expected = list(actual.values()), list(expected.values())
     if isinstance(expected, list):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
+        assert len(actual) == len(expected)
+        for one, other in zip(actual, expected, strict=True):
             assert_close(one, other, tolerance)
     elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=tolerance, abs=tolerance)
+        assert actual == pytest.approx(expected, rel=tolerance, abs=tolerance)
     else:
-        assert found == expected
+        assert actual == expected
 
 
 # One process equals two.
@@ -344,16 +344,16 @@ def test_error_and_ece_do_not_depend_on_the_shares(number, size, dtype):
     criterion = DualFocalLoss(reduction="sum")
     one = summarize(logits, target, criterion, 100, Group(0, 1, CPU))
 
-    def of(group: Group) -> dict[str, float]:
+    def value(group: Group) -> dict[str, float]:
         return summarize(group.share(logits), group.share(target), criterion, 100, group)
 
     sent = []
     for rank in range(size):
         sent.append((group := Told(rank, size, CPU, sent=[], answers=[])).sent)
-        of(group)
+        value(group)
     answers = [torch.stack(parts).sum(0) for parts in zip(*sent, strict=True)]
     for rank in range(size):
-        many = of(Told(rank, size, CPU, sent=[], answers=answers))
+        many = value(Told(rank, size, CPU, sent=[], answers=answers))
         assert list(many) == list(one)
         assert (many["error"], many["ece"]) == (one["error"], one["ece"])
         assert_close(many, one, 1e-6 if dtype == torch.float32 else 1e-12)
@@ -362,11 +362,11 @@ def test_error_and_ece_do_not_depend_on_the_shares(number, size, dtype):
 
 
 def test_two_real_processes_agree_on_the_metrics(pair):
-    found = [json.loads((pair.folder / f"summary-{rank}.json").read_text()) for rank in range(2)]
+    actual = [json.loads((pair.folder / f"summary-{rank}.json").read_text()) for rank in range(2)]
     one = summarize(*worker.drawn(1001), DualFocalLoss(reduction="sum"), 100, Group(0, 1, CPU))
-    assert found[0] == found[1]
-    assert (found[0]["error"], found[0]["ece"]) == (one["error"], one["ece"])
-    assert_close(found[0], one, 1e-6)
+    assert actual[0] == actual[1]
+    assert (actual[0]["error"], actual[0]["ece"]) == (one["error"], one["ece"])
+    assert_close(actual[0], one, 1e-6)
 
 
 # What processes tell each other.
@@ -415,9 +415,9 @@ def test_what_two_processes_tell_each_other_arrives_exactly(pair):
         "num_batches": torch.tensor([beyond]),
     }
     for name, tensor in expected.items():
-        for found in pair.exchanged(name):
-            assert found.dtype == tensor.dtype, name
-            assert torch.equal(found, tensor), name
+        for actual in pair.exchanged(name):
+            assert actual.dtype == tensor.dtype, name
+            assert torch.equal(actual, tensor), name
     assert [share.tolist() for share in pair.exchanged("share")] == [[0, 1, 2, 3], [4, 5, 6]]
     assert [share.tolist() for share in pair.exchanged("share_of_1")] == [[0], []]
 
@@ -526,8 +526,8 @@ def test_killed_and_run_again_has_the_same_bits(pair, tmp_path):
     )
     assert code == 0
     assert json.loads(out) == {"run": "run", **run.result.to_dict()}  # said once, by one process
-    said = [line for line in err.splitlines() if line.startswith(("going", "epoch"))]
-    assert len(said) == len(set(said)) == 1 + NOISY.epochs - done
+    shown = [line for line in err.splitlines() if line.startswith(("resuming", "epoch"))]
+    assert len(shown) == len(set(shown)) == 1 + NOISY.epochs - done
     uninterrupted = pair.run("noisy")
     for name in ("model.safetensors", "predictions.safetensors"):
         assert (run.path / name).read_bytes() == (uninterrupted.path / name).read_bytes()

@@ -219,11 +219,11 @@ def dual_focal(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def assert_same(run: Run, model: nn.Module, history: list[dict[str, float]], lrs: list[float]) -> None:
-    found, true = weights_of(run), model.state_dict()
-    assert found.keys() == true.keys()
+    actual, true = weights_of(run), model.state_dict()
+    assert actual.keys() == true.keys()
     for name, tensor in true.items():
-        assert found[name].dtype == tensor.dtype
-        torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-9)
+        assert actual[name].dtype == tensor.dtype
+        torch.testing.assert_close(actual[name], tensor, rtol=1e-9, atol=1e-9)
     log = run.log
     assert [line["epoch"] for line in log] == list(range(1, len(lrs) + 1))
     for line, expected, lr in zip(log, history, lrs, strict=True):
@@ -421,10 +421,10 @@ def logged(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_log_says_what_the_predictions_say(logged: Run, part: str) -> None:
     logits, target = logged.predictions(part)
     assert logits.dtype == torch.float32
-    line, found = logged.log[-1], evaluate(logits, target)
-    assert line[f"{part}_error"] == found.error
-    assert line[f"{part}_ece"] == found.ece
-    assert line[f"{part}_nll"] == pytest.approx(found.nll, rel=1e-12)
+    line, actual = logged.log[-1], evaluate(logits, target)
+    assert line[f"{part}_error"] == actual.error
+    assert line[f"{part}_ece"] == actual.ece
+    assert line[f"{part}_nll"] == pytest.approx(actual.nll, rel=1e-12)
 
     probs = [metric_oracles.softmax(row) for row in logits.double().tolist()]
     confidence, correct = metric_oracles.top_label(probs, target.tolist())
@@ -446,15 +446,15 @@ def test_p_k_and_p_j_in_the_log_are_those_of_a_slow_loop() -> None:
     logits[:80] = logits[:80].round()
     logits[80:90] *= 100
     target = torch.randint(4, (200,))
-    found = summarize(logits, target, LOSSES["cross_entropy"](reduction="sum"), 64, Group(0, 1, torch.device("cpu")))
+    actual = summarize(logits, target, LOSSES["cross_entropy"](reduction="sum"), 64, Group(0, 1, torch.device("cpu")))
     probs = [metric_oracles.softmax(row) for row in logits.tolist()]
     p_k = [p[y] for p, y in zip(probs, target.tolist(), strict=True)]
     p_j = [max([c for c in p if c < own], default=0.0) for p, own in zip(probs, p_k, strict=True)]
     assert sum(own == min(p) for p, own in zip(probs, p_k, strict=True)) > 20  # no rival
     assert sum(p.count(own) > 1 for p, own in zip(probs, p_k, strict=True)) > 10  # a tie
-    assert found["p_k"] == pytest.approx(math.fsum(p_k) / 200, rel=1e-9)
-    assert found["p_j"] == pytest.approx(math.fsum(p_j) / 200, rel=1e-9)
-    assert found["loss"] == pytest.approx(found["nll"], rel=1e-6)
+    assert actual["p_k"] == pytest.approx(math.fsum(p_k) / 200, rel=1e-9)
+    assert actual["p_j"] == pytest.approx(math.fsum(p_j) / 200, rel=1e-9)
+    assert actual["loss"] == pytest.approx(actual["nll"], rel=1e-6)
 
 
 @pytest.mark.usefixtures("quick")
@@ -747,13 +747,13 @@ def test_bfloat16_is_for_steps_weights_and_what_is_measured_are_float32(toy: Pat
     assert {tensor.dtype for tensor in weights_of(half).values()} == {torch.float32}
     assert stored["val_logits"].dtype == stored["test_logits"].dtype == torch.float32
     # The predictions that are kept have not passed through eight bits; those of the log have.
-    found, true = half.predictions()[0], full.predictions()[0]
+    actual, true = half.predictions()[0], full.predictions()[0]
     data = load_data(str(toy), **half.recipe.data_options)
     with torch.no_grad():
-        torch.testing.assert_close(half.model()(data.part("test")[0]), found)
+        torch.testing.assert_close(half.model()(data.part("test")[0]), actual)
     assert half.log[-1]["val_nll"] != pytest.approx(half.result.parts["val"].nll, rel=1e-9)
     assert full.log[-1]["val_nll"] == pytest.approx(full.result.parts["val"].nll, rel=1e-9)
-    torch.testing.assert_close(found, true, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(actual, true, rtol=0.05, atol=0.05)
     assert half.log[-1]["val_nll"] == pytest.approx(full.log[-1]["val_nll"], rel=0.02)
 
 
@@ -883,7 +883,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def assert_scalars_are_the_log(run: Run) -> None:
-    found = scalars(run.path / "tensorboard")
+    actual = scalars(run.path / "tensorboard")
     expected: dict[str, list[tuple[int, float]]] = {}
     for line in run.log:
         for name, value in line.items():
@@ -892,7 +892,7 @@ def assert_scalars_are_the_log(run: Run) -> None:
             part, _, rest = name.partition("_")
             tag = f"{part}/{rest}" if part in ("train", "val", "test") else f"run/{name}"
             expected.setdefault(tag, []).append((line["epoch"], pytest.approx(value, rel=1e-6)))
-    assert found == expected
+    assert actual == expected
     for i in range(15 if "gamma" in run.log[0] else 0):
         folder = run.path / "tensorboard" / f"run_gamma_{i:02}"
         (values,) = scalars(folder).values()

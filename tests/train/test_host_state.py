@@ -126,7 +126,7 @@ def test_the_callers_default_dtype_is_not_the_models(tmp_path: Path) -> None:
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
-    assert {of.dtype for of in load_file(run.path / "model.safetensors").values()} == {torch.float32}
+    assert {value.dtype for value in load_file(run.path / "model.safetensors").values()} == {torch.float32}
     assert weights(run) == weights(plain)
 
 
@@ -153,8 +153,8 @@ def test_cores_are_those_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_session_says_how_it_ran(tmp_path: Path) -> None:
     result = go(recipe_of(), tmp_path / "run").result.to_dict()
     assert result is not None
-    found = {name: result["sessions"][0][name] for name in ("bfloat16_copies", "batch_norm_kernels", "slowed_by")}
-    assert found == {"bfloat16_copies": False, "batch_norm_kernels": False, "slowed_by": []}
+    actual = {name: result["sessions"][0][name] for name in ("bfloat16_copies", "batch_norm_kernels", "slowed_by")}
+    assert actual == {"bfloat16_copies": False, "batch_norm_kernels": False, "slowed_by": []}
 
 
 def test_whether_weights_were_copied_at_once_is_said() -> None:

@@ -54,30 +54,30 @@ def metrics(predictions: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
 
 
 def test_metrics_are_those_of_evaluate(predictions: dict[str, tuple[Tensor, Tensor]]) -> None:
-    found = metrics(predictions)
-    assert found.keys() == {"val", "test", "calibrated"}
-    for part, of in predictions.items():
-        assert found[part] == evaluate(*of, inference=True).to_dict()
-        assert found[part]["ece"] == pytest.approx(ece_by_hand(*of), abs=1e-7)
+    actual = metrics(predictions)
+    assert actual.keys() == {"val", "test", "calibrated"}
+    for part, entry in predictions.items():
+        assert actual[part] == evaluate(*entry, inference=True).to_dict()
+        assert actual[part]["ece"] == pytest.approx(ece_by_hand(*entry), abs=1e-7)
 
 
 def test_temperatures_are_fitted_on_validation_alone(predictions: dict[str, tuple[Tensor, Tensor]]) -> None:
-    found = metrics(predictions)["calibrated"]
-    assert found.keys() == {"temperature", "temperature_ece"}
+    actual = metrics(predictions)["calibrated"]
+    assert actual.keys() == {"temperature", "temperature_ece"}
     by_nll = TemperatureScaling().fit(*predictions["val"])
     by_ece = TemperatureScaling("ece").fit(*predictions["val"])
-    assert found["temperature"]["temperature"] == by_nll.temperature.item() == pytest.approx(2, abs=0.3)
-    assert found["temperature_ece"]["temperature"] == by_ece.temperature.item()
-    for of, calibrator in ((found["temperature"], by_nll), (found["temperature_ece"], by_ece)):
-        assert of.keys() == {"temperature", "val", "test"}
+    assert actual["temperature"]["temperature"] == by_nll.temperature.item() == pytest.approx(2, abs=0.3)
+    assert actual["temperature_ece"]["temperature"] == by_ece.temperature.item()
+    for entry, calibrator in ((actual["temperature"], by_nll), (actual["temperature_ece"], by_ece)):
+        assert entry.keys() == {"temperature", "val", "test"}
         for part, (logits, target) in predictions.items():
-            assert of[part] == evaluate(calibrator(logits), target, inference=True).to_dict()
-            scaled = evaluate(logits / of["temperature"], target)
-            assert of[part]["nll"] == pytest.approx(scaled.nll, rel=1e-5)
-            assert of[part]["error"] == scaled.error
+            assert entry[part] == evaluate(calibrator(logits), target, inference=True).to_dict()
+            scaled = evaluate(logits / entry["temperature"], target)
+            assert entry[part]["nll"] == pytest.approx(scaled.nll, rel=1e-5)
+            assert entry[part]["error"] == scaled.error
     other = metrics({**predictions, "test": sharp(100, 9)})["calibrated"]
-    assert [of["temperature"] for of in other.values()] == [of["temperature"] for of in found.values()]
-    assert [of["val"] for of in other.values()] == [of["val"] for of in found.values()]
+    assert [entry["temperature"] for entry in other.values()] == [entry["temperature"] for entry in actual.values()]
+    assert [entry["val"] for entry in other.values()] == [entry["val"] for entry in actual.values()]
 
 
 def test_temperature_by_ece_is_the_first_minimum_of_the_published_grid(
@@ -86,34 +86,34 @@ def test_temperature_by_ece_is_the_first_minimum_of_the_published_grid(
     logits, target = predictions["val"]
     grid = [k / 10 for k in range(1, 101)]
     errors = [ece_by_hand(logits / t, target) for t in grid]
-    found = metrics(predictions)["calibrated"]["temperature_ece"]
-    assert found["temperature"] in grid
-    assert errors[grid.index(found["temperature"])] == pytest.approx(min(errors), abs=1e-6)
-    assert found["val"]["ece"] == pytest.approx(min(errors), abs=1e-6)
-    assert all(error > min(errors) - 1e-7 for error in errors[: grid.index(found["temperature"])])
+    actual = metrics(predictions)["calibrated"]["temperature_ece"]
+    assert actual["temperature"] in grid
+    assert errors[grid.index(actual["temperature"])] == pytest.approx(min(errors), abs=1e-6)
+    assert actual["val"]["ece"] == pytest.approx(min(errors), abs=1e-6)
+    assert all(error > min(errors) - 1e-7 for error in errors[: grid.index(actual["temperature"])])
 
 
 def test_metrics_without_a_part(predictions: dict[str, tuple[Tensor, Tensor]]) -> None:
     assert metrics({"test": predictions["test"]}).keys() == {"test"}
-    found = metrics({"val": predictions["val"]})
-    assert found.keys() == {"val", "calibrated"}
-    assert found["calibrated"]["temperature"].keys() == {"temperature", "val"}
+    actual = metrics({"val": predictions["val"]})
+    assert actual.keys() == {"val", "calibrated"}
+    assert actual["calibrated"]["temperature"].keys() == {"temperature", "val"}
     assert metrics({}) == {}
 
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_metrics_of_a_handful_can_be_written(number: int) -> None:
     """What cannot be said of so few is null, never NaN."""
-    found = metrics({"val": sharp(number, 0), "test": sharp(1, 1)})
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    actual = metrics({"val": sharp(number, 0), "test": sharp(1, 1)})
+    assert json.loads(json.dumps(actual, allow_nan=False)) == actual
 
 
 def test_metrics_of_predictions_without_a_mistake() -> None:
     logits, target = torch.eye(4).repeat(10, 1) * 2, torch.arange(40) % 4
-    found = metrics({"val": (logits, target), "test": (logits, target)})
-    assert found["test"]["error"] == 0
-    assert 0 < found["calibrated"]["temperature"]["temperature"] < 1
-    json.dumps(found, allow_nan=False)
+    actual = metrics({"val": (logits, target), "test": (logits, target)})
+    assert actual["test"]["error"] == 0
+    assert 0 < actual["calibrated"]["temperature"]["temperature"] < 1
+    json.dumps(actual, allow_nan=False)
 
 
 # result.json.
@@ -151,9 +151,9 @@ def test_result_is_strict_json_of_fractions(finished: Run) -> None:
     for line in (finished.path / "log.jsonl").read_text(encoding="utf-8").splitlines():
         strict(line)
     result = finished.result.to_dict()
-    for of in (result, *result["calibrated"].values()):
+    for entry in (result, *result["calibrated"].values()):
         for part in ("val", "test"):
-            assert all(0 <= of[part][name] <= 1 for name in FRACTIONS)
+            assert all(0 <= entry[part][name] <= 1 for name in FRACTIONS)
     assert result["schema"] == 1
     assert result["test"]["num_samples"] == 40
     assert result["val"]["num_samples"] == 30
@@ -221,9 +221,9 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_commit_of_a_clean_checkout(checkout: Path) -> None:
-    found = commit()
-    assert found == git(checkout, "rev-parse", "HEAD")
-    assert len(found) >= 40
+    actual = commit()
+    assert actual == git(checkout, "rev-parse", "HEAD")
+    assert len(actual) >= 40
 
 
 def test_commit_of_a_checkout_with_changes(checkout: Path) -> None:

@@ -311,11 +311,11 @@ def names_created(folder: Path):
     assert libc.inotify_add_watch(watch, os.fsencode(folder), in_create | in_moved_to) > 0
     try:
         yield names
-        found = os.read(watch, 2**20)
-        while found:
-            length = struct.unpack("iIII", found[:16])[3]
-            names.add(os.fsdecode(found[16 : 16 + length].rstrip(b"\0")))
-            found = found[16 + length :]
+        actual = os.read(watch, 2**20)
+        while actual:
+            length = struct.unpack("iIII", actual[:16])[3]
+            names.add(os.fsdecode(actual[16 : 16 + length].rstrip(b"\0")))
+            actual = actual[16 + length :]
     finally:
         os.close(watch)
 
@@ -640,8 +640,8 @@ def test_the_model_gives_the_stored_predictions(tmp_path, settings) -> None:
         logits, labels = run.predictions(part)
         assert torch.equal(labels, target)
         with torch.no_grad():
-            found = model(inputs.to(logits.dtype))
-        torch.testing.assert_close(found, logits, rtol=1e-5, atol=1e-5)
+            actual = model(inputs.to(logits.dtype))
+        torch.testing.assert_close(actual, logits, rtol=1e-5, atol=1e-5)
     assert torch.equal(run.predictions()[0], run.predictions("test")[0])
 
 
@@ -710,8 +710,8 @@ def rewrite(path: Path, about: dict[str, Any] | None = None, **tensors: torch.Te
     with safe_open(path, framework="pt") as file:
         known = json.loads(file.metadata()[KEY])
     kept = {name: of for name, of in (load_file(path) | tensors).items() if of is not None}
-    found = {name: of for name, of in (known | (about or {})).items() if of is not ...}
-    save_file(kept, path, metadata={KEY: json.dumps(found)})
+    actual = {name: of for name, of in (known | (about or {})).items() if of is not ...}
+    save_file(kept, path, metadata={KEY: json.dumps(actual)})
 
 
 def other_weights(path: Path) -> None:
@@ -808,10 +808,10 @@ def test_runs_are_found_below_a_folder(tmp_path) -> None:
     (tmp_path / "runs" / "empty").mkdir()
     (tmp_path / "runs" / "file").touch()
 
-    def found(folder: Path, **options: int) -> list[str]:
+    def actual(folder: Path, **options: int) -> list[str]:
         return [str(run.path.relative_to(tmp_path)) for run in find_runs(folder, **options)]
 
-    assert found(tmp_path / "runs") == ["runs/a/1", "runs/a/2", "runs/b", "runs/c/d/e"]
-    assert found(tmp_path / "runs", depth=1) == ["runs/b"]
-    assert found(tmp_path / "runs" / "b") == ["runs/b"]
-    assert found(tmp_path / "runs" / "empty") == found(tmp_path / "runs" / "file") == found(tmp_path / "none") == []
+    assert actual(tmp_path / "runs") == ["runs/a/1", "runs/a/2", "runs/b", "runs/c/d/e"]
+    assert actual(tmp_path / "runs", depth=1) == ["runs/b"]
+    assert actual(tmp_path / "runs" / "b") == ["runs/b"]
+    assert actual(tmp_path / "runs" / "empty") == actual(tmp_path / "runs" / "file") == actual(tmp_path / "none") == []

@@ -227,10 +227,10 @@ def test_what_cannot_be_captured_runs_all_the_same(
     random.seed(1)
     stream = torch.cuda.current_stream()
     run = train(digits(f"model={nets}:{model}", "step=captured"), tmp_path / "run", device="cuda")
-    told = [line for line in capsys.readouterr().err.splitlines() if "cannot be captured" in line]
-    assert len(told) == 1
-    assert reason in told[0]
-    assert run.result.notes == told
+    shown = [line for line in capsys.readouterr().err.splitlines() if "cannot be captured" in line]
+    assert len(shown) == 1
+    assert reason in shown[0]
+    assert run.result.notes == shown
     assert way(run) == "eager"
     assert torch.cuda.current_stream() == stream
     assert_same_bytes(eager, run)

@@ -90,9 +90,9 @@ def test_float64_is_that_of_the_cpu(tmp_path: Path) -> None:
     settings = ("precision=float64", "clip_norm=2", "reduction=sum", "lr=0.01")
     gpu, cpu = (go(digits(*settings), tmp_path / device, device) for device in ("cuda", "cpu"))
     for name, weight in load_file(cpu.path / "model.safetensors").items():
-        found = load_file(gpu.path / "model.safetensors")[name]
-        assert found.dtype == torch.float64
-        torch.testing.assert_close(found, weight, rtol=1e-7, atol=1e-9)
+        actual = load_file(gpu.path / "model.safetensors")[name]
+        assert actual.dtype == torch.float64
+        torch.testing.assert_close(actual, weight, rtol=1e-7, atol=1e-9)
     assert gpu.log[-1]["grad_norm"] == pytest.approx(cpu.log[-1]["grad_norm"], rel=1e-7)
 
 

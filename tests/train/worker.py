@@ -56,7 +56,7 @@ def exchange(group: Group) -> tuple[dict[str, Tensor], dict[str, float]]:
     rank = group.rank
     rows = torch.arange(6.0, dtype=torch.float64).view(3, 2)
     kept = torch.tensor([rank + 1])
-    found = {
+    actual = {
         "sum": group.sum(torch.tensor([BEYOND, -BEYOND, 2**62, rank])),
         "sum_not_contiguous": group.sum(torch.arange(6).view(2, 3).t() * (rank + 1)),
         "gather_3_1": group.gather(rows if rank == 0 else rows[:1] + 10),
@@ -67,16 +67,16 @@ def exchange(group: Group) -> tuple[dict[str, Tensor], dict[str, float]]:
         "share_of_1": group.share(torch.arange(1)),
     }
     for name, message in {"empty": b"", "long": LONG, "zero": b"\0"}.items():
-        found[f"tell_{name}"] = torch.tensor(list(group.first_does(lambda told=message: told)), dtype=torch.uint8)
+        actual[f"tell_{name}"] = torch.tensor(list(group.first_does(lambda told=message: told)), dtype=torch.uint8)
     group.sum(kept)
-    found["argument_of_sum"] = kept
+    actual["argument_of_sum"] = kept
     norm = nn.BatchNorm1d(3)
     norm.running_mean += rank + 1
     norm.num_batches_tracked += BEYOND + rank
     group.same_buffers(norm)
-    found |= {"running_mean": norm.running_mean, "num_batches": norm.num_batches_tracked[None]}
+    actual |= {"running_mean": norm.running_mean, "num_batches": norm.num_batches_tracked[None]}
     summary = summarize(*map(group.share, drawn(1001)), DualFocalLoss(reduction="sum"), 100, group)
-    return {name: tensor.contiguous() for name, tensor in found.items()}, summary
+    return {name: tensor.contiguous() for name, tensor in actual.items()}, summary
 
 
 def main(folder: Path) -> None:
@@ -86,8 +86,8 @@ def main(folder: Path) -> None:
     todo = json.loads((folder / "jobs.json").read_text())
     os.environ["MASTER_PORT"] = str(todo["exchange"])
     with processes("cpu") as group:
-        found, summary = exchange(group)
-    save_file(found, folder / f"exchange-{rank}.safetensors")
+        actual, summary = exchange(group)
+    save_file(actual, folder / f"exchange-{rank}.safetensors")
     (folder / f"summary-{rank}.json").write_text(json.dumps(summary))
     outcomes = {}
     for name, job in todo["jobs"].items():
