@@ -132,7 +132,7 @@ def test_too_few_images_for_folds(tmp_path):
         ("digits", {"split_seed": -5}, "could not be read"),
         ("/no/such/place.npz", {}, "place.npz could not be read (see --data-root): place.npz"),
         ("digits", {"colour": 1}, "digits has the options "),
-        ("cifar10", {}, "cifar10 was not actual (see --data-root)."),
+        ("cifar10", {}, "cifar10 was not found (see --data-root)."),
     ],
 )
 def test_images_that_cannot_be_had(run, tmp_path, data, options, reason):
