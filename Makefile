@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PEERS  := .venv-peers
 
-.PHONY: help demo test chromium bench clean
+.PHONY: help demo test mutants chromium bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list what there is to make
@@ -28,6 +28,10 @@ test: $(VENV)/installed chromium  ## lint, types, tests and doctests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto --dist worksteal --durations=15
+
+mutants: $(VENV)/installed  ## check that the tests notice each mistake of tests/mutants/mutants.toml (half an hour)
+	$(BIN)/python tests/mutants/run.py --baseline
+	$(BIN)/python tests/mutants/run.py
 
 # The HTML report is tested in a real browser, Debian's: installed where that can be done, looked for in PATH or $CHROMIUM.
 chromium:

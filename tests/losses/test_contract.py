@@ -2,6 +2,8 @@
 
 import inspect
 
+from functools import partial
+
 import oracles
 import pytest
 import torch
@@ -155,6 +157,14 @@ def test_ignored_rows_count_nothing(name: str, mode: str, monkeypatch: pytest.Mo
     (grad,) = torch.autograd.grad(loss, bad)
     torch.testing.assert_close(grad, true_grad)
     assert (grad[~kept] == 0).all()
+
+
+def test_rivals_averaged_over_the_batch_leave_out_ignored_rows() -> None:
+    logits, target = problem(6)
+    target[[1, 4]] = -100
+    kept = target != -100
+    loss = partial(L.dual_focal_loss, rival="batch_next")
+    torch.testing.assert_close(loss(logits, target), loss(logits[kept], target[kept]))
 
 
 @ALL

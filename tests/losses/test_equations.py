@@ -108,6 +108,14 @@ def test_gamma_per_pixel(path: str) -> None:
         torch.testing.assert_close(dense[n, y, x], true)
 
 
+def test_a_probability_on_an_edge_has_the_gamma_above_it(path: str) -> None:
+    """Bins of p_k are [lo, hi); here p_k is exactly 1/4."""
+    logits, target = torch.zeros(1, 4, dtype=torch.float64), torch.tensor([0])
+    above = L.focal_loss(logits, target, 3.0)
+    torch.testing.assert_close(L.flsd_loss(logits, target, (5.0, 3.0), thresholds=(0.25,)), above)
+    torch.testing.assert_close(L.ada_focal_loss(logits, target, torch.tensor([5.0, 3.0]), torch.tensor([0.25])), above)
+
+
 def test_gamma_can_be_learnt() -> None:
     logits, target = problem()
     gamma = torch.full((7,), 2.0, dtype=torch.float64, requires_grad=True)

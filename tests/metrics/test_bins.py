@@ -121,6 +121,7 @@ def test_gap_is_exact() -> None:
     )
     assert int(many.confidence) == 10_000 * int(one.confidence) == 10_000 * round(2**32 / 3)
     assert float(many.ece()) == float(one.ece())
+    assert float(one.gap) == pytest.approx(1 / 3, abs=1e-9)  # above 0: over-confident
 
 
 def test_weighted_sums() -> None:

@@ -181,6 +181,24 @@ def test_comparison_against_resampling_written_out() -> None:
         assert d.high == pytest.approx(d.difference - np.quantile(deviations, 0.05), abs=0.3 * spread), name
 
 
+def test_comparison_of_debiased_errors_takes_the_noise_of_resampling_out() -> None:
+    """The squared errors of the draws are centred on those of the samples, then their roots are compared."""
+    logits, target = sample(400, 4, tau=1.3)
+    models = [logits.double().softmax(1).max(1), (logits.double() / 1.3).softmax(1).max(1)]
+    d = M.compare(logits, logits / 1.3, target).differences["debiased_ece"]
+
+    def squared_errors(pick: torch.Tensor) -> list[float]:
+        bins = [M.BinStats.from_confidence(c[pick], (guess == target)[pick]) for c, guess in models]
+        return [float(of.squared_error()) for of in bins]
+
+    rng = np.random.default_rng(1)
+    drawn = np.array([squared_errors(torch.from_numpy(rng.integers(400, size=400))) for _ in range(600)])
+    centred = drawn - drawn.mean(0) + squared_errors(torch.arange(400))
+    differences = np.sqrt(centred.clip(0)) @ [-1, 1]
+    low, high = np.quantile(differences, [0.05, 0.95])
+    assert (d.low, d.high) == pytest.approx((low, high), abs=0.3 * differences.std())
+
+
 def test_blocks_vary_as_single_samples_do(monkeypatch) -> None:
     a, target = sample(3000, 4, tau=1.3)
     b = a / 1.3 + 0.3 * torch.randn(a.shape, generator=torch.Generator().manual_seed(5))
@@ -327,6 +345,7 @@ def test_a_single_error_of_a_certain_model_counts(confidence, n, wrong, p) -> No
     """In one bin, S grows with the number of errors: its p-value is the chance of so many."""
     result = certain(confidence, n, wrong)
     assert result.inference.p_value == pytest.approx(p, abs=0.002 + 4 * math.sqrt(p * (1 - p) / 1000))
+    assert result.inference.p_value >= 1 / 1001  # the sample itself is one of 1000 draws and one
     assert result.verdict().startswith("Over-confident: " if p <= 0.05 else "No miscalibration detectable")
     assert " 0.0 points" not in result.verdict() or wrong == 0
 

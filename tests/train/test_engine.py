@@ -278,7 +278,14 @@ def test_equals_a_loop_by_hand_for_other_losses(loss: str, toy: Path, tmp_path: 
 def test_equals_a_loop_by_hand_with_augmentation(pictures: Path, tmp_path: Path) -> None:
     recipe = images_for(pictures, data_options={"padding": 2, "flip": True}, epochs=2, lr=0.02)
     run = go(recipe, tmp_path / "run")
-    assert_same(run, *plain_loop(recipe, [0.02] * 2, dual_focal), [0.02] * 2)
+    model, history = plain_loop(recipe, [0.02] * 2, dual_focal)
+    assert_same(run, model, history, [0.02] * 2)
+    data = data_of(recipe)
+    for part in ("val", "test"):  # images are predicted as they are
+        inputs, target = data.batch(data.splits[part], part=part)
+        logits, labels = run.predictions(part)
+        assert torch.equal(labels, target)
+        torch.testing.assert_close(logits, model(inputs.double()).detach(), rtol=1e-6, atol=1e-6)
     unvaried = go(images_for(pictures, epochs=2, lr=0.02), tmp_path / "unvaried")
     assert not torch.allclose(weights_of(run)["0.weight"], weights_of(unvaried)["0.weight"])
 
