@@ -1,7 +1,6 @@
 """Contract of every loss, like that of ``F.cross_entropy``: shapes, weights, ignored targets, reductions, dtypes."""
 
 import inspect
-
 from functools import partial
 
 import oracles

@@ -50,6 +50,7 @@ def compare(
         dualfocal compare cross_entropy.npz dual_focal.npz
     """
     from dualfocal import metrics
+    from dualfocal.metrics.registry import MEANINGS
     from dualfocal.predictions import check_same_labels
     from dualfocal.runs.source import Reading
 
@@ -75,4 +76,5 @@ def compare(
     if as_json:
         print_json({"a": str(a), "b": str(b), **result.to_dict(), "verdict": result.verdict()})
     show(out, result.table(), f"A = {a}, B = {b}, ")
+    say(out, MEANINGS, "dim", wrap=True)
     say(out, result.verdict(), "bold")
