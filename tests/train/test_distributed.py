@@ -69,7 +69,7 @@ REFUSED = {
     "sync_bn": (replace(SHORT, sync_bn=True), "sync_bn=true needs a CUDA device, but the device is cpu"),
     "small_batch": (replace(SHORT, batch_size=1), "2 processes need at least 2 samples in each batch and split"),
     "small_rest": (replace(SHORT, data_options={"val_size": 499}), "the last batch has 1 samples for 2 processes"),
-    "small_part": (replace(SHORT, data_options={"val_size": 1}), "there are 1"),
+    "small_part": (replace(SHORT, data_options={"val_size": 1}), "one has 1"),
 }
 
 
@@ -579,6 +579,6 @@ def test_a_finished_run_is_said_again_and_not_touched(pair, tmp_path):
     ((code, out, err),) = end_of([start(command, tmp_path)])
     assert code == 0
     assert out.count("run: test part, weights of epoch 6") == 1
-    assert f"│ {100 * Run(tmp_path / 'run').result.parts['test'].error:8.2f} │" in out
+    assert f" {100 * Run(tmp_path / 'run').result.parts['test'].error:.2f} │" in out
     assert "epoch 1" not in err
     assert files(tmp_path) == before
