@@ -117,8 +117,8 @@ class CalibratorComparison:
                 ]
             )
         how = "fitted on the validation split" if self.held_out else "cross-validated"
-        title = f"calibrators, {how}, lowest NLL first; in percent: ECE, its noise floor, error, changed predictions"
-        headings = ["method", "NLL", f"change ± {100 * self.level:.4g} %", "ECE %", "floor", "error", "changed"]
+        title = f"calibrators, {how}, lowest NLL first; in percent: ECE, its noise floor, error, flipped predictions"
+        headings = ["method", "NLL", f"change ± {100 * self.level:.4g} %", "ECE", "floor", "error", "flips"]
         return Table(headings, rows, title)
 
     def to_dict(self) -> dict[str, object]:
