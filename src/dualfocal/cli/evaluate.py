@@ -35,7 +35,7 @@ from dualfocal.cli._common import (
 )
 
 if TYPE_CHECKING:
-    from dualfocal.calibrators import CalibratorComparison
+    from dualfocal.calibrators import Calibrator, CalibratorComparison
     from dualfocal.metrics import Evaluation
     from dualfocal.metrics.groups import GroupEvaluation
     from dualfocal.predictions import Predictions
@@ -109,7 +109,7 @@ def evaluate(
         dualfocal evaluate predictions.npz --calibrate temperature,vector,isotonic
     """
     from dualfocal import metrics
-    from dualfocal.calibrators import compare_calibrators, make_calibrator, parse_methods
+    from dualfocal.calibrators import make_calibrator, parse_methods
     from dualfocal.metrics.groups import evaluate_groups
     from dualfocal.runs.source import Reading
 
@@ -146,24 +146,9 @@ def evaluate(
                         data.values, data.target, data.groups, convention=convention, progress=progress, **given
                     )
             if methods:
-                validation, remark = (
-                    (None, "") if len(loaded) < len(files) else reading.validation(Path(name), reading.rows(data))
+                finding.comparison = _compare(
+                    err, finding, reading, methods, merged=len(loaded) < len(files), folds=folds, repeats=repeats
                 )
-                if remark:
-                    say(err, f"{name}: {remark}")
-                with progress_bar(err, "fitting calibrators") as progress:
-                    finding.comparison = compare_calibrators(
-                        data.values,
-                        data.target,
-                        methods,
-                        validation=validation,
-                        part=split or "test",
-                        evaluation=evaluation,
-                        folds=folds,
-                        repeats=repeats,
-                        progress=progress,
-                        **given,
-                    )
         _print_finding(out, finding, reading)
         findings.append(finding)
     if len(findings) > 1:
@@ -223,6 +208,39 @@ def _load(files: list[Path], reading: "Reading", merge: bool) -> "dict[str, Pred
                 "is calibrated; group by something that is known before the label"
             )
     return {" + ".join(loaded): merge_predictions(loaded)} if merge and len(loaded) > 1 else loaded
+
+
+def _compare(
+    err: Console,
+    finding: Finding,
+    reading: "Reading",
+    methods: "dict[str, Calibrator]",
+    *,
+    merged: bool,
+    folds: int,
+    repeats: int,
+) -> "CalibratorComparison":
+    """Compare calibrators, fitted on the validation split of a run folder, otherwise cross-validated."""
+    from dualfocal.calibrators import compare_calibrators
+
+    data = finding.data
+    validation, remark = (None, "") if merged else reading.validation(Path(finding.name), reading.rows(data))
+    if remark:
+        say(err, f"{finding.name}: {remark}")
+    with progress_bar(err, "fitting calibrators") as progress:
+        return compare_calibrators(
+            data.values,
+            data.target,
+            methods,
+            input=data.input,
+            validation=validation,
+            part=reading.split or "test",
+            evaluation=finding.evaluation,
+            folds=folds,
+            repeats=repeats,
+            progress=progress,
+            **reading.scoring,
+        )
 
 
 def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:

@@ -143,7 +143,7 @@ def _one_more_run(claim: Mapping[str, Any], sample: Sample) -> list[Part]:
 def _predicted(claim: Mapping[str, Any], metric: str, sample: Sample) -> Part:
     group, published = group_of(claim), replication_plan()["published"]
     theirs = claim["value"] if "value" in claim else published[claim["loss"]][metric]
-    others = [of[metric] for loss, of in published.items() if loss != claim["loss"] and metric in of]
+    others = [row[metric] for loss, row in published.items() if loss != claim["loss"] and metric in row]
     data = _data(sample, metric, group)
     ours = list(data["values"][group].values())
     interval = prediction_interval(ours, claim["level"]) if len(ours) >= LEAST_RUNS else None

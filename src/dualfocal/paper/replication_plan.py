@@ -126,8 +126,10 @@ def sort_runs(runs: Iterable[Run]) -> SortedRuns:
             places.unfinished.append(str(run.path))
             continue
         essential, measured = _essential(recipe), MeasuredRun(run, result)
-        planned = next((one for one, of in recipes.items() if of == essential and one.seed == recipe.seed), None)
-        control = next((name for name, of in controls.items() if of == essential), None)
+        planned = next(
+            (plan for plan, wanted in recipes.items() if wanted == essential and plan.seed == recipe.seed), None
+        )
+        control = next((name for name, wanted in controls.items() if wanted == essential), None)
         if planned is not None and _by_bfloat16(result):
             if other := places.planned.get(planned.name):
                 raise ValueError(
@@ -174,16 +176,16 @@ class Sample:
     _resampled: dict[tuple[str, str], Floats | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, found: Mapping[str, MeasuredRun], *, draws: int, known: bool = True) -> "Sample":
-        """The planned runs that were found, with or without those known in advance."""
+    def of(cls, finished: Mapping[str, MeasuredRun], *, draws: int, known: bool = True) -> "Sample":
+        """The planned runs that are finished, with or without those known in advance."""
         left_out = () if known else replication_plan()["known_in_advance"]
         runs: dict[str, dict[int, MeasuredRun]] = {run.group: {} for run in planned_runs()}
         wanted: dict[str, tuple[int, ...]] = dict.fromkeys(runs, ())
         for run in planned_runs():
             if run.name not in left_out:
                 wanted[run.group] += (run.seed,)
-                if run.name in found:
-                    runs[run.group][run.seed] = found[run.name]
+                if run.name in finished:
+                    runs[run.group][run.seed] = finished[run.name]
         return cls(runs, wanted, draws)
 
     def values(self, group: str, metric: str) -> dict[int, float]:
