@@ -1,0 +1,64 @@
+"""`dualfocal paper replication`: the verdicts on the claims of the replication."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from dualfocal.cli._common import AsJson, consoles, print_json, say, show
+
+if TYPE_CHECKING:
+    from dualfocal.paper.replication import Replication
+
+
+def replication(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FOLDER", help="Run folders, or folders that contain them. [default: results/cifar10]"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decide the claims of the replication, which were fixed in advance, from finished runs.
+
+    The claims are about CIFAR-10, ResNet-50, 350 epochs and five seeds of cross-entropy, FLSD-53 and dual focal. For
+    each claim, the table has the published number, our mean with an interval over seeds, the number of finished runs
+    and the verdict, with all runs and without the four runs that were known when the claims were fixed. A claim is
+    pending until all its runs are finished. The commands of the missing trainings are printed at the end.
+
+        dualfocal paper replication
+
+        dualfocal paper replication results/cifar10 --json
+    """
+    from dualfocal.paper.replication import decide_claims
+    from dualfocal.paper.replication_plan import FOLDER
+    from dualfocal.runs import find_runs
+
+    out, _ = consoles(as_json)
+    by_folder = {folder: find_runs(folder) for folder in folders or [FOLDER]}
+    for folder in folders or ():
+        if not by_folder[folder]:
+            raise ValueError(f"{folder}: holds no run folder")
+    runs = {run.path.resolve(): run for group in by_folder.values() for run in group}
+    decided = decide_claims(runs.values())
+    if as_json:
+        print_json(decided.to_dict())
+    _print_replication(out, decided)
+
+
+def _print_replication(out: Console, decided: "Replication") -> None:
+    out.print(decided.table().rich(boxed=False))
+    say(out, f"\n{decided.explanation()}\n", wrap=True)
+    for claim in decided.claims:
+        say(out, claim.sentence(), wrap=True)
+    if decided.controls:
+        show(out, decided.controls_table(), before="\n")
+    for title, lines in (
+        ("Not finished, and not counted", decided.unfinished),
+        ("Not part of the plan", decided.not_in_plan),
+        ("Trainings that are missing", decided.missing),
+    ):
+        if lines:
+            say(out, f"\n{title}:")
+        for line in lines:  # to be copied, so never broken into lines
+            say(out, f"  {line}")
