@@ -1,4 +1,4 @@
-"""What has been decoded is read the next time, unless anything that it was made of has changed."""
+"""Decoded data are read from the cache the next time, unless a file that they were made of has changed."""
 
 import json
 import os
@@ -66,74 +66,65 @@ def test_it_is_decoded_once(tmp_path, source) -> None:
         assert_same(decoded("name", tmp_path, [source], decode), samples(first=1))
     assert decode.calls == 1
     assert cache_file(tmp_path).name.startswith("name-")
+    decoded("name", tmp_path, [source], decode).inputs.zero_()  # does not change the file
+    assert_same(decoded("name", tmp_path, [source], decode), samples(first=1))
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.float32])
-def test_inputs_of_any_type_and_layout_survive(tmp_path, source, dtype) -> None:
-    inputs = torch.arange(24).view(4, 3, 2).transpose(0, 2).to(dtype)
-    made = Samples(inputs, torch.tensor([[0, 9], [1, 9]])[:, 0], ("a", "b"), num_train=1)
-    assert not inputs.is_contiguous()
-    decoded("name", tmp_path, [source], lambda: made)
-    assert_same(decoded("name", tmp_path, [source], Decoder()), made)
+def test_inputs_of_any_type_and_layout_come_back(tmp_path, source) -> None:
+    for dtype in (torch.uint8, torch.int32, torch.float32):
+        inputs = torch.arange(24).view(4, 3, 2).transpose(0, 2).to(dtype)
+        original = Samples(inputs, torch.tensor([[0, 9], [1, 9]])[:, 0], ("a", "b"), num_train=1)
+        assert not inputs.is_contiguous()
+        decoded(f"{dtype}", tmp_path, [source], lambda original=original: original)
+        assert_same(decoded(f"{dtype}", tmp_path, [source], Decoder()), original)
 
 
-def test_what_was_read_can_be_written_to_and_does_not_change_the_file(tmp_path, source) -> None:
-    decoded("name", tmp_path, [source], Decoder())
-    decoded("name", tmp_path, [source], Decoder()).inputs.zero_()
-    assert_same(decoded("name", tmp_path, [source], Decoder()), samples(first=1))
-
-
-def longer(folder: Path) -> None:
-    (folder / "deep" / "a").write_text("content and more")
-
-
-def later(folder: Path) -> None:
+def write_later(folder: Path) -> None:
+    """Change the content and the time, but not the size."""
     file = folder / "deep" / "a"
     status = file.stat()
     file.write_text("CONTENT")
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1000))
 
 
-def earlier(folder: Path) -> None:
+def set_back(folder: Path) -> None:
     status = (folder / "b").stat()
     os.utime(folder / "b", ns=(status.st_atime_ns, status.st_mtime_ns - 10**9))
 
 
-def added(folder: Path) -> None:
-    (folder / "deep" / "c").touch()
+def lengthen(folder: Path) -> None:
+    (folder / "deep" / "a").write_text("content and more")
 
 
-def removed(folder: Path) -> None:
-    (folder / "b").unlink()
+CHANGES = {  # one after the other
+    "written later": write_later,
+    "set back": set_back,
+    "longer": lengthen,
+    "added": lambda folder: (folder / "deep" / "c").touch(),
+    "renamed": lambda folder: (folder / "b").rename(folder / "c"),
+    "moved": lambda folder: (folder / "c").rename(folder / "deep" / "b"),
+    "removed": lambda folder: (folder / "deep" / "b").unlink(),
+}
 
 
-def renamed(folder: Path) -> None:
-    (folder / "b").rename(folder / "c")
-
-
-def moved(folder: Path) -> None:
-    (folder / "b").rename(folder / "deep" / "b")
-
-
-@pytest.mark.parametrize("change", [longer, later, earlier, added, removed, renamed, moved])
-def test_a_change_in_the_folder_decodes_again(tmp_path, source, change) -> None:
+def test_any_change_in_the_folder_decodes_again(tmp_path, source) -> None:
     decode = Decoder()
     decoded("name", tmp_path, [source], decode)
-    change(source)
-    for _ in range(2):
-        assert_same(decoded("name", tmp_path, [source], decode), samples(first=2))
-    assert decode.calls == 2
-    cache_file(tmp_path)
+    for calls, (name, change) in enumerate(CHANGES.items(), start=2):
+        change(source)
+        for _ in range(2):
+            assert_same(decoded("name", tmp_path, [source], decode), samples(first=calls))
+        assert decode.calls == calls, name
+        assert cache_file(tmp_path)
 
 
-@pytest.mark.parametrize("change", [longer, later])
-def test_a_change_of_one_of_the_files_decodes_again(tmp_path, source, change) -> None:
+def test_a_change_of_one_of_several_files_decodes_again(tmp_path, source) -> None:
     decode, files = Decoder(), [source / "b", source / "deep" / "a"]
-    for _ in range(2):
-        decoded("name", tmp_path, files, decode)
-    assert decode.calls == 1
-    change(source)
-    assert_same(decoded("name", tmp_path, files, decode), samples(first=2))
+    for calls, change in enumerate([lambda _: None, write_later, lengthen], start=1):
+        change(source)
+        for _ in range(2):
+            assert_same(decoded("name", tmp_path, files, decode), samples(first=calls))
+        assert decode.calls == calls
 
 
 def test_a_change_behind_a_link_decodes_again(tmp_path, source) -> None:
@@ -143,11 +134,11 @@ def test_a_change_behind_a_link_decodes_again(tmp_path, source) -> None:
     for _ in range(2):
         decoded("name", tmp_path, [tmp_path / "linked"], decode)
     assert decode.calls == 1
-    longer(source)
+    lengthen(source)
     assert_same(decoded("name", tmp_path, [tmp_path / "linked"], decode), samples(first=2))
 
 
-def test_the_same_files_elsewhere_are_others(tmp_path, source) -> None:
+def test_the_same_files_in_another_folder_are_decoded_again(tmp_path, source) -> None:
     decode = Decoder()
     decoded("name", tmp_path, [source], decode)
     source.rename(tmp_path / "other")
@@ -165,21 +156,14 @@ def test_names_that_are_not_utf8_are_signed(tmp_path, source) -> None:
     assert decode.calls == 1
 
 
-def test_each_name_and_option_has_a_file_of_its_own(tmp_path, source) -> None:
+def test_each_name_and_each_set_of_options_has_its_own_file(tmp_path, source) -> None:
     cases = [("a", None), ("b", None), ("a", {"size": 8}), ("a", {"size": 9}), ("a", {"size": None}), ("a", [1])]
-    decode = Decoder()
-    for i, (name, options) in enumerate(cases):
-        assert_same(decoded(name, tmp_path, [source], decode, options=options), samples(first=i + 1))
-    for i, (name, options) in enumerate(cases):
-        assert_same(decoded(name, tmp_path, [source], decode, options=options), samples(first=i + 1))
-    assert decode.calls == len(cases) == len(list((tmp_path / "decoded").iterdir()))
-
-
-def test_options_that_json_writes_otherwise_are_the_same(tmp_path, source) -> None:
+    cases += [("a", {"size": (8, 8), 1: "ü"})]  # JSON writes a list and a text
     decode = Decoder()
     for _ in range(2):
-        decoded("name", tmp_path, [source], decode, options={"size": (8, 8), 1: "ü"})
-    assert decode.calls == 1
+        for i, (name, options) in enumerate(cases):
+            assert_same(decoded(name, tmp_path, [source], decode, options=options), samples(first=i + 1))
+    assert decode.calls == len(cases) == len(list((tmp_path / "decoded").iterdir()))
 
 
 def test_another_schema_decodes_again(tmp_path, source, monkeypatch) -> None:
@@ -192,11 +176,11 @@ def test_another_schema_decodes_again(tmp_path, source, monkeypatch) -> None:
 
 
 def rewrite(path: Path, about: object, **tensors: torch.Tensor) -> None:
-    """The same file, with other metadata or tensors."""
+    """Write the same file with other metadata or tensors."""
     with safe_open(path, framework="pt") as file:
-        kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dictionary
-    kept = {name: tensor for name, tensor in (kept | tensors).items() if tensor is not None}
-    save_file(kept, path, metadata={_cache.KEY: about if isinstance(about, str) else json.dumps(about)})
+        stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dictionary
+    stored = {name: tensor for name, tensor in (stored | tensors).items() if tensor is not None}
+    save_file(stored, path, metadata={_cache.KEY: about if isinstance(about, str) else json.dumps(about)})
 
 
 def about(path: Path) -> dict:
@@ -222,23 +206,24 @@ DAMAGES = {
     "field missing": lambda path: rewrite(path, {k: v for k, v in about(path).items() if k != "words"}),
     "field too many": lambda path: rewrite(path, about(path) | {"more": 1}),
     "field of another type": lambda path: rewrite(path, about(path) | {"class_names": 3}),
+    "too many training samples": lambda path: rewrite(path, about(path) | {"num_train": 4}),
     "no inputs": lambda path: rewrite(path, about(path), inputs=None),
     "no target": lambda path: rewrite(path, about(path), target=None),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_file_that_is_no_cache_of_ours_is_replaced(tmp_path, source, damage) -> None:
+def test_a_damaged_or_foreign_file_is_replaced(tmp_path, source) -> None:
     decode = Decoder()
     decoded("name", tmp_path, [source], decode)
-    DAMAGES[damage](cache_file(tmp_path))
-    for _ in range(2):
-        assert_same(decoded("name", tmp_path, [source], decode), samples(first=2))
-    assert decode.calls == 2
-    cache_file(tmp_path)
+    for calls, (damage, change) in enumerate(DAMAGES.items(), start=2):
+        change(cache_file(tmp_path))
+        for _ in range(2):
+            assert_same(decoded("name", tmp_path, [source], decode), samples(first=calls))
+        assert decode.calls == calls, damage
+        assert cache_file(tmp_path)
 
 
-def test_what_cannot_be_kept_in_the_root_is_kept_in_the_cache_folder(tmp_path, source) -> None:
+def test_a_root_that_cannot_be_written_is_replaced_by_the_cache_folder(tmp_path, source) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "decoded").write_text("no folder")
@@ -247,11 +232,11 @@ def test_what_cannot_be_kept_in_the_root_is_kept_in_the_cache_folder(tmp_path, s
         assert_same(decoded("name", root, [source], decode), samples(first=1))
     assert decode.calls == 1
     assert cached_files("name", root) == [cache_file(cache_folder())]
-    longer(source)
+    lengthen(source)
     assert_same(decoded("name", root, [source], decode), samples(first=2))
 
 
-def test_without_a_place_to_write_it_goes_on_with_a_warning(tmp_path, source, monkeypatch) -> None:
+def test_without_a_place_to_write_there_is_a_warning(tmp_path, source, monkeypatch) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "decoded").write_text("no folder")
@@ -265,7 +250,7 @@ def test_without_a_place_to_write_it_goes_on_with_a_warning(tmp_path, source, mo
     assert (root / "decoded").read_text() == "no folder"
 
 
-def test_a_folder_in_the_place_of_the_file_is_left_alone(tmp_path, source) -> None:
+def test_a_folder_in_the_place_of_the_file_is_kept(tmp_path, source) -> None:
     decode = Decoder()
     decoded("name", tmp_path, [source], decode)
     path = cache_file(tmp_path)
@@ -277,11 +262,11 @@ def test_a_folder_in_the_place_of_the_file_is_left_alone(tmp_path, source) -> No
     assert cache_file(tmp_path) == path
 
 
-def test_an_error_while_writing_leaves_what_was_there(tmp_path, source, monkeypatch) -> None:
+def test_an_error_while_writing_leaves_the_old_file(tmp_path, source, monkeypatch) -> None:
     decode = Decoder()
     decoded("name", tmp_path, [source], decode)
     before = cache_file(tmp_path).read_bytes()
-    added(source)
+    (source / "c").touch()
 
     def full(*_, **__) -> None:
         raise OSError(28, "No space left on device")
@@ -301,7 +286,7 @@ def test_an_error_of_decoding_leaves_nothing(tmp_path, source) -> None:
     assert list((tmp_path / "decoded").iterdir()) == []
 
 
-def test_of_many_at_once_one_decodes_and_the_others_wait(tmp_path, source) -> None:
+def test_one_of_many_decodes_and_the_others_wait(tmp_path, source) -> None:
     together = threading.Barrier(8)
     decode = Decoder()
 
@@ -320,7 +305,7 @@ def test_of_many_at_once_one_decodes_and_the_others_wait(tmp_path, source) -> No
     cache_file(tmp_path)
 
 
-def test_a_changed_byte_of_the_tensors_is_told(tmp_path, source) -> None:
+def test_a_changed_byte_of_the_tensors_is_detected(tmp_path, source) -> None:
     decoded("name", tmp_path, [source], Decoder())
     path = cache_file(tmp_path)
     assert cached_files("name", tmp_path) == [path]
@@ -331,14 +316,6 @@ def test_a_changed_byte_of_the_tensors_is_told(tmp_path, source) -> None:
     assert not is_whole(path)
     path.write_bytes(b"no cache")
     assert not is_whole(path)
-
-
-def test_a_number_of_training_samples_that_cannot_be_is_decoded_anew(tmp_path, source) -> None:
-    decode = Decoder()
-    decoded("name", tmp_path, [source], decode)
-    path = cache_file(tmp_path)
-    rewrite(path, about(path) | {"num_train": 4})
-    assert_same(decoded("name", tmp_path, [source], decode), samples(first=2))
 
 
 def test_a_folder_called_decoded_belongs_to_the_data_unless_it_is_the_cache(tmp_path) -> None:
