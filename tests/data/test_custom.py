@@ -72,18 +72,16 @@ def test_a_split_is_drawn_where_the_folder_has_none(folder):
     assert set(load(folder, val_size=0, test_size=0).splits) == {"train"}
 
 
-@pytest.mark.parametrize("val", ["val", "valid", "validation"])
-def test_folders_of_parts_are_the_split(val, folder):
-    write_folder(folder, by_part(["train", val, "test"]))
-    data = load(folder)
-    assert (values(data, "train"), values(data, "val"), values(data, "test")) == ([0, 1], [2, 3], [4, 5])
-    assert data.target[data.splits["val"]].tolist() == [0, 1]
-    assert data.class_names == ("cat", "dog")
-    with pytest.raises(ValueError, match=r"val2_size .*validation split"):
-        load(folder, val2_size=1)
-
-
-def test_parts_that_have_no_folder_are_drawn_from_train(folder):
+def test_folders_of_parts_are_the_split_and_other_parts_are_drawn_from_train(folder):
+    for val in ("val", "valid", "validation"):
+        write_folder(folder / val, by_part(["train", val, "test"]))
+        data = load(folder / val)
+        assert (values(data, "train"), values(data, "val"), values(data, "test")) == ([0, 1], [2, 3], [4, 5])
+        assert data.target[data.splits["val"]].tolist() == [0, 1]
+        assert data.class_names == ("cat", "dog")
+        with pytest.raises(ValueError, match=r"val2_size .*validation split"):
+            load(folder / val, val2_size=1)
+    folder = folder.parent / "others"
     files = {f"{part}/{name}": content for part in ("train", "test") for name, content in flat(each=10)[1].items()}
     write_folder(folder, files)
     splits = load(folder, val_size=4).splits
@@ -248,9 +246,9 @@ def test_decoded_images_are_cached_by_options_and_read_anew_when_a_file_changes(
     assert {file.name for file in folder.iterdir()} == {"cat", "dog"}
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_wrong_options_are_refused(folder):
+    write_folder(folder, flat()[1])
+    cases = [
         ({"channels": 2}, "channels must be 1 or 3, got 2"),
         ({"size": 0}, "size must be an integer from 1 to 8192, got 0"),
         ({"size": 2.5}, "size must be an integer from 1 to 8192, got 2.5"),
@@ -259,15 +257,7 @@ def test_decoded_images_are_cached_by_options_and_read_anew_when_a_file_changes(
         ({"val_size": -1}, "val_size must be a number of samples"),
         ({"padding": -1}, "padding must be"),
         ({"layout": "NHWC"}, "has the options size, channels"),
-    ],
-)
-def test_options_of_a_folder_are_checked(options, words, folder):
-    write_folder(folder, flat()[1])
-    with pytest.raises(ValueError, match=saying(words)):
-        load(folder, **options)
-
-
-def test_an_unknown_name_is_refused_with_the_nearest_or_the_ways_to_name_data(folder):
-    for name, words in [("cifar11", "did you mean cifar10?"), (f"{folder}/gone", "a folder of images by class")]:
-        with pytest.raises(ValueError, match=saying(words)):
-            load_data(name)
+    ]
+    for options, words in cases:
+        with pytest.raises(ValueError, match=words):
+            load(folder, **options)

@@ -282,19 +282,11 @@ def test_missing_vectors_are_explained(tmp_path):
     write_zip(tmp_path / "glove.6B.zip", {"glove.6B.50d.txt": lines})
     with pytest.raises(ValueError, match=saying(tmp_path / "glove.6B.zip", "width 100, got 50")):
         load(tmp_path, vectors=None, **options)
-    write_zip(tmp_path / "glove.6B.zip", {"glove.6B.50d.txt": lines, "glove.6B.200d.txt": lines})
-    with pytest.raises(ValueError, match=saying(tmp_path / "glove.6B.zip", "holds no glove.6B.100d.txt")):
-        load(tmp_path, vectors=None, **options)
 
 
-def test_unsuitable_vectors_are_refused(tmp_path):
+def test_vectors_of_other_words_only_are_refused(tmp_path):
     options = small_corpus(tmp_path)
     path = tmp_path / "mine.txt"
-    cases = {
-        b"The 1 2\n": ("no vector for any", "lower case"),
-        b"the 1 2\ncaf\xc3\xa9 1\n": ("line 2 must be a word and 2 finite numbers",),
-    }
-    for content, words in cases.items():
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=saying(path, *words)):
-            load(tmp_path, vectors=str(path), **options)
+    path.write_text("The 1 2\n")
+    with pytest.raises(ValueError, match=saying(path, "no vector for any", "lower case")):
+        load(tmp_path, vectors=str(path), **options)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from official import python2_pickle
 
 from dualfocal.data import _unpickle
 from dualfocal.data._unpickle import RULE, read_batch
@@ -24,12 +25,7 @@ from dualfocal.data._unpickle import RULE, read_batch
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 PIXELS = np.random.default_rng(0).integers(0, 256, (2, 3072), dtype=np.uint8)
 BATCH = {"batch_label": "batch 1 of 5", "labels": [6, 9], "data": PIXELS, "filenames": ["a_s_001.png", "b_s_002.png"]}
-PYTHON_2 = (
-    b"\x80\x02}q\x01(U\x0bbatch_labelq\x02U\x0cbatch 1 of 5q\x03U\x06labelsq\x04]q\x05(K\x06K\x09e"
-    b"U\x04dataq\x06cnumpy.core.multiarray\n_reconstruct\nq\x07cnumpy\nndarray\nq\x08K\x00\x85U\x01b\x87Rq\x09"
-    b"(K\x01K\x02M\x00\x0c\x86cnumpy\ndtype\nq\nU\x02u1K\x00K\x01\x87Rq\x0b(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
-    b"T\x00\x18\x00\x00" + PIXELS.tobytes() + b"tbU\tfilenamesq\x0c]q\r(U\x0ba_s_001.pngq\x0eU\x0bb_s_002.pngq\x0feu."
-)
+PYTHON_2 = python2_pickle(BATCH)
 META = (
     b"\x80\x02}q\x01(U\x13num_cases_per_batchq\x02M\x10'U\x0blabel_namesq\x03]q\x04(U\x08airplaneq\x05U\nautomobileq\x06"
     b"U\x04birdq\x07U\x03catq\x08U\x04deerq\tU\x03dogq\nU\x04frogq\x0bU\x05horseq\x0cU\x04shipq\rU\x05truckq\x0ee"

@@ -42,16 +42,15 @@ def cifar10(monkeypatch) -> None:
     publish(monkeypatch, "cifar10", ["cifar-10-binary.tar.gz"], ["cifar-10-python.tar.gz", *BINARY, *PYTHON])
 
 
-@pytest.mark.parametrize("kind", ["md5", "sha256"])
-@pytest.mark.parametrize("inside", ["", "svhn"])
-def test_every_archive_is_checked(monkeypatch, tmp_path, kind, inside):
+def test_every_archive_is_checked(monkeypatch, tmp_path):
     files = ["train_32x32.mat", "test_32x32.mat"]
-    publish(monkeypatch, "svhn", files, kind=kind)
-    put(*(tmp_path / inside / file for file in files))
-    names = []
-    checks = list(verify_files("svhn", tmp_path, reading=names.append))
-    assert checks == [Check(str(tmp_path / inside / file), True, kind) for file in files]
-    assert names == files
+    for kind, folder in (("md5", tmp_path / "a"), ("sha256", tmp_path / "b" / "svhn")):
+        publish(monkeypatch, "svhn", files, kind=kind)
+        put(*(folder / file for file in files))
+        names = []
+        checks = list(verify_files("svhn", tmp_path / folder.relative_to(tmp_path).parts[0], reading=names.append))
+        assert checks == [Check(str(folder / file), True, kind) for file in files]
+        assert names == files
 
 
 def test_any_change_of_an_archive_is_detected(cifar10, tmp_path):
@@ -65,18 +64,6 @@ def test_any_change_of_an_archive_is_detected(cifar10, tmp_path):
         assert "md5 differs" in check.detail
 
 
-@pytest.mark.parametrize(("folder", "names"), [("cifar-10-batches-bin", BINARY), ("cifar-10-batches-py", PYTHON)])
-def test_each_file_of_a_folder_is_checked(cifar10, tmp_path, folder, names):
-    put(*(tmp_path / folder / name for name in (*names, "readme.html")))
-    assert list(verify_files("cifar10", tmp_path)) == [
-        Check(str(tmp_path / folder / name), True, "md5") for name in names
-    ]
-    (tmp_path / folder / names[2]).write_text("another")
-    assert [check.what for check in verify_files("cifar10", tmp_path) if not check.right] == [
-        str(tmp_path / folder / names[2])
-    ]
-
-
 @pytest.mark.parametrize(
     ("name", "folder", "names"),
     [
@@ -85,9 +72,16 @@ def test_each_file_of_a_folder_is_checked(cifar10, tmp_path, folder, names):
         ("cifar100", "cifar-100-python", ("meta", "test", "train")),
     ],
 )
-def test_files_that_are_missing_are_named(monkeypatch, tmp_path, name, folder, names):
+def test_each_file_of_a_folder_is_checked_and_missing_ones_are_named(monkeypatch, tmp_path, name, folder, names):
     publish(monkeypatch, name, checksums={"cifar10": (*BINARY, *PYTHON), "cifar100": names}[name])
-    put(*(tmp_path / folder / file for file in names[2:]))
+    paths = [tmp_path / folder / file for file in names]
+    put(*paths, tmp_path / folder / "readme.html")
+    assert list(verify_files(name, tmp_path)) == [Check(str(path), True, "md5") for path in paths]
+    paths[2].write_text("another")
+    assert [check.what for check in verify_files(name, tmp_path) if not check.right] == [str(paths[2])]
+    put(paths[2])
+    for path in paths[:2]:
+        path.unlink()
     first, *others = verify_files(name, tmp_path)
     assert first == Check(str(tmp_path / folder), False, f"{names[0]}, {names[1]} missing")
     assert [check.right for check in others] == [True] * (len(names) - 2)
