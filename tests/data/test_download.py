@@ -241,14 +241,14 @@ def test_a_url_without_the_file_is_asked_once_and_a_part_is_kept(server, tmp_pat
         assert len(server.requests) == 1 or mode.startswith("redirect"), mode
 
 
-def test_an_answer_that_was_compressed_is_not_taken_for_the_file(server, tmp_path):
-    assert "/gzip_added: " in failure(server.source("gzip_added"), tmp_path)
+def test_other_failures_are_named(server, tmp_path, monkeypatch):
+    assert "/gzip_added: " in failure(server.source("gzip_added"), tmp_path)  # a compressed answer is not the file
     assert not (tmp_path / NAME).exists()
-
-
-def test_a_server_error_is_tried_again(server, tmp_path):
+    server.requests.clear()
     assert "/500: HTTP 500 Internal Server Error" in failure(server.source("500"), tmp_path)
     assert len(server.requests) == TRIES
+    monkeypatch.setattr(download, "READ_SECONDS", 0.05)
+    assert "/hanging: timed out" in failure(server.source("hanging"), tmp_path)
 
 
 def test_all_urls_are_named_with_their_own_reasons(server, tmp_path):
@@ -263,11 +263,6 @@ def test_all_urls_are_named_with_their_own_reasons(server, tmp_path):
     assert "refused" in message
     for words in ("Max retries", "object at 0x", "the caller"):
         assert words not in message
-
-
-def test_a_server_that_hangs_is_given_up(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "READ_SECONDS", 0.05)
-    assert "/hanging: timed out" in failure(server.source("hanging"), tmp_path)
 
 
 def test_a_download_resumes_after_a_server_that_hangs_midway(server, tmp_path, monkeypatch):

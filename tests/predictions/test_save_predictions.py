@@ -98,10 +98,8 @@ def test_class_names_come_back_unchanged(tmp_path, suffix):
         assert_round_trip(path, made(30, len(names)), "probs", labels(30, classes=len(names)), names)
 
 
-# Not NUL, which the strings of numpy lose at the end.
-NAME = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6) | st.text(
-    " _.-,;\"\t'a1é\n", max_size=6
-)
+UNICODE = st.characters(codec="utf-8", exclude_characters="\0")  # strings of numpy lose a NUL at the end
+NAME = st.text(UNICODE, max_size=6) | st.text(" _.-,;\"\t'a1é\n", max_size=6)
 
 
 @settings(max_examples=200)
@@ -133,14 +131,13 @@ def test_labels_that_are_no_class_come_back(tmp_path, suffix):
 
 
 def test_many_rows_and_classes_of_a_csv(tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "BLOCK", 10)  # rows at the seams
-    assert_round_trip(tmp_path / "file.csv", made(31, 12), "logits", labels(31, classes=12))
-    assert_round_trip(tmp_path / "file.csv", made(30, 12), "logits", labels(30, classes=12))
+    monkeypatch.setattr(saving, "BLOCK", 10)
+    for rows in (30, 31):  # the last row may be alone in its block
+        assert_round_trip(tmp_path / "file.csv", made(rows, 12), "logits", labels(rows, classes=12))
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_any_tensor(tmp_path, suffix):
-    """Transposed, a part of a larger one, needed by autograd; labels of another integer type."""
+def test_views_with_gradients_and_labels_of_any_integer_type_are_written(tmp_path, suffix):
     values = made(3, 10).requires_grad_().T[2:9]
     path = tmp_path / f"file{suffix}"
     for dtype in (torch.int64, torch.uint8):
@@ -155,19 +152,15 @@ def test_any_tensor(tmp_path, suffix):
 # Content of the files
 
 
-def test_arrays_have_the_usual_names(tmp_path):
-    save_predictions(tmp_path / "a.npz", made(4, 2), input="probs", target=labels(4), class_names=["no", "yes"])
-    with np.load(tmp_path / "a.npz", allow_pickle=False) as file:
-        assert {name: (array.dtype.kind, array.shape) for name, array in file.items()} == {
-            "probs": ("f", (4, 2)),
-            "target": ("i", (4,)),
-            "class_names": ("U", (2,)),
-        }
+def test_the_content_of_each_format(tmp_path):
+    """Others read these files, too: names and text must not change."""
+    path = tmp_path / "a.npz"
+    save_predictions(path, made(4, 2), input="probs", target=labels(4), class_names=["no", "yes"])
+    with np.load(path, allow_pickle=False) as file:
+        content = {name: (array.dtype.kind, array.shape) for name, array in file.items()}
+    assert content == {"probs": ("f", (4, 2)), "target": ("i", (4,)), "class_names": ("U", (2,))}
 
-
-def test_text_of_a_csv(tmp_path):
-    values = torch.tensor([[0.5, 0.1], [1.0, -2.0]])
-    path = tmp_path / "a.csv"
+    values, path = torch.tensor([[0.5, 0.1], [1.0, -2.0]]), tmp_path / "a.csv"
     save_predictions(path, values, input="logits", target=torch.tensor([1, 0]))
     assert path.read_text() == "logit_0,logit_1,target\n0.5,0.10000000149011612,1\n1.0,-2.0,0\n"
     save_predictions(path, values, input="probs", target=torch.tensor([1, 0]), class_names=["a,b", "thé"])
@@ -176,21 +169,13 @@ def test_text_of_a_csv(tmp_path):
     save_predictions(path, values[:, 0], input="probs")
     assert path.read_text() == "probs\n0.5\n1.0\n"
 
-
-def test_columns_of_a_parquet(tmp_path):
-    path = tmp_path / "a.parquet"
+    path = tmp_path / "a.PARQUET"  # a suffix may be in capitals
     save_predictions(path, made(4, 2), input="probs", target=labels(4, classes=2), class_names=["no", "yes"])
     table = pq.read_table(path)
     assert table.column_names == ["prob_no", "prob_yes", "target"]
     assert table["target"].to_pylist() == ["no", "yes", "no", "yes"]
     save_predictions(path, made(4), input="logits")
     assert pq.read_table(path).column_names == ["logits"]
-
-
-def test_suffix_in_capitals(tmp_path):
-    save_predictions(tmp_path / "a.NPZ", made(4, 2), input="logits")
-    assert os.listdir(tmp_path) == ["a.NPZ"]
-    assert torch.equal(load_predictions(tmp_path / "a.NPZ", labels=False).values, made(4, 2))
 
 
 # Class names in files of others
@@ -206,9 +191,6 @@ def test_class_names_that_do_not_fit_are_ignored(tmp_path):
     for metadata in ({"other": "x"}, *({"class_names": text} for text in texts)):
         save_file(arrays, tmp_path / "a.safetensors", metadata=metadata)
         assert load_predictions(tmp_path / "a.safetensors").class_names is None, metadata
-
-
-def test_two_names_for_one_score_per_sample(tmp_path):
     np.savez(tmp_path / "a.npz", probs=made(2), target=labels(2), class_names=np.array(["no", "yes"]))
     assert load_predictions(tmp_path / "a.npz").class_names is None
 
@@ -282,7 +264,7 @@ def test_content_that_tables_cannot_hold_is_refused(tmp_path, suffix):
 # Rewriting
 
 
-def test_a_list_column_that_is_named_as_one_of_its_classes(tmp_path):
+def test_a_list_column_named_like_one_of_its_classes_is_rewritten(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": ["x", "y"], "logit_1": made(2, 3).tolist(), "target": [2, 0]}), path)
     original = load_predictions(path, logits="logit_1")
@@ -338,7 +320,7 @@ def test_a_write_that_fails_changes_nothing(tmp_path, monkeypatch, suffix, error
     assert os.listdir(tmp_path) == []
 
 
-def test_atomic_path(tmp_path):
+def test_an_atomic_write_replaces_the_file_only_if_it_succeeds(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")
     with atomic_path(path) as temporary:
@@ -381,7 +363,7 @@ def test_links_are_followed(tmp_path):
     assert torch.equal(load_predictions(tmp_path / "a.npz", labels=False).values, made(4, 2))
 
 
-def test_folder_without_permission(tmp_path, monkeypatch):
+def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
     def denied(*arguments: object, **options: object) -> None:  # not by chmod: root may write anywhere
         raise PermissionError(13, "Permission denied", "the temporary file")
 
@@ -389,7 +371,7 @@ def test_folder_without_permission(tmp_path, monkeypatch):
     assert "cannot be written: Permission denied" in refusal(tmp_path / "a.npz", made(4, 2))
 
 
-def test_place_can_be_checked_beforehand(tmp_path):
+def test_a_place_can_be_checked_before_anything_is_computed(tmp_path):
     check_place(tmp_path / "a.npz")
     check_place(Path("a.npz"))  # in the current folder
     with pytest.raises(ValueError, match="must be a file, but is a folder"):
@@ -398,9 +380,9 @@ def test_place_can_be_checked_beforehand(tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_from_a_gpu(tmp_path, suffix):
-    save_predictions(tmp_path / f"a{suffix}", made(4, 3).cuda(), input="logits", target=labels(4).cuda())
-    data = load_predictions(tmp_path / f"a{suffix}")
-    assert torch.equal(data.values, as_read(made(4, 3), suffix))
-    assert torch.equal(data.target, labels(4))
+def test_predictions_on_a_gpu_are_written(tmp_path):
+    for suffix in SUFFIXES:
+        save_predictions(tmp_path / f"a{suffix}", made(4, 3).cuda(), input="logits", target=labels(4).cuda())
+        data = load_predictions(tmp_path / f"a{suffix}")
+        assert torch.equal(data.values, as_read(made(4, 3), suffix)), suffix
+        assert torch.equal(data.target, labels(4)), suffix
