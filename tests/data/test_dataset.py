@@ -56,16 +56,11 @@ def test_a_data_set_that_does_not_fit_together_is_refused() -> None:
             pytest.fail(f"accepted {changes}")
 
 
-def test_classes_may_be_without_samples() -> None:
+def test_it_may_be_empty_or_without_parts_or_samples_of_a_class() -> None:
     assert make(target=torch.zeros(6, dtype=torch.int64)).num_classes == 3
-
-
-def test_it_may_be_empty_or_without_parts() -> None:
     empty = make(inputs=torch.empty(0, 4), target=torch.empty(0, dtype=torch.int64), splits={})
     assert str(empty) == "toy: ; 3 classes; 4 float32"
     assert empty.in_channels == 4
-    with pytest.raises(ValueError, match="toy has the splits"):
-        make(splits={}).part("train")
 
 
 # Use
@@ -86,6 +81,8 @@ def test_a_part_that_does_not_exist_is_refused() -> None:
     for name in ("val2", "valid", ""):
         with pytest.raises(ValueError, match=f"toy has the splits train, val, test, got {name!r}"):
             make().part(name)
+    with pytest.raises(ValueError, match="toy has the splits"):
+        make(splits={}).part("train")
 
 
 def test_only_the_test_part_may_have_another_encoder() -> None:
@@ -159,15 +156,6 @@ def test_unknown_options_are_named_with_the_known_ones(tmp_path) -> None:
         load_data(str(tmp_path), path="elsewhere")
 
 
-def test_a_name_and_its_options_reach_its_function(monkeypatch) -> None:
-    def toy(root=None, *, val_size=1):
-        return root, val_size
-
-    monkeypatch.setitem(DATASETS, "toy", toy)
-    assert load_data("toy") == (None, 1)
-    assert load_data("toy", "/root", val_size=7) == ("/root", 7)
-
-
 def images_of(folder) -> None:
     for label, value in (("black", 0), ("white", 255)):
         (folder / label).mkdir(parents=True)
@@ -177,19 +165,13 @@ def images_of(folder) -> None:
 
 def test_a_name_comes_before_a_folder_of_that_name(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     images_of(tmp_path / "digits")
     assert load_data("digits", tmp_path).inputs.shape == (1797, 1, 8, 8)
-    for path in ("./digits", str(tmp_path / "digits"), "digits/"):
-        own = load_data(path, tmp_path)
-        assert own.name == "digits"
-        assert own.class_names == ("black", "white")
-        assert (own.inputs.flatten(1).double().mean(1) == 255 * own.target).all()
-
-
-def test_a_folder_may_be_below_the_home_folder(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    images_of(tmp_path / "mine")
-    assert load_data("~/mine", tmp_path).class_names == ("black", "white")
+    for path in ("./digits", str(tmp_path / "digits"), "digits/", "~/digits"):
+        data = load_data(path, tmp_path)
+        assert (data.name, data.class_names) == ("digits", ("black", "white")), path
+        assert (data.inputs.flatten(1).double().mean(1) == 255 * data.target).all(), path
 
 
 def test_draws_are_for_all_samples() -> None:

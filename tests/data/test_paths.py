@@ -36,11 +36,6 @@ def test_the_home_folder_is_expanded(tmp_path, monkeypatch) -> None:
     assert look_for("name", "~/given", "file") == tmp_path / "given" / "file"
 
 
-def test_no_folder_is_made(cache) -> None:
-    assert look_for("cifar10", None, "file") is None
-    assert not cache.exists()
-
-
 def test_files_and_folders_are_found_in_the_root_in_the_named_folder_or_as_the_root(tmp_path) -> None:
     assert look_for("name", tmp_path, "data") is None
     (tmp_path / "name" / "data").mkdir(parents=True)
@@ -49,6 +44,7 @@ def test_files_and_folders_are_found_in_the_root_in_the_named_folder_or_as_the_r
     assert look_for("other", tmp_path, "data") is None
     (tmp_path / "data").touch()
     assert look_for("name", tmp_path, "data") == tmp_path / "data"
+    assert look_for("name", tmp_path / "name", "other") is None  # a root with another name is not the data
 
 
 def test_a_root_that_is_a_file_is_refused(tmp_path) -> None:
@@ -67,11 +63,6 @@ def test_the_first_of_several_names_is_found_wherever_it_is(tmp_path) -> None:
     assert find("name", tmp_path, "first", "second", "third") == tmp_path / "name" / "first"
 
 
-def test_a_root_with_another_name_is_not_the_data(tmp_path) -> None:
-    (tmp_path / "cifar-10-batches-bin").mkdir()
-    assert look_for("cifar100", tmp_path / "cifar-10-batches-bin", "cifar-100-binary") is None
-
-
 def test_the_variable_and_the_cache_folder_are_searched(cache, tmp_path, monkeypatch) -> None:
     cache.mkdir(parents=True)
     (cache / "data").touch()
@@ -81,9 +72,10 @@ def test_the_variable_and_the_cache_folder_are_searched(cache, tmp_path, monkeyp
     assert find("cifar10", None, "data") == tmp_path / "data"
 
 
-def test_the_searched_folder_is_named_if_none_was_given(cache) -> None:
+def test_the_searched_folder_is_named_if_none_was_given_and_not_made(cache) -> None:
     with pytest.raises(DataNotFoundError, match=r"cifar10: no one or two in .*cache/dualfocal: run"):
         find("cifar10", None, "one", "two")
+    assert not cache.exists()
 
 
 def test_data_without_download_are_explained(tmp_path) -> None:

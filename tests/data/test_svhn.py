@@ -33,26 +33,24 @@ def load(root, **options):
 @pytest.mark.parametrize("compressed", [False, True])
 def test_training_images_come_before_test_images(compressed, tmp_path):
     images, labels = write(tmp_path, compressed=compressed)
-    data = load(tmp_path)
-    assert torch.equal(data.inputs, images)
-    assert torch.equal(data.target, labels)
-    assert data.splits["test"].tolist() == list(range(NUM_TRAIN, NUM_TRAIN + NUM_TEST))
+    for _ in range(2):  # the caches of all and of only the test images are kept apart
+        data = load(tmp_path)
+        assert torch.equal(data.inputs, images)
+        assert torch.equal(data.target, labels)
+        assert data.splits["test"].tolist() == list(range(NUM_TRAIN, NUM_TRAIN + NUM_TEST))
+        assert torch.equal(load(tmp_path, only_test=True).inputs, images[NUM_TRAIN:])
+    assert len(list(tmp_path.glob("decoded/*"))) == 2
 
 
-def test_single_pixels_lie_where_row_column_and_colour_say(tmp_path):
-    pixels = np.zeros((32, 32, 3, 2), np.uint8)
+def test_pixels_and_digits_lie_where_they_should(tmp_path):
+    pixels = np.zeros((32, 32, 3, 10), np.uint8)  # row, column, colour, image
     pixels[3, 20, 0, 0], pixels[30, 1, 1, 1], pixels[9, 8, 2, 1] = 50, 60, 70
-    scipy.io.savemat(tmp_path / "test_32x32.mat", {"X": pixels, "y": np.array([[10], [7]], np.uint8)})
+    y = np.array([[10], [1], [2], [3], [4], [5], [6], [7], [8], [9]], np.uint8)  # 10 stands for the digit 0
+    scipy.io.savemat(tmp_path / "test_32x32.mat", {"X": pixels, "y": y})
     data = load(tmp_path, only_test=True)
-    expected = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    expected = torch.zeros(10, 3, 32, 32, dtype=torch.uint8)
     expected[0, 0, 3, 20], expected[1, 1, 30, 1], expected[1, 2, 9, 8] = 50, 60, 70
     assert torch.equal(data.inputs, expected)
-
-
-def test_label_10_stands_for_the_digit_0_and_the_others_for_themselves(tmp_path):
-    y = np.array([[10], [1], [2], [3], [4], [5], [6], [7], [8], [9]], np.uint8)
-    scipy.io.savemat(tmp_path / "test_32x32.mat", {"X": np.zeros((32, 32, 3, 10), np.uint8), "y": y})
-    data = load(tmp_path, only_test=True)
     assert data.target.tolist() == list(range(10))
     assert data.class_names == tuple("0123456789")
 
@@ -65,14 +63,6 @@ def test_only_test_needs_and_reads_the_test_file_only(tmp_path):
     assert torch.equal(data.part("test")[1], labels[NUM_TRAIN:])
     with pytest.raises(DataNotFoundError, match=saying("svhn", "train_32x32.mat", tmp_path)):
         load(tmp_path)
-
-
-def test_the_caches_of_all_and_of_only_test_are_kept_apart(tmp_path):
-    images, _ = write(tmp_path)
-    for _ in range(2):
-        assert torch.equal(load(tmp_path).inputs, images)
-        assert torch.equal(load(tmp_path, only_test=True).inputs, images[NUM_TRAIN:])
-    assert len(list(tmp_path.glob("decoded/*"))) == 2
 
 
 def test_split_normalisation_and_augmentation(tmp_path):

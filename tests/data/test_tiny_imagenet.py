@@ -135,9 +135,10 @@ def test_a_damaged_image_is_named_and_not_cached(content, words, archive, tmp_pa
     assert not list(tmp_path.glob("decoded/*"))
 
 
-def test_an_image_without_annotation_is_named(tmp_path):
-    contents = files()
-    table = f"{TINY}/val/val_annotations.txt"
+def test_incomplete_data_are_refused(tmp_path):
+    with pytest.raises(DataNotFoundError, match=saying(TINY, tmp_path, "dualfocal data fetch tiny_imagenet")):
+        load(tmp_path)
+    contents, table = files(), f"{TINY}/val/val_annotations.txt"
     contents[table] = b"".join(line for line in contents[table].splitlines(keepends=True) if b"val_9" not in line)
     path = write(tmp_path, contents)
     with pytest.raises(ValueError, match=saying(path, "val_annotations.txt", "val_9.JPEG")):
@@ -145,11 +146,6 @@ def test_an_image_without_annotation_is_named(tmp_path):
     del contents[table]
     path = write(tmp_path, contents)
     with pytest.raises(ValueError, match=saying(path, "val_annotations.txt", "val_")):
-        load(tmp_path)
-
-
-def test_incomplete_data_are_refused(tmp_path):
-    with pytest.raises(DataNotFoundError, match=saying(TINY, tmp_path, "dualfocal data fetch tiny_imagenet")):
         load(tmp_path)
     path = write(tmp_path, tiny_imagenet_files(train=TRAIN, val=VAL | {11: "n77"}))
     with pytest.raises(ValueError, match=saying(path, "val has classes that train does not have: n77")):
