@@ -1,4 +1,4 @@
-"""What tests of all data use."""
+"""Fixtures of all tests of data."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Small files in the official formats of the data sets, and how to put them on disk: as a folder, a tar or a zip."""
+"""Small files in the official formats of the data sets, written to a folder, a tar or a zip."""
 
 import io
 import os
@@ -17,7 +17,9 @@ CIFAR100_NAMES = tuple(f"fine_{label}" for label in range(100))
 COARSE_NAMES = tuple(f"coarse_{label}" for label in range(20))
 
 
-# ---- files, as a dict from path to content, onto the disk ----------------------------------------------------
+# Files on disk, from a dict of path and content
+
+
 def write_folder(root, files):
     for name, content in files.items():
         path = Path(root, name)
@@ -27,7 +29,7 @@ def write_folder(root, files):
 
 
 def write_tar(path, files):
-    """Backwards: official archives are in no order either."""
+    """Write the files backwards, because official archives have no order either."""
     with tarfile.open(path, "w:gz" if path.name.endswith("gz") else "w") as archive:
         for name in sorted(files, reverse=True):
             member = tarfile.TarInfo(name)
@@ -44,7 +46,7 @@ def write_zip(path, files):
 
 
 def overwrite(path, content, *, seconds_later):
-    """Write a file anew, so that its time says so whatever the clock of the disk, or, with 0, so that it does not."""
+    """Write a file again, and set its time; with 0 it seems to be unchanged."""
     before = path.stat().st_mtime_ns
     path.write_bytes(content)
     os.utime(path, ns=(before, before + seconds_later * 10**9))
@@ -55,7 +57,9 @@ def saying(*parts):
     return "(?s)" + ".*".join(re.escape(str(part)) for part in parts)
 
 
-# ---- images --------------------------------------------------------------------------------------------------
+# Images
+
+
 def some_images(count, num_classes=10, *, side=32, seed=0):
     """Random pixels (N, 3, side, side), and labels of all classes."""
     rng = np.random.default_rng(seed)
@@ -70,23 +74,25 @@ def encoded(pixels, suffix=".png", **options):
     return file.getvalue()
 
 
-# ---- CIFAR ---------------------------------------------------------------------------------------------------
+# CIFAR
+
+
 def cifar_files(name, images, labels, version="binary"):
-    """Of "binary", "python 2" or "python 3"; five sixths of the images are for training."""
+    """Files of version "binary", "python 2" or "python 3"; five sixths of the images are for training."""
     small = name == "cifar10"
     batches = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"] if small else ["train", "test"]
     cuts = [len(labels) * part // 6 for part in (range(1, 6) if small else [5])]
     parts = list(zip(batches, np.split(images, cuts), np.split(labels, cuts), strict=True))
     if version == "binary":
         top = "cifar-10-batches-bin" if small else "cifar-100-binary"
-        files = {f"{batch}.bin": cifar_records(of, labels, coarse=not small) for batch, of, labels in parts}
+        files = {f"{batch}.bin": cifar_records(pixels, labels, coarse=not small) for batch, pixels, labels in parts}
         names = {"batches.meta.txt": CIFAR10_NAMES} if small else {"fine_label_names.txt": CIFAR100_NAMES}
         names |= {} if small else {"coarse_label_names.txt": COARSE_NAMES}
-        files |= {file: ("\n".join(of) + "\n\n").encode() for file, of in names.items()}
+        files |= {file: ("\n".join(lines) + "\n\n").encode() for file, lines in names.items()}
     else:
         top = "cifar-10-batches-py" if small else "cifar-100-python"
         dump = python2_pickle if version == "python 2" else python3_pickle
-        files = {batch: dump(cifar_dict(of, labels, batch, coarse=not small)) for batch, of, labels in parts}
+        files = {batch: dump(cifar_dict(pixels, labels, batch, coarse=not small)) for batch, pixels, labels in parts}
         if small:
             files["batches.meta"] = dump({"num_cases_per_batch": 4, "label_names": [*CIFAR10_NAMES], "num_vis": 3072})
         else:
@@ -128,7 +134,7 @@ def _python2(value):
         case list():
             return b"](" + b"".join(map(_python2, value)) + b"e"
         case dict():
-            return b"}(" + b"".join(_python2(key) + _python2(of) for key, of in value.items()) + b"u"
+            return b"}(" + b"".join(_python2(key) + _python2(item) for key, item in value.items()) + b"u"
         case np.ndarray():
             content, shape = value.tobytes(), b"(" + b"".join(map(_python2, value.shape)) + b"t"
             dtype = b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
@@ -139,7 +145,8 @@ def _python2(value):
     raise TypeError(type(value))
 
 
-# ---- Tiny-ImageNet -------------------------------------------------------------------------------------------
+# Tiny-ImageNet
+
 TINY = "tiny-imagenet-200"
 
 
@@ -158,16 +165,20 @@ def tiny_imagenet_files(*, train, val, sorted_val=False, seed=0):
     return files
 
 
-# ---- 20 Newsgroups -------------------------------------------------------------------------------------------
+# 20 Newsgroups
+
+
 def message(body, *, header="From: someone\nSubject: headerword"):
     return f"{header}\n\n{body}\n".encode("latin-1")
 
 
 def newsgroup_files(top, texts):
     """``texts``: group -> {number: body}."""
-    return {f"{top}/{group}/{number}": message(body) for group, of in texts.items() for number, body in of.items()}
+    return {
+        f"{top}/{group}/{number}": message(body) for group, bodies in texts.items() for number, body in bodies.items()
+    }
 
 
 def vector_lines(vectors):
-    """Of ``{word: numbers}``, as GloVe writes them."""
-    return "".join(f"{word} {' '.join(map(str, of))}\n" for word, of in vectors.items()).encode()
+    """Lines of ``{word: numbers}`` in the format of GloVe."""
+    return "".join(f"{word} {' '.join(map(str, numbers))}\n" for word, numbers in vectors.items()).encode()

@@ -1,4 +1,4 @@
-"""What has been decoded is read the next time, unless anything that it was made of has changed."""
+"""Decoded data are read from the cache the next time, unless a file that they were made of has changed."""
 
 import json
 import os
@@ -35,168 +35,157 @@ def assert_same(samples: Samples, expected: Samples) -> None:
     )
 
 
-class Decoder:
-    """Gives other samples each time, so that it shows whether a result was decoded or read."""
+class Cache:
+    """Loads samples that differ for each call of the decoder, which shows whether they were decoded or read."""
 
-    def __init__(self) -> None:
-        self.calls = 0
+    def __init__(self, root: Path) -> None:
+        self.root, self.source, self.calls = root, root / "source", 0
+        (self.source / "deep").mkdir(parents=True)
+        (self.source / "deep" / "a").write_text("content")
+        (self.source / "b").write_text("content")
 
-    def __call__(self) -> Samples:
+    def decode(self) -> Samples:
         self.calls += 1
         return samples(first=self.calls)
 
+    def load(self, *files: Path) -> Samples:
+        return decoded("name", self.root, list(files) or [self.source], self.decode)
+
+    def check(self, calls: int, *files: Path) -> None:
+        """Whether the samples were decoded so many times, and are now read from the only file of the cache."""
+        for _ in range(2):
+            assert_same(self.load(*files), samples(first=calls))
+        assert self.calls == calls
+        assert self.file.is_file()
+
+    @property
+    def file(self) -> Path:
+        (only,) = (self.root / "decoded").iterdir()  # nothing else is there, temporary files neither
+        return only
+
 
 @pytest.fixture
-def source(tmp_path) -> Path:
-    folder = tmp_path / "source"
-    (folder / "deep").mkdir(parents=True)
-    (folder / "deep" / "a").write_text("content")
-    (folder / "b").write_text("content")
-    return folder
+def cache(tmp_path) -> Cache:
+    return Cache(tmp_path)
 
 
-def cache_file(root: Path) -> Path:
-    (only,) = (root / "decoded").iterdir()  # nothing else is there, temporary files neither
-    return only
+def test_it_is_decoded_once(cache) -> None:
+    cache.check(1)
+    assert cache.file.name.startswith("name-")
+    cache.load().inputs.zero_()  # does not change the file
+    cache.check(1)
 
 
-def test_it_is_decoded_once(tmp_path, source) -> None:
-    decode = Decoder()
-    for _ in range(3):
-        assert_same(decoded("name", tmp_path, [source], decode), samples(first=1))
-    assert decode.calls == 1
-    assert cache_file(tmp_path).name.startswith("name-")
+def test_inputs_of_any_type_and_layout_come_back(cache) -> None:
+    for dtype in (torch.uint8, torch.int32, torch.float32):
+        inputs = torch.arange(24).view(4, 3, 2).transpose(0, 2).to(dtype)
+        original = Samples(inputs, torch.tensor([[0, 9], [1, 9]])[:, 0], ("a", "b"), num_train=1)
+        assert not inputs.is_contiguous()
+        decoded(f"{dtype}", cache.root, [cache.source], lambda original=original: original)
+        assert_same(decoded(f"{dtype}", cache.root, [cache.source], cache.decode), original)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.float32])
-def test_inputs_of_any_type_and_layout_survive(tmp_path, source, dtype) -> None:
-    inputs = torch.arange(24).view(4, 3, 2).transpose(0, 2).to(dtype)
-    made = Samples(inputs, torch.tensor([[0, 9], [1, 9]])[:, 0], ("a", "b"), num_train=1)
-    assert not inputs.is_contiguous()
-    decoded("name", tmp_path, [source], lambda: made)
-    assert_same(decoded("name", tmp_path, [source], Decoder()), made)
+# Changes
 
 
-def test_what_was_read_can_be_written_to_and_does_not_change_the_file(tmp_path, source) -> None:
-    decoded("name", tmp_path, [source], Decoder())
-    decoded("name", tmp_path, [source], Decoder()).inputs.zero_()
-    assert_same(decoded("name", tmp_path, [source], Decoder()), samples(first=1))
-
-
-def longer(folder: Path) -> None:
-    (folder / "deep" / "a").write_text("content and more")
-
-
-def later(folder: Path) -> None:
+def write_later(folder: Path) -> None:
+    """Change the content and the time, but not the size."""
     file = folder / "deep" / "a"
     status = file.stat()
     file.write_text("CONTENT")
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1000))
 
 
-def earlier(folder: Path) -> None:
+def set_back(folder: Path) -> None:
     status = (folder / "b").stat()
     os.utime(folder / "b", ns=(status.st_atime_ns, status.st_mtime_ns - 10**9))
 
 
-def added(folder: Path) -> None:
-    (folder / "deep" / "c").touch()
+def lengthen(folder: Path) -> None:
+    (folder / "deep" / "a").write_text("content and more")
 
 
-def removed(folder: Path) -> None:
-    (folder / "b").unlink()
+CHANGES = {  # one after the other
+    "written later": write_later,
+    "set back": set_back,
+    "longer": lengthen,
+    "added": lambda folder: (folder / "deep" / "c").touch(),
+    "renamed": lambda folder: (folder / "b").rename(folder / "c"),
+    "moved": lambda folder: (folder / "c").rename(folder / "deep" / "b"),
+    "removed": lambda folder: (folder / "deep" / "b").unlink(),
+}
 
 
-def renamed(folder: Path) -> None:
-    (folder / "b").rename(folder / "c")
+def test_any_change_in_the_folder_decodes_again(cache) -> None:
+    cache.check(1)
+    for calls, change in enumerate(CHANGES.values(), start=2):
+        change(cache.source)
+        cache.check(calls)
+    cache.source.rename(cache.root / "other")
+    cache.load(cache.root / "other")
+    assert cache.calls == calls + 1
 
 
-def moved(folder: Path) -> None:
-    (folder / "b").rename(folder / "deep" / "b")
+def test_a_change_of_one_of_several_files_decodes_again(cache) -> None:
+    files = [cache.source / "b", cache.source / "deep" / "a"]
+    for calls, change in enumerate([lambda _: None, write_later, lengthen], start=1):
+        change(cache.source)
+        cache.check(calls, *files)
 
 
-@pytest.mark.parametrize("change", [longer, later, earlier, added, removed, renamed, moved])
-def test_a_change_in_the_folder_decodes_again(tmp_path, source, change) -> None:
-    decode = Decoder()
-    decoded("name", tmp_path, [source], decode)
-    change(source)
-    for _ in range(2):
-        assert_same(decoded("name", tmp_path, [source], decode), samples(first=2))
-    assert decode.calls == 2
-    cache_file(tmp_path)
+def test_a_change_behind_a_link_decodes_again(cache) -> None:
+    linked = cache.root / "linked"
+    linked.mkdir()
+    (linked / "deep").symlink_to(cache.source / "deep", target_is_directory=True)
+    cache.check(1, linked)
+    lengthen(cache.source)
+    cache.check(2, linked)
 
 
-@pytest.mark.parametrize("change", [longer, later])
-def test_a_change_of_one_of_the_files_decodes_again(tmp_path, source, change) -> None:
-    decode, files = Decoder(), [source / "b", source / "deep" / "a"]
-    for _ in range(2):
-        decoded("name", tmp_path, files, decode)
-    assert decode.calls == 1
-    change(source)
-    assert_same(decoded("name", tmp_path, files, decode), samples(first=2))
-
-
-def test_a_change_behind_a_link_decodes_again(tmp_path, source) -> None:
-    (tmp_path / "linked").mkdir()
-    (tmp_path / "linked" / "deep").symlink_to(source / "deep", target_is_directory=True)
-    decode = Decoder()
-    for _ in range(2):
-        decoded("name", tmp_path, [tmp_path / "linked"], decode)
-    assert decode.calls == 1
-    longer(source)
-    assert_same(decoded("name", tmp_path, [tmp_path / "linked"], decode), samples(first=2))
-
-
-def test_the_same_files_elsewhere_are_others(tmp_path, source) -> None:
-    decode = Decoder()
-    decoded("name", tmp_path, [source], decode)
-    source.rename(tmp_path / "other")
-    assert_same(decoded("name", tmp_path, [tmp_path / "other"], decode), samples(first=2))
-
-
-def test_names_that_are_not_utf8_are_signed(tmp_path, source) -> None:
+def test_file_names_that_are_not_utf8_are_part_of_the_signature(cache) -> None:
     try:
-        Path(os.fsdecode(os.fsencode(source) + b"/\xff\xfe")).write_text("x")
+        Path(os.fsdecode(os.fsencode(cache.source) + b"/\xff\xfe")).write_text("x")
     except OSError:
         pytest.skip("this disk has no such names")
-    decode = Decoder()
-    for _ in range(2):
-        decoded("name", tmp_path, [source], decode)
-    assert decode.calls == 1
+    cache.check(1)
 
 
-def test_each_name_and_option_has_a_file_of_its_own(tmp_path, source) -> None:
+def test_each_name_and_each_set_of_options_has_its_own_file(cache) -> None:
     cases = [("a", None), ("b", None), ("a", {"size": 8}), ("a", {"size": 9}), ("a", {"size": None}), ("a", [1])]
-    decode = Decoder()
-    for i, (name, options) in enumerate(cases):
-        assert_same(decoded(name, tmp_path, [source], decode, options=options), samples(first=i + 1))
-    for i, (name, options) in enumerate(cases):
-        assert_same(decoded(name, tmp_path, [source], decode, options=options), samples(first=i + 1))
-    assert decode.calls == len(cases) == len(list((tmp_path / "decoded").iterdir()))
-
-
-def test_options_that_json_writes_otherwise_are_the_same(tmp_path, source) -> None:
-    decode = Decoder()
+    cases += [("a", {"size": (8, 8), 1: "ü"})]  # JSON writes a list and a text
     for _ in range(2):
-        decoded("name", tmp_path, [source], decode, options={"size": (8, 8), 1: "ü"})
-    assert decode.calls == 1
+        for i, (name, options) in enumerate(cases):
+            loaded = decoded(name, cache.root, [cache.source], cache.decode, options=options)
+            assert_same(loaded, samples(first=i + 1))
+    assert cache.calls == len(cases) == len(list((cache.root / "decoded").iterdir()))
 
 
-def test_another_schema_decodes_again(tmp_path, source, monkeypatch) -> None:
-    decode = Decoder()
-    decoded("name", tmp_path, [source], decode)
+def test_another_schema_decodes_again(cache, monkeypatch) -> None:
+    cache.check(1)
     monkeypatch.setattr(_cache, "SCHEMA", _cache.SCHEMA + 1)
+    cache.check(2)
+
+
+def test_a_folder_called_decoded_belongs_to_the_data_unless_it_is_the_cache(cache) -> None:
+    image = cache.root / "pets" / "decoded" / "a.png"
+    image.parent.mkdir(parents=True)
+    for calls, content in enumerate(("one", "other"), start=1):
+        image.write_text(content)
+        cache.check(calls, cache.root / "pets")
     for _ in range(2):
-        assert_same(decoded("name", tmp_path, [source], decode), samples(first=2))
-    cache_file(tmp_path)
+        decoded("name", cache.source, [cache.source], cache.decode)  # the data are the root
+    assert cache.calls == 3
 
 
-def rewrite(path: Path, about: object, **tensors: torch.Tensor) -> None:
-    """The same file, with other metadata or tensors."""
+# Damaged files
+
+
+def rewrite(path: Path, metadata: object, **tensors: torch.Tensor) -> None:
+    """Write the same file with other metadata or tensors."""
     with safe_open(path, framework="pt") as file:
-        kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dictionary
-    kept = {name: tensor for name, tensor in (kept | tensors).items() if tensor is not None}
-    save_file(kept, path, metadata={_cache.KEY: about if isinstance(about, str) else json.dumps(about)})
+        stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dictionary
+    stored = {name: tensor for name, tensor in (stored | tensors).items() if tensor is not None}
+    save_file(stored, path, metadata={_cache.KEY: metadata if isinstance(metadata, str) else json.dumps(metadata)})
 
 
 def about(path: Path) -> dict:
@@ -213,147 +202,94 @@ DAMAGES = {
     "header of any size": lambda path: path.write_bytes(b"\xff" * 8 + path.read_bytes()[8:]),
     "no metadata": lambda path: save_file({"inputs": torch.zeros(1), "target": torch.zeros(1)}, path),
     "foreign metadata": lambda path: save_file({"inputs": torch.zeros(1)}, path, metadata={"format": "pt"}),
-    "metadata that is no json": lambda path: rewrite(path, "{"),
-    "metadata of no dictionary": lambda path: rewrite(path, []),
-    "metadata of a number": lambda path: rewrite(path, 5),
-    "metadata of nothing": lambda path: rewrite(path, None),
-    "metadata of a text": lambda path: rewrite(path, '"text"'),
-    "made of nothing": lambda path: rewrite(path, {}),
+    **{text: lambda path, text=text: rewrite(path, text) for text in ("{", "[]", "5", "null", '"text"', "{}")},
     "field missing": lambda path: rewrite(path, {k: v for k, v in about(path).items() if k != "words"}),
     "field too many": lambda path: rewrite(path, about(path) | {"more": 1}),
     "field of another type": lambda path: rewrite(path, about(path) | {"class_names": 3}),
+    "too many training samples": lambda path: rewrite(path, about(path) | {"num_train": 4}),
     "no inputs": lambda path: rewrite(path, about(path), inputs=None),
     "no target": lambda path: rewrite(path, about(path), target=None),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_file_that_is_no_cache_of_ours_is_replaced(tmp_path, source, damage) -> None:
-    decode = Decoder()
-    decoded("name", tmp_path, [source], decode)
-    DAMAGES[damage](cache_file(tmp_path))
+def test_a_damaged_or_foreign_file_is_replaced(cache) -> None:
+    cache.check(1)
+    for calls, (damage, change) in enumerate(DAMAGES.items(), start=2):
+        change(cache.file)
+        cache.load()
+        assert cache.calls == calls, damage
+        cache.check(calls)
+
+
+def test_a_changed_byte_of_the_tensors_is_detected(cache) -> None:
+    cache.check(1)
+    assert cached_files("name", cache.root) == [cache.file]
+    assert is_whole(cache.file)
+    content = bytearray(cache.file.read_bytes())
+    content[-1] ^= 1
+    for damaged in (content, b"no cache"):
+        cache.file.write_bytes(damaged)
+        assert not is_whole(cache.file)
+
+
+# Writing
+
+
+def test_a_root_that_cannot_be_written_is_replaced_by_the_cache_folder_or_a_warning(cache, monkeypatch) -> None:
+    place = cache.root / "decoded"
+    place.write_text("no folder")
     for _ in range(2):
-        assert_same(decoded("name", tmp_path, [source], decode), samples(first=2))
-    assert decode.calls == 2
-    cache_file(tmp_path)
-
-
-def test_what_cannot_be_kept_in_the_root_is_kept_in_the_cache_folder(tmp_path, source) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / "decoded").write_text("no folder")
-    decode = Decoder()
-    for _ in range(2):
-        assert_same(decoded("name", root, [source], decode), samples(first=1))
-    assert decode.calls == 1
-    assert cached_files("name", root) == [cache_file(cache_folder())]
-    longer(source)
-    assert_same(decoded("name", root, [source], decode), samples(first=2))
-
-
-def test_without_a_place_to_write_it_goes_on_with_a_warning(tmp_path, source, monkeypatch) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / "decoded").write_text("no folder")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "decoded"))
-    decode = Decoder()
-    for i in range(2):
+        assert_same(cache.load(), samples(first=1))
+    assert [path.parent for path in cached_files("name", cache.root)] == [cache_folder() / "decoded"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+    for calls in (2, 3):
         with pytest.warns(UserWarning, match="cannot be written: .*decoded on every run") as caught:
-            assert_same(decoded("name", root, [source], decode), samples(first=i + 1))
+            assert_same(cache.load(), samples(first=calls))
         assert len(caught) == 1
-        assert str(caught[0].message).startswith(f"{root / 'decoded' / 'name-'}")
-    assert (root / "decoded").read_text() == "no folder"
+        assert str(caught[0].message).startswith(f"{place / 'name-'}")
+    assert place.read_text() == "no folder"
 
 
-def test_a_folder_in_the_place_of_the_file_is_left_alone(tmp_path, source) -> None:
-    decode = Decoder()
-    decoded("name", tmp_path, [source], decode)
-    path = cache_file(tmp_path)
+def test_a_folder_in_the_place_of_the_file_is_kept(cache) -> None:
+    cache.check(1)
+    path = cache.file
     path.unlink()
     (path / "precious").mkdir(parents=True)
     with pytest.warns(UserWarning, match="is a folder"):
-        assert_same(decoded("name", tmp_path, [source], decode), samples(first=2))
+        assert_same(cache.load(), samples(first=2))
     assert (path / "precious").is_dir()
-    assert cache_file(tmp_path) == path
+    assert cache.file == path
 
 
-def test_an_error_while_writing_leaves_what_was_there(tmp_path, source, monkeypatch) -> None:
-    decode = Decoder()
-    decoded("name", tmp_path, [source], decode)
-    before = cache_file(tmp_path).read_bytes()
-    added(source)
+def test_an_error_while_writing_leaves_the_old_file_and_one_of_decoding_leaves_none(cache, monkeypatch) -> None:
+    with pytest.raises(ZeroDivisionError):
+        decoded("name", cache.root, [cache.source], lambda: 1 / 0)
+    assert list((cache.root / "decoded").iterdir()) == []
+    cache.check(1)
+    before = cache.file.read_bytes()
+    (cache.source / "c").touch()
 
     def full(*_, **__) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.warns(UserWarning, match="No space left"):
-        assert_same(decoded("name", tmp_path, [source], decode), samples(first=2))
-    assert cache_file(tmp_path).read_bytes() == before
+        assert_same(cache.load(), samples(first=2))
+    assert cache.file.read_bytes() == before
 
 
-def test_an_error_of_decoding_leaves_nothing(tmp_path, source) -> None:
-    def decode() -> Samples:
-        raise ValueError("damaged")
-
-    with pytest.raises(ValueError, match=r"^damaged$"):
-        decoded("name", tmp_path, [source], decode)
-    assert list((tmp_path / "decoded").iterdir()) == []
-
-
-def test_of_many_at_once_one_decodes_and_the_others_wait(tmp_path, source) -> None:
+def test_one_of_many_decodes_and_the_others_wait(cache) -> None:
     together = threading.Barrier(8)
-    decode = Decoder()
-
-    def load(_: int) -> Samples:
-        together.wait()
-        return decoded("name", tmp_path, [source], slowly)
 
     def slowly() -> Samples:
         threading.Event().wait(0.3)  # long enough for the others to find no file, and wait
-        return decode()
+        return cache.decode()
+
+    def load(_: int) -> Samples:
+        together.wait()
+        return decoded("name", cache.root, [cache.source], slowly)
 
     with ThreadPoolExecutor(8) as pool:
         for loaded in pool.map(load, range(8)):
             assert_same(loaded, samples(first=1))
-    assert decode.calls == 1
-    cache_file(tmp_path)
-
-
-def test_a_changed_byte_of_the_tensors_is_told(tmp_path, source) -> None:
-    decoded("name", tmp_path, [source], Decoder())
-    path = cache_file(tmp_path)
-    assert cached_files("name", tmp_path) == [path]
-    assert is_whole(path)
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    assert not is_whole(path)
-    path.write_bytes(b"no cache")
-    assert not is_whole(path)
-
-
-def test_a_number_of_training_samples_that_cannot_be_is_decoded_anew(tmp_path, source) -> None:
-    decode = Decoder()
-    decoded("name", tmp_path, [source], decode)
-    path = cache_file(tmp_path)
-    rewrite(path, about(path) | {"num_train": 4})
-    assert_same(decoded("name", tmp_path, [source], decode), samples(first=2))
-
-
-def test_a_folder_called_decoded_belongs_to_the_data_unless_it_is_the_cache(tmp_path) -> None:
-    (tmp_path / "pets" / "decoded").mkdir(parents=True)
-    image = tmp_path / "pets" / "decoded" / "a.png"
-    image.write_text("one")
-    decode = Decoder()
-    decoded("name", tmp_path, [tmp_path / "pets"], decode)
-    image.write_text("other")
-    decoded("name", tmp_path, [tmp_path / "pets"], decode)
-    assert decode.calls == 2
-
-
-def test_a_root_that_is_the_data_itself_is_not_changed_by_its_cache(source) -> None:
-    decode = Decoder()
-    for _ in range(2):
-        decoded("name", source, [source], decode)
-    assert decode.calls == 1
+    cache.check(1)

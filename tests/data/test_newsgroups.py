@@ -1,4 +1,4 @@
-"""20 Newsgroups: which texts, in which order, without headers, who tests, and their vectors."""
+"""20 Newsgroups: texts without headers in a fixed order, splits, and word vectors."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ BY_DATE = ("20news-bydate-train", "20news-bydate-test")
 
 
 def corpus(each=20):
-    """Group -> {number: text}; each text has a word of its own."""
+    """Group -> {number: text}; each text has a word that no other has."""
     return {group: {1000 + i: f"word_{g}x{i} of all" for i in range(each)} for g, group in enumerate(GROUPS)}
 
 
@@ -23,26 +23,24 @@ def load(root, name="20newsgroups", **options):
     return load_data(name, root, **{"vectors": "none", "length": 5} | sizes | options)
 
 
-# ---- which part of a message is its text ---------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        pytest.param(b"From: x\nSubject: y\n\nthe text\n\nmore", "the text\n\nmore", id="at the first blank line"),
-        pytest.param(b"From: x\r\n\r\nthe text\r\n\r\nmore", "the text\n\nmore", id="CRLF"),
-        pytest.param(b"From: x\r\rthe text", "the text", id="CR"),
-        pytest.param(b"From: x\n\n\n\nthe text", "the text", id="many blank lines"),
-        pytest.param(b"From: x\n \nstill header\n\nthe text", "the text", id="a line of a space is not blank"),
-        pytest.param(b"no blank line at all\nhere", "no blank line at all\nhere", id="none: all is text"),
-        pytest.param(
-            b"\n\nFrom: x\n\nthe text", "From: x\n\nthe text", id="at the very start: all is text, as published"
-        ),
-        pytest.param(b"From: x\n\n", "", id="no text"),
-        pytest.param(b"", "", id="empty"),
-        pytest.param(b"From: \xe9\n\ncaf\xe9 \xff", "caf\u00e9 \u00ff", id="latin-1"),
-    ],
-)
-def test_a_header_ends_at_the_first_blank_line(content, text):
-    assert body(content).strip("\n") == text
+# Texts
+
+
+def test_a_header_ends_at_the_first_blank_line():
+    cases = {
+        b"From: x\nSubject: y\n\nthe text\n\nmore": "the text\n\nmore",
+        b"From: x\r\n\r\nthe text\r\n\r\nmore": "the text\n\nmore",
+        b"From: x\r\rthe text": "the text",
+        b"From: x\n\n\n\nthe text": "the text",
+        b"From: x\n \nstill header\n\nthe text": "the text",  # a line with a space is not blank
+        b"no blank line at all\nhere": "no blank line at all\nhere",
+        b"\n\nFrom: x\n\nthe text": "From: x\n\nthe text",  # a blank line at the start: all is text, as published
+        b"From: x\n\n": "",
+        b"": "",
+        b"From: \xe9\n\ncaf\xe9 \xff": "caf\u00e9 \u00ff",  # Latin-1
+    }
+    for content, text in cases.items():
+        assert body(content).strip("\n") == text, content
 
 
 def test_words_of_headers_are_not_read(tmp_path):
@@ -56,24 +54,18 @@ def test_words_of_headers_are_not_read(tmp_path):
     assert not data.inputs[-1].any()
 
 
-# ---- which texts, and in which order -------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("top", "archive"),
-    [
-        (TOP, None),
-        ("20_newsgroup", None),
-        (TOP, "20news-19997.tar.gz"),
-        ("20_newsgroup", "news20.tar.gz"),
-        (TOP, "20_newsgroups.tar.gz"),
-    ],
-)
-def test_every_layout_of_the_corpus_gives_the_same(top, archive, tmp_path):
-    files = newsgroup_files(top, {group: {7: f"{group[:3]} one", 8: "two two"} for group in GROUPS})
-    write_tar(tmp_path / archive, files) if archive else write_folder(tmp_path, files)
-    data = load(tmp_path, test_size=1, val_size=1, length=3)
-    assert data.inputs.tolist() == [[0, 3, 2], [0, 1, 1], [0, 4, 2], [0, 1, 1], [0, 5, 2], [0, 1, 1]]
-    assert data.target.tolist() == [0, 0, 1, 1, 2, 2]
-    assert data.class_names == GROUPS
+def test_every_layout_of_the_corpus_gives_the_same(tmp_path):
+    layouts = [(TOP, ""), ("20_newsgroup", ""), (TOP, "20news-19997.tar.gz"), ("20_newsgroup", "news20.tar.gz")]
+    layouts += [(TOP, "20_newsgroups.tar.gz")]
+    for i, (top, archive) in enumerate(layouts):
+        root = tmp_path / str(i)
+        root.mkdir()
+        files = newsgroup_files(top, {group: {7: f"{group[:3]} one", 8: "two two"} for group in GROUPS})
+        write_tar(root / archive, files) if archive else write_folder(root, files)
+        data = load(root, test_size=1, val_size=1, length=3)
+        assert data.inputs.tolist() == [[0, 3, 2], [0, 1, 1], [0, 4, 2], [0, 1, 1], [0, 5, 2], [0, 1, 1]], top
+        assert data.target.tolist() == [0, 0, 1, 1, 2, 2]
+        assert data.class_names == GROUPS
 
 
 def test_only_files_named_by_numbers_are_read_in_the_order_of_their_names_as_text(tmp_path):
@@ -91,12 +83,11 @@ def test_only_files_named_by_numbers_are_read_in_the_order_of_their_names_as_tex
     assert vectors.encoder(vectors.inputs)[:, 0, 0].tolist() == [7, 5, 10, 100, 9]
 
 
-@pytest.mark.parametrize("by_date", [False, True])
-def test_a_number_beside_the_groups_is_no_text(by_date, tmp_path):
-    name = "20newsgroups_bydate" if by_date else "20newsgroups"
-    files = newsgroup_files(BY_DATE[0] if by_date else TOP, corpus()) | newsgroup_files(BY_DATE[1], corpus(2))
-    write_folder(tmp_path, files | {f"{BY_DATE[0] if by_date else TOP}/1234": message("stray")})
-    assert load(tmp_path, name).class_names == GROUPS
+def test_a_number_beside_the_groups_is_no_text(tmp_path):
+    for name, top in (("20newsgroups", TOP), ("20newsgroups_bydate", BY_DATE[0])):
+        files = newsgroup_files(top, corpus()) | newsgroup_files(BY_DATE[1], corpus(2))
+        write_folder(tmp_path, files | {f"{top}/1234": message("stray")})
+        assert load(tmp_path, name).class_names == GROUPS
 
 
 def test_the_vocabulary_is_of_all_texts_and_num_words_counts_the_padding(tmp_path):
@@ -108,14 +99,18 @@ def test_the_vocabulary_is_of_all_texts_and_num_words_counts_the_padding(tmp_pat
     assert shorter.inputs.tolist() == [[2, 2], [2, 1], [3, 4], [0, 5]]
 
 
-@pytest.mark.parametrize("options", [{"num_words": 1}, {"num_words": 2.5}, {"length": 0}, {"length": "10"}])
-def test_sizes_of_vocabulary_and_texts_are_checked(options, tmp_path):
+def test_sizes_of_vocabulary_texts_and_test_part_are_checked(tmp_path):
     write_folder(tmp_path, newsgroup_files(TOP, corpus()))
-    with pytest.raises((ValueError, TypeError), match=saying(next(iter(options)), "must be")):
-        load(tmp_path, **options)
+    for name, value in (("num_words", 1), ("num_words", 2.5), ("length", 0), ("length", "10")):
+        with pytest.raises((ValueError, TypeError), match=saying(name, "must be")):
+            load(tmp_path, **{name: value})
+    for test_size in (0, 60):
+        with pytest.raises(ValueError, match=saying("test_size must be from 1 to 59, got", test_size)):
+            load(tmp_path, test_size=test_size)
+    assert len(load(tmp_path, test_size=0.2).splits["test"]) == 12
 
 
-def test_options_have_caches_of_their_own_and_a_changed_text_is_read_again(tmp_path):
+def test_options_are_cached_apart_and_a_changed_text_is_read_again(tmp_path):
     write_folder(tmp_path, newsgroup_files(TOP, corpus()))
     for _ in range(2):
         assert load(tmp_path, length=5).inputs.shape == (60, 5)
@@ -129,14 +124,16 @@ def test_options_have_caches_of_their_own_and_a_changed_text_is_read_again(tmp_p
     assert before[-1].unique().numel() > 1
 
 
-# ---- who tests -----------------------------------------------------------------------------------------------
+# Splits
+
+
 def published_order(count, seed=1):
     order = np.arange(count)
     np.random.RandomState(seed).shuffle(order)
     return order.tolist()
 
 
-def test_of_the_shuffled_texts_the_last_test_and_those_before_them_validate(tmp_path):
+def test_the_last_shuffled_texts_are_for_testing_and_those_before_them_for_validation(tmp_path):
     write_folder(tmp_path, newsgroup_files(TOP, corpus()))
     order = published_order(60)
     splits = load(tmp_path, test_size=12, val_size=6).splits
@@ -152,7 +149,7 @@ def test_of_the_shuffled_texts_the_last_test_and_those_before_them_validate(tmp_
     assert set(none) == {"train", "test"}
 
 
-def test_by_default_3999_test_and_900_validate_as_published(tmp_path):
+def test_by_default_3999_texts_are_for_testing_and_900_for_validation_as_published(tmp_path):
     texts = {"a": dict.fromkeys(range(2_500), "x"), "b": dict.fromkeys(range(2_500), "y")}
     write_tar(tmp_path / "20news-19997.tar.gz", newsgroup_files(TOP, texts))
     data = load_data("20newsgroups", tmp_path, vectors="none")
@@ -163,19 +160,9 @@ def test_by_default_3999_test_and_900_validate_as_published(tmp_path):
     assert data.splits["train"].tolist() == order[:-4_899]
 
 
-@pytest.mark.parametrize("test_size", [0, 60])
-def test_test_size_must_leave_texts_on_both_sides(test_size, tmp_path):
-    write_folder(tmp_path, newsgroup_files(TOP, corpus()))
-    with pytest.raises(ValueError, match=saying("test_size must be from 1 to 59, got", test_size)):
-        load(tmp_path, test_size=test_size)
+# The version by date
 
 
-def test_test_size_may_be_a_fraction(tmp_path):
-    write_folder(tmp_path, newsgroup_files(TOP, corpus()))
-    assert len(load(tmp_path, test_size=0.2).splits["test"]) == 12
-
-
-# ---- by date -------------------------------------------------------------------------------------------------
 def by_date_files():
     test = {group: {i: f"late {i}" for i in range(500, 504)} for group in GROUPS}
     return newsgroup_files(BY_DATE[0], corpus()) | newsgroup_files(BY_DATE[1], test)
@@ -199,36 +186,23 @@ def test_every_layout_by_date_gives_training_texts_then_later_ones_to_test(layou
     assert data.splits["test"].tolist() == list(range(60, 72))
     assert data.target.tolist() == [0] * 20 + [1] * 20 + [2] * 20 + [0] * 4 + [1] * 4 + [2] * 4
     assert data.class_names == GROUPS
-    # Counted: word, of, all 60 times, late 12, 500 to 503 thrice, and then each text's own word.
+    # By frequency: word, of, all (60 times), late (12), 500 to 503 (3), then the word that only one text has.
     assert data.inputs[:60].tolist() == [[0, 1, 9 + i, 2, 3] for i in range(60)]
     assert data.inputs[60:].tolist() == [[0, 0, 0, 4, 5 + i] for i in range(4)] * 3
 
 
-def test_layouts_by_date_agree_in_every_number(tmp_path):
-    versions = []
-    for layout in ("two folders", "folder of both", "archive"):
-        (tmp_path / layout).mkdir()
-        write_by_date(tmp_path / layout, layout)
-        versions.append(load(tmp_path / layout, "20newsgroups_bydate"))
-    for data in versions[1:]:
-        assert torch.equal(data.inputs, versions[0].inputs)
-        assert torch.equal(data.target, versions[0].target)
-
-
-def test_a_missing_folder_of_test_texts_is_named(tmp_path):
+def test_a_missing_part_by_date_is_refused(tmp_path):
     write_folder(tmp_path, newsgroup_files(BY_DATE[0], corpus()))
     with pytest.raises(ValueError, match=saying(tmp_path, BY_DATE[1], "beside 20news-bydate-train")):
         load(tmp_path, "20newsgroups_bydate")
+    for top in BY_DATE:
+        (tmp_path / f"only {top}").mkdir()
+        path = write_tar(tmp_path / f"only {top}" / "20news-bydate.tar.gz", newsgroup_files(top, corpus()))
+        with pytest.raises(ValueError, match=saying(path)):
+            load(path.parent, "20newsgroups_bydate")
 
 
-@pytest.mark.parametrize("top", BY_DATE)
-def test_an_archive_of_one_part_only_is_refused(top, tmp_path):
-    path = write_tar(tmp_path / "20news-bydate.tar.gz", newsgroup_files(top, corpus()))
-    with pytest.raises(ValueError, match=saying(path)):
-        load(tmp_path, "20newsgroups_bydate")
-
-
-def test_what_has_no_texts_is_refused_and_what_is_not_there_explained(tmp_path):
+def test_missing_data_are_explained_and_a_folder_without_texts_is_refused(tmp_path):
     with pytest.raises(DataNotFoundError, match=saying("20news-bydate.tar.gz", tmp_path, "fetch 20newsgroups_bydate")):
         load(tmp_path, "20newsgroups_bydate")
     with pytest.raises(DataNotFoundError, match=saying(TOP, tmp_path, "get 20news-19997.tar.gz from qwone.com")):
@@ -238,7 +212,9 @@ def test_what_has_no_texts_is_refused_and_what_is_not_there_explained(tmp_path):
         load(tmp_path)
 
 
-# ---- vectors -------------------------------------------------------------------------------------------------
+# Word vectors
+
+
 def small_corpus(root):
     """Vocabulary: the, café, x, y; returns options that leave everything in."""
     texts = {"a": {1: "the the the", 2: "caf\u00e9 the"}, "b": {1: "caf\u00e9 x", 2: "y"}}
@@ -263,16 +239,16 @@ def test_the_encoder_gives_vectors_with_zeros_for_padding_and_for_words_without_
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-@pytest.mark.parametrize("width", [50, 100, 200])
-def test_glove_in_the_root_is_chosen_by_width(width, zipped, tmp_path):
+def test_glove_in_the_root_is_chosen_by_width(zipped, tmp_path):
     options = small_corpus(tmp_path)
-    files = {f"glove.6B.{of}d.txt": vector_lines({"the": [of] * of, "x": [1] * of}) for of in (50, 100, 200, 300)}
+    files = {f"glove.6B.{n}d.txt": vector_lines({"the": [n] * n, "x": [1] * n}) for n in (50, 100, 200, 300)}
     write_zip(tmp_path / "glove.6B.zip", files) if zipped else write_folder(tmp_path / "glove", files)
-    data = load(tmp_path, vectors=None, width=width, **options)
-    assert data.encoder(data.inputs[:1]).unique().tolist() == [width]
-    assert data.in_channels == width
-    file = "glove.6B.zip" if zipped else f"glove.6B.{width}d.txt"
-    assert data.notes == (f"2 of 4 words have a vector in {file}, {width} wide",)
+    for width in (50, 100, 200):
+        data = load(tmp_path, vectors=None, width=width, **options)
+        assert data.encoder(data.inputs[:1]).unique().tolist() == [width]
+        assert data.in_channels == width
+        file = "glove.6B.zip" if zipped else f"glove.6B.{width}d.txt"
+        assert data.notes == (f"2 of 4 words have a vector in {file}, {width} wide",)
 
 
 def test_the_width_by_default_is_100_and_a_text_file_comes_before_the_zip(tmp_path):
@@ -302,21 +278,11 @@ def test_missing_vectors_are_explained(tmp_path):
     write_zip(tmp_path / "glove.6B.zip", {"glove.6B.50d.txt": lines})
     with pytest.raises(ValueError, match=saying(tmp_path / "glove.6B.zip", "width 100, got 50")):
         load(tmp_path, vectors=None, **options)
-    write_zip(tmp_path / "glove.6B.zip", {"glove.6B.50d.txt": lines, "glove.6B.200d.txt": lines})
-    with pytest.raises(ValueError, match=saying(tmp_path / "glove.6B.zip", "holds no glove.6B.100d.txt")):
-        load(tmp_path, vectors=None, **options)
 
 
 def test_vectors_of_other_words_only_are_refused(tmp_path):
     options = small_corpus(tmp_path)
-    (tmp_path / "mine.txt").write_text("The 1 2\n")  # words are in lower case
-    with pytest.raises(ValueError, match=saying(tmp_path / "mine.txt", "no vector for any", "lower case")):
-        load(tmp_path, vectors=str(tmp_path / "mine.txt"), **options)
-
-
-def test_a_line_of_vectors_that_is_wrong_is_named(tmp_path):
-    options = small_corpus(tmp_path)
     path = tmp_path / "mine.txt"
-    path.write_bytes(b"the 1 2\ncaf\xc3\xa9 1\n")
-    with pytest.raises(ValueError, match=saying(path, "line 2 must be a word and 2 finite numbers")):
+    path.write_text("The 1 2\n")
+    with pytest.raises(ValueError, match=saying(path, "no vector for any", "lower case")):
         load(tmp_path, vectors=str(path), **options)

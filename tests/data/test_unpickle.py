@@ -1,9 +1,10 @@
-"""Batches of CIFAR are read under every protocol; whatever else a pickle asks for, nothing runs and nothing grows."""
+"""Batches of CIFAR are read in every protocol; other pickles are refused, run nothing and need little memory."""
 
 import hashlib
 import operator
 import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from official import python2_pickle
 
 from dualfocal.data import _unpickle
 from dualfocal.data._unpickle import RULE, read_batch
@@ -23,12 +25,7 @@ from dualfocal.data._unpickle import RULE, read_batch
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 PIXELS = np.random.default_rng(0).integers(0, 256, (2, 3072), dtype=np.uint8)
 BATCH = {"batch_label": "batch 1 of 5", "labels": [6, 9], "data": PIXELS, "filenames": ["a_s_001.png", "b_s_002.png"]}
-PYTHON_2 = (
-    b"\x80\x02}q\x01(U\x0bbatch_labelq\x02U\x0cbatch 1 of 5q\x03U\x06labelsq\x04]q\x05(K\x06K\x09e"
-    b"U\x04dataq\x06cnumpy.core.multiarray\n_reconstruct\nq\x07cnumpy\nndarray\nq\x08K\x00\x85U\x01b\x87Rq\x09"
-    b"(K\x01K\x02M\x00\x0c\x86cnumpy\ndtype\nq\nU\x02u1K\x00K\x01\x87Rq\x0b(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
-    b"T\x00\x18\x00\x00" + PIXELS.tobytes() + b"tbU\tfilenamesq\x0c]q\r(U\x0ba_s_001.pngq\x0eU\x0bb_s_002.pngq\x0feu."
-)
+PYTHON_2 = python2_pickle(BATCH)
 META = (
     b"\x80\x02}q\x01(U\x13num_cases_per_batchq\x02M\x10'U\x0blabel_namesq\x03]q\x04(U\x08airplaneq\x05U\nautomobileq\x06"
     b"U\x04birdq\x07U\x03catq\x08U\x04deerq\tU\x03dogq\nU\x04frogq\x0bU\x05horseq\x0cU\x04shipq\rU\x05truckq\x0ee"
@@ -56,11 +53,13 @@ def assert_same(batch: dict, expected: dict) -> None:
             assert batch[key] == value
 
 
-# ---- What is read
+# Reading
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_batch_is_read_under_every_protocol_of_either_numpy(protocol: int) -> None:
+def test_a_batch_is_read_in_every_protocol_of_either_numpy(protocol: int) -> None:
+    fortran = {"data": np.asfortranarray(PIXELS)}
+    assert_same(read_batch(pickle.dumps(fortran, protocol=protocol)), fortran)
     data = pickle.dumps(BATCH, protocol=protocol)
     assert_same(read_batch(data), BATCH)
     data = data[:2] + data[11:] if protocol >= 4 else data  # without the frame, which would have another length
@@ -74,7 +73,7 @@ def test_a_batch_is_read_under_every_protocol_of_either_numpy(protocol: int) -> 
 @pytest.mark.filterwarnings("ignore:numpy.core:DeprecationWarning")
 def test_a_batch_of_python_2() -> None:
     assert_same(read_batch(PYTHON_2), BATCH)
-    assert_same(pickle.loads(PYTHON_2, encoding="latin-1"), BATCH)  # the bytes above are what Python takes them for
+    assert_same(pickle.loads(PYTHON_2, encoding="latin-1"), BATCH)  # Python reads the same from them
 
 
 def test_the_official_batches_meta() -> None:
@@ -84,19 +83,24 @@ def test_the_official_batches_meta() -> None:
     assert read_batch(META) == {"num_cases_per_batch": 10000, "label_names": names, "num_vis": 3072}
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_order_of_the_content_is_kept(protocol: int) -> None:
-    batch = {"data": np.asfortranarray(PIXELS)}
-    assert_same(read_batch(pickle.dumps(batch, protocol=protocol)), batch)
-
-
 def test_the_largest_official_file_has_room() -> None:
     labels, names = list(range(20)) * 2_500, [f"name_{i}.png" for i in range(50_000)]
     batch = {"coarse_labels": labels, "fine_labels": labels[::-1], "filenames": names}
     assert read_batch(pickle.dumps(batch, protocol=2)) == batch
 
 
-# ---- What is refused
+# Hostile pickles
+
+
+def refusal(data: bytes) -> str:
+    """Message with which a pickle is refused, after the words that are common to all."""
+    try:
+        batch = read_batch(data)
+    except ValueError as error:
+        message = str(error)
+        assert message.startswith("is damaged, or not a CIFAR batch: "), message
+        return message.removeprefix("is damaged, or not a CIFAR batch: ")
+    return pytest.fail(f"read {batch} from {data[:40]!r}")
 
 
 class Payload:
@@ -117,7 +121,6 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "sprung"
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(
     ("payload", "name"),
     [
@@ -135,15 +138,15 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (Payload(np.float64, 1.5), "float64"),
         (Path("sprung"), "pathlib"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_name_that_is_not_on_the_list_is_refused_and_named(
-    trap: Path, protocol: int, payload: object, name: str
-) -> None:
-    with pytest.raises(ValueError, match=r"^is damaged, .*: uses the name '") as caught:
-        read_batch(pickle.dumps({"labels": [1], "data": payload}, protocol=protocol))
-    assert name in str(caught.value)
-    assert RULE in str(caught.value)
-    assert not trap.exists()
+def test_a_name_that_is_not_on_the_list_is_refused_and_named(trap: Path, payload: object, name: str) -> None:
+    for protocol in PROTOCOLS:
+        message = refusal(pickle.dumps({"labels": [1], "data": payload}, protocol=protocol))
+        assert message.startswith("uses the name '"), protocol
+        assert name in message, protocol
+        assert RULE in message, protocol
+        assert not trap.exists(), protocol
 
 
 @pytest.mark.parametrize(
@@ -164,50 +167,48 @@ def test_modules_are_not_imported_nor_attributes_looked_up(trap: Path, module: s
         f"(S'touch sprung'\ni{module}\n{name}\n.".encode(),
         b"\x80\x04" + text(module) + text(name) + b"\x93)R.",
     ):
-        with pytest.raises(ValueError, match=f"uses the name '{module}.{name}'"):
-            read_batch(data)
+        assert f"uses the name '{module}.{name}'" in refusal(data)
     assert not trap.exists()
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"cnumpy\nndarray\n\x8a\x08" + bytes(6) + b"\x01\x00\x85R.",  # an array of 2**48 entries, called
-        b"cnumpy\nndarray\n\x8a\x08" + bytes(6) + b"\x01\x00\x85\x81.",  # and made by NEWOBJ
-        array(b"\x8a\x06" + bytes(5) + b"\x01", b"U\x01a"),  # 2**40 entries of one byte
-        array(b"K\x02", b"U\x01a"),
-        array(b"K\x01", b"U\x02ab"),
-        array(b"K\x01" * 100, b"U\x01a"),
-        array(text("a") + b"\x8a\x06" + bytes(5) + b"\x01", b"U\x01a"),  # text times 2**40
-        array(b"K\x01", b"K\x01"),
-        array(b"K\x01", b"]"),
-        array(b"K\x01", b"U\x08abcdefgh", dtype=b"O8"),
-        array(b"K\x01", b"U\x08abcdefgh", dtype=b"f8"),
-        b"}U\x04datacnumpy.core.multiarray\n_reconstruct\n)Rs.",  # never built
-        b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR.",
-        b"Nr\xff\xff\xff\xff.",  # 64 GB of memo
-        b"Np999999999999\n.",
-        b"T\xff\xff\xff\x7f.",
-        b"\x96" + b"\xff" * 7 + b"\x7f.",
-        b"\x8d" + b"\xff" * 8 + b".",
-        b"\x82\x01.",
-        b"K\x01Q.",
-        b"\x97.",
-        b"]}b.",
-        b"})" + b"\x85" * 100_000 + b"Ns.",  # whose hash would be deeper than the stack
-        b"]" * 100_000 + b"a" * 99_999 + b".",
-        b"}L" + b"9" * 100_000 + b"L\nNs.",
-        b"K\x01.",
-    ],
-)
-def test_hostile_sizes_and_types_are_refused_in_little_memory(data: bytes) -> None:
-    tracemalloc.start()
-    try:
-        with pytest.raises(ValueError, match=r"^is damaged, or not a CIFAR batch: "):
-            read_batch(data)
-        assert tracemalloc.get_traced_memory()[1] < 2**21 + 200 * len(data)
-    finally:
-        tracemalloc.stop()
+HOSTILE = [
+    b"cnumpy\nndarray\n\x8a\x08" + bytes(6) + b"\x01\x00\x85R.",  # an array of 2**48 entries, called
+    b"cnumpy\nndarray\n\x8a\x08" + bytes(6) + b"\x01\x00\x85\x81.",  # and made by NEWOBJ
+    array(b"\x8a\x06" + bytes(5) + b"\x01", b"U\x01a"),  # 2**40 entries of one byte
+    array(b"K\x02", b"U\x01a"),
+    array(b"K\x01", b"U\x02ab"),
+    array(b"K\x01" * 100, b"U\x01a"),
+    array(text("a") + b"\x8a\x06" + bytes(5) + b"\x01", b"U\x01a"),  # text times 2**40
+    array(b"K\x01", b"K\x01"),
+    array(b"K\x01", b"]"),
+    array(b"K\x01", b"U\x08abcdefgh", dtype=b"O8"),
+    array(b"K\x01", b"U\x08abcdefgh", dtype=b"f8"),
+    b"}U\x04datacnumpy.core.multiarray\n_reconstruct\n)Rs.",  # never built
+    b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR.",
+    b"Nr\xff\xff\xff\xff.",  # 64 GB of memo
+    b"Np999999999999\n.",
+    b"T\xff\xff\xff\x7f.",
+    b"\x96" + b"\xff" * 7 + b"\x7f.",
+    b"\x8d" + b"\xff" * 8 + b".",
+    b"\x82\x01.",
+    b"K\x01Q.",
+    b"\x97.",
+    b"]}b.",
+    b"})" + b"\x85" * 100_000 + b"Ns.",  # whose hash would be deeper than the stack
+    b"]" * 100_000 + b"a" * 99_999 + b".",
+    b"}L" + b"9" * 100_000 + b"L\nNs.",
+    b"K\x01.",
+]
+
+
+def test_hostile_sizes_and_types_are_refused_in_little_memory() -> None:
+    for data in HOSTILE:
+        tracemalloc.start()
+        try:
+            assert refusal(data)
+            assert tracemalloc.get_traced_memory()[1] < 2**21 + 200 * len(data), data[:40]
+        finally:
+            tracemalloc.stop()
 
 
 def test_the_same_bytes_in_many_places_stay_one() -> None:
@@ -221,39 +222,35 @@ def test_the_same_bytes_in_many_places_stay_one() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("flood", [b"}", b"]", b"(", b"N"])
-def test_too_many_opcodes_are_refused_before_anything_is_made(flood: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_opcodes_are_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_unpickle, "MAX_OPCODES", 10_000)
-    with pytest.raises(ValueError, match="at byte 10001 is too large"):
-        read_batch(flood * 20_000 + b".")
+    for flood in (b"}", b"]", b"(", b"N"):
+        assert "at byte 10001 is too large" in refusal(flood * 20_000 + b"."), flood
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_other_arrays_are_refused() -> None:
+    values = [
         np.array([None, {}], dtype=object),
         np.zeros(2, dtype=[("a", "u1"), ("b", "f8")]),
         np.array(["a", "b"]),
         np.arange(3),
         np.ma.masked_array([1, 2], [True, False]),
-    ],
-)
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_other_arrays_are_refused(value: object, protocol: int) -> None:
-    with pytest.raises(ValueError, match=r"has an array of dtype|uses the name"):
-        read_batch(pickle.dumps({"data": value}, protocol=protocol))
+    ]
+    for value in values:
+        for protocol in PROTOCOLS:
+            message = refusal(pickle.dumps({"data": value}, protocol=protocol))
+            assert re.search("has an array of dtype|uses the name", message), (value, protocol)
 
 
-# ---- What is damaged
+# Damaged pickles
 
 SMALL = {"labels": [6, 9], "data": PIXELS[:, :4], "names": ["ü"]}
 
 
-@pytest.mark.parametrize("data", [META, *(pickle.dumps(SMALL, protocol=protocol) for protocol in PROTOCOLS)])
-def test_a_pickle_that_is_cut_off_is_refused(data: bytes) -> None:
-    for stop in range(len(data)):
-        with pytest.raises(ValueError, match=r"^is damaged"):
-            read_batch(data[:stop])
+def test_a_pickle_that_is_cut_off_is_refused() -> None:
+    for data in (META, *(pickle.dumps(SMALL, protocol=protocol) for protocol in PROTOCOLS)):
+        for stop in range(len(data)):
+            assert refusal(data[:stop]), stop
 
 
 CHANGES = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(max_size=3)), min_size=1, max_size=4)
