@@ -1,6 +1,7 @@
 """What tests of training share: small nets of their own, and ways to stop a training at a known moment."""
 
 import pytest
+from pair import Pair, shared_pair
 
 from dualfocal.train import engine
 from dualfocal.train import result as train_result
@@ -106,3 +107,9 @@ def after_update(monkeypatch):
 
     original = engine.make_optimizer
     return after_update
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory) -> Pair:
+    """Two processes that have trained together; started once, even by pytest-xdist."""
+    return shared_pair(tmp_path_factory.getbasetemp())
