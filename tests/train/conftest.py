@@ -8,6 +8,8 @@ from dualfocal.train import result as train_result
 from dualfocal.train.forward import Forward
 
 NETS = '''
+import os
+import time
 import torch
 from torch import nn
 
@@ -37,6 +39,19 @@ def dense(*, num_classes):
 def dropout(*, num_classes):
     layers = nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3)
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(16, num_classes))
+
+
+class Nap(nn.Module):
+    """Sleep for NAP seconds in each training step, so that a test can stop the training in between."""
+
+    def forward(self, inputs):
+        if self.training:
+            time.sleep(float(os.environ.get("NAP", "0")))
+        return inputs
+
+
+def slow(*, num_classes):
+    return nn.Sequential(Nap(), dropout(num_classes=num_classes))
 
 
 class Loud(nn.Linear):

@@ -7,7 +7,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -101,11 +101,8 @@ def do(job: dict[str, Any]) -> str:
     """Train, or run the program if there are arguments for it; return "done", the error, or the program's stdout."""
     try:
         if "arguments" in job:
-            with redirect_stdout(StringIO()) as stdout:
-                try:
-                    program(job["arguments"])
-                except SystemExit as end:
-                    assert end.code == 0
+            with redirect_stdout(StringIO()) as stdout, suppress(SystemExit):
+                program(job["arguments"])
             return stdout.getvalue()
         with files_up_to(job["file_limit"]) if "file_limit" in job else nullcontext():
             train(Recipe.from_dict(job["recipe"]), job["out"], device="cpu", progress=False)
