@@ -1,5 +1,8 @@
 """What tests of training share: small nets of their own, and ways to stop a training at a known moment."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 from pair import Pair, shared_pair
 
@@ -128,3 +131,26 @@ def after_update(monkeypatch):
 def pair(tmp_path_factory) -> Pair:
     """Two processes that have trained together; started once, even by pytest-xdist."""
     return shared_pair(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """88 samples of 5 features, 4 classes that overlap."""
+    rng = np.random.default_rng(3)
+    target = rng.permutation(np.arange(88) % 4)
+    inputs = rng.normal(size=(4, 5))[target] + 0.8 * rng.normal(size=(88, 5))
+    path = tmp_path_factory.mktemp("toy") / "toy.npz"
+    np.savez(path, x=inputs.astype(np.float32), y=target)
+    return path
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 coloured images of 8 x 8 pixels, 3 classes that differ in brightness of a corner."""
+    rng = np.random.default_rng(4)
+    target = np.arange(60) % 3
+    images = rng.integers(0, 120, (60, 8, 8, 3), dtype=np.uint8)
+    images[:, :4, :4] += (60 * target[:, None, None, None]).astype(np.uint8)
+    path = tmp_path_factory.mktemp("pictures") / "pictures.npz"
+    np.savez(path, x=images, y=target)
+    return path
