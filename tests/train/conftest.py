@@ -1,11 +1,14 @@
 """What tests of training share: small nets of their own, and ways to stop a training at a known moment."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pair import Pair, shared_pair
+from small_runs import Killed, go, outcome, small
 
+from dualfocal.runs import Run
 from dualfocal.train import engine
 from dualfocal.train import result as train_result
 from dualfocal.train.forward import Forward
@@ -154,3 +157,42 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pictures") / "pictures.npz"
     np.savez(path, x=images, y=target)
     return path
+
+
+# Runs of `small_runs.small()`, trained once and copied for each test.
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("trained")
+
+
+@pytest.fixture
+def finished(nets, quick, trained, tmp_path) -> Path:
+    if not (trained / "finished").exists():
+        go(small(), trained / "finished")
+    return shutil.copytree(trained / "finished", tmp_path / "finished")
+
+
+@pytest.fixture
+def expected(finished):
+    """The outcome of an uninterrupted run."""
+    return outcome(finished)
+
+
+@pytest.fixture
+def stopped(nets, quick, trained, tmp_path, monkeypatch) -> Path:
+    """A run of two epochs, whose process was killed in the third."""
+
+    def append(self, line) -> None:
+        if line["epoch"] == 3:
+            raise Killed
+        original(self, line)
+
+    original = Run.append
+    if not (trained / "stopped").exists():
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "append", append)
+            with pytest.raises(Killed):
+                go(small(), trained / "stopped")
+    return shutil.copytree(trained / "stopped", tmp_path / "run")
