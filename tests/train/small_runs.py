@@ -9,6 +9,7 @@ from dualfocal.train import train
 from dualfocal.train.presets import preset
 
 TIMES = ("seconds", "images_per_second")
+Outcome = tuple[list[dict[str, Any]], bytes, bytes]  # log without times, predictions, model
 SMALL = ["epochs=4", "batch_size=200", "data.val_size=100", "data.val2_size=100"]  # 3 steps an epoch
 
 
@@ -24,8 +25,7 @@ def go(recipe: Recipe, out: Path, **options: Any) -> Run:
     return train(recipe, out, device="cpu", progress=False, **options)
 
 
-def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes, bytes]:
-    """Return the log without times, the predictions and the model."""
+def outcome(folder: Path) -> Outcome:
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     log = [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
     return log, (folder / "predictions.safetensors").read_bytes(), (folder / "model.safetensors").read_bytes()

@@ -111,3 +111,18 @@ def test_the_file_that_cannot_be_written_is_named_once(stopped, monkeypatch) -> 
     with pytest.raises(RunError) as error:
         go(small(), stopped)
     assert str(error.value) == f"{stopped / 'checkpoint.safetensors'}: cannot be written: Permission denied"
+
+
+def test_a_log_that_cannot_be_written_is_noticed_before_an_epoch_is_trained(finished, at_step) -> None:
+    for name in ("result.json", "model.safetensors", "log.jsonl"):
+        (finished / name).unlink()
+    (finished / "log.jsonl").mkdir()
+    at_step(1, lambda logits: pytest.fail("a step was trained"))
+    with pytest.raises(RunError, match=r"finished/log\.jsonl: cannot be written: Is a directory"):
+        go(small(), finished)
+
+
+def test_a_lock_that_cannot_be_taken_is_named(tmp_path) -> None:
+    (tmp_path / "run" / ".lock").mkdir(parents=True)
+    with pytest.raises(RunError, match=r"run/\.lock: cannot be written: "):
+        go(small(), tmp_path / "run")

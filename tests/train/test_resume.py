@@ -7,31 +7,26 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
+from small_runs import SMALL, Killed, Outcome, go, outcome
 
 from dualfocal.runs import Recipe, Run
 from dualfocal.runs import run as run_folder
-from dualfocal.train import DivergedError, engine, train
+from dualfocal.train import DivergedError, engine
 from dualfocal.train.checkpoint import KEY
-from dualfocal.train.failure import SIGNALS, Interrupts
+from dualfocal.train.failure import SIGNALS
 from dualfocal.train.presets import preset
 
-TIMING = ("seconds", "images_per_second")
 FILES = ["log.jsonl", "model.safetensors", "predictions.safetensors", "recipe.json", "result.json"]
-SMALL = ["epochs=4", "batch_size=200", "data.val_size=100", "data.val2_size=100"]  # 3 steps an epoch
 RECIPES = {
     "momentum": ["model=nets_for_tests:dense"],
     "adaptive": [
-        "model=nets_for_tests:dropout",
-        "loss=ada_dual_focal",
-        "loss.frozen=false",
-        "weights=best_nll",
+        *("model=nets_for_tests:dropout", "loss=ada_dual_focal", "loss.frozen=false", "weights=best_nll"),
         "clip_norm=1",
     ],
     "adam": ["optimizer=adam", "lr=.01", "model=nets_for_tests:dropout", "weights=best_error"],
@@ -43,28 +38,13 @@ ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 pytestmark = pytest.mark.usefixtures("nets", "quick")
 
 
-class Killed(BaseException):
-    """Stands for the end of a process that is killed."""
-
-
 def small(name: str = "momentum", *settings: str) -> Recipe:
     return preset("digits", [*SMALL, *RECIPES[name], *settings])
 
 
-def go(recipe: Recipe, out: Path, **options: Any) -> Run:
-    return train(recipe, out, device="cpu", progress=False, **options)
-
-
-def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes, bytes]:
-    """Return what must not depend on interruptions: the log without times, the predictions and the model."""
+def complete_outcome(folder: Path) -> Outcome:
     assert sorted(path.name for path in folder.iterdir()) == FILES
-    return results(folder)
-
-
-def results(folder: Path) -> tuple[list[dict[str, Any]], bytes, bytes]:
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    kept = [{name: value for name, value in line.items() if name not in TIMING} for line in lines]
-    return kept, (folder / "predictions.safetensors").read_bytes(), (folder / "model.safetensors").read_bytes()
+    return outcome(folder)
 
 
 def position(folder: Path) -> dict[str, Any]:
@@ -81,9 +61,9 @@ def uninterrupted() -> dict[tuple[str, ...], Any]:
 def expected(tmp_path, uninterrupted):
     """``expected(name, ...)``: the outcome of an uninterrupted run, which is trained once."""
 
-    def expected(*settings: str) -> tuple[list[dict[str, Any]], bytes, bytes]:
+    def expected(*settings: str) -> Outcome:
         if settings not in uninterrupted:
-            uninterrupted[settings] = outcome(go(small(*settings), tmp_path / "uninterrupted").path)
+            uninterrupted[settings] = complete_outcome(go(small(*settings), tmp_path / "uninterrupted").path)
         return uninterrupted[settings]
 
     return expected
@@ -111,7 +91,7 @@ def test_an_interrupted_process_loses_nothing(tmp_path, expected) -> None:
     assert not any("Traceback" in line for line in lines)
     assert Run(out).state == "stopped"
     assert position(out)["epoch"] == len(Run(out).log) < 15
-    assert outcome(go(small(*settings), out).path) == expected(*settings)
+    assert complete_outcome(go(small(*settings), out).path) == expected(*settings)
     assert len(Run(out).result.sessions) == 2
 
 
@@ -159,7 +139,7 @@ def test_processes_that_are_killed_when_they_touch_the_disk_lose_nothing(tmp_pat
     number, status = map(int, done.stdout.split())
     assert status == 0, done.stderr
     assert number > 20
-    assert results(tmp_path / "killed") == expected(*settings)
+    assert outcome(tmp_path / "killed") == expected(*settings)
 
 
 # Processes that are killed, simulated: the files are as a killed process leaves them.
@@ -215,7 +195,7 @@ def test_half_written_files_do_no_harm(tmp_path, kill_at_write, expected, name) 
             continue
         break
     assert number > 5
-    assert outcome(tmp_path / "killed") == whole
+    assert complete_outcome(tmp_path / "killed") == whole
 
 
 @pytest.mark.parametrize("number", [10, 11, 12])
@@ -225,7 +205,7 @@ def test_being_killed_after_the_last_epoch_does_no_harm(tmp_path, kill_at_write,
         go(small("adaptive"), tmp_path / "killed")
     assert position(tmp_path / "killed")["epoch"] == 4
     assert Run(tmp_path / "killed").state == "stopped"
-    assert outcome(go(small("adaptive"), tmp_path / "killed").path) == expected("adaptive")
+    assert complete_outcome(go(small("adaptive"), tmp_path / "killed").path) == expected("adaptive")
 
 
 @pytest.mark.parametrize("name", ["adaptive", "adam"])
@@ -241,7 +221,7 @@ def test_a_checkpoint_every_three_epochs(tmp_path, kill_at_write, expected, name
         go(recipe, tmp_path / "killed", checkpoint_every=3)
     assert len(Run(tmp_path / "killed").log) == 4
     finished = go(recipe, tmp_path / "killed", checkpoint_every=5)
-    assert outcome(finished.path) == expected(name, "epochs=8")
+    assert complete_outcome(finished.path) == expected(name, "epochs=8")
     assert [session["from_epoch"] for session in finished.result.sessions] == [1, 4]
 
 
@@ -255,7 +235,7 @@ def test_checkpoints_with_a_pause_between_them(tmp_path, kill_at_write, expected
         go(recipe, killed.path, checkpoint_pause=25)
     assert position(killed.path)["epoch"] == 3
     assert len(killed.log) == 4
-    assert outcome(go(recipe, killed.path, checkpoint_pause=1e9).path) == expected("adaptive", "epochs=8")
+    assert complete_outcome(go(recipe, killed.path, checkpoint_pause=1e9).path) == expected("adaptive", "epochs=8")
 
 
 def test_a_process_that_is_killed_with_everything_written_leaves_nothing_else(tmp_path, monkeypatch) -> None:
@@ -303,7 +283,7 @@ def test_ctrl_c_in_the_middle_of_an_epoch_loses_no_step(tmp_path, at_step, expec
         go(small(name), out, checkpoint_every=100)
     assert (position(out)["epoch"], position(out)["step"], len(Run(out).log)) == (1, 2, 1)
     finished = go(small(name), out)
-    assert outcome(finished.path) == expected(name)
+    assert complete_outcome(finished.path) == expected(name)
     assert len(finished.result.sessions) == 3
 
 
@@ -324,7 +304,7 @@ def test_a_signal_saves_a_checkpoint(tmp_path, at_step, expected, step, act, eve
         go(small("dropout"), out, checkpoint_every=every)
     assert getattr(stopped.value, "code", None) == (143 if act is terminate else None)
     assert (position(out)["epoch"], position(out)["step"], len(Run(out).log)) == (*saved, saved[0])
-    assert outcome(go(small("dropout"), out).path) == expected("dropout")
+    assert complete_outcome(go(small("dropout"), out).path) == expected("dropout")
 
 
 def test_a_second_ctrl_c_while_the_checkpoint_is_written_leaves_the_one_before(
@@ -342,54 +322,7 @@ def test_a_second_ctrl_c_while_the_checkpoint_is_written_leaves_the_one_before(
     with pytest.raises(KeyboardInterrupt):
         go(small("dropout"), out)
     assert (position(out)["epoch"], position(out)["step"]) == (1, 0)
-    assert outcome(go(small("dropout"), out).path) == expected("dropout")
-
-
-@pytest.fixture
-def handlers():
-    """Custom handlers of the caller."""
-    before = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
-    yield {number: signal.getsignal(number) for number in SIGNALS}
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.parametrize("stop", [None, Killed, signal.SIGINT, signal.SIGTERM])
-def test_the_handlers_of_signals_are_put_back(tmp_path, at_step, handlers, stop) -> None:
-    during = []
-
-    def act(_: object) -> None:
-        during.append({number: signal.getsignal(number) for number in SIGNALS})
-        if stop is Killed:
-            raise Killed
-        if stop is not None:
-            signal.raise_signal(stop)
-
-    at_step(2, act)
-    with nullcontext() if stop is None else pytest.raises((Killed, KeyboardInterrupt, SystemExit)):
-        go(small(), tmp_path / "run")
-    assert during[0] != handlers
-    assert {number: signal.getsignal(number) for number in SIGNALS} == handlers
-
-
-def test_a_signal_while_the_handlers_are_installed_is_noted(monkeypatch) -> None:
-    install = signal.signal
-
-    def interrupted(number: int, handler: Any) -> Any:
-        before = install(number, handler)
-        if number == signal.SIGINT and handler == stop._note and stop.asked is None:
-            signal.raise_signal(signal.SIGINT)
-        return before
-
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    stop = Interrupts()
-    monkeypatch.setattr(signal, "signal", interrupted)
-    try:
-        with stop:
-            assert stop.asked == signal.SIGINT
-    finally:
-        for number, handler in before.items():
-            install(number, handler)
+    assert complete_outcome(go(small("dropout"), out).path) == expected("dropout")
 
 
 def test_other_threads_train_too(tmp_path, expected) -> None:
@@ -407,7 +340,7 @@ def test_other_threads_train_too(tmp_path, expected) -> None:
     assert {number: signal.getsignal(number) for number in SIGNALS} == before
     thread.join()
     assert errors == []
-    assert outcome(tmp_path / "thread") == expected("dropout")
+    assert complete_outcome(tmp_path / "thread") == expected("dropout")
 
 
 # What goes into a checkpoint.
@@ -466,14 +399,3 @@ def test_weights_that_are_not_finite_do_not_reach_the_checkpoint_of_an_interrupt
         go(small(), tmp_path / "run")
     with safe_open(tmp_path / "run" / "checkpoint.safetensors", framework="pt") as file:
         assert all(file.get_tensor(name).isfinite().all() for name in file.keys())  # noqa: SIM118 it is no dictionary
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_on_a_gpu_an_interrupted_epoch_goes_on(tmp_path, at_step) -> None:
-    recipe = small("dropout", "deterministic=true")
-    at_step(5, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path / "stopped", device="cuda", progress=False)
-    finished = train(recipe, tmp_path / "stopped", device="cuda", progress=False)
-    whole = train(recipe, tmp_path / "whole", device="cuda", progress=False)
-    assert outcome(finished.path) == outcome(whole.path)

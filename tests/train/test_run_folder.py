@@ -47,13 +47,6 @@ def test_the_folder_is_locked_while_it_is_trained_in(tmp_path, at_step) -> None:
     assert states == ["running"]
 
 
-def test_the_lock_of_a_killed_process_is_no_obstacle(stopped, expected) -> None:
-    (stopped / ".lock").touch()
-    assert Run(stopped).state == "stopped"
-    assert outcome(go(small(), stopped).path) == expected
-    assert not (stopped / ".lock").exists()
-
-
 def test_a_run_that_another_process_finishes_meanwhile_is_left_alone(tmp_path, monkeypatch) -> None:
     before = {}
 
@@ -69,16 +62,18 @@ def test_a_run_that_another_process_finishes_meanwhile_is_left_alone(tmp_path, m
     assert contents(run.path) == before
 
 
-def test_temporary_files_of_killed_processes_are_removed(stopped) -> None:
-    for name in (".0123456789abcdef.safetensors", ".fedcba9876543210.json", ".0000000000000000"):
+def test_temporary_files_and_the_lock_of_a_killed_process_are_removed_but_no_others(stopped, expected) -> None:
+    for name in (".0123456789abcdef.safetensors", ".fedcba9876543210.json", ".0000000000000000", ".lock"):
         (stopped / name).write_bytes(b"half")
-    kept = {".0123456789abcdef0.json", ".0123456789ABCDEF.json", "0123456789abcdef.json", ".hidden", ".gitignore"}
+    kept = {".0123456789abcdef0.json", ".0123456789ABCDEF.json", "0123456789abcdef.json", ".hidden", "notes.txt"}
     for name in kept:
         (stopped / name).write_bytes(b"precious")
     (stopped / ".aaaaaaaaaaaaaaaa").mkdir()
-    go(small(), stopped)
-    hidden = {path.name for path in stopped.iterdir() if path.name.startswith((".", "0"))}
-    assert hidden == kept | {".aaaaaaaaaaaaaaaa"}
+    assert Run(stopped).state == "stopped"
+    assert outcome(go(small(), stopped).path) == expected
+    others = {path.name for path in stopped.iterdir() if path.name.startswith((".", "0", "n"))}
+    assert others == kept | {".aaaaaaaaaaaaaaaa"}
+    assert all((stopped / name).read_bytes() == b"precious" for name in kept)
 
 
 @contextmanager
@@ -164,12 +159,6 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"recipe\.json: has schema None, "):
         go(small(), folder)
     assert sorted(path.name for path in folder.iterdir()) == [".tmpabc123", "notes.txt", "recipe.json"]
-
-
-def test_notes_in_a_run_folder_are_left_alone(stopped, expected) -> None:
-    (stopped / "notes.txt").write_text("precious")
-    assert outcome(go(small(), stopped).path) == expected
-    assert (stopped / "notes.txt").read_text() == "precious"
 
 
 def test_the_rest_of_a_finished_run_is_not_trained_over(finished) -> None:
