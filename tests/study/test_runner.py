@@ -41,7 +41,7 @@ from dualfocal.runs.recipe import load_recipe
 from dualfocal.study import Study, run_study
 
 if __name__ == "__main__":
-    run_study(Study("t", {"a": {0: load_recipe(Path("asked.json"))}}), Path("out"), jobs=1, device="cpu")
+    run_study(Study("t", {"a": {0: load_recipe(Path("recipe.json"))}}), Path("out"), jobs=1, device="cpu")
 """
 # The learning rate never falls: a note in the result.
 RECIPE = Recipe(
@@ -112,7 +112,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 60) -> bool:
 @pytest.mark.filterwarnings("ignore")
 def test_a_killed_study_leaves_no_process_behind_and_continues(tmp_path: Path) -> None:
     recipe = replace(RECIPE, epochs=20)
-    (tmp_path / "asked.json").write_text(json.dumps(recipe.to_dict()))
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_dict()))
     (tmp_path / "killed.py").write_text(KILLED)
     variables = {"NAP": "0.05", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     process = subprocess.Popen([sys.executable, "killed.py"], env=os.environ | variables)

@@ -1,4 +1,4 @@
-"""What tests of training share: small nets of their own, and ways to stop a training at a known moment."""
+"""Fixtures of the training tests: small nets, toy data, trained runs, and ways to stop a training."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch import nn
 
 
 class Tied(nn.Module):
-    """The same matrix twice, and one that does not lie in memory as it is read."""
+    """Uses one matrix twice, and has a weight that is not contiguous."""
 
     def __init__(self, num_classes):
         super().__init__()
@@ -79,7 +79,7 @@ def nets(tmp_path, monkeypatch) -> None:
 
 @pytest.fixture
 def quick(monkeypatch) -> None:
-    """Leave out what takes most of the time of a small run, and has tests of its own."""
+    """Skip the metrics and the commit, which take most of the time of a small run."""
     monkeypatch.setattr(train_result, "metrics_of", lambda predictions: ({}, {}))
     monkeypatch.setattr(train_result, "commit", lambda: None)
 
@@ -98,7 +98,7 @@ def at_step(monkeypatch):
             changed = act(logits) if self.model.training and steps == number else None
             return logits if changed is None else changed
 
-        # That of the engine alone: before the first step a model is tried out.
+        # Only in the engine: the trial before the first step does not count.
         monkeypatch.setattr(engine, "Forward", type("Watched", (Forward,), {"__call__": forward}))
 
     original = Forward.__call__

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from toys import without_times
+
 from dualfocal.runs import Recipe, Run
 from dualfocal.train import train
 from dualfocal.train.presets import preset
 
-TIMES = ("seconds", "images_per_second")
 Outcome = tuple[list[dict[str, Any]], bytes, bytes]  # log without times, predictions, model
 SMALL = ["epochs=4", "batch_size=200", "data.val_size=100", "data.val2_size=100"]  # 3 steps an epoch
 
@@ -27,8 +28,11 @@ def go(recipe: Recipe, out: Path, **options: Any) -> Run:
 
 def outcome(folder: Path) -> Outcome:
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    log = [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
-    return log, (folder / "predictions.safetensors").read_bytes(), (folder / "model.safetensors").read_bytes()
+    return (
+        without_times(lines),
+        (folder / "predictions.safetensors").read_bytes(),
+        (folder / "model.safetensors").read_bytes(),
+    )
 
 
 def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -36,3 +40,8 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {
         path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir() if path.name != ".lock"
     }
+
+
+def assert_same_bytes(one: Run, other: Run) -> None:
+    for first, second in zip(outcome(one.path), outcome(other.path), strict=True):
+        assert first == second

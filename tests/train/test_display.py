@@ -112,7 +112,7 @@ class Closed(StringIO):
 
 @pytest.mark.usefixtures("_no_terminal", "quick")
 def test_a_closed_stderr_does_not_stop_the_training(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In the test itself, since pytest puts streams of its own in their places before it.
+    # Not in a fixture, because pytest replaces the streams after the fixtures.
     with (tmp_path / "stdout").open("w") as stdout, monkeypatch.context() as patched:
         patched.setattr(sys, "stderr", Closed())
         patched.setattr(sys, "stdout", stdout)

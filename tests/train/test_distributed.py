@@ -25,18 +25,15 @@ from launch import (
 )
 from pair import ADAPTIVE, LIKE_ONE, NOISY, REFUSED, SHORT, SUM
 from safetensors.torch import load_file
+from small_runs import assert_same_bytes
 from torch import Tensor
+from toys import without_times
 
 from dualfocal.data import load_data
 from dualfocal.runs import Run
 from dualfocal.train import train
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
-TIMES = ("images_per_second", "seconds")
-
-
-def values(run: Run) -> list[dict[str, object]]:
-    return [{name: value for name, value in line.items() if name not in TIMES} for line in run.log]
 
 
 def tensors(run: Run) -> dict[str, Tensor]:
@@ -72,7 +69,7 @@ def test_two_processes_train_what_one_does(name, pair):
     one, two = pair.alone(name), pair.run(name)
     assert pair.outcomes(name) == ["done", "done"]
     torch.testing.assert_close(tensors(two), tensors(one), **CLOSE)
-    assert_close(values(two), values(one))
+    assert_close(without_times(two.log), without_times(one.log))
     parts = ("val", "test", "calibrated", "weights_of_epoch", "data", "num_weights", "notes")
     assert_close(
         {part: two.result.to_dict()[part] for part in parts},
@@ -181,9 +178,7 @@ def test_killed_and_run_again_has_the_same_bits(pair):
     starts = [session["from_epoch"] for session in run.result.sessions]
     assert len(starts) == 2
     assert 1 < starts[1] <= NOISY.epochs
-    for name in ("model.safetensors", "predictions.safetensors"):
-        assert (run.path / name).read_bytes() == (uninterrupted.path / name).read_bytes()
-    assert values(run) == values(uninterrupted)
+    assert_same_bytes(run, uninterrupted)
     for part in ("val", "test", "calibrated", "weights_of_epoch"):
         assert run.result.to_dict()[part] == uninterrupted.result.to_dict()[part], part
 
@@ -214,7 +209,7 @@ def test_ctrl_c_ends_all_processes_of_torchrun_and_one_process_continues(pair, t
     assert [session["from_epoch"] for session in run.result.sessions] == [1, done + 1]
     uninterrupted = pair.run("sum")
     torch.testing.assert_close(tensors(run), tensors(uninterrupted), **CLOSE)
-    assert_close(values(run), values(uninterrupted))
+    assert_close(without_times(run.log), without_times(uninterrupted.log))
 
 
 def test_two_processes_continue_where_one_was_stopped_in_the_middle_of_an_epoch(pair):
@@ -223,7 +218,7 @@ def test_two_processes_continue_where_one_was_stopped_in_the_middle_of_an_epoch(
     assert pair.outcomes("in_the_middle") == ["done", "done"]
     assert [session["processes"] for session in run.result.sessions] == [1, 2]
     torch.testing.assert_close(tensors(run), tensors(one), **CLOSE)
-    assert_close(values(run), values(one))
+    assert_close(without_times(run.log), without_times(one.log))
 
 
 def test_a_finished_run_is_reported_once_and_not_touched(pair):

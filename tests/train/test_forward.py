@@ -13,7 +13,7 @@ from dualfocal.train.forward import Forward, HalfWeights, without_search
 
 
 class Net(nn.Module):
-    """A layer used twice, a weight shared with an embedding, one of its own, one that is not trained, one not used."""
+    """Has a layer used twice, a weight shared with an embedding, a bare weight, a frozen layer and an unused one."""
 
     def __init__(self) -> None:
         super().__init__()

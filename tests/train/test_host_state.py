@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_runs import assert_same_bytes, go, outcome
 from torch import Tensor, nn
 from toys import recipe_for
 
 import dualfocal.kernels
 from dualfocal.models import MODELS, make_model
 from dualfocal.models.normalization import kernels_on
-from dualfocal.runs import Recipe, Run
+from dualfocal.runs import Recipe
 from dualfocal.train import result as train_result
-from dualfocal.train import train
 from dualfocal.train.distributed import num_cores, processes, rank_and_size
 from dualfocal.train.forward import HalfWeights
 from dualfocal.train.presets import preset
@@ -57,18 +57,6 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__, sys.modules[draws.__module__]))
 
 
-def go(recipe: Recipe, out: Path) -> Run:
-    return train(recipe, out, device="cpu", progress=False)
-
-
-def weights(run: Run) -> bytes:
-    return (run.path / "model.safetensors").read_bytes()
-
-
-def predictions(run: Run) -> bytes:
-    return (run.path / "predictions.safetensors").read_bytes()
-
-
 # Random numbers
 
 
@@ -78,8 +66,8 @@ def test_all_generators_follow_the_seed_and_the_callers_stay(tmp_path: Path) -> 
     one = go(recipe_of(), tmp_path / "one")
     after = random.random(), np.random.random()
     other = go(recipe_of(), tmp_path / "other")
-    assert (weights(one), predictions(one)) == (weights(other), predictions(other))
-    assert weights(go(recipe_of("seed=2"), tmp_path / "third")) != weights(one)
+    assert_same_bytes(one, other)
+    assert outcome(go(recipe_of("seed=2"), tmp_path / "third").path) != outcome(one.path)
     random.seed(1)
     np.random.seed(1)
     assert after == (random.random(), np.random.random())
@@ -94,7 +82,7 @@ def test_generators_continue_in_the_middle_of_an_epoch(step: int, tmp_path: Path
         go(recipe_of(), tmp_path / "parts")
     random.seed(5)
     np.random.seed(5)
-    assert weights(go(recipe_of(), tmp_path / "parts")) == weights(whole)
+    assert_same_bytes(go(recipe_of(), tmp_path / "parts"), whole)
 
 
 def test_states_are_kept_to_the_bit() -> None:
@@ -119,7 +107,7 @@ def test_a_caller_without_gradients_can_train(mode: Any, tmp_path: Path) -> None
     with mode():
         run = go(recipe_of(), tmp_path / "run")
         assert not torch.is_grad_enabled()
-    assert weights(run) == weights(plain)
+    assert_same_bytes(run, plain)
 
 
 def test_the_callers_default_dtype_is_not_the_models(tmp_path: Path) -> None:
@@ -131,7 +119,7 @@ def test_the_callers_default_dtype_is_not_the_models(tmp_path: Path) -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert {value.dtype for value in load_file(run.path / "model.safetensors").values()} == {torch.float32}
-    assert weights(run) == weights(plain)
+    assert_same_bytes(run, plain)
 
 
 def surroundings() -> dict[str, Any]:

@@ -1,14 +1,12 @@
 """Models that do something unusual: trained all the same, or refused before there is a run folder."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from small_runs import go
 from torch import Tensor, nn
 
-from dualfocal.runs import Recipe, Run
-from dualfocal.train import train
+from dualfocal.runs import Recipe
 
 
 class Linear(nn.Linear):
@@ -78,10 +76,6 @@ def recipe(tmp_path, quick):
         return Recipe(data=str(tmp_path / "own.npz"), model=f"test_models_of_all_kinds:{model}", **given)
 
     return recipe
-
-
-def go(recipe: Recipe, out: Path) -> Run:
-    return train(recipe, out, device="cpu", progress=False)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

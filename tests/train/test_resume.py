@@ -74,8 +74,8 @@ def expected(tmp_path, uninterrupted):
 
 def test_an_interrupted_process_loses_nothing(tmp_path, expected) -> None:
     settings, out = ("adaptive", "epochs=15", "model=nets_for_tests:slow"), tmp_path / "stopped"
-    (tmp_path / "asked.json").write_text(json.dumps(small(*settings).to_dict()))
-    command = [sys.executable, "-m", "dualfocal", "train", "asked.json", "--device", "cpu", "--out", str(out)]
+    (tmp_path / "recipe.json").write_text(json.dumps(small(*settings).to_dict()))
+    command = [sys.executable, "-m", "dualfocal", "train", "recipe.json", "--device", "cpu", "--out", str(out)]
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=ONE_THREAD | {"NAP": "0.1"}, **pipes) as process:
         deadline = time.monotonic() + 120

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_runs import assert_same_bytes, go
 from torch import Tensor, nn
 
-from dualfocal.runs import Recipe, Run
+from dualfocal.runs import Recipe
 from dualfocal.train import engine, train
 from dualfocal.train.host_state import host_state
 from dualfocal.train.presets import preset
 from dualfocal.train.step import WARM_UP, CapturedStep, Step, StepResult
 
-FILES = ("model.safetensors", "predictions.safetensors")
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
 
@@ -89,18 +89,6 @@ def recipe_of(toy: Path, *settings: str) -> Recipe:
     return recipe.with_settings(settings)
 
 
-def assert_same(one: Run, other: Run) -> None:
-    for file in FILES:
-        assert (one.path / file).read_bytes() == (other.path / file).read_bytes()
-    times = ("seconds", "images_per_second")
-    logs = [[{k: v for k, v in line.items() if k not in times} for line in run.log] for run in (one, other)]
-    assert logs[0] == logs[1]
-
-
-def go(recipe: Recipe, out: Path) -> Run:
-    return train(recipe, out, device="cpu", progress=False)
-
-
 @pytest.mark.filterwarnings("ignore:loss ada_.* uses the validation split")
 @pytest.mark.parametrize(
     "settings", [(), ("loss=ada_dual_focal",), ("optimizer=adam", "lr=1e-3", "clip_norm=none", "reduction=mean")]
@@ -124,7 +112,7 @@ def test_replays_are_the_steps_they_stand_for(
     assert [(s["step"], s["start_up_seconds"] > 0) for s in captured.result.sessions] == [("captured", True)]
     monkeypatch.setattr(engine, "make_step", Step)
     eager = go(recipe, tmp_path / "eager")
-    assert_same(eager, captured)
+    assert_same_bytes(eager, captured)
     assert [(s["step"], s["start_up_seconds"]) for s in eager.result.sessions] == [("eager", 0)]
 
 
@@ -148,7 +136,7 @@ def test_a_resumed_run_is_captured_anew(
             with pytest.raises(KeyboardInterrupt):
                 go(recipe_of(toy), tmp_path / f"stopped at {step}")
         run = go(recipe_of(toy), tmp_path / f"stopped at {step}")
-        assert_same(whole, run)
+        assert_same_bytes(whole, run)
         assert len(run.result.sessions) == 2, step
 
 
@@ -167,7 +155,7 @@ def test_what_cannot_be_captured_is_trained_eagerly(
     assert run.result.notes[-1:] == lines
     assert run.result.sessions[0]["step"] == "eager"
     monkeypatch.setattr(engine, "make_step", Step)
-    assert_same(go(recipe_of(toy), tmp_path / "eager"), run)
+    assert_same_bytes(go(recipe_of(toy), tmp_path / "eager"), run)
 
 
 class Net(nn.Module):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_runs import assert_same_bytes
 
 from dualfocal.losses import LOSSES
 from dualfocal.runs import Recipe, Run
@@ -21,8 +22,6 @@ pytestmark = [
         "ignore:results on CUDA are not reproducible", "ignore:loss ada_.* uses the validation split"
     ),
 ]
-TIMES = ("seconds", "images_per_second")
-FILES = ("model.safetensors", "predictions.safetensors")
 
 NETS = """
 import random
@@ -110,13 +109,6 @@ def way(run: Run) -> str:
     """Return how the steps of the last session were taken: eager, captured or compiled."""
     step: str = run.result.sessions[-1]["step"]
     return step
-
-
-def assert_same_bytes(one: Run, other: Run) -> None:
-    for file in FILES:
-        assert (one.path / file).read_bytes() == (other.path / file).read_bytes()
-    logs = [[{k: v for k, v in line.items() if k not in TIMES} for line in run.log] for run in (one, other)]
-    assert logs[0] == logs[1]
 
 
 def compare(tmp_path: Path, *settings: str) -> Run:

@@ -123,7 +123,7 @@ def main(folder: Path) -> None:
     (folder / f"summary-{rank}.json").write_text(json.dumps(summary))
     outcomes = {}
     for name, job in plan["jobs"].items():
-        os.environ["MASTER_PORT"] = str(job["port"])  # each job has a process group of its own
+        os.environ["MASTER_PORT"] = str(job["port"])  # each job has its own process group
         outcomes[name] = do(job)
         (folder / f"outcomes-{rank}.json").write_text(json.dumps(outcomes))
 
