@@ -20,7 +20,6 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:results on CUDA are not reproducible"),
 ]
-batch_norm = pytest.importorskip("dualfocal.kernels.batch_norm")
 AtStep = Callable[[int, Callable[[Tensor], Any]], None]
 
 
@@ -99,6 +98,8 @@ def test_bfloat16_in_channels_last_trains(tmp_path: Path) -> None:
 
 def test_batch_norm_is_done_by_our_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are tried out at the first batch norm of all, in an evaluation."""
+    # Not at the top: triton must not be imported before the kernel tests have chosen its interpreter.
+    batch_norm = pytest.importorskip("dualfocal.kernels.batch_norm")
     calls = []
     batch_norm_of = batch_norm.batch_norm_of
     monkeypatch.setattr(batch_norm, "batch_norm_of", lambda *given: calls.append(given) or batch_norm_of(*given))
