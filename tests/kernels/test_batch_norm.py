@@ -1,5 +1,6 @@
 """The fused batch norm, compared with torch in float64; without a GPU in the interpreter of triton."""
 
+import itertools
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -82,9 +83,8 @@ class Case:
         assert out.dtype == self.x.dtype
         assert out.is_contiguous(memory_format=torch.channels_last)
         assert tracked.item() == self.tracked.item() + 1
-        return Outcome(
-            out.detach(), x.grad, residual if residual is None else residual.grad, weight.grad, bias.grad, mean, var
-        )
+        d_residual = None if residual is None else residual.grad
+        return Outcome(out.detach(), x.grad, d_residual, weight.grad, bias.grad, mean, var)
 
     def oracle(self) -> Outcome:
         x, residual, weight, bias = self.leaves(torch.float64)
@@ -98,9 +98,8 @@ class Case:
             self.dy = self.dy.masked_fill(closed, 0.0)
             self.more_dy = None if self.more_dy is None else self.more_dy.masked_fill(closed, 0.0)
         out.backward(self.dy.double() if self.more_dy is None else self.dy.double() + self.more_dy.double())
-        return Outcome(
-            out.detach(), x.grad, residual if residual is None else residual.grad, weight.grad, bias.grad, mean, var
-        )
+        d_residual = None if residual is None else residual.grad
+        return Outcome(out.detach(), x.grad, d_residual, weight.grad, bias.grad, mean, var)
 
     def check(self, rtol: float = 1e-5) -> None:
         """Compare images at the precision of their dtype, and sums at ``rtol`` of their size."""
@@ -128,20 +127,34 @@ def force(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], None]:
     return lambda plan: monkeypatch.setattr(batch_norm, "plan_for", lambda *_: plan)
 
 
-# 5 * 7 * 3 = 105 rows, for example, are not a multiple of any tile.
 @pytest.mark.parametrize(
-    "shape", [(5, 3, 7, 3), (8, 16, 4, 4), (5, 40, 7, 3), (4, 64, 5, 5), (2, 160, 3, 3), (6, 16, 1, 1), (9, 1, 3, 2)]
+    ("shape", "dtype", "options", "rtol"),
+    [
+        # 5 * 7 * 3 = 105 rows are not a multiple of any tile.
+        *(
+            ((5, 40, 7, 3), torch.float32, {"residual": residual, "relu": relu, "users": users}, 1e-5)
+            for residual, relu, users in itertools.product([False, True], [False, True], [1, 2])
+        ),
+        ((5, 3, 7, 3), torch.float32, {}, 1e-5),
+        ((8, 16, 4, 4), torch.float32, {"residual": True}, 1e-5),
+        ((4, 64, 5, 5), torch.float32, {}, 1e-5),
+        ((2, 160, 3, 3), torch.float32, {"residual": True}, 1e-5),
+        ((6, 16, 1, 1), torch.float32, {}, 1e-5),
+        ((9, 1, 3, 2), torch.float32, {"residual": True}, 1e-5),
+        ((2, 16, 1, 1), torch.float32, {}, 1e-3),  # two values a channel: dx is a difference of nearly equal numbers
+        ((4, 3, 5, 5), torch.bfloat16, {}, 1e-5),
+        ((4, 64, 5, 5), torch.bfloat16, {"residual": True}, 1e-5),
+        ((4, 40, 5, 5), torch.bfloat16, {"residual": True, "relu": False}, 1e-5),
+        ((4, 40, 5, 5), torch.bfloat16, {"residual": True, "users": 2}, 3e-2),
+        ((4, 3, 5, 5), torch.float16, {"residual": True}, 1e-5),
+        ((4, 64, 5, 5), torch.float16, {}, 1e-5),
+    ],
 )
-@pytest.mark.parametrize("residual", [False, True])
-def test_float32_agrees_with_torch(shape: tuple[int, int, int, int], residual: bool) -> None:
-    Case(shape, residual=residual).check()
-
-
-@pytest.mark.parametrize("residual", [False, True])
-@pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_gradients_of_two_users_are_added(residual: bool, relu: bool, dtype: torch.dtype) -> None:
-    Case((5, 40, 7, 3), dtype, residual, relu, users=2).check(1e-5 if dtype == torch.float32 else 3e-2)
+def test_agrees_with_torch(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, options: dict[str, Any], rtol: float
+) -> None:
+    """With two users of the output, their gradients are added."""
+    Case(shape, dtype, **options).check(rtol)
 
 
 @pytest.mark.parametrize("used", [0, 1])
@@ -155,37 +168,20 @@ def test_either_output_may_be_unused(used: int) -> None:
     assert torch.equal(x.grad, expected.dx)
 
 
-def test_two_values_a_channel() -> None:
-    """The smallest possible number, for which dx is a difference of nearly equal numbers."""
-    Case((2, 16, 1, 1)).check(1e-3)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("residual", [False, True])
-@pytest.mark.parametrize("channels", [3, 64])
-def test_half_precision_agrees_with_torch(dtype: torch.dtype, residual: bool, channels: int) -> None:
-    Case((4, channels, 5, 5), dtype, residual).check()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("residual", [False, True])
-def test_without_relu(dtype: torch.dtype, residual: bool) -> None:
-    Case((4, 40, 5, 5), dtype, residual, relu=False).check()
-
-
+# 3 * 3 * 3 = 27 rows of 20 channels, in two blocks of 16 channels; or 32 rows, a multiple of the tiles.
 @pytest.mark.parametrize(
-    "plan",
+    ("plan", "shape"),
     [
-        Plan(4, 16, 512, 1),  # one tile a program; 27 partial results
-        Plan(1, 16, 512, 1),  # 105 or 64, merged in several rounds
-        Plan(4, 16, 7, 1),  # several tiles each, not the same number; the last is ragged
-        Plan(16, 16, 3, 1, num_stages=3),
-        Plan(128, 64, 2, 4),  # fewer splits than the tile has rows
-        Plan(4, 16, 1, 1),
-        Plan(256, 16, 1, 1),  # one tile holds it all
+        (Plan(4, 16, 512, 1), (3, 20, 3, 3)),  # one tile a program; 7 partial results
+        (Plan(1, 16, 512, 1), (5, 16, 13, 1)),  # 65 partial results, merged in two rounds
+        (Plan(4, 16, 3, 1), (3, 20, 3, 3)),  # 3, 2 and 2 tiles; the last is ragged
+        (Plan(4, 16, 3, 1), (2, 16, 4, 4)),
+        (Plan(2, 16, 3, 1, num_stages=3), (3, 20, 3, 3)),
+        (Plan(16, 64, 2, 4), (2, 16, 4, 4)),  # fewer splits than the tile has rows
+        (Plan(4, 16, 1, 1), (3, 20, 3, 3)),
+        (Plan(32, 16, 1, 1), (3, 20, 3, 3)),  # one tile holds all rows
     ],
 )
-@pytest.mark.parametrize("shape", [(3, 20, 7, 5), (2, 16, 8, 4)])
 def test_any_split_agrees_with_torch(
     plan: Plan, shape: tuple[int, int, int, int], force: Callable[[Plan], None]
 ) -> None:
@@ -193,12 +189,14 @@ def test_any_split_agrees_with_torch(
     Case(shape, residual=shape[1] == 16).check()
 
 
-@pytest.mark.parametrize("plan", [None, Plan(4, 16, 9, 1)])
-def test_variance_survives_a_large_mean(plan: Plan | None, force: Callable[[Plan], None]) -> None:
+@pytest.mark.parametrize(("plan", "shape"), [(None, (8, 16, 5, 5)), (Plan(4, 16, 5, 1), (4, 16, 3, 3))])
+def test_variance_survives_a_large_mean(
+    plan: Plan | None, shape: tuple[int, int, int, int], force: Callable[[Plan], None]
+) -> None:
     """E[x^2] - E[x]^2 in float32 would have no correct digit here."""
     if plan:
         force(plan)
-    case = Case((8, 16, 5, 5), mean=100.0, std=0.1)
+    case = Case(shape, mean=100.0, std=0.1)
     case.running_var.zero_()
     reference, fused = case.oracle(), case.fused()
     torch.testing.assert_close(fused.running_var.double(), reference.running_var, rtol=1e-4, atol=0)
@@ -211,33 +209,28 @@ def test_default_plans_split_the_rows() -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("itemsize", [2, 4])
-def test_plans_are_legal(kernel: str, itemsize: int) -> None:
-    for channels in (1, 3, 16, 40, 64, 96, 160, 640, 2048):
-        for rows in (2, 3, 100, 2048, 131072, 200_003):
-            plan = plan_for(kernel, rows, channels, itemsize)
-            blocks = -(-channels // plan.block_c)
-            assert plan.block_m & (plan.block_m - 1) == plan.block_c & (plan.block_c - 1) == 0
-            assert blocks * plan.block_c >= channels
-            assert 1 <= plan.splits <= -(-rows // plan.block_m)
-            assert plan.splits <= (65535 if "apply" in kernel else MAX_SPLITS)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_same_bits_each_time(dtype: torch.dtype) -> None:
-    case = Case((4, 40, 5, 5), dtype, residual=True)
-    for first, second in zip(case.fused(), case.fused(), strict=True):
-        assert torch.equal(first, second)
+def test_plans_are_legal(kernel: str) -> None:
+    cases = itertools.product((1, 3, 16, 40, 64, 96, 160, 640, 2048), (2, 3, 100, 2048, 131072, 200_003), (2, 4))
+    for case in cases:
+        channels, rows, itemsize = case
+        plan = plan_for(kernel, rows, channels, itemsize)
+        blocks = -(-channels // plan.block_c)
+        assert plan.block_m & (plan.block_m - 1) == plan.block_c & (plan.block_c - 1) == 0, case
+        assert blocks * plan.block_c >= channels, case
+        assert 1 <= plan.splits <= -(-rows // plan.block_m), case
+        assert plan.splits <= (65535 if "apply" in kernel else MAX_SPLITS), case
 
 
 def test_gradient_in_any_memory_format() -> None:
+    """Also: the same call gives the same bits."""
     case = Case((4, 40, 5, 5), residual=True)
     reference = case.fused()
     case.dy = case.dy.contiguous()
     assert not case.dy.is_contiguous(memory_format=torch.channels_last)
     for expected, got in zip(reference, case.fused(), strict=True):
         assert torch.equal(expected, got)
-    case.dy = torch.ones((), device=DEVICE).expand(4, 40, 5, 5)  # like the gradient of a sum
+    case = Case((2, 16, 3, 3), residual=True)
+    case.dy = torch.ones((), device=DEVICE).expand(2, 16, 3, 3)  # like the gradient of a sum
     case.check()
 
 
@@ -312,31 +305,29 @@ def test_nan_is_not_hidden_by_the_relu() -> None:
 def test_invalid_input_is_an_error() -> None:
     case = Case((4, 16, 5, 5))
     running = Running(case.running_mean, case.running_var, case.tracked)
-    rest = case.weight, case.bias, running
-    options = {"momentum": 0.1, "eps": 1e-5}
-    with pytest.raises(ValueError, match="more than 1 value per channel"):
-        batch_norm_relu(case.x[:1, :, :1, :1].contiguous(memory_format=torch.channels_last), *rest, **options)
-    with pytest.raises(ValueError, match="channels-last"):
-        batch_norm_relu(case.x.contiguous(), *rest, **options)
-    with pytest.raises(ValueError, match="channels-last"):
-        batch_norm_relu(case.x.double(), *rest, **options)
-    with pytest.raises(ValueError, match="residual must have the shape"):
-        batch_norm_relu(case.x, *rest, residual=case.x[:1], **options)
-    with pytest.raises(ValueError, match="bias must be 16"):
-        batch_norm_relu(case.x, case.weight, case.bias[:3], running, **options)
-    with pytest.raises(ValueError, match="var must be 16"):
-        batch_norm_relu(case.x, case.weight, case.bias, running._replace(var=case.running_var.double()), **options)
+    valid = {"x": case.x, "weight": case.weight, "bias": case.bias, "running": running, "momentum": 0.1, "eps": 1e-5}
+    one_value = case.x[:1, :, :1, :1].contiguous(memory_format=torch.channels_last)
+    for changed, words in (
+        ({"x": one_value}, r"more than 1 value per channel.*\(1, 16, 1, 1\)"),
+        ({"x": case.x.contiguous()}, "channels-last.*strides"),
+        ({"x": case.x.double()}, "channels-last.*float64"),
+        ({"residual": case.x[:1]}, r"residual must have the shape.*\(1, 16, 5, 5\)"),
+        ({"bias": case.bias[:3]}, r"bias must be 16.*\(3,\)"),
+        ({"running": running._replace(var=case.running_var.double())}, "var must be 16.*float64"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            batch_norm_relu(**valid | changed)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 def test_try_out_runs_both_ways_in_any_grad_mode(mode: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batch norm may run in an evaluation without gradients; the kernels must still be tested both ways."""
-    called = []
+    calls = []
     backward_apply = batch_norm.backward_apply
-    monkeypatch.setattr(batch_norm, "backward_apply", lambda *given: called.append(given) or backward_apply(*given))
+    monkeypatch.setattr(batch_norm, "backward_apply", lambda *args: calls.append(args) or backward_apply(*args))
     with mode():
         batch_norm.try_out(torch.device(DEVICE))
-    assert len(called) == 1
+    assert len(calls) == 1
 
 
 def test_kernels_that_cannot_be_built_give_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,23 +375,29 @@ def test_applies_only_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.zeros(shape, dtype=dtype).contiguous(memory_format=torch.channels_last).as_subclass(OnGPU)
 
     x, bn = image(4, 16, 5, 5), nn.BatchNorm2d(16)
-    assert applies(x, bn)
-    assert applies(image(4, 16, 5, 5, dtype=torch.bfloat16), bn)
-    assert applies(image(4, 16, 1, 1), bn)
-    assert applies(torch.zeros(4, 1, 5, 5).as_subclass(OnGPU), nn.BatchNorm2d(1))
-    assert not applies(torch.zeros(4, 16, 5, 5).as_subclass(OnGPU), bn)
-    assert not applies(torch.zeros(4, 16, 5, 5).contiguous(memory_format=torch.channels_last), bn)
-    assert not applies(x[:, :, ::2], bn)
-    assert not applies(x[:, :8], nn.BatchNorm2d(8))
-    assert not applies(x.double(), bn)
-    assert not applies(image(1, 16, 1, 1), bn)
-    assert not applies(x, nn.BatchNorm2d(16).eval())
-    assert not applies(x, nn.BatchNorm2d(16, momentum=None))
-    assert not applies(x, nn.BatchNorm2d(16, affine=False))
-    assert not applies(x, nn.BatchNorm2d(16, track_running_stats=False))
-    assert not applies(x, nn.BatchNorm2d(16).bfloat16())
-    assert not applies(x, nn.SyncBatchNorm(16))
-    assert not applies(x, nn.BatchNorm2d(8))
+    for inputs, layer in (
+        (x, bn),
+        (image(4, 16, 5, 5, dtype=torch.bfloat16), bn),
+        (image(4, 16, 1, 1), bn),
+        (torch.zeros(4, 1, 5, 5).as_subclass(OnGPU), nn.BatchNorm2d(1)),
+    ):
+        assert applies(inputs, layer), (inputs.shape, inputs.dtype)
+    for reason, inputs, layer in (
+        ("contiguous", torch.zeros(4, 16, 5, 5).as_subclass(OnGPU), bn),
+        ("on the CPU", torch.zeros(4, 16, 5, 5).contiguous(memory_format=torch.channels_last), bn),
+        ("rows left out", x[:, :, ::2], bn),
+        ("channels left out", x[:, :8], nn.BatchNorm2d(8)),
+        ("float64", x.double(), bn),
+        ("one value", image(1, 16, 1, 1), bn),
+        ("evaluation", x, nn.BatchNorm2d(16).eval()),
+        ("no momentum", x, nn.BatchNorm2d(16, momentum=None)),
+        ("no weights", x, nn.BatchNorm2d(16, affine=False)),
+        ("no running statistics", x, nn.BatchNorm2d(16, track_running_stats=False)),
+        ("bfloat16 weights", x, nn.BatchNorm2d(16).bfloat16()),
+        ("synchronized", x, nn.SyncBatchNorm(16)),
+        ("other channels", x, nn.BatchNorm2d(8)),
+    ):
+        assert not applies(inputs, layer), reason
     assert not torch.func.vmap(lambda _: torch.tensor(applies(x, bn)))(torch.zeros(2)).any()
     monkeypatch.setattr(batch_norm, "_is_recent", lambda device: False)
     assert not applies(x, bn)

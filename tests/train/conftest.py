@@ -1,18 +1,27 @@
-"""What tests of training share: small nets of their own, and ways to stop a training at a known moment."""
+"""Fixtures of the training tests: small nets, toy data, trained runs, and ways to stop a training."""
 
+import shutil
+from pathlib import Path
+
+import numpy as np
 import pytest
+from pair import Pair, shared_pair
+from small_runs import Killed, go, outcome, small
 
+from dualfocal.runs import Run
 from dualfocal.train import engine
 from dualfocal.train import result as train_result
 from dualfocal.train.forward import Forward
 
 NETS = '''
+import os
+import time
 import torch
 from torch import nn
 
 
 class Tied(nn.Module):
-    """The same matrix twice, and one that does not lie in memory as it is read."""
+    """Uses one matrix twice, and has a weight that is not contiguous."""
 
     def __init__(self, num_classes):
         super().__init__()
@@ -38,6 +47,19 @@ def dropout(*, num_classes):
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(16, num_classes))
 
 
+class Nap(nn.Module):
+    """Sleep for NAP seconds in each training step, so that a test can stop the training in between."""
+
+    def forward(self, inputs):
+        if self.training:
+            time.sleep(float(os.environ.get("NAP", "0")))
+        return inputs
+
+
+def slow(*, num_classes):
+    return nn.Sequential(Nap(), dropout(num_classes=num_classes))
+
+
 class Loud(nn.Linear):
     def forward(self, inputs):
         return super().forward(10 * inputs)
@@ -57,7 +79,7 @@ def nets(tmp_path, monkeypatch) -> None:
 
 @pytest.fixture
 def quick(monkeypatch) -> None:
-    """Leave out what takes most of the time of a small run, and has tests of its own."""
+    """Skip the metrics and the commit, which take most of the time of a small run."""
     monkeypatch.setattr(train_result, "metrics_of", lambda predictions: ({}, {}))
     monkeypatch.setattr(train_result, "commit", lambda: None)
 
@@ -76,7 +98,7 @@ def at_step(monkeypatch):
             changed = act(logits) if self.model.training and steps == number else None
             return logits if changed is None else changed
 
-        # That of the engine alone: before the first step a model is tried out.
+        # Only in the engine: the trial before the first step does not count.
         monkeypatch.setattr(engine, "Forward", type("Watched", (Forward,), {"__call__": forward}))
 
     original = Forward.__call__
@@ -106,3 +128,71 @@ def after_update(monkeypatch):
 
     original = engine.make_optimizer
     return after_update
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory) -> Pair:
+    """Two processes that have trained together; started once, even by pytest-xdist."""
+    return shared_pair(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """88 samples of 5 features, 4 classes that overlap."""
+    rng = np.random.default_rng(3)
+    target = rng.permutation(np.arange(88) % 4)
+    inputs = rng.normal(size=(4, 5))[target] + 0.8 * rng.normal(size=(88, 5))
+    path = tmp_path_factory.mktemp("toy") / "toy.npz"
+    np.savez(path, x=inputs.astype(np.float32), y=target)
+    return path
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 coloured images of 8 x 8 pixels, 3 classes that differ in brightness of a corner."""
+    rng = np.random.default_rng(4)
+    target = np.arange(60) % 3
+    images = rng.integers(0, 120, (60, 8, 8, 3), dtype=np.uint8)
+    images[:, :4, :4] += (60 * target[:, None, None, None]).astype(np.uint8)
+    path = tmp_path_factory.mktemp("pictures") / "pictures.npz"
+    np.savez(path, x=images, y=target)
+    return path
+
+
+# Runs of `small_runs.small()`, trained once and copied for each test.
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("trained")
+
+
+@pytest.fixture
+def finished(nets, quick, trained, tmp_path) -> Path:
+    if not (trained / "finished").exists():
+        go(small(), trained / "finished")
+    return shutil.copytree(trained / "finished", tmp_path / "finished")
+
+
+@pytest.fixture
+def expected(finished):
+    """The outcome of an uninterrupted run."""
+    return outcome(finished)
+
+
+@pytest.fixture
+def stopped(nets, quick, trained, tmp_path, monkeypatch) -> Path:
+    """A run of two epochs, whose process was killed in the third."""
+
+    def append(self, line) -> None:
+        if line["epoch"] == 3:
+            raise Killed
+        original(self, line)
+
+    original = Run.append
+    if not (trained / "stopped").exists():
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "append", append)
+            with pytest.raises(Killed):
+                go(small(), trained / "stopped")
+    return shutil.copytree(trained / "stopped", tmp_path / "run")

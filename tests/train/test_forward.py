@@ -1,7 +1,6 @@
-"""Copies of weights in half precision: what autocast would have computed, bit for bit."""
+"""Copies of weights in half precision give what autocast computes, bit for bit."""
 
 import random
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from dualfocal.train.forward import Forward, HalfWeights, without_search
 
 
 class Net(nn.Module):
-    """A layer used twice, a weight shared with an embedding, one of its own, one that is not trained, one not used."""
+    """Has a layer used twice, a weight shared with an embedding, a bare weight, a frozen layer and an unused one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,18 +34,13 @@ def forward_of(model: nn.Module) -> Forward:
     return Forward(model, recipe, torch.device("cpu"))
 
 
-def test_they_give_the_bits_of_autocast() -> None:
+def test_copies_give_the_bits_of_autocast() -> None:
     torch.manual_seed(0)
     model, x = Net(), torch.randn(16, 6)
     halves, forward = HalfWeights(model), forward_of(model)
-    assert sorted(halves.named) == [
-        "again.bias",
-        "again.weight",
-        "first.bias",
-        "first.weight",
-        "unused.bias",
-        "unused.weight",
-    ]
+    assert set(halves.named) == {
+        f"{layer}.{part}" for layer in ("again", "first", "unused") for part in ("bias", "weight")
+    }
     for _ in range(2):
         grads = []
         for by_halves in (False, True):
@@ -67,7 +61,7 @@ def test_they_give_the_bits_of_autocast() -> None:
                 weight.add_(0.1)  # the copies follow
 
 
-def test_gradients_that_are_not_theirs_stay() -> None:
+def test_gradients_of_a_step_without_copies_stay() -> None:
     """A step without the copies, between steps with them."""
     model, x = Net(), torch.randn(16, 6)
     halves, forward = HalfWeights(model), forward_of(model)
@@ -76,9 +70,9 @@ def test_gradients_that_are_not_theirs_stay() -> None:
     halves.return_gradients()
     model.zero_grad()
     forward(x).square().sum().backward()
-    want = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+    expected = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
     halves.return_gradients()
-    for name, grad in want.items():
+    for name, grad in expected.items():
         assert torch.equal(model.get_parameter(name).grad, grad)
 
 
@@ -127,22 +121,22 @@ class Inner(nn.Module):
             return self.inner(x.float())
 
 
-@pytest.mark.parametrize(
-    ("make", "agrees"),
-    [
-        (lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 5)), True),
-        (Net, True),
-        (lambda: Leaves(6, 5), True),  # it is no plain layer
-        (lambda: nn.utils.spectral_norm(nn.Linear(6, 5)), True),  # nor is this
-        (Draws, True),
-        (lambda: Inner(nn.Linear(6, 5)), False),
-        (Reads, False),
-        (Changes, False),
-    ],
-    ids=["plain", "net", "own layer", "hooked", "draws", "leaves autocast", "reads", "changes"],
-)
-def test_they_are_tried_first(make: Callable[[], nn.Module], agrees: bool) -> None:
+MODELS = {
+    "plain": (lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 5)), True),
+    "net": (Net, True),
+    "custom layer": (lambda: Leaves(6, 5), True),  # not a plain layer, so it has no copy
+    "hooked": (lambda: nn.utils.spectral_norm(nn.Linear(6, 5)), True),  # neither has this one
+    "draws": (Draws, True),
+    "leaves autocast": (lambda: Inner(nn.Linear(6, 5)), False),
+    "reads": (Reads, False),
+    "changes": (Changes, False),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_trial_finds_models_that_copies_would_change(name: str) -> None:
     torch.manual_seed(0)
+    make, agrees = MODELS[name]
     model, x = make(), torch.randn(2, 6)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     states, python, numpy = torch.get_rng_state(), random.getstate(), repr(np.random.get_state(legacy=False))
@@ -157,7 +151,7 @@ def test_they_are_tried_first(make: Callable[[], nn.Module], agrees: bool) -> No
 
 
 def test_gradients_from_elsewhere_are_added_to() -> None:
-    """As those of a part of the model that is run again by itself."""
+    """Such as those of a part of the model that is run a second time."""
     model = nn.Linear(3, 2)
     halves = HalfWeights(model)
     halves.refresh()
@@ -167,19 +161,16 @@ def test_gradients_from_elsewhere_are_added_to() -> None:
     assert torch.equal(model.weight.grad, torch.full((2, 3), 3.0))
 
 
-def test_memory_format_stays() -> None:
+def test_copies_keep_the_memory_format_and_may_be_none_at_all() -> None:
     halves = HalfWeights(nn.Conv2d(4, 4, 3).to(memory_format=torch.channels_last))
     assert halves.named["weight"].is_contiguous(memory_format=torch.channels_last)
-
-
-def test_nothing_to_copy() -> None:
     halves = HalfWeights(nn.BatchNorm1d(3))
     halves.refresh()
     halves.return_gradients()
     assert halves.named == {}
 
 
-def test_cudnn_does_not_search_meanwhile() -> None:
+def test_cudnn_does_not_search_for_algorithms_within() -> None:
     torch.backends.cudnn.benchmark = True
     try:
         with without_search():

@@ -1,4 +1,4 @@
-"""The host of a training: its random numbers, its settings, what is written down of its speed, who else is there."""
+"""The host of a training: random numbers of Python and NumPy, settings of the caller, and what slowed a session."""
 
 import os
 import random
@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_runs import assert_same_bytes, go, outcome
 from torch import Tensor, nn
+from toys import recipe_for
 
 import dualfocal.kernels
-from dualfocal.models import MODELS
+from dualfocal.models import MODELS, make_model
 from dualfocal.models.normalization import kernels_on
-from dualfocal.runs import Recipe, Run, RunError
-from dualfocal.runs.layout import LOCK, LOG
+from dualfocal.runs import Recipe
 from dualfocal.train import result as train_result
-from dualfocal.train import train
 from dualfocal.train.distributed import num_cores, processes, rank_and_size
 from dualfocal.train.forward import HalfWeights
 from dualfocal.train.presets import preset
@@ -57,32 +57,24 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__, sys.modules[draws.__module__]))
 
 
-def go(recipe: Recipe, out: Path) -> Run:
-    return train(recipe, out, device="cpu", progress=False)
-
-
-def weights(run: Run) -> bytes:
-    return (run.path / "model.safetensors").read_bytes()
-
-
 # Random numbers
 
 
-def test_all_generators_are_the_seeds_and_the_callers_stay(tmp_path: Path) -> None:
+def test_all_generators_follow_the_seed_and_the_callers_stay(tmp_path: Path) -> None:
     random.seed(1)
     np.random.seed(1)
     one = go(recipe_of(), tmp_path / "one")
     after = random.random(), np.random.random()
     other = go(recipe_of(), tmp_path / "other")
-    assert weights(one) == weights(other)
-    assert weights(go(recipe_of("seed=2"), tmp_path / "third")) != weights(one)
+    assert_same_bytes(one, other)
+    assert outcome(go(recipe_of("seed=2"), tmp_path / "third").path) != outcome(one.path)
     random.seed(1)
     np.random.seed(1)
     assert after == (random.random(), np.random.random())
 
 
 @pytest.mark.parametrize("step", [2, 5])
-def test_they_go_on_in_the_middle_of_an_epoch(step: int, tmp_path: Path, at_step: Any) -> None:
+def test_generators_continue_in_the_middle_of_an_epoch(step: int, tmp_path: Path, at_step: Any) -> None:
     """Four steps an epoch; a normal number may be in store in either generator."""
     whole = go(recipe_of(), tmp_path / "whole")
     at_step(step, lambda logits: signal.raise_signal(signal.SIGINT))
@@ -90,7 +82,7 @@ def test_they_go_on_in_the_middle_of_an_epoch(step: int, tmp_path: Path, at_step
         go(recipe_of(), tmp_path / "parts")
     random.seed(5)
     np.random.seed(5)
-    assert weights(go(recipe_of(), tmp_path / "parts")) == weights(whole)
+    assert_same_bytes(go(recipe_of(), tmp_path / "parts"), whole)
 
 
 def test_states_are_kept_to_the_bit() -> None:
@@ -110,12 +102,12 @@ def test_states_are_kept_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
-def test_gradients_are_there_whatever_the_caller_has_switched_off(mode: Any, tmp_path: Path) -> None:
+def test_a_caller_without_gradients_can_train(mode: Any, tmp_path: Path) -> None:
     plain = go(recipe_of(), tmp_path / "plain")
     with mode():
         run = go(recipe_of(), tmp_path / "run")
         assert not torch.is_grad_enabled()
-    assert weights(run) == weights(plain)
+    assert_same_bytes(run, plain)
 
 
 def test_the_callers_default_dtype_is_not_the_models(tmp_path: Path) -> None:
@@ -127,10 +119,60 @@ def test_the_callers_default_dtype_is_not_the_models(tmp_path: Path) -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert {value.dtype for value in load_file(run.path / "model.safetensors").values()} == {torch.float32}
-    assert weights(run) == weights(plain)
+    assert_same_bytes(run, plain)
 
 
-def test_a_rank_alone_is_that_of_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def surroundings() -> dict[str, Any]:
+    """What belongs to the caller, in a form that can be compared."""
+    return {
+        "torch": torch.get_rng_state().tolist(),
+        "numpy": [str(part) for part in np.random.get_state()],
+        "python": random.getstate(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "benchmark": torch.backends.cudnn.benchmark,
+        "cudnn": (torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32),
+        "matmul": torch.get_float32_matmul_precision(),
+        "dtype": torch.get_default_dtype(),
+        "grad": torch.is_grad_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "threads": torch.get_num_threads(),
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        "folder": os.getcwd(),
+        "path": list(sys.path),
+        "environment": dict(os.environ),
+    }
+
+
+@pytest.fixture
+def unusual() -> Any:
+    """Settings that are not the defaults."""
+    before = torch.backends.cudnn.benchmark
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = True
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.benchmark = before
+
+
+@pytest.mark.usefixtures("unusual")
+@pytest.mark.parametrize("model", ["with_dropout", "broken"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_surroundings_are_left_alone(deterministic: bool, model: str, toy: Path, tmp_path: Path) -> None:
+    recipe = recipe_for(
+        toy, model=f"toys:{model}", deterministic=deterministic, precision="bfloat16", clip_norm=None, epochs=1
+    )
+    make_model("toys:perceptron", num_classes=2, in_channels=2)  # imports what is imported once
+    before = surroundings()
+    if model == "broken":
+        with pytest.raises(ValueError, match=r"model toys:broken fails in training .*: no way through"):
+            go(recipe, tmp_path / "run")
+    else:
+        go(recipe, tmp_path / "run")
+    assert surroundings() == before
+
+
+def test_a_rank_without_a_world_size_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert rank_and_size() == (0, 1)
@@ -140,32 +182,25 @@ def test_a_rank_alone_is_that_of_something_else(monkeypatch: pytest.MonkeyPatch)
     assert rank_and_size() == (1, 2)
 
 
-def test_cores_are_those_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_usable_cores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3}, raising=False)
     assert num_cores() == 1
     monkeypatch.delattr(os, "sched_getaffinity")
     assert num_cores() == os.cpu_count()
 
 
-# What is written down
+# What is recorded
 
 
 def test_a_session_says_how_it_ran(tmp_path: Path) -> None:
-    result = go(recipe_of(), tmp_path / "run").result.to_dict()
-    assert result is not None
-    actual = {name: result["sessions"][0][name] for name in ("bfloat16_copies", "batch_norm_kernels", "slowed_by")}
-    assert actual == {"bfloat16_copies": False, "batch_norm_kernels": False, "slowed_by": []}
-
-
-def test_whether_weights_were_copied_at_once_is_said() -> None:
-    """They are not, where a trial of it failed, for whatever reason."""
+    """Weights are not copied at once where a trial of it failed."""
+    session = go(recipe_of(), tmp_path / "run").result.sessions[0]
+    settings = [session[name] for name in ("bfloat16_copies", "batch_norm_kernels", "slowed_by")]
+    assert settings == [False, False, []]
     model = nn.Linear(3, 2)
-    recipe = recipe_of().on(torch.device("cpu"))
-    group = SimpleNamespace(device=torch.device("cpu"))
+    common = {"recipe": recipe_of().on(torch.device("cpu")), "group": SimpleNamespace(device=torch.device("cpu"))}
     for halves in (HalfWeights(model), None):
-        step: Any = SimpleNamespace(
-            recipe=recipe, group=group, mode="captured", seconds=1.0, halves=halves, problem="p"
-        )
+        step: Any = SimpleNamespace(**common, mode="captured", seconds=1.0, halves=halves, problem="p")
         assert speed_settings(step, model) == {
             "step": "captured",
             "start_up_seconds": 1.0,
@@ -183,10 +218,9 @@ def test_what_slowed_an_earlier_session_stays_in_the_notes(
     with pytest.raises(KeyboardInterrupt):
         go(recipe_of(), tmp_path / "run")
     monkeypatch.setattr(train_result, "slowed_by", lambda *_: None)
-    result = go(recipe_of(), tmp_path / "run").result.to_dict()
-    assert result is not None
-    assert result["notes"] == ["batch norm runs slower"]
-    assert [session["slowed_by"] for session in result["sessions"]] == [["batch norm runs slower"], []]
+    result = go(recipe_of(), tmp_path / "run").result
+    assert result.notes == ["batch norm runs slower"]
+    assert [session["slowed_by"] for session in result.sessions] == [["batch norm runs slower"], []]
 
 
 def kernels(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
@@ -199,7 +233,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
     kernels_on.cache_clear()
 
 
-def test_a_full_memory_is_no_verdict_on_our_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_memory_does_not_switch_off_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     full = [True, False]
 
     def try_out(device: torch.device) -> None:
@@ -213,17 +247,7 @@ def test_a_full_memory_is_no_verdict_on_our_kernels(monkeypatch: pytest.MonkeyPa
     kernels_on.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("settings", "step", "used"),
-    [
-        (["precision=bfloat16"], "captured", True),
-        (["precision=bfloat16", "channels_last=false"], "captured", False),
-        (["precision=bfloat16"], "compiled", False),
-    ],
-)
-def test_whether_our_kernels_are_in_use(
-    settings: list[str], step: str, used: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whether_the_kernels_are_used_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     def applies(x: Tensor, norm: nn.BatchNorm2d) -> bool:
         assert x.shape[1] == norm.num_features
         return norm.training and x.dtype == torch.bfloat16 and x.is_contiguous(memory_format=torch.channels_last)
@@ -231,32 +255,17 @@ def test_whether_our_kernels_are_in_use(
     kernels(monkeypatch, try_out=lambda device: None, applies=applies)
     empty = torch.empty
     monkeypatch.setattr(
-        train_result.torch, "empty", lambda *given, **options: empty(*given, **(options | {"device": "cpu"}))
+        train_result.torch, "empty", lambda *sizes, **options: empty(*sizes, **(options | {"device": "cpu"}))
     )
-    device = torch.device("cuda", 0)
-    recipe = preset("cifar10_resnet50", settings).on(device)
-    model = MODELS["resnet50"]()
-    assert uses_kernels(model.train(), recipe, device, step) == used
-    assert not uses_kernels(model.eval(), recipe, device, step)
-    assert not uses_kernels(model.train(), recipe, torch.device("cpu"), step)
+    device, model = torch.device("cuda", 0), MODELS["resnet50"]()
+    for case in (
+        (["precision=bfloat16"], "captured", True),
+        (["precision=bfloat16", "channels_last=false"], "captured", False),
+        (["precision=bfloat16"], "compiled", False),
+    ):
+        settings, step, used = case
+        recipe = preset("cifar10_resnet50", settings).on(device)
+        assert uses_kernels(model.train(), recipe, device, step) == used, case
+        assert not uses_kernels(model.eval(), recipe, device, step), case
+        assert not uses_kernels(model.train(), recipe, torch.device("cpu"), step), case
     kernels_on.cache_clear()
-
-
-# Files that cannot be written
-
-
-def test_a_log_that_cannot_be_added_to_is_known_before_an_epoch_is_trained(tmp_path: Path, at_step: Any) -> None:
-    run = go(recipe_of(), tmp_path / "run")
-    (run.path / "result.json").unlink()
-    (run.path / "model.safetensors").unlink()
-    (run.path / LOG).unlink()
-    (run.path / LOG).mkdir()
-    at_step(1, lambda logits: pytest.fail("a step was trained"))
-    with pytest.raises(RunError, match=r"run/log\.jsonl: cannot be written: Is a directory"):
-        go(recipe_of(), run.path)
-
-
-def test_a_lock_that_cannot_be_taken_is_named(tmp_path: Path) -> None:
-    (tmp_path / "run" / LOCK).mkdir(parents=True)
-    with pytest.raises(RunError, match=r"run/\.lock: cannot be written: "):
-        go(recipe_of(), tmp_path / "run")

@@ -1,22 +1,25 @@
 """Models that do something unusual: trained all the same, or refused before there is a run folder."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from small_runs import go
 from torch import Tensor, nn
 
-from dualfocal.runs import Recipe, Run
-from dualfocal.train import train
+from dualfocal.runs import Recipe
+
+
+class Linear(nn.Linear):
+    def __init__(self, *, num_classes: int, in_channels: int) -> None:
+        super().__init__(in_channels, num_classes)
 
 
 class Skipping(nn.Module):
     """Leaves a layer out at random, so that in some steps it gets no gradient."""
 
-    def __init__(self, width: int, num_classes: int) -> None:
+    def __init__(self, *, num_classes: int, in_channels: int) -> None:
         super().__init__()
-        self.sometimes, self.always = nn.Linear(width, width), nn.Linear(width, num_classes)
+        self.sometimes, self.always = nn.Linear(in_channels, in_channels), nn.Linear(in_channels, num_classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
         if not self.training or torch.rand(()) < 0.5:
@@ -24,53 +27,33 @@ class Skipping(nn.Module):
         return self.always(inputs)
 
 
-class Pair(nn.Linear):
+class Pair(Linear):
     def forward(self, inputs: Tensor) -> Tensor:
         logits = super().forward(inputs)
         return (logits, logits) if self.training else logits  # type: ignore[return-value]
 
 
-class Stubborn(nn.Linear):
+class Stubborn(Linear):
     def forward(self, inputs: Tensor) -> Tensor:
         if self.training:
             raise KeyError("depth")
         return super().forward(inputs)
 
 
-class Counting(nn.Linear):
+class Counting(Linear):
     """Keeps something that is not in its state_dict."""
 
-    def __init__(self, width: int, num_classes: int) -> None:
-        super().__init__(width, num_classes)
+    def __init__(self, *, num_classes: int, in_channels: int) -> None:
+        super().__init__(num_classes=num_classes, in_channels=in_channels)
         self.register_buffer("calls", torch.zeros(()), persistent=False)
 
 
-class Remembering(nn.Linear):
+class Remembering(Linear):
     def get_extra_state(self) -> dict[str, int]:
         return {"calls": 1}
 
     def set_extra_state(self, state: dict[str, int]) -> None:
         pass
-
-
-def skipping(*, num_classes: int, in_channels: int) -> nn.Module:
-    return Skipping(in_channels, num_classes)
-
-
-def pair(*, num_classes: int, in_channels: int) -> nn.Module:
-    return Pair(in_channels, num_classes)
-
-
-def stubborn(*, num_classes: int, in_channels: int) -> nn.Module:
-    return Stubborn(in_channels, num_classes)
-
-
-def counting(*, num_classes: int, in_channels: int) -> nn.Module:
-    return Counting(in_channels, num_classes)
-
-
-def remembering(*, num_classes: int, in_channels: int) -> nn.Module:
-    return Remembering(in_channels, num_classes)
 
 
 def normed(*, num_classes: int, in_channels: int) -> nn.Module:
@@ -95,13 +78,9 @@ def recipe(tmp_path, quick):
     return recipe
 
 
-def go(recipe: Recipe, out: Path) -> Run:
-    return train(recipe, out, device="cpu", progress=False)
-
-
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_weights_without_a_gradient_are_left_as_they_are_in_that_step(recipe, tmp_path, optimizer) -> None:
-    run = go(recipe("skipping", optimizer=optimizer, batch_size=4, lr=0.01), tmp_path / "run")
+def test_weights_may_lack_a_gradient_in_some_steps(recipe, tmp_path, optimizer) -> None:
+    run = go(recipe("Skipping", optimizer=optimizer, batch_size=4, lr=0.01), tmp_path / "run")
     assert len(run.log) == 3
     assert run.log[-1]["train_loss"] < run.log[0]["train_loss"]
 
@@ -115,14 +94,10 @@ def test_lazy_weights_are_made_from_the_seed(recipe, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("pair", r"fails in training on inputs of shape \(2, 5\): .* tensor of logits, got tuple$"),
-        ("stubborn", r"fails in training on inputs of shape \(2, 5\): 'depth'$"),
-        ("remembering", r"has state that is not a tensor .*: _extra_state$"),
-        (
-            "normed",
-            r"fails in training on inputs of shape \(1, 5\): .* more than 1 value per channel .*; "
-            r".*drop_last=true",
-        ),
+        ("Pair", r"fails in training on inputs of shape \(2, 5\): .* tensor of logits, got tuple$"),
+        ("Stubborn", r"fails in training on inputs of shape \(2, 5\): 'depth'$"),
+        ("Remembering", r"has state that is not a tensor .*: _extra_state$"),
+        ("normed", r"fails in training on inputs of shape \(1, 5\): .* more than 1 value .*; .*drop_last=true"),
     ],
 )
 def test_models_that_cannot_be_trained_are_refused_before_there_is_a_folder(recipe, tmp_path, model, message) -> None:
@@ -135,28 +110,28 @@ def test_batch_norm_trains_without_the_last_small_batch(recipe, tmp_path) -> Non
     assert len(go(recipe("normed", drop_last=True), tmp_path / "run").log) == 3
 
 
-def test_state_that_is_not_saved_is_told_of(recipe, tmp_path) -> None:
-    with pytest.warns(UserWarning, match="kinds:counting has buffers .* not saved: calls$") as caught:
-        run = go(recipe("counting"), tmp_path / "run")
+def test_state_that_is_not_saved_gives_a_warning(recipe, tmp_path) -> None:
+    with pytest.warns(UserWarning, match="kinds:Counting has buffers .* not saved: calls$") as caught:
+        run = go(recipe("Counting"), tmp_path / "run")
     assert run.result.notes == [str(warning.message) for warning in caught]
 
 
 def test_one_class_is_refused(recipe, tmp_path) -> None:
-    asked = recipe("lazy")
-    np.savez(asked.data, x=np.ones((40, 5), np.float32), y=np.zeros(40, np.int64))
+    chosen = recipe("lazy")
+    np.savez(chosen.data, x=np.ones((40, 5), np.float32), y=np.zeros(40, np.int64))
     with pytest.raises(ValueError, match=r"has 1 class, .* two or more$"):
-        go(asked, tmp_path / "run")
+        go(chosen, tmp_path / "run")
 
 
-def test_milestones_beside_a_cosine_are_told_of(recipe, tmp_path) -> None:
+def test_milestones_beside_a_cosine_give_a_warning(recipe, tmp_path) -> None:
     with pytest.warns(UserWarning, match="^schedule=cosine ignores the milestones$"):
         go(recipe("lazy", schedule="cosine", milestones=(1,)), tmp_path / "run")
 
 
 def test_the_epoch_is_chosen_on_a_second_validation_part_if_there_is_one(recipe, tmp_path) -> None:
-    asked = recipe("lazy", weights="best_nll", lr=0.4, epochs=9)
+    chosen = recipe("lazy", weights="best_nll", lr=0.4, epochs=9)
     with pytest.warns(UserWarning, match=r"^weights=best_nll uses the validation split that also"):
-        on_val = go(asked, tmp_path / "val")
+        on_val = go(chosen, tmp_path / "val")
     nll = [line["val_nll"] for line in on_val.log]
     assert on_val.result.weights_of_epoch == 1 + nll.index(min(nll))
     assert "val2_nll" not in on_val.log[0]

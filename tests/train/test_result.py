@@ -1,4 +1,4 @@
-"""What a finished run says of itself: metrics before and after temperature, versions, and the commit."""
+"""The result of a finished run: metrics before and after temperature scaling, versions, and the commit."""
 
 import json
 import math
@@ -48,7 +48,7 @@ def ece_by_hand(logits: Tensor, target: Tensor) -> float:
 
 
 def metrics(predictions: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """As they are written to result.json."""
+    """Return the metrics as result.json has them."""
     content = make_result(*metrics_of(predictions)).to_dict()
     return {name: content[name] for name in ("val", "test", "calibrated") if name in content}
 
@@ -103,7 +103,7 @@ def test_metrics_without_a_part(predictions: dict[str, tuple[Tensor, Tensor]]) -
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_metrics_of_a_handful_can_be_written(number: int) -> None:
-    """What cannot be said of so few is null, never NaN."""
+    """A metric that is undefined for so few samples is null, never NaN."""
     actual = metrics({"val": sharp(number, 0), "test": sharp(1, 1)})
     assert json.loads(json.dumps(actual, allow_nan=False)) == actual
 
@@ -138,18 +138,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(recipe, folder / "run", device="cpu", progress=False)
 
 
-def strict(text: str) -> Any:
-    def refuse(word: str) -> None:
-        raise AssertionError(f"{word} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
-
-
 def test_result_is_strict_json_of_fractions(finished: Run) -> None:
     for name in ("result.json", "recipe.json"):
-        strict((finished.path / name).read_text(encoding="utf-8"))
+        json.loads((finished.path / name).read_text(encoding="utf-8"), parse_constant=pytest.fail)
     for line in (finished.path / "log.jsonl").read_text(encoding="utf-8").splitlines():
-        strict(line)
+        json.loads(line, parse_constant=pytest.fail)
     result = finished.result.to_dict()
     for entry in (result, *result["calibrated"].values()):
         for part in ("val", "test"):
@@ -159,7 +152,7 @@ def test_result_is_strict_json_of_fractions(finished: Run) -> None:
     assert result["val"]["num_samples"] == 30
 
 
-def test_result_is_of_the_stored_predictions(finished: Run) -> None:
+def test_result_has_the_metrics_of_the_stored_predictions(finished: Run) -> None:
     expected = metrics({part: finished.predictions(part) for part in ("val", "test")})
     assert {name: finished.result.to_dict()[name] for name in expected} == expected
 
@@ -182,7 +175,7 @@ def test_result_says_what_was_trained_on_what(finished: Run) -> None:
     assert (result["commit"] or "").rstrip("+") == (commit() or "").rstrip("+")
 
 
-def test_result_tells_of_its_sessions(finished: Run) -> None:
+def test_result_lists_its_sessions(finished: Run) -> None:
     (only,) = finished.result.sessions
     assert only["from_epoch"] == 1
     assert (only["processes"], only["threads"]) == (1, torch.get_num_threads())
@@ -220,16 +213,12 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "repository"
 
 
-def test_commit_of_a_clean_checkout(checkout: Path) -> None:
-    actual = commit()
-    assert actual == git(checkout, "rev-parse", "HEAD")
-    assert len(actual) >= 40
-
-
-def test_commit_of_a_checkout_with_changes(checkout: Path) -> None:
+def test_commit_of_a_checkout_has_a_plus_if_the_package_has_changes(checkout: Path) -> None:
     head = git(checkout, "rev-parse", "HEAD")
+    assert len(head) >= 40
+    assert commit() == head
     (checkout / "README.md").write_text("changed\n")
-    assert commit() == head  # what is not of the package does not count
+    assert commit() == head  # files outside the package do not count
     added = checkout / "src" / "dualfocal" / "new.py"
     added.write_text("")
     assert commit() == f"{head}+"
@@ -240,7 +229,7 @@ def test_commit_of_a_checkout_with_changes(checkout: Path) -> None:
 
 
 def test_commit_of_an_installation_inside_another_checkout(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a virtual environment in a user's project: that project's commit is not ours."""
+    """For example a virtual environment in a user's project, whose commit is not ours."""
     file = checkout / ".venv" / "dualfocal" / "train" / "result.py"
     file.parent.mkdir(parents=True)
     shutil.copy(train_result.__file__, file)

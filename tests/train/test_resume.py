@@ -1,39 +1,32 @@
-"""A training that was stopped, in whatever way and at whatever moment, ends as if it had not been."""
+"""A training that was stopped, in whatever way and at whatever moment, ends with the bits of an uninterrupted one."""
 
 import json
-import math
 import os
-import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
+from small_runs import SMALL, Killed, Outcome, go, outcome
 
-from dualfocal.runs import Recipe, Run, RunError
+from dualfocal.runs import Recipe, Run
 from dualfocal.runs import run as run_folder
-from dualfocal.train import DivergedError, engine, train
+from dualfocal.train import DivergedError, engine
 from dualfocal.train.checkpoint import KEY
-from dualfocal.train.failure import SIGNALS, Interrupts
+from dualfocal.train.failure import SIGNALS
 from dualfocal.train.presets import preset
 
-TIMING = ("seconds", "images_per_second")
 FILES = ["log.jsonl", "model.safetensors", "predictions.safetensors", "recipe.json", "result.json"]
-SMALL = ["epochs=4", "batch_size=200", "data.val_size=100", "data.val2_size=100"]  # 3 steps an epoch
 RECIPES = {
     "momentum": ["model=nets_for_tests:dense"],
     "adaptive": [
-        "model=nets_for_tests:dropout",
-        "loss=ada_dual_focal",
-        "loss.frozen=false",
-        "weights=best_nll",
+        *("model=nets_for_tests:dropout", "loss=ada_dual_focal", "loss.frozen=false", "weights=best_nll"),
         "clip_norm=1",
     ],
     "adam": ["optimizer=adam", "lr=.01", "model=nets_for_tests:dropout", "weights=best_error"],
@@ -41,31 +34,17 @@ RECIPES = {
     "tied": ["model=nets_for_tests:tied", "precision=float64"],
     "channels_last": ["model=small_cnn", "channels_last=true"],
 }
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 pytestmark = pytest.mark.usefixtures("nets", "quick")
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 def small(name: str = "momentum", *settings: str) -> Recipe:
     return preset("digits", [*SMALL, *RECIPES[name], *settings])
 
 
-def go(recipe: Recipe, out: Path, **options: Any) -> Run:
-    return train(recipe, out, device="cpu", progress=False, **options)
-
-
-def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes, bytes]:
-    """What must not depend on interruptions."""
+def complete_outcome(folder: Path) -> Outcome:
     assert sorted(path.name for path in folder.iterdir()) == FILES
-    return results(folder)
-
-
-def results(folder: Path) -> tuple[list[dict[str, Any]], bytes, bytes]:
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    kept = [{name: of for name, of in line.items() if name not in TIMING} for line in lines]
-    return kept, (folder / "predictions.safetensors").read_bytes(), (folder / "model.safetensors").read_bytes()
+    return outcome(folder)
 
 
 def position(folder: Path) -> dict[str, Any]:
@@ -73,56 +52,47 @@ def position(folder: Path) -> dict[str, Any]:
         return json.loads(file.metadata()[KEY])
 
 
-def interrupt(_: object) -> None:
-    signal.raise_signal(signal.SIGINT)
+@pytest.fixture(scope="module")
+def uninterrupted() -> dict[tuple[str, ...], Any]:
+    return {}
+
+
+@pytest.fixture
+def expected(tmp_path, uninterrupted):
+    """``expected(name, ...)``: the outcome of an uninterrupted run, which is trained once."""
+
+    def expected(*settings: str) -> Outcome:
+        if settings not in uninterrupted:
+            uninterrupted[settings] = complete_outcome(go(small(*settings), tmp_path / "uninterrupted").path)
+        return uninterrupted[settings]
+
+    return expected
 
 
 # Real processes.
 
 
-def start(recipe: Recipe, out: Path) -> subprocess.Popen[str]:
-    """The command, as a user gives it."""
-    out.with_suffix(".json").write_text(json.dumps(recipe.to_dict()))
-    command = [sys.executable, "-m", "dualfocal", "train", f"{out}.json", "--device", "cpu", "--out", str(out)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for_lines(log: Path, number: int, process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 120
-    while not log.exists() or log.read_bytes().count(b"\n") < number:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
-def test_processes_that_are_killed_or_interrupted_lose_nothing(tmp_path) -> None:
-    recipe = small("adaptive", "epochs=100")
-    expected = outcome(go(recipe, tmp_path / "whole").path)
-    rng, out = random.Random(5), tmp_path / "stopped"
-    for number in (signal.SIGKILL, signal.SIGINT):
-        lines = len(Run(out).log)
-        with start(recipe, out) as process:
-            wait_for_lines(out / "log.jsonl", lines + rng.randint(2, 12), process)
-            if not lines:
-                assert Run(out).state == "running"
-                with pytest.raises(RunError, match=r"/stopped: another process is training there$"):
-                    go(recipe, out)
-            time.sleep(0.02 * rng.random())
-            process.send_signal(number)
-            remarks = process.communicate()[1].splitlines()
-        assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
-        assert Run(out).state == "stopped"
-        assert len(Run(out).log) < recipe.epochs
-    assert remarks[-1] == "dualfocal: stopped; run the same command again to continue"
-    assert not any("Traceback" in line for line in remarks)
-    assert position(out)["epoch"] == len(Run(out).log)
-    with start(recipe, out) as process:
-        remarks = process.communicate()[1].splitlines()
-    assert process.returncode == 0
-    assert remarks[0].startswith("resuming after epoch ")
-    assert outcome(out) == expected
-    assert len(Run(out).result.sessions) == 3
+def test_an_interrupted_process_loses_nothing(tmp_path, expected) -> None:
+    settings, out = ("adaptive", "epochs=15", "model=nets_for_tests:slow"), tmp_path / "stopped"
+    (tmp_path / "recipe.json").write_text(json.dumps(small(*settings).to_dict()))
+    command = [sys.executable, "-m", "dualfocal", "train", "recipe.json", "--device", "cpu", "--out", str(out)]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=ONE_THREAD | {"NAP": "0.1"}, **pipes) as process:
+        deadline = time.monotonic() + 120
+        while len(Run(out).log) < 2:
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        assert Run(out).state == "running"
+        process.send_signal(signal.SIGINT)
+        lines = process.communicate()[1].splitlines()
+    assert process.returncode == 130
+    assert lines[-1] == "dualfocal: stopped; run the same command again to continue"
+    assert not any("Traceback" in line for line in lines)
+    assert Run(out).state == "stopped"
+    assert position(out)["epoch"] == len(Run(out).log) < 15
+    assert complete_outcome(go(small(*settings), out).path) == expected(*settings)
+    assert len(Run(out).result.sessions) == 2
 
 
 KILLER = """
@@ -137,12 +107,12 @@ recipe, out = Recipe.from_dict(json.loads(sys.argv[1])), sys.argv[2]
 EVENTS = "open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir"
 
 def kill_at(number):
-    seen = 0
+    count = 0
     def hook(event, arguments):
-        nonlocal seen
+        nonlocal count
         if event in EVENTS and str(arguments[0]).startswith(out):
-            seen += 1
-            if seen == number:
+            count += 1
+            if count == number:
                 os.kill(os.getpid(), signal.SIGKILL)
     sys.addaudithook(hook)
 
@@ -161,24 +131,23 @@ print(number, status)
 """
 
 
-def test_processes_that_are_killed_when_they_touch_the_disk_lose_nothing(tmp_path) -> None:
+def test_processes_that_are_killed_when_they_touch_the_disk_lose_nothing(tmp_path, expected) -> None:
     # The first before it touches the run folder for the first time, the second before the second time, ...
-    recipe = small("adaptive", "epochs=5")
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", KILLER, json.dumps(recipe.to_dict()), str(tmp_path / "killed")]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
+    settings = ("adaptive", "epochs=2")
+    command = [sys.executable, "-c", KILLER, json.dumps(small(*settings).to_dict()), str(tmp_path / "killed")]
+    done = subprocess.run(command, env=ONE_THREAD, capture_output=True, text=True, timeout=120, check=True)
     number, status = map(int, done.stdout.split())
     assert status == 0, done.stderr
     assert number > 20
-    assert results(tmp_path / "killed") == results(go(recipe, tmp_path / "whole").path)
+    assert outcome(tmp_path / "killed") == expected(*settings)
 
 
-# Processes that are killed, as far as the disk can tell.
+# Processes that are killed, simulated: the files are as a killed process leaves them.
 
 
 @pytest.fixture
 def kill_at_write(monkeypatch):
-    """``kill_at_write(n)``: be gone half through the n-th time that something is written, counted from 1."""
+    """``kill_at_write(n)``: raise Killed half through the n-th write, counted from 1."""
     append, save_file, write_json = Run.append, run_folder.save_file, Run.write_json
 
     def kill_at_write(number: int) -> None:
@@ -215,9 +184,9 @@ def kill_at_write(monkeypatch):
     return kill_at_write
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_half_written_files_do_no_harm(tmp_path, kill_at_write, name) -> None:
-    expected = outcome(go(small(name), tmp_path / "whole").path)
+@pytest.mark.parametrize("name", ["adaptive", "channels_last"])
+def test_half_written_files_do_no_harm(tmp_path, kill_at_write, expected, name) -> None:
+    whole = expected(name)  # before a write is counted
     for number in range(1, 30):
         kill_at_write(number)
         try:
@@ -226,22 +195,21 @@ def test_half_written_files_do_no_harm(tmp_path, kill_at_write, name) -> None:
             continue
         break
     assert number > 5
-    assert outcome(tmp_path / "killed") == expected
+    assert complete_outcome(tmp_path / "killed") == whole
 
 
 @pytest.mark.parametrize("number", [10, 11, 12])
-def test_being_killed_after_the_last_epoch_does_no_harm(tmp_path, kill_at_write, number) -> None:
+def test_being_killed_after_the_last_epoch_does_no_harm(tmp_path, kill_at_write, expected, number) -> None:
     kill_at_write(number)  # 1 is the recipe, then each epoch has two, then come predictions, model and result
-    recipe = small("adaptive")
     with pytest.raises(Killed):
-        go(recipe, tmp_path / "killed")
+        go(small("adaptive"), tmp_path / "killed")
     assert position(tmp_path / "killed")["epoch"] == 4
     assert Run(tmp_path / "killed").state == "stopped"
-    assert outcome(go(recipe, tmp_path / "killed").path) == outcome(go(recipe, tmp_path / "whole").path)
+    assert complete_outcome(go(small("adaptive"), tmp_path / "killed").path) == expected("adaptive")
 
 
 @pytest.mark.parametrize("name", ["adaptive", "adam"])
-def test_a_checkpoint_every_three_epochs(tmp_path, kill_at_write, name) -> None:
+def test_a_checkpoint_every_three_epochs(tmp_path, kill_at_write, expected, name) -> None:
     recipe = small(name, "epochs=8")
     kill_at_write(8)  # the recipe, 5 epochs, a checkpoint, half a line of epoch 6
     with pytest.raises(Killed):
@@ -253,11 +221,11 @@ def test_a_checkpoint_every_three_epochs(tmp_path, kill_at_write, name) -> None:
         go(recipe, tmp_path / "killed", checkpoint_every=3)
     assert len(Run(tmp_path / "killed").log) == 4
     finished = go(recipe, tmp_path / "killed", checkpoint_every=5)
-    assert outcome(finished.path) == outcome(go(recipe, tmp_path / "whole").path)
+    assert complete_outcome(finished.path) == expected(name, "epochs=8")
     assert [session["from_epoch"] for session in finished.result.sessions] == [1, 4]
 
 
-def test_checkpoints_with_a_pause_between_them(tmp_path, kill_at_write, monkeypatch) -> None:
+def test_checkpoints_with_a_pause_between_them(tmp_path, kill_at_write, expected, monkeypatch) -> None:
     """Epochs take 10 seconds by this clock, the pause is 25: epochs 3, 6, ... leave a checkpoint."""
     killed = Run(tmp_path / "killed")
     monkeypatch.setattr(engine, "monotonic", lambda: 10.0 * len(killed.log))
@@ -267,8 +235,7 @@ def test_checkpoints_with_a_pause_between_them(tmp_path, kill_at_write, monkeypa
         go(recipe, killed.path, checkpoint_pause=25)
     assert position(killed.path)["epoch"] == 3
     assert len(killed.log) == 4
-    finished = go(recipe, killed.path, checkpoint_pause=1e9)
-    assert outcome(finished.path) == outcome(go(recipe, tmp_path / "whole").path)
+    assert complete_outcome(go(recipe, killed.path, checkpoint_pause=1e9).path) == expected("adaptive", "epochs=8")
 
 
 def test_a_process_that_is_killed_with_everything_written_leaves_nothing_else(tmp_path, monkeypatch) -> None:
@@ -285,19 +252,26 @@ def test_a_process_that_is_killed_with_everything_written_leaves_nothing_else(tm
     assert sorted(path.name for path in go(small(), tmp_path / "run").path.iterdir()) == FILES
 
 
-def test_how_often_to_save_must_make_sense(tmp_path) -> None:
-    with pytest.raises(ValueError, match="checkpoint_every must be at least 1, got 0"):
-        go(small(), tmp_path / "run", checkpoint_every=0)
-    with pytest.raises(ValueError, match="checkpoint_pause must be at least 0 seconds, got nan"):
-        go(small(), tmp_path / "run", checkpoint_pause=math.nan)
-    assert not (tmp_path / "run").exists()
-
-
 # Signals.
 
 
+def interrupt(_: object) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def terminate(_: object) -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+def interrupt_twice(_: object) -> None:
+    signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):  # the second one acts at once
+        signal.raise_signal(signal.SIGINT)
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("name", RECIPES)
-def test_ctrl_c_in_the_middle_of_an_epoch_loses_no_step(tmp_path, at_step, name) -> None:
+def test_ctrl_c_in_the_middle_of_an_epoch_loses_no_step(tmp_path, at_step, expected, name) -> None:
     out = tmp_path / "stopped"
     at_step(4, interrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -309,58 +283,34 @@ def test_ctrl_c_in_the_middle_of_an_epoch_loses_no_step(tmp_path, at_step, name)
         go(small(name), out, checkpoint_every=100)
     assert (position(out)["epoch"], position(out)["step"], len(Run(out).log)) == (1, 2, 1)
     finished = go(small(name), out)
-    assert outcome(finished.path) == outcome(go(small(name), tmp_path / "whole").path)
+    assert complete_outcome(finished.path) == expected(name)
     assert len(finished.result.sessions) == 3
 
 
-def test_ctrl_c_in_the_last_step_of_an_epoch_finishes_it(tmp_path, at_step) -> None:
-    at_step(6, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        go(small("dropout"), tmp_path / "stopped", checkpoint_every=100)
-    assert (position(tmp_path / "stopped")["epoch"], position(tmp_path / "stopped")["step"]) == (2, 0)
-    assert len(Run(tmp_path / "stopped").log) == 2
-    finished = go(small("dropout"), tmp_path / "stopped")
-    assert outcome(finished.path) == outcome(go(small("dropout"), tmp_path / "whole").path)
+@pytest.mark.parametrize(
+    ("step", "act", "every", "saved"),
+    [
+        (1, interrupt, 1, (0, 1)),  # even without an epoch there is a checkpoint
+        (5, terminate, 1, (1, 2)),  # a cluster takes its machine back
+        (6, interrupt, 100, (2, 0)),  # the epoch is finished
+        (5, interrupt_twice, 1, (1, 0)),
+    ],
+    ids=["first step", "SIGTERM", "last step of an epoch", "twice"],
+)
+def test_a_signal_saves_a_checkpoint(tmp_path, at_step, expected, step, act, every, saved) -> None:
+    out = tmp_path / "stopped"
+    at_step(step, act)
+    with pytest.raises((KeyboardInterrupt, SystemExit)) as stopped:
+        go(small("dropout"), out, checkpoint_every=every)
+    assert getattr(stopped.value, "code", None) == (143 if act is terminate else None)
+    assert (position(out)["epoch"], position(out)["step"], len(Run(out).log)) == (*saved, saved[0])
+    assert complete_outcome(go(small("dropout"), out).path) == expected("dropout")
 
 
-def test_ctrl_c_in_the_first_step_of_all_leaves_a_checkpoint(tmp_path, at_step) -> None:
-    at_step(1, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        go(small("adam"), tmp_path / "stopped")
-    assert (position(tmp_path / "stopped")["epoch"], position(tmp_path / "stopped")["step"]) == (0, 1)
-    with pytest.raises(RunError, match=r"was made by another recipe \(lr: 0.01, not 0.5\)"):
-        go(small("adam", "lr=.5"), tmp_path / "stopped")
-    finished = go(small("adam"), tmp_path / "stopped")
-    assert outcome(finished.path) == outcome(go(small("adam"), tmp_path / "whole").path)
-
-
-def test_a_cluster_that_takes_the_machine_back_loses_no_step(tmp_path, at_step) -> None:
-    at_step(5, lambda _: signal.raise_signal(signal.SIGTERM))
-    with pytest.raises(SystemExit) as stopped:
-        go(small("dropout"), tmp_path / "stopped")
-    assert stopped.value.code == 143
-    assert (position(tmp_path / "stopped")["epoch"], position(tmp_path / "stopped")["step"]) == (1, 2)
-    finished = go(small("dropout"), tmp_path / "stopped")
-    assert outcome(finished.path) == outcome(go(small("dropout"), tmp_path / "whole").path)
-
-
-def test_a_second_ctrl_c_acts_at_once(tmp_path, at_step) -> None:
-    def twice(_: object) -> None:
-        signal.raise_signal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        raise KeyboardInterrupt
-
-    at_step(5, twice)
-    with pytest.raises(KeyboardInterrupt):
-        go(small("dropout"), tmp_path / "stopped")
-    assert (position(tmp_path / "stopped")["epoch"], position(tmp_path / "stopped")["step"]) == (1, 0)
-    finished = go(small("dropout"), tmp_path / "stopped")
-    assert outcome(finished.path) == outcome(go(small("dropout"), tmp_path / "whole").path)
-
-
-def test_a_second_ctrl_c_while_the_checkpoint_is_written_leaves_the_one_before(tmp_path, at_step, monkeypatch) -> None:
-    save_file = run_folder.save_file
+def test_a_second_ctrl_c_while_the_checkpoint_is_written_leaves_the_one_before(
+    tmp_path, at_step, expected, monkeypatch
+) -> None:
+    save_file, out = run_folder.save_file, tmp_path / "stopped"
 
     def save(tensors, path, metadata=None) -> None:
         save_file(tensors, path, metadata)
@@ -370,76 +320,27 @@ def test_a_second_ctrl_c_while_the_checkpoint_is_written_leaves_the_one_before(t
     monkeypatch.setattr(run_folder, "save_file", save)
     at_step(5, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        go(small("dropout"), tmp_path / "stopped")
-    assert (position(tmp_path / "stopped")["epoch"], position(tmp_path / "stopped")["step"]) == (1, 0)
-    finished = go(small("dropout"), tmp_path / "stopped")
-    assert outcome(finished.path) == outcome(go(small("dropout"), tmp_path / "whole").path)
+        go(small("dropout"), out)
+    assert (position(out)["epoch"], position(out)["step"]) == (1, 0)
+    assert complete_outcome(go(small("dropout"), out).path) == expected("dropout")
 
 
-@pytest.fixture
-def handlers():
-    """Handlers of the caller's own."""
-    before = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
-    mine = {number: signal.getsignal(number) for number in SIGNALS}
-    yield mine
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.parametrize("stop", [None, Killed, signal.SIGINT, signal.SIGTERM])
-def test_the_handlers_of_signals_are_put_back(tmp_path, at_step, handlers, stop) -> None:
-    seen = []
-
-    def act(_: object) -> None:
-        seen.append({number: signal.getsignal(number) for number in SIGNALS})
-        if stop is Killed:
-            raise Killed
-        if stop is not None:
-            signal.raise_signal(stop)
-
-    at_step(2, act)
-    with nullcontext() if stop is None else pytest.raises((Killed, KeyboardInterrupt, SystemExit)):
-        go(small(), tmp_path / "run")
-    assert seen[0] != handlers
-    assert {number: signal.getsignal(number) for number in SIGNALS} == handlers
-
-
-def test_a_signal_while_the_handlers_are_installed_is_noted(monkeypatch) -> None:
-    install = signal.signal
-
-    def interrupted(number: int, handler: Any) -> Any:
-        before = install(number, handler)
-        if number == signal.SIGINT and handler == stop._note and stop.asked is None:
-            signal.raise_signal(signal.SIGINT)
-        return before
-
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    stop = Interrupts()
-    monkeypatch.setattr(signal, "signal", interrupted)
-    try:
-        with stop:
-            assert stop.asked == signal.SIGINT
-    finally:
-        for number, handler in before.items():
-            install(number, handler)
-
-
-def test_other_threads_train_too(tmp_path) -> None:
-    failed = []
+def test_other_threads_train_too(tmp_path, expected) -> None:
+    errors = []
 
     def work() -> None:
         try:
             go(small("dropout"), tmp_path / "thread")
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
     thread = threading.Thread(target=work)
     thread.start()
     assert {number: signal.getsignal(number) for number in SIGNALS} == before
     thread.join()
-    assert failed == []
-    assert outcome(tmp_path / "thread") == outcome(go(small("dropout"), tmp_path / "whole").path)
+    assert errors == []
+    assert complete_outcome(tmp_path / "thread") == expected("dropout")
 
 
 # What goes into a checkpoint.
@@ -498,14 +399,3 @@ def test_weights_that_are_not_finite_do_not_reach_the_checkpoint_of_an_interrupt
         go(small(), tmp_path / "run")
     with safe_open(tmp_path / "run" / "checkpoint.safetensors", framework="pt") as file:
         assert all(file.get_tensor(name).isfinite().all() for name in file.keys())  # noqa: SIM118 it is no dictionary
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_on_a_gpu_an_interrupted_epoch_goes_on(tmp_path, at_step) -> None:
-    recipe = small("dropout", "deterministic=true")
-    at_step(5, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path / "stopped", device="cuda", progress=False)
-    finished = train(recipe, tmp_path / "stopped", device="cuda", progress=False)
-    expected = outcome(train(recipe, tmp_path / "whole", device="cuda", progress=False).path)
-    assert outcome(finished.path) == expected

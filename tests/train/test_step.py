@@ -1,4 +1,4 @@
-"""The captured step, played on the CPU: what is told to whom, and which memory is read. CUDA has tests of its own."""
+"""The captured step, simulated on the CPU: which memory it reads, and what is reported. See also test_step_gpu.py."""
 
 import random
 import signal
@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_runs import assert_same_bytes, go
 from torch import Tensor, nn
 
-from dualfocal.runs import Recipe, Run
+from dualfocal.runs import Recipe
 from dualfocal.train import engine, train
 from dualfocal.train.host_state import host_state
 from dualfocal.train.presets import preset
 from dualfocal.train.step import WARM_UP, CapturedStep, Step, StepResult
 
-FILES = ("model.safetensors", "predictions.safetensors")
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 class Played(CapturedStep):
-    """A capture that changes nothing, and a replay that does the step from the memory that was there, into the same."""
+    """A capture that changes nothing, and a replay that repeats the step on the memory of the capture."""
 
     replays = 0
     fails_with: Exception | None = None
@@ -58,7 +58,7 @@ closed: list[Played] = []
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch, quick: None) -> list[Played]:
-    """Trainings on the CPU take captured steps; those that were made."""
+    """Trainings on the CPU take simulated captured steps, which are listed here."""
     stream = SimpleNamespace(wait_stream=lambda other: None)
     for name, stand_in in {
         "Stream": lambda device: stream,
@@ -75,7 +75,7 @@ def played(monkeypatch: pytest.MonkeyPatch, quick: None) -> list[Played]:
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
-    """Images that are varied, 45 of them."""
+    """45 images to train, with augmentation."""
     rng = np.random.default_rng(0)
     arrays = {f"x_{part}": rng.integers(0, 256, (n, 8, 8, 1), np.uint8) for part, n in (("train", 50), ("test", 9))}
     labels = {f"y_{part}": rng.integers(0, 3, n) for part, n in (("train", 50), ("test", 9))}
@@ -89,62 +89,58 @@ def recipe_of(toy: Path, *settings: str) -> Recipe:
     return recipe.with_settings(settings)
 
 
-def assert_same(one: Run, other: Run) -> None:
-    for file in FILES:
-        assert (one.path / file).read_bytes() == (other.path / file).read_bytes()
-    times = ("seconds", "images_per_second")
-    logs = [[{k: v for k, v in line.items() if k not in times} for line in run.log] for run in (one, other)]
-    assert logs[0] == logs[1]
-
-
-def go(recipe: Recipe, out: Path) -> Run:
-    return train(recipe, out, device="cpu", progress=False)
-
-
 @pytest.mark.filterwarnings("ignore:loss ada_.* uses the validation split")
 @pytest.mark.parametrize(
-    "settings", [(), ("loss=ada_dual_focal",), ("clip_norm=none", "reduction=mean"), ("optimizer=adam", "lr=1e-3")]
+    "settings", [(), ("loss=ada_dual_focal",), ("optimizer=adam", "lr=1e-3", "clip_norm=none", "reduction=mean")]
 )
 def test_replays_are_the_steps_they_stand_for(
-    settings: tuple[str, ...], toy: Path, tmp_path: Path, played: list[Played], monkeypatch: pytest.MonkeyPatch
+    settings: tuple[str, ...],
+    toy: Path,
+    tmp_path: Path,
+    played: list[Played],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Over epochs with other draws, another learning rate, other gammas; 5 full batches each and a smaller one."""
     recipe = recipe_of(toy, *settings)
-    captured = go(recipe, tmp_path / "captured")
+    captured = train(recipe, tmp_path / "captured", device="cpu")
+    lines = [line for line in capsys.readouterr().err.splitlines() if "training step is" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("the training step is captured")
     assert played[0].replays == 3 * 5 - WARM_UP
-    assert closed == played  # or it would be at any time
+    assert closed == played  # the graphs are freed at the end, not at any time
     assert [(s["step"], s["start_up_seconds"] > 0) for s in captured.result.sessions] == [("captured", True)]
     monkeypatch.setattr(engine, "make_step", Step)
     eager = go(recipe, tmp_path / "eager")
-    assert_same(eager, captured)
+    assert_same_bytes(eager, captured)
     assert [(s["step"], s["start_up_seconds"]) for s in eager.result.sessions] == [("eager", 0)]
 
 
-@pytest.mark.parametrize("step", [2, 4, 6, 11])
 def test_a_resumed_run_is_captured_anew(
-    step: int, toy: Path, tmp_path: Path, played: list[Played], monkeypatch: pytest.MonkeyPatch
+    toy: Path, tmp_path: Path, played: list[Played], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = recipe_of(toy)
-    whole = go(recipe, tmp_path / "whole")
-    take, steps = Step.take, 0
+    whole = go(recipe_of(toy), tmp_path / "whole")
+    take = Step.take
+    for step in (2, 4, 6, 11):
+        steps = 0
 
-    def interrupted(self: Step, *arguments: Any) -> StepResult:
-        nonlocal steps
-        steps += 1
-        if steps == step:
-            signal.raise_signal(signal.SIGINT)
-        return take(self, *arguments)
+        def interrupted(self: Step, *arguments: Any, last: int = step) -> StepResult:
+            nonlocal steps
+            steps += 1
+            if steps == last:
+                signal.raise_signal(signal.SIGINT)
+            return take(self, *arguments)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Step, "take", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            go(recipe, tmp_path / "parts")
-    run = go(recipe, tmp_path / "parts")
-    assert_same(whole, run)
-    assert len(run.result.sessions) == 2
+        with monkeypatch.context() as patch:
+            patch.setattr(Step, "take", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                go(recipe_of(toy), tmp_path / f"stopped at {step}")
+        run = go(recipe_of(toy), tmp_path / f"stopped at {step}")
+        assert_same_bytes(whole, run)
+        assert len(run.result.sessions) == 2, step
 
 
-def test_what_cannot_be_captured_goes_on_without(
+def test_what_cannot_be_captured_is_trained_eagerly(
     toy: Path,
     tmp_path: Path,
     played: list[Played],
@@ -153,22 +149,13 @@ def test_what_cannot_be_captured_goes_on_without(
 ) -> None:
     monkeypatch.setattr(Played, "fails_with", RuntimeError("operation not permitted when stream is capturing"))
     run = train(recipe_of(toy), tmp_path / "run", device="cpu")
-    shown = [line for line in capsys.readouterr().err.splitlines() if "cannot be captured" in line]
-    assert len(shown) == 1
-    assert shown[0].endswith(": operation not permitted when stream is capturing")
-    assert run.result.notes[-1:] == shown
+    lines = [line for line in capsys.readouterr().err.splitlines() if "cannot be captured" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith(": operation not permitted when stream is capturing")
+    assert run.result.notes[-1:] == lines
     assert run.result.sessions[0]["step"] == "eager"
     monkeypatch.setattr(engine, "make_step", Step)
-    assert_same(go(recipe_of(toy), tmp_path / "eager"), run)
-
-
-def test_it_says_when_it_is_ready(
-    toy: Path, tmp_path: Path, played: list[Played], capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(recipe_of(toy), tmp_path / "run", device="cpu")
-    shown = [line for line in capsys.readouterr().err.splitlines() if "training step is" in line]
-    assert len(shown) == 1
-    assert shown[0].startswith("the training step is captured")
+    assert_same_bytes(go(recipe_of(toy), tmp_path / "eager"), run)
 
 
 class Net(nn.Module):
@@ -188,34 +175,30 @@ def count(net: Net) -> None:
     net.steps += 1
 
 
-@pytest.mark.parametrize(
-    ("act", "seen"),
-    [
-        (count, True),
-        (lambda net: random.random(), True),
-        (lambda net: np.random.rand(), True),
-        (lambda net: torch.rand(1), True),
-        (lambda net: net.numpy.random(), True),
-        (lambda net: net.python.random(), True),
-        (lambda net: torch.rand(1, generator=net.torch), True),
-        (lambda net: net.list.append(1), True),
-        (lambda net: net.plain.add_(1), True),
-        (lambda net: setattr(net, "kept", net.kept + 1), True),
-        (lambda net: net.kept.add_(1), False),
-        (lambda net: None, False),
-    ],
-    ids=[
-        *("counts", "random", "numpy", "torch on the CPU", "numpy of its own", "random of its own", "torch of its own"),
-        *("list", "tensor", "another buffer", "buffer in place", "nothing"),
-    ],
-)
-def test_what_a_graph_would_not_see_is_noticed(act: Any, seen: bool) -> None:
-    net = Net(act)
-    states = []
-    for _ in range(2):
-        net(torch.randn(4, 3, generator=torch.Generator()))
-        states.append(host_state(net))
-    assert (states[0] != states[1]) == seen
+HOST_CHANGES = {
+    "counts": (count, True),
+    "random": (lambda net: random.random(), True),
+    "numpy": (lambda net: np.random.rand(), True),
+    "torch on the CPU": (lambda net: torch.rand(1), True),
+    "custom numpy generator": (lambda net: net.numpy.random(), True),
+    "custom random generator": (lambda net: net.python.random(), True),
+    "custom torch generator": (lambda net: torch.rand(1, generator=net.torch), True),
+    "list": (lambda net: net.list.append(1), True),
+    "tensor": (lambda net: net.plain.add_(1), True),
+    "another buffer": (lambda net: setattr(net, "kept", net.kept + 1), True),
+    "buffer in place": (lambda net: net.kept.add_(1), False),
+    "nothing": (lambda net: None, False),
+}
+
+
+def test_what_a_graph_would_not_repeat_is_noticed() -> None:
+    for name, (act, noticed) in HOST_CHANGES.items():
+        net = Net(act)
+        states = []
+        for _ in range(2):
+            net(torch.randn(4, 3, generator=torch.Generator()))
+            states.append(host_state(net))
+        assert (states[0] != states[1]) == noticed, name
 
 
 # What auto means
@@ -225,51 +208,38 @@ def digits(**changed: Any) -> Recipe:
     return Recipe(data="digits", model="small_cnn", **changed)
 
 
-@pytest.mark.parametrize(
-    ("changed", "device", "processes", "found"),
-    [
+def test_auto_depends_on_the_device() -> None:
+    explicit = {"precision": "tf32", "channels_last": False, "step": "compiled"}
+    for case in (
         ({}, CPU, 1, ("float32", False, "eager")),
         ({}, CUDA, 1, ("bfloat16", True, "captured")),
         ({}, CUDA, 2, ("bfloat16", True, "eager")),
         ({}, torch.device("mps"), 1, ("float32", False, "eager")),
-        ({"precision": "tf32", "channels_last": False, "step": "compiled"}, CUDA, 1, ("tf32", False, "compiled")),
+        (explicit, CUDA, 1, ("tf32", False, "compiled")),
         ({"precision": "bfloat16", "channels_last": True, "step": "eager"}, CPU, 1, ("bfloat16", True, "eager")),
         ({"deterministic": True}, CUDA, 1, ("bfloat16", True, "captured")),
-    ],
-)
-def test_auto(changed: dict[str, Any], device: torch.device, processes: int, found: tuple[Any, ...]) -> None:
-    recipe = digits(**changed).on(device, processes)
-    assert (recipe.precision, recipe.channels_last, recipe.step) == found
-    assert recipe.on(device, processes) == recipe
+    ):
+        changed, device, processes, expected = case
+        recipe = digits(**changed).on(device, processes)
+        assert (recipe.precision, recipe.channels_last, recipe.step) == expected, case
+        assert recipe.on(device, processes) == recipe, case
 
 
-@pytest.mark.parametrize(
-    ("changed", "device", "processes", "message"),
-    [
-        ({"step": "captured"}, CPU, 1, "step=captured needs CUDA, this is cpu"),
+def test_steps_that_the_device_does_not_have_are_refused(tmp_path: Path) -> None:
+    for changed, device, processes, words in (
         ({"step": "compiled"}, CPU, 1, "step=compiled needs CUDA, this is cpu"),
         ({"step": "captured"}, CUDA, 2, "step=captured needs one process, there are 2"),
-        (
-            {"step": "compiled", "deterministic": True},
-            CUDA,
-            1,
-            "deterministic=true is not available",
-        ),
-    ],
-)
-def test_what_cannot_be_had(changed: dict[str, Any], device: torch.device, processes: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        digits(**changed).on(device, processes)
+        ({"step": "compiled", "deterministic": True}, CUDA, 1, "deterministic=true is not available"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            digits(**changed).on(device, processes)
+    with pytest.raises(ValueError, match="step=captured needs CUDA, this is cpu"):
+        go(preset("digits", ["step=captured"]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
-def test_the_run_keeps_what_was_asked_for_and_what_was_done(tmp_path: Path, quick: None) -> None:
+def test_the_run_keeps_the_requested_and_the_actual_settings(tmp_path: Path, quick: None) -> None:
     run = go(preset("digits", ["epochs=1"]), tmp_path / "run")
     assert (run.recipe.precision, run.recipe.channels_last, run.recipe.step) == ("auto", None, "auto")
     session = run.result.sessions[0]
     assert [session[name] for name in ("precision", "channels_last", "step")] == ["float32", False, "eager"]
-
-
-def test_a_captured_step_is_refused_on_the_cpu_before_there_is_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="step=captured needs CUDA, this is cpu"):
-        go(preset("digits", ["step=captured"]), tmp_path / "run")
-    assert not (tmp_path / "run").exists()

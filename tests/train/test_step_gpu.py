@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_runs import assert_same_bytes
 
 from dualfocal.losses import LOSSES
 from dualfocal.runs import Recipe, Run
@@ -21,8 +22,6 @@ pytestmark = [
         "ignore:results on CUDA are not reproducible", "ignore:loss ada_.* uses the validation split"
     ),
 ]
-TIMES = ("seconds", "images_per_second")
-FILES = ("model.safetensors", "predictions.safetensors")
 
 NETS = """
 import random
@@ -107,19 +106,13 @@ def go(recipe: Recipe, out: Path) -> Run:
 
 
 def way(run: Run) -> str:
-    found: str = run.result.sessions[-1]["step"]
-    return found
-
-
-def assert_same_bytes(one: Run, other: Run) -> None:
-    for file in FILES:
-        assert (one.path / file).read_bytes() == (other.path / file).read_bytes()
-    logs = [[{k: v for k, v in line.items() if k not in TIMES} for line in run.log] for run in (one, other)]
-    assert logs[0] == logs[1]
+    """Return how the steps of the last session were taken: eager, captured or compiled."""
+    step: str = run.result.sessions[-1]["step"]
+    return step
 
 
 def compare(tmp_path: Path, *settings: str) -> Run:
-    """A run in a graph, found to have the bits of one without."""
+    """Train with a graph and without; the bits must be equal."""
     eager, captured = (go(digits(*settings, f"step={way}"), tmp_path / way) for way in ("eager", "captured"))
     assert (way(eager), way(captured)) == ("eager", "captured")
     assert_same_bytes(eager, captured)
@@ -219,7 +212,7 @@ def test_interrupted_gives_the_same_bytes(
         ("counts", "keeps numbers"),
     ],
 )
-def test_what_cannot_be_captured_runs_all_the_same(
+def test_what_cannot_be_captured_is_trained_eagerly(
     model: str, reason: str, nets: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     random.seed(1)
@@ -227,10 +220,10 @@ def test_what_cannot_be_captured_runs_all_the_same(
     random.seed(1)
     stream = torch.cuda.current_stream()
     run = train(digits(f"model={nets}:{model}", "step=captured"), tmp_path / "run", device="cuda")
-    shown = [line for line in capsys.readouterr().err.splitlines() if "cannot be captured" in line]
-    assert len(shown) == 1
-    assert reason in shown[0]
-    assert run.result.notes == shown
+    lines = [line for line in capsys.readouterr().err.splitlines() if "cannot be captured" in line]
+    assert len(lines) == 1
+    assert reason in lines[0]
+    assert run.result.notes == lines
     assert way(run) == "eager"
     assert torch.cuda.current_stream() == stream
     assert_same_bytes(eager, run)
@@ -250,7 +243,7 @@ def test_compiled_is_nearly_eager(tmp_path: Path) -> None:
         assert runs["compiled"].log[-1][name] == pytest.approx(runs["eager"].log[-1][name], rel=1e-3)
 
 
-def test_what_cannot_be_compiled_is_tried_as_it_is(nets: str, tmp_path: Path) -> None:
+def test_what_cannot_be_compiled_is_trained_eagerly(nets: str, tmp_path: Path) -> None:
     run = go(digits(f"model={nets}:opaque", "step=compiled", "deterministic=false"), tmp_path / "run")
     assert way(run) == "eager"
     assert "cannot be captured" in run.result.notes[-1]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_runs import assert_same_bytes, outcome
 from torch import Tensor
 
 from dualfocal.models.normalization import kernels_on
@@ -19,9 +20,6 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:results on CUDA are not reproducible"),
 ]
-batch_norm = pytest.importorskip("dualfocal.kernels.batch_norm")
-TIMES = ("seconds", "images_per_second")
-FILES = ("model.safetensors", "predictions.safetensors")
 AtStep = Callable[[int, Callable[[Tensor], Any]], None]
 
 
@@ -31,13 +29,6 @@ def digits(*settings: str) -> Recipe:
 
 def go(recipe: Recipe, out: Path, device: str = "cuda") -> Run:
     return train(recipe, out, device=device, progress=False)
-
-
-def assert_same_bytes(one: Run, other: Run) -> None:
-    for file in FILES:
-        assert (one.path / file).read_bytes() == (other.path / file).read_bytes()
-    logs = [[{k: v for k, v in line.items() if k not in TIMES} for line in run.log] for run in (one, other)]
-    assert logs[0] == logs[1]
 
 
 @pytest.mark.filterwarnings("error:results on CUDA are not reproducible")
@@ -52,7 +43,7 @@ def test_deterministic_gives_the_same_bytes(settings: tuple[str, ...], tmp_path:
     assert runs[0].result.notes == []
     assert runs[0].result.device == torch.cuda.get_device_name()
     other = go(digits("deterministic=true", *settings, "seed=2"), tmp_path / "other")
-    assert (other.path / FILES[0]).read_bytes() != (runs[0].path / FILES[0]).read_bytes()
+    assert outcome(other.path)[2] != outcome(runs[0].path)[2]
 
 
 @pytest.mark.parametrize("step", [3, 6, 8], ids=["in the first epoch", "at its end", "in the second epoch"])
@@ -107,6 +98,8 @@ def test_bfloat16_in_channels_last_trains(tmp_path: Path) -> None:
 
 def test_batch_norm_is_done_by_our_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are tried out at the first batch norm of all, in an evaluation."""
+    # Not at the top: triton must not be imported before the kernel tests have chosen its interpreter.
+    batch_norm = pytest.importorskip("dualfocal.kernels.batch_norm")
     calls = []
     batch_norm_of = batch_norm.batch_norm_of
     monkeypatch.setattr(batch_norm, "batch_norm_of", lambda *given: calls.append(given) or batch_norm_of(*given))
