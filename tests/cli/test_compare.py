@@ -181,7 +181,8 @@ def test_infinite_nll(run, record):
     assert content["nll"]["difference"] is None
     assert content["nll"]["interval"] == [None, None]
     assert content["error"]["a"] == 0.5
-    for other, verdict, winner in (("sure.npz", "NLL not significantly", ""), ("unsure.npz", "B has the lower NLL", "B")):
+    cases = ("sure.npz", "NLL not significantly", ""), ("unsure.npz", "B has the lower NLL", "B")
+    for other, verdict, winner in cases:
         out, _ = run("sure.npz", other)
         assert out.splitlines()[-1].startswith(verdict), other
         assert better(out)["NLL [nats]"] == winner, other

@@ -144,7 +144,7 @@ def test_two_runs_of_one_seed_are_refused(tmp_path):
         group_runs([tmp_path])
 
 
-def test_unfinished_runs_are_told(tmp_path):
+def test_unfinished_runs_are_reported(tmp_path):
     fake_run(tmp_path / "a", recipe("focal"))
     (tmp_path / "a" / RESULT).unlink()
     assert group_runs([tmp_path]) == ([], {tmp_path / "a": "is stopped, not finished"})
