@@ -26,7 +26,7 @@ def near_ties(values: list[float], place: int, by: float) -> np.ndarray:
 
 
 def two_groups(confidences: np.ndarray) -> dict[str, Any]:
-    """Samples of two confidences, around the edge 0.6: one all right, the other all wrong. In one bin they would cancel."""
+    """Two confidences around the edge 0.6: one always right, the other always wrong. In one bin they would cancel."""
     tiled = np.tile(confidences, 100)
     return {"probs": np.stack([tiled, 1 - tiled], axis=1), "target": np.arange(200) % 2}
 
