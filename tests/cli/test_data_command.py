@@ -535,7 +535,7 @@ def test_verify_counts(run, folder, monkeypatch):
     assert out.endswith("1 of 7 differ.\n")
 
 
-def test_verify_without_published_checksums_says_so(run, record, folder, monkeypatch):
+def test_verify_without_published_checksums_is_undecided(run, record, folder, monkeypatch):
     make_official(monkeypatch, sources=(), checksums={})
     out, _ = run("data", "verify", "cifar10", "--data-root", "data")
     assert out.splitlines() == [
@@ -547,7 +547,7 @@ def test_verify_without_published_checksums_says_so(run, record, folder, monkeyp
     assert [check["right"] for check in checks] == [None, True, True]  # what the first run has decoded, too
 
 
-def test_verify_of_an_archive_without_a_checksum_says_so(run, folder, monkeypatch):
+def test_verify_of_an_archive_without_a_checksum_is_undecided(run, folder, monkeypatch):
     for file in folder.iterdir():
         file.unlink()
     folder.rmdir()
@@ -661,7 +661,7 @@ def test_verify_draws_no_texts(refused, texts):
     assert not Path("x.png").exists()
 
 
-def test_verify_says_that_it_does_not_draw_what_is_wrong(run, folder):
+def test_verify_names_a_picture_that_it_does_not_draw(run, folder):
     (folder / "test_batch.bin").write_bytes(b"")
     out, err = run("data", "verify", "cifar10", "--data-root", "data", "--plot", "x.png", code=1)
     assert Path("x.png").exists() or "x.png" in out + err

@@ -191,7 +191,7 @@ def test_nested_folders_in_order_hidden_ones_left_out(record, finished, stopped)
     assert [row["run"] for row in record("runs")["runs"]] == ["runs/a/y/z", "runs/b/w", "runs/b/x"]
 
 
-def test_folders_as_they_are_given(run, record, finished, stopped):
+def test_folders_are_listed_in_the_given_order(run, record, finished, stopped):
     for name in ("one/a", "one/b", "two/c"):
         stopped(name)
     finished("runs/a")
