@@ -201,6 +201,8 @@ def test_calibrate_reads_the_validation_split_and_apply_the_test_split(run, reco
     arrays, got = load_file("runs/a/predictions.safetensors"), load_predictions("scaled.npz")
     assert torch.equal(got.target, arrays["test_target"])
     assert torch.equal(got.values, load_calibrator("cal.safetensors")(arrays["test_logits"]))
+    run("apply", "cal.safetensors", "runs/a", "--out", "scaled.csv")  # classes named 0 to 9 are read back as such
+    assert torch.equal(load_predictions("scaled.csv").target, arrays["test_target"])
     [of_file] = record("evaluate", "scaled.npz")["files"]
     assert {name: of_file[name] for name in result["test"]} == result["test"]
 
