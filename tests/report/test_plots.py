@@ -126,7 +126,7 @@ def test_few_bins_of_calibrated_models_are_beyond():
         beyond += ((accuracy < low - 1e-12) | (accuracy > high + 1e-12)).sum()
         num_bins += len(accuracy)
     assert num_bins > 400
-    assert 0.02 < beyond / num_bins < 0.125  # at most 10 % by construction; three standard errors are 4 points
+    assert 0.02 < beyond / num_bins < 0.125  # at most 10 % by construction; the standard error is 1.4 points
 
 
 def test_range_is_that_of_binomial_outcomes():
