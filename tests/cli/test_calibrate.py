@@ -1,4 +1,4 @@
-"""`dualfocal calibrate` and `apply`: what the library fits and gives, on disk and in words; or one line and no file."""
+"""`dualfocal calibrate` and `apply` write and print what the library fits; a refusal is one line and no file."""
 
 import json
 import os
@@ -14,7 +14,6 @@ from torch import Tensor
 from dualfocal import metrics
 from dualfocal.calibrators import (
     CALIBRATORS,
-    IsotonicCalibration,
     TemperatureScaling,
     VectorScaling,
     load_calibrator,
@@ -22,14 +21,13 @@ from dualfocal.calibrators import (
     make_calibrator,
     save_calibrator,
 )
-from dualfocal.cli import main
 from dualfocal.predictions import load_predictions, save_predictions
 
 NAMES = ("cat", "dog", "emu", "fox")
 
 
 def drawn(n: int = 300, sharpness: float = 2.0, seed: int = 0, num_classes: int = 4) -> tuple[Tensor, Tensor]:
-    """Logits, so many times too sharp, and labels."""
+    """Logits that are too sharp by this factor, and labels."""
     generator = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(n, num_classes, generator=generator)
     return logits, torch.multinomial((logits / sharpness).softmax(1), 1, generator=generator)[:, 0]
@@ -51,7 +49,7 @@ def fitted(method: str = "temperature", input: str = "logits", **options: object
 
 
 def files() -> dict[str, bytes]:
-    """All that lies in the folder, temporary files too."""
+    """All files in the folder, with temporary ones."""
     return {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}
 
 
@@ -62,7 +60,7 @@ def temperature(path: str = "cal.safetensors") -> float:
 # calibrate: what is fitted
 
 
-@pytest.mark.parametrize("method", [*CALIBRATORS, "temperature+isotonic"])
+@pytest.mark.parametrize("method", ["temperature", "temperature_ece", "vector", "isotonic", "temperature+isotonic"])
 def test_the_file_holds_what_the_library_fits(run, method):
     logits, target = drawn()
     arguments = [] if method == "temperature" else ["--method", method]
@@ -86,12 +84,6 @@ def test_the_file_holds_what_the_library_fits(run, method):
     ]
 
 
-def test_temperature_is_what_the_logits_were_sharpened_by(run):
-    for sharpness in (3.0, 0.5):
-        run("calibrate", saved("val.npz", *drawn(3000, sharpness)), "--out", "cal.safetensors")
-        assert temperature() == pytest.approx(sharpness, rel=0.1)
-
-
 def test_probabilities_are_fitted_by_their_logarithms(run):
     logits, target = drawn()
     probs = logits.softmax(1)
@@ -111,9 +103,6 @@ def test_table_of_probabilities_with_class_names(run):
     assert got.class_names == NAMES
     for name, value in expected.state_dict().items():
         assert torch.equal(got.state_dict()[name], value), name
-
-
-def test_class_names_beside_arrays_are_kept(run):
     run("calibrate", saved("val.npz", *drawn(), class_names=NAMES), "--out", "cal.safetensors")
     assert load_calibrator("cal.safetensors").class_names == NAMES
 
@@ -148,21 +137,14 @@ def test_split_of_a_run_folder(run):
 
 def test_ignored_labels_count_nothing(run):
     logits, target = drawn()
-    saved("val.npz", torch.cat([logits, 9 - logits]), torch.cat([target, torch.full_like(target, 9)]))
+    padding = torch.full_like(logits, torch.nan)  # ignored rows may contain anything
+    saved("val.npz", torch.cat([logits, padding]), torch.cat([target, torch.full_like(target, 9)]))
     run("calibrate", "val.npz", "--out", "cal.safetensors", "--ignore-index", 9)
     assert temperature() == TemperatureScaling().fit(logits, target).temperature
 
 
-def test_what_stands_in_ignored_rows_does_not_matter(run):
-    logits, target = drawn()
-    logits[7], target[7] = torch.nan, -100
-    run("evaluate", saved("val.npz", logits, target), "--no-inference")
-    run("calibrate", "val.npz", "--out", "cal.safetensors")
-    assert temperature() == TemperatureScaling().fit(logits, target).temperature
-
-
 def test_dense_predictions(run):
-    logits, target = (of.unflatten(0, (3, 10, 10)) for of in drawn())
+    logits, target = (tensor.unflatten(0, (3, 10, 10)) for tensor in drawn())
     logits = logits.movedim(-1, 1).contiguous()
     run("calibrate", saved("val.npz", logits, target), "--out", "cal.safetensors")
     assert temperature() == pytest.approx(float(TemperatureScaling().fit(*drawn()).temperature), rel=1e-6)
@@ -172,7 +154,7 @@ def test_dense_predictions(run):
     assert torch.equal(got.target, target)
 
 
-def test_few_samples_for_many_parameters(run, refused):
+def test_too_few_samples_for_the_parameters_are_refused_without_force(run, refused):
     saved("val.npz", *drawn(19))
     save_calibrator(TemperatureScaling().fit(*drawn()), "old.safetensors")
     before = files()
@@ -191,26 +173,21 @@ def test_few_samples_for_many_parameters(run, refused):
 
 def test_json_is_the_report(record):
     logits, target = drawn()
-    saved("val.npz", logits, target)
     for method in ("temperature", "isotonic"):
-        got = record("calibrate", "val.npz", "--out", "cal.safetensors", "--method", method)
+        if method == "isotonic":
+            logits[3, target[3]] = -torch.inf  # an infinite NLL is null
+        saved("val.npz", logits, target)
+        content = record("calibrate", "val.npz", "--out", "cal.safetensors", "--method", method)
         expected = make_calibrator(method).fit(logits, target)
         about = {"schema": 1, "file": "val.npz", "method": method, "out": "cal.safetensors"}
         if method == "temperature":
             about["temperature"] = expected.temperature.item()
-        assert got == json.loads(json.dumps(about | expected.report.to_dict()))
+        assert content == json.loads(json.dumps(about | expected.report.to_dict())), method
+    assert content["nll_before"] is None
+    assert content["nll_after"] == expected.report.nll_after
 
 
-def test_json_of_an_infinite_likelihood_is_null(record):
-    logits, target = drawn()
-    logits[3, target[3]] = -torch.inf
-    saved("val.npz", logits, target)
-    got = record("calibrate", "val.npz", "--out", "cal.safetensors", "--method", "isotonic")
-    assert got["nll_before"] is None
-    assert got["nll_after"] == IsotonicCalibration().fit(logits, target).report.nll_after
-
-
-def test_odd_data_are_noted(run, record):
+def test_notes_on_unusual_data_are_printed(run, record):
     logits, target = drawn()
     out, _ = run("calibrate", saved("right.npz", logits, logits.argmax(1)), "--out", "cal.safetensors")
     assert "\nnote: all samples are predicted correctly: " in out
@@ -221,7 +198,7 @@ def test_odd_data_are_noted(run, record):
     assert record("calibrate", "absent.npz", "--out", "c.safetensors", "--method", "vector")["notes"] == [note]
 
 
-def test_markup_in_names_is_printed_as_it_is(run):
+def test_markup_in_names_is_printed_verbatim(run):
     saved("[bold]x.npz", *drawn())
     out, err = run("calibrate", "[bold]x.npz", "--out", "[i]y.safetensors")
     assert err.startswith("[bold]x.npz: logits")
@@ -257,9 +234,9 @@ def damaged(case: str) -> None:
         saved("val.npz", logits, target)
 
 
-@pytest.mark.parametrize(
-    ("case", "arguments", "words"),
-    [
+def test_what_cannot_be_fitted_is_one_line_and_no_file(refused):
+    Path("folder.safetensors").mkdir()
+    for case, arguments, words in (
         ("nan", [], ["val.npz: ", "logits", "row 7 holds NaN"]),
         ("nan", ["--json"], ["val.npz: ", "row 7 holds NaN"]),
         ("label", [], ["val.npz: ", "target 9 is out of range", "[0, 3]"]),
@@ -271,71 +248,76 @@ def damaged(case: str) -> None:
         ("missing", [], ["val.npz: there is no such file"]),
         ("", ["--split", "val"], ["val.npz: has no split 'val'"]),
         ("", ["--logits", "scores"], ["val.npz: has no array 'scores'"]),
-        # These are seen before the file is read.
+        # These are checked before the file is read.
         ("missing", ["--method", "temprature"], ["'temprature'", *CALIBRATORS]),
         ("missing", ["--method", "temperature+"], ["unknown calibrator ''"]),
         ("missing", ["--out", "cal.pt"], ["cal.pt: ", ".safetensors"]),
-        ("missing", ["--out", "cal"], ["cal: ", ".safetensors"]),
         ("missing", ["--out", "nowhere/cal.safetensors"], ["there is no folder 'nowhere'"]),
-        ("missing", ["--out", "folder.safetensors"], ["folder.safetensors: must be a file, but is a folder"]),
-    ],
-)
-def test_what_cannot_be_fitted_is_one_line_and_no_file(refused, case, arguments, words):
-    damaged(case)
-    Path("folder.safetensors").mkdir()
-    before = files()
-    line = refused("calibrate", "val.npz", "--out", "cal.safetensors", *arguments)
-    for word in words:
-        assert word in line
-    assert files() == before
-
-
-def test_calibrate_without_out(refused):
-    damaged("")
+        ("missing", ["--out", "folder.safetensors"], ["folder.safetensors: must be a file"]),
+    ):
+        Path("val.npz").unlink(missing_ok=True)
+        damaged(case)
+        before = files()
+        line = refused("calibrate", "val.npz", "--out", "cal.safetensors", *arguments)
+        assert all(word in line for word in words), (case, arguments, line)
+        assert files() == before, (case, arguments)
     assert "--out" in refused("calibrate", "val.npz")
 
 
-@pytest.mark.parametrize("given", ["val.safetensors", "run"])
-def test_calibrate_does_not_replace_the_predictions(refused, given):
-    path = "run/predictions.safetensors" if given == "run" else given
+def test_inputs_are_never_replaced(refused):
     Path("run").mkdir()
-    saved(path, *drawn())
+    saved("run/predictions.safetensors", *drawn())
+    saved("val.safetensors", *drawn())
+    fitted()
     before = files()
-    assert path in refused("calibrate", given, "--out", f"./{path}")
-    assert files() == before
+    for arguments, out in (
+        (["calibrate", "val.safetensors"], "./val.safetensors"),
+        (["calibrate", "run"], "run/predictions.safetensors"),
+        (["apply", "cal.safetensors", "val.safetensors"], "./cal.safetensors"),
+        (["apply", "cal.safetensors", "run"], "run/predictions.safetensors"),
+    ):
+        line = refused(*arguments, "--out", out)
+        assert str(Path(out)) in line, arguments
+        assert "is also an input" in line, arguments
+        assert files() == before, arguments
 
 
 # apply: what is written
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".csv", ".parquet"])
-@pytest.mark.parametrize("method", ["temperature", "vector", "temperature+isotonic"])
+@pytest.mark.parametrize(
+    ("suffix", "method"),
+    [(".npz", "vector"), (".safetensors", "temperature+isotonic"), (".csv", "temperature"), (".parquet", "vector")],
+)
 def test_logits_stay_logits(run, suffix, method):
     if suffix == ".parquet":
         pytest.importorskip("pyarrow")
     logits, target = drawn(seed=1)
     run("apply", fitted(method), saved("test.npz", logits, target), "--out", f"out{suffix}")
-    got = load_predictions(f"out{suffix}")
+    calibrated = load_predictions(f"out{suffix}")
     expected = load_calibrator("cal.safetensors")(logits)
-    assert got.input == "logits"
-    assert torch.equal(got.values, expected.double() if suffix == ".csv" else expected)
-    assert torch.equal(got.target, target)
+    assert calibrated.input == "logits"
+    assert torch.equal(calibrated.values, expected.double() if suffix == ".csv" else expected)
+    assert torch.equal(calibrated.target, target)
 
 
 @pytest.mark.parametrize("input", ["logits", "probs"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-def test_dtype_is_kept_or_widened(run, dtype, input):
+def test_dtype_is_kept_or_widened(run, input):
     logits, target = drawn(seed=1)
-    values = (logits if input == "logits" else logits.double().softmax(1)).to(dtype)
-    run("apply", fitted("vector", input), saved("a.safetensors", values, target, input=input), "--out", "b.safetensors")
-    calibrator, got = load_calibrator("cal.safetensors"), load_file("b.safetensors")
-    assert got.keys() == {input, "target"}
-    expected = calibrator(values) if input == "logits" else calibrator(values, input="probs").softmax(1)
-    assert got[input].dtype == (torch.float64 if dtype == torch.float64 else torch.float32)  # halves could overflow
-    assert torch.equal(got[input], expected)
-    if input == "probs":
-        error = torch.finfo(expected.dtype).eps
-        torch.testing.assert_close(got["probs"].double().sum(1), torch.ones(300).double(), rtol=0, atol=4 * error)
+    calibrator = load_calibrator(fitted("vector", input))
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        values = (logits if input == "logits" else logits.double().softmax(1)).to(dtype)
+        saved("a.safetensors", values, target, input=input)
+        run("apply", "cal.safetensors", "a.safetensors", "--out", "b.safetensors")
+        tensors = load_file("b.safetensors")
+        assert tensors.keys() == {input, "target"}
+        expected = calibrator(values) if input == "logits" else calibrator(values, input="probs").softmax(1)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32  # halves could overflow
+        assert tensors[input].dtype == wide, dtype
+        assert torch.equal(tensors[input], expected), dtype
+        if input == "probs":
+            error, ones = torch.finfo(wide).eps, torch.ones(300).double()
+            torch.testing.assert_close(tensors["probs"].double().sum(1), ones, rtol=0, atol=4 * error)
 
 
 def test_calibrated_probabilities_are_those_of_the_logits(run):
@@ -362,18 +344,19 @@ def test_apply_to_one_score_per_sample(run, input):
     )
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".csv"])
-def test_class_names_are_carried_and_labels_not_needed(run, suffix):
+def test_class_names_are_carried_and_labels_not_needed(run):
     logits, _ = drawn(seed=1)
-    saved(f"test{suffix}", logits, class_names=NAMES)
-    out, err = run("apply", fitted(class_names=NAMES), f"test{suffix}", "--out", f"out{suffix}")
-    assert err.endswith(", no labels\n")
-    assert out == f"0 of 300 predicted classes changed.\nSaved: out{suffix}\n"
-    got = load_predictions(f"out{suffix}", labels=False)
-    assert got.labels is None
-    assert got.class_names == NAMES
-    read = logits.double() if suffix == ".csv" else logits
-    assert torch.equal(got.values, load_calibrator("cal.safetensors")(read))
+    fitted(class_names=NAMES)
+    for suffix in (".npz", ".safetensors", ".csv"):
+        saved(f"test{suffix}", logits, class_names=NAMES)
+        out, err = run("apply", "cal.safetensors", f"test{suffix}", "--out", f"out{suffix}")
+        assert err.endswith(", no labels\n"), suffix
+        assert out == f"0 of 300 predicted classes changed.\nSaved: out{suffix}\n"
+        calibrated = load_predictions(f"out{suffix}", labels=False)
+        assert calibrated.labels is None, suffix
+        assert calibrated.class_names == NAMES, suffix
+        values = logits.double() if suffix == ".csv" else logits
+        assert torch.equal(calibrated.values, load_calibrator("cal.safetensors")(values)), suffix
 
 
 def test_apply_from_another_folder(run, monkeypatch):
@@ -388,17 +371,13 @@ def test_apply_from_another_folder(run, monkeypatch):
     assert torch.equal(load_predictions("öut.npz").values, load_calibrator("../cal.safetensors")(logits))
 
 
-@pytest.mark.parametrize("labels", [True, False])
-def test_logits_that_their_dtype_cannot_hold_are_not_written_as_infinities(capsys, labels):
+def test_logits_that_their_dtype_cannot_hold_are_not_written_as_infinities(run):
     save_calibrator(TemperatureScaling().fit(drawn()[0] / 1000, drawn()[0].argmax(1)), "cal.safetensors")  # T < 0.001
     logits, target = drawn(seed=1)
-    saved("test.npz", (1000 * logits).half(), target if labels else None)
-    with pytest.raises(SystemExit):
-        main(["apply", "cal.safetensors", "test.npz", "--out", "out.npz"])
-    if Path("out.npz").exists():
+    for labels in (target, None):
+        saved("test.npz", (1000 * logits).half(), labels)
+        run("apply", "cal.safetensors", "test.npz", "--out", "out.npz")
         assert np.isfinite(np.load("out.npz")["logits"]).all()
-    else:
-        assert "test.npz" in capsys.readouterr().err.splitlines()[-1]
 
 
 # apply: what is said
@@ -413,14 +392,15 @@ def test_scores_before_and_after_are_the_library_s(run, record, input):
     arguments += ["--ignore-index", "7"]
     out, _ = run("apply", *arguments)
     both = [
-        metrics.evaluate(of, target, input=input, ignore_index=7) for of in (values, load_predictions("out.npz").values)
+        metrics.evaluate(scores, target, input=input, ignore_index=7)
+        for scores in (values, load_predictions("out.npz").values)
     ]
     rows = [re.split(" *│ *", line)[1:-1] for line in out.splitlines() if line.startswith("│")]
-    tables = [of.table().rows for of in both]
+    tables = [evaluation.table().rows for evaluation in both]
     assert rows == [[name, before, after] for (name, before), (_, after) in zip(*tables, strict=True)]
     got = record("apply", *arguments)
-    for name, of in zip(("before", "after"), both, strict=True):
-        assert got[name] == json.loads(json.dumps(of.to_dict()))
+    for name, evaluation in zip(("before", "after"), both, strict=True):
+        assert got[name] == json.loads(json.dumps(evaluation.to_dict()))
     assert got["before"]["nll"] > got["after"]["nll"]
 
 
@@ -448,12 +428,12 @@ def test_labels_that_are_all_ignored_give_no_scores(run, record):
     assert not {"before", "after"} & record("apply", *arguments).keys()
 
 
-def test_json_of_infinite_scores_is_null(record):
+def test_an_infinite_nll_before_is_null_in_json(record):
     probs, target = drawn(seed=1)[0].softmax(1), drawn(seed=1)[1]
     probs[4] = torch.eye(4)[(target[4] + 1) % 4]
-    got = record("apply", fitted(), saved("test.npz", probs, target, input="probs"), "--out", "out.npz")
-    assert got["before"]["nll"] is None
-    assert got["after"]["nll"] < 2
+    content = record("apply", fitted(), saved("test.npz", probs, target, input="probs"), "--out", "out.npz")
+    assert content["before"]["nll"] is None
+    assert content["after"]["nll"] < 2
 
 
 # apply: refusals
@@ -484,12 +464,13 @@ def case_of(case: str) -> str:
     return path
 
 
-@pytest.mark.parametrize(
-    ("case", "arguments", "words"),
-    [
+def test_what_cannot_be_applied_is_one_line_and_no_file(refused):
+    Path("folder").mkdir()
+    Path("link.npz").symlink_to("test.npz")
+    for case, arguments, words in (
         ("classes", [], ["cal.safetensors was fitted for 4 classes, test.npz has 5"]),
-        ("order", [], ["test.npz and cal.safetensors must have the same classes in the same order"]),
-        ("names", [], ["test.npz and cal.safetensors must have the same classes in the same order"]),
+        ("order", [], ["test.npz and cal.safetensors", "same classes in the same order"]),
+        ("names", [], ["test.npz and cal.safetensors", "same classes in the same order"]),
         ("predictions", [], ["val.safetensors: is not a calibrator"]),
         ("missing", [], ["cal.safetensors: there is no such file"]),
         ("schema", [], ["cal.safetensors: ", "schema 17", "schema 1"]),
@@ -500,53 +481,26 @@ def case_of(case: str) -> str:
         ("", ["--out", "test.npz"], ["--out: test.npz is also an input"]),
         ("", ["--out", "./folder/../test.npz"], ["is also an input"]),
         ("", ["--out", "link.npz"], ["is also an input"]),
-        ("", ["--out", "out"], ["out: must end in .npz, .safetensors, .csv, .parquet, got ''"]),
-        ("", ["--out", "out.txt"], ["out.txt: must end in .npz, .safetensors, .csv, .parquet, got '.txt'"]),
+        ("", ["--out", "out.txt"], ["out.txt: must end in .npz, .safetensors, .csv, .parquet", "'.txt'"]),
         ("", ["--out", "nowhere/out.npz"], ["there is no folder 'nowhere'"]),
-        ("", ["--out", "folder"], ["folder: must be a file, but is a folder"]),
-    ],
-)
-def test_what_cannot_be_applied_is_one_line_and_no_file(refused, case, arguments, words):
-    calibrator = case_of(case)
-    Path("folder").mkdir()
-    Path("link.npz").symlink_to("test.npz")
-    before = files()
-    line = refused("apply", calibrator, "test.npz", "--out", "out.npz", *arguments)
-    for word in words:
-        assert word in line
-    assert files() == before
-
-
-def test_a_suffix_that_cannot_be_written_is_refused_before_any_work(refused):
+        ("", ["--out", "folder"], ["folder: must be a file"]),
+    ):
+        Path("cal.safetensors").unlink(missing_ok=True)
+        calibrator = case_of(case)
+        before = files()
+        line = refused("apply", calibrator, "test.npz", "--out", "out.npz", *arguments)
+        assert all(word in line for word in words), (case, arguments, line)
+        assert files() == before, (case, arguments)
     assert "must end in .npz" in refused("apply", fitted(), "this_file_is_not_there.npz", "--out", "out.txt")
-
-
-def test_apply_does_not_replace_the_calibrator(refused):
-    saved("test.npz", *drawn(seed=1))
-    fitted()
-    before = files()
-    assert "cal.safetensors" in refused("apply", "cal.safetensors", "test.npz", "--out", "./cal.safetensors")
-    assert files() == before
-
-
-def test_apply_does_not_replace_the_predictions_of_a_run(refused):
-    Path("run").mkdir()
-    saved("run/predictions.safetensors", *drawn(seed=1))
-    fitted()
-    before = files()
-    line = refused("apply", "cal.safetensors", "run", "--out", "run/predictions.safetensors")
-    assert "run/predictions.safetensors" in line
-    assert files() == before
 
 
 # From end to end
 
 
-@pytest.mark.parametrize("input", ["logits", "probs"])
-def test_calibrate_apply_and_compare(run, input):
+def test_calibrate_apply_and_compare(run):
     for name, seed in (("val", 0), ("test", 1)):
         logits, target = drawn(600, 2.5, seed)
-        saved(f"{name}.npz", logits if input == "logits" else logits.softmax(1), target, input=input)
+        saved(f"{name}.npz", logits.softmax(1), target, input="probs")
     run("calibrate", "val.npz", "--out", "cal.safetensors")
     run("apply", "cal.safetensors", "test.npz", "--out", "calibrated.npz")
     verdict = run("compare", "test.npz", "calibrated.npz")[0].splitlines()[-1]
@@ -568,64 +522,48 @@ def test_rounded_probabilities(run):
     assert f"note: {zeros} of 2,000 true classes have probability 0: the fit replaces 0 by 0.0005" in out
     assert "NLL inf before" in out
     run("apply", "cal.safetensors", "val.npz", "--out", "out.npz")
-    ece = [metrics.ece(of.values, target, input="probs") for of in map(load_predictions, ("val.npz", "out.npz"))]
+    ece = [metrics.ece(file.values, target, input="probs") for file in map(load_predictions, ("val.npz", "out.npz"))]
     assert ece[1] < ece[0] / 2
 
 
 @pytest.mark.parametrize(("first", "second"), [("logits", "probs"), ("probs", "logits")])
-def test_a_vector_of_logits_is_none_of_probabilities(run, refused, first, second):
+def test_vector_scaling_of_logits_refuses_probabilities_and_vice_versa(run, refused, first, second):
     logits, target = drawn(seed=1)
     values = logits if second == "logits" else logits.softmax(1)
     saved("test.npz", values, target, input=second)
     line = refused("apply", fitted("vector", first), "test.npz", "--out", "out.npz")
     names = {"logits": "logits", "probs": "probabilities"}
-    assert line.startswith(f"test.npz: this VectorScaling was fitted on {names[first]}, but got {names[second]}: ")
-    assert line.endswith(f"pass {names[first]}, or fit a calibrator on {names[second]}")
+    assert line.startswith("test.npz: ")
+    assert f"VectorScaling was fitted on {names[first]}, but got {names[second]}" in line
     assert not Path("out.npz").exists()
     run("apply", fitted("temperature", first), "test.npz", "--out", "out.npz")
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv", ".safetensors"])
-def test_the_data_of_the_fit_are_known_again(run, suffix):
-    logits, target = drawn()
-    run("calibrate", saved(f"val{suffix}", logits, target), "--out", "cal.safetensors")
-    saved("others.npz", *drawn(seed=1))
-    saved("unlabelled.npz", logits)
-    words = "dualfocal: the calibrator was fitted on these data"
-    assert words in run("apply", "cal.safetensors", f"val{suffix}", "--out", "out.npz")[1]
-    assert words in run("apply", "cal.safetensors", "unlabelled.npz", "--out", "out.npz")[1]
-    assert words not in run("apply", "cal.safetensors", "others.npz", "--out", "out.npz")[1]
-
-
-def test_the_data_of_the_fit_are_known_again_without_those_ignored(run):
+def test_the_data_of_the_fit_are_recognized(run, suffix):
     logits, target = drawn()
     target[:40] = 9
-    saved("val.npz", logits, target)
-    run("calibrate", "val.npz", "--out", "cal.safetensors", "--ignore-index", "9")
-    _, err = run("apply", "cal.safetensors", "val.npz", "--out", "out.npz", "--ignore-index", "9")
-    assert err.count("the calibrator was fitted on these data") == 1
+    ignore = ("--ignore-index", 9)
+    run("calibrate", saved(f"val{suffix}", logits, target), "--out", "cal.safetensors", *ignore)
+    saved("others.npz", *drawn(seed=1))
+    saved("unlabelled.npz", logits[40:])
+    for file, times in ((f"val{suffix}", 1), ("unlabelled.npz", 1), ("others.npz", 0)):
+        _, err = run("apply", "cal.safetensors", file, "--out", "out.npz", *ignore)
+        assert err.count("dualfocal: the calibrator was fitted on these data") == times, file
 
 
-def test_few_samples_are_a_caution(run, record):
+def test_few_samples_are_a_caution(run):
     logits, target = drawn(19)
     assert (logits.argmax(1) != target).any()
     _, err = run("calibrate", saved("val.npz", logits, target), "--out", "cal.safetensors")
-    assert err.splitlines()[1:] == [
-        "dualfocal: a calibrator fitted to 19 samples is mostly noise; use at least 20 samples"
-    ]
+    assert re.search(r"^dualfocal: .*19 samples is mostly noise; use at least 20", err, re.MULTILINE)
     assert "mostly noise" not in run("calibrate", saved("more.npz", *drawn(20)), "--out", "cal.safetensors")[1]
 
 
-@pytest.mark.parametrize(
-    ("labels", "words"),
-    [
-        (0, "all samples are predicted correctly"),
-        (1, "the logits do not help to predict the labels"),
-    ],
-)
-def test_few_samples_without_a_best_temperature_are_refused(refused, labels, words):
+def test_few_samples_without_a_best_temperature_are_refused(refused):
     logits = torch.tensor([[2.0, 0.0], [3.0, 0.0], [1.0, 0.0]])
-    saved("val.npz", logits, torch.full((3,), labels))
-    line = refused("calibrate", "val.npz", "--out", "cal.safetensors")
-    assert line.startswith(f"val.npz: cannot fit a calibrator to 3 samples: {words}; ")
+    for label, words in ((0, "all samples are predicted correctly"), (1, "the logits do not help to predict")):
+        saved("val.npz", logits, torch.full((3,), label))
+        line = refused("calibrate", "val.npz", "--out", "cal.safetensors")
+        assert line.startswith(f"val.npz: cannot fit a calibrator to 3 samples: {words}")
     assert not Path("cal.safetensors").exists()

@@ -1,4 +1,4 @@
-"""`dualfocal compare`: which model is better is said where one is so by construction, and only there."""
+"""`dualfocal compare` names the better model if one is better by construction, and only then."""
 
 import json
 import re
@@ -18,7 +18,7 @@ def run(run):
 
 
 def save(name: str, target: np.ndarray, **values: torch.Tensor) -> str:
-    np.savez(name, target=target, **{kind: of.numpy() for kind, of in values.items()})
+    np.savez(name, target=target, **{kind: tensor.numpy() for kind, tensor in values.items()})
     return name
 
 
@@ -60,11 +60,11 @@ def test_a_sharpened_model_is_worse_but_makes_the_same_errors(run):
     assert better(out)["NLL [nats]"] == better(out)["ECE [%]"] == "A"
 
 
-def test_fewer_errors_are_seen(run):
+def test_the_model_with_fewer_errors_is_named(run):
     logits, target = drawn(400)
     save("guess.npz", target, logits=logits.roll(1, dims=1))
     save("know.npz", target, logits=logits)
-    wrong = [int((of.argmax(1).numpy() != target).sum()) for of in (logits.roll(1, dims=1), logits)]
+    wrong = [int((z.argmax(1).numpy() != target).sum()) for z in (logits.roll(1, dims=1), logits)]
     out, _ = run("guess.npz", "know.npz")
     assert f"B has the lower error, by {(wrong[0] - wrong[1]) / 4:.2f} points (" in out
 
@@ -79,34 +79,22 @@ def test_json_is_the_library_s_numbers(record):
     assert got.pop("verdict") == expected.verdict()
     assert got == json.loads(json.dumps(expected.to_dict()))
     alone = [metrics.evaluate(values, torch.from_numpy(target), num_bins=10) for values in (2 * logits, logits)]
-    for name, of in got["differences"].items():
-        assert [of["a"], of["b"]] == [getattr(evaluation, name) for evaluation in alone]
-        assert of["difference"] == of["b"] - of["a"]
+    for name, row in got["differences"].items():
+        assert [row["a"], row["b"]] == [getattr(evaluation, name) for evaluation in alone], name
+        assert row["difference"] == row["b"] - row["a"], name
 
 
-def test_a_seed_repeats_exactly_and_another_moves_the_intervals_alone(record):
-    logits, target = drawn(200)
-    save("a.npz", target, logits=2 * logits)
-    save("b.npz", target, logits=logits)
-    first, again, other = (record("a.npz", "b.npz", "--seed", seed) for seed in (1, 1, 2))
-    assert first == again
-    for name, of in first["differences"].items():
-        assert of["difference"] == other["differences"][name]["difference"]
-    assert first["differences"]["nll"]["interval"] != other["differences"]["nll"]["interval"]
-
-
-@pytest.mark.parametrize("n", [10, 300])
-def test_a_model_is_not_significantly_different_from_itself(run, record, n):
-    logits, target = drawn(n)
+def test_a_model_is_not_significantly_different_from_itself(run, record):
+    logits, target = drawn(10)
     save("a.npz", target, logits=logits)
     out, _ = run("a.npz", "a.npz")
     verdict = out.splitlines()[-1]
     assert verdict.count("not significantly different") == 3
-    assert verdict.endswith(f"(90 % intervals, N = {n}).")
+    assert verdict.endswith("(90 % intervals, N = 10).")
     assert set(better(out).values()) == {""}
-    for of in record("a.npz", "a.npz")["differences"].values():
-        assert of["difference"] == 0
-        assert of["interval"] == pytest.approx([0, 0], abs=1e-12)
+    for name, row in record("a.npz", "a.npz")["differences"].items():
+        assert row["difference"] == 0, name
+        assert row["interval"] == pytest.approx([0, 0], abs=1e-12), name
 
 
 def test_logits_against_probabilities(record):
@@ -141,7 +129,7 @@ def test_ignored_labels_count_nothing(record):
     assert padded["differences"] == plain["differences"]
 
 
-def test_markup_in_names_is_printed_as_it_is(run):
+def test_markup_in_names_is_printed_verbatim(run):
     logits, target = drawn(50)
     name = save("[bold]x.npz", target, logits=logits)
     out, err = run(name, name)
@@ -159,10 +147,10 @@ def test_other_labels_are_refused(refused):
     other[[7, 30, 99]] = (target[[7, 30, 99]] + 1) % 4
     save("b.npz", other, logits=logits)
     line = refused("a.npz", "b.npz")
-    labels = f"{target[7]} and {other[7]}"
-    assert line == f"both files must hold the same labels: 3 differ, the first at 7: {labels}"
+    assert "same labels" in line
+    assert f"3 differ, the first at 7: {target[7]} and {other[7]}" in line
     save("b.npz", target[:60], logits=logits[:60])
-    assert refused("a.npz", "b.npz") == "both files must hold the same labels, got shapes (100,) and (60,)"
+    assert re.search(r"same labels.*\(100,\) and \(60,\)", refused("a.npz", "b.npz"))
 
 
 def test_bad_input_is_one_line_and_exit_code_2(refused):
@@ -173,6 +161,8 @@ def test_bad_input_is_one_line_and_exit_code_2(refused):
     save("nan.npz", target, logits=damaged)
     assert "row 7 holds NaN" in refused("a.npz", "nan.npz")
     assert "row 7 holds NaN" in refused("nan.npz", "a.npz", "--json")
+    save("inf.npz", target, logits=logits / 0)
+    assert "inf.npz" in refused("a.npz", "inf.npz")
     assert refused("a.npz", "b.npz") == "b.npz: there is no such file"
     assert refused("a.npz").startswith("Missing argument 'B'")
     assert "--num-bins" in refused("a.npz", "a.npz", "--num-bins", "0")
@@ -181,26 +171,19 @@ def test_bad_input_is_one_line_and_exit_code_2(refused):
     assert "--logits NAME or --probs NAME" in refused("a.npz", "c.csv")
 
 
-def test_bad_values_are_traced_to_their_file(refused):
-    logits, target = drawn(50)
-    save("a.npz", target, logits=logits)
-    save("b.npz", target, logits=logits / 0)
-    assert "b.npz" in refused("a.npz", "b.npz")
-
-
-@pytest.mark.parametrize("other", ["sure.npz", "unsure.npz"])
-def test_infinite_nll(run, record, other):
+def test_infinite_nll(run, record):
     probs = torch.tensor([[1.0, 0.0], [0.25, 0.75]], dtype=torch.float64).repeat(30, 1)
     target = np.tile([1, 1], 30)
     save("sure.npz", target, probs=probs)
     save("unsure.npz", target, probs=probs.clamp(0.1, 0.9))
-    got = record("sure.npz", other)["differences"]
-    assert got["nll"]["a"] is None
-    assert got["nll"]["difference"] is None
-    assert got["nll"]["interval"] == [None, None]
-    assert got["error"]["a"] == 0.5
-    out, _ = run("sure.npz", other)
-    verdicts = {"sure.npz": "NLL not significantly", "unsure.npz": "B has the lower NLL (infinite for A:"}
-    assert out.splitlines()[-1].startswith(verdicts[other])
-    assert better(out)["NLL [nats]"] == {"sure.npz": "", "unsure.npz": "B"}[other]
-    assert "nan" not in out
+    content = record("sure.npz", "unsure.npz")["differences"]
+    assert content["nll"]["a"] is None
+    assert content["nll"]["difference"] is None
+    assert content["nll"]["interval"] == [None, None]
+    assert content["error"]["a"] == 0.5
+    cases = ("sure.npz", "NLL not significantly", ""), ("unsure.npz", "B has the lower NLL", "B")
+    for other, verdict, winner in cases:
+        out, _ = run("sure.npz", other)
+        assert out.splitlines()[-1].startswith(verdict), other
+        assert better(out)["NLL [nats]"] == winner, other
+        assert "nan" not in out, other

@@ -30,7 +30,7 @@ from dualfocal.data.sources import OFFICIAL, OfficialFile
 ARCHIVE, FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 EACH, NUM_TEST = 1_020, 20  # of five training files; 5,000 images validate, so 100 train
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-COLOURS = np.array(  # one for each class; the darkest channel is 0, the brightest 255, so that a picture has them as is
+COLOURS = np.array(  # one for each class; from 0 to 255, so that a picture keeps them
     [
         [255, 0, 0],
         [0, 200, 0],
@@ -126,7 +126,11 @@ class Server(ThreadingHTTPServer):
 
 
 def make_official(monkeypatch, name="cifar10", **changes) -> None:
-    sums = {file: "sha256:" + hashlib.sha256(of).hexdigest() for file, of in batches().items() if "meta" not in file}
+    sums = {
+        file: "sha256:" + hashlib.sha256(content).hexdigest()
+        for file, content in batches().items()
+        if "meta" not in file
+    }
     small = {"num_train": 5 * EACH, "num_test": NUM_TEST, "checksums": sums} if name == "cifar10" else {}
     monkeypatch.setitem(OFFICIAL, name, replace(OFFICIAL[name], **small | changes))
 
@@ -143,7 +147,7 @@ def server(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch, tmp_path):
-    """Neither the data nor the proxies of whoever runs this; no pauses."""
+    """Use neither data nor proxies of this machine, and no pauses."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("DUALFOCAL_DATA", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -153,7 +157,7 @@ def _alone(monkeypatch, tmp_path):
 
 
 def not_now(*_, **__):
-    raise AssertionError("nothing was to be read")
+    raise AssertionError("nothing must be read")
 
 
 @pytest.fixture
@@ -175,7 +179,7 @@ def folder(monkeypatch) -> Path:
 
 @pytest.fixture
 def one_line(run):
-    """What a command says that ends with exit code 2; it may have printed before."""
+    """The one-line message of a command that ends with exit code 2; it may have printed to stdout."""
 
     def one_line(*arguments: object) -> str:
         err = run(*arguments, code=2)[1]
@@ -187,7 +191,7 @@ def one_line(run):
 
 
 def files(folder: Path | str = "data") -> set[str]:
-    """All files below a folder, but locks, which are empty and stay."""
+    """All files below a folder, except locks, which are empty and stay."""
     return {path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if not path.is_dir()} - {
         f"cifar10/.{ARCHIVE}.lock"
     }
@@ -201,7 +205,7 @@ def table(printed: str) -> dict[str, str]:
     return {line.split()[0]: line for line in printed.splitlines()[2:]}
 
 
-def test_list_names_every_data_set_and_what_getting_it_takes(run, offline):
+def test_list_names_every_data_set_and_its_download(run, offline):
     out, err = run("data", "list", "--data-root", "nothing")
     lines = table(out)
     assert out.startswith("In nothing:\n")
@@ -214,31 +218,28 @@ def test_list_names_every_data_set_and_what_getting_it_takes(run, offline):
     assert not Path("nothing").exists()
 
 
-@pytest.mark.parametrize("how", ["option", "variable", "cache"])
-@pytest.mark.parametrize("inside", ["", "cifar10/"])
-def test_list_sees_what_is_there(run, record, offline, monkeypatch, tmp_path, how, inside):
+@pytest.mark.parametrize(("how", "inside"), [("option", ""), ("variable", "cifar10/"), ("cache", "")])
+def test_list_marks_the_data_that_are_there(run, record, offline, monkeypatch, tmp_path, how, inside):
     root = {"option": Path("here"), "variable": tmp_path / "there", "cache": tmp_path / "cache" / "dualfocal"}[how]
     options = ["--data-root", "here"] if how == "option" else []
     if how != "cache":
-        monkeypatch.setenv("DUALFOCAL_DATA", str(tmp_path / "there"))  # the option goes before it
+        monkeypatch.setenv("DUALFOCAL_DATA", str(tmp_path / "there"))  # the option takes precedence
     for file in (f"{inside}{ARCHIVE}", "20_newsgroups/sci.space/1", "decoded/x"):
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         (root / file).touch()
     lines = table(run("data", "list", *options)[0])
     assert [name for name, line in lines.items() if " yes " in line] == ["cifar10", "20newsgroups", "digits"]
-    found = record("data", "list", *options)
-    assert found["root"] == str(root)
-    assert {row["name"]: row["place"] for row in found["data_sets"] if row["place"]} == {
+    content = record("data", "list", *options)
+    assert content["root"] == str(root)
+    assert {row["name"]: row["place"] for row in content["data_sets"] if row["place"]} == {
         "cifar10": str(root / f"{inside}{ARCHIVE}"),
         "20newsgroups": str(root / "20_newsgroups"),
         "digits": "scikit-learn",
     }
 
 
-def test_list_as_json_is_all_that_is_known(run, record, offline):
-    found = record("data", "list", "--data-root", "nothing")
-    assert run("data", "list", "--data-root", "nothing", "--json")[1] == ""
-    rows = {row.pop("name"): row for row in found["data_sets"]}
+def test_list_as_json_has_sizes_and_places(record, offline):
+    rows = {row.pop("name"): row for row in record("data", "list", "--data-root", "nothing")["data_sets"]}
     assert list(rows) == list(OFFICIAL)
     assert rows["svhn"] == {
         "about": "house numbers",
@@ -249,18 +250,6 @@ def test_list_as_json_is_all_that_is_known(run, record, offline):
         "place": None,
     }
     assert rows["20newsgroups"]["download_bytes"] == 0
-
-
-def test_list_in_a_home_folder(record, monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("DUALFOCAL_DATA", "~/data")
-    assert record("data", "list")["root"] == str(tmp_path / "data")
-
-
-def test_list_does_not_call_half_of_svhn_there(run):
-    Path("data").mkdir()
-    Path("data/test_32x32.mat").touch()
-    assert " yes " not in table(run("data", "list", "--data-root", "data")[0])["svhn"]
 
 
 # --- fetch ---
@@ -280,35 +269,20 @@ def test_fetch_downloads_checks_and_decodes(run, server):
     assert data.target.tolist() == [*(list(range(10)) * (5 * EACH // 10)), *(list(range(10)) * 2)]
 
 
-def test_fetch_of_what_is_there_makes_no_request(run, server):
+def test_fetch_of_existing_data_makes_no_request(run, server):
     server.publish("good")
     first = run("data", "fetch", "cifar10", "--data-root", "data")
     before = files()
     assert run("data", "fetch", "cifar10", "--data-root", "data") == first
     assert server.ranges == [None]
     assert files() == before
+    Path("flat").mkdir()
+    Path("flat", ARCHIVE).write_bytes(good_archive())  # in the root itself
+    assert run("data", "fetch", "cifar10", "--data-root", "flat")[0].endswith(SUMMARY)
+    assert server.ranges == [None]
 
 
-def test_fetch_goes_where_the_variable_says(run, server, monkeypatch, tmp_path):
-    monkeypatch.setenv("DUALFOCAL_DATA", str(tmp_path / "there"))
-    server.publish("good")
-    assert run("data", "fetch", "cifar10")[0].startswith(f"{tmp_path}/there/cifar10/{ARCHIVE}: checksum ok\n")
-    assert Path("there/cifar10", ARCHIVE).read_bytes() == good_archive()
-
-
-def test_fetch_goes_on_after_a_break(run, server):
-    server.publish("cut_once")
-    assert run("data", "fetch", "cifar10", "--data-root", "data")[0].endswith(SUMMARY)
-    assert server.ranges == [None, f"bytes={len(good_archive()) // 2}-"]
-
-
-def test_fetch_takes_the_next_place(run, server):
-    server.publish("missing", "tampered", "good")
-    assert run("data", "fetch", "cifar10", "--data-root", "data")[0].endswith(SUMMARY)
-    assert Path("data/cifar10", ARCHIVE).read_bytes() == good_archive()
-
-
-def test_fetch_that_breaks_off_goes_on_when_run_again(run, refused, server):
+def test_a_broken_fetch_resumes_when_run_again(run, refused, server):
     half = len(good_archive()) // 2
     server.publish("cut_always")
     line = refused("data", "fetch", "cifar10", "--data-root", "data")
@@ -345,7 +319,7 @@ def test_fetch_keeps_another_file_of_that_name(refused, server):
 
 @pytest.mark.parametrize("where", ["first", "last"])
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "reason"),
     [
         ("../evil", b"x", "a path that leads out of it"),
         (f"{FOLDER}/../../../evil", b"x", "a path that leads out of it"),
@@ -354,14 +328,14 @@ def test_fetch_keeps_another_file_of_that_name(refused, server):
         (f"{FOLDER}/data_batch_6.bin", "../../../evil", "a link, device or other special file"),
     ],
 )
-def test_fetch_of_a_hostile_archive_decodes_nothing(run, server, tmp_path, where, name, content, told):
-    """Its checksum is right: it is hostile where it is published."""
+def test_fetch_of_a_hostile_archive_decodes_nothing(run, server, tmp_path, where, name, content, reason):
+    """The checksum of the published file is right."""
     members = [(f"{FOLDER}/{file}", records(10)) for file in batches()]
     members.insert(0 if where == "first" else len(members), (name, content))
     server.publish("good", body=tar_gz(members))
     out, err = run("data", "fetch", "cifar10", "--data-root", "data", code=2)
     assert out == f"data/cifar10/{ARCHIVE}: checksum ok\n"
-    assert err.startswith(f"dualfocal: data/cifar10/{ARCHIVE}: has {name!r}, {told}")
+    assert err.startswith(f"dualfocal: data/cifar10/{ARCHIVE}: has {name!r}, {reason}")
     assert err.count("\n") == 1
     assert files(tmp_path) == {f"data/cifar10/{ARCHIVE}", f"data/cifar10/.{ARCHIVE}.lock"}
     assert not Path("/tmp/evil").exists()
@@ -374,14 +348,14 @@ def test_fetch_of_an_archive_that_has_a_file_twice(one_line, server):
     assert files() == {f"cifar10/{ARCHIVE}"}
 
 
-def test_fetch_of_an_archive_that_is_none(one_line, server):
+def test_fetch_of_a_file_that_is_no_archive(one_line, server):
     server.publish("good", body=b"no archive at all, but with the right checksum")
     line = one_line("data", "fetch", "cifar10", "--data-root", "data")
     assert f"{ARCHIVE}: is damaged, or not a supported archive" in line
     assert files() == {f"cifar10/{ARCHIVE}"}
 
 
-def test_fetch_from_a_place_that_has_it_no_more(refused, server):
+def test_fetch_from_a_place_without_the_file(refused, server):
     server.publish("missing")
     line = refused("data", "fetch", "cifar10", "--data-root", "data")
     assert f"http://127.0.0.1:{server.server_port}/missing: HTTP 404 Not Found" in line
@@ -400,17 +374,19 @@ def test_fetch_without_a_network(refused, server):
     assert files() == set()
 
 
-@pytest.mark.parametrize("command", ["fetch", "verify"])
-def test_an_unknown_name_is_told_all_names(refused, offline, command):
-    line = refused("data", command, "cifar-10", "--data-root", "data")
-    assert line == f"data set must be one of {', '.join(OFFICIAL)}, got 'cifar-10'; did you mean cifar10?"
+def test_an_unknown_name_is_refused_with_all_names(refused, offline):
+    for command in ("fetch", "verify"):
+        line = refused("data", command, "cifar-10", "--data-root", "data")
+        assert all(name in line for name in OFFICIAL), command
+        assert "'cifar-10'; did you mean cifar10?" in line
     assert not Path("data").exists()
 
 
-def test_fetch_says_what_to_do_where_there_is_nothing_to_download(refused, offline):
-    line = refused("data", "fetch", "20newsgroups", "--data-root", "data")
-    assert line.startswith("20newsgroups: cannot be downloaded automatically: get 20news-19997.tar.gz from qwone.com")
-    assert line.endswith("or use 20newsgroups_bydate")
+def test_data_that_cannot_be_downloaded_are_named_with_the_remedy(refused, offline):
+    for command in ("fetch", "verify"):
+        line = refused("data", command, "20newsgroups", "--data-root", "data")
+        assert "get 20news-19997.tar.gz from qwone.com" in line, command
+        assert "data fetch" not in line, command
 
 
 def test_fetch_into_a_file_is_refused(refused, server):
@@ -423,10 +399,10 @@ def test_fetch_into_a_file_is_refused(refused, server):
 
 @pytest.fixture
 def _nobody(tmp_path):
-    """Who may not write everywhere, as root may."""
+    """Drop the rights of root, who may write everywhere."""
     tmp_path.chmod(0o755)
     if os.geteuid() == 0:
-        import filelock  # noqa: F401  what is imported late might not be ours to read
+        import filelock  # noqa: F401  imported before the rights are dropped
 
         os.seteuid(65534)
         yield
@@ -448,7 +424,7 @@ def test_fetch_into_a_folder_that_cannot_be_written_to(refused, server, request,
 
 
 @pytest.mark.filterwarnings("default")
-def test_data_that_cannot_be_kept_decoded_are_read_all_the_same(run, folder):
+def test_data_are_read_although_the_cache_cannot_be_written(run, folder):
     Path("data/decoded").write_text("a file in its place")
     Path("cache").write_text("and one in place of the cache folder")
     out, err = run("data", "verify", "cifar10", "--data-root", "data")
@@ -457,41 +433,23 @@ def test_data_that_cannot_be_kept_decoded_are_read_all_the_same(run, folder):
     assert "cannot be written" in err
 
 
-@pytest.mark.parametrize("root", ["a[b]c", "[/b]"])
-def test_fetch_prints_folders_as_they_are_called(run, server, root):
+def test_fetch_prints_folders_without_markup(run, server):
     server.publish("good")
-    assert run("data", "fetch", "cifar10", "--data-root", root)[0].startswith(f"{root}/cifar10/{ARCHIVE}: checksum")
-
-
-def test_fetch_of_an_archive_that_lies_in_the_root_makes_no_request(run, server):
-    server.publish("good")
-    Path("data").mkdir()
-    Path("data", ARCHIVE).write_bytes(good_archive())
-    assert run("data", "fetch", "cifar10", "--data-root", "data")[0].endswith(SUMMARY)
-    assert server.ranges == []
+    assert run("data", "fetch", "cifar10", "--data-root", "[/b]")[0].startswith(f"[/b]/cifar10/{ARCHIVE}: checksum")
 
 
 # --- what is not there ---
 
 
-def test_verify_of_what_is_not_there_says_what_to_run(refused, offline):
+def test_missing_data_are_named_with_the_command_that_fetches_them(refused, offline):
     line = refused("data", "verify", "cifar100", "--data-root", "data")
     assert line.startswith("cifar100: no cifar-100-binary or cifar-100-python or ")
-    assert (
-        " in data: run `dualfocal data fetch cifar100 --data-root data`, or set DUALFOCAL_DATA (or --data-root) to "
-        in line
-    )
+    assert " in data: run `dualfocal data fetch cifar100 --data-root data`" in line
     with pytest.raises(DataNotFoundError) as raised:
         load_data("cifar100", "data")
     assert str(raised.value) == line
     assert isinstance(raised.value, FileNotFoundError)
     assert not Path("data").exists()
-
-
-def test_verify_of_what_cannot_be_downloaded_says_what_to_do(refused):
-    line = refused("data", "verify", "20newsgroups", "--data-root", "data")
-    assert "get 20news-19997.tar.gz from qwone.com" in line
-    assert "data fetch" not in line
 
 
 # --- verify ---
@@ -553,9 +511,9 @@ def test_verify_finds_one_bit_in_a_folder(run, record, folder, cached):
     if cached:
         run("data", "verify", "cifar10", "--data-root", "data")
     file = folder / "data_batch_3.bin"
-    of = file.stat()
+    before = file.stat()
     file.write_bytes(flipped(file.read_bytes()))
-    os.utime(file, ns=(of.st_atime_ns, of.st_mtime_ns))  # as a bad disk does it
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # as on a bad disk
     out, _ = run("data", "verify", "cifar10", "--data-root", "data", code=1)
     assert [what for word, what in verdicts(out) if word == "WRONG"] == [str(file)]
     assert f"WRONG    {file}: sha256 differs from the official one\n" in out
@@ -570,16 +528,14 @@ def test_verify_names_the_batch_that_is_missing(run, folder):
     assert out.endswith("\n1 of 6 differ.\n")
 
 
-@pytest.mark.parametrize("official", [{"num_train": 50_000}, {"num_test": 10_000}])
-def test_verify_counts(run, folder, monkeypatch, official):
-    make_official(monkeypatch, sources=(), **official)
+def test_verify_counts(run, folder, monkeypatch):
+    make_official(monkeypatch, sources=(), num_test=10_000)
     out, _ = run("data", "verify", "cifar10", "--data-root", "data", code=1)
-    train, test = official.get("num_train", 5_100), official.get("num_test", 20)
-    told = f"5,100 + 20 samples in 10 classes, officially {train:,} + {test:,} in 10"
-    assert out.endswith(f"\nWRONG    content: {told}\n1 of 7 differ.\n")
+    assert "\nWRONG    content: 5,100 + 20 samples in 10 classes, officially 5,100 + 10,000 in 10\n" in out
+    assert out.endswith("1 of 7 differ.\n")
 
 
-def test_verify_without_published_checksums_says_so(run, record, folder, monkeypatch):
+def test_verify_without_published_checksums_is_undecided(run, record, folder, monkeypatch):
     make_official(monkeypatch, sources=(), checksums={})
     out, _ = run("data", "verify", "cifar10", "--data-root", "data")
     assert out.splitlines() == [
@@ -591,7 +547,7 @@ def test_verify_without_published_checksums_says_so(run, record, folder, monkeyp
     assert [check["right"] for check in checks] == [None, True, True]  # what the first run has decoded, too
 
 
-def test_verify_of_an_archive_without_a_checksum_says_so(run, folder, monkeypatch):
+def test_verify_of_an_archive_without_a_checksum_is_undecided(run, folder, monkeypatch):
     for file in folder.iterdir():
         file.unlink()
     folder.rmdir()
@@ -602,11 +558,11 @@ def test_verify_of_an_archive_without_a_checksum_says_so(run, folder, monkeypatc
 
 
 def test_verify_as_json(run, record, folder):
-    found = record("data", "verify", "cifar10", "--data-root", "data")
-    assert found["name"] == "cifar10"
-    assert found["right"] is True
-    assert found["checks"][0] == {"what": f"{folder}/data_batch_1.bin", "right": True, "detail": "sha256"}
-    assert found["checks"][-1]["detail"] == "5,100 + 20 samples in 10 classes"
+    content = record("data", "verify", "cifar10", "--data-root", "data")
+    assert content["name"] == "cifar10"
+    assert content["right"] is True
+    assert content["checks"][0] == {"what": f"{folder}/data_batch_1.bin", "right": True, "detail": "sha256"}
+    assert content["checks"][-1]["detail"] == "5,100 + 20 samples in 10 classes"
     (folder / "test_batch.bin").write_bytes(b"")
     out, err = run("data", "verify", "cifar10", "--data-root", "data", "--json", code=1)
     wrong = json.loads(out)
@@ -615,32 +571,25 @@ def test_verify_as_json(run, record, folder):
     assert [check["what"] for check in wrong["checks"] if not check["right"]] == [f"{folder}/test_batch.bin"]
 
 
-def test_digits_need_nothing(run, record, offline):
+def test_digits_need_no_folder(run, record, offline):
     summary = "digits: 600 train, 200 val, 997 test; 10 classes; 1 x 8 x 8 uint8\n"
     assert run("data", "fetch", "digits", "--data-root", "data") == (summary, "")
-    content = "800 + 997 samples in 10 classes"
-    assert run("data", "verify", "digits", "--data-root", "data", "--plot", "x.svg") == (
-        f"ok       content: {content}\nEverything matches.\n",
-        "",
-    )
-    assert record("data", "verify", "digits", "--data-root", "data", "--plot", "x.pdf") == {
-        "name": "digits",
-        "right": True,
-        "checks": [{"what": "content", "right": True, "detail": content}],
-    }
+    content = record("data", "verify", "digits", "--data-root", "data", "--plot", "x.svg")
+    detail = "800 + 997 samples in 10 classes"
+    assert content["right"]
+    assert content["checks"] == [{"what": "content", "right": True, "detail": detail}]
     assert Path("x.svg").read_bytes().startswith(b"<?xml")
-    assert Path("x.pdf").read_bytes().startswith(b"%PDF")
     assert not Path("data").exists()
 
 
-def test_verify_calls_wrong_what_cannot_be_decoded(run, folder, monkeypatch):
+def test_verify_finds_data_that_cannot_be_decoded(run, folder, monkeypatch):
     make_official(monkeypatch, sources=(), checksums={})
     (folder / "data_batch_3.bin").write_bytes(b"short")
     out, _ = run("data", "verify", "cifar10", "--data-root", "data", code=1)
     assert "WRONG" in out
 
 
-def test_verify_does_not_call_published_what_it_has_not_checked(run, folder):
+def test_verify_checks_the_names_of_the_classes(run, folder):
     (folder / "batches.meta.txt").write_text("\n".join(reversed(NAMES)))
     out, _ = run("data", "verify", "cifar10", "--data-root", "data", code=1)
     assert "WRONG    content: classes are named truck, ship" in out
@@ -670,25 +619,23 @@ def test_verify_draws_the_images_of_each_class_in_a_row(run, folder):
     assert (varied > 0.6 * each).all()
 
 
-@pytest.mark.parametrize(
-    ("plot", "said"),
-    [
-        ("x.txt", "the ending of --plot must be one of '.png', '.pdf', '.svg', got '.txt'"),
-        ("x", "the ending of --plot must be one of '.png', '.pdf', '.svg', got ''"),
-        ("folder.png", "folder.png: must be a file, but is a folder"),
-        ("missing/x.png", "missing/x.png: there is no folder 'missing'"),
-    ],
-)
-def test_verify_refuses_a_bad_place_for_a_picture_before_any_work(refused, folder, monkeypatch, plot, said):
+def test_verify_refuses_a_bad_place_for_a_picture_before_any_work(refused, folder, monkeypatch):
     Path("folder.png").mkdir()
     monkeypatch.setattr(importlib.import_module("dualfocal.data.verify"), "verify", not_now)
-    assert refused("data", "verify", "cifar10", "--data-root", "data", "--plot", plot) == said
+    for plot, *words in (
+        ("x.txt", "--plot", "'.png', '.pdf', '.svg'", "'.txt'"),
+        ("x", "--plot", "''"),
+        ("folder.png", "folder.png: must be a file"),
+        ("missing/x.png", "no folder 'missing'"),
+    ):
+        line = refused("data", "verify", "cifar10", "--data-root", "data", "--plot", plot)
+        assert all(word in line for word in words), plot
     assert not Path("data/decoded").exists()
 
 
 @pytest.fixture
 def texts(monkeypatch):
-    """20 Newsgroups by date, but for most of its texts."""
+    """20 Newsgroups by date, with few texts."""
     make_official(monkeypatch, "20newsgroups_bydate", num_train=920, num_test=20)
     for part, each in (("train", 46), ("test", 1)):
         for group in range(20):
@@ -710,17 +657,11 @@ def test_verify_of_texts_needs_no_word_vectors(run, texts, offline):
 
 def test_verify_draws_no_texts(refused, texts):
     line = refused("data", "verify", "20newsgroups_bydate", "--data-root", "data", "--plot", "x.png")
-    assert line == "--plot: 20newsgroups_bydate has no images to draw"
+    assert "20newsgroups_bydate has no images to draw" in line
     assert not Path("x.png").exists()
 
 
-def test_verify_draws_no_word_vectors(refused):
-    Path("data").mkdir()
-    Path("data/glove.6B.100d.txt").write_text("a 1 2\n")
-    assert "no images to draw" in refused("data", "verify", "glove", "--data-root", "data", "--plot", "x.png")
-
-
-def test_verify_says_that_it_does_not_draw_what_is_wrong(run, folder):
+def test_verify_names_a_picture_that_it_does_not_draw(run, folder):
     (folder / "test_batch.bin").write_bytes(b"")
     out, err = run("data", "verify", "cifar10", "--data-root", "data", "--plot", "x.png", code=1)
     assert Path("x.png").exists() or "x.png" in out + err
@@ -729,19 +670,11 @@ def test_verify_says_that_it_does_not_draw_what_is_wrong(run, folder):
 # --- help ---
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["data"], ["--data-root", "DUALFOCAL_DATA", "list", "fetch", "verify", "decoded/"]),
-        (["data", "list"], ["--data-root", "--json"]),
-        (["data", "fetch"], ["to resume the download", "dualfocal data fetch cifar10", "dualfocal data list"]),
-        (["data", "verify"], ["code 1", "dualfocal data verify cifar10 --plot cifar10.png", ".pdf"]),
-    ],
-)
-def test_help_has_the_variable_and_examples(run, arguments, told):
-    printed = " ".join(run(*arguments, "--help")[0].split())
-    assert [text for text in told if text not in printed] == []
-
-
-def test_data_without_a_command_is_help(run):
-    assert "DUALFOCAL_DATA" in run("data", code=2)[0]
+def test_help_has_the_variable_and_examples(run):
+    for arguments, words in (
+        ([], ["--data-root", "DUALFOCAL_DATA", "list", "fetch", "verify", "decoded/"]),
+        (["fetch"], ["to resume the download", "dualfocal data fetch cifar10", "dualfocal data list"]),
+        (["verify"], ["code 1", "dualfocal data verify cifar10 --plot cifar10.png", ".pdf"]),
+    ):
+        printed = " ".join(run("data", *arguments, "--help")[0].split())
+        assert [word for word in words if word not in printed] == []

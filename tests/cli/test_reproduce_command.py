@@ -1,16 +1,17 @@
-"""`dualfocal paper reproduce` as one types it: the list of a table, and one cell of it on tiny data, end to end."""
+"""`dualfocal paper reproduce`: the list of a table, and one cell of it on tiny data, end to end."""
 
 import dataclasses
+import io
 import json
-import subprocess
-import sys
+import shutil
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from official import cifar_files, some_images, write_folder
+from official import newsgroup_files, vector_lines, write_folder
 from run_results import make_result
 
 from dualfocal.cli import main
@@ -22,42 +23,40 @@ from dualfocal.paper.reproduce import plan
 from dualfocal.paper.trainings import trainings
 from dualfocal.runs import Run
 from dualfocal.runs.result import Scaled
+from dualfocal.study import runner
 
 ONE = ["--only", "dataset=cifar10,model=resnet50,method=dual_focal"]
+SETTINGS = ["data.test_size=12", "data.val_size=8", "batch_size=16"]
+TINY = ["--only", "dataset=20newsgroups,method=dual_focal", "--epochs-scale", "0.04", "--data-root", "data"]
+TINY += ["--device", "cpu", *(f"--set={setting}" for setting in SETTINGS)]
+GROUPS = ("alt.atheism", "comp.graphics", "sci.space")
+NOTE = "2 of 19 words have a vector in glove.6B.100d.txt"
 
 
-def reproduce(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dualfocal", "paper", "reproduce", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=200)
+def test_all_cells_of_the_first_table_are_listed(record: Callable[..., dict[str, Any]]) -> None:
+    rows = {row["training"]: row for row in record("paper", "reproduce", "table1", "--dry-run")["trainings"]}
+    assert len(rows) == 70
+    assert "20newsgroups text_cnn brier" in rows
+    assert rows["cifar10 wide_resnet26_10 brier"]["special"] == "epochs 550"
+    assert rows["cifar10 resnet50 dual_focal"]["hours_on_an_h200"] == pytest.approx(0.23, abs=0.01)
+    assert rows["cifar10 resnet110 dual_focal"]["hours_on_an_h200"] is None  # never measured
+    assert not list(Path().iterdir())
 
 
-def test_all_cells_of_the_first_table_are_listed(tmp_path: Path) -> None:
-    done = reproduce("table1", "--dry-run", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)["trainings"]
-    assert len(found) == 70
-    assert {row["training"] for row in found} >= {"cifar10 resnet50 dual_focal", "20newsgroups text_cnn brier"}
-    by_name = {row["training"]: row for row in found}
-    assert by_name["cifar10 wide_resnet26_10 brier"]["special"] == "epochs 550"
-    assert by_name["cifar10 resnet50 dual_focal"]["hours_on_an_h200"] == pytest.approx(0.23, abs=0.01)
-    assert by_name["cifar10 resnet110 dual_focal"]["hours_on_an_h200"] is None  # never measured
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_list_is_readable(tmp_path: Path) -> None:
-    done = reproduce("gamma", "--dry-run", "--epochs-scale", "0.2", "--seeds", "1,2", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+def test_the_list_is_readable(run: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text, _ = run("paper", "reproduce", "gamma", "--dry-run", "--epochs-scale", "0.2", "--seeds", "1,2")
+    lines = text.splitlines()
     assert "SHORTENED to 0.2 of the paper's epochs" in lines[0]
-    assert "cifar10 resnet50 dual_focal 10" in done.stdout
-    assert "5 trainings x 2 seeds" in done.stdout
+    assert "cifar10 resnet50 dual_focal 10" in text
+    assert "5 trainings x 2 seeds" in text
     assert max(map(len, lines[:7])) <= 80
 
 
 def test_several_values_of_a_field_add_up(record: Callable[..., dict[str, Any]]) -> None:
     only = "method=dual_focal,dataset=cifar10,method=flsd,model=resnet50"
-    found = record("paper", "reproduce", "table1", "--dry-run", "--only", only)["trainings"]
-    assert [row["training"] for row in found] == ["cifar10 resnet50 flsd", "cifar10 resnet50 dual_focal"]
+    rows = record("paper", "reproduce", "table1", "--dry-run", "--only", only)["trainings"]
+    assert [row["training"] for row in rows] == ["cifar10 resnet50 flsd", "cifar10 resnet50 dual_focal"]
 
 
 def test_of_two_settings_of_a_field_the_second_counts() -> None:
@@ -66,145 +65,129 @@ def test_of_two_settings_of_a_field_the_second_counts() -> None:
     assert {(training.recipe.lr, training.recipe.epochs) for training in planned.trainings.values()} == {(2.0, 3)}
 
 
-def test_a_training_that_fails_is_told_whatever_is_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_failed_training_is_reported_whatever_is_printed(
+    run: Callable[..., tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its exit code is 1, also where JSON is asked for."""
+    """The exit code is 1, also where JSON is asked for."""
     problem = "paper/runs/x: the loss is nan in epoch 1"
     monkeypatch.setattr(
         table_runs, "run_study", lambda study, *_, **__: dict.fromkeys(study.folders(tmp_path), problem)
     )
     Path("paper").mkdir()
-    for as_json in ([], ["--json"]):
-        with pytest.raises(SystemExit) as ended:
-            main(["paper", "reproduce", "table1", *ONE, *as_json])
-        assert ended.value.code == 1
-        captured = capsys.readouterr()
-        assert captured.err == f"dualfocal: {problem}\n"
-        if as_json:
-            assert json.loads(captured.out)["failed"] == [problem]
-    assert json.loads(Path("paper/table1.json").read_text())["failed"] == [problem]
+    assert run("paper", "reproduce", "table1", *ONE, code=1)[1] == f"dualfocal: {problem}\n"
+    out, err = run("paper", "reproduce", "table1", *ONE, "--json", code=1)
+    assert err == f"dualfocal: {problem}\n"
+    assert json.loads(out)["failed"] == json.loads(Path("paper/table1.json").read_text())["failed"] == [problem]
 
 
-def test_the_file_has_the_whole_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of whatever recipe, seed or extra there are runs; other recipes in a folder of that name are left out."""
-    wanted = trainings(published("table1"), extras=True)
+def test_the_file_has_the_whole_table(run: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file has runs of every method, seed and extra; other recipes in a folder of that name are left out."""
+    expected = trainings(published("table1"), extras=True)
     names = ["cifar10 resnet50 dual_focal", "cifar10 resnet50 cross_entropy decay 1e-3", "cifar10 resnet50 brier"]
     logits, target = torch.randn(50, 10, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 10
     scores = evaluate(logits, target, inference=True, draws=100)
     for name in names:
         for seed in (1, 12):
-            run = Run(Path("paper/runs") / f"{name.replace(' ', '_')}-seed{seed}")
-            run.path.mkdir(parents=True)
-            changed = ["lr=7"] if name.endswith("brier") and seed == 12 else []
-            run.write_json("recipe.json", wanted[name].recipe.with_settings([f"seed={seed}", *changed]).to_dict())
+            folder = Run(Path("paper/runs") / f"{name.replace(' ', '_')}-seed{seed}")
+            folder.path.mkdir(parents=True)
+            changes = ["lr=7"] if name.endswith("brier") and seed == 12 else []
+            folder.write_json("recipe.json", expected[name].recipe.with_settings([f"seed={seed}", *changes]).to_dict())
             parts = {"test": dataclasses.replace(scores, ece=seed / 1000)}
-            run.write_result(make_result(parts, {"temperature_ece": Scaled(2.0, parts)}, notes=[name]))
+            folder.write_result(make_result(parts, {"temperature_ece": Scaled(2.0, parts)}, notes=[name]))
     monkeypatch.setattr(table_runs, "run_study", lambda *_, **__: {})
-    with pytest.raises(SystemExit) as ended:
-        main(["paper", "reproduce", "table1", *ONE])
-    assert ended.value.code == 0
+    run("paper", "reproduce", "table1", *ONE)
     content = json.loads(Path("paper/table1.json").read_text())
-    found = {(row["training"], row["stage"]): (row["seeds"], row["ours"]) for row in content["rows"]}
+    rows = {(row["training"], row["stage"]): (row["seeds"], row["ours"]) for row in content["rows"]}
     both = [1, 12], [0.001, 0.012]
-    assert found == {(name, stage): both if name != names[2] else ([1], [0.001]) for name in names for stage in STAGES}
+    assert rows == {(name, stage): both if name != names[2] else ([1], [0.001]) for name in names for stage in STAGES}
     assert sorted(content["notes"]) == sorted(names)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], subprocess.CompletedProcess[str]]:
-    folder = tmp_path_factory.mktemp("paper")
-    write_folder(folder / "data", cifar_files("cifar10", *some_images(48)))
-    options = ["--epochs-scale", "0.001", "--set", "data.val_size=8", "--set", "batch_size=16", "--data-root", "data"]
-    command = ["table1", *ONE, *options, "--device", "cpu", "--jobs", "2", "--seeds", "1,2"]
-    return folder, command, reproduce(*command, cwd=folder)
+def reproduced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with one cell of table 1 on two seeds, and what the command printed."""
+    folder = tmp_path_factory.mktemp("reproduced")
+    texts = {group: {i: f"{group} {i} words" for i in range(12)} for group in GROUPS}
+    vectors = {"glove.6B.100d.txt": vector_lines({"atheism": [0.5] * 100, "space": [-0.5] * 100})}
+    write_folder(folder / "data", newsgroup_files("20_newsgroups", texts) | vectors)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "120")
+        patch.setattr(runner, "num_cores", lambda: 1)  # one thread: other tests use the machine, too
+        with redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit) as ended:
+            main(["paper", "reproduce", "table1", *TINY, "--jobs", "1", "--seeds", "1,2"])
+    assert ended.value.code == 0
+    return folder, printed.getvalue()
 
 
-def test_one_cell_end_to_end(finished: tuple[Path, list[str], subprocess.CompletedProcess[str]]) -> None:
-    """Official files, the paper's net and recipe, a few steps of it; our number beside 0.46."""
-    folder, _, done = finished
-    assert done.returncode == 0, done.stderr
-    text = " ".join(done.stdout.split())
-    assert "SHORTENED to 0.001 of the paper's epochs, CHANGED: data.val_size=8, batch_size=16" in text
-    assert "0.46 (1.0)" in text  # after scaling, by which temperature, theirs and ours
-    (file,) = (folder / "paper").glob("table1-x0.001-set-*.json")
-    content = json.loads(file.read_text())
+@pytest.fixture
+def table_file(reproduced: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The table in a copy of the folder, which is the working directory."""
+    shutil.copytree(reproduced[0], tmp_path, dirs_exist_ok=True)
+    (file,) = Path("paper").glob("table1-x0.04-set-*.json")
+    return file
+
+
+def test_one_cell_end_to_end(reproduced: tuple[Path, str], table_file: Path) -> None:
+    """Official files, the paper's net and recipe, a few steps of training; our number beside 1.79."""
+    printed = reproduced[1]
+    text = " ".join(printed.split())
+    assert f"SHORTENED to 0.04 of the paper's epochs, CHANGED: {', '.join(SETTINGS)}" in text
+    assert "1.79 (1.0)" in text  # after scaling: with the temperature
+    content, markdown = json.loads(table_file.read_text()), table_file.with_suffix(".md").read_text()
     before, after = content["rows"]
-    assert (before["published"], before["stage"], after["stage"]) == (0.0046, "before", "after")
+    assert (before["published"], before["stage"], after["stage"]) == (0.0179, "before", "after")
     assert len(before["ours"]) == len(after["temperatures"]) == 2
     assert (before["published_temperature"], after["published_temperature"]) == (None, 1.0)
     low, high = sorted(after["temperatures"])
     ours = f"{100 * sum(after['ours']) / 2:.2f} ({low:.1f}{'' if low == high else f' to {high:.1f}'})"
-    assert ours in file.with_suffix(".md").read_text()
-    assert "agrees" in done.stdout.split("Numbers are printed")[0]
+    assert ours in markdown
+    assert "agrees" in printed.split("Numbers are printed")[0]
     assert before["interval"][0] < before["ours"][0] < before["interval"][1]
-    assert before["agrees"] in (True, False)
-    (run,) = (folder / "paper" / "runs").glob("cifar10_resnet50_dual_focal_x0.001_set-*-seed1")
+    assert before["agrees"] is (before["interval"][0] <= 0.0179 <= before["interval"][1])
+    (run,) = Path("paper/runs").glob("20newsgroups_text_cnn_dual_focal_x0.04_set-*-seed1")
     assert before["ours"][0] == json.loads((run / "result.json").read_text())["test"]["ece"]
-    assert "SHORTENED" in file.with_suffix(".md").read_text()
+    assert "SHORTENED" in markdown
+    assert NOTE in text
+    assert NOTE in content["notes"][0]
+    assert NOTE in markdown
 
 
-def test_fewer_seeds_lose_nothing_of_what_was_written(
-    finished: tuple[Path, list[str], subprocess.CompletedProcess[str]],
+def test_fewer_seeds_lose_nothing_that_was_written(
+    table_file: Path, run: Callable[..., tuple[str, str]], record: Callable[..., dict[str, Any]]
 ) -> None:
-    """What is shown is what was asked for; the file has every run of the table that is there."""
-    folder, command, _ = finished
-    (file,) = (folder / "paper").glob("table1-x0.001-set-*.json")
-    before = file.read_text(), file.with_suffix(".md").read_text()
-    done = reproduce(*command[:-1], "2", "--json", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    shown = json.loads(done.stdout)
-    whole = json.loads(before[0])
+    """The chosen seeds are printed; the file has every run of the table in the folder."""
+    before = table_file.read_text(), table_file.with_suffix(".md").read_text()
+    command = ["paper", "reproduce", "table1", *TINY, "--seeds", "2"]
+    printed, whole = record(*command), json.loads(before[0])
     assert [row["seeds"] for row in whole["rows"]] == [[1, 2], [1, 2]]
-    assert [row["seeds"] for row in shown["rows"]] == [[2], [2]]
-    assert [row["ours"] for row in shown["rows"]] == [row["ours"][1:] for row in whole["rows"]]
-    assert shown["rows"][0]["agrees"] is None
-    columns = reproduce(*command[:-1], "2", cwd=folder).stdout.split("Numbers are printed")[0]
+    assert [row["seeds"] for row in printed["rows"]] == [[2], [2]]
+    assert [row["ours"] for row in printed["rows"]] == [row["ours"][1:] for row in whole["rows"]]
+    assert printed["rows"][0]["agrees"] is None
+    columns = run(*command)[0].split("Numbers are printed")[0]
     assert "seeds" in columns
-    assert "agrees" not in columns  # one seed: nothing would stand there
-    assert (file.read_text(), file.with_suffix(".md").read_text()) == before
+    assert "agrees" not in columns  # one seed has no interval
+    assert (table_file.read_text(), table_file.with_suffix(".md").read_text()) == before
 
 
-def test_images_that_are_missing_are_told(finished: tuple[Path, list[str], subprocess.CompletedProcess[str]]) -> None:
-    folder, _, done = finished
-    note = "cifar10 has 40 + 8 images instead of 50,000 + 10,000"
-    assert note in " ".join(done.stdout.split())
-    (file,) = (folder / "paper").glob("table1-x0.001-set-*.json")
-    assert note in json.loads(file.read_text())["notes"][0]
-    assert note in file.with_suffix(".md").read_text()
+def test_another_table_reads_the_same_run(table_file: Path, record: Callable[..., dict[str, Any]]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in Path("paper/runs").rglob("*.*")}
+    rows = record("paper", "reproduce", "error", *TINY, "--seeds", "1,2")["rows"]
+    assert [row["metric"] for row in rows] == ["error"]
+    assert {path: path.stat().st_mtime_ns for path in Path("paper/runs").rglob("*.*")} == before
 
 
-def test_another_table_reads_the_same_run(
-    finished: tuple[Path, list[str], subprocess.CompletedProcess[str]],
-) -> None:
-    folder, command, _ = finished
-    before = {path: path.stat().st_mtime_ns for path in (folder / "paper" / "runs").rglob("*.*")}
-    done = reproduce("nll", *command[1:], "--json", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert [row["metric"] for row in json.loads(done.stdout)["rows"]] == ["nll", "nll"]
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_input_is_refused_before_anything_is_written(refused: Callable[..., str]) -> None:
+    for arguments, words in (
         (["tabel1"], "did you mean table1?"),
-        (
-            ["table1", "--only", "dataset=cifar"],
-            "dataset must be one of 20newsgroups, cifar10, ",
-        ),
+        (["table1", "--only", "dataset=cifar"], "dataset must be one of 20newsgroups, cifar10, "),
         (["table1", "--only", "data=cifar10"], "got 'data'; did you mean dataset?"),
-        (["table1", "--only", ""], "--only must be FIELD=VALUE,... with a field of dataset, "),
-        (["table1", "--seeds", ""], "seeds must be one or more different numbers, got none"),
-        (["table1", "--seeds", "1,1"], "seeds must be one or more different numbers, got 1, 1"),
-        (["table1", "--epochs-scale", "2"], "epochs_scale must be above 0 and at most 1, got 2"),
-        (["table1", "--set", "epoch=2"], "a recipe has no field 'epoch'"),
-        (["table1", "--set", "model=densenet40"], "--set cannot change model"),
-    ],
-)
-def test_bad_input_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
-    done = reproduce(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert message in done.stderr
-    assert not list(tmp_path.iterdir())
+        (["table1", "--only", ""], "FIELD=VALUE,... with a field of dataset, "),
+        (["table1", "--seeds", ""], "one or more different numbers, got none"),
+        (["table1", "--seeds", "1,1"], "one or more different numbers, got 1, 1"),
+        (["table1", "--epochs-scale", "2"], "above 0 and at most 1, got 2"),
+        (["table1", "--set", "epoch=2"], "no field 'epoch'"),
+        (["table1", "--set", "model=densenet40"], "cannot change model"),
+    ):
+        assert words in refused("paper", "reproduce", *arguments), arguments
+    assert not list(Path().iterdir())

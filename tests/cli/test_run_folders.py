@@ -1,4 +1,4 @@
-"""`evaluate`, `compare`, `calibrate` and `apply` read run folders: the test part; `calibrate`, the validation part."""
+"""`evaluate`, `compare` and `apply` read the test split of a run folder; `calibrate` reads the validation split."""
 
 import csv
 import shlex
@@ -21,13 +21,13 @@ from dualfocal.train import train
 from dualfocal.train.presets import preset
 
 TAKEN = "logits from '{0}_logits' ({1} x 10, float32), labels from '{0}_target'"
-COMMANDS = {
-    "evaluate": ("evaluate", "RUN"),
-    "compare": ("compare", "RUN", "runs/a"),
-    "compare with it": ("compare", "runs/a", "RUN"),
-    "calibrate": ("calibrate", "RUN", "--out", "out.safetensors"),
-    "apply": ("apply", "cal.safetensors", "RUN", "--out", "out.npz"),
-}
+COMMANDS = (
+    ("evaluate", "RUN"),
+    ("compare", "RUN", "runs/a"),
+    ("compare", "runs/a", "RUN"),
+    ("calibrate", "RUN", "--out", "out.safetensors"),
+    ("apply", "cal.safetensors", "RUN", "--out", "out.npz"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def saved(name: str, folder: str = "runs/a", part: str = "test") -> str:
 
 
 def stop(folder: str) -> None:
-    """As if it had not come to its end."""
+    """Make the run look unfinished."""
     for name in ("result.json", "predictions.safetensors", "model.safetensors"):
         Path(folder, name).unlink()
 
@@ -79,26 +79,21 @@ def stop(folder: str) -> None:
 
 
 @pytest.mark.parametrize(("part", "options"), [("test", ()), ("val", ("--split", "val"))])
-def test_evaluate_says_of_a_run_what_it_says_of_its_logits(record, part, options):
-    [of_run] = record("evaluate", "runs/a", *options)["files"]
-    [of_file] = record("evaluate", saved("logits.npz", part=part))["files"]
-    assert of_run.pop("file") == "runs/a"
-    assert of_run.pop("taken") == TAKEN.format(part, {"test": 997, "val": 200}[part])
-    assert of_run == {name: value for name, value in of_file.items() if name not in ("file", "taken")}
-    verdict = of_run.pop("verdict")
-    assert verdict
-    assert of_run == Run("runs/a").result.to_dict()[part]
+def test_evaluate_reads_a_run_like_a_file_of_its_logits(record, run, part, options):
+    [content] = record("evaluate", "runs/a", *options)["files"]
+    file = saved("logits.npz", part=part)
+    [expected] = record("evaluate", file)["files"]
+    assert content.pop("file") == "runs/a"
+    assert content.pop("taken") == TAKEN.format(part, {"test": 997, "val": 200}[part])
+    assert content == {name: value for name, value in expected.items() if name not in ("file", "taken")}
+    assert content.pop("verdict")
+    assert content == Run("runs/a").result.to_dict()[part]
+    first, *lines = run("evaluate", "runs/a", *options, "--no-inference")[0].splitlines()
+    assert first.startswith("runs/a: ")
+    assert lines == run("evaluate", file, "--no-inference")[0].splitlines()[1:]
 
 
-def test_evaluate_prints_of_a_run_what_it_prints_of_its_logits(run):
-    out, err = run("evaluate", "runs/a")
-    assert err == f"runs/a: {TAKEN.format('test', 997)}\n"
-    first, *lines = out.splitlines()
-    assert first == "runs/a: 997 samples, 10 classes, 15 bins"
-    assert lines == run("evaluate", saved("logits.npz"))[0].splitlines()[1:]
-
-
-def test_what_train_says_comes_next_works(run):
+def test_the_next_command_that_train_prints_works(run):
     folder = "[red]it's x"
     shutil.copytree("runs/a", folder)
     settings = ("--set", "epochs=3", "--set", "batch_size=20", "--set", "seed=3")
@@ -111,26 +106,30 @@ def test_what_train_says_comes_next_works(run):
 
 
 def test_evaluate_several_runs_and_a_file(record):
-    found = record("evaluate", "runs/a", "runs/b", saved("logits.npz"), "--no-inference")["files"]
-    assert [of["file"] for of in found] == ["runs/a", "runs/b", "logits.npz"]
-    assert found[0]["nll"] == found[2]["nll"] != found[1]["nll"]
+    files = record("evaluate", "runs/a", "runs/b", saved("logits.npz"), "--no-inference")["files"]
+    assert [file["file"] for file in files] == ["runs/a", "runs/b", "logits.npz"]
+    assert files[0]["nll"] == files[2]["nll"] != files[1]["nll"]
 
 
-def test_a_split_that_a_run_has_not(refused):
-    line = "runs/a/predictions.safetensors: has no split 'train' (it holds the splits test, val)"
-    assert refused("evaluate", "runs/a", "--split", "train") == line
+def test_a_missing_split_is_refused_with_the_existing_ones(refused):
+    line = refused("evaluate", "runs/a", "--split", "train")
+    assert line.startswith("runs/a/predictions.safetensors: has no split 'train'")
+    assert "test, val" in line
 
 
-def test_the_file_of_a_run_is_no_run_folder(refused, run):
+def test_the_file_of_a_run_needs_a_split(refused, run):
     file = "runs/a/predictions.safetensors"
-    assert refused("evaluate", file) == f"{file}: holds several splits (test, val): choose one with --split"
+    line = refused("evaluate", file)
+    assert line.startswith(f"{file}: ")
+    assert "several splits (test, val)" in line
+    assert "--split" in line
     assert run("evaluate", file, "--split", "val", "--no-inference")[0].startswith(f"{file}: 200 samples, ")
 
 
 # --- evaluate --calibrate ---
 
 
-def test_calibrators_of_a_run_are_fitted_on_its_validation_part(run, record):
+def test_calibrators_of_a_run_are_fitted_on_its_validation_split(run, record):
     [of_run] = record("evaluate", "runs/a", "--calibrate", "temperature,vector")["files"]
     got = of_run["calibration"]
     assert got["fitted_on"] == {"part": "val", "num_samples": 200}
@@ -139,7 +138,7 @@ def test_calibrators_of_a_run_are_fitted_on_its_validation_part(run, record):
     for name in ("temperature", "vector"):
         calibrator = make_calibrator(name).fit(arrays["val_logits"], arrays["val_target"])
         wanted = evaluate(calibrator(arrays["test_logits"]), arrays["test_target"])
-        [of_method] = [of for of in got["methods"] if of["method"] == name]
+        [of_method] = [method for method in got["methods"] if method["method"] == name]
         assert {metric: of_method[metric] for metric in ("nll", "ece", "error")} == pytest.approx(
             {metric: getattr(wanted, metric) for metric in ("nll", "ece", "error")}, abs=1e-9
         )
@@ -153,49 +152,42 @@ def test_calibrators_of_a_run_are_fitted_on_its_validation_part(run, record):
     assert "(Chosen among 2 methods" in verdict
 
 
-def test_report_and_evaluate_say_the_same_of_a_run(record):
-    [of_run] = record("evaluate", "runs/a", "--calibrate", "temperature,vector,isotonic")["files"]
+def test_report_and_evaluate_agree_on_the_calibrators_of_a_run(record):
+    [content] = record("evaluate", "runs/a", "--calibrate", "temperature,vector,isotonic")["files"]
     reading = Reading()
     [subject] = load_inputs([Path("runs/a")], reading)
-    found = calibrate(subject, ["temperature", "vector", "isotonic"], reading, lambda share: None)
-    assert found.advice == of_run["calibration"]["verdict"]
-    assert {of.name: of.scores["nll"] for of in found.comparison.methods} == {
-        of["method"]: of["nll"] for of in of_run["calibration"]["methods"]
+    calibration = calibrate(subject, ["temperature", "vector", "isotonic"], reading, lambda share: None)
+    assert calibration.advice == content["calibration"]["verdict"]
+    assert {method.name: method.scores["nll"] for method in calibration.comparison.methods} == {
+        method["method"]: method["nll"] for method in content["calibration"]["methods"]
     }
 
 
-@pytest.mark.parametrize("options", [("--split", "val"), ("--logits", "test_logits", "--target", "test_target")])
-def test_parts_and_arrays_that_are_named_are_cross_fitted(record, options):
-    [got] = record("evaluate", "runs/a", *options, "--calibrate", "temperature", "--repeats", 1)["files"]
-    assert (got["calibration"]["folds"], got["calibration"]["repeats"]) == (5, 1)
-
-
-def test_merged_runs_are_cross_fitted(record):
-    [got] = record("evaluate", "runs/a", "runs/b", "--merge", "--calibrate", "temperature", "--repeats", 1)["files"]
-    assert got["calibration"]["folds"] == 5
+def test_named_splits_and_arrays_and_merged_runs_are_cross_validated(record):
+    for arguments in (
+        ("runs/a", "--split", "val"),
+        ("runs/a", "--logits", "test_logits", "--target", "test_target"),
+        ("runs/a", "runs/b", "--merge"),
+    ):
+        [content] = record("evaluate", *arguments, "--calibrate", "temperature", "--repeats", 1)["files"]
+        assert (content["calibration"]["folds"], content["calibration"]["repeats"]) == (5, 1), arguments
 
 
 # --- compare ---
 
 
-@pytest.mark.parametrize(("part", "options"), [("test", ()), ("val", ("--split", "val"))])
-def test_compare_says_of_two_runs_what_it_says_of_their_logits(record, part, options):
-    of_runs = record("compare", "runs/a", "runs/b", *options)
-    of_files = record("compare", saved("a.npz", "runs/a", part), saved("b.npz", "runs/b", part))
-    assert (of_runs.pop("a"), of_runs.pop("b")) == ("runs/a", "runs/b")
-    assert of_runs == {name: value for name, value in of_files.items() if name not in ("a", "b")}
-
-
-def test_compare_names_both_runs(run):
-    out, err = run("compare", "runs/a", "runs/b")
-    assert out.startswith("A = runs/a, B = runs/b, 997 samples\n")
-    assert err.splitlines() == [f"{name}: {TAKEN.format('test', 997)}" for name in ("runs/a", "runs/b")]
+def test_compare_reads_runs_like_files_of_their_logits(record, run):
+    for part, options in (("test", ()), ("val", ("--split", "val"))):
+        content = record("compare", "runs/a", "runs/b", *options)
+        expected = record("compare", saved("a.npz", "runs/a", part), saved("b.npz", "runs/b", part))
+        assert (content.pop("a"), content.pop("b")) == ("runs/a", "runs/b")
+        assert content == {name: value for name, value in expected.items() if name not in ("a", "b")}, part
 
 
 # --- calibrate, apply ---
 
 
-def test_calibrate_takes_the_validation_part_and_apply_the_test_part(run, record):
+def test_calibrate_reads_the_validation_split_and_apply_the_test_split(run, record):
     result = Run("runs/a").result.calibrated["temperature"].to_dict()
     out, err = run("calibrate", "runs/a", "--out", "cal.safetensors")
     assert err == f"runs/a: {TAKEN.format('val', 200)}\n"
@@ -209,59 +201,36 @@ def test_calibrate_takes_the_validation_part_and_apply_the_test_part(run, record
     arrays, got = load_file("runs/a/predictions.safetensors"), load_predictions("scaled.npz")
     assert torch.equal(got.target, arrays["test_target"])
     assert torch.equal(got.values, load_calibrator("cal.safetensors")(arrays["test_logits"]))
+    run("apply", "cal.safetensors", "runs/a", "--out", "scaled.csv")  # classes named 0 to 9 are read back as such
+    assert torch.equal(load_predictions("scaled.csv").target, arrays["test_target"])
     [of_file] = record("evaluate", "scaled.npz")["files"]
     assert {name: of_file[name] for name in result["test"]} == result["test"]
 
 
-def test_calibrate_and_apply_take_the_part_that_is_given(run, record):
-    assert record("calibrate", "runs/a", "--split", "test", "--out", "cal.safetensors")["num_samples"] == 997
-    assert record("apply", "cal.safetensors", "runs/a", "--split", "val", "--out", "x.npz")["num_samples"] == 200
-
-
 @pytest.mark.filterwarnings("ignore:there is no validation split")
-def test_calibrate_does_not_take_the_test_part_for_want_of_another(refused):
+def test_calibrate_never_falls_back_to_the_test_split(refused):
     train(preset("digits", ["epochs=1", "data.val_size=0"]), "runs/c", progress=False)
     line = refused("calibrate", "runs/c", "--out", "cal.safetensors")
     assert line.startswith("runs/c/predictions.safetensors: has no split 'val' (it holds the splits test)")
     assert not Path("cal.safetensors").exists()
 
 
-def test_nothing_is_written_over_the_predictions_of_a_run(run, refused):
+# --- refusals ---
+
+
+def test_runs_without_good_predictions_are_refused(run, refused):
     run("calibrate", "runs/a", "--out", "cal.safetensors")
-    before = Path("runs/a/predictions.safetensors").read_bytes()
-    line = refused("apply", "cal.safetensors", "runs/a", "--out", "runs/a/predictions.safetensors")
-    assert (
-        line == "--out: runs/a/predictions.safetensors is also an input and would be overwritten; choose another name"
-    )
-    assert Path("runs/a/predictions.safetensors").read_bytes() == before
-
-
-# --- runs that have nothing to say ---
-
-
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_a_run_that_is_not_finished(run, refused, command):
-    run("calibrate", "runs/a", "--out", "cal.safetensors")
+    shutil.copytree("runs/b", "runs/damaged")
+    Path("runs/damaged/predictions.safetensors").write_bytes(b"no tensors")
     stop("runs/b")
-    line = refused(*("runs/b" if word == "RUN" else word for word in command))
-    assert line == "runs/b: this run is not finished, it has no predictions.safetensors"
-    assert not list(Path().glob("out.*"))
-
-
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_a_folder_that_is_no_run(run, refused, command):
-    run("calibrate", "runs/a", "--out", "cal.safetensors")
-    line = refused(*("runs" if word == "RUN" else word for word in command))
-    assert line == "runs: is not a run folder, it has no predictions.safetensors"
-    assert not list(Path().glob("out.*"))
-
-
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_predictions_that_are_damaged(run, refused, command):
-    run("calibrate", "runs/a", "--out", "cal.safetensors")
-    Path("runs/b/predictions.safetensors").write_bytes(b"no tensors")
-    line = refused(*("runs/b" if word == "RUN" else word for word in command))
-    assert line.startswith("runs/b/predictions.safetensors: cannot be read: ")
+    for folder, words in (
+        ("runs/b", "runs/b: this run is not finished"),
+        ("runs", "runs: is not a run folder"),
+        ("runs/damaged", "runs/damaged/predictions.safetensors: cannot be read"),
+    ):
+        for command in COMMANDS:
+            line = refused(*(folder if word == "RUN" else word for word in command))
+            assert line.startswith(words), command
     assert not list(Path().glob("out.*"))
 
 
@@ -282,14 +251,4 @@ def test_the_class_names_of_the_data_stay_with_the_predictions(run, pets):
 
 def test_runs_of_other_classes_are_not_compared(refused, pets, made):
     shutil.copytree(made / "runs/a", "digits")
-    assert refused("compare", "pets", "digits") == "both files must have the same classes in the same order"
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_digits_can_be_written_as_a_table(run, suffix):
-    if suffix == "parquet":
-        pytest.importorskip("pyarrow")
-    run("calibrate", "runs/a", "--out", "cal.safetensors")
-    run("apply", "cal.safetensors", "runs/a", "--out", f"scaled.{suffix}")
-    target = load_file("runs/a/predictions.safetensors")["test_target"]
-    assert torch.equal(load_predictions(f"scaled.{suffix}").target, target)
+    assert "same classes in the same order" in refused("compare", "pets", "digits")

@@ -1,4 +1,4 @@
-"""`dualfocal runs`: how far each run folder has come; one that is damaged is listed too, and hides no other."""
+"""`dualfocal runs` lists the progress of each run folder; a damaged one is listed, too, and hides no other."""
 
 import json
 import shutil
@@ -8,59 +8,37 @@ import pytest
 from filelock import FileLock
 
 from dualfocal.runs import Run
-from dualfocal.train import train
-from dualfocal.train.presets import preset
 
 HEADINGS = ["run", "state", "epoch", "error %", "ECE %", "floor %", "NLL", "T", "trained"]
-RECIPE = preset("digits", ["epochs=2", "seed=3"])
 TRAINED = "digits small_cnn dual_focal"
-FAILED = {  # as dualfocal.train.failure writes it
-    "schema": 1,
-    "what": "the loss is nan",
-    "epoch": 2,
-    "step": 4,
-    "steps": 6,
-    "lr": 0.05,
-    "checkpoint_of_epoch": 1,
-    "recent_losses": [2.5, None],
-    "recent_grad_norms": [],
-    "weight_norm": 9.5,
-    "batch": {"samples": [], "targets": [], "inputs": {}, "logits": None},
-}
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
-    """A finished run: made once."""
-    return train(RECIPE, tmp_path_factory.mktemp("made") / "run", progress=False).path
 
 
 @pytest.fixture
-def finished(made):
-    """Make copies of it, under any name."""
+def finished(trained):
+    """Copy the trained run to a folder."""
 
     def finished(name: str = "runs/a") -> Path:
-        return Path(shutil.copytree(made, name))
+        return Path(shutil.copytree(trained.folder, name))
 
     return finished
 
 
 @pytest.fixture
-def stopped(made):
-    """What is left of it when it was killed after its first epoch."""
+def stopped(trained):
+    """Make a folder of a run that was killed after its first epoch."""
 
     def stopped(name: str = "runs/a") -> Path:
         folder = Path(name)
         folder.mkdir(parents=True)
-        shutil.copy(made / "recipe.json", folder)
-        (folder / "log.jsonl").write_text((made / "log.jsonl").read_text().splitlines(keepends=True)[0])
+        shutil.copy(trained.folder / "recipe.json", folder)
+        (folder / "log.jsonl").write_text((trained.folder / "log.jsonl").read_text().splitlines(keepends=True)[0])
         return folder
 
     return stopped
 
 
 def scores(folder: Path) -> list[str]:
-    """What the table should say of its test part."""
+    """The cells of the table for the test split."""
     result = json.loads((folder / "result.json").read_text())
     test = result["test"]
     floor = test["inference"]["floors"]["ece"]["mean"]
@@ -78,7 +56,7 @@ def only_row(run, *folders: object) -> str:
 
 
 def with_problem(run) -> tuple[str, str]:
-    """The one line of the table, as :func:`only_row`, and what is said below it."""
+    """The one line of the table, as :func:`only_row`, and the line below it."""
     _, row, problem = run("runs")[0].splitlines()
     return " ".join(row.split()), problem
 
@@ -97,7 +75,7 @@ def test_no_folder_and_an_empty_one(run, record):
 
 def test_a_finished_run_has_the_numbers_of_its_result(run, record, finished):
     folder = finished()
-    assert only_row(run) == " ".join(["runs/a finished 2/2", *scores(folder), TRAINED])
+    assert only_row(run) == " ".join(["runs/a finished 3/3", *scores(folder), TRAINED])
     result = Run(folder).result.to_dict()
     assert record("runs") == {
         "schema": 1,
@@ -105,8 +83,8 @@ def test_a_finished_run_has_the_numbers_of_its_result(run, record, finished):
             {
                 "run": "runs/a",
                 "state": "finished",
-                "epoch": 2,
-                "epochs": 2,
+                "epoch": 3,
+                "epochs": 3,
                 "data": "digits",
                 "model": "small_cnn",
                 "loss": "dual_focal",
@@ -123,115 +101,82 @@ def test_a_finished_run_has_the_numbers_of_its_result(run, record, finished):
     }
 
 
-def test_a_run_that_was_stopped(run, record, stopped):
-    stopped()
-    assert only_row(run) == f"runs/a stopped 1/2 {TRAINED}"
+def test_a_stopped_run(run, record, stopped):
+    folder = stopped()
+    (folder / ".lock").touch()  # left by a killed process, and held by nobody
+    assert only_row(run) == f"runs/a stopped 1/3 {TRAINED}"
     [row] = record("runs")["runs"]
-    assert (row["state"], row["epoch"], row["epochs"]) == ("stopped", 1, 2)
+    assert (row["state"], row["epoch"], row["epochs"]) == ("stopped", 1, 3)
     assert "error" not in row
+    (folder / "log.jsonl").unlink()
+    assert only_row(run) == f"runs/a stopped 0/3 {TRAINED}"
 
 
-def test_a_run_that_was_killed_leaves_a_lock_that_nobody_holds(run, stopped):
-    (stopped() / ".lock").touch()
-    assert only_row(run) == f"runs/a stopped 1/2 {TRAINED}"
-
-
-def test_a_run_that_is_running(run, record, stopped):
+def test_a_running_run(run, record, stopped):
     folder = stopped()
     with FileLock(folder / ".lock"):
-        assert only_row(run) == f"runs/a running 1/2 {TRAINED}"
+        assert only_row(run) == f"runs/a running 1/3 {TRAINED}"
         assert record("runs")["runs"][0]["state"] == "running"
     assert record("runs")["runs"][0]["state"] == "stopped"
 
 
-def test_a_run_that_has_not_come_to_its_first_epoch(run, stopped):
-    (stopped() / "log.jsonl").unlink()
-    assert only_row(run) == f"runs/a stopped 0/2 {TRAINED}"
-
-
-def test_a_run_that_failed_says_why(run, record, stopped):
-    (stopped() / "failure.json").write_text(json.dumps(FAILED))
-    table, problem = with_problem(run)
-    assert table == f"runs/a failed 1/2 {TRAINED}"
-    assert problem == "runs/a: the loss is nan"
-    [row] = record("runs")["runs"]
-    assert (row["state"], row["problem"]) == ("failed", "the loss is nan")
-
-
-def test_a_run_that_failed_in_training_is_listed(run):
+def test_a_failed_run_has_its_reason(run, record, stopped):
     run("train", "digits", "--set", "lr=1e30", "--set", "epochs=2", "--out", "runs/a", code=1)
     assert with_problem(run) == (f"runs/a failed 0/2 {TRAINED}", "runs/a: the loss is nan")
+    [row] = record("runs")["runs"]
+    assert (row["state"], row["problem"]) == ("failed", "the loss is nan")
+    Path("runs/a/failure.json").write_text('{"schema": 1}')
+    assert with_problem(run)[1] == "runs/a: failure.json does not say why"
 
 
-def test_a_run_without_a_validation_part_has_no_temperature(run, finished):
+def test_a_run_without_a_validation_split_has_no_temperature(run, finished):
     folder = finished()
     wanted = scores(folder)[:-1]
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps({k: v for k, v in result.items() if k not in ("val", "calibrated")}))
-    assert only_row(run) == " ".join(["runs/a finished 2/2", *wanted, TRAINED])
+    assert only_row(run) == " ".join(["runs/a finished 3/3", *wanted, TRAINED])
 
 
 # --- damage ---
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        (
-            "recipe.json",
-            "{",
-            "is not JSON, or damaged: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
-        ),
-        ("recipe.json", '{"schema": 2}', "has schema 2, this version of dualfocal reads schema 1"),
-        ("result.json", "{", "is not JSON, or damaged: Expecting property name enclosed in double quotes"),
-        ("result.json", '{"schema": 2}', "has schema 2, this version of dualfocal reads schema 1"),
-        ("result.json", "[]", "has schema None, this version of dualfocal reads schema 1"),
-        ("log.jsonl", '{"schema": 2, "epoch": 1}\n', "has schema 2, this version of dualfocal reads schema 1"),
-    ],
-)
-def test_damage_is_told_and_hides_no_other_run(run, record, finished, monkeypatch, name, content, problem):
+def test_damage_is_reported_and_hides_no_other_run(run, record, finished, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     finished("runs/a")
-    (finished("runs/b") / name).write_text(content)
     finished("runs/c")
-    good, bad, last, below = run("runs")[0].splitlines()[1:]
-    assert good.startswith("runs/a  finished")
-    assert last.startswith("runs/c  finished")
-    assert bad.startswith("runs/b  damaged")
-    assert below.startswith(f"runs/b: runs/b/{name}: {problem}")
-    row = record("runs")["runs"][1]
-    assert row["state"] == "damaged"
-    assert row["problem"].startswith(f"runs/b/{name}: {problem}")
+    for name, content, problem in (
+        ("recipe.json", "{", "is not JSON, or damaged"),
+        ("recipe.json", '{"schema": 2}', "has schema 2, this version of dualfocal reads schema 1"),
+        ("result.json", "{", "is not JSON, or damaged"),
+        ("result.json", '{"schema": 2}', "has schema 2"),
+        ("result.json", "[]", "has schema None"),
+        ("result.json", '{"schema": 1, "test": 3}', "is damaged"),
+        ("result.json", '{"schema": 1, "test": {"error": "low"}}', "is damaged"),
+        ("log.jsonl", '{"schema": 2, "epoch": 1}\n', "has schema 2"),
+        ("log.jsonl", None, ""),
+    ):
+        file = finished("runs/b") / name
+        file.unlink()
+        file.mkdir() if content is None else file.write_text(content)  # a folder is as unreadable as a foreign file
+        good, bad, last, below = run("runs")[0].splitlines()[1:]
+        assert good.startswith("runs/a  finished"), (name, content)
+        assert last.startswith("runs/c  finished"), (name, content)
+        assert bad.startswith("runs/b  damaged"), (name, content)
+        assert below.startswith("runs/b: "), (name, content)
+        assert f"runs/b/{name}" in below, (name, content)
+        assert problem in below, (name, content)
+        row = record("runs")["runs"][1]
+        assert row["state"] == "damaged", (name, content)
+        assert below == f"runs/b: {row['problem']}", (name, content)
+        shutil.rmtree("runs/b")
 
 
-@pytest.mark.parametrize("tail", ['{"schema": 1, "epo', '{"schema": 1, "epoch": 2}', "\x00\x00\n", "[]\n"])
-def test_a_line_of_the_log_that_is_half_there_does_not_count(run, stopped, tail):
-    with (stopped() / "log.jsonl").open("a") as file:
-        file.write(tail)
-    assert only_row(run) == f"runs/a stopped 1/2 {TRAINED}"
-
-
-def test_a_log_that_cannot_be_read(record, finished):
-    folder = finished()
-    (folder / "log.jsonl").unlink()
-    (folder / "log.jsonl").mkdir()  # as unreadable as one of somebody else
-    [row] = record("runs")["runs"]
-    assert row["state"] == "damaged"
-    assert "log.jsonl" in row["problem"]
-
-
-@pytest.mark.parametrize("test", [3, {"error": "low"}])
-def test_a_result_with_something_else_in_it(run, finished, test):
-    folder = finished()
-    (folder / "result.json").write_text(json.dumps({"schema": 1, "test": test}))
-    table, problem = with_problem(run)
-    assert table == f"runs/a damaged 2/2 {TRAINED}"
-    assert problem.startswith("runs/a: runs/a/result.json: is damaged: ")
-
-
-def test_a_failure_that_does_not_say_why(run, stopped):
-    (stopped() / "failure.json").write_text('{"schema": 1}')
-    assert with_problem(run)[1] == "runs/a: failure.json does not say why"
+def test_an_incomplete_line_of_the_log_does_not_count(run, stopped):
+    log = stopped() / "log.jsonl"
+    complete = log.read_text()
+    for tail in ('{"schema": 1, "epo', '{"schema": 1, "epoch": 2}', "\x00\x00\n", "[]\n"):
+        log.write_text(complete + tail)
+        assert only_row(run) == f"runs/a stopped 1/3 {TRAINED}", tail
 
 
 # --- where, and how wide ---
@@ -246,21 +191,16 @@ def test_nested_folders_in_order_hidden_ones_left_out(record, finished, stopped)
     assert [row["run"] for row in record("runs")["runs"]] == ["runs/a/y/z", "runs/b/w", "runs/b/x"]
 
 
-def test_folders_as_they_are_given(run, record, finished, stopped):
+def test_folders_are_listed_in_the_given_order(run, record, finished, stopped):
     for name in ("one/a", "one/b", "two/c"):
         stopped(name)
     finished("runs/a")
-    assert [row["run"] for row in record("runs", "two", "one/b")["runs"]] == ["two/c", "one/b"]
+    assert [row["run"] for row in record("runs", "two", "one/b", "one/b")["runs"]] == ["two/c", "one/b"]  # once each
     assert [line.split()[0] for line in run("runs", "one", "two")[0].splitlines()[1:]] == ["one/a", "one/b", "two/c"]
-    assert only_row(run, "one/a") == f"one/a stopped 1/2 {TRAINED}"
+    assert only_row(run, "one/a") == f"one/a stopped 1/3 {TRAINED}"
 
 
-def test_a_run_is_listed_once(record, stopped):
-    stopped()
-    assert [row["run"] for row in record("runs", "runs", "runs/a")["runs"]] == ["runs/a"]
-
-
-def test_folders_that_are_not_there(refused, stopped):
+def test_missing_folders_are_refused(refused, stopped):
     stopped()
     Path("file").touch()
     assert refused("runs", "runs", "nothing") == "there is no folder 'nothing'"
@@ -292,17 +232,7 @@ def test_a_narrow_terminal_loses_no_number_and_no_name(run, finished, monkeypatc
     assert str(folder) in "".join(line[:width].strip() for line in lines)
 
 
-def test_many_runs_a_line_each(run, finished, stopped):
-    folder = finished("runs/a")
-    for i in range(20):
-        stopped(f"runs/b{i:02}")
-    lines = run("runs")[0].splitlines()
-    assert len(lines) == 22
-    assert " ".join(lines[1].split()) == " ".join(["runs/a finished 2/2", *scores(folder), TRAINED])
-    assert " ".join(lines[21].split()) == f"runs/b19 stopped 1/2 {TRAINED}"
-
-
-def test_looking_changes_no_file(run, finished, stopped):
+def test_listing_changes_no_file(run, finished, stopped):
     finished("runs/a")
     (stopped("runs/b") / ".lock").touch()
     paths = [path for path in Path("runs").rglob("*") if path.is_file() and path.name != ".lock"]

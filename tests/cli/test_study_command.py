@@ -1,45 +1,61 @@
-"""`dualfocal study` as one types it."""
+"""`dualfocal study` from the command line."""
 
 import csv
+import io
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 import dualfocal.study
 from dualfocal.cli import main
+from dualfocal.study import make_study, runner
+from dualfocal.train import train
 
-
-def study(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dualfocal", "study", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+SMALL = ["study", "--gamma", "1,5", "--seeds", "0,1", "--set", "epochs=2", "--set", "data.val_size=100", "--out", "out"]
+LONG = ["study", "--losses", "cross_entropy", "--seeds", "0,1,2", "--jobs", "1", "--device", "cpu"]
+STOPPED = "dualfocal: stopped; run the same command again to continue"
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with a finished study, and what the command printed at 80 columns."""
     folder = tmp_path_factory.mktemp("study")
-    options = ["--gamma", "1,5", "--seeds", "0,1", "--set", "epochs=2", "--set", "data.val_size=100", "--device", "cpu"]
-    return folder, study(*options, "--out", "out", cwd=folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "80")
+        settings = ["epochs=2", "data.val_size=100"]
+        planned = make_study(["dual_focal"], seeds=[0, 1], gammas=[1, 5], settings=settings)
+        for (entry, seed), run in planned.folders(Path("out")).items():  # here, as a process costs seconds
+            train(planned.recipes[entry][seed], run, device="cpu", progress=False)
+        with redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit) as ended:
+            main(SMALL)
+    assert ended.value.code == 0
+    return folder, printed.getvalue()
 
 
-def test_it_prints_a_table_and_a_reading(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    _, done = finished
-    assert done.returncode == 0, done.stderr
-    assert "digits, small_cnn: dual_focal by gamma, 2 seeds, 2 epochs, into out" in done.stdout
-    assert "floor" in done.stdout
-    text = " ".join(done.stdout.split())
+def test_it_prints_a_table_and_a_reading(finished: tuple[Path, str]) -> None:
+    printed = finished[1]
+    assert "digits, small_cnn: dual_focal by gamma, 2 seeds, 2 epochs, into out" in printed
+    assert "floor" in printed
+    text = " ".join(printed.split())
     assert "Before temperature scaling, gamma " in text
     assert "Lowest validation NLL: gamma " in text
-    assert max(map(len, done.stdout.splitlines()[:8])) <= 80
+    assert max(map(len, printed.splitlines()[:8])) <= 80
 
 
-def test_it_writes_tables_and_a_figure(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_it_writes_tables_and_a_figure(finished: tuple[Path, str]) -> None:
     out = finished[0] / "out"
     assert (out / "table.md").read_text().startswith("# digits, small_cnn: dual_focal by gamma")
     with (out / "table.csv").open() as file:
@@ -50,96 +66,91 @@ def test_it_writes_tables_and_a_figure(finished: tuple[Path, subprocess.Complete
     assert json.loads((out / "study.json").read_text())["gamma"]["criterion"] == "nll"
 
 
-def test_again_it_trains_nothing_and_says_the_same(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    folder, first = finished
-    options = ["--gamma", "1,5", "--seeds", "0,1", "--set", "epochs=2", "--set", "data.val_size=100", "--out", "out"]
-    again = study(*options, "--json", cwd=folder)
-    assert again.returncode == 0, again.stderr
-    content = json.loads(again.stdout)
-    assert " ".join(content["reading"].split()) in " ".join(first.stdout.split())
-    assert content["entries"]["gamma 5"]["recipe"]["loss_options"] == {"gamma": 5}
-
-
-@pytest.mark.parametrize("trains", [True, False], ids=["trains", "starts"])
-def test_ctrl_c_saves_what_is_running_and_starts_nothing_more(trains: bool, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "dualfocal",
-        "study",
-        "--losses",
-        "cross_entropy",
-        "--seeds",
-        "0,1,2",
-        "--jobs",
-        "1",
-    ]
-    process = subprocess.Popen(
-        [*command, "--device", "cpu"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    runs = tmp_path / "study" / "runs"
-    end = time.monotonic() + 60
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    while time.monotonic() < end:
-        if list(runs.glob("*/log.jsonl")) if trains else len(children.read_text().split()) > 1:
-            break
-        time.sleep(0.1)
-    time.sleep(0 if trains else 1)  # the process is on its way, importing torch
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert told.splitlines()[-1] == "dualfocal: stopped; run the same command again to continue"
-    assert "Traceback" not in told
-    assert {folder.name for folder in runs.glob("*")} <= {"cross_entropy-seed0"}
-    assert not (runs / "cross_entropy-seed0" / "result.json").exists()
-    if trains:
-        assert (runs / "cross_entropy-seed0" / "checkpoint.safetensors").exists()
-
-
-@pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["table", "json"])
-def test_a_training_that_fails_is_told_whatever_is_printed(
-    as_json: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_second_call_trains_nothing_and_has_the_same_reading(
+    finished: tuple[Path, str], record: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder, printed = finished
+    monkeypatch.chdir(folder)
+    before = {path: path.stat().st_mtime_ns for path in Path("out/runs").rglob("*")}
+    content = record(*SMALL)
+    assert " ".join(content["reading"].split()) in " ".join(printed.split())
+    assert content["entries"]["gamma 5"]["recipe"]["loss_options"] == {"gamma": 5}
+    assert {path: path.stat().st_mtime_ns for path in Path("out/runs").rglob("*")} == before
+
+
+def test_ctrl_c_saves_the_running_training_and_starts_no_other() -> None:
+    command = [sys.executable, "-m", "dualfocal", *LONG]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    runs = Path("study/runs")
+    end = time.monotonic() + 120
+    while not list(runs.glob("*/log.jsonl")) and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal, too, sends it to all processes
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == STOPPED
+    assert "Traceback" not in errors
+    assert [folder.name for folder in runs.iterdir()] == ["cross_entropy-seed0"]
+    assert (runs / "cross_entropy-seed0" / "checkpoint.safetensors").exists()
+    assert not (runs / "cross_entropy-seed0" / "result.json").exists()
+
+
+def test_ctrl_c_while_a_process_starts_leaves_no_traceback(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new process is still importing torch when it gets the signal."""
+
+    def interrupt() -> None:
+        while not (children := multiprocessing.active_children()):
+            time.sleep(0.01)
+        for pid in (os.getpid(), *(child.pid for child in children)):
+            os.kill(pid, signal.SIGINT)
+
+    monkeypatch.setattr(runner, "num_cores", lambda: 1)  # one thread: other tests use the machine, too
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
+    with pytest.raises(SystemExit) as ended:
+        main(LONG)
+    thread.join()
+    assert ended.value.code == 130
+    errors = capfd.readouterr().err
+    assert errors.splitlines()[-1] == STOPPED
+    assert "Traceback" not in errors
+    assert {folder.name for folder in Path("study/runs").glob("*")} <= {"cross_entropy-seed0"}
+    assert not list(Path("study").rglob("result.json"))
+
+
+def test_a_failed_training_is_reported_whatever_is_printed(
+    run: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exit code is 1, also where JSON is asked for."""
     problem = "study/runs/x: the loss is nan in epoch 1"
     monkeypatch.setattr(
         dualfocal.study, "run_study", lambda study, *_, **__: dict.fromkeys(study.folders(Path()), problem)
     )
     Path("study").mkdir()
-    with pytest.raises(SystemExit) as ended:
-        main(["study", "--losses", "focal", "--seeds", "0", *as_json])
-    assert ended.value.code == 1
-    captured = capsys.readouterr()
-    assert captured.err == f"dualfocal: {problem}\n"
-    assert not as_json or json.loads(captured.out)["failed"] == {"focal, seed 0": problem}
+    assert run("study", "--losses", "focal", "--seeds", "0", code=1)[1] == f"dualfocal: {problem}\n"
+    out, err = run("study", "--losses", "focal", "--seeds", "0", "--json", code=1)
+    assert err == f"dualfocal: {problem}\n"
+    assert json.loads(out)["failed"] == {"focal, seed 0": problem}
 
 
-@pytest.mark.parametrize("ending", [KeyboardInterrupt(), SystemExit(143)], ids=["Ctrl-C", "SIGTERM"])
-def test_stopped_it_says_what_to_do_next(
-    ending: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_sigterm_ends_with_the_remedy_and_its_own_exit_code(
+    run: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(*_: object, **__: object) -> None:
-        raise ending
+    def stop(*_: object, **__: object) -> None:
+        raise SystemExit(143)
 
-    monkeypatch.setattr(dualfocal.study, "run_study", stopped)
-    with pytest.raises(SystemExit) as ended:
-        main(["study", "--losses", "focal"])
-    assert ended.value.code in (130, 143)
-    assert capsys.readouterr().err.splitlines()[-1] == "dualfocal: stopped; run the same command again to continue"
+    monkeypatch.setattr(dualfocal.study, "run_study", stop)
+    assert run("study", "--losses", "focal", code=143)[1].splitlines()[-1] == STOPPED
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_input_is_refused_before_anything_is_written(refused: Callable[..., str]) -> None:
+    for arguments, words in (
         (["--losses", "fokal"], "got 'fokal'; did you mean focal?"),
         (["--seeds", "a"], "--seeds must be numbers separated by commas, got 'a'"),
         (["--criterion", "mce"], "'mce' is not one of 'nll', 'ece'"),
         (["--criterion", "ece"], "--criterion needs --gamma"),
-    ],
-)
-def test_bad_input_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
-    done = study(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert message in done.stderr
-    assert not (tmp_path / "study").exists()
+    ):
+        assert words in refused("study", *arguments), arguments
+    assert not list(Path().iterdir())

@@ -1,4 +1,4 @@
-"""The errata are whole, what they quote is in the paper's tables, and what they offer exists and does what they say."""
+"""The errata are complete, quote the numbers of the paper's tables, and name options that exist and work."""
 
 import math
 import re
@@ -131,7 +131,7 @@ def predictions(rows: int = 64, classes: int = 10) -> tuple[torch.Tensor, torch.
 
 
 def evaluated(expression: str) -> Any:
-    """As a user would who has imported what the help names."""
+    """Evaluate with the names that the help lists."""
     logits, target = predictions()
     names: dict[str, Any] = {"logits": logits, "target": target, "ood_logits": logits / 2}
     for module in (dualfocal.losses, dualfocal.metrics, dualfocal.calibrators, dualfocal.models):
@@ -144,29 +144,22 @@ def evaluated(expression: str) -> Any:
 # What is written
 
 
-@pytest.mark.parametrize("erratum", ERRATA, ids=BY_KEY)
-def test_every_erratum_is_complete(erratum) -> None:
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", erratum.key)
-    for text in (erratum.what, erratum.ours):
-        assert text == " ".join(text.split())
-        assert text.endswith(".")
-        assert 5 <= len(text) <= 480
-    assert erratum.where
-    assert not erratum.where.endswith(".")
-    assert len(erratum.key) + 2 + len(erratum.where) <= 80
-    assert len(erratum.option) <= 74  # with six blanks before it
-    assert erratum.option == " ".join(erratum.option.split())
-
-
-def test_keys_are_unique() -> None:
+def test_every_erratum_is_complete() -> None:
     assert len(BY_KEY) == len(ERRATA)
     assert list(GROUPS) == ["paper: tables", "paper: theory", "paper: claims", "code", "method"]
-
-
-def test_other_errata_that_are_named_exist() -> None:
-    for erratum in ERRATA:
-        for key in re.findall(r"[Ss]ee ([a-z0-9]+-[a-z0-9-]+)|and ([a-z0-9]+-frozen)", erratum.ours):
-            assert (key[0] or key[1]) in BY_KEY
+    for key, erratum in BY_KEY.items():
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", key)
+        for text in (erratum.what, erratum.ours):
+            assert text == " ".join(text.split()), key
+            assert text.endswith("."), key
+            assert 5 <= len(text) <= 480, key
+        assert erratum.where, key
+        assert not erratum.where.endswith("."), key
+        assert len(key) + 2 + len(erratum.where) <= 80, key
+        assert len(erratum.option) <= 74, key  # after an indent of six
+        assert erratum.option == " ".join(erratum.option.split()), key
+        for other in re.findall(r"[Ss]ee ([a-z0-9]+-[a-z0-9-]+)|and ([a-z0-9]+-frozen)", erratum.ours):
+            assert (other[0] or other[1]) in BY_KEY, key
 
 
 def test_every_table_that_is_named_exists() -> None:
@@ -208,15 +201,15 @@ def test_errata_by_key() -> None:
 # Numbers of the paper
 
 
-@pytest.mark.parametrize(("key", "table", "where", "printed"), QUOTED)
-def test_numbers_are_those_of_the_table(key, table, where, printed) -> None:
-    (cell,) = published(table).find(**where)
-    assert Decimal(cell.printed) == Decimal(printed)
-    assert re.search(rf"(?<![\d.]){re.escape(printed)}(?![\d]|\.\d)", BY_KEY[key].what)
+def test_numbers_are_those_of_the_table() -> None:
+    for key, table, place, printed in QUOTED:
+        (cell,) = published(table).find(**place)
+        assert Decimal(cell.printed) == Decimal(printed), (key, table, place)
+        assert re.search(rf"(?<![\d.]){re.escape(printed)}(?![\d]|\.\d)", BY_KEY[key].what), (key, printed)
 
 
 def test_no_number_with_two_decimals_is_left_unchecked() -> None:
-    """All that look like a table's, but those that are differences, derived, or of a log or a simulation."""
+    """Except differences, derived numbers, and numbers of a log or a simulation."""
     other = {
         ("rbs-root", "0.30"),
         ("adadualfocal-claim", "0.01"),

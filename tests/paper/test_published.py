@@ -168,16 +168,14 @@ def as_printed(cell: Cell) -> str:
     return "*" * cell.bold + cell.printed + temperature
 
 
-@pytest.mark.parametrize("name", SCALED)
-def test_cells_read_off_the_paper_before_and_after(name: str) -> None:
-    for data, model, method, *printed in SCALED[name]:
-        cells = [published(name).find(data=data, model=model, method=method, stage=s) for s in ("before", "after")]
-        assert [[as_printed(cell) for cell in actual] for actual in cells] == [[text] for text in printed]
-
-
-@pytest.mark.parametrize(("name", "asked", "printed"), OTHERS)
-def test_cells_read_off_the_paper(name: str, asked: dict[str, str], printed: str) -> None:
-    assert [as_printed(cell) for cell in published(name).find(**asked)] == [printed]
+def test_cells_read_off_the_paper() -> None:
+    for name, rows in SCALED.items():
+        for data, model, method, *printed in rows:
+            place = {"data": data, "model": model, "method": method}
+            cells = [published(name).find(**place, stage=stage) for stage in ("before", "after")]
+            assert [[as_printed(cell) for cell in one] for one in cells] == [[text] for text in printed], (name, place)
+    for name, place, text in OTHERS:
+        assert [as_printed(cell) for cell in published(name).find(**place)] == [text], (name, place)
 
 
 def test_values_are_fractions_and_nats() -> None:
@@ -285,7 +283,7 @@ def test_rbs_is_meant_as_the_brier_score() -> None:
     assert meant.value(data="cifar10", model="resnet50", method="dual_focal", metric="brier") == 0.0774
 
 
-def test_value_says_what_there_is() -> None:
+def test_an_ambiguous_value_is_refused_with_the_choices() -> None:
     table = published("ece")
     with pytest.raises(
         ValueError, match=r"table1 \(ece\) has 2 cells for .*method='flsd'; choose one of stage: before, "
@@ -302,10 +300,10 @@ def test_value_says_what_there_is() -> None:
         table.value(loss="flsd")
 
 
-def test_unknown_table() -> None:
-    with pytest.raises(ValueError, match=r"unknown table 'adafocl'; .* table13 \(gamma\); did you mean adafocal\?"):
+def test_an_unknown_table_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"'adafocl'.* table13 \(gamma\); did you mean adafocal\?"):
         published("adafocl")
-    with pytest.raises(ValueError, match=r"unknown table 'table14'; .* did you mean table4\?"):
+    with pytest.raises(ValueError, match=r"'table14'.* did you mean table4\?"):
         published("table14")
 
 

@@ -25,13 +25,13 @@ def test_eleven_claims_each_with_a_rule() -> None:
         assert set(claim.get("against", ())) <= set(PLAN["setting"]["losses"])
 
 
-@pytest.mark.parametrize("loss", PLAN["setting"]["losses"])
-@pytest.mark.parametrize("name", CELLS)
-def test_the_published_numbers_are_those_of_the_tables(loss: str, name: str) -> None:
-    table, stage, variant = CELLS[name]
-    setting = {"data": PLAN["setting"]["dataset"], "model": PLAN["setting"]["model"], "method": loss}
-    (cell,) = [cell for cell in published(table).find(**setting, stage=stage) if cell.variant == variant]
-    assert PLAN["published"][loss][name] == pytest.approx(cell.value, abs=5.1e-4)  # as the claims round them
+def test_the_published_numbers_are_those_of_the_tables() -> None:
+    place = {"data": PLAN["setting"]["dataset"], "model": PLAN["setting"]["model"]}
+    for loss in PLAN["setting"]["losses"]:
+        for name, (table, stage, variant) in CELLS.items():
+            cells = published(table).find(**place, method=loss, stage=stage)
+            (value,) = [cell.value for cell in cells if cell.variant == variant]
+            assert PLAN["published"][loss][name] == pytest.approx(value, abs=5.1e-4), (loss, name)  # as rounded there
 
 
 def test_the_published_temperature_is_that_of_the_table() -> None:

@@ -1,7 +1,6 @@
 """A table planned and run from Python."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,22 +34,19 @@ def test_the_cost_counts_what_has_been_measured() -> None:
     assert [row[-1] for row in planned.as_table().rows].count("?") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_refusals() -> None:
+    for arguments, words in (
         (
             {"only": {"data": ["cifar10"]}},
-            "a field of only must be one of dataset, model, method, variant, got 'data'; did you mean dataset",
+            "only.*dataset, model, method, variant.*'data'; did you mean dataset",
         ),
-        ({"only": {"model": ["resnet5"]}}, "model must be one of .*, got 'resnet5'; did you mean resnet50"),
+        ({"only": {"model": ["resnet5"]}}, "model.*'resnet5'; did you mean resnet50"),
         ({"seeds": []}, "one or more different numbers, got none"),
-        ({"seeds": [1, 2, 1]}, "seeds must be one or more different numbers, got 1, 2, 1"),
-        ({"settings": ["seed=3"]}, "--set cannot change seed"),
-    ],
-)
-def test_refusals(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        plan("table1", **arguments)
+        ({"seeds": [1, 2, 1]}, "different numbers, got 1, 2, 1"),
+        ({"settings": ["seed=3"]}, "cannot change seed"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            plan("table1", **arguments)
 
 
 def test_a_run_writes_the_table_and_returns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from browser import HOSTILE, running
+from browser import HOSTILE, Tab, running
 
 from dualfocal.report import html
 from dualfocal.report.html import write_report
@@ -20,9 +20,9 @@ LIMITS = {"many": 250_000, "part": 100_000}  # bytes of numbers that a page may 
 
 
 @pytest.fixture(scope="module")  # not longer: its event loop would be in the way of other tests
-def browser() -> Iterator[Any]:
-    with running() as actual:
-        yield actual
+def browser() -> Iterator[Tab]:
+    with running() as tab:
+        yield tab
 
 
 @pytest.fixture(scope="session")

@@ -92,7 +92,7 @@ def test_t_interval_of_three_seeds():
     assert t_interval([0.03]) is None
 
 
-def test_t_interval_covers_the_mean_as_often_as_it_says():
+def test_t_interval_covers_the_mean_at_its_level():
     rng = np.random.default_rng(0)
     ends = np.array([t_interval(rng.normal(0.05, 0.01, 3).tolist()) for _ in range(2000)])
     assert ((ends[:, 0] < 0.05) & (ends[:, 1] > 0.05)).mean() == pytest.approx(0.9, abs=0.025)
@@ -112,7 +112,7 @@ def test_metric_bars_in_percent_with_seeds_interval_and_floor(axis):
     assert {round(x, 9) for x, _ in ticks} == {1.0, 1.5}
 
 
-def test_intervals_are_never_drawn_unsaid():
+def test_intervals_are_always_in_the_legend():
     bar = MetricBar((0.01, 0.02), (0.0, 0.03))
     with pytest.raises(ValueError, match="interval is empty"):
         metric_figure({"ECE": {"a": bar}})

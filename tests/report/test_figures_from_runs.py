@@ -144,7 +144,7 @@ def test_two_runs_of_one_seed_are_refused(tmp_path):
         group_runs([tmp_path])
 
 
-def test_unfinished_runs_are_told(tmp_path):
+def test_unfinished_runs_are_reported(tmp_path):
     fake_run(tmp_path / "a", recipe("focal"))
     (tmp_path / "a" / RESULT).unlink()
     assert group_runs([tmp_path]) == ([], {tmp_path / "a": "is stopped, not finished"})
@@ -228,7 +228,7 @@ def test_metrics_of_one_run_and_of_several_say_which(folder):
     assert "1 to 2 seeds each. No interval for a single run: Dual focal." in words(figure)
 
 
-def test_results_without_inference_are_told(tmp_path):
+def test_results_without_inference_are_reported(tmp_path):
     run = fake_run(tmp_path / "a", recipe("focal"), log={"val_ece": [0.3, 0.2, 0.1]})
     result = run.result.to_dict()
     run.write_json(RESULT, result | {part: result[part] | {"inference": None} for part in ("val", "test")})
@@ -255,7 +255,7 @@ def test_training_is_smoothed_from_the_log(setting):
     assert "s(t) = 0.5 s(t-1) + 0.5 x(t)" in words(figure)
 
 
-def test_training_without_the_test_part_says_so(tmp_path):
+def test_training_without_the_test_split_is_labelled(tmp_path):
     fake_run(tmp_path / "a", recipe("focal"), log={"val_ece": [0.3, 0.2, 0.1]})
     fake_run(tmp_path / "b", recipe("dual_focal"), log={})
     [setting], _ = group_runs([tmp_path])
@@ -281,7 +281,7 @@ def test_logits_and_rival_are_those_of_the_test_part(setting):
 
 
 @pytest.mark.parametrize("name", ["corp", "logits", "rival"])
-def test_what_needs_predictions_says_so(tmp_path, name):
+def test_figures_that_need_predictions_name_the_run(tmp_path, name):
     fake_run(tmp_path / "a", recipe("focal"))
     (tmp_path / "a" / PREDICTIONS).unlink()
     [setting], _ = group_runs([tmp_path])

@@ -1,4 +1,4 @@
-"""The style of all figures: read in grey, names as they are, and the same bytes each time."""
+"""The style of all figures: legible in grey, names verbatim, and the same bytes each time."""
 
 import io
 import re
@@ -14,18 +14,16 @@ from dualfocal.plots import LOOKS, MetricBar, metric_figure, rival_boxplot, save
 from dualfocal.plots.style import plain, styled
 
 
-def test_every_loss_has_a_look_of_its_own():
+def test_every_loss_has_its_own_look():
     assert LOOKS.keys() == LOSSES.keys()
-    for what in (
-        lambda look: (look.colour, look.line),
-        lambda look: look.marker,
-        lambda look: (look.colour, look.hatch),
-    ):
-        assert len({what(look) for look in LOOKS.values()}) == len(LOOKS)
+    looks = LOOKS.values()
+    assert len({(look.colour, look.line) for look in looks}) == len(LOOKS)
+    assert len({look.marker for look in looks}) == len(LOOKS)
+    assert len({(look.colour, look.hatch) for look in looks}) == len(LOOKS)
 
 
-def test_lines_of_the_papers_losses_are_told_apart_in_grey():
-    """By lightness, or else by the dashes."""
+def test_lines_of_the_papers_losses_differ_in_grey():
+    """They differ in lightness, or else in dashes."""
     names = ("cross_entropy", "brier", "mmce", "label_smoothing", "inverse_focal", "flsd", "dual_focal")
     lightness = {name: float(np.dot(to_rgb(LOOKS[name].colour), (0.299, 0.587, 0.114))) for name in names}
     for i, one in enumerate(names):
@@ -33,7 +31,7 @@ def test_lines_of_the_papers_losses_are_told_apart_in_grey():
             assert abs(lightness[one] - lightness[other]) > 0.1 or LOOKS[one].line != LOOKS[other].line
 
 
-def test_names_are_drawn_as_they_are():
+def test_names_are_drawn_verbatim():
     axis = Figure().subplots()
     name = r"$a_b$ \x_{1"
     rival_boxplot(axis, {name: np.array([0.1, 0.2])})
@@ -67,7 +65,7 @@ def test_fonts_are_embedded_in_a_pdf_as_truetype(tmp_path, caplog):
     assert caplog.messages == []  # fontTools has opinions on old fonts
 
 
-def test_what_cannot_be_saved(tmp_path):
+def test_files_that_cannot_be_saved_are_refused(tmp_path):
     figure = Figure()
     with pytest.raises(ValueError, match=r"must end in \.png, \.pdf, \.svg; got .*a\.jpg"):
         save(figure, tmp_path / "a.jpg")

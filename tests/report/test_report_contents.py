@@ -1,4 +1,4 @@
-"""What a report says comes from the metrics, and fits into a page, whatever comes in."""
+"""The contents of a report come from the metrics, and fit into a page, whatever the input."""
 
 import base64
 import hashlib
@@ -78,7 +78,7 @@ def test_text_of_data_is_inert(pages, folder, tmp_path):
     assert actual["title"] == title
 
 
-def test_tables_say_what_the_metrics_say(pages, logits):
+def test_tables_have_the_numbers_of_the_metrics(pages, logits):
     [run] = contents_of(pages("logits"))["runs"]
     result = metrics.evaluate(*logits, inference=True)
     assert run["verdict"] == result.verdict()
@@ -143,7 +143,7 @@ def test_files_are_cross_fitted(folder, pages, logits, tmp_path):
     actual = compare_calibrators(*logits, ["temperature", "vector"])
     assert texts(run["calibrators"], 0)[0] == "uncalibrated"
     assert dict(zip(texts(run["calibrators"], 0), texts(run["calibrators"], 1), strict=True)) == {
-        of.name: f"{of.scores['nll']:.4f}" for of in actual.methods
+        method.name: f"{method.scores['nll']:.4f}" for method in actual.methods
     }
     assert run["advice"].startswith(f"{actual.verdict()} (Chosen among 2 methods")
     assert run["calibrators"]["caption"] == "Calibrators: means over 2 repeats"
@@ -151,7 +151,7 @@ def test_files_are_cross_fitted(folder, pages, logits, tmp_path):
     assert titles == [
         "metric",
         "uncalibrated",
-        *(f"{of.name}, repeat 1" for of in actual.methods if of.name != "uncalibrated"),
+        *(f"{method.name}, repeat 1" for method in actual.methods if method.name != "uncalibrated"),
     ]
     assert run["how"].startswith(actual.caveat())
     fitted = make_calibrator("temperature").fit(*logits)
@@ -159,7 +159,7 @@ def test_files_are_cross_fitted(folder, pages, logits, tmp_path):
     assert run["temperatureFrom"] == "these same samples"
 
 
-def test_runs_are_calibrated_on_their_validation_part(runs, folder):
+def test_runs_are_calibrated_on_their_validation_split(runs, folder):
     [run, _] = contents_of(runs)["runs"]
     fitted = make_calibrator("temperature").fit(*Run(folder / "a").predictions("val"))
     values, target = Run(folder / "a").predictions("test")
@@ -174,7 +174,7 @@ def test_runs_are_calibrated_on_their_validation_part(runs, folder):
     assert "held-out test split (997 samples)" in run["how"]
 
 
-def test_runs_say_how_they_were_made(runs, folder):
+def test_runs_have_their_recipe_and_curves(runs, folder):
     contents = contents_of(runs)
     assert texts(contents["recipes"], 1) == ["0", "1"]
     assert [column["title"] for column in contents["recipes"]["columns"]] == ["run", "seed"]
@@ -220,6 +220,7 @@ def test_images_of_other_data_are_not_shown(runs, folder, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("num_classes", [10, 300])
 def test_a_page_is_never_too_large(tmp_path, monkeypatch, num_classes):
+    assert html.MOST_BYTES < 4_000_000
     monkeypatch.setattr(html, "MOST_BYTES", 1_400_000)
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(200_000 // num_classes * 10, num_classes)).astype(np.float32)
@@ -232,20 +233,7 @@ def test_a_page_is_never_too_large(tmp_path, monkeypatch, num_classes):
     assert max(map(len, contents_of(tmp_path / "a.html")["classNames"])) == 60
 
 
-def test_a_page_is_under_four_million_bytes():
-    assert html.MOST_BYTES < 4_000_000
-
-
-def test_inputs_of_other_classes_have_no_filter(folder, pages, tmp_path):
-    for name in ("logits", "probs"):
-        pages(name)
-    write_report([folder / "logits.npz", folder / "probs.npz"], tmp_path / "page.html", calibrators=())
-    contents = contents_of(tmp_path / "page.html")
-    assert contents["classNames"] == []
-    assert texts(contents["summary"], 0) == ["logits.npz", "probs.npz"]
-
-
-def test_what_cannot_be_reported(folder, pages, tmp_path):
+def test_bad_inputs_are_refused(folder, pages, tmp_path):
     pages("logits")
     file = folder / "logits.npz"
     with pytest.raises(ValueError, match="given more than once"):

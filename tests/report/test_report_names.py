@@ -1,4 +1,4 @@
-"""Names on a page: each its own, without folders that concern nobody, and nothing that turns the text around."""
+"""Names on a page are distinct, without private folders, and without characters that change the direction of text."""
 
 import json
 import os
