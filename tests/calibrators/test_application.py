@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from calibrator_cases import sample
+from case_loops import for_each
 
 from dualfocal.calibrators import (
     Note,
@@ -20,7 +21,7 @@ LOGITS, TARGET = sample()
 NEW, NEW_TARGET = sample(100, seed=3)
 
 
-@pytest.mark.parametrize("input", ["logits", "probs"])
+@for_each(input=["logits", "probs"])
 def test_values_keep_their_kind(input) -> None:
     given, new = (LOGITS, NEW) if input == "logits" else (LOGITS.softmax(1), NEW.softmax(1))
     calibrator = VectorScaling().fit(given, TARGET, input=input)

@@ -5,9 +5,9 @@ import re
 from dataclasses import replace
 from typing import ClassVar
 
-import pytest
 import torch
 from calibrator_cases import sample, texts
+from case_loops import for_each
 from torch import Tensor
 
 from dualfocal.calibrators import Calibrator, MethodScore, Note, compare_calibrators, make_calibrator
@@ -119,8 +119,8 @@ def test_few_samples_have_no_interval() -> None:
 # Gains too small to be printed
 
 
-@pytest.mark.parametrize(
-    ("change", "recommended"),
+@for_each(
+    "change, recommended",
     [
         ((-0.0002, -0.00001), "uncalibrated"),
         ((-0.0002, -0.0000499), "uncalibrated"),

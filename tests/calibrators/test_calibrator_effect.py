@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-import pytest
 import torch
 from calibrator_cases import NAMES, draw
+from case_loops import for_each
 from torch import Tensor
 
 from dualfocal import metrics as M
@@ -70,9 +70,7 @@ NEEDED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "allowed", "simpler"), NEEDED, ids=[f"{case[0]}-{case[1]}" for case in NEEDED]
-)
+@for_each("name, kind, allowed, simpler", NEEDED)
 def test_miscalibrated_predictions_improve(name, kind, allowed, simpler) -> None:
     shown, _, target = world(kind, 0)
     fresh, truth, fresh_target = world(kind, 1)
@@ -105,7 +103,7 @@ COST = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(name=NAMES)
 def test_calibrated_predictions_hardly_change(name) -> None:
     shown, _, target = world("calibrated", 0)
     fresh, _, fresh_target = world("calibrated", 1)
@@ -113,7 +111,7 @@ def test_calibrated_predictions_hardly_change(name) -> None:
     assert cost < COST[name]
 
 
-@pytest.mark.parametrize("name", ["vector", "matrix", "dirichlet"])
+@for_each(name=["vector", "matrix", "dirichlet"])
 def test_parameters_that_are_not_needed_do_no_harm(name) -> None:
     # 30 classes, 1000 samples, 60 or 930 parameters: without the prior that the data choose they would overfit.
     generator = torch.Generator().manual_seed(0)

@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 from calibrator_cases import NAMES, sample
+from case_loops import for_each
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -31,7 +32,7 @@ def fitted(name: str = "vector"):
     return make_calibrator(name).fit(LOGITS, TARGET)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(name=NAMES)
 def test_round_trip(name, tmp_path) -> None:
     calibrator = fitted(name)
     calibrator.class_names = ("cat", "dog", "Ünïcödé \u200b", "")
@@ -140,7 +141,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@for_each(case=BROKEN)
 def test_broken_files_are_named(case, tmp_path) -> None:
     path = tmp_path / "c.safetensors"
     save_calibrator(fitted(), path)

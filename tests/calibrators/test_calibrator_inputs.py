@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from calibrator_cases import NAMES, forced, sample, texts
+from case_loops import for_each
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -99,8 +100,7 @@ def test_true_classes_of_probability_0_are_noted() -> None:
     assert math.isfinite(exact.nll_before)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@for_each(dtype=[torch.float32, torch.float64], name=NAMES)
 def test_without_zeros_probabilities_equal_their_logarithms(name, dtype) -> None:
     logits, target = sample()
     probs = logits.double().softmax(1).to(dtype)
@@ -109,7 +109,7 @@ def test_without_zeros_probabilities_equal_their_logarithms(name, dtype) -> None
     assert from_probs.report == plain.report
 
 
-@pytest.mark.parametrize("name", ["temperature", "vector"])
+@for_each(name=["temperature", "vector"])
 def test_one_score_per_sample(name) -> None:
     generator = torch.Generator().manual_seed(0)
     odds = 6 * torch.randn(500, generator=generator, dtype=torch.float64)
@@ -158,8 +158,8 @@ def test_dense_probabilities_are_rows() -> None:
     torch.testing.assert_close(got, two(probs, input="probs"), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("bad", "message"),
+@for_each(
+    "bad, message",
     [
         (torch.tensor([[0.5, 0.6]]), "sum to 1"),
         (torch.tensor([[2.0, -1.0]]), "lie in"),
@@ -209,7 +209,7 @@ def test_older_files_can_be_loaded(tmp_path) -> None:
 # Kind of input
 
 
-@pytest.mark.parametrize("name", SEES_OFFSET)
+@for_each(name=SEES_OFFSET)
 def test_maps_that_see_an_offset_refuse_the_other_kind(name) -> None:
     logits, target = sample()
     probs = logits.softmax(1)
@@ -224,7 +224,7 @@ def test_maps_that_see_an_offset_refuse_the_other_kind(name) -> None:
     calibrator(probs, input="probs")
 
 
-@pytest.mark.parametrize("name", [*(name for name in NAMES if name not in SEES_OFFSET), "isotonic+vector"])
+@for_each(name=[*(name for name in NAMES if name not in SEES_OFFSET), "isotonic+vector"])
 def test_the_others_take_both_and_give_the_same(name) -> None:
     logits, target = sample(dtype=torch.float64)
     calibrator = forced(name).fit(logits, target)

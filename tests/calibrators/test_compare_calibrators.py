@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from calibrator_cases import draw, sample
+from case_loops import for_each
 from torch import Tensor
 
 from dualfocal import metrics as M
@@ -203,13 +204,13 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("kind", WORLDS)
+@for_each(kind=WORLDS)
 def test_recommendation(kind) -> None:
     sharp, bias, expected = WORLDS[kind]
     generator = torch.Generator().manual_seed(0)
     logits = 1.5 * torch.randn(1500, 4, generator=generator)
     target = draw((logits + bias * torch.tensor([1.0, -1.0, 0.5, 0.0])).softmax(1), generator)
-    result = compare_calibrators(sharp * logits, target, ["temperature", "vector", "isotonic", "matrix"])
+    result = compare_calibrators(sharp * logits, target, ["temperature", "vector", "isotonic", "matrix"], repeats=1)
     assert result.recommended in expected
     first = result.verdict().split(":")[0]
     assert first == ("Keep the model uncalibrated" if kind == "calibrated" else f"Use {result.recommended}")
@@ -238,28 +239,27 @@ def test_where_all_is_refused_the_model_stays() -> None:
 def test_probabilities_are_their_logits() -> None:
     logits, target = sample(300, 3, dtype=torch.float64)
     probs = logits.softmax(1)
-    a = compare_calibrators(probs, target, METHODS, input="probs")
-    b = compare_calibrators(logits, target, METHODS)
+    a = compare_calibrators(probs, target, METHODS, input="probs", repeats=1)
+    b = compare_calibrators(logits, target, METHODS, repeats=1)
     for name in ("uncalibrated", "temperature", "isotonic"):
         assert a[name].scores == pytest.approx(b[name].scores, abs=1e-7)
-    c = compare_calibrators(
-        log_probs(probs), target, ["vector"]
-    )  # which sees a shift of the logits: these have the same
+    c = compare_calibrators(log_probs(probs), target, ["vector"], repeats=1)  # vector scaling sees a shift of logits
     assert a["vector"].scores == pytest.approx(c["vector"].scores, abs=1e-9)
-    d = compare_calibrators(probs.numpy(), target.numpy(), METHODS, input="probs")
+    d = compare_calibrators(probs.numpy(), target.numpy(), METHODS, input="probs", repeats=1)
     assert d.to_dict() == a.to_dict()
 
 
-@pytest.mark.parametrize("binary", [None, "top_label", "positive"])
-def test_one_score_a_sample(binary) -> None:
+@for_each(binary=[None, "positive"])
+def test_one_score_per_sample(binary) -> None:
+    methods = ["temperature", "vector"]
     logits, target = sample(300, 2, dtype=torch.float64)
     odds = logits[:, 1] - logits[:, 0]
     pair = torch.stack([torch.zeros_like(odds), odds], dim=1)
-    one = compare_calibrators(odds, target, METHODS, binary=binary)
-    two = compare_calibrators(pair, target, METHODS, binary=binary or "top_label")
+    one = compare_calibrators(odds, target, methods, binary=binary, repeats=1)
+    two = compare_calibrators(pair, target, methods, binary=binary or "top_label", repeats=1)
     assert one.to_dict() == two.to_dict()
     assert one["uncalibrated"].scores["ece"] == pytest.approx(M.ece(odds, target, binary=binary or "top_label"))
-    probs = compare_calibrators(odds.sigmoid(), target, METHODS, binary=binary, input="probs")
+    probs = compare_calibrators(odds.sigmoid(), target, ["temperature"], binary=binary, input="probs", repeats=1)
     assert probs["temperature"].scores["nll"] == pytest.approx(one["temperature"].scores["nll"], abs=1e-7)
 
 
@@ -295,12 +295,12 @@ def test_progress_goes_up_to_one() -> None:
 
 def test_half_precision_is_widened() -> None:
     logits, target = sample(300, 3, dtype=torch.bfloat16)
-    a, b = compare_calibrators(logits, target, METHODS), compare_calibrators(logits.float(), target, METHODS)
+    a, b = (compare_calibrators(values, target, METHODS, repeats=1) for values in (logits, logits.float()))
     for name in METHODS:
         assert a[name].scores == pytest.approx(b[name].scores, abs=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@for_each(dtype=[torch.float32, torch.float64])
 def test_nothing_is_written_to(dtype) -> None:
     logits, target = sample(100, 3, dtype=dtype)
     before = logits.clone(), target.clone()
