@@ -2,14 +2,14 @@
 
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from case_loops import for_each
 
 from dualfocal import metrics as M
-from dualfocal.metrics.inference import CLASS_ROWS, Floor, classwise_floor
+from dualfocal.metrics.inference import CLASS_ROWS, classwise_floor
 from dualfocal.metrics.resampling import resample
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
@@ -123,7 +123,7 @@ def test_one_sample_is_too_few() -> None:
     assert result.to_dict()["inference"]["detectable"] is None
 
 
-@pytest.mark.parametrize(("correct", "verdict"), [(True, "No miscalibration"), (False, "Over-confident")])
+@for_each("correct, verdict", [(True, "No miscalibration"), (False, "Over-confident")])
 def test_certain_models(correct, verdict) -> None:
     """Confidence 1 everywhere: no noise is possible, a single error refutes it."""
     probs = torch.tensor([[1.0, 0.0]]).expand(50, 2)
@@ -239,58 +239,6 @@ def test_progress_rises_to_1() -> None:
     assert shares[-1] == pytest.approx(1.0)
 
 
-def test_texts() -> None:
-    logits, target = sample(2000, 5, tau=2.0)
-    result = M.evaluate(logits, target, inference=True)
-    text = str(result)
-    assert f"\nECE [%] {100 * result.ece:.2f} " in "\n".join(" ".join(line.split()) for line in text.splitlines())
-    assert text.splitlines()[-1] == result.verdict()
-    assert result.verdict().startswith(f"Over-confident: ECE is {100 * result.ece:.1f} points; a calibrated model")
-    assert f"<td>{100 * result.ece:.2f}</td>" in result._repr_html_()
-    under = M.evaluate(logits / 4, target, inference=True).verdict()
-    assert under.startswith("Under-confident")
-    p, outcome = torch.full((2000,), 0.3), torch.arange(2000) % 10 < 5
-    for probs, direction in ((p, "too low"), (1 - p, "too high")):
-        verdict = M.evaluate(probs, outcome.long(), input="probs", binary="positive", inference=True).verdict()
-        assert verdict.startswith(f"Probabilities of class 1 {direction}: ECE is 20.0 points;")
-    json.dumps(result.to_dict(), allow_nan=False)
-    zero = M.evaluate(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), input="probs", inference=True)
-    assert zero.nll == math.inf
-    assert json.loads(json.dumps(zero.to_dict(), allow_nan=False))["nll"] is None
-
-
-def test_an_infinite_nll_is_significantly_different_from_a_finite_one() -> None:
-    probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.7, 0.3]])
-    probs, target = probs.repeat(4, 1), torch.tensor([1, 0, 0]).repeat(4)
-    for pair, better, other in (((probs, probs.flip(1)), "B", "A"), ((probs.flip(1), probs), "A", "B")):
-        result = M.compare(*pair, target, input="probs")
-        assert result.differences["nll"].significant
-        assert result.verdict().startswith(f"{better} has the lower NLL (infinite for {other}:")
-        row = {row[0]: row[1:] for row in result.table().rows}["NLL [nats]"]
-        assert row[2:] == ["-inf" if better == "B" else "+inf", "", better]
-        assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["differences"]["nll"][other.lower()] is None
-
-
-def test_two_infinite_nlls_are_not_significantly_different() -> None:
-    probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.7, 0.3]]).repeat(4, 1)
-    result = M.compare(probs, probs * 1.0, torch.tensor([1, 0, 0]).repeat(4), input="probs")
-    assert result.verdict().startswith("NLL not significantly different; ")
-    assert result.table().rows[1] == ["NLL [nats]", "inf", "inf", "", "", ""]
-    assert "nan" not in str(result)
-
-
-@pytest.mark.parametrize(
-    ("gain", "clause"), [(1e-6, "NLL not significantly different; "), (1e-3, "B has the lower NLL, by 0.0010 ")]
-)
-def test_a_difference_must_show_in_the_digits_that_are_printed(gain, clause) -> None:
-    probs = torch.full((200, 2), 0.5, dtype=torch.float64)
-    better = probs + torch.tensor([gain / 2, -gain / 2])
-    result = M.compare(probs, better, torch.zeros(200, dtype=torch.int64), input="probs")
-    assert result.differences["nll"].significant  # but it may be too small to be printed
-    assert result.verdict().startswith(clause)
-    assert result.table().rows[1][-1] == ("B" if gain > 1e-4 else "")
-
-
 def test_interval_of_a_sure_and_right_model_has_room_for_errors() -> None:
     """50 right answers at confidence .9999 do not show an error below .0001: one in 20 could be wrong all the same."""
     for confidence in (0.9999, 1.0):
@@ -324,11 +272,11 @@ def certain(confidence: float, n: int, wrong: int) -> M.Evaluation:
     return M.evaluate(probs, (torch.arange(n) < wrong).long(), input="probs", inference=True)
 
 
-@pytest.mark.parametrize(
-    ("confidence", "n", "wrong", "p"),
+@for_each(
+    "confidence, n, wrong, p",
     [
         (1.0, 1000, 1, 0.0),  # which is impossible
-        (1.0, 2_000_000, 1, 0.0),
+        (1.0, 1_000_000, 1, 0.0),
         (1.0, 3, 1, 0.0),
         (1.0, 1, 1, 0.0),
         (1 - 1e-6, 10_000, 1, 1 - (1 - 1e-6) ** 10_000),
@@ -347,7 +295,7 @@ def test_a_single_error_of_a_certain_model_counts(confidence, n, wrong, p) -> No
     assert " 0.0 points" not in result.verdict() or wrong == 0
 
 
-@pytest.mark.parametrize("confidence", [0.7, 0.99, 0.9999])
+@for_each(confidence=[0.7, 0.99, 0.9999])
 def test_false_alarms_are_rare(confidence) -> None:
     """300 calibrated samples of N = 200, all in one bin: at 5 %, more than 8 % would be a wonder of 1 in 100."""
     rng = np.random.default_rng(0)
@@ -420,19 +368,3 @@ def test_resampled_aurc_of_ties() -> None:
     rows = as_rows(probs, target, input="probs")
     drawn = resample([(rows, scan(rows, scores=True))], 15)
     torch.testing.assert_close(drawn["aurc"], drawn["error"])
-
-
-MEANS = [(None, "mean confidence is {} accuracy"), ("positive", "their mean is {} the share of class 1")]
-
-
-@pytest.mark.parametrize(("binary", "what"), MEANS)
-@pytest.mark.parametrize(("shift", "side"), [(0.1, "10.0 points above"), (-0.1, "10.0 points below")])
-def test_a_verdict_by_the_mean_says_so(binary, what, shift, side) -> None:
-    """Where the ECE alone could be chance; else it is the ECE that is named."""
-    probs = torch.tensor([[0.3, 0.7]], dtype=torch.float64).expand(1000, 2)
-    target = (torch.arange(1000) < 1000 * (0.7 - shift)).long()
-    result = M.evaluate(probs, target, input="probs", binary=binary, inference=True)
-    assert what.format(side) not in result.verdict()
-    floors = {**result.inference.floors, "ece": Floor(0.01, 0.2)}
-    result = replace(result, inference=replace(result.inference, floors=floors))
-    assert f": {what.format(side)}, ECE is 10.0 points; a calibrated model" in result.verdict()
