@@ -1,4 +1,4 @@
-"""What a calibrator is given: probabilities with zeros, the kind of the data of its fit, and the same data again."""
+"""Inputs of calibrators: probabilities with zeros, logits or probabilities, and the data of the fit again."""
 
 import json
 import math
@@ -13,8 +13,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dualfocal.calibrators import (
-    Chain,
-    MatrixScaling,
     TemperatureScaling,
     VectorScaling,
     compare_calibrators,
@@ -60,7 +58,8 @@ def test_zeros_that_rounding_made_do_not_dominate_the_fit() -> None:
     assert best.temperature == pytest.approx(1.5, rel=0.05)
     assert calibrator.temperature == pytest.approx(float(best.temperature), rel=0.1)
     worst = TemperatureScaling().fit(log_probs(probs), target)
-    losses = [nll(of(p, input="probs"), new_target) for of, p in ((best, new_exact), (calibrator, new), (worst, new))]
+    pairs = ((best, new_exact), (calibrator, new), (worst, new))
+    losses = [nll(fitted(p, input="probs"), new_target) for fitted, p in pairs]
     assert losses[1] < losses[0] + 0.03
     assert losses[2] > losses[0] + 0.1  # there was something to mend
 
@@ -129,7 +128,7 @@ def test_one_score_per_sample(name) -> None:
     assert near == pytest.approx(float(TemperatureScaling().fit(p, target, input="probs").temperature), rel=0.2)
 
 
-def test_each_side_of_one_score_has_zeros_of_its_own() -> None:
+def test_each_side_of_one_score_has_separate_zeros() -> None:
     # In float32, 1 - p is rounded to 0 much earlier than p is.
     p = torch.tensor([1e-20, 0.3, 0.5, 0.7, 1 - 2**-20, 1.0], dtype=torch.float32)
     zeros = TemperatureScaling().fit(p, torch.tensor([0, 1, 0, 1, 1, 0]), input="probs").fitted_on.zeros
@@ -243,15 +242,6 @@ def test_a_state_dict_knows_no_kind() -> None:
     bare = VectorScaling()
     bare.load_state_dict(VectorScaling().fit(logits, target).state_dict())
     assert torch.equal(bare(logits.softmax(1), input="probs"), bare(log_probs(logits.softmax(1))))
-
-
-def test_a_chain_that_fails_keeps_fitted_on_of_its_steps() -> None:
-    logits, target = sample()
-    chain = Chain(TemperatureScaling(), MatrixScaling()).fit(logits, target)
-    before = [(step.fitted_on, step.report) for step in (chain, *chain)]
-    with pytest.raises(ValueError, match="needs at least as many samples"):
-        chain.fit(logits[:10], target[:10])
-    assert [(step.fitted_on, step.report) for step in (chain, *chain)] == before
 
 
 # The same data again
