@@ -81,7 +81,7 @@ for arguments in (["--help"], ["--version"], ["evaluate", "--help"], ["train", "
 
 def test_help_names_what_the_registries_hold() -> None:
     from dualfocal.calibrators import CALIBRATORS
-    from dualfocal.cli import _common as _names
+    from dualfocal.cli import _common as cli
     from dualfocal.losses import LOSSES
     from dualfocal.paper.figures import FIGURES
     from dualfocal.paper.reproduce import FIELDS
@@ -90,11 +90,11 @@ def test_help_names_what_the_registries_hold() -> None:
     from dualfocal.theory import FIGURE_1
     from dualfocal.train.presets import PRESETS
 
-    assert tuple(CALIBRATORS) == _names.CALIBRATORS
-    assert tuple(LOSSES) == _names.LOSSES
-    assert _names.PAPER_LOSSES == PAPER_LOSSES
-    assert tuple(PRESETS) == _names.PRESETS
-    assert tuple(_names.Criterion) == CRITERIA
-    assert tuple(FIGURES) == _names.FIGURES
-    assert tuple(FIELDS) == _names.FIELDS
-    assert _names.FIGURE_1 == FIGURE_1
+    assert tuple(CALIBRATORS) == cli.CALIBRATORS
+    assert tuple(LOSSES) == cli.LOSSES
+    assert cli.PAPER_LOSSES == PAPER_LOSSES
+    assert tuple(PRESETS) == cli.PRESETS
+    assert tuple(cli.Criterion) == CRITERIA
+    assert tuple(FIGURES) == cli.FIGURES
+    assert tuple(FIELDS) == cli.FIELDS
+    assert cli.FIGURE_1 == FIGURE_1

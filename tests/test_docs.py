@@ -1,4 +1,4 @@
-"""The pages tell the truth where a program can check it: links, commands, options, imports."""
+"""Pages and help texts: links, commands, options and imports exist."""
 
 import ast
 import importlib
@@ -25,7 +25,7 @@ def named(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Return the anchors that GitHub makes from headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -71,7 +71,7 @@ def test_commands_and_options_exist(name: str) -> None:
 
 
 @for_each(page=PAGES)
-def test_what_is_imported_is_there(page: Path) -> None:
+def test_imported_names_exist(page: Path) -> None:
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dualfocal"):

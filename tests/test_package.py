@@ -1,4 +1,4 @@
-"""The package as a whole: what importing it loads, and what it says of itself."""
+"""The package as a whole: what importing it loads, its version, its names, its example."""
 
 import subprocess
 import sys

@@ -388,7 +388,7 @@ def test_nan_stays_in_its_row(name, n) -> None:
     assert torch.equal(result[rest], expected[rest])
 
 
-def test_bad_options() -> None:
+def test_bad_options_are_refused() -> None:
     for make, message in (
         (lambda: TemperatureScaling("brier"), "'nll', 'ece', got 'brier'"),
         (lambda: TemperatureScaling("ece", num_bins=0), "num_bins must be at least 1, got 0"),

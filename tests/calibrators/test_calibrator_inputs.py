@@ -38,7 +38,7 @@ def rounded(n: int = 2000, decimals: int = 3, seed: int = 0) -> tuple[Tensor, Te
 
 
 def file_without(path, *keys: str) -> None:
-    """The file as it was written before these keys were."""
+    """Write the file again without these keys, as older versions did."""
     with safe_open(path, framework="pt") as file:
         about = json.loads(file.metadata()[KEY])
     for key in keys:

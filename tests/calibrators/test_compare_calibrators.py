@@ -211,7 +211,7 @@ def test_recommendation(kind) -> None:
     assert first == ("Keep the model uncalibrated" if kind == "calibrated" else f"Use {result.recommended}")
 
 
-def test_where_all_is_refused_the_model_stays() -> None:
+def test_where_all_methods_are_refused_the_model_stays_uncalibrated() -> None:
     logits, target = sample(100, 4)
     logits[torch.arange(100), target] = -math.inf
     result = compare_calibrators(logits, target, ["temperature"])
@@ -296,7 +296,7 @@ def test_nothing_is_written_to(dtype) -> None:
     assert torch.equal(fitted.temperature, t)
 
 
-def test_bad_arguments() -> None:
+def test_bad_arguments_are_refused() -> None:
     logits, target = sample(40, 3)
     holed = logits.clone()
     holed[7, 1] = math.nan

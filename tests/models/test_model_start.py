@@ -27,7 +27,7 @@ def check_norms(net: nn.Module) -> None:
             assert (module.bias == 0).all()
 
 
-def check_torchs_own(weight: Tensor, fan_in: int) -> None:
+def check_default_init(weight: Tensor, fan_in: int) -> None:
     """Uniform in +- 1 / sqrt(fan_in): kaiming_uniform with a = sqrt(5)."""
     bound = 1 / math.sqrt(fan_in)
     assert weight.abs().max() <= bound
@@ -48,7 +48,7 @@ def test_he_normal_weights(name: str) -> None:
             if scaled.numel() > 4000:
                 assert (scaled.abs() > 1).float().mean().item() == pytest.approx(0.317, abs=0.04)  # uniform: .423
         elif isinstance(module, nn.Linear):
-            check_torchs_own(module.weight, module.in_features)
+            check_default_init(module.weight, module.in_features)
     check_norms(net)
 
 
@@ -57,7 +57,7 @@ def test_torchs_own_weights(name: str) -> None:
     net = MODELS[name]()
     for module in net.modules():
         if isinstance(module, nn.Conv2d | nn.Conv1d | nn.Linear):
-            check_torchs_own(module.weight, module.weight[0].numel())
+            check_default_init(module.weight, module.weight[0].numel())
     check_norms(net)
 
 
