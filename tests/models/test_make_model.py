@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -44,6 +45,14 @@ CUSTOM = """
     net, number = nn.Linear(5, 3), 3
 """
 fresh = (f"own_net_{number}" for number in count())  # Python imports a name only once
+
+
+@pytest.fixture(autouse=True)
+def _path() -> Iterator[None]:
+    """Searching the current directory must not change the path for later imports."""
+    before = list(sys.path)
+    yield
+    assert sys.path == before
 
 
 @pytest.fixture
@@ -98,22 +107,17 @@ def test_bad_sizes_are_refused_before_anything_is_imported(name: str) -> None:
     [
         *(("plain", None, 5), ("plain", 4, 5)),
         *(("with_channels", None, 7), ("with_channels", 4, 4)),
-        *(
-            ("with_everything", None, 9),
-            ("with_everything", 4, 9),
-        ),  # as torchvision takes num_classes, but not in_channels
+        *(("with_everything", None, 9), ("with_everything", 4, 9)),  # torchvision's nets take no in_channels
         *(("late", None, 8), ("Net", 4, 5)),
     ],
 )
 def test_custom_factory_gets_its_arguments(
     custom: str, folder: Path, function: str, in_channels: int | None, expected: int
 ) -> None:
-    before = list(sys.path)
-    assert not {"", str(folder)} & set(before)  # the current directory is searched all the same
+    assert not {"", str(folder)} & set(sys.path)  # the current directory is searched all the same
     model = make_model(f"{custom}:{function}", num_classes=6, in_channels=in_channels)
     assert isinstance(model, nn.Linear)
     assert (model.in_features, model.out_features) == (expected, 6)
-    assert sys.path == before
 
 
 def test_custom_factory_in_a_package(folder: Path) -> None:
@@ -143,11 +147,9 @@ def test_malformed_names(name: str) -> None:
 
 @for_each(module=["no_such_module_at_all", "no_such.module", "torch.no_such_module", "math.inside"])
 def test_module_that_does_not_exist(module: str) -> None:
-    before = list(sys.path)
     with pytest.raises(ValueError, match=f"cannot import '{module}' .*: No module named") as caught:
         make_model(f"{module}:net", num_classes=2)
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
-    assert sys.path == before
 
 
 @for_each(
@@ -162,11 +164,9 @@ def test_module_that_does_not_exist(module: str) -> None:
 )
 def test_module_that_exists_but_fails(folder: Path, code: str, reason: str) -> None:
     module = write(folder, code)
-    before = list(sys.path)
     with pytest.raises(ValueError, match=f"cannot import '{module}' .*: {reason}") as caught:
         make_model(f"{module}:net", num_classes=2)
     assert caught.value.__cause__ is not None
-    assert sys.path == before
 
 
 def test_missing_function_suggests_the_nearest(custom: str) -> None:
@@ -184,17 +184,13 @@ def test_missing_function_suggests_the_nearest(custom: str) -> None:
     ],
 )
 def test_objects_that_are_not_factories(custom: str, function: str, message: str) -> None:
-    before = list(sys.path)
     with pytest.raises(TypeError, match=f"'{custom}:{function}' {message}"):
         make_model(f"{custom}:{function}", num_classes=2)
-    assert sys.path == before
 
 
 def test_an_error_of_the_factory_itself_passes_unchanged(custom: str) -> None:
-    before = list(sys.path)
     with pytest.raises(RuntimeError, match="my custom trouble"):
         make_model(f"{custom}:fails", num_classes=2)
-    assert sys.path == before
 
 
 def test_a_path_the_module_adds_itself_stays(folder: Path) -> None:
