@@ -18,8 +18,8 @@ def problem(n: int = 12, c: int = 6, dtype: torch.dtype = torch.float32) -> tupl
     logits[1, :] = 1.0  # all tied
     logits[2, 2:4] = -torch.inf
     target = torch.randint(c, (n,))
-    target[0], target[1], target[2], target[5] = c - 1, 2, 1, -100
-    logits[5] = torch.nan  # an ignored row
+    target[0], target[1], target[2], target[5], target[6] = c - 1, 2, 1, -100, -100
+    logits[5], logits[6] = torch.nan, torch.inf  # ignored rows
     return logits.requires_grad_(), target
 
 
@@ -27,7 +27,7 @@ def both(loss: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
     return loss.detach(), torch.autograd.grad(loss, logits)[0]
 
 
-# One loss of each implementation; the others differ from these by their gamma only.
+# One loss of each implementation: the other focal losses differ by their gamma, cross-entropy is torch's own.
 COMPILED = [
     *((name, torch.float32) for name in ("label_smoothing", "brier", "mmce", "kde_xe")),
     *((name, torch.float32) for name in ("inverse_focal", "dual_focal", "ada_dual_focal")),
@@ -40,7 +40,7 @@ def test_compiles_to_one_graph(name: str, dtype: torch.dtype) -> None:
     """aot_eager traces forward and backward like inductor, but without compiling C++."""
     logits, target = problem(dtype=dtype)
     if name in ("label_smoothing", "kde_xe", "mmce", "brier"):
-        logits = logits.detach().nan_to_num(nan=torch.nan, neginf=-9.0).requires_grad_()
+        logits = logits.detach().nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=-9.0).requires_grad_()
     compiled = torch.compile(PLAIN[name], backend="aot_eager", fullgraph=True, dynamic=False)
     value, gradient = both(compiled(logits, target), logits)
     true_value, true_gradient = both(PLAIN[name](logits, target), logits)
