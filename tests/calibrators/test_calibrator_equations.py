@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from calibrator_cases import sample
+from case_loops import for_each
 from scipy import special
 from sklearn.isotonic import IsotonicRegression
 
@@ -25,8 +26,7 @@ from dualfocal.calibrators._logistic import Problem
 LINEAR = {"vector": VectorScaling, "matrix": MatrixScaling, "dirichlet": DirichletCalibration}
 
 
-@pytest.mark.parametrize("prior", [0.1, 3.0, 1000.0])
-@pytest.mark.parametrize("name", LINEAR)
+@for_each(name=LINEAR, prior=[0.1, 3.0, 1000.0])
 def test_linear_maps(name, prior) -> None:
     logits, target = sample(250, 4, sharp=3.0, dtype=torch.float64)
     logits = logits + torch.tensor([5.0, 0.0, -2.0, 1.0])  # so that centring matters
@@ -42,7 +42,7 @@ def test_linear_maps(name, prior) -> None:
     assert calibrator.report.gradient < 1e-4
 
 
-@pytest.mark.parametrize("keep", [True, False])
+@for_each(keep=[True, False])
 def test_linear_map_in_tiles_kept_or_not(keep, monkeypatch) -> None:
     logits, target = sample(250, 4, sharp=3.0, dtype=torch.float64)
     expected = {name: make(force=True) if name != "vector" else make() for name, make in LINEAR.items()}
@@ -71,8 +71,7 @@ def test_the_data_choose_the_prior_of_most_evidence() -> None:
         assert problem.precision[g].item() == pytest.approx(float(determined / deviation.square().sum()), rel=0.05)
 
 
-@pytest.mark.parametrize("num_classes", [2, 4])
-@pytest.mark.parametrize("sharp", [0.5, 3.0])
+@for_each(sharp=[0.5, 3.0], num_classes=[2, 4])
 def test_platt_and_beta(sharp, num_classes) -> None:
     logits, target = sample(300, num_classes, sharp=sharp, dtype=torch.float64)
     p = special.softmax(logits.numpy(), axis=1)
@@ -134,8 +133,7 @@ def fitted_probs(logits: torch.Tensor) -> np.ndarray:
     return logits.softmax(1).numpy()
 
 
-@pytest.mark.parametrize("kind", ["plain", "ties"])
-@pytest.mark.parametrize("smoothing", [0.0, 1.0, 5.0])
+@for_each(smoothing=[0.0, 1.0, 5.0], kind=["plain", "ties"])
 def test_isotonic(smoothing, kind) -> None:
     logits, target = binning_data(kind)
     calibrator = IsotonicCalibration(smoothing=smoothing).fit(logits, target)
@@ -152,10 +150,7 @@ def test_isotonic(smoothing, kind) -> None:
     np.testing.assert_allclose(calibrator(log_probs(at)).exp().numpy(), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["plain", "ties"])
-@pytest.mark.parametrize("smoothing", [0.0, 1.0])
-@pytest.mark.parametrize("bins", ["mass", "width"])
-@pytest.mark.parametrize("num_bins", [1, 4, 15, 200])
+@for_each(num_bins=[1, 4, 15, 200], bins=["mass", "width"], smoothing=[0.0, 1.0], kind=["plain", "ties"])
 def test_histogram(num_bins, bins, smoothing, kind) -> None:
     logits, target = binning_data(kind)
     calibrator = HistogramBinning(num_bins, bins=bins, smoothing=smoothing).fit(logits, target)
@@ -171,7 +166,7 @@ def test_histogram(num_bins, bins, smoothing, kind) -> None:
     np.testing.assert_allclose(calibrator(log_probs(at)).exp().numpy(), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize(("kind", "n"), [("plain", 160), ("ties", 160), ("plain", 12), ("plain", 1)])
+@for_each("kind, n", [("plain", 160), ("ties", 160), ("plain", 12), ("plain", 1)])
 def test_bbq(kind, n) -> None:
     logits, target = binning_data(kind)
     logits, target = logits[:n], target[:n]
@@ -181,7 +176,7 @@ def test_bbq(kind, n) -> None:
     np.testing.assert_allclose(calibrator(log_probs(at)).exp().numpy(), O.normalised(q), atol=1e-9)
 
 
-@pytest.mark.parametrize("make", [HistogramBinning, BayesianBinning, IsotonicCalibration])
+@for_each(make=[HistogramBinning, BayesianBinning, IsotonicCalibration])
 def test_classes_a_few_at_a_time(make, monkeypatch) -> None:
     logits, target = sample(200, 7)
     expected = make().fit(logits, target)(logits)

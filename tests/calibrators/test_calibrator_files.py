@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 from calibrator_cases import NAMES, sample
+from case_loops import for_each
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -31,7 +32,7 @@ def fitted(name: str = "vector"):
     return make_calibrator(name).fit(LOGITS, TARGET)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(name=NAMES)
 def test_round_trip(name, tmp_path) -> None:
     calibrator = fitted(name)
     calibrator.class_names = ("cat", "dog", "Ünïcödé \u200b", "")
@@ -79,7 +80,7 @@ def test_float32_buffers_come_back_with_the_same_output(tmp_path) -> None:
     assert torch.equal(load_calibrator(tmp_path / "c.safetensors")(NEW), narrow(NEW))
 
 
-def test_unfitted_and_misplaced(tmp_path) -> None:
+def test_unfitted_calibrators_and_bad_paths_are_refused(tmp_path) -> None:
     with pytest.raises(RuntimeError, match="not fitted"):
         save_calibrator(VectorScaling(), tmp_path / "c.safetensors")
     for path in (tmp_path / "c.pt", tmp_path / "c"):
@@ -108,7 +109,7 @@ def test_a_save_that_fails_leaves_the_earlier_file(tmp_path, monkeypatch) -> Non
 
 
 def rewritten(path, *, about=None, state=None, metadata=None) -> None:
-    """The file with other contents."""
+    """Write the file again with other contents."""
     with safe_open(path, framework="pt") as file:
         old = json.loads(file.metadata()[KEY])
     state = load_file(path) if state is None else state
@@ -140,7 +141,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@for_each(case=BROKEN)
 def test_broken_files_are_named(case, tmp_path) -> None:
     path = tmp_path / "c.safetensors"
     save_calibrator(fitted(), path)

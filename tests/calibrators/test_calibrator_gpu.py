@@ -3,6 +3,7 @@
 import pytest
 import torch
 from calibrator_cases import NAMES, forced, sample
+from case_loops import for_each
 
 from dualfocal.calibrators import (
     TemperatureScaling,
@@ -15,9 +16,7 @@ from dualfocal.calibrators import (
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("num_classes", [3, 70])
-@pytest.mark.parametrize("name", NAMES)
+@for_each(name=NAMES, num_classes=[3, 70], dtype=[torch.float32, torch.float64, torch.bfloat16])
 def test_equals_the_cpu(name, num_classes, dtype) -> None:
     logits, target = sample(6000, num_classes, dtype=dtype)
     on_cpu, on_gpu = make_calibrator(name).fit(logits, target), make_calibrator(name).fit(logits.cuda(), target.cuda())
@@ -34,8 +33,7 @@ def test_equals_the_cpu(name, num_classes, dtype) -> None:
     torch.testing.assert_close(moved, result.softmax(1).cpu(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("n", [1, 40])
-@pytest.mark.parametrize("name", NAMES)
+@for_each(name=NAMES, n=[1, 40])
 def test_few_samples(name, n) -> None:
     logits, target = sample(n, 5, dtype=torch.float64)
     on_cpu, on_gpu = forced(name).fit(logits, target), forced(name).fit(logits.cuda(), target.cuda())
@@ -43,7 +41,7 @@ def test_few_samples(name, n) -> None:
     torch.testing.assert_close(on_gpu(new.cuda()).softmax(1).cpu(), on_cpu(new).softmax(1), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("num_classes", [3, 70])
+@for_each(num_classes=[3, 70])
 def test_grid_is_that_of_the_cpu(num_classes) -> None:
     for seed in range(5):
         logits, target = sample(500, num_classes, sharp=1.0 + seed, seed=seed)

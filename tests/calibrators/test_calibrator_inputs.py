@@ -1,4 +1,4 @@
-"""What a calibrator is given: probabilities with zeros, the kind of the data of its fit, and the same data again."""
+"""Inputs of calibrators: probabilities with zeros, logits or probabilities, and the data of the fit again."""
 
 import json
 import math
@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 import torch
 from calibrator_cases import NAMES, forced, sample, texts
+from case_loops import for_each
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dualfocal.calibrators import (
-    Chain,
-    MatrixScaling,
     TemperatureScaling,
     VectorScaling,
     compare_calibrators,
@@ -39,7 +38,7 @@ def rounded(n: int = 2000, decimals: int = 3, seed: int = 0) -> tuple[Tensor, Te
 
 
 def file_without(path, *keys: str) -> None:
-    """The file as it was written before these keys were."""
+    """Write the file again without these keys, as older versions did."""
     with safe_open(path, framework="pt") as file:
         about = json.loads(file.metadata()[KEY])
     for key in keys:
@@ -59,7 +58,8 @@ def test_zeros_that_rounding_made_do_not_dominate_the_fit() -> None:
     assert best.temperature == pytest.approx(1.5, rel=0.05)
     assert calibrator.temperature == pytest.approx(float(best.temperature), rel=0.1)
     worst = TemperatureScaling().fit(log_probs(probs), target)
-    losses = [nll(of(p, input="probs"), new_target) for of, p in ((best, new_exact), (calibrator, new), (worst, new))]
+    pairs = ((best, new_exact), (calibrator, new), (worst, new))
+    losses = [nll(fitted(p, input="probs"), new_target) for fitted, p in pairs]
     assert losses[1] < losses[0] + 0.03
     assert losses[2] > losses[0] + 0.1  # there was something to mend
 
@@ -99,8 +99,7 @@ def test_true_classes_of_probability_0_are_noted() -> None:
     assert math.isfinite(exact.nll_before)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@for_each(dtype=[torch.float32, torch.float64], name=NAMES)
 def test_without_zeros_probabilities_equal_their_logarithms(name, dtype) -> None:
     logits, target = sample()
     probs = logits.double().softmax(1).to(dtype)
@@ -109,7 +108,7 @@ def test_without_zeros_probabilities_equal_their_logarithms(name, dtype) -> None
     assert from_probs.report == plain.report
 
 
-@pytest.mark.parametrize("name", ["temperature", "vector"])
+@for_each(name=["temperature", "vector"])
 def test_one_score_per_sample(name) -> None:
     generator = torch.Generator().manual_seed(0)
     odds = 6 * torch.randn(500, generator=generator, dtype=torch.float64)
@@ -129,7 +128,7 @@ def test_one_score_per_sample(name) -> None:
     assert near == pytest.approx(float(TemperatureScaling().fit(p, target, input="probs").temperature), rel=0.2)
 
 
-def test_each_side_of_one_score_has_zeros_of_its_own() -> None:
+def test_each_side_of_one_score_has_separate_zeros() -> None:
     # In float32, 1 - p is rounded to 0 much earlier than p is.
     p = torch.tensor([1e-20, 0.3, 0.5, 0.7, 1 - 2**-20, 1.0], dtype=torch.float32)
     zeros = TemperatureScaling().fit(p, torch.tensor([0, 1, 0, 1, 1, 0]), input="probs").fitted_on.zeros
@@ -158,8 +157,8 @@ def test_dense_probabilities_are_rows() -> None:
     torch.testing.assert_close(got, two(probs, input="probs"), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("bad", "message"),
+@for_each(
+    "bad, message",
     [
         (torch.tensor([[0.5, 0.6]]), "sum to 1"),
         (torch.tensor([[2.0, -1.0]]), "lie in"),
@@ -209,7 +208,7 @@ def test_older_files_can_be_loaded(tmp_path) -> None:
 # Kind of input
 
 
-@pytest.mark.parametrize("name", SEES_OFFSET)
+@for_each(name=SEES_OFFSET)
 def test_maps_that_see_an_offset_refuse_the_other_kind(name) -> None:
     logits, target = sample()
     probs = logits.softmax(1)
@@ -224,7 +223,7 @@ def test_maps_that_see_an_offset_refuse_the_other_kind(name) -> None:
     calibrator(probs, input="probs")
 
 
-@pytest.mark.parametrize("name", [*(name for name in NAMES if name not in SEES_OFFSET), "isotonic+vector"])
+@for_each(name=[*(name for name in NAMES if name not in SEES_OFFSET), "isotonic+vector"])
 def test_the_others_take_both_and_give_the_same(name) -> None:
     logits, target = sample(dtype=torch.float64)
     calibrator = forced(name).fit(logits, target)
@@ -243,15 +242,6 @@ def test_a_state_dict_knows_no_kind() -> None:
     bare = VectorScaling()
     bare.load_state_dict(VectorScaling().fit(logits, target).state_dict())
     assert torch.equal(bare(logits.softmax(1), input="probs"), bare(log_probs(logits.softmax(1))))
-
-
-def test_a_chain_that_fails_keeps_fitted_on_of_its_steps() -> None:
-    logits, target = sample()
-    chain = Chain(TemperatureScaling(), MatrixScaling()).fit(logits, target)
-    before = [(step.fitted_on, step.report) for step in (chain, *chain)]
-    with pytest.raises(ValueError, match="needs at least as many samples"):
-        chain.fit(logits[:10], target[:10])
-    assert [(step.fitted_on, step.report) for step in (chain, *chain)] == before
 
 
 # The same data again

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from case_loops import for_each
 
 from dualfocal import metrics
 from dualfocal.calibrators import TemperatureScaling
@@ -21,8 +22,7 @@ def test_an_exponential_is_interpolated_whatever_its_exponent() -> None:
     assert error.max() > G.INTERPOLATED / 10  # the bound is not too loose
 
 
-@pytest.mark.parametrize("num_classes", [3, 64, 400])
-@pytest.mark.parametrize("spread", [0.3, 4.0, 30.0])
+@for_each(spread=[0.3, 4.0, 30.0], num_classes=[3, 64, 400])
 def test_the_float32_search_stays_within_its_error_bound(num_classes, spread) -> None:
     logits = spread * torch.randn(1500, num_classes)
     rows = as_rows(logits, torch.randint(num_classes, (1500,)), input="logits")

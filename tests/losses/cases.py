@@ -1,7 +1,7 @@
 """Every loss with its oracle, in all relevant forms."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import oracles
@@ -17,8 +17,8 @@ BIN_EDGES = torch.tensor([0.1, 0.3, 0.5, 0.8], dtype=torch.float64)
 @dataclass(frozen=True)
 class Case:
     name: str
-    loss: Callable[..., Tensor]
-    oracle: Callable[..., Tensor]
+    loss: Callable[..., Tensor] = field(repr=False)
+    oracle: Callable[..., Tensor] = field(repr=False)
     """(N, C) float64 logits and hard or soft targets -> (N,) losses."""
 
 
@@ -95,8 +95,3 @@ PLAIN = {
     "ada_dual_focal": ADA_DUAL_FOCAL.loss,
     "kde_xe": partial(L.kde_xe_loss, bandwidth=0.1),
 }
-
-
-def named(cases: list[Case]) -> dict[str, object]:
-    """Arguments of ``pytest.mark.parametrize`` for a list of cases."""
-    return {"argnames": "case", "argvalues": cases, "ids": [case.name for case in cases]}

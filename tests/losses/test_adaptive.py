@@ -3,11 +3,12 @@
 import oracles
 import pytest
 import torch
+from case_loops import for_each
 from torch import Tensor
 
 from dualfocal import AdaDualFocalLoss, AdaFocalLoss, DualFocalLoss, FocalLoss
 
-BOTH = pytest.mark.parametrize("cls", [AdaFocalLoss, AdaDualFocalLoss])
+BOTH = (AdaFocalLoss, AdaDualFocalLoss)
 
 
 def validation(n: int = 200, scale: float = 3.0) -> tuple[Tensor, Tensor]:
@@ -24,9 +25,7 @@ def oracle_update(criterion: AdaFocalLoss, logits: Tensor, target: Tensor, **opt
     return torch.tensor(gamma), torch.tensor(edges)
 
 
-@BOTH
-@pytest.mark.parametrize("variant", ["switch", "no_switch"])
-@pytest.mark.parametrize("n", [1, 9, 200])
+@for_each(n=[1, 9, 200], variant=["switch", "no_switch"], cls=BOTH)
 def test_updates_as_the_oracle(cls: type[AdaFocalLoss], variant: str, n: int) -> None:
     criterion = cls(0.5, rate=3.0, variant=variant)
     signs = set()
@@ -43,7 +42,7 @@ def test_updates_as_the_oracle(cls: type[AdaFocalLoss], variant: str, n: int) ->
         assert signs == ({1.0, -1.0} if variant == "switch" else {1.0}), "the switch to the inverse form works"
 
 
-@BOTH
+@for_each(cls=BOTH)
 def test_every_validation_sample_is_counted(cls: type[AdaFocalLoss]) -> None:
     """Bins (lo, hi] between the extremes would drop the least confident sample."""
     criterion = cls(num_bins=1, gamma=1.0)
@@ -53,7 +52,7 @@ def test_every_validation_sample_is_counted(cls: type[AdaFocalLoss]) -> None:
     torch.testing.assert_close(criterion.gamma, (confidence.mean() - 0.5).exp()[None])
 
 
-@BOTH
+@for_each(cls=BOTH)
 def test_frozen_never_moves(cls: type[AdaFocalLoss]) -> None:
     criterion = cls(6.0, frozen=True)
     logits, target = validation()
@@ -64,7 +63,7 @@ def test_frozen_never_moves(cls: type[AdaFocalLoss]) -> None:
     torch.testing.assert_close(criterion(logits, target), plain(logits, target))
 
 
-@BOTH
+@for_each(cls=BOTH)
 def test_state_survives(cls: type[AdaFocalLoss]) -> None:
     logits, target = validation()
     first, second = cls(), cls()
@@ -74,7 +73,7 @@ def test_state_survives(cls: type[AdaFocalLoss]) -> None:
     torch.testing.assert_close(first(logits, target), second(logits, target), rtol=0, atol=0)
 
 
-@BOTH
+@for_each(cls=BOTH)
 def test_update_is_in_place_and_seen_by_a_compiled_loss(cls: type[AdaFocalLoss]) -> None:
     criterion = cls()
     logits, target = validation(20)
@@ -88,7 +87,7 @@ def test_update_is_in_place_and_seen_by_a_compiled_loss(cls: type[AdaFocalLoss])
     torch.compiler.reset()
 
 
-@BOTH
+@for_each(cls=BOTH)
 def test_ignored_and_dense_validation_targets(cls: type[AdaFocalLoss]) -> None:
     logits, target = validation(40)
     target[::4] = -100
@@ -98,7 +97,7 @@ def test_ignored_and_dense_validation_targets(cls: type[AdaFocalLoss]) -> None:
     torch.testing.assert_close((flat.gamma, flat.edges), (dense.gamma, dense.edges))
 
 
-@BOTH
+@for_each(cls=BOTH)
 def test_validation_targets_may_be_probabilities(cls: type[AdaFocalLoss]) -> None:
     """A target of 1/2 for two classes is the same as one sample of each."""
     logits, target = validation(30)
@@ -110,7 +109,7 @@ def test_validation_targets_may_be_probabilities(cls: type[AdaFocalLoss]) -> Non
     torch.testing.assert_close(soft.gamma, twice.gamma)
 
 
-@BOTH
+@for_each(cls=BOTH)
 def test_nan_does_not_enter_the_state(cls: type[AdaFocalLoss]) -> None:
     criterion = cls()
     logits, target = validation(40)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from case_loops import for_each
 from cases import PLAIN
 from torch import Tensor
 
@@ -16,9 +17,7 @@ def on_gpu(name: str, *tensors: Tensor) -> tuple[object, list[Tensor]]:
     return (lambda z, t, **options: loss(z, t, **bins, **options)), [t.cuda() for t in tensors]
 
 
-@pytest.mark.parametrize("soft", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", PLAIN)
+@for_each(name=PLAIN, dtype=[torch.float32, torch.bfloat16], soft=[False, True])
 def test_equals_the_cpu(name: str, dtype: torch.dtype, soft: bool) -> None:
     logits = (torch.randn(64, 11) * 3).to(dtype)
     logits[:5] = logits[:5].round()  # ties
@@ -50,7 +49,7 @@ def test_tf32_does_not_reach_the_kernels() -> None:
     torch.testing.assert_close(loss.cpu().double(), true, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@for_each(name=PLAIN)
 def test_does_not_synchronise(name: str) -> None:
     logits = torch.randn(64, 11, device="cuda", requires_grad=True)
     target = torch.randint(11, (64,), device="cuda")

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from cases import BATCH, BATCH_RIVALS, PER_SAMPLE, Case, named
+from case_loops import for_each
+from cases import BATCH, BATCH_RIVALS, PER_SAMPLE, Case
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -40,19 +41,19 @@ def assert_matches(case: Case, logits: Tensor, target: Tensor) -> None:
     torch.testing.assert_close(grad, true_grad, rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize(**named(PER_SAMPLE + BATCH + BATCH_RIVALS))
+@for_each(case=PER_SAMPLE + BATCH + BATCH_RIVALS)
 def test_class_indices(case: Case, path: str) -> None:
     assert_matches(case, *problem())
 
 
-@pytest.mark.parametrize(**named(SOFT_TARGETS))
+@for_each(case=SOFT_TARGETS)
 def test_class_probabilities(case: Case) -> None:
     logits, target = problem(soft=True)
     target[0] = torch.nn.functional.one_hot(torch.tensor(2), 5)  # an exact 0 among the probabilities
     assert_matches(case, logits, target)
 
 
-@pytest.mark.parametrize(**named([c for c in SOFT_TARGETS if "mmce" not in c.name and "kde" not in c.name]))
+@for_each(case=[c for c in SOFT_TARGETS if "mmce" not in c.name and "kde" not in c.name])
 def test_one_hot_probabilities_equal_class_indices(case: Case) -> None:
     logits, target = problem()
     hard = case.loss(logits, target, reduction="none")
@@ -60,32 +61,29 @@ def test_one_hot_probabilities_equal_class_indices(case: Case) -> None:
     torch.testing.assert_close(hard, soft)
 
 
-@pytest.mark.parametrize("c", [1, 2, 3])
 @pytest.mark.filterwarnings("ignore:dual focal loss with two classes")
-@pytest.mark.parametrize(**named(PER_SAMPLE))
+@for_each(case=PER_SAMPLE, c=[1, 2, 3])
 def test_few_classes(case: Case, c: int, path: str) -> None:
     assert_matches(case, *problem(c=c, n=5))
 
 
-@pytest.mark.parametrize(**named([c for c in PER_SAMPLE if c.name.startswith(("dual", "ada_dual", "focal"))]))
+@for_each(case=[c for c in PER_SAMPLE if c.name.startswith(("dual", "ada_dual", "focal"))])
 def test_ties(case: Case, path: str) -> None:
     """Classes tied with the target are not rivals; of tied rivals the lowest index receives the gradient."""
     rows = [[1, 1, 1, 1, 1], [2, 1, 1, 0, 0], [1, 2, 2, 1, 0], [0, 0, 3, 3, 3], [0, 1, 1, 1, 2], [5, 0, 0, 0, 0]]
+    logits = torch.tensor(rows, dtype=torch.float64, requires_grad=True)
     for target in range(5):
-        logits = torch.tensor(rows, dtype=torch.float64, requires_grad=True)
         assert_matches(case, logits, torch.full((6,), target))
-        if "batch" not in case.name:
-            assert_matches(case, logits, torch.full((6, 5), 0.2, dtype=torch.float64))
+    assert_matches(case, logits, torch.full((6, 5), 0.2, dtype=torch.float64))
 
 
-@pytest.mark.parametrize(**named(PER_SAMPLE + BATCH))
-@pytest.mark.parametrize("soft", [False, True])
+@for_each(soft=[False, True], case=PER_SAMPLE + BATCH)
 def test_gradcheck(case: Case, soft: bool, path: str) -> None:
     logits, target = problem(soft, n=4, c=4)
     assert gradcheck(lambda z: case.loss(z, target, reduction="sum"), logits)
 
 
-@pytest.mark.parametrize(**named([c for c in PER_SAMPLE if "focal" in c.name or "flsd" in c.name]))
+@for_each(case=[c for c in PER_SAMPLE if "focal" in c.name or "flsd" in c.name])
 def test_double_backward(case: Case, path: str) -> None:
     logits, target = problem(n=3, c=4)
     assert gradgradcheck(lambda z: case.loss(z, target, reduction="none"), logits)
@@ -122,7 +120,7 @@ def test_gamma_can_be_learnt() -> None:
     assert gradcheck(lambda z, g: L.dual_focal_loss(z, target, g, reduction="sum"), (logits, gamma))
 
 
-@pytest.mark.parametrize("loss", [L.focal_loss, L.inverse_focal_loss, L.dual_focal_loss])
+@for_each(loss=[L.focal_loss, L.inverse_focal_loss, L.dual_focal_loss])
 def test_gamma_that_is_learnt_may_start_at_0(loss) -> None:
     logits, target = problem()
     slopes = []

@@ -1,10 +1,13 @@
 """Losses are finite and accurate for saturated logits, half precision, masked classes and gamma below 1."""
 
+from itertools import product
+
 import numpy as np
 import oracles
 import pytest
 import torch
 import torch.nn.functional as F
+from case_loops import for_each
 from cases import PLAIN
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,23 +38,20 @@ def test_published_formula_is_nan_where_ours_is_finite() -> None:
         assert our_grad.isfinite().all()
 
 
-@pytest.mark.parametrize("small", [True, False])
-@pytest.mark.parametrize("impl", ["auto", "torch"])
-@pytest.mark.parametrize("gamma", [0.0, 0.01, 0.1, 0.5, 0.99, 1.0, 2.0, 5.0, 20.0])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_saturated_rows(
-    gamma: float, dtype: torch.dtype, impl: str, small: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not small:
-        monkeypatch.setattr(_closed_form, "SMALL", 0)
-    logits = SATURATED.to(dtype).requires_grad_()
-    for target in range(3):
-        t = torch.full((len(logits),), target)
+@for_each(
+    gamma=[0.0, 0.01, 0.1, 0.5, 0.99, 1.0, 2.0, 5.0, 20.0],
+    dtype=[torch.float32, torch.float64, torch.bfloat16, torch.float16],
+    target=[0, 1, 2],
+)
+def test_saturated_rows(gamma: float, dtype: torch.dtype, target: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, t = SATURATED.to(dtype).requires_grad_(), torch.full((len(SATURATED),), target)
+    wide = logits.detach().double().requires_grad_()
+    true = oracles.dual_focal(wide, t, gamma)
+    (true_grad,) = torch.autograd.grad(true.sum(), wide)
+    for impl, small in (("auto", _closed_form.SMALL), ("auto", 0), ("torch", 0)):
+        monkeypatch.setattr(_closed_form, "SMALL", small)
         loss = L.dual_focal_loss(logits, t, gamma, impl=impl, reduction="none")
         (grad,) = torch.autograd.grad(loss.sum(), logits)
-        wide = logits.detach().double().requires_grad_()
-        true = oracles.dual_focal(wide, t, gamma)
-        (true_grad,) = torch.autograd.grad(true.sum(), wide)
         torch.testing.assert_close(loss.double(), true, rtol=2e-5, atol=1e-30)
         rtol = {torch.bfloat16: 1e-2, torch.float16: 2e-3}.get(dtype, 2e-5)
         if impl == "torch":  # autograd's sums cancel in proportion to gamma
@@ -59,16 +59,15 @@ def test_saturated_rows(
         torch.testing.assert_close(grad.double(), true_grad, rtol=rtol, atol=1e-30 if dtype.itemsize > 2 else 1e-7)
 
 
-@pytest.mark.parametrize("name", PLAIN)
 @given(
     rows=st.lists(st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4), min_size=1, max_size=5),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]),
     target=st.integers(0, 3),
 )
-def test_finite_for_finite_logits(name: str, rows: list[list[float]], dtype: torch.dtype, target: int) -> None:
+def test_finite_for_finite_logits(rows: list[list[float]], dtype: torch.dtype, target: int) -> None:
     logits = torch.tensor(rows).to(dtype).requires_grad_()
     t = torch.full((len(rows),), target)
-    for soft in (False, True):
+    for name, soft in product(PLAIN, (False, True)):
         y = F.one_hot(t, 4).float() * 0.9 + 0.025 if soft else t
         loss = PLAIN[name](logits, y)
         (grad,) = torch.autograd.grad(loss, logits)
@@ -76,8 +75,8 @@ def test_finite_for_finite_logits(name: str, rows: list[list[float]], dtype: tor
         assert grad.isfinite().all(), (name, soft)
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0, 5.0])
 @given(
+    gamma=st.sampled_from([0.0, 0.3, 1.0, 5.0]),
     rows=st.lists(st.lists(st.floats(-60, 60, width=16), min_size=5, max_size=5), min_size=1, max_size=4),
     target=st.integers(0, 4),
 )
@@ -104,7 +103,7 @@ def test_rival_is_chosen_on_logits_where_probabilities_round_to_a_tie() -> None:
     assert grad[0, 2] > 1.5 * grad[0, 1]
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.3, 0.5, 1.0, 1.5, 5.0])
+@for_each(gamma=[0.0, 0.3, 0.5, 1.0, 1.5, 5.0])
 def test_second_derivative_is_finite_at_saturation(gamma: float) -> None:
     for logits in SATURATED.unsqueeze(1):
         hessian = torch.autograd.functional.hessian(lambda z: L.dual_focal_loss(z, torch.tensor([0]), gamma), logits)
@@ -125,8 +124,7 @@ def test_numpy_error_settings_of_the_user_do_not_matter() -> None:
             L.dual_focal_loss(logits, torch.zeros(len(logits), dtype=torch.long))
 
 
-@pytest.mark.parametrize("small", [True, False])
-@pytest.mark.parametrize("name", FAMILY)
+@for_each(name=FAMILY, small=[True, False])
 def test_masked_classes_are_not_there(name: str, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not small:
         monkeypatch.setattr(_closed_form, "SMALL", 0)
@@ -142,8 +140,7 @@ def test_masked_classes_are_not_there(name: str, small: bool, monkeypatch: pytes
         torch.testing.assert_close(grad, true)
 
 
-@pytest.mark.parametrize("soft", [False, True])
-@pytest.mark.parametrize("name", ["cross_entropy", *FAMILY])
+@for_each(name=["cross_entropy", *FAMILY], soft=[False, True])
 def test_impossible_target_is_infinite_as_in_cross_entropy(name: str, soft: bool) -> None:
     logits = torch.tensor([[0.0, -torch.inf, 1.0], [0.0, 2.0, 1.0]], requires_grad=True)
     target = torch.tensor([1, 1])

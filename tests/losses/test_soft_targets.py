@@ -4,6 +4,7 @@ import oracles
 import pytest
 import torch
 import torch.nn.functional as F
+from case_loops import for_each
 from cases import PLAIN
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -43,11 +44,7 @@ def by_autograd(patch: pytest.MonkeyPatch, name: str, *args: Tensor, **options: 
         return both(PLAIN[name](*args, **options), args[0])
 
 
-@pytest.mark.parametrize("weight", [None, WEIGHT])
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-@pytest.mark.parametrize("small", [True, False])
-@pytest.mark.parametrize("way", ["few", "all"])
-@pytest.mark.parametrize("name", FAMILY)
+@for_each(name=FAMILY, way=["few", "all"], small=[True, False], reduction=["mean", "none"], weight=[None, WEIGHT])
 def test_closed_forms_are_the_expression(
     name: str, way: str, small: bool, reduction: str, weight: Tensor | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +63,7 @@ def test_closed_forms_are_the_expression(
     torch.testing.assert_close(both(PLAIN[name](logits, target, **options), logits), true)
 
 
-@pytest.mark.parametrize("gamma", [0.3, 1.0, 5.0])
+@for_each(gamma=[0.3, 1.0, 5.0])
 def test_dense_targets_in_the_corners(gamma: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Masked classes without and with mass, saturation, ties."""
     inf = torch.inf
@@ -106,7 +103,7 @@ def test_dense_targets_twice_and_many_at_once() -> None:
         torch.testing.assert_close(L.dual_focal_loss(logits, target, 2.0, reduction="none"), rows)
 
 
-@pytest.mark.parametrize("name", ["focal", "dual_focal"])
+@for_each(name=["focal", "dual_focal"])
 def test_weights_and_targets_can_be_learnt(name: str) -> None:
     """The closed form has no derivative in weights and targets, so the expression must be used."""
     logits, target = torch.randn(4, 5, dtype=torch.float64), torch.rand(4, 5, dtype=torch.float64).softmax(1)
@@ -127,7 +124,7 @@ def test_weights_and_targets_can_be_learnt(name: str) -> None:
             torch.testing.assert_close(forward_ad.unpack_dual(loss(*arguments)).tangent, slopes[place].sum())
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@for_each(dtype=[torch.bfloat16, torch.float16, torch.float64])
 def test_few_classes_in_any_dtype(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_modulated, "soft_expression", never)
     logits, target = mixup(dtype=torch.float64)
@@ -166,18 +163,17 @@ def test_a_masked_class_counts_only_with_mass() -> None:
     assert L.dual_focal_loss(logits, target, weight=weight, reduction="none").isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["focal", "inverse_focal", "dual_focal"])
-@pytest.mark.parametrize("way", ["eager", "compiled"])
-def test_gamma_0_uses_cross_entropy(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gamma_0_uses_cross_entropy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_modulated, "soft_expression", never)
     logits, target = torch.randn(6, 7, requires_grad=True), torch.rand(6, 7).softmax(1)
-    loss = PLAIN[name] if way == "eager" else torch.compile(PLAIN[name], backend="aot_eager", fullgraph=True)
-    got = both(loss(logits, target, gamma=0.0), logits)
-    torch.testing.assert_close(got, both(F.cross_entropy(logits, target), logits))
+    true = both(F.cross_entropy(logits, target), logits)
+    compiled = torch.compile(L.dual_focal_loss, backend="aot_eager", fullgraph=True)
+    for loss in (L.focal_loss, L.inverse_focal_loss, L.dual_focal_loss, compiled):
+        torch.testing.assert_close(both(loss(logits, target, gamma=0.0), logits), true)
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("weight", [None, WEIGHT])
+@for_each(weight=[None, WEIGHT])
 def test_cross_entropy_masks_only_where_there_is_something_to_mask(
     weight: Tensor | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +190,7 @@ def test_cross_entropy_masks_only_where_there_is_something_to_mask(
     torch.testing.assert_close(both(L.cross_entropy_loss(logits, target, weight=weight), logits), true)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@for_each(dtype=[torch.float32, torch.float64])
 def test_rivals_of_all_classes(dtype: torch.dtype) -> None:
     """Of tied rivals the first is used, 0 and -0 are tied, infinities are sorted, and C stands for no rival."""
     logits = torch.tensor(
@@ -214,9 +210,7 @@ def test_fast_sort_is_stable() -> None:
         assert torch.equal(rival._argsort_by_numpy(logits.T.contiguous().T), true)
 
 
-@pytest.mark.parametrize("weight", [None, WEIGHT])
-@pytest.mark.parametrize("spread", ["others", "all"])
-@pytest.mark.parametrize("alpha", [0.0, 0.1, 0.79, 0.8, 0.9, 1.0])
+@for_each(alpha=[0.0, 0.1, 0.79, 0.8, 0.9, 1.0], spread=["others", "all"], weight=[None, WEIGHT])
 def test_smoothed_class_indices_are_smoothed_probabilities(alpha: float, spread: str, weight: Tensor | None) -> None:
     """With and without a matrix of targets the loss is the same, also for a target with logit -inf."""
     logits, target = torch.randn(7, 5, requires_grad=True), torch.tensor([0, 1, 2, 3, 4, 0, 1])

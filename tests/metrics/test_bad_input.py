@@ -5,23 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from case_loops import for_each
 
 from dualfocal import metrics as M
 
-METRICS = (
-    "ece",
-    "mce",
-    "adaptive_ece",
-    "classwise_ece",
-    "debiased_ece",
-    "nll",
-    "brier_score",
-    "error_rate",
-    "aurc",
-    "kde_ece",
-    "evaluate",
-    "brier_decomposition",
-)
+BINNED = ("ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "evaluate")
+METRICS = (*BINNED, "nll", "brier_score", "error_rate", "aurc", "kde_ece", "brier_decomposition")
 LOGITS = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.5]])
 TARGET = torch.tensor([0, 1])
 
@@ -58,8 +47,7 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize("name", METRICS)
+@for_each(name=METRICS, case=BAD)
 def test_bad_input(name, case) -> None:
     logits, target, options, error, message = BAD[case]
     with pytest.raises(error, match=message):
@@ -72,7 +60,7 @@ def test_no_hint_for_labels_that_do_not_start_at_1() -> None:
             M.ece(LOGITS, torch.tensor(labels))
 
 
-@pytest.mark.parametrize("name", METRICS)
+@for_each(name=METRICS)
 def test_rounding_below_0_is_0(name) -> None:
     metric = getattr(M, name)
     probs = torch.tensor([[0.75, 0.25, 0.0], [0.25, 0.5, 0.25], [0.5, 0.25, 0.25]], dtype=torch.float64)
@@ -105,7 +93,7 @@ def test_one_column_is_one_score_if_binary_is_given() -> None:
         assert M.ece(scores, labels, input="probs", binary="positive") == expected
 
 
-@pytest.mark.parametrize("name", ["ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "evaluate"])
+@for_each(name=BINNED)
 def test_bad_bins(name) -> None:
     metric = getattr(M, name)
     with pytest.raises(ValueError, match="num_bins must be at least 1, got 0"):
@@ -122,22 +110,20 @@ def test_row_numbers_count_all_rows(monkeypatch) -> None:
         M.ece(logits, torch.zeros(100, dtype=torch.int64))
 
 
-def test_other_options() -> None:
-    with pytest.raises(ValueError, match=r"binary='positive' .*two classes.* 3$"):
-        M.ece(LOGITS, TARGET, binary="positive")
-    with pytest.raises(ValueError, match="'top_label', 'positive', got 'both'"):
-        M.ece(LOGITS, TARGET, binary="both")
-    with pytest.raises(ValueError, match="not negative"):
-        M.ece(LOGITS, TARGET, sample_weight=torch.tensor([1.0, -1.0]))
-    with pytest.raises(ValueError, match=r"shape \(2,\)"):
-        M.ece(LOGITS, TARGET, sample_weight=torch.ones(3))
-    with pytest.raises(ValueError, match="level must be"):
-        M.evaluate(LOGITS, TARGET, inference=True, level=1.0)
-    with pytest.raises(ValueError, match="level must be"):
-        M.compare(LOGITS, LOGITS, TARGET, level=0.2)
-    with pytest.raises(ValueError, match="'entropy', 'max_prob', got 'energy'"):
-        M.ood_auroc(LOGITS, LOGITS, score="energy")
-    with pytest.raises(ValueError, match="at least two samples"):
-        M.kde_ece(LOGITS[:1], TARGET[:1])
-    with pytest.raises(ValueError, match=r"inference=True"):
-        M.evaluate(LOGITS, TARGET).verdict()
+BAD_OPTIONS = [
+    (lambda: M.ece(LOGITS, TARGET, binary="positive"), r"binary='positive' .*two classes.* 3$"),
+    (lambda: M.ece(LOGITS, TARGET, binary="both"), "'top_label', 'positive', got 'both'"),
+    (lambda: M.ece(LOGITS, TARGET, sample_weight=torch.tensor([1.0, -1.0])), "not negative"),
+    (lambda: M.ece(LOGITS, TARGET, sample_weight=torch.ones(3)), r"shape \(2,\)"),
+    (lambda: M.evaluate(LOGITS, TARGET, inference=True, level=1.0), "level must be"),
+    (lambda: M.compare(LOGITS, LOGITS, TARGET, level=0.2), "level must be"),
+    (lambda: M.ood_auroc(LOGITS, LOGITS, score="energy"), "'entropy', 'max_prob', got 'energy'"),
+    (lambda: M.kde_ece(LOGITS[:1], TARGET[:1]), "at least two samples"),
+    (lambda: M.evaluate(LOGITS, TARGET).verdict(), "inference=True"),
+]
+
+
+def test_bad_options_are_refused() -> None:
+    for call, message in BAD_OPTIONS:
+        with pytest.raises(ValueError, match=message):
+            call()

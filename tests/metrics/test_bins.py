@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from case_loops import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,10 +67,10 @@ def test_edges_of_any_width() -> None:
     assert got.count.tolist() == [2, 1, 1, 1]
 
 
-def test_exact_at_five_million() -> None:
-    """A calibrated, confident model: float32 sums would report an ECE of .02 here, the truth is below 1e-4."""
+def test_exact_at_two_million() -> None:
+    """A calibrated, confident model: float32 sums would report an ECE of .02 here, the truth is below 5e-4."""
     generator = torch.Generator().manual_seed(0)
-    n = 5_000_000
+    n = 2_000_000
     p = 0.94 + 0.06 * torch.rand(n, generator=generator, dtype=torch.float64)
     target = torch.bernoulli(1 - p, generator=generator).long()
     logits = torch.stack([torch.log(p), torch.log1p(-p)], 1).float()
@@ -78,13 +79,13 @@ def test_exact_at_five_million() -> None:
     index = (confidence * 15).ceil().long() - 1
     gap = torch.zeros(15, dtype=torch.float64).index_add_(0, index, confidence - (target == 0).double())
     truth = float(gap.abs().sum()) / n
-    assert truth < 1e-4
+    assert truth < 5e-4
     result = M.evaluate(logits, target)
     assert result.ece == pytest.approx(truth, abs=1e-9, rel=0)
     assert result.classwise_ece == pytest.approx(truth, abs=1e-9, rel=0)
 
 
-@pytest.mark.parametrize("num_classes", [3, 70])
+@for_each(num_classes=[3, 70])
 def test_every_sample_alone_gives_the_same_bits(num_classes) -> None:
     generator = torch.Generator().manual_seed(0)
     logits, target = (
@@ -154,9 +155,7 @@ def test_overflow_is_an_error_not_a_number() -> None:
         full.ece()
 
 
-@pytest.mark.parametrize(
-    ("confidence", "correct", "options", "message"),
-    [
+BAD_INPUT = [
         (torch.tensor([0.5, 1.1]), torch.tensor([True, True]), {}, r"\[0, 1\]"),
         (torch.tensor([0.5, math.nan]), torch.tensor([True, True]), {}, "NaN"),
         (torch.tensor([0.5]), torch.tensor([True, True]), {}, r"\(1,\) and \(2,\)"),
@@ -166,24 +165,22 @@ def test_overflow_is_an_error_not_a_number() -> None:
         (torch.tensor([0.5]), torch.tensor([True]), {"num_bins": 0}, "at least 1, got 0"),
         (torch.tensor([0.5]), torch.tensor([True]), {"edges": torch.tensor([0, 0.7, 0.6, 1])}, "increase from 0 to 1"),
         (torch.tensor([0.5]), torch.tensor([True]), {"sample_weight": torch.tensor([-1.0])}, "negative"),
-    ],
-)  # fmt: skip
-def test_bad_input(confidence, correct, options, message) -> None:
+]  # fmt: skip
+
+
+@for_each(case=BAD_INPUT)
+def test_bad_input_is_refused(case) -> None:
+    confidence, correct, options, message = case
     with pytest.raises(ValueError, match=message):
         BinStats.from_confidence(confidence, correct, **options)
 
 
 def test_units_are_the_nearest() -> None:
-    assert to_units(torch.tensor([0.0, 1.0, 2**-33, 2**-32, 3 * 2**-33], dtype=torch.float64)).tolist() == [
-        0,
-        ONE,
-        0,
-        1,
-        2,
-    ]
+    confidence = torch.tensor([0.0, 1.0, 2**-33, 2**-32, 3 * 2**-33], dtype=torch.float64)
+    assert to_units(confidence).tolist() == [0, ONE, 0, 1, 2]
 
 
-@pytest.mark.parametrize("num_classes", [10, 63, 64, 100, 1000, 5000, 16_384, 50_000])
+@for_each(num_classes=[10, 63, 64, 100, 1000, 5000, 16_384, 50_000])
 def test_a_row_has_the_same_bits_in_any_tile(num_classes) -> None:
     """Sums over classes must not depend on how many rows stand beside, nor on threads."""
     generator = torch.Generator().manual_seed(1)

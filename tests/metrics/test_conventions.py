@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from case_loops import for_each
 from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
 from dualfocal import metrics as M
@@ -17,8 +18,7 @@ def confident(n: int, num_classes: int, scale: float, seed: int = 0):
     return logits, torch.multinomial((logits / 3).softmax(1), 1, generator=generator)[:, 0]
 
 
-@pytest.mark.parametrize("scale", [1.0, 4.0, 20.0])
-@pytest.mark.parametrize("num_classes", [3, 70])
+@for_each(num_classes=[3, 70], scale=[1.0, 4.0, 20.0])
 def test_torchmetrics(scale, num_classes) -> None:
     logits, target = confident(2000, num_classes, scale)
     for norm, metric in (("l1", M.ece), ("max", M.mce)):
@@ -59,7 +59,7 @@ def published_ece(logits: torch.Tensor, target: torch.Tensor, edges: torch.Tenso
     return float(sum(e * s for e, s in zip(errors, shares, strict=True))), float(max(errors))
 
 
-@pytest.mark.parametrize("scale", [1.0, 20.0])
+@for_each(scale=[1.0, 20.0])
 def test_published(scale) -> None:
     logits, target = confident(1000, 10, scale)
     ece, mce = published_ece(logits, target, torch.linspace(0, 1, 16))
@@ -101,7 +101,7 @@ def test_unknown_conventions() -> None:
         M.ece(logits, target, convention="netcal")
 
 
-@pytest.mark.parametrize("num_bins", [10, 15])
+@for_each(num_bins=[10, 15])
 def test_rounded_probabilities_on_their_edges(num_bins) -> None:
     """linspace in float32 is an ulp off some k/B: two decimals, as in a csv, tell."""
     confidence = torch.arange(50, 101) / 100

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from case_loops import for_each
 
 from dualfocal import metrics as M
 
@@ -17,9 +18,7 @@ def sample(n: int = 3000, num_classes: int = 10):
 NAMES = ["ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "nll", "brier_score", "error_rate", "aurc"]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("num_classes", [3, 70])
-@pytest.mark.parametrize("name", [*NAMES, "kde_ece"])
+@for_each(name=[*NAMES, "kde_ece"], num_classes=[3, 70], dtype=[torch.float32, torch.bfloat16])
 def test_equals_the_cpu(name, num_classes, dtype) -> None:
     logits, target = sample(num_classes=num_classes)
     logits = logits.to(dtype)

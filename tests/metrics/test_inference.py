@@ -2,14 +2,14 @@
 
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from case_loops import for_each
 
 from dualfocal import metrics as M
-from dualfocal.metrics.inference import CLASS_ROWS, Floor, classwise_floor
+from dualfocal.metrics.inference import CLASS_ROWS, classwise_floor
 from dualfocal.metrics.resampling import resample
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
@@ -61,10 +61,8 @@ def test_floor_of_the_positive_class() -> None:
 
 
 def test_p_values_of_calibrated_models_are_uniform() -> None:
-    values = [
-        M.evaluate(*sample(400, 3, seed=seed), inference=True, seed=seed).inference.p_value for seed in range(120)
-    ]
-    ordered = np.sort(values)
+    options = {"inference": True, "num_bins": 5, "draws": 200}
+    ordered = np.sort([M.evaluate(*sample(400, 3, seed=i), **options, seed=i).inference.p_value for i in range(120)])
     distance = np.abs(ordered - np.arange(1, 121) / 121).max()
     assert distance < 1.63 / math.sqrt(120)  # Kolmogorov and Smirnov, 1 %
 
@@ -72,17 +70,17 @@ def test_p_values_of_calibrated_models_are_uniform() -> None:
 @pytest.mark.parametrize("tau", [1.0, 1.15, 1.6])
 def test_interval_covers(tau) -> None:
     """A coarse guard, 60 samples: nominal 90 % may show 47 to 60."""
-    logits, _ = sample(400_000, 3, scale=2.5, seed=99)
+    logits, _ = sample(200_000, 3, scale=2.5, seed=99)
     truth, model = (logits.double() / tau).softmax(1), logits.double().softmax(1)
     confidence, guess = model.max(1)
     gap = confidence - truth.gather(1, guess[:, None])[:, 0]
-    index = (confidence * 15).ceil().long() - 1
-    count, total = torch.bincount(index, minlength=15), torch.zeros(15, dtype=torch.float64).index_add_(0, index, gap)
+    index = (confidence * 5).ceil().long() - 1
+    count, total = torch.bincount(index, minlength=5), torch.zeros(5, dtype=torch.float64).index_add_(0, index, gap)
     rms = math.sqrt(float((total**2 / count).nan_to_num(0).sum()) / len(logits))
-    hits = 0
+    hits, options = 0, {"inference": True, "num_bins": 5, "draws": 200}
     for seed in range(60):
-        inference = M.evaluate(*sample(1000, 3, tau, scale=2.5, seed=seed), inference=True, seed=seed).inference
-        low, high = inference.debiased_ece
+        result = M.evaluate(*sample(1000, 3, tau, scale=2.5, seed=seed), **options, seed=seed)
+        low, high = result.inference.debiased_ece
         assert 0 <= low <= high
         hits += low <= rms <= high
     assert hits >= 47
@@ -95,20 +93,21 @@ def test_a_wider_level_contains_a_narrower() -> None:
     assert low < inner_low < M.debiased_ece(logits, target) < inner_high < high
 
 
-def test_detectable_is_found_four_times_in_five() -> None:
+def test_the_detectable_gap_is_detected_four_times_in_five() -> None:
+    """30 samples with the gap: 24 +- 2.2 detections."""
+    options = {"input": "probs", "inference": True, "num_bins": 5, "draws": 400}
     generator = torch.Generator().manual_seed(0)
     confidence = 0.5 + 0.5 * torch.rand(2000, generator=generator, dtype=torch.float64)
     probs = torch.stack([confidence, 1 - confidence], 1)
     calibrated = (torch.rand(2000, generator=generator) > confidence).long()
-    size = M.evaluate(probs, calibrated, input="probs", inference=True).inference.detectable
+    size = M.evaluate(probs, calibrated, **options).inference.detectable
     assert 0.01 < size < 0.1
-    for gap, low, high in ((size, 28, 40), (size / 3, 0, 16)):
+    for gap, low, high in ((size, 18, 30), (size / 3, 0, 11)):
         detections = 0
-        for seed in range(40):
+        for seed in range(30):
             target = (torch.rand(2000, generator=generator) > confidence - gap).long()
-            result = M.evaluate(probs, target, input="probs", inference=True, seed=seed)
-            detections += result.inference.p_value <= 0.05
-        assert low - 4 <= detections <= high
+            detections += M.evaluate(probs, target, **options, seed=seed).inference.p_value <= 0.05
+        assert low <= detections <= high, gap
 
 
 def test_more_samples_show_smaller_errors() -> None:
@@ -124,7 +123,7 @@ def test_one_sample_is_too_few() -> None:
     assert result.to_dict()["inference"]["detectable"] is None
 
 
-@pytest.mark.parametrize(("correct", "verdict"), [(True, "No miscalibration"), (False, "Over-confident")])
+@for_each("correct, verdict", [(True, "No miscalibration"), (False, "Over-confident")])
 def test_certain_models(correct, verdict) -> None:
     """Confidence 1 everywhere: no noise is possible, a single error refutes it."""
     probs = torch.tensor([[1.0, 0.0]]).expand(50, 2)
@@ -150,13 +149,14 @@ def test_published_bootstrap() -> None:
     logits, target = sample(300, 3, tau=1.4)
     result = M.evaluate(logits, target, inference=True, convention="published")
     rng = np.random.default_rng(0)
-    picks = [torch.from_numpy(rng.integers(300, size=300)) for _ in range(1000)]
-    for name, metric in (("ece", M.ece), ("adaptive_ece", M.adaptive_ece), ("classwise_ece", M.classwise_ece)):
-        drawn = np.array([metric(logits[pick], target[pick]) for pick in picks])
+    picks = [torch.from_numpy(rng.integers(300, size=300)) for _ in range(600)]
+    resampled = [M.evaluate(logits[pick], target[pick]) for pick in picks]
+    for name in ("ece", "adaptive_ece", "classwise_ece"):
+        drawn = np.array([getattr(evaluation, name) for evaluation in resampled])
         low, high = result.inference.published[name]
         estimate = getattr(result, name)
         expected = 2 * estimate - np.quantile(drawn, [0.95, 0.05])
-        assert (low, high) == pytest.approx(tuple(expected), abs=0.15 * drawn.std() + 0.002), name
+        assert (low, high) == pytest.approx(tuple(expected), abs=0.17 * drawn.std() + 0.002), name
 
 
 def test_comparison_against_resampling_written_out() -> None:
@@ -164,19 +164,16 @@ def test_comparison_against_resampling_written_out() -> None:
     b = a / 1.3 + 0.3 * torch.randn(a.shape, generator=torch.Generator().manual_seed(5))
     result = M.compare(a, b, target)
     rng = np.random.default_rng(1)
-    functions = {"error": M.error_rate, "nll": M.nll, "brier": M.brier_score, "ece": M.ece, "mce": M.mce,
-                 "classwise_ece": M.classwise_ece, "adaptive_ece": M.adaptive_ece, "aurc": M.aurc}  # fmt: skip
-    drawn = {name: [] for name in functions}
-    for _ in range(600):
-        pick = torch.from_numpy(rng.integers(400, size=400))
-        for name, metric in functions.items():
-            drawn[name].append(metric(b[pick], target[pick]) - metric(a[pick], target[pick]))
-    for name, metric in functions.items():
+    picks = [torch.from_numpy(rng.integers(400, size=400)) for _ in range(600)]
+    resampled = [[M.evaluate(logits[pick], target[pick]) for logits in (a, b)] for pick in picks]
+    whole = [M.evaluate(logits, target) for logits in (a, b)]
+    for name in ("error", "nll", "brier", "ece", "mce", "classwise_ece", "adaptive_ece", "aurc"):
         d = result.differences[name]
-        assert (d.a, d.b) == (metric(a, target), metric(b, target))
+        assert [d.a, d.b] == [getattr(evaluation, name) for evaluation in whole], name
+        drawn = np.array([getattr(of_b, name) - getattr(of_a, name) for of_a, of_b in resampled])
         # The quantiles of an MCE, which is that of one small bin or another, jump.
-        spread = np.std(drawn[name]) * (3 if name == "mce" else 1)
-        deviations = np.array(drawn[name]) - np.mean(drawn[name])
+        spread = drawn.std() * (3 if name == "mce" else 1)
+        deviations = drawn - drawn.mean()
         assert d.low == pytest.approx(d.difference - np.quantile(deviations, 0.95), abs=0.3 * spread), name
         assert d.high == pytest.approx(d.difference - np.quantile(deviations, 0.05), abs=0.3 * spread), name
 
@@ -189,7 +186,7 @@ def test_comparison_of_debiased_errors_takes_the_noise_of_resampling_out() -> No
 
     def squared_errors(pick: torch.Tensor) -> list[float]:
         bins = [M.BinStats.from_confidence(c[pick], (guess == target)[pick]) for c, guess in models]
-        return [float(of.squared_error()) for of in bins]
+        return [float(stats.squared_error()) for stats in bins]
 
     rng = np.random.default_rng(1)
     drawn = np.array([squared_errors(torch.from_numpy(rng.integers(400, size=400))) for _ in range(600)])
@@ -242,58 +239,6 @@ def test_progress_rises_to_1() -> None:
     assert shares[-1] == pytest.approx(1.0)
 
 
-def test_texts() -> None:
-    logits, target = sample(2000, 5, tau=2.0)
-    result = M.evaluate(logits, target, inference=True)
-    text = str(result)
-    assert f"\nECE [%] {100 * result.ece:.2f} " in "\n".join(" ".join(line.split()) for line in text.splitlines())
-    assert text.splitlines()[-1] == result.verdict()
-    assert result.verdict().startswith(f"Over-confident: ECE is {100 * result.ece:.1f} points; a calibrated model")
-    assert f"<td>{100 * result.ece:.2f}</td>" in result._repr_html_()
-    under = M.evaluate(logits / 4, target, inference=True).verdict()
-    assert under.startswith("Under-confident")
-    p, outcome = torch.full((2000,), 0.3), torch.arange(2000) % 10 < 5
-    for probs, direction in ((p, "too low"), (1 - p, "too high")):
-        verdict = M.evaluate(probs, outcome.long(), input="probs", binary="positive", inference=True).verdict()
-        assert verdict.startswith(f"Probabilities of class 1 {direction}: ECE is 20.0 points;")
-    json.dumps(result.to_dict(), allow_nan=False)
-    zero = M.evaluate(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), input="probs", inference=True)
-    assert zero.nll == math.inf
-    assert json.loads(json.dumps(zero.to_dict(), allow_nan=False))["nll"] is None
-
-
-def test_an_infinite_nll_is_significantly_different_from_a_finite_one() -> None:
-    probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.7, 0.3]])
-    probs, target = probs.repeat(4, 1), torch.tensor([1, 0, 0]).repeat(4)
-    for pair, better, other in (((probs, probs.flip(1)), "B", "A"), ((probs.flip(1), probs), "A", "B")):
-        result = M.compare(*pair, target, input="probs")
-        assert result.differences["nll"].significant
-        assert result.verdict().startswith(f"{better} has the lower NLL (infinite for {other}:")
-        row = {row[0]: row[1:] for row in result.table().rows}["NLL [nats]"]
-        assert row[2:] == ["-inf" if better == "B" else "+inf", "", better]
-        assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["differences"]["nll"][other.lower()] is None
-
-
-def test_two_infinite_nlls_are_not_significantly_different() -> None:
-    probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.7, 0.3]]).repeat(4, 1)
-    result = M.compare(probs, probs * 1.0, torch.tensor([1, 0, 0]).repeat(4), input="probs")
-    assert result.verdict().startswith("NLL not significantly different; ")
-    assert result.table().rows[1] == ["NLL [nats]", "inf", "inf", "", "", ""]
-    assert "nan" not in str(result)
-
-
-@pytest.mark.parametrize(
-    ("gain", "clause"), [(1e-6, "NLL not significantly different; "), (1e-3, "B has the lower NLL, by 0.0010 ")]
-)
-def test_a_difference_must_show_in_the_digits_that_are_printed(gain, clause) -> None:
-    probs = torch.full((200, 2), 0.5, dtype=torch.float64)
-    better = probs + torch.tensor([gain / 2, -gain / 2])
-    result = M.compare(probs, better, torch.zeros(200, dtype=torch.int64), input="probs")
-    assert result.differences["nll"].significant  # but it may be too small to be printed
-    assert result.verdict().startswith(clause)
-    assert result.table().rows[1][-1] == ("B" if gain > 1e-4 else "")
-
-
 def test_interval_of_a_sure_and_right_model_has_room_for_errors() -> None:
     """50 right answers at confidence .9999 do not show an error below .0001: one in 20 could be wrong all the same."""
     for confidence in (0.9999, 1.0):
@@ -327,11 +272,11 @@ def certain(confidence: float, n: int, wrong: int) -> M.Evaluation:
     return M.evaluate(probs, (torch.arange(n) < wrong).long(), input="probs", inference=True)
 
 
-@pytest.mark.parametrize(
-    ("confidence", "n", "wrong", "p"),
+@for_each(
+    "confidence, n, wrong, p",
     [
         (1.0, 1000, 1, 0.0),  # which is impossible
-        (1.0, 2_000_000, 1, 0.0),
+        (1.0, 1_000_000, 1, 0.0),
         (1.0, 3, 1, 0.0),
         (1.0, 1, 1, 0.0),
         (1 - 1e-6, 10_000, 1, 1 - (1 - 1e-6) ** 10_000),
@@ -350,7 +295,7 @@ def test_a_single_error_of_a_certain_model_counts(confidence, n, wrong, p) -> No
     assert " 0.0 points" not in result.verdict() or wrong == 0
 
 
-@pytest.mark.parametrize("confidence", [0.7, 0.99, 0.9999])
+@for_each(confidence=[0.7, 0.99, 0.9999])
 def test_false_alarms_are_rare(confidence) -> None:
     """300 calibrated samples of N = 200, all in one bin: at 5 %, more than 8 % would be a wonder of 1 in 100."""
     rng = np.random.default_rng(0)
@@ -360,44 +305,42 @@ def test_false_alarms_are_rare(confidence) -> None:
 
 
 def test_ties_of_the_statistics_are_ties() -> None:
-    """Few confidences, few samples: draws often repeat the outcome seen, which must count as "as rare"."""
-
-    def squares(bins: M.BinStats) -> tuple[float, float]:
-        return squared(bins), float(bins.gap.sum()) ** 2
-
+    """Few confidences, few samples: draws often repeat the observed outcome, which must count as "as rare"."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
         confidence = rng.choice([0.6, 0.7, 0.8, 0.9, 0.95], size=14)
         probs = torch.from_numpy(np.stack([confidence, 1 - confidence], 1))
-        target = torch.from_numpy((rng.random(14) > confidence).astype(np.int64))
-        result = M.evaluate(probs, target, input="probs", inference=True)
-        drawn = [
-            squares(M.BinStats.from_confidence(probs[:, 0], torch.from_numpy(rng.random(14) < confidence)))
-            for _ in range(1000)
-        ]
-        observed, null = np.array(squares(result.bins)), np.array(drawn)
+        right = rng.random(14) < confidence
+        result = M.evaluate(probs, torch.from_numpy(~right).long(), input="probs", inference=True)
+        outcomes = np.concatenate([right[None], rng.random((1000, 14)) < confidence])
+        in_bin = np.ceil(confidence * 15 - 1e-9)[:, None] == np.arange(1, 16)
+        gaps = (confidence - outcomes) @ in_bin  # (1001, 15)
+        squares = np.stack([(gaps**2 / in_bin.sum(0).clip(1)).sum(1) / 14, gaps.sum(1) ** 2], 1)
+        observed, null = squares[0], squares[1:]
+        assert observed[0] == pytest.approx(squared(result.bins))
         as_large = null >= observed * (1 - 1e-7) - 1e-12
-        assert as_large.all(1).mean() - 0.07 <= result.inference.p_value <= 2 * as_large.mean(0).min() + 0.07
-        smaller = (null < observed * (1 - 1e-7) - 1e-12).all(1).mean()  # by either square less rare than what is seen
-        assert result.inference.p_value <= 1 - smaller + 0.07
+        p_value = result.inference.p_value
+        assert as_large.all(1).mean() - 0.07 <= p_value <= 2 * as_large.mean(0).min() + 0.07, seed
+        smaller = (null < observed * (1 - 1e-7) - 1e-12).all(1).mean()  # less rare than the data by either square
+        assert p_value <= 1 - smaller + 0.07, seed
 
 
-def test_a_little_too_much_everywhere_is_found() -> None:
-    """As of networks that are nearly calibrated: in the squares of 15 bins it drowns in the noise of the lower ones."""
+def test_a_small_gap_everywhere_is_detected() -> None:
+    """Nearly calibrated networks have one: in the squares of 15 bins it drowns in the noise of the lower bins."""
     rng = np.random.default_rng(0)
     confidence = np.where(rng.random(5000) < 0.87, 0.985, rng.uniform(0.3, 0.95, 5000))
     probs = torch.from_numpy(np.stack([confidence, *[(1 - confidence) / 4] * 4], 1))
+    null = [squared(M.BinStats.from_confidence(probs[:, 0], rng.random(5000) < confidence)) for _ in range(400)]
     detections = by_bins = 0
-    for seed in range(40):
+    for seed in range(25):
         right = rng.random(5000) < confidence - 0.008
-        result = M.evaluate(probs, torch.from_numpy(np.where(right, 0, 1)), input="probs", inference=True, seed=seed)
+        target = torch.from_numpy(np.where(right, 0, 1))
+        result = M.evaluate(probs, target, input="probs", inference=True, seed=seed, draws=400)
         detections += result.inference.p_value <= 0.05
         low, _ = result.inference.debiased_ece
-        assert (low > 0) == (result.inference.p_value < 0.1)  # the interval says the same
-        drawn = [squared(M.BinStats.from_confidence(probs[:, 0], rng.random(5000) < confidence)) for _ in range(100)]
-        by_bins += np.mean(np.array(drawn) >= squared(result.bins)) <= 0.05
-    assert detections >= 24
-    assert by_bins <= 16
+        assert (low > 0) == (result.inference.p_value < 0.1)  # the interval agrees with the test
+        by_bins += np.mean(np.array(null) >= squared(result.bins)) <= 0.05
+    assert (detections >= 15, by_bins <= 10) == (True, True), (detections, by_bins)
 
 
 def test_many_classes_and_many_bins_stay_small(monkeypatch) -> None:
@@ -425,19 +368,3 @@ def test_resampled_aurc_of_ties() -> None:
     rows = as_rows(probs, target, input="probs")
     drawn = resample([(rows, scan(rows, scores=True))], 15)
     torch.testing.assert_close(drawn["aurc"], drawn["error"])
-
-
-MEANS = [(None, "mean confidence is {} accuracy"), ("positive", "their mean is {} the share of class 1")]
-
-
-@pytest.mark.parametrize(("binary", "what"), MEANS)
-@pytest.mark.parametrize(("shift", "side"), [(0.1, "10.0 points above"), (-0.1, "10.0 points below")])
-def test_a_verdict_by_the_mean_says_so(binary, what, shift, side) -> None:
-    """Where the ECE alone could be chance; else it is the ECE that is named."""
-    probs = torch.tensor([[0.3, 0.7]], dtype=torch.float64).expand(1000, 2)
-    target = (torch.arange(1000) < 1000 * (0.7 - shift)).long()
-    result = M.evaluate(probs, target, input="probs", binary=binary, inference=True)
-    assert what.format(side) not in result.verdict()
-    floors = {**result.inference.floors, "ece": Floor(0.01, 0.2)}
-    result = replace(result, inference=replace(result.inference, floors=floors))
-    assert f": {what.format(side)}, ECE is 10.0 points; a calibrated model" in result.verdict()

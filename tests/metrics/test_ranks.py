@@ -1,17 +1,16 @@
-"""What ranks samples, AURC and the OoD AUROC: equal is what only rounding tells apart."""
+"""AURC and out-of-distribution AUROC rank samples; values that differ only by rounding are ties."""
 
 import itertools
 
-import pytest
 import torch
+from case_loops import for_each
 
 from dualfocal import metrics as M
 
 ORDERS = list(itertools.permutations(range(4)))
 
 
-@pytest.mark.parametrize("score", ["entropy", "max_prob"])
-@pytest.mark.parametrize("input", ["logits", "probs"])
+@for_each(input=["logits", "probs"], score=["entropy", "max_prob"])
 def test_the_same_probabilities_in_another_order_are_ties(input, score) -> None:
     """Sums in another order of the classes differ in their last bits: that is no order of the samples."""
     for scale in (1.0, 3.0, 9.0):
@@ -48,14 +47,14 @@ def test_names_of_the_classes_do_not_matter() -> None:
     }
 
 
-@pytest.mark.parametrize("score", ["entropy", "max_prob"])
+@for_each(score=["entropy", "max_prob"])
 def test_ood_auroc_of_logits_ranks_what_rounds_to_1(score) -> None:
     margin = torch.linspace(20, 80, 400, dtype=torch.float64)
     logits = torch.stack([margin, torch.zeros_like(margin)], 1)
     assert M.ood_auroc(logits[200:], logits[:200], score=score) == 1.0
 
 
-@pytest.mark.parametrize("score", ["entropy", "max_prob"])
+@for_each(score=["entropy", "max_prob"])
 def test_a_rounded_softmax_above_1_ties_with_its_equal(score) -> None:
     """Its entropy is a little below 0."""
     probs = torch.tensor([[1 + 5e-7, 0.0]]).repeat(4, 1)

@@ -1,6 +1,8 @@
 """The torchmetrics classes: a stream, in any batches and processes, equals the function on all of it, bit for bit."""
 
+import ast
 import pickle
+import runpy
 import socket
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from case_loops import for_each
 from torchmetrics import MetricCollection
 
 from dualfocal import metrics as M
@@ -34,7 +37,7 @@ def batches(n: int = 500, num_classes: int = 5):
     return logits, target, [slice(a, b) for a, b in pairwise(cuts)]
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@for_each(name=PAIRS)
 def test_streamed_equals_batch(name) -> None:
     make, function = PAIRS[name]
     logits, target, parts = batches()
@@ -52,7 +55,7 @@ def test_streamed_equals_batch(name) -> None:
     assert metric.compute().item() == pytest.approx(function(logits[:50], target[:50]), abs=1e-9)
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@for_each(name=PAIRS)
 def test_forward_gives_the_batch_and_keeps_the_stream(name) -> None:
     make, function = PAIRS[name]
     logits, target, parts = batches()
@@ -64,7 +67,7 @@ def test_forward_gives_the_batch_and_keeps_the_stream(name) -> None:
     assert metric.compute().item() == pytest.approx(function(logits, target), abs=1e-9)
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@for_each(name=PAIRS)
 def test_options(name) -> None:
     make, function = PAIRS[name]
     logits, target, _ = batches()
@@ -106,9 +109,7 @@ def test_collection_shares_bins() -> None:
 OTHER_OPTIONS = [{"ignore_index": 0}, {"ignore_index": 4}, {"input": "probs"}]
 
 
-@pytest.mark.parametrize("first", ["without the class", "empty"])
-@pytest.mark.parametrize("options", OTHER_OPTIONS, ids=str)
-@pytest.mark.parametrize("name", PAIRS)
+@for_each(name=PAIRS, options=OTHER_OPTIONS, first=["without the class", "empty"])
 def test_collection_keeps_other_options_apart(name, options, first) -> None:
     """Even if the states agree after the first batch, when torchmetrics makes its groups."""
     make, function = PAIRS[name]
@@ -136,7 +137,7 @@ def test_collection_keeps_kinds_of_binary_apart() -> None:
     assert got["top_label"] != got["positive"]
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@for_each(name=PAIRS)
 def test_copies_and_saved_states(name) -> None:
     make, function = PAIRS[name]
     logits, target, _ = batches()
@@ -154,7 +155,7 @@ def test_copies_and_saved_states(name) -> None:
     assert metric.compute().item() == pytest.approx(function(logits, target, ignore_index=3), abs=1e-9)
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@for_each(name=PAIRS)
 def test_plot(name) -> None:
     logits, target, parts = batches()
     metric = PAIRS[name][0]()
@@ -170,7 +171,7 @@ def test_plot(name) -> None:
     plt.close(figure)
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@for_each(name=PAIRS)
 def test_numpy_arrays(name) -> None:
     make, function = PAIRS[name]
     logits, target, _ = batches()
@@ -224,46 +225,55 @@ def test_wrong_number_of_classes() -> None:
 
 
 WORKER = """
-import sys, torch, torch.distributed as dist
+import datetime, sys, torch, torch.distributed as dist
 from dualfocal import metrics as M
-rank, world, port, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-if world > 1:
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+
 generator = torch.Generator().manual_seed(0)
-logits = 2 * torch.randn(1001, 5, generator=generator)
-target = torch.randint(5, (1001,), generator=generator)
-metrics = [M.ExpectedCalibrationError(), M.MaximumCalibrationError(), M.ClasswiseCalibrationError(5),
-           M.AdaptiveCalibrationError(), M.BrierScore(), M.ExpectedCalibrationError(ignore_index=2)]
-# Unequal shares, and unequal numbers of batches.
-mine = slice(0, 1001) if world == 1 else slice(0, 300) if rank == 0 else slice(300, 1001)
-if sys.argv[5] == "empty" and world > 1:
-    mine = slice(0, 1001) if rank == 0 else slice(0, 0)
-for start in range(mine.start, mine.stop, 64):
-    part = slice(start, min(start + 64, mine.stop))
-    for metric in metrics:
-        metric.update(logits[part], target[part])
-torch.save([metric.compute() for metric in metrics], f"{folder}/{world}-{rank}.pt")
+LOGITS, TARGET = 2 * torch.randn(1001, 5, generator=generator), torch.randint(5, (1001,), generator=generator)
+
+def values(mine):
+    metrics = [M.ExpectedCalibrationError(), M.MaximumCalibrationError(), M.ClasswiseCalibrationError(5),
+               M.AdaptiveCalibrationError(), M.BrierScore(), M.ExpectedCalibrationError(ignore_index=2)]
+    for start in range(mine.start, mine.stop, 64):
+        part = slice(start, min(start + 64, mine.stop))
+        for metric in metrics:
+            metric.update(LOGITS[part], TARGET[part])
+    return [metric.compute().item() for metric in metrics]
+
+def values_of_two(rank, port):
+    address, timeout = f"tcp://127.0.0.1:{port}", datetime.timedelta(seconds=120)
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2, timeout=timeout)
+    try:  # unequal shares and numbers of batches, then one process without any
+        shares = (slice(0, 300), slice(0, 1001)) if rank == 0 else (slice(300, 1001), slice(0, 0))
+        return [values(mine) for mine in shares]
+    finally:
+        dist.destroy_process_group()
+
+if __name__ == "__main__":
+    print(values_of_two(1, sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize("share", ["uneven", "empty"])
-def test_two_processes_equal_one_bit_for_bit(tmp_path: Path, share: str) -> None:
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+def test_two_processes_equal_one_bit_for_bit(tmp_path: Path) -> None:
+    """The first process is this one."""
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    worker = runpy.run_path(str(script))
+    alone = worker["values"](slice(0, 1001))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER)
-    runs = [("0", "1"), ("0", "2"), ("1", "2")]
-    command = [sys.executable, "-W", "ignore", script]  # compute before update, of the empty one
-    processes = [subprocess.Popen([*command, *run, port, tmp_path, share]) for run in runs]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
-    one, first, second = (torch.load(tmp_path / f"{world}-{rank}.pt") for rank, world in runs)
-    assert [v.item() for v in first] == [v.item() for v in one]
-    assert [v.item() for v in second] == [v.item() for v in one]
+    command = [sys.executable, "-W", "ignore", script, port]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        first = worker["values_of_two"](0, port)
+        output, _ = other.communicate(timeout=120)
+    assert first == [alone, alone]
+    assert ast.literal_eval(output) == [alone, alone]
 
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
-@pytest.mark.parametrize("name", PAIRS)
+@for_each(name=PAIRS)
 def test_nothing_seen_is_nan(name) -> None:
     metric = PAIRS[name][0]()
     assert metric.compute().isnan()

@@ -1,13 +1,14 @@
 """``make_model``: known names, custom factories, and errors."""
 
-import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
 import torch
+from case_loops import for_each
 from torch import nn
 
 from dualfocal.models import MODELS, make_model
@@ -46,6 +47,14 @@ CUSTOM = """
 fresh = (f"own_net_{number}" for number in count())  # Python imports a name only once
 
 
+@pytest.fixture(autouse=True)
+def _path() -> Iterator[None]:
+    """Searching the current directory must not change the path for later imports."""
+    before = list(sys.path)
+    yield
+    assert sys.path == before
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -66,7 +75,7 @@ def custom(folder: Path) -> str:
 
 
 # ---- known names -----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", ["small_cnn", "text_cnn", "densenet40"])
+@for_each(name=["small_cnn", "text_cnn", "densenet40"])
 def test_a_name_gives_the_registered_model(name: str) -> None:
     with torch.device("meta"):
         for sizes in ({"num_classes": 4}, {"num_classes": 4, "in_channels": 2}):
@@ -74,9 +83,7 @@ def test_a_name_gives_the_registered_model(name: str) -> None:
             assert [p.shape for p in model.parameters()] == [p.shape for p in expected.parameters()]
 
 
-@pytest.mark.parametrize(
-    ("name", "suggested"), [("resnet5", "resnet50"), ("wide_resnet_26_10", "wide_resnet26_10"), ("vit", None)]
-)
+@for_each("name, suggested", [("resnet5", "resnet50"), ("wide_resnet_26_10", "wide_resnet26_10"), ("vit", None)])
 def test_an_unknown_name_lists_the_known_ones(name: str, suggested: str | None) -> None:
     with pytest.raises(ValueError, match=f"unknown model '{name}'") as caught:
         make_model(name, num_classes=10)
@@ -86,7 +93,7 @@ def test_an_unknown_name_lists_the_known_ones(name: str, suggested: str | None) 
     assert (f"did you mean {suggested}?" in message) if suggested else ("did you mean" not in message)
 
 
-@pytest.mark.parametrize("name", ["small_cnn", "own_net:plain"])
+@for_each(name=["small_cnn", "own_net:plain"])
 def test_bad_sizes_are_refused_before_anything_is_imported(name: str) -> None:
     with pytest.raises(ValueError, match="num_classes must be at least 1, got 0"):
         make_model(name, num_classes=0)
@@ -95,24 +102,22 @@ def test_bad_sizes_are_refused_before_anything_is_imported(name: str) -> None:
 
 
 # ---- custom factories ----------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("function", "in_channels", "expected"),
+@for_each(
+    "function, in_channels, expected",
     [
         *(("plain", None, 5), ("plain", 4, 5)),
         *(("with_channels", None, 7), ("with_channels", 4, 4)),
-        *(
-            ("with_everything", None, 9),
-            ("with_everything", 4, 9),
-        ),  # as torchvision takes num_classes, but not in_channels
+        *(("with_everything", None, 9), ("with_everything", 4, 9)),  # torchvision's nets take no in_channels
         *(("late", None, 8), ("Net", 4, 5)),
     ],
 )
-def test_custom_factory_gets_its_arguments(custom: str, function: str, in_channels: int | None, expected: int) -> None:
-    before = list(sys.path)
+def test_custom_factory_gets_its_arguments(
+    custom: str, folder: Path, function: str, in_channels: int | None, expected: int
+) -> None:
+    assert not {"", str(folder)} & set(sys.path)  # the current directory is searched all the same
     model = make_model(f"{custom}:{function}", num_classes=6, in_channels=in_channels)
     assert isinstance(model, nn.Linear)
     assert (model.in_features, model.out_features) == (expected, 6)
-    assert sys.path == before
 
 
 def test_custom_factory_in_a_package(folder: Path) -> None:
@@ -122,19 +127,6 @@ def test_custom_factory_in_a_package(folder: Path) -> None:
         "from torch import nn\nnet = lambda num_classes: nn.Identity()\n"
     )
     assert isinstance(make_model(f"{package}.nets.mine:net", num_classes=2), nn.Identity)
-
-
-def test_the_current_directory_is_searched_without_being_on_the_path(custom: str, folder: Path) -> None:
-    """Like in a console script: -P keeps Python from adding the directory to the path."""
-    script = (
-        "import os, sys\n"
-        "from dualfocal.models import make_model\n"
-        "before = list(sys.path)\n"
-        "assert os.getcwd() not in before and '' not in before\n"
-        f"assert make_model('{custom}:plain', num_classes=6).out_features == 6\n"
-        "assert sys.path == before\n"
-    )
-    subprocess.run([sys.executable, "-P", "-c", script], check=True, cwd=folder)
 
 
 def test_the_current_directory_comes_first(custom: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,23 +139,21 @@ def test_the_current_directory_comes_first(custom: str, tmp_path: Path, monkeypa
 
 
 # ---- errors of custom factories -------------------------------------------------------------------------
-@pytest.mark.parametrize("name", ["nets:", ":net", "my-nets:net", "..nets:net", "nets/mine.py:net", "a:b:c"])
+@for_each(name=["nets:", ":net", "my-nets:net", "..nets:net", "nets/mine.py:net", "a:b:c"])
 def test_malformed_names(name: str) -> None:
     with pytest.raises(ValueError, match=rf"unknown model '{name}'.* package\.module:function"):
         make_model(name, num_classes=2)
 
 
-@pytest.mark.parametrize("module", ["no_such_module_at_all", "no_such.module", "torch.no_such_module", "math.inside"])
+@for_each(module=["no_such_module_at_all", "no_such.module", "torch.no_such_module", "math.inside"])
 def test_module_that_does_not_exist(module: str) -> None:
-    before = list(sys.path)
     with pytest.raises(ValueError, match=f"cannot import '{module}' .*: No module named") as caught:
         make_model(f"{module}:net", num_classes=2)
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
-    assert sys.path == before
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"),
+@for_each(
+    "code, reason",
     [
         ("import not_installed_anywhere", "ModuleNotFoundError: No module named 'not_installed_anywhere'"),
         ("import torch.not_there", "ModuleNotFoundError: No module named 'torch.not_there'"),
@@ -174,11 +164,9 @@ def test_module_that_does_not_exist(module: str) -> None:
 )
 def test_module_that_exists_but_fails(folder: Path, code: str, reason: str) -> None:
     module = write(folder, code)
-    before = list(sys.path)
     with pytest.raises(ValueError, match=f"cannot import '{module}' .*: {reason}") as caught:
         make_model(f"{module}:net", num_classes=2)
     assert caught.value.__cause__ is not None
-    assert sys.path == before
 
 
 def test_missing_function_suggests_the_nearest(custom: str) -> None:
@@ -186,8 +174,8 @@ def test_missing_function_suggests_the_nearest(custom: str) -> None:
         make_model(f"{custom}:plane", num_classes=2)
 
 
-@pytest.mark.parametrize(
-    ("function", "message"),
+@for_each(
+    "function, message",
     [
         ("number", "must be a function .* got a int"),
         ("net", "must be a function .* got a Linear"),
@@ -196,17 +184,13 @@ def test_missing_function_suggests_the_nearest(custom: str) -> None:
     ],
 )
 def test_objects_that_are_not_factories(custom: str, function: str, message: str) -> None:
-    before = list(sys.path)
     with pytest.raises(TypeError, match=f"'{custom}:{function}' {message}"):
         make_model(f"{custom}:{function}", num_classes=2)
-    assert sys.path == before
 
 
 def test_an_error_of_the_factory_itself_passes_unchanged(custom: str) -> None:
-    before = list(sys.path)
     with pytest.raises(RuntimeError, match="my custom trouble"):
         make_model(f"{custom}:fails", num_classes=2)
-    assert sys.path == before
 
 
 def test_a_path_the_module_adds_itself_stays(folder: Path) -> None:
@@ -220,16 +204,3 @@ def test_a_path_the_module_adds_itself_stays(folder: Path) -> None:
         assert sys.path == ["/added", *before]
     finally:
         sys.path[:] = before
-
-
-# ---- import ------------------------------------------------------------------------------------------------
-def test_importing_models_loads_torch_only() -> None:
-    script = (
-        "import sys, numpy.random, torch, dualfocal\n"
-        "before = {name.partition('.')[0] for name in sys.modules}\n"
-        "import dualfocal.models\n"
-        "after = {name.partition('.')[0] for name in sys.modules}\n"
-        "print(*sorted(after - before - sys.stdlib_module_names))\n"
-    )
-    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert process.stdout.split() == []

@@ -19,10 +19,11 @@ def some_input(name: str, batch: int) -> Tensor:
 
 
 # ---- training and evaluation -------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(  # one of each architecture
+    "name", ["resnet50", "wide_resnet26_10", "densenet40", "resnet110_sd", "text_cnn", "small_cnn"]
+)
 def test_training_moves_batch_norm_and_evaluation_judges_each_input_alone(name: str) -> None:
-    heavy = "wide" in name or name == "resnet110"  # float64 is slow there
-    dtype, tolerance = (torch.float32, 1e-4) if heavy else (torch.float64, 1e-10)
+    dtype, tolerance = (torch.float32, 1e-4) if "wide" in name else (torch.float64, 1e-10)  # float64 is slow there
     net, x = MODELS[name]().to(dtype), some_input(name, 4).to(dtype)
     norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
     with torch.no_grad():
@@ -110,7 +111,7 @@ def test_a_branch_is_kept_or_left_out_for_the_whole_batch() -> None:
     full = PreActBlock(4, 4)
     full.load_state_dict(block.state_dict())
     x = torch.randn(5, 4, 3, 3)
-    kept, draws = 0, 1500
+    kept, draws = 0, 800
     with torch.no_grad():
         whole = full(x)
         for _ in range(draws):

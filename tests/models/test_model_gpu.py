@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from case_loops import for_each
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -45,8 +46,7 @@ def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("deterministic")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", MODELS)
+@for_each(name=MODELS, dtype=[torch.float32, torch.bfloat16])
 def test_a_step_repeats_bit_by_bit(name: str, dtype: torch.dtype) -> None:
     """Torch raises an error for operations without a deterministic gradient, such as adaptive pooling."""
     x, target = some_batch(name)
@@ -60,7 +60,7 @@ def test_a_step_repeats_bit_by_bit(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # torch calls it a prototype
-@pytest.mark.parametrize("name", MODELS)
+@for_each(name=MODELS)
 def test_a_step_does_not_synchronise(name: str) -> None:
     net, (x, target) = a_net(name), some_batch(name)
     step(net, x, target, torch.bfloat16)  # set-up may wait
@@ -71,7 +71,7 @@ def test_a_step_does_not_synchronise(name: str) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@for_each(name=MODELS)
 def test_logits_equal_the_cpus(name: str) -> None:
     net, (x, _) = a_net(name).eval(), some_batch(name)
     with torch.no_grad():
@@ -102,7 +102,7 @@ def test_each_replay_of_a_cuda_graph_draws_stochastic_depth_again() -> None:
 
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # torch's own first, empty graph
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # advice
-@pytest.mark.parametrize("last_survival", [0.5, 1.0])
+@for_each(last_survival=[0.5, 1.0])
 def test_compiled_with_cuda_graphs(last_survival: float) -> None:
     """Stochastic depth draws again in each training step; in evaluation compiling does not change the logits."""
     net = PreActResNet((16, 32), 4, num_classes=10, in_channels=3, last_survival=last_survival).cuda()

@@ -2,9 +2,11 @@
 
 import inspect
 import math
+from functools import cache
 
 import pytest
 import torch
+from case_loops import for_each
 from torch import Tensor, nn
 
 from dualfocal.models import MODELS, make_model
@@ -18,6 +20,7 @@ IMAGE_NETS = [name for name in NAMES if name != "text_cnn"]
 DEEP_NETS = [name for name in IMAGE_NETS if name != "small_cnn"]
 
 
+@cache
 def on_paper(name: str, **sizes: int) -> nn.Module:
     with torch.device("meta"):
         return MODELS[name](**sizes)
@@ -35,20 +38,20 @@ def is_projection(name: str) -> bool:
     return ".shortcut." in name or name.endswith(".projection")
 
 
-def before_pooling(net: nn.Module, image: Tensor) -> torch.Size:
-    """Shape that enters the last pooling."""
+def before_pooling(net: nn.Module, image: Tensor) -> tuple[torch.Size, torch.Size]:
+    """Shapes that enter the last pooling and leave the net."""
     (pool,) = (module for module in net.modules() if isinstance(module, AveragePool))
-    seen: list[torch.Size] = []
-    pool.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape))
-    net(image)
-    return seen[0]
+    shapes: list[torch.Size] = []
+    with pool.register_forward_pre_hook(lambda _, args: shapes.append(args[0].shape)):
+        logits = net(image)
+    return shapes[0], logits.shape
 
 
 def test_names_and_their_order() -> None:
     assert list(MODELS) == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(name=NAMES)
 def test_factories_take_two_keywords_with_defaults(name: str) -> None:
     defaults = {"tiny_resnet50": (200, 3), "text_cnn": (20, 100)}.get(name, (10, 3))
     parameters = inspect.signature(MODELS[name]).parameters
@@ -57,8 +60,8 @@ def test_factories_take_two_keywords_with_defaults(name: str) -> None:
     assert tuple(p.default for p in parameters.values()) == defaults
 
 
-@pytest.mark.parametrize(
-    ("name", "num_classes", "expected"),
+@for_each(
+    "name, num_classes, expected",
     [
         ("resnet50", 10, 23_520_842),
         ("resnet50", 100, 23_705_252),
@@ -77,7 +80,7 @@ def test_parameter_counts_are_the_published_nets(name: str, num_classes: int, ex
     assert count(on_paper(name, num_classes=num_classes)) == expected
 
 
-@pytest.mark.parametrize("name", ["resnet110_kde", "resnet110_sd"])
+@for_each(name=["resnet110_kde", "resnet110_sd"])
 def test_parameter_count_of_thin_resnet110(name: str) -> None:
     stem, last_norm, linear = 9 * 3 * 16, 2 * 64, 64 * 10 + 10
     stage1 = 18 * (2 * 9 * 16**2 + 2 * 2 * 16)  # two convolutions and two norms a block
@@ -93,14 +96,14 @@ def test_parameter_counts_of_shallow_nets() -> None:
     assert count(on_paper("small_cnn", in_channels=1)) == 38_282
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "resnet110_sd"])
+@for_each(name=[name for name in NAMES if name != "resnet110_sd"])
 def test_docstrings_state_the_parameter_count(name: str) -> None:
     net = on_paper(name, in_channels=1) if name == "small_cnn" else on_paper(name)
     assert f"{count(net):,} parameters" in (inspect.getdoc(MODELS[name]) or "")
 
 
-@pytest.mark.parametrize(
-    ("name", "depth"),
+@for_each(
+    "name, depth",
     [
         *(("resnet50", 50), ("resnet110", 110), ("tiny_resnet50", 50), ("resnet110_kde", 110), ("resnet110_sd", 110)),
         *(("wide_resnet26_10", 26), ("densenet121", 121), ("densenet40", 40)),
@@ -117,8 +120,8 @@ def test_depth_of_wide_resnet34_counts_projections_but_not_the_linear_layer() ->
     assert sum(map(is_projection, names)) == 3
 
 
-@pytest.mark.parametrize(
-    ("name", "side", "shape"),
+@for_each(
+    "name, side, shape",
     [
         *(("resnet50", 32, (2048, 4, 4)), ("resnet110", 32, (2048, 4, 4)), ("tiny_resnet50", 64, (2048, 8, 8))),
         *(("wide_resnet26_10", 32, (640, 8, 8)), ("wide_resnet34_10", 32, (640, 8, 8))),
@@ -126,11 +129,14 @@ def test_depth_of_wide_resnet34_counts_projections_but_not_the_linear_layer() ->
         *(("resnet110_kde", 32, (64, 8, 8)), ("resnet110_sd", 32, (64, 8, 8)), ("small_cnn", 8, (32, 4, 4))),
     ],
 )
-def test_size_before_pooling(name: str, side: int, shape: tuple[int, int, int]) -> None:
-    assert before_pooling(on_paper(name), torch.empty(2, 3, side, side, device="meta"))[1:] == shape
+def test_sizes_with_other_classes_and_channels(name: str, side: int, shape: tuple[int, int, int]) -> None:
+    net = on_paper(name, num_classes=100, in_channels=5)
+    assert next(iter(convs(net).values())).in_channels == 5
+    pooled, logits = before_pooling(net, torch.empty(2, 5, side, side, device="meta"))
+    assert (pooled, logits) == ((2, *shape), (2, 100))
 
 
-@pytest.mark.parametrize("name", ["resnet50", "resnet110", "tiny_resnet50"])
+@for_each(name=["resnet50", "resnet110", "tiny_resnet50"])
 def test_bottlenecks_stride_in_the_3x3(name: str) -> None:
     strided = {key: conv for key, conv in convs(on_paper(name)).items() if conv.stride != (1, 1)}
     assert len(strided) == 6  # three blocks and their shortcuts
@@ -138,7 +144,7 @@ def test_bottlenecks_stride_in_the_3x3(name: str) -> None:
         assert conv.kernel_size == ((1, 1) if is_projection(key) else (3, 3))
 
 
-@pytest.mark.parametrize("name", DEEP_NETS)
+@for_each(name=DEEP_NETS)
 def test_convolutions_have_no_bias_and_nothing_drops_out(name: str) -> None:
     net = on_paper(name)
     assert all(conv.bias is None for conv in convs(net).values())
@@ -147,27 +153,22 @@ def test_convolutions_have_no_bias_and_nothing_drops_out(name: str) -> None:
     assert {(norm.eps, norm.momentum) for norm in norms} == {(1e-5, 0.1)}
 
 
-@pytest.mark.parametrize("name", IMAGE_NETS)
-def test_other_classes_channels_and_image_sizes(name: str) -> None:
-    net = on_paper(name, num_classes=100, in_channels=5)
-    assert next(iter(convs(net).values())).in_channels == 5
-    assert net(torch.empty(2, 5, 48, 36, device="meta")).shape == (2, 100)
-    with pytest.raises(RuntimeError, match="channel"):
-        net(torch.empty(2, 3, 48, 36, device="meta"))
+@for_each(name=["resnet50", "densenet40", "small_cnn"])
+def test_images_of_any_size(name: str) -> None:
+    assert on_paper(name, num_classes=100)(torch.empty(2, 3, 48, 36, device="meta")).shape == (2, 100)
 
 
-@pytest.mark.parametrize("shape", [(8, 8), (7, 5), (12, 9), (3, 3)])
-@pytest.mark.parametrize("grid", [1, 2, 4])
+@for_each(grid=[1, 2, 4], shape=[(8, 8), (7, 5), (12, 9), (3, 3)])
 def test_average_pool_is_torchs_adaptive_pool(grid: int, shape: tuple[int, int]) -> None:
     x = torch.randn(2, 3, *shape, dtype=torch.float64)
     expected = nn.AdaptiveAvgPool2d(grid)(x).flatten(1)
     torch.testing.assert_close(AveragePool(grid)(x), expected, rtol=1e-14, atol=1e-15)
 
 
-@pytest.mark.parametrize("argument", ["num_classes", "in_channels"])
-@pytest.mark.parametrize(
-    ("name", "bad"),
+@for_each(
+    "name, bad",
     [*((name, 0) for name in NAMES), *(("small_cnn", bad) for bad in (-3, 2.0, True, "10", math.nan))],
+    argument=["num_classes", "in_channels"],
 )
 def test_bad_sizes_are_named(name: str, bad: object, argument: str) -> None:
     with pytest.raises((ValueError, TypeError), match=f"^{argument} must be (at least 1|an integer), got {bad!r}$"):

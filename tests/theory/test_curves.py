@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from case_loops import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,15 +24,13 @@ def derivative(function, v):
     return gradient
 
 
-@pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("c", [0.0, 0.2, 0.7])
+@for_each(c=[0.0, 0.2, 0.7], gamma=GAMMAS)
 def test_phi_is_minus_v_times_the_slope_of_the_loss(gamma, c) -> None:
     slope = derivative(lambda v: -((1 - v + c) ** gamma) * v.log(), V)
     torch.testing.assert_close(phi(V, gamma, c), -V * slope)
 
 
-@pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("c", [0.0, 0.2, 0.7])
+@for_each(c=[0.0, 0.2, 0.7], gamma=GAMMAS)
 def test_derivatives_are_those_of_the_proofs(gamma, c) -> None:
     torch.testing.assert_close(phi_slope(V, gamma, c), derivative(lambda v: phi(v, gamma, c), V))
     torch.testing.assert_close(t(V, gamma, c) / phi(V, gamma, c) ** 2, derivative(lambda v: h(v, gamma, c), V))
@@ -68,7 +67,7 @@ def test_one_peak_and_the_points_of_figure_1(gamma, c) -> None:
     assert bool((phi_slope(v, gamma, c) > 0).eq(v < points.v_m).all())
 
 
-@pytest.mark.parametrize("c", [0.0, 0.3, 0.9])
+@for_each(c=[0.0, 0.3, 0.9])
 def test_for_gamma_1_two_points_do_not_depend_on_the_rival(c) -> None:
     """s(v) = (2 + log v) (v - 1 - C), and phi(v) = (1 + C) - v (1 + log v)."""
     points = regions(1.0, c)
@@ -85,8 +84,7 @@ def test_figure_1() -> None:
     assert points.v_m < points.possible[0]  # no prediction with this rival lies in the over-confident region
 
 
-@pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("probabilities", [(0.6, 0.3, 0.1), (0.3, 0.5, 0.2), (0.45, 0.05, 0.5), (0.1, 0.6, 0.3)])
+@for_each(probabilities=[(0.6, 0.3, 0.1), (0.3, 0.5, 0.2), (0.45, 0.05, 0.5), (0.1, 0.6, 0.3)], gamma=GAMMAS)
 def test_gradient_ratios_are_those_of_the_losses(gamma, probabilities) -> None:
     logits = torch.tensor([probabilities], dtype=torch.float64).log()
     target = torch.tensor([0])

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from case_loops import for_each
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -69,8 +70,9 @@ def test_counterexample_to_the_order() -> None:
     assert ordered.keeps_order
 
 
-@pytest.mark.parametrize("eta", [(0.5, 0.3, 0.2), (0.8, 0.15, 0.05), (0.36, 0.33, 0.31), (0.99, 0.006, 0.004)])
-@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, 5.0])
+@for_each(
+    gamma=[0.5, 1.0, 2.0, 5.0], eta=[(0.5, 0.3, 0.2), (0.8, 0.15, 0.05), (0.36, 0.33, 0.31), (0.99, 0.006, 0.004)]
+)
 def test_no_point_of_a_dense_grid_is_better(eta, gamma) -> None:
     # Denser towards the corners; the odd shift leaves no ties.
     line = 1 / (1 + np.exp(-np.linspace(-9, 9, 241)))
@@ -82,7 +84,7 @@ def test_no_point_of_a_dense_grid_is_better(eta, gamma) -> None:
     assert minimiser.risk == pytest.approx(best, rel=0.02)
 
 
-@pytest.mark.parametrize("gamma", [0.5, 2.0, 5.0])
+@for_each(gamma=[0.5, 2.0, 5.0])
 def test_no_random_start_is_better_with_four_classes(gamma) -> None:
     """Compare with a random descent from many starts, which uses no derivatives and no orders."""
     generator = np.random.default_rng(0)
@@ -138,7 +140,7 @@ def test_the_risk_does_not_depend_on_the_order_of_the_classes(eta, gamma, random
     assert permuted.risk == pytest.approx(minimiser.risk, rel=1e-9)
 
 
-@pytest.mark.parametrize("gamma", [0.5, 1.0])
+@for_each(gamma=[0.5, 1.0])
 def test_an_infimum_at_a_tie_is_approached_and_undercut_by_the_tie(gamma) -> None:
     eta = (0.5, 0.3, 0.2)
     minimiser = dual_focal_minimiser(eta, gamma)
@@ -152,8 +154,7 @@ def test_an_infimum_at_a_tie_is_approached_and_undercut_by_the_tie(gamma) -> Non
     assert float(conditional_risk(tensor(minimiser.q), tensor(eta), gamma)) < minimiser.risk - 0.01
 
 
-@pytest.mark.parametrize("gamma", [0.3, 2.0])
-@pytest.mark.parametrize("eta", [(0.6, 0.3, 0.1), (0.9, 0.06, 0.04), (0.45, 0.45, 0.1)])
+@for_each(eta=[(0.6, 0.3, 0.1), (0.9, 0.06, 0.04), (0.45, 0.45, 0.1)], gamma=[0.3, 2.0])
 def test_ties_allowed_is_least_of_all_patterns(eta, gamma) -> None:
     x = np.linspace(0.001, 0.499, 2000)
     rest = 1 - 2 * x
@@ -214,7 +215,7 @@ def test_a_class_that_never_occurs_gets_nothing() -> None:
         assert minimiser.q == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("gamma", [0.05, 1.0, 20.0])
+@for_each(gamma=[0.05, 1.0, 20.0])
 def test_nearly_certain_posteriors(gamma) -> None:
     """Tiny probabilities are not confused with ties."""
     eta = (1 - 3e-9, 2e-9, 1e-9)

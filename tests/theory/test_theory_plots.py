@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 import torch
+from case_loops import for_each
 
 from dualfocal.plots.theory import phi_figure
 from dualfocal.theory import phi, regions
@@ -14,7 +15,7 @@ def points(axis, marker: str):
     return [tuple(map(float, line.get_xydata()[0])) for line in axis.lines if line.get_marker() == marker]
 
 
-@pytest.mark.parametrize(("gamma", "c"), [(1.0, 0.3), (5.0, 0.1), (0.5, 0.45), (2.0, 0.8), (1.0, 0.0)])
+@for_each("gamma, c", [(1.0, 0.3), (5.0, 0.1), (0.5, 0.45), (2.0, 0.8), (1.0, 0.0)])
 def test_figure_1(gamma, c) -> None:
     figure = phi_figure(gamma, c)
     (axis,) = figure.axes

@@ -1,0 +1,79 @@
+"""Texts of evaluations and comparisons: the verdict, the table, strict JSON."""
+
+import json
+import math
+from dataclasses import replace
+
+import torch
+from case_loops import for_each
+
+from dualfocal import metrics as M
+from dualfocal.metrics.inference import Floor
+
+
+def test_texts() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(2000, 5, generator=generator)
+    target = torch.multinomial((logits / 2).softmax(1), 1, generator=generator)[:, 0]
+    result = M.evaluate(logits, target, inference=True)
+    text = str(result)
+    assert f"\nECE [%] {100 * result.ece:.2f} " in "\n".join(" ".join(line.split()) for line in text.splitlines())
+    assert text.splitlines()[-1] == result.verdict()
+    assert result.verdict().startswith(f"Over-confident: ECE is {100 * result.ece:.1f} points; a calibrated model")
+    assert f"<td>{100 * result.ece:.2f}</td>" in result._repr_html_()
+    under = M.evaluate(logits / 4, target, inference=True).verdict()
+    assert under.startswith("Under-confident")
+    p, outcome = torch.full((2000,), 0.3), torch.arange(2000) % 10 < 5
+    for probs, direction in ((p, "too low"), (1 - p, "too high")):
+        verdict = M.evaluate(probs, outcome.long(), input="probs", binary="positive", inference=True).verdict()
+        assert verdict.startswith(f"Probabilities of class 1 {direction}: ECE is 20.0 points;")
+    json.dumps(result.to_dict(), allow_nan=False)
+    zero = M.evaluate(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), input="probs", inference=True)
+    assert zero.nll == math.inf
+    assert json.loads(json.dumps(zero.to_dict(), allow_nan=False))["nll"] is None
+
+
+def test_an_infinite_nll_is_significantly_different_from_a_finite_one() -> None:
+    probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.7, 0.3]])
+    probs, target = probs.repeat(4, 1), torch.tensor([1, 0, 0]).repeat(4)
+    for pair, better, other in (((probs, probs.flip(1)), "B", "A"), ((probs.flip(1), probs), "A", "B")):
+        result = M.compare(*pair, target, input="probs")
+        assert result.differences["nll"].significant
+        assert result.verdict().startswith(f"{better} has the lower NLL (infinite for {other}:")
+        row = {row[0]: row[1:] for row in result.table().rows}["NLL [nats]"]
+        assert row[2:] == ["-inf" if better == "B" else "+inf", "", better]
+        assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["differences"]["nll"][other.lower()] is None
+
+
+def test_two_infinite_nlls_are_not_significantly_different() -> None:
+    probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.7, 0.3]]).repeat(4, 1)
+    result = M.compare(probs, probs * 1.0, torch.tensor([1, 0, 0]).repeat(4), input="probs")
+    assert result.verdict().startswith("NLL not significantly different; ")
+    assert result.table().rows[1] == ["NLL [nats]", "inf", "inf", "", "", ""]
+    assert "nan" not in str(result)
+
+
+@for_each("gain, clause", [(1e-6, "NLL not significantly different; "), (1e-3, "B has the lower NLL, by 0.0010 ")])
+def test_a_difference_must_show_in_the_digits_that_are_printed(gain, clause) -> None:
+    probs = torch.full((200, 2), 0.5, dtype=torch.float64)
+    better = probs + torch.tensor([gain / 2, -gain / 2])
+    result = M.compare(probs, better, torch.zeros(200, dtype=torch.int64), input="probs")
+    assert result.differences["nll"].significant  # but it may be too small to be printed
+    assert result.verdict().startswith(clause)
+    assert result.table().rows[1][-1] == ("B" if gain > 1e-4 else "")
+
+
+MEANS = [(None, "mean confidence is {} accuracy"), ("positive", "their mean is {} the share of class 1")]
+
+
+@for_each("binary, what", MEANS, shift=[0.1, -0.1])
+def test_a_verdict_by_the_mean_says_so(binary, what, shift) -> None:
+    """The verdict names the mean where the ECE alone could be chance, otherwise the ECE."""
+    side = "10.0 points above" if shift > 0 else "10.0 points below"
+    probs = torch.tensor([[0.3, 0.7]], dtype=torch.float64).expand(1000, 2)
+    target = (torch.arange(1000) < 1000 * (0.7 - shift)).long()
+    result = M.evaluate(probs, target, input="probs", binary=binary, inference=True)
+    assert what.format(side) not in result.verdict()
+    floors = {**result.inference.floors, "ece": Floor(0.01, 0.2)}
+    result = replace(result, inference=replace(result.inference, floors=floors))
+    assert f": {what.format(side)}, ECE is 10.0 points; a calibrated model" in result.verdict()
