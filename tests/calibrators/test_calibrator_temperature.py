@@ -130,7 +130,7 @@ def test_notes_describe_the_data() -> None:
 # The grid of the paper.
 
 
-@for_each(scale=[0.3, 1.0, 3.0, 40.0], num_classes=[2, 3, 15, 63, 64, 80])
+@for_each(scale=[0.3, 3.0, 40.0], num_classes=[2, 15, 63, 64])
 def test_grid_is_the_slow_loop(num_classes, scale) -> None:
     for seed in range(2):
         generator = torch.Generator().manual_seed(seed)
@@ -143,7 +143,7 @@ def test_grid_is_the_slow_loop(num_classes, scale) -> None:
         assert bool(fitted.report.notes) == at_the_end
 
 
-@for_each(num_classes=[3, 70], num_bins=[1, 7, 15])
+@for_each("num_classes, num_bins", [(3, 1), (3, 15), (70, 7)])
 def test_grid_of_plateaus_takes_the_first(num_classes, num_bins) -> None:
     generator = torch.Generator().manual_seed(num_bins)
     target = torch.randint(num_classes, (40,), generator=generator)

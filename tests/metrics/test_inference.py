@@ -164,7 +164,7 @@ def test_comparison_against_resampling_written_out() -> None:
     b = a / 1.3 + 0.3 * torch.randn(a.shape, generator=torch.Generator().manual_seed(5))
     result = M.compare(a, b, target)
     rng = np.random.default_rng(1)
-    picks = [torch.from_numpy(rng.integers(400, size=400)) for _ in range(600)]
+    picks = [torch.from_numpy(rng.integers(400, size=400)) for _ in range(300)]
     resampled = [[M.evaluate(logits[pick], target[pick]) for logits in (a, b)] for pick in picks]
     whole = [M.evaluate(logits, target) for logits in (a, b)]
     for name in ("error", "nll", "brier", "ece", "mce", "classwise_ece", "adaptive_ece", "aurc"):

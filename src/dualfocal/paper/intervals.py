@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtr, stdtrit
 
 from dualfocal.metrics.groups import holm
 
@@ -42,7 +42,7 @@ class Estimate:
 
     def interval(self, level: float) -> Interval:
         """The two-sided t-interval."""
-        half = float(student.ppf((1 + level) / 2, self.df)) * math.sqrt(self.variance)
+        half = float(stdtrit(self.df, (1 + level) / 2)) * math.sqrt(self.variance)
         return self.mean - half, self.mean + half
 
     def p_value(self, bound: float, direction: int) -> float:
@@ -50,7 +50,7 @@ class Estimate:
         distance = direction * (self.mean - bound)
         if self.variance == 0:
             return float(distance <= 0)
-        return float(student.sf(distance / math.sqrt(self.variance), self.df))
+        return float(stdtr(self.df, -distance / math.sqrt(self.variance)))
 
 
 def prediction_interval(values: Sequence[float], level: float) -> Interval:
@@ -60,7 +60,7 @@ def prediction_interval(values: Sequence[float], level: float) -> Interval:
     [-1.37, 5.37]
     """
     n, mean = len(values), statistics.mean(values)
-    half = float(student.ppf((1 + level) / 2, n - 1)) * statistics.stdev(values) * math.sqrt(1 + 1 / n)
+    half = float(stdtrit(n - 1, (1 + level) / 2)) * statistics.stdev(values) * math.sqrt(1 + 1 / n)
     return mean - half, mean + half
 
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from dualfocal.plots.style import BLACK, DARK_GREY, GREY, Look, legend_below, look_of, plain, styled, tidy
 
@@ -46,7 +46,7 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, fl
     if len(values) < 2:
         return None
     mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
-    reach = float(student.ppf((1 + level) / 2, len(values) - 1)) * error
+    reach = float(stdtrit(len(values) - 1, (1 + level) / 2)) * error
     return mean - reach, mean + reach
 
 

@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.corp import Corp
@@ -35,6 +34,8 @@ def chance_range(count: NDArray[np.int64], confidence: Floats, level: float = LE
     >>> print(low, high)
     [0.42] [0.58]
     """
+    from scipy.stats import binom  # takes a second to import
+
     full = count > 0
     p = np.clip(np.where(full, confidence, np.nan), 0.0, 1.0)  # a mean of ones may be slightly above 1
     number = np.where(full, count, 1)

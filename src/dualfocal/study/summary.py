@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from dualfocal._table import Table
 from dualfocal.metrics import compare
@@ -280,7 +280,7 @@ def _interval(first: list[float], other: list[float], noise: float | None) -> In
     mean = statistics.mean(pairs)
     if len(pairs) == 1:
         return Interval(mean, noise)
-    quantile = float(student.ppf((1 + LEVEL) / 2, len(pairs) - 1))
+    quantile = float(stdtrit(len(pairs) - 1, (1 + LEVEL) / 2))
     over_seeds = quantile * statistics.stdev(pairs) / math.sqrt(len(pairs))
     return Interval(mean, math.hypot(over_seeds, noise or 0.0))
 
