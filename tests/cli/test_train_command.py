@@ -239,6 +239,17 @@ def test_show_has_the_changed_settings(record):
     assert shown == {**preset("digits").to_dict(), **expected}
 
 
+def test_scaled_milestones_are_reported(run):
+    for name, settings, milestones in (
+        ("cifar10_resnet50", ["epochs=35"], "15,25"),
+        ("cifar10_resnet50", ["epochs=35", "milestones=3"], None),
+        ("cifar10_resnet50", ["epochs=300"], None),
+        ("digits", ["epochs=3"], None),
+    ):
+        _, err = run("train", name, "--show", *(word for text in settings for word in ("--set", text)))
+        assert err == (f"milestones are scaled with the epochs: {milestones}\n" if milestones else ""), settings
+
+
 def test_show_on_a_narrow_terminal_loses_no_value(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     out = run("train", "digits", "--show", "--set", "model=my_package.my_nets:[red]x")[0]

@@ -151,6 +151,7 @@ def test_settings_are_set_in_the_preset() -> None:
         'data_options: {"val_size": 1000}, not {}',
         'loss_options: {"gamma": 4.5, "rival": "2nd"}, not {"gamma": 4.5}',
         "clip_norm: null, not 2",
+        "milestones: [13, 21], not [150, 250]",
         "epochs: 30, not 350",
     ]
 

@@ -37,7 +37,7 @@ def refusal(*settings: str) -> str:
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("epochs", {"30": 30, " 30 ": 30, "\n30": 30, "1e3": 1000}),
+        ("epochs", {"300": 300, " 300 ": 300, "\n300": 300, "1e3": 1000}),
         ("seed", {"0": 0}),
         ("lr", {".1": 0.1, "1e-3": 0.001, "1.": 1.0, "1": 1.0, "5.E-2": 0.05, "+.5": 0.5}),
         ("clip_norm", {"none": None, "None": None, "null": None, ".5": 0.5, "3": 3.0}),
@@ -57,6 +57,23 @@ def test_settings_are_read_as_the_field_is_typed(name, values) -> None:
             after = before.with_settings([setting])
             assert after == dataclasses.replace(before, **{name: value}), setting
             assert json.dumps(getattr(after, name)) == json.dumps(value), setting  # True == 1 == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "milestones"),
+    [
+        (["epochs=35"], (15, 25)),
+        (["epochs=250"], (107, 179)),
+        (["epochs=2"], (1,)),
+        (["epochs=251"], (150, 250)),
+        (["epochs=700"], (150, 250)),
+        (["epochs=35", "milestones=5"], (5,)),
+        (["epochs=35", "milestones=150,250"], (150, 250)),
+        (["lr=1"], (150, 250)),
+    ],
+)
+def test_milestones_that_would_lie_beyond_the_last_epoch_are_scaled(settings, milestones) -> None:
+    assert make().with_settings(settings).milestones == milestones
 
 
 def test_options_are_read_as_json_numbers_words_or_text() -> None:

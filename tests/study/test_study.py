@@ -54,6 +54,7 @@ def test_a_data_set_of_the_paper_brings_its_recipe(tmp_path: Path) -> None:
         recipe = study.recipes["dual_focal"][0]
         assert (recipe.data, recipe.model, recipe.epochs) == ("cifar10", model, epochs)
     custom = make_study(["focal"], dataset=str(tmp_path), seeds=[1]).recipes["focal"][1]
+    assert (custom.epochs, custom.schedule, custom.reduction, custom.clip_norm) == (30, "cosine", "mean", None)
     assert (custom.data, custom.model) == (str(tmp_path), "small_cnn")
 
 
@@ -103,9 +104,10 @@ def made(
     return Summary(study, filled, {"ece": dict.fromkeys(scores, 0.02)}, differences, behind_best or {}, {})
 
 
-def test_a_table_has_the_means_and_the_best_in_bold() -> None:
+def test_a_table_has_the_means_and_bold_numbers_that_are_significantly_lower() -> None:
     scores = {"a": {"ece": [0.10, 0.20], "error": [0.1, 0.1]}, "b": {"ece": [0.02, 0.04], "error": [0.1, 0.1]}}
     differences = {"b": {name: Interval(-0.12, 0.01) for name in ("error", "nll", "nll_t", "ece", "ece_t")}}
+    differences["b"]["error"] = Interval(-0.12, 0.13)
     summary = made(scores, differences, {"a": Interval(0.12, 0.01)})
     table = summary.table()
     assert table.headings == ["", "error %", "NLL", "NLL, T", "ECE %", "ECE %, T", "T", "AdaECE %", "cw ECE %", "MCE %"]
@@ -113,13 +115,13 @@ def test_a_table_has_the_means_and_the_best_in_bold() -> None:
     assert [row[4] for row in table.rows] == ["2.0", "15.0", "3.0"]
     assert table.rows[0][5:8] == ["", "", ""]
     assert [row[6] for row in table.rows[1:]] == ["0.50", "0.50"]
-    assert summary.best("ece") == {"b"}
-    assert summary.best("error") == {"a", "b"}
+    assert [name for name in NAMES if summary.better("b", name)] == ["nll", "nll_t", "ece", "ece_t"]
+    assert not any(summary.better("a", name) for name in NAMES)
     text = summary.to_markdown()
-    assert "| b | **10.0** |" in text
+    assert "| b | 10.0 |" in text
     assert "**3.0**" in text
     assert "**15.0**" not in text
-    assert "| b | -12.0 ± 1.0 | -0.120 ± 0.010 |" in text
+    assert "| b | -12.0 ± 13.0 | -0.120 ± 0.010 |" in text
     lines = summary.to_csv().splitlines()
     assert lines[0].startswith("entry,seed,error,nll,nll_t,ece")
     assert len(lines) == 5
@@ -150,10 +152,17 @@ def test_the_reading_claims_only_what_is_significant(
     assert after_scaling.endswith("error is not significantly different from a's (+1.0 ± 2.0 points).")
 
 
+def test_one_seed_allows_no_conclusion() -> None:
+    significant = dict.fromkeys(("error", "nll", "nll_t", "ece", "ece_t"), Interval(-0.1, 0.01))
+    summary = made({"a": {"ece": [0.2]}, "b": {"ece": [0.1]}}, {"b": significant}, {"a": Interval(0.1, 0.01)})
+    assert summary.reading().startswith("No conclusion: with one seed, ")
+    assert "**" not in summary.to_markdown()
+    assert "not of the training" in summary.explanation()
+
+
 def test_without_an_interval_nothing_is_called_significant() -> None:
-    """One seed each, on different samples: the noise is unknown."""
     unknown = dict.fromkeys(("error", "nll", "nll_t", "ece", "ece_t"), Interval(-0.1, None))
-    summary = made({"a": {"ece": [0.2]}, "b": {"ece": [0.1]}}, {"b": unknown}, {"a": Interval(0.1, None)})
+    summary = made({"a": {"ece": [0.2] * 2}, "b": {"ece": [0.1] * 2}}, {"b": unknown}, {"a": Interval(0.1, None)})
     assert "significant" not in summary.reading()
     assert summary.reading().count("confidence interval unknown") == 3
 
@@ -161,7 +170,7 @@ def test_without_an_interval_nothing_is_called_significant() -> None:
 def test_an_entry_that_lacks_a_run_is_not_compared() -> None:
     summary = made({"a": {"ece": [0.1, 0.3]}, "b": {"ece": [0.05, math.nan]}}, {})
     assert summary.complete == ["a"]
-    assert summary.best("ece") == set()
+    assert not summary.better("b", "ece")
     assert summary.reading().startswith("No comparison: ")
     assert [row[0] for row in summary.table().rows[1:]] == ["a", "b (1 of 2)"]
 

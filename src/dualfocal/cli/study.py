@@ -114,6 +114,8 @@ def study(
     save(study_figure(summary), out / "study.png", dpi=150)
     if as_json:
         print_json(content)
+    if summary.data:
+        say(printer, f"Data: {summary.data}.", wrap=True)
     printer.print(_narrow(summary.table("[bold]{}[/]"), gap=2))
     say(printer, summary.explanation(), wrap=True)
     if summary.differences:

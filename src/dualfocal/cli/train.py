@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,12 +68,14 @@ def train(
 
     first = rank_and_size()[0] == 0  # with torchrun, only the first process prints
     printer, err = consoles(as_json or not first)
-    path = Path(name)
+    path, given = Path(name), settings or []
+    make_recipe = partial(preset, name)
     if name not in PRESETS and (path.suffix == ".json" or path.is_dir()):
-        recipe = load_recipe(path).with_settings(settings or [])
-        out = path if path.is_dir() and not settings and out is None else out
-    else:
-        recipe = preset(name, settings or [])
+        make_recipe = load_recipe(path).with_settings
+        out = path if path.is_dir() and not given and out is None else out
+    recipe = make_recipe(given)
+    if make_recipe([text for text in given if not text.strip().startswith("epochs")]).milestones != recipe.milestones:
+        say(err, f"milestones are scaled with the epochs: {','.join(map(str, recipe.milestones))}")
     if show:
         _show(printer, recipe, as_json)
         return

@@ -189,7 +189,8 @@ class Recipe:
     def with_settings(self, settings: Iterable[str]) -> Self:
         """Return a copy with settings changed.
 
-        If the loss or the data set changes, its options start from their defaults.
+        If the loss or the data set changes, its options start from their defaults. If only the number of epochs
+        changes, and a milestone would lie beyond the last epoch, the milestones are scaled with the epochs.
 
         Args:
             settings: texts ``field=value``, ``loss.option=value`` or ``data.option=value``.
@@ -217,9 +218,27 @@ class Recipe:
         for owner in ("loss", "data"):
             if owner in changes and changes[owner] != getattr(self, owner):
                 changes.setdefault(f"{owner}_options", {})
-        for name, changed in options.items():
-            changes[name] = {**changes.get(name, getattr(self, name)), **changed}
+        for name, given in options.items():
+            changes[name] = {**changes.get(name, getattr(self, name)), **given}
+        epochs = changes.get("epochs", self.epochs)
+        if "milestones" not in changes and self.milestones and epochs <= self.milestones[-1] < self.epochs:
+            scaled = {max(1, round(milestone * epochs / self.epochs)) for milestone in self.milestones}
+            changes["milestones"] = tuple(sorted(scaled))
         return replace(self, **changes)
+
+    @property
+    def description(self) -> str:
+        """Data, model and optimisation in one line of text."""
+        milestones = " and ".join(map(str, self.milestones)) or "never"
+        schedule = "cosine" if self.schedule == "cosine" else f"times {self.lr_factor:g} after {milestones}"
+        momentum = f", momentum {self.momentum:g}" if self.optimizer == "sgd" else ""
+        clip = "" if self.clip_norm is None else f", gradient norm clipped to {self.clip_norm:g}"
+        data = "".join(f", {name} {value}" for name, value in self.data_options.items() if name != "split_seed")
+        return (
+            f"{self.data}{data}; {self.model}; {self.optimizer}, lr {self.lr:g} ({schedule}){momentum}"
+            f", weight decay {self.weight_decay:g}, {self.epochs} epochs, batches of {self.batch_size}"
+            f", {self.reduction} of the loss{clip}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain content for JSON, which :meth:`from_dict` reads."""

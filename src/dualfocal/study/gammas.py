@@ -117,7 +117,7 @@ def _sampling_error(pairs: list[tuple[Path, Path]], criterion: str) -> float:
         return 0.0
     if criterion == "ece":
         (a, _), (b, _) = runs[0]
-        difference = compare(a, b, target).differences["ece"]
+        difference = compare(a, b, target, input="logits").differences["ece"]
         return (difference.high - difference.low) / (2 * 1.645)  # from the width of a 90 % interval
     differences = [
         F.cross_entropy(a.double(), target, reduction="none") - F.cross_entropy(b.double(), target, reduction="none")

@@ -7,7 +7,7 @@ from pathlib import Path
 from dualfocal._checks import did_you_mean
 from dualfocal.data.registry import DATASETS
 from dualfocal.runs import Recipe, Run, RunResult
-from dualfocal.train.presets import PRESETS, preset
+from dualfocal.train.presets import PRESETS, custom, preset
 
 # The columns of the paper's table 1.
 PAPER_LOSSES = ("cross_entropy", "brier", "mmce", "label_smoothing", "inverse_focal", "flsd", "dual_focal")
@@ -39,17 +39,7 @@ class Study:
     @property
     def recipe(self) -> str:
         """The settings that all runs share, in one line of text."""
-        first = next(iter(next(iter(self.recipes.values())).values()))
-        milestones = " and ".join(map(str, first.milestones)) or "never"
-        schedule = "cosine" if first.schedule == "cosine" else f"times {first.lr_factor:g} after {milestones}"
-        momentum = f", momentum {first.momentum:g}" if first.optimizer == "sgd" else ""
-        clip = "" if first.clip_norm is None else f", gradient norm clipped to {first.clip_norm:g}"
-        data = "".join(f", {name} {value}" for name, value in first.data_options.items() if name != "split_seed")
-        return (
-            f"{first.data}{data}; {first.model}; {first.optimizer}, lr {first.lr:g} ({schedule}){momentum}"
-            f", weight decay {first.weight_decay:g}, {first.epochs} epochs, batches of {first.batch_size}"
-            f", {first.reduction} of the loss{clip}"
-        )
+        return next(iter(next(iter(self.recipes.values())).values())).description
 
     def folders(self, out: Path) -> dict[tuple[str, int], Path]:
         """Return the run folder of each entry and seed."""
@@ -139,4 +129,4 @@ def _recipe(dataset: str, model: str | None, settings: list[str]) -> Recipe:
         raise ValueError(
             f"unknown data set {dataset!r}; data sets are {', '.join(known)}{did_you_mean(dataset, DATASETS)}"
         )
-    return Recipe(data=dataset, model=model or "small_cnn").with_settings(settings)
+    return custom(dataset, model or "small_cnn").with_settings(settings)

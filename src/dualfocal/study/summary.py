@@ -92,6 +92,7 @@ class Summary:
         differences: Entry, except the first -> column -> paired difference to the first entry.
         behind_best: Entry with all its runs -> paired difference of its ECE to the lowest ECE.
         failed: Entry and seed -> why the run failed.
+        data: The splits of the data with their sizes; empty if no run is finished.
     """
 
     study: Study
@@ -100,6 +101,7 @@ class Summary:
     differences: dict[str, dict[str, Interval]]
     behind_best: dict[str, Interval]
     failed: dict[tuple[str, int], str]
+    data: str = ""
 
     @property
     def complete(self) -> list[str]:
@@ -111,21 +113,20 @@ class Summary:
         values = [value for value in self.scores[entry][column] if math.isfinite(value)]
         return statistics.mean(values) if values else math.nan
 
-    def best(self, name: str) -> set[str]:
-        """Return the entries with the lowest mean after rounding as in the table."""
-        metric = COLUMNS[name].metric
-        means = {entry: round(metric.factor * self.mean(entry, name), metric.decimals) for entry in self.complete}
-        return {entry for entry, mean in means.items() if mean == min(means.values())} if len(means) > 1 else set()
+    def better(self, entry: str, name: str) -> bool:
+        """Whether the mean of an entry is significantly below that of the first; never with one seed."""
+        difference = self.differences.get(entry, {}).get(name)
+        several = len(self.study.seeds) > 1 and entry in self.complete
+        return several and difference is not None and difference.significant and difference.mean < 0
 
-    def table(self, best: str = "{}") -> Table:
-        """Return the noise floors and the mean of each entry; ``best`` formats the lowest mean of a column."""
+    def table(self, better: str = "{}") -> Table:
+        """Return the noise floors and the mean of each entry; ``better`` formats those below the first entry's."""
         columns, seeds = COLUMNS.items(), len(self.study.seeds)
-        lowest = {name: self.best(name) for name in COLUMNS}
         floors = {name: statistics.mean(values.values()) for name, values in self.floors.items()}
         rows = [["floor", *with_temperature([column.metric.text(floors.get(name)) for name, column in columns], "")]]
         for entry in self.study.entries:
             cells = [
-                (best if entry in lowest[name] else "{}").format(_text(self.mean(entry, name), column.metric))
+                (better if self.better(entry, name) else "{}").format(_text(self.mean(entry, name), column.metric))
                 for name, column in columns
             ]
             temperature = _text(self.mean(entry, "temperature"), Metric("T", ""))
@@ -148,6 +149,11 @@ class Summary:
         first = self.study.entries[0]
         if len(self.complete) < 2 or first not in self.complete:
             return f"No comparison: it needs all runs of {first}, the first entry, and of another entry to be finished."
+        if len(self.study.seeds) == 1:
+            return (
+                "No conclusion: with one seed, the differences do not include the noise of the training. "
+                "Add seeds, for example --seeds 0,1,2."
+            )
         best, *others = sorted(self.complete, key=lambda entry: self.mean(entry, "ece"))
         ece, floor = 100 * self.mean(best, "ece"), 100 * self.floors["ece"][best]
         sentence = f"Before temperature scaling, {best} has the lowest ECE, {ece:.1f} % (noise floor {floor:.1f} %)"
@@ -170,6 +176,7 @@ class Summary:
             "schema": SCHEMA,
             "title": self.study.title,
             "recipe": self.study.recipe,
+            "data": self.data,
             "seeds": self.study.seeds,
             "level": LEVEL,
             "floors": self.floors,
@@ -190,9 +197,10 @@ class Summary:
         }
 
     def to_markdown(self) -> str:
-        """Return both tables, with the best values in bold, and the reading as Markdown."""
+        """Return both tables, with significantly better values in bold, and the reading as Markdown."""
         title, recipe = f"# {self.study.title}", f"Recipe: {self.study.recipe}."
-        parts = [title, recipe, self.table("**{}**").markdown(), self.explanation()]
+        data = [f"Data: {self.data}."] if self.data else []
+        parts = [title, recipe, *data, self.table("**{}**").markdown(), self.explanation()]
         if self.differences:
             parts.append(self.difference_table().markdown())
         return "\n\n".join([*parts, self.reading()]) + "\n"
@@ -209,7 +217,14 @@ class Summary:
     def explanation(self) -> str:
         """Explain the numbers of the tables."""
         means = f"Means over {len(self.study.seeds)} seeds" if len(self.study.seeds) > 1 else "One seed"
-        interval = f" ±: half-width of the {100 * LEVEL:.0f} % confidence interval." if self.differences else ""
+        interval = ""
+        if self.differences and len(self.study.seeds) > 1:
+            interval = (
+                f" Bold: significantly below {self.study.entries[0]}. ±: half-width of the {100 * LEVEL:.0f} % "
+                "confidence interval."
+            )
+        elif self.differences:
+            interval = " ±: noise of the test samples only, not of the training."
         return (
             f"{means}, test split. T: after temperature scaling, fitted on the validation split by NLL. "
             f"Floor: noise floor, the error that a perfectly calibrated model shows by chance.{interval}"
@@ -261,7 +276,8 @@ def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None
 
     first, *others = study.entries
     differences = {entry: difference(first, entry, [column.name for column in COMPARED]) for entry in others}
-    summary = Summary(study, scores, floors, differences, {}, failed or {})
+    data = next((result.data for result in results.values()), "")
+    summary = Summary(study, scores, floors, differences, {}, failed or {}, data)
     if len(summary.complete) > 1:
         best = min(summary.complete, key=lambda entry: summary.mean(entry, "ece"))
         behind = {entry: difference(best, entry, ["ece"])["ece"] for entry in summary.complete if entry != best}
@@ -303,7 +319,7 @@ def _sampling_noise(
     return {
         name + suffix: (difference.high - difference.low) / 2
         for suffix, (a, b) in (("", logits), ("_t", scaled))
-        for name, difference in compare(a, b, targets[0], level=LEVEL).differences.items()
+        for name, difference in compare(a, b, targets[0], input="logits", level=LEVEL).differences.items()
     }
 
 
