@@ -567,3 +567,20 @@ def test_few_samples_without_a_best_temperature_are_refused(refused):
         line = refused("calibrate", "val.npz", "--out", "cal.safetensors")
         assert line.startswith(f"val.npz: cannot fit a calibrator to 3 samples: {words}")
     assert not Path("cal.safetensors").exists()
+
+
+# Two classes
+
+
+def test_binary_chooses_the_confidence_that_apply_scores(run, record, refused):
+    logits, target = drawn(num_classes=2)
+    file = saved("val.npz", logits, target)
+    run("calibrate", file, "--out", "two.safetensors", "--binary", "positive")
+    assert temperature("two.safetensors") == float(TemperatureScaling().fit(logits, target).temperature)
+    for options in ({}, {"binary": "positive"}, {"binary": "top_label"}):
+        words = [word for name, value in options.items() for word in (f"--{name}", value)]
+        before = record("apply", "two.safetensors", file, "--out", "out.npz", *words)["before"]
+        assert before["ece"] == metrics.ece(logits, target, **options), options
+    four = saved("four.npz", *drawn())
+    message = refused("calibrate", four, "--out", "four.safetensors", "--binary", "positive")
+    assert re.search("four.npz.*binary='positive' needs two classes.*4", message)

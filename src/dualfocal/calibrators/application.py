@@ -41,8 +41,9 @@ def apply_calibrator(
     values: Tensor,
     target: Tensor | None = None,
     *,
-    input: str = "logits",
+    input: str | None = None,
     ignore_index: int = -100,
+    binary: str | None = None,
     require_labels: bool = False,
 ) -> Application:
     """Calibrate predictions. Logits are mapped to logits, probabilities to probabilities.
@@ -51,8 +52,10 @@ def apply_calibrator(
         calibrator: a fitted calibrator.
         values: ``(N, C)``, ``(N, C, d1, ...)`` or ``(N,)`` logits or probabilities.
         target: class indices (optional).
-        input: whether ``values`` holds ``"logits"`` or ``"probs"``.
+        input: ``"logits"`` or ``"probs"``, whichever ``values`` holds. None means logits, and raises an error if the
+            values look like probabilities.
         ignore_index: samples with this target are neither checked nor scored.
+        binary: for two classes, the confidence that is scored, see :func:`~dualfocal.metrics.ece`.
         require_labels: raise an error if labels do not fit the values; otherwise such labels are ignored.
 
     Raises:
@@ -64,8 +67,10 @@ def apply_calibrator(
     >>> applied.argmax_changed, applied.on_fit_data
     (0, True)
     """
-    scan(kept_rows(values, target, input=input, ignore_index=ignore_index))
-    binary = "top_label" if values.ndim == 1 else None
+    rows = kept_rows(values, target, input=input, ignore_index=ignore_index)
+    scan(rows)
+    input = rows.input
+    binary = binary or ("top_label" if values.ndim == 1 else None)
     labelled, unusable = target is not None and bool((target != ignore_index).any()), ""
     on_fit_data = (
         calibrator.fitted_on is not None

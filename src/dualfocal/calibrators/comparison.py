@@ -68,12 +68,10 @@ class CalibratorComparison:
             finding = Note("absent_classes", len(self.absent), total, self.absent).finding
             rule = "methods that would give them almost zero probability are not recommended"
             text = f"{text} {finding}; {rule} ({', '.join(self.left_out)})."
-        return f"{text}{self.choice()}" if self.held_out else text
-
-    def choice(self) -> str:
-        """Warning that choosing among several methods overestimates the gain; empty for a single method."""
         count = len(self.methods) - 1
-        return f" (Chosen among {count} methods on these samples: its gain may be overestimated.)" if count > 1 else ""
+        if count == 1 or self.recommended == UNCALIBRATED:
+            return text
+        return f"{text} (Chosen among {count} methods on these samples: its gain may be overestimated.)"
 
     def caveat(self) -> str:
         """Which samples were used for fitting and which for scoring."""

@@ -12,6 +12,7 @@ from dualfocal.cli._common import (
     CALIBRATORS,
     FILES,
     AsJson,
+    BinaryOption,
     Force,
     IgnoreIndex,
     Logits,
@@ -39,6 +40,7 @@ def calibrate(
     target: Target = None,
     split: Split = None,
     positive: Positive = None,
+    binary: BinaryOption = None,
     ignore_index: IgnoreIndex = -100,
     force: Force = False,
     as_json: AsJson = False,
@@ -58,10 +60,12 @@ def calibrate(
     printer, err = consoles(as_json)
     check_output(files.check_suffix(out), file)
     calibrator = make_calibrator(method, force=force)
-    reading = Reading(logits=logits, probs=probs, target=target, split=split, positive=positive)
+    reading = Reading(logits=logits, probs=probs, target=target, split=split, positive=positive, binary=binary)
     data = reading.load(file, run_split="val")
     say(err, f"{file}: {data.taken}")
     with errors_name(file), err.status(f"fitting {method}"):
+        if binary is not None:
+            reading.rows(data)  # raises an error unless there are two classes
         calibrator.fit(data.values, data.target, input=data.input, ignore_index=ignore_index)
         report = calibrator.report
         assert report is not None
@@ -88,6 +92,7 @@ def apply(
     target: Target = None,
     split: Split = None,
     positive: Positive = None,
+    binary: BinaryOption = None,
     ignore_index: IgnoreIndex = -100,
     as_json: AsJson = False,
 ) -> None:
@@ -123,6 +128,7 @@ def apply(
             data.labels,
             input=data.input,
             ignore_index=ignore_index,
+            binary=binary,
             require_labels=target is not None,
         )
     if applied.on_fit_data:

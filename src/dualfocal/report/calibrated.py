@@ -76,7 +76,7 @@ def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progr
         remarks + comparison.remarks(),
         best_temperature(rows) if scaled is None or scaled.temperature is None else scaled.temperature,
         origin,
-        comparison.verdict() if comparison.held_out else f"{comparison.verdict()}{comparison.choice()}",
+        comparison.verdict(),
         scaled,
         {f"{method.name}{repeat}": method.evaluation for method in comparison.methods if method.name != UNCALIBRATED},
     )
