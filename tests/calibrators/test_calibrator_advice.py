@@ -85,7 +85,7 @@ def scored(name: str, nll: float, change: tuple[float, float], behind: tuple[flo
     """A method with this NLL and these intervals; the uncalibrated NLL is 1, the best 0.98."""
     return MethodScore(
         name=name,
-        evaluation=evaluate(torch.eye(2), torch.arange(2)),
+        evaluation=evaluate(torch.eye(2), torch.arange(2), input="logits"),
         scores={"nll": nll},
         changes={"nll": Difference(1.0, nll, *change)},
         behind=Difference(0.98, nll, *behind),

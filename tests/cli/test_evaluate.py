@@ -72,7 +72,7 @@ def test_verdict_names_the_direction_and_both_sizes(run, sharpness, kind):
     out, _ = run("evaluate", npz("a.npz", logits, target))
     ece = by_hand_ece(softmax(logits), target, 15)
     verdict = re.search(
-        r"^(.+): ECE is ([\d.]+) points; a calibrated model would show ([\d.]+) by chance \(p < 0\.001\)\.$",
+        r"^(.+): ECE is ([\d.]+) points; a calibrated model would show ([\d.]+) by chance \(p < 0\.001\)\. Class prob",
         out,
         re.MULTILINE,
     )
@@ -295,16 +295,18 @@ def test_merged_parts_are_the_whole_in_any_order(records):
         assert record["file"] == " + ".join(order)
         assert record["taken"].startswith("3 files; of the first, logits from 'logits'")
         for got, expected in zip([record, *record.pop("groups")], [whole, *groups], strict=True):
-            # The labels behind the classwise floor are drawn row by row, so that it alone depends on their order.
+            # The labels of the class-wise test are drawn row by row, so that it alone depends on their order.
             floors = got["inference"].pop("floors")
             assert floors.pop("classwise_ece")["mean"] == pytest.approx(
                 expected["inference"]["floors"]["classwise_ece"]["mean"], rel=0.05
             )
             assert floors.items() < expected["inference"]["floors"].items()
+            p_value = expected["inference"]["classwise"]["p_value"]
+            assert got["inference"].pop("classwise")["p_value"] == pytest.approx(p_value, abs=0.15)
             assert got["inference"].items() < expected["inference"].items()
             rounded = ("nll", "brier", "rbs")  # sums of floats, which depend on their order in the last bit
             assert [got[name] for name in rounded] == pytest.approx([expected[name] for name in rounded], rel=1e-14)
-            names = expected.keys() - {"file", "taken", "inference", *rounded}
+            names = expected.keys() - {"file", "taken", "inference", "verdict", "p_adjusted", *rounded}
             assert {name: got[name] for name in names} == {name: expected[name] for name in names}
 
 
@@ -388,7 +390,8 @@ def test_adjusted_p_values_are_holm_s(records):
     logits, target = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     file = npz("a.npz", logits, target, ward=np.repeat(np.arange(8), 80))
     groups = records(file, "--group-by", "ward")[0]["groups"]
-    raw = [group["inference"]["p_value"] for group in groups]
+    both = [(group["inference"]["p_value"], group["inference"]["classwise"]["p_value"]) for group in groups]
+    raw = [min(1.0, 2 * min(pair)) for pair in both]  # Holm's, too, of two tests
     assert len({p for p in raw if p < 0.2}) > 2  # or there is little to adjust
     for p, group in zip(raw, groups, strict=True):
         # Of all hypotheses at least as clear as this one, the hardest to reject.

@@ -1,12 +1,14 @@
 """Bad input: an error that names the value and the rule, from every metric."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from case_loops import for_each
 
+from dualfocal import TemperatureScaling, compare_calibrators
 from dualfocal import metrics as M
 
 BINNED = ("ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "evaluate")
@@ -39,6 +41,8 @@ BAD = {
     "a list": (LOGITS.tolist(), TARGET, {}, TypeError, "got list"),
     "objects": (np.array([["a", "b"]]), TARGET[:1], {}, ValueError, "plain numbers"),
     "input": (LOGITS, TARGET, {"input": "softmax"}, ValueError, "'logits', 'probs', got 'softmax'"),
+    "probs as logits": (torch.eye(2) * 0.8 + 0.1, TARGET, {}, ValueError, 'input="probs".*input="logits"'),
+    "half probs as logits": (torch.rand(2, 5).softmax(1).half(), TARGET, {}, ValueError, 'input="probs"'),
     "logits as probs": (LOGITS, TARGET, {"input": "probs"}, ValueError, "row 1 .*holds 0 to 2; are these logits"),
     "negative": (torch.tensor([[1.2, -0.2]]), TARGET[:1], {"input": "probs"}, ValueError, "row 0 .*holds -0.2"),
     "sum": (torch.tensor([[0.5, 0.2]]), TARGET[:1], {"input": "probs"}, ValueError, "row 0 sums to 0.7"),
@@ -52,6 +56,40 @@ def test_bad_input(name, case) -> None:
     logits, target, options, error, message = BAD[case]
     with pytest.raises(error, match=message):
         getattr(M, name)(logits, target, **options)
+
+
+def test_logits_are_told_from_probabilities_by_all_rows() -> None:
+    probs = torch.randn(1000, 4, generator=torch.Generator().manual_seed(0)).softmax(1)
+    target = torch.arange(1000) % 4
+    for values in (probs, probs.numpy(), probs.double(), probs.T.contiguous().T):
+        with pytest.raises(ValueError, match="must not be probabilities"):
+            M.ece(values, target)
+    assert M.ece(probs, target, input="logits") != M.ece(probs, target, input="probs")
+    for row, column, value in ((999, 0, 1.5), (999, 3, -0.1), (0, 0, 0.9)):  # one row that is none is enough
+        logits = changed(row, column, value, probs)
+        assert M.ece(logits, target) == M.ece(logits, target, input="logits")
+    ignored = torch.where(target == 3, -100, target)
+    mixed = torch.where(ignored[:, None] == -100, 7.0, probs)
+    with pytest.raises(ValueError, match="must not be probabilities"):
+        M.ece(mixed, ignored)
+
+
+def test_functions_and_classes_that_take_logits_by_default_refuse_probabilities() -> None:
+    probs, target = torch.tensor([[0.9, 0.1], [0.3, 0.7]] * 10), torch.tensor([0, 1] * 10)
+    classes = [M.ExpectedCalibrationError(), M.AdaptiveCalibrationError(), M.BrierScore()]
+    calls = [
+        lambda: M.compare(probs, probs, target),
+        lambda: M.ood_auroc(probs, probs),
+        lambda: TemperatureScaling().fit(probs, target),
+        lambda: compare_calibrators(probs, target, ["temperature"]),
+        *(partial(metric.update, probs, target) for metric in (*classes, M.ClasswiseCalibrationError(num_classes=2))),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match='input="probs"'):
+            call()
+    metric = M.ExpectedCalibrationError(input="logits")
+    metric.update(probs, target)
+    assert float(metric.compute()) == pytest.approx(M.ece(probs, target, input="logits"))
 
 
 def test_no_hint_for_labels_that_do_not_start_at_1() -> None:
@@ -118,7 +156,7 @@ BAD_OPTIONS = [
     (lambda: M.evaluate(LOGITS, TARGET, inference=True, level=1.0), "level must be"),
     (lambda: M.compare(LOGITS, LOGITS, TARGET, level=0.2), "level must be"),
     (lambda: M.ood_auroc(LOGITS, LOGITS, score="energy"), "'entropy', 'max_prob', got 'energy'"),
-    (lambda: M.kde_ece(LOGITS[:1], TARGET[:1]), "at least two samples"),
+    (lambda: M.kde_ece(LOGITS[1:], TARGET[1:]), "at least two samples"),
     (lambda: M.evaluate(LOGITS, TARGET).verdict(), "inference=True"),
 ]
 

@@ -116,12 +116,13 @@ def test_collection_keeps_other_options_apart(name, options, first) -> None:
     logits, target, _ = batches()
     values = logits.softmax(1)  # logits as good as any, and probabilities
     target[:100] = target[:100].clamp(1, 3)
-    collection = MetricCollection({"plain": make(), "other": make(**options)})
+    plain, options = {"input": "logits"}, {"input": "logits", **options}
+    collection = MetricCollection({"plain": make(**plain), "other": make(**options)})
     parts = [slice(0, 100), slice(100, 500)]
     for part in [slice(0, 0), *parts] if first == "empty" else parts:
         collection.update(values[part], target[part])
     got = {name: value.item() for name, value in collection.compute().items()}
-    expected = {"plain": function(values, target), "other": function(values, target, **options)}
+    expected = {"plain": function(values, target, **plain), "other": function(values, target, **options)}
     assert got == pytest.approx(expected, abs=1e-9)
     assert len(collection.compute_groups) == 2
 

@@ -187,7 +187,13 @@ def test_labels_of_scikit_learn(npz, refusal):
 
 
 def test_names_of_another_split_are_refused(npz, refusal):
-    arrays = {"val_logits": PROBS, "val_target": CODES, "test_logits": PROBS, "test_target": CODES, "val_site": CODES}
+    arrays = {
+        "val_logits": 2 * PROBS,
+        "val_target": CODES,
+        "test_logits": 2 * PROBS,
+        "test_target": CODES,
+        "val_site": CODES,
+    }
     path = npz(**arrays)
     for option, name in (("logits", "val_logits"), ("target", "val_target"), ("group", "val_site")):
         message = refusal(path, split="test", **{option: name})
@@ -227,10 +233,17 @@ def test_arrays_in_the_layout_of_keras(npz):
 
 
 def test_whole_floats_in_arrays(npz, tmp_path, refusal):
-    assert load_predictions(npz(logits=PROBS, y=CODES.astype(np.float32))).target.tolist() == [0, 1, 2, 0]
+    assert load_predictions(npz(logits=2 * PROBS, y=CODES.astype(np.float32))).target.tolist() == [0, 1, 2, 0]
     assert "label 1.5 in row 1 is not a whole number" in refusal(npz(logits=PROBS, y=np.array([0, 1.5, 2, 0])))
-    save_file({"logits": torch.tensor(PROBS), "y": torch.tensor(CODES).bfloat16()}, tmp_path / "file.safetensors")
+    save_file({"logits": torch.tensor(2 * PROBS), "y": torch.tensor(CODES).bfloat16()}, tmp_path / "file.safetensors")
     assert load_predictions(tmp_path / "file.safetensors").target.tolist() == [0, 1, 2, 0]
+
+
+def test_probabilities_named_logits_are_refused_unless_they_are_called_logits(npz, refusal):
+    path = npz(logits=PROBS, y=CODES)
+    assert re.search("'logits' must hold logits.*--probs logits.*--logits logits", refusal(path))
+    assert load_predictions(path, logits="logits").input == "logits"
+    assert load_predictions(path, probs="logits").input == "probs"
 
 
 def test_one_hot(npz, parquet, refusal):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from browser import arrays_of, choose, contents_of, expected, opened, read
+from browser import HOSTILE, arrays_of, choose, contents_of, expected, opened, read
 
 from dualfocal.metrics import evaluate
 
@@ -51,7 +51,7 @@ def test_at_first_the_page_shows_the_figures_of_evaluate(browser, pages, folder)
         for name in ("ece", "nll", "error", "confidence", "accuracy"):
             assert actual[name] == pytest.approx(getattr(result, name), abs=1e-6)
         assert actual["chance"] == pytest.approx(result.inference.floors["ece"].mean, rel=0.1)
-        assert page.locator("#headline").text_content() == result.verdict()
+        assert page.locator("#headline").text_content() == result.verdict(HOSTILE)
         table = page.locator("#metrics-body table").first
         assert f"ECE [%]{100 * result.ece:.2f}" in table.text_content()
         caption = page.locator("#live-caption").text_content()

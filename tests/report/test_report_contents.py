@@ -16,6 +16,8 @@ import dualfocal
 from dualfocal import metrics
 from dualfocal.calibrators import compare_calibrators, make_calibrator
 from dualfocal.data import load_data
+from dualfocal.metrics.classwise import class_gaps
+from dualfocal.metrics.rows import as_rows
 from dualfocal.report import html, provenance
 from dualfocal.report.html import write_report
 from dualfocal.runs import Run
@@ -81,20 +83,22 @@ def test_text_of_data_is_inert(pages, folder, tmp_path):
 def test_tables_have_the_numbers_of_the_metrics(pages, logits):
     [run] = contents_of(pages("logits"))["runs"]
     result = metrics.evaluate(*logits, inference=True)
-    assert run["verdict"] == result.verdict()
+    assert run["verdict"] == result.verdict(HOSTILE)
     expected = [row[1] for row in result.table().rows[:-1]]
     [table] = run["metrics"]
     assert texts(table, 1)[: len(expected)] == expected
-    assert texts(table, 1)[-2:] == [f"{100 * result.overconfidence:+.2f}", "< 0.001"]
-    assert table["rows"][-1][1][1] == result.inference.p_value
+    assert texts(table, 1)[-3:] == [f"{100 * result.overconfidence:+.2f}", "< 0.001", "< 0.001"]
+    assert table["rows"][-2][1][1] == result.inference.p_value
+    assert table["rows"][-1][1][1] == result.inference.classwise.p_value
     floor = result.inference.floors["ece"]
     [remark] = [row[1][2] for row in table["rows"] if row[0] == "ECE [%]"]
     assert remark == f"floor {100 * floor.mean:.2f}, 95 % {100 * floor.q95:.2f}"
 
 
-def test_classes_are_judged_by_what_is_predicted(pages, logits):
+def test_classes_have_their_probabilities_beside_their_shares(pages, logits):
     values, target = logits
-    confidence, predicted = values.double().softmax(1).max(1)
+    probs = values.double().softmax(1)
+    confidence, predicted = probs.max(1)
     [run] = contents_of(pages("logits"))["runs"]
     rows = {row[0][0]: [cell[1] for cell in row[1:]] for row in run["classes"]["rows"]}
     one_vs_rest = []
@@ -102,15 +106,31 @@ def test_classes_are_judged_by_what_is_predicted(pages, logits):
         mine = predicted == c
         p, right = confidence[mine], (target == c)[mine].double()
         gap = float(p.mean() - right.mean())
-        chance = rows[name][5] / 100  # test_report_chance.py
-        expected = [int((target == c).sum()), int(mine.sum()), right.mean(), p.mean(), gap, chance]
-        expected += [max(0.0, abs(gap) - chance)]
-        expected[2:] = [100 * float(value) for value in expected[2:]]
-        assert rows[name][:7] == pytest.approx(expected, abs=1e-6)
-        one_vs_rest.append(rows[name][7] / 100)
+        mean, share = float(probs[:, c].mean()), float((target == c).double().mean())
+        assert rows[name][:3] == pytest.approx([100 * mean, 100 * share, 100 * (mean - share)], abs=1e-6)
+        expected = [int(mine.sum()), 100 * float(p.mean()), 100 * float(right.mean()), 100 * gap]
+        assert rows[name][4:8] == pytest.approx(expected, abs=1e-6)
+        one_vs_rest.append(rows[name][9] / 100)
     assert np.mean(one_vs_rest) == pytest.approx(metrics.classwise_ece(values, target))
-    beyond = [row[7][1] for row in run["classes"]["rows"]]
-    assert beyond == sorted(beyond, reverse=True)
+    smallest_p = [min(row[4][1], row[9][1]) for row in run["classes"]["rows"]]
+    assert smallest_p == sorted(smallest_p)
+    gaps = {
+        (gap.index, gap.among_predicted): gap.p_value for gap in class_gaps(as_rows(values, target, input="logits"))
+    }
+    for c, name in enumerate(HOSTILE):
+        assert (rows[name][3], rows[name][8]) == (gaps[c, False], gaps[c, True])
+
+
+def test_an_overconfident_class_comes_first(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    probs = (4 * torch.randn(6000, 50, generator=generator)).softmax(1)
+    target = torch.multinomial(probs, 1, generator=generator)[:, 0]
+    target[(probs.argmax(1) == 7) & (torch.rand(6000, generator=generator) < 0.5)] = 8
+    np.savez(tmp_path / "p.npz", probs=probs.numpy(), target=target.numpy())
+    write_report([tmp_path / "p.npz"], tmp_path / "p.html", calibrators=(), reading=Reading())
+    [run] = contents_of(tmp_path / "p.html")["runs"]
+    assert {row[0][0] for row in run["classes"]["rows"] if min(row[4][1], row[9][1]) <= 0.05} == {"7", "8"}
+    assert "worst: predictions of class 7, confidence " in run["verdict"]
 
 
 def test_mistakes_are_the_most_confident_wrong_ones(pages, logits):
@@ -145,7 +165,8 @@ def test_files_are_cross_fitted(folder, pages, logits, tmp_path):
     assert dict(zip(texts(run["calibrators"], 0), texts(run["calibrators"], 1), strict=True)) == {
         method.name: f"{method.scores['nll']:.4f}" for method in actual.methods
     }
-    assert run["advice"].startswith(f"{actual.verdict()} (Chosen among 2 methods")
+    assert run["advice"] == actual.verdict()
+    assert "Chosen among 2 methods on these samples" in actual.verdict()
     assert run["calibrators"]["caption"] == "Calibrators: means over 2 repeats"
     titles = [column["title"] for column in run["metrics"][0]["columns"]]
     assert titles == [

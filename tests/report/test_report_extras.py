@@ -186,7 +186,7 @@ def test_p_values_have_one_form(run, folder, tmp_path):
     write_report([run, folder / "b"], tmp_path / "page.html", calibrators=())
     contents = contents_of(tmp_path / "page.html")
     for row, subject in zip(contents["summary"]["rows"], load_inputs([run, folder / "b"], Reading()), strict=True):
-        p = subject.evaluation.inference.p_value
+        p = subject.evaluation.inference.joint_p_value
         assert row[6] == ["< 0.001" if p < 0.001 else f"{p:.3f}", p]
 
 

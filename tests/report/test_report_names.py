@@ -51,7 +51,7 @@ def test_paths_lose_their_folders():
 
 def test_classes_of_one_long_name(tmp_path):
     names = ["long " * 30 + end for end in "abc"] + ["\u202ereversed"]
-    np.savez(tmp_path / "p.npz", logits=np.eye(4), target=np.arange(4), class_names=names)
+    np.savez(tmp_path / "p.npz", logits=2 * np.eye(4), target=np.arange(4), class_names=names)
     [subject] = load_inputs([tmp_path / "p.npz"], Reading())
     assert len(set(subject.class_names)) == 4
     assert subject.class_names[3] == "reversed"

@@ -143,16 +143,16 @@ class Calibrator(nn.Module, ABC):
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
 
     @torch.no_grad()
-    def fit(self, logits: Array, target: Array, *, input: str = "logits", ignore_index: int = -100) -> Self:
+    def fit(self, logits: Array, target: Array, *, input: str | None = None, ignore_index: int = -100) -> Self:
         """Fit the calibrator to held-out predictions (not those of the training data, which are over-confident).
 
         Args:
             logits: tensor or numpy array of shape ``(N, C)`` or ``(N, C, d1, ...)``, or ``(N,)`` with the log-odds of
                 class 1.
             target: class indices, ``(N,)`` or ``(N, d1, ...)``.
-            input: whether ``logits`` holds ``"logits"`` or ``"probs"``. Probabilities are converted to logarithms; a
-                probability of 0 is replaced by half of the smallest non-zero one, at most 1 / C^2, here and in later
-                calls.
+            input: ``"logits"`` or ``"probs"``, whichever ``logits`` holds. None means logits, and raises an error if
+                the values look like probabilities. Probabilities are converted to logarithms; a probability of 0 is
+                replaced by half of the smallest non-zero one, at most 1 / C^2, here and in later calls.
             ignore_index: samples with this target are ignored.
 
         Returns:
@@ -164,8 +164,9 @@ class Calibrator(nn.Module, ABC):
         values = as_tensor("logits", logits)
         binary = "top_label" if values.ndim == 1 else None
         rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
+        kind = kind_of(values, rows.input)
         zeros, impossible, data_digest = None, 0, digest(rows.values)
-        if input == "probs":
+        if rows.input == "probs":
             scan(rows)  # raises if the values are not probabilities
             zeros = zero_values(rows)
             impossible = int((rows.values.gather(1, rows.target[:, None]) == 0).sum())
@@ -191,7 +192,7 @@ class Calibrator(nn.Module, ABC):
             converged=fit.converged,
             notes=tuple(notes),
         )
-        self.fitted_on = FittedOn(kind_of(values, input), zeros, data_digest)
+        self.fitted_on = FittedOn(kind, zeros, data_digest)
         return self
 
     def forward(self, logits: Array, *, input: str = "logits") -> Tensor:

@@ -39,7 +39,7 @@ def kind_of(values: Tensor, input: str) -> str:
     return "log-odds" if values.ndim == 1 else input
 
 
-def kept_rows(values: Tensor, target: Tensor | None, *, input: str, ignore_index: int = -100) -> Rows:
+def kept_rows(values: Tensor, target: Tensor | None, *, input: str | None, ignore_index: int = -100) -> Rows:
     """Rows that are not ignored, with all labels set to 0; ``target`` may be missing or unusable."""
     labels = torch.zeros(values.shape[:1] + values.shape[2:], dtype=torch.int64, device=values.device)
     if target is not None and target.shape == labels.shape and bool((target != ignore_index).any()):

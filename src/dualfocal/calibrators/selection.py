@@ -31,7 +31,7 @@ def compare_calibrators(
     target: Array,
     methods: Sequence[str] | Mapping[str, Calibrator] = tuple(CALIBRATORS),
     *,
-    input: str = "logits",
+    input: str | None = None,
     validation: tuple[Array, Array] | Rows | None = None,
     part: str = "test",
     evaluation: Evaluation | None = None,
@@ -61,7 +61,7 @@ def compare_calibrators(
         target: class indices.
         methods: names from ``CALIBRATORS``, joined by ``+`` for a chain; or a mapping from names of your choice to
             unfitted calibrators.
-        input: whether ``logits`` holds ``"logits"`` or ``"probs"``, as in ``Calibrator.fit``.
+        input: ``"logits"`` or ``"probs"``, as in ``Calibrator.fit``.
         validation: predictions in the form of ``logits`` and class indices, to fit on (None: cross-validation).
         part: name of the scored split, used in texts if ``validation`` is given.
         evaluation: precomputed evaluation of the uncalibrated model on these samples, with inference (optional).

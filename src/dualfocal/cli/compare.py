@@ -25,6 +25,8 @@ from dualfocal.cli._common import (
     show,
 )
 
+MCE = "MCE is not compared: it is the gap of one small bin, and resampling does not show how much it varies."
+
 
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help=f"Predictions of one model. {FILES}")],
@@ -77,4 +79,5 @@ def compare(
         print_json({"a": str(a), "b": str(b), **result.to_dict(), "verdict": result.verdict()})
     show(out, result.table(), f"A = {a}, B = {b}, ")
     say(out, MEANINGS, "dim", wrap=True)
+    say(out, MCE, "dim", wrap=True)
     say(out, result.verdict(), "bold")

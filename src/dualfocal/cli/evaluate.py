@@ -42,6 +42,14 @@ if TYPE_CHECKING:
     from dualfocal.runs.source import Reading
 
 FLOOR = "noise floor: the mean score of a perfectly calibrated model with the same confidences and number of samples"
+TOP_LABEL = (
+    "Two classes: the metrics are about the confidence of the predicted class; --binary positive evaluates the "
+    "probability of class 1."
+)
+POSITIVE = (
+    "The metrics are about the probability of class 1; --binary top_label evaluates the confidence of the predicted "
+    "class."
+)
 FOLLOWS = (
     "If the groups were made from the labels, ignore this table: among samples of one label, no model is calibrated."
 )
@@ -188,7 +196,7 @@ class Finding:
         """For JSON."""
         content: dict[str, Any] = {"file": self.name, "taken": self.data.taken, **self.evaluation.to_dict()}
         if self.evaluation.inference is not None:
-            content["verdict"] = self.evaluation.verdict()
+            content["verdict"] = self.evaluation.verdict(self.data.class_names)
         if self.groups:
             content["groups"] = [group.to_dict() for group in self.groups]
         if self.comparison is not None:
@@ -254,7 +262,9 @@ def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
         say(out, FLOOR, "dim", wrap=True)
         for metric, (low, high) in evaluation.inference.published.items():
             say(out, f"published pivotal bootstrap of {metric}: {100 * low:.2f} to {100 * high:.2f} %")
-        say(out, evaluation.verdict(), "bold")
+        say(out, evaluation.verdict(data.class_names), "bold")
+    if evaluation.num_classes == 2:
+        say(out, POSITIVE if evaluation.positive else TOP_LABEL, "dim", wrap=True)
     if evaluation.nll == math.inf:
         rows = reading.rows(data)
         of_target = rows.values.gather(1, rows.target[:, None])

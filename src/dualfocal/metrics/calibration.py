@@ -16,7 +16,7 @@ def ece(
     logits: Array,
     target: Array,
     *,
-    input: str = "logits",
+    input: str | None = None,
     num_bins: int = 15,
     ignore_index: int = -100,
     binary: str | None = None,
@@ -35,7 +35,8 @@ def ece(
         logits: ``(N, C)`` or ``(N, C, d1, ...)``, a tensor or a numpy array; or ``(N,)``, the score of class 1, with
             ``binary``. GPU tensors are processed on the GPU.
         target: class indices, ``(N,)`` or ``(N, d1, ...)``.
-        input: whether ``logits`` holds ``"logits"`` or ``"probs"``; this is never guessed.
+        input: ``"logits"`` or ``"probs"``, whichever ``logits`` holds. None means logits, and raises an error if the
+            values look like probabilities.
         num_bins: number of bins.
         ignore_index: target value of samples to leave out.
         binary: for two classes only: ``"top_label"`` scores the probability of the predicted class (as with more
@@ -65,7 +66,7 @@ def mce(
     logits: Array,
     target: Array,
     *,
-    input: str = "logits",
+    input: str | None = None,
     num_bins: int = 15,
     ignore_index: int = -100,
     binary: str | None = None,
@@ -89,7 +90,7 @@ def classwise_ece(
     logits: Array,
     target: Array,
     *,
-    input: str = "logits",
+    input: str | None = None,
     num_bins: int = 15,
     ignore_index: int = -100,
     sample_weight: Array | None = None,
@@ -111,7 +112,7 @@ def adaptive_ece(
     logits: Array,
     target: Array,
     *,
-    input: str = "logits",
+    input: str | None = None,
     num_bins: int = 15,
     ignore_index: int = -100,
     binary: str | None = None,
@@ -140,7 +141,7 @@ def debiased_ece(
     logits: Array,
     target: Array,
     *,
-    input: str = "logits",
+    input: str | None = None,
     num_bins: int = 15,
     ignore_index: int = -100,
     binary: str | None = None,
@@ -165,7 +166,7 @@ def kde_ece(
     logits: Array,
     target: Array,
     *,
-    input: str = "logits",
+    input: str | None = None,
     bandwidth: float | str = 0.001,
     norm: float = 1.0,
     ignore_index: int = -100,
@@ -198,7 +199,7 @@ def kde_ece(
     if n < 2:
         raise ValueError("kde_ece needs at least two samples, got 1")
     values = rows.values.double()
-    log_p = log_floor(values.log_softmax(1) if input == "logits" else values.log())
+    log_p = log_floor(values.log_softmax(1) if rows.input == "logits" else values.log())
     step = max(1, ELEMENTS // n)
     parts = [slice(start, start + step) for start in range(0, n, step)]
     if isinstance(bandwidth, str):
@@ -233,7 +234,7 @@ def top_bins(stats: Scan, rows: Rows, num_bins: int, convention: str | None) -> 
 def _bins(
     logits: Array,
     target: Array,
-    input: str,
+    input: str | None,
     num_bins: int,
     ignore_index: int,
     binary: str | None,

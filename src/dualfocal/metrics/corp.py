@@ -55,7 +55,7 @@ def corp(
     logits: Array,
     target: Array,
     *,
-    input: str = "logits",
+    input: str | None = None,
     ignore_index: int = -100,
     binary: str | None = None,
     level: float = 0.9,

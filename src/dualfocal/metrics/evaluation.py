@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -11,7 +11,8 @@ from dualfocal._table import Table
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.bins import CONVENTIONS, ONE, BinStats
 from dualfocal.metrics.calibration import adaptive_error, top_bins
-from dualfocal.metrics.inference import POWER, Inference, classwise_floor, infer
+from dualfocal.metrics.classwise import ClasswiseTest, classwise_test
+from dualfocal.metrics.inference import POWER, SIGNIFICANCE, Inference, infer, noise_floor
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import quantiles, resample
 from dualfocal.metrics.rows import Array, Rows, as_rows
@@ -56,8 +57,13 @@ class Evaluation:
         """Mean confidence minus accuracy: above 0 the model is over-confident, below 0 under-confident."""
         return self.confidence - self.accuracy
 
-    def verdict(self) -> str:
-        """Say in a sentence or two whether the model is calibrated.
+    def verdict(self, class_names: Sequence[str] | None = None) -> str:
+        """Say in a few sentences whether confidences and class probabilities are calibrated.
+
+        The two tests are significant by Holm's method: one at 2.5 %, the other then at 5 %.
+
+        Args:
+            class_names: names of the classes; numbers if there are none.
 
         Raises:
             ValueError: the evaluation was made without ``inference=True``.
@@ -65,9 +71,19 @@ class Evaluation:
         inference = self.inference
         if inference is None:
             raise ValueError("a verdict needs evaluate(..., inference=True)")
+        significant, *significant_classes = (p <= SIGNIFICANCE for p in inference.adjusted)
+        confidence = self._confidence_verdict(inference, significant)
+        if inference.classwise is None:
+            return confidence
+        classes = _classes_verdict(inference.classwise, significant_classes[0], self.num_classes, class_names)
+        if significant_classes[0] and not significant:
+            confidence = f"Confidence of the predicted class: {confidence[0].lower()}{confidence[1:]}"
+        return f"{confidence} {classes}"
+
+    def _confidence_verdict(self, inference: Inference, significant: bool) -> str:
         ece, floor = f"ECE is {_points(self.ece)} points", _points(inference.floors["ece"].mean)
-        chance = f"a calibrated model would show {floor} by chance ({_p(inference.p_value)})."
-        if inference.p_value > 0.05:
+        chance = f"a calibrated model would show {floor} by chance ({_p(inference.p_value, significant)})."
+        if not significant:
             gap = (
                 f"a gap of {_points(inference.detectable)} points or more between confidence and accuracy in every bin"
             )
@@ -149,7 +165,7 @@ def evaluate(
     logits: Array,
     target: Array,
     *,
-    input: str = "logits",
+    input: str | None = None,
     num_bins: int = 15,
     inference: bool = False,
     seed: int = 0,
@@ -191,8 +207,9 @@ def evaluate(
     >>> generator = torch.Generator().manual_seed(0)
     >>> logits = 2 * torch.randn(2000, 10, generator=generator)
     >>> target = torch.multinomial(logits.div(2).softmax(1), 1, generator=generator)[:, 0]  # twice too sharp
-    >>> evaluate(logits, target, inference=True).verdict()
-    'Over-confident: ECE is 23.1 points; a calibrated model would show 2.7 by chance (p < 0.001).'
+    >>> print(evaluate(logits, target, inference=True).verdict())  # doctest: +NORMALIZE_WHITESPACE
+    Over-confident: ECE is 23.1 points; a calibrated model would show 2.7 by chance (p < 0.001). Class probabilities:
+    miscalibrated (p < 0.001); worst: predictions of class 3, confidence 55.1 %, right 28.2 %.
     """
     check_count("draws", draws, 100)
     check_choice("convention", convention, CONVENTIONS)
@@ -233,8 +250,11 @@ def evaluate_rows(
     brier = decompose(mean(stats.brier), stats.classes)
     inferred = None
     if inference:
-        inferred = infer(samples, bins, adaptive_bins, level=level, draws=draws, seed=seed)
-        inferred.floors["classwise_ece"] = classwise_floor(rows, num_bins, seed)
+        classwise, errors = classwise_test(rows, num_bins, seed)
+        significance = SIGNIFICANCE if rows.positive else SIGNIFICANCE / 2  # by Holm's method, for the first of two
+        inferred = infer(samples, bins, adaptive_bins, level=level, draws=draws, seed=seed, significance=significance)
+        inferred.floors["classwise_ece"] = noise_floor(errors)
+        inferred = inferred if rows.positive else replace(inferred, classwise=classwise)
     return Evaluation(
         num_samples=len(rows),
         num_classes=rows.num_classes,
@@ -258,6 +278,32 @@ def evaluate_rows(
     )
 
 
+def _classes_verdict(test: ClasswiseTest, significant: bool, num_classes: int, names: Sequence[str] | None) -> str:
+    subject = "Class probabilities" if num_classes > 2 else f"Probability of class {_name(1, names)}"
+    p = _p(test.p_value, significant)
+    if not significant:
+        return f"{subject}: no miscalibration detectable ({p})."
+    if not test.gaps:
+        no_class = "no class's mean probability is" if num_classes > 2 else "its mean is not"
+        return f"{subject}: miscalibrated ({p}); {no_class} significantly off."
+    gap = test.gaps[0]
+    name = f"class {_name(gap.index, names)}"
+    if gap.among_predicted:
+        worst = f"predictions of {name}, confidence {_percent(gap.probability)} %, right {_percent(gap.share)} %"
+    else:
+        worst = f"{name}, predicted {_percent(gap.probability)} %, occurs {_percent(gap.share)} %"
+    return f"{subject}: miscalibrated ({p}); worst: {worst}."
+
+
+def _name(index: int, names: Sequence[str] | None) -> str:
+    return names[index] if names else str(index)
+
+
+def _percent(fraction: float) -> str:
+    """Format with one decimal, or with two digits if that is too coarse."""
+    return f"{100 * fraction:{'.1f' if fraction >= 0.01 or fraction == 0 else '.2g'}}"
+
+
 def finite(value: float) -> float | None:
     """Return the value, or None if it is not finite, for JSON."""
     return value if math.isfinite(value) else None
@@ -268,5 +314,7 @@ def _points(fraction: float) -> str:
     return f"{100 * fraction:{'.1f' if fraction >= 5e-4 or fraction == 0 else '.2g'}}"
 
 
-def _p(value: float) -> str:
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"
+def _p(value: float, significant: bool) -> str:
+    text = "p < 0.001" if value < 0.001 else f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"
+    two_tests = value <= SIGNIFICANCE and not significant
+    return f"{text}, above {SIGNIFICANCE / 2:g}, the limit for two tests" if two_tests else text

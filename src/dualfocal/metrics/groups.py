@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dualfocal._table import Table
 from dualfocal.metrics.evaluation import Evaluation, evaluate
+from dualfocal.metrics.holm import holm
 from dualfocal.metrics.inference import Inference
 from dualfocal.metrics.rows import Array, as_tensor
 
@@ -43,7 +44,7 @@ def evaluate_groups(
     target: Array,
     groups: NDArray[Any],
     *,
-    input: str = "logits",
+    input: str | None = None,
     num_bins: int = 15,
     ignore_index: int = -100,
     binary: str | None = None,
@@ -103,21 +104,8 @@ def evaluate_groups(
     evaluated.sort(
         key=lambda g: (g.inference.debiased_ece[0], g.evaluation.ece - g.inference.floors["ece"].mean), reverse=True
     )
-    adjusted = holm([group.inference.p_value for group in evaluated])
+    adjusted = holm([group.inference.joint_p_value for group in evaluated])
     return [replace(group, p_adjusted=p) for group, p in zip(evaluated, adjusted, strict=True)]
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values for multiple tests by Holm's method, which controls the family-wise error rate.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = largest
-    return adjusted
 
 
 def groups_follow_labels(groups: NDArray[Any], target: Tensor, ignore_index: int = -100) -> bool:

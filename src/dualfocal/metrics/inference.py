@@ -15,8 +15,12 @@ version T (:meth:`BinStats.squared_error`), and outcomes that are drawn at rando
   observed shape. The test is one-sided near zero, two-sided far from zero, and a mixture in between, like the unified
   intervals of Feldman and Cousins (1998): the interval has the right coverage at a true value of 0, and is never empty
   or negative (compare Sun et al., arXiv:2408.08998).
-- The *smallest detectable error* is the gap between confidence and accuracy, the same in every bin, that the test at
-  5 % significance detects with 80 % power.
+- The *smallest detectable error* is the gap between confidence and accuracy, the same in every bin, that the test
+  detects with 80 % power.
+
+All of this is about the confidence of the predicted class. :mod:`dualfocal.metrics.classwise` tests the probabilities
+of all classes. The verdict covers both tests, by Holm's method: at most 5 % of calibrated models are called
+miscalibrated.
 
 ``benchmarks/inference_coverage.py`` checks the coverage of the interval and the level of the test by simulation.
 """
@@ -31,15 +35,14 @@ import torch
 from torch import Tensor
 
 from dualfocal.metrics._sorting import SortedConfidences
-from dualfocal.metrics.bins import ONE, Binner, BinStats, debiased_square, equal_edges
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.bins import ONE, BinStats, debiased_square
+from dualfocal.metrics.classwise import ClasswiseTest
+from dualfocal.metrics.holm import holm
 
 DRAWS = 1000  # draws of outcomes for floor and p-value
 CELLS = 256  # groups of samples of similar confidence that are drawn together, much finer than bins
 GRID, GRID_DRAWS = 25, 800  # sizes of miscalibration on the grid for the interval, and draws at each
-CLASS_DRAWS, CLASS_ROWS = 200, 20_000  # draws of labels for the classwise floor, and the number of rows to draw for
-MOST_COUNTS = 1 << 23  # counts by draw, class and bin in memory at a time
-SIGNIFICANCE, POWER = 0.05, 0.8  # of the smallest detectable error
+SIGNIFICANCE, POWER = 0.05, 0.8  # of the verdict; of the smallest detectable error
 TIE = 1e-12  # values of T that differ by less are equal up to rounding
 SAME = 1e-7  # relative tolerance of equal squares: confidences are rounded
 
@@ -63,11 +66,14 @@ class Inference:
         p_value: p-value of the hypothesis that the model is calibrated.
         debiased_ece: confidence interval of the debiased error.
         level: nominal coverage of the interval.
-        detectable: smallest gap between confidence and accuracy, the same in every bin, that the test at 5 %
-            significance detects with 80 % power; infinite if it detects none at this N.
+        detectable: smallest gap between confidence and accuracy, the same in every bin, that the test detects with
+            80 % power; infinite if it detects none at this N. The test has 5 % significance, or 2.5 % beside the
+            class-wise test.
         draws: number of draws for floors and p-value.
         seed: seed of the draws.
         published: pivotal bootstrap intervals as in the published code, if they were asked for.
+        classwise: test of the probabilities of all classes; None with ``binary="positive"``, where ``p_value`` is that
+            of the probabilities of class 1.
     """
 
     floors: dict[str, Floor]
@@ -78,6 +84,17 @@ class Inference:
     draws: int
     seed: int
     published: dict[str, tuple[float, float]] = field(default_factory=dict)
+    classwise: ClasswiseTest | None = None
+
+    @property
+    def adjusted(self) -> list[float]:
+        """P-values of the predicted class and, if it was tested, of all classes, Holm-adjusted for the two tests."""
+        return holm([self.p_value] if self.classwise is None else [self.p_value, self.classwise.p_value])
+
+    @property
+    def joint_p_value(self) -> float:
+        """P-value of the hypothesis that confidences and class probabilities are calibrated."""
+        return min(self.adjusted)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, as fractions; values that are not finite are None."""
@@ -89,6 +106,8 @@ class Inference:
             "draws": self.draws,
             "seed": self.seed,
         }
+        if self.classwise is not None:
+            result["classwise"] = self.classwise.to_dict()
         if self.published:
             result["published_intervals"] = {name: list(ends) for name, ends in self.published.items()}
         return result
@@ -105,6 +124,7 @@ class Inference:
             draws=content["draws"],
             seed=content["seed"],
             published={name: tuple(ends) for name, ends in content.get("published_intervals", {}).items()},
+            classwise=ClasswiseTest.from_dict(content["classwise"]) if "classwise" in content else None,
         )
 
 
@@ -116,8 +136,12 @@ def infer(
     level: float = 0.9,
     draws: int = DRAWS,
     seed: int = 0,
+    significance: float = SIGNIFICANCE,
 ) -> Inference:
-    """Compute noise floors, p-value, interval and smallest detectable error of top-label or positive confidences."""
+    """Compute noise floors, p-value, interval and smallest detectable error of top-label or positive confidences.
+
+    ``significance`` is that of the smallest detectable error.
+    """
     rng = np.random.default_rng(seed)
     bins, adaptive = _occupied(bins), _occupied(adaptive)
     drawn, drawn_adaptive = _calibrated_outcomes(samples, bins, adaptive, draws, rng)
@@ -129,48 +153,14 @@ def infer(
     errors = {name: gap.abs().sum(1) / len(samples) for name, gap in gaps.items()}
     errors["mce"] = (gaps["ece"].abs() / bins.count).amax(1)
     return Inference(
-        floors={name: _floor(values) for name, values in errors.items()},
+        floors={name: noise_floor(values) for name, values in errors.items()},
         p_value=p_value,
         debiased_ece=_interval(bins, _debiased(bins, drawn), p_value, 1 - level, rng),
         level=level,
-        detectable=_detectable(bins, (square, single_bin), rng),
+        detectable=_detectable(bins, (square, single_bin), significance, rng),
         draws=draws,
         seed=seed,
     )
-
-
-def classwise_floor(rows: Rows, num_bins: int, seed: int = 0) -> Floor:
-    """Compute the noise floor of the classwise ECE, from labels drawn with the model's own probabilities.
-
-    With more than ``CLASS_ROWS`` rows, a random subset is used, and the result is multiplied by the square root of its
-    share, as sampling noise scales. With so many classes that few samples fall into a bin, the result is slightly too
-    low: by 4 % with 1000 classes and 40,000 rows.
-    """
-    n, num_classes, values, device = len(rows), rows.num_classes, rows.values, rows.values.device
-    generator = torch.Generator(device).manual_seed(seed)
-    if n > CLASS_ROWS:
-        values = values[torch.randperm(n, generator=generator, device=device)[:CLASS_ROWS]]
-    binner, cells = Binner(equal_edges(num_bins, device=device)), num_classes * num_bins
-    offset = num_bins * torch.arange(num_classes, device=device)
-    errors: list[Tensor] = []
-    at_once = max(1, min(CLASS_DRAWS, MOST_COUNTS // cells))
-    for first in range(0, CLASS_DRAWS, at_once):
-        draws = min(at_once, CLASS_DRAWS - first)
-        expected = torch.zeros(cells, dtype=torch.float64, device=device)
-        counts = torch.zeros(draws * cells, dtype=torch.int32, device=device)
-        draw = cells * torch.arange(draws, device=device)
-        for start in range(0, len(values), step := max(1, (1 << 20) // num_classes)):
-            p = values[start : start + step].double()
-            p = p.softmax(1) if rows.input == "logits" else p / p.sum(1, keepdim=True)
-            index = offset + binner((p * ONE).round_().reshape(-1)).view_as(p)  # (rows, C): the bin of every class
-            expected.index_add_(0, index.reshape(-1), p.reshape(-1))
-            uniform = torch.rand(len(p), draws, generator=generator, dtype=torch.float64, device=device)
-            label = torch.searchsorted(p.cumsum(1), uniform).clamp_max_(num_classes - 1)
-            hits = (index.gather(1, label) + draw).reshape(-1)
-            counts.index_add_(0, hits, torch.ones_like(hits, dtype=torch.int32))
-        gaps = counts.view(draws, cells).double().sub_(expected).abs_()
-        errors.append(gaps.sum(1) / (len(values) * num_classes))
-    return _floor(torch.cat(errors) * math.sqrt(len(values) / n))
 
 
 def _occupied(bins: BinStats) -> BinStats:
@@ -230,7 +220,8 @@ def _rarity(squares: Sequence[Tensor], among: Sequence[Tensor]) -> Tensor:
     return torch.stack(as_large).amin(0)
 
 
-def _floor(errors: Tensor) -> Floor:
+def noise_floor(errors: Tensor) -> Floor:
+    """Summarise the errors of calibrated draws."""
     return Floor(float(errors.mean()), float(errors.quantile(0.95)))
 
 
@@ -293,19 +284,19 @@ def _crossing(theta: np.ndarray, excess: np.ndarray) -> float:
     return float(np.interp(0.0, excess[i - 1 : i + 1], theta[i - 1 : i + 1]))
 
 
-def _detectable(bins: BinStats, null: tuple[Tensor, Tensor], rng: np.random.Generator) -> float:
-    """Return the gap, the same in every bin, that the test at 5 % detects in 80 % of the draws.
+def _detectable(bins: BinStats, null: tuple[Tensor, Tensor], significance: float, rng: np.random.Generator) -> float:
+    """Return the gap, the same in every bin, that the test detects in 80 % of the draws.
 
     ``null`` holds the squares of calibrated models, see :func:`_squares`.
     """
     square, n = null[0], int(bins.count.sum())
     # Over-confidence, or under-confidence if the confidences are too low for that.
     sign = 1.0 if float(bins.confidence.sum()) / ONE / n >= 0.5 else -1.0
-    excess = max(float(square.quantile(1 - SIGNIFICANCE)) - float(square.mean()), 0.0) + 2 * float(square.std())
+    excess = max(float(square.quantile(1 - significance)) - float(square.mean()), 0.0) + 2 * float(square.std())
     widest = min(1.0, 3 * math.sqrt(excess) + 10 / n)  # from S alone, which makes it wide enough
     sizes = sign * widest * np.linspace(0, 1, GRID)[:, None] ** 2 * np.ones(bins.num_bins)
     outcomes, theta = _shifted(bins, sizes, _grid_draws(bins) // 2, rng)
     rarities = _rarity(null, null).sort().values
     as_rare = torch.searchsorted(rarities, _rarity(_squares(bins, outcomes), null), right=True)
-    power = (as_rare <= SIGNIFICANCE * len(square)).double().mean(1).numpy()
+    power = (as_rare <= significance * len(square)).double().mean(1).numpy()
     return _crossing(theta, power - POWER) if power.max() >= POWER else math.inf

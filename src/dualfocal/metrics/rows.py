@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_choice
+from dualfocal._tensors import wide_dtype
 
 Array = Tensor | np.ndarray
 
@@ -16,6 +17,7 @@ INPUTS = ("logits", "probs")
 BINARY = (None, "top_label", "positive")
 FEW_CLASSES = 64  # with fewer classes, tiles are transposed: rows are too short to vectorise along
 ROUNDING = 1e-6  # a probability may lie outside [0, 1] by this much
+FIRST_ROWS = 256  # looked at first
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,12 @@ def as_rows(
     values: Array,
     target: Array,
     *,
-    input: str,
+    input: str | None,
     ignore_index: int = -100,
     binary: str | None = None,
     sample_weight: Array | None = None,
 ) -> Rows:
-    """Check shapes, dtypes and labels, and return the samples as rows.
+    """Check shapes, dtypes and labels, and return the samples as rows; ``input=None`` means logits, which is checked.
 
     The values themselves (NaN, infinities, sums of probabilities) are checked by :func:`~dualfocal.metrics.scan.scan`.
 
@@ -61,8 +63,9 @@ def as_rows(
         ValueError: a shape, dtype or option is invalid, or no sample is left.
         IndexError: a label is out of range.
     """
-    check_choice("input", input, INPUTS)
+    check_choice("input", input, (None, *INPUTS))
     check_choice("binary", binary, BINARY)
+    checked, input = input is None, input or "logits"
     if not isinstance(ignore_index, Integral):
         raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
     name = "logits" if input == "logits" else "probabilities"
@@ -83,7 +86,7 @@ def as_rows(
             f"{name} must have shape (N, C) or (N, C, d1, ...) with at least two classes, got {tuple(values.shape)}"
         )
     if binary is not None and values.shape[1] != 2:
-        raise ValueError(f"binary={binary!r} needs two classes, but {name} have {values.shape[1]}")
+        raise ValueError(f"binary={str(binary)!r} needs two classes, but {name} have {values.shape[1]}")
     shape = values.shape[:1] + values.shape[2:]
     if target.shape != shape:
         raise ValueError(
@@ -100,7 +103,24 @@ def as_rows(
         values = values.movedim(1, -1).reshape(-1, values.shape[1])
     rows = Rows(values, target.reshape(-1).long(), weight, input, binary == "positive", dtype)
     keep = rows.target != ignore_index
-    return _check_numbers(rows if bool(keep.all()) else rows.at(keep), ignore_index)
+    rows = rows if bool(keep.all()) else rows.at(keep)
+    if checked and are_probabilities(rows.values):
+        raise ValueError(
+            'logits must not be probabilities, but all rows lie in [0, 1] and sum to 1: pass input="probs", or '
+            'input="logits" if they are logits nevertheless'
+        )
+    return _check_numbers(rows, ignore_index)
+
+
+def are_probabilities(values: Tensor) -> bool:
+    """Whether all rows of (N, C) values lie in [0, 1] and sum to 1, up to the rounding of their dtype."""
+    tolerance = 1e-2 if values.dtype in (torch.float16, torch.bfloat16) else 1e-3
+    for part in (values[:FIRST_ROWS], values[FIRST_ROWS:]):  # of logits, the first part is enough
+        low, high = (part.amin(1), part.amax(1)) if len(part) else (part[:, 0], part[:, 0])
+        total = part.sum(1, dtype=wide_dtype(part))
+        if not bool(((low >= 0) & (high <= 1 + ROUNDING) & ((total - 1).abs() <= tolerance)).all()):
+            return False
+    return len(values) > 0
 
 
 def _two_columns(values: Tensor, input: str, name: str, binary: str | None) -> Tensor:

@@ -28,7 +28,7 @@ def error_rate(
     logits: Array,
     target: Array,
     *,
-    input: str = "logits",
+    input: str | None = None,
     ignore_index: int = -100,
     binary: str | None = None,
     sample_weight: Array | None = None,
@@ -49,7 +49,7 @@ def nll(
     logits: Array,
     target: Array,
     *,
-    input: str = "logits",
+    input: str | None = None,
     ignore_index: int = -100,
     binary: str | None = None,
     sample_weight: Array | None = None,
@@ -71,7 +71,7 @@ def brier_score(
     target: Array,
     *,
     root: bool = False,
-    input: str = "logits",
+    input: str | None = None,
     ignore_index: int = -100,
     binary: str | None = None,
     sample_weight: Array | None = None,
@@ -92,7 +92,7 @@ def brier_score(
 
 
 def brier_decomposition(
-    logits: Array, target: Array, *, input: str = "logits", num_bins: int = 15, ignore_index: int = -100
+    logits: Array, target: Array, *, input: str | None = None, num_bins: int = 15, ignore_index: int = -100
 ) -> BrierDecomposition:
     """Decompose the Brier score into calibration and refinement, over the classwise bins.
 
@@ -110,7 +110,7 @@ def brier_decomposition(
 
 
 def aurc(
-    logits: Array, target: Array, *, input: str = "logits", ignore_index: int = -100, binary: str | None = None
+    logits: Array, target: Array, *, input: str | None = None, ignore_index: int = -100, binary: str | None = None
 ) -> float:
     """Area under the risk-coverage curve: mean over k of the error among the k most confident samples.
 
@@ -127,7 +127,7 @@ def aurc(
     return SortedConfidences.from_uncertainty(stats.uncertainty, stats.right).aurc()
 
 
-def ood_auroc(logits: Array, ood_logits: Array, *, input: str = "logits", score: str = "entropy") -> float:
+def ood_auroc(logits: Array, ood_logits: Array, *, input: str | None = None, score: str = "entropy") -> float:
     """AUROC of out-of-distribution detection by the uncertainty of the predictions.
 
     It is the probability that an out-of-distribution sample is more uncertain than an in-distribution sample; ties
@@ -136,7 +136,7 @@ def ood_auroc(logits: Array, ood_logits: Array, *, input: str = "logits", score:
     Args:
         logits: predictions for in-distribution samples, ``(N, C)`` or ``(N, C, d1, ...)``.
         ood_logits: predictions for out-of-distribution samples.
-        input: whether both hold ``"logits"`` or ``"probs"``.
+        input: see :func:`~dualfocal.metrics.ece`.
         score: the uncertainty: ``"entropy"`` of the predicted probabilities, or ``"max_prob"``, one minus the
             confidence. The paper does not say which one it used.
 
@@ -174,7 +174,7 @@ def decompose(score: float, classes: BinStats) -> BrierDecomposition:
     return BrierDecomposition(score, calibration, refinement, score - calibration - refinement)
 
 
-def _uncertainty(values: Array, input: str, score: str) -> Tensor:
+def _uncertainty(values: Array, input: str | None, score: str) -> Tensor:
     """Return the uncertainty of each sample."""
     tensor = as_tensor("logits", values)
     if tensor.ndim < 2:
@@ -182,7 +182,7 @@ def _uncertainty(values: Array, input: str, score: str) -> Tensor:
     labels = torch.zeros(tensor.shape[:1] + tensor.shape[2:], dtype=torch.int64, device=tensor.device)
     rows = as_rows(tensor, labels, input=input)
     scan(rows)  # checks the values
-    uncertainty = _uncertainty_of_logits if input == "logits" else _uncertainty_of_probabilities
+    uncertainty = _uncertainty_of_logits if rows.input == "logits" else _uncertainty_of_probabilities
     parts = torch.split(rows.values, max(1, (1 << 20) // rows.num_classes))
     return torch.cat([uncertainty(part.to(wide_dtype(part)), score) for part in parts])
 

@@ -36,13 +36,13 @@ class _Streaming(Metric):
     def __init__(
         self,
         *,
-        input: str = "logits",
+        input: str | None = None,
         ignore_index: int = -100,
         binary: str | None = None,
         **kwargs: Any,  # for torchmetrics.Metric: process_group, sync_on_compute, ...
     ) -> None:
         super().__init__(**kwargs)
-        check_choice("input", input, INPUTS)
+        check_choice("input", input, (None, *INPUTS))
         check_choice("binary", binary, BINARY)
         self.input, self.ignore_index, self.binary = input, ignore_index, binary
         # A MetricCollection merges metrics whose states have the same names and, after the first batch, the same
@@ -53,7 +53,10 @@ class _Streaming(Metric):
         """Add a batch of predictions and targets, see :func:`~dualfocal.metrics.ece`."""
         target = as_tensor("target", target)
         if not bool((target.long() == self.ignore_index).all()):  # long: -100 would wrap around in uint8
-            self._add(as_rows(logits, target, input=self.input, ignore_index=self.ignore_index, binary=self.binary))
+            # A check of every batch on a GPU would wait for it each time.
+            later = as_tensor("logits", logits).device.type != "cpu" and self.update_count > 1
+            kind = self.input or ("logits" if later else None)
+            self._add(as_rows(logits, target, input=kind, ignore_index=self.ignore_index, binary=self.binary))
 
     @abstractmethod
     def _add(self, rows: Rows) -> None:
@@ -112,7 +115,8 @@ class ExpectedCalibrationError(_Binned):
 
     Args:
         num_bins: number of bins.
-        input: whether ``update`` gets ``"logits"`` or ``"probs"``.
+        input: ``"logits"`` or ``"probs"``, whichever ``update`` gets. None means logits, and raises an error if a batch
+            looks like probabilities (on a GPU, only the first batch is checked).
         ignore_index: target value of samples to leave out.
         binary: see :func:`~dualfocal.metrics.ece`.
         kwargs: arguments of ``torchmetrics.Metric``.
@@ -129,7 +133,7 @@ class ExpectedCalibrationError(_Binned):
         self,
         num_bins: int = 15,
         *,
-        input: str = "logits",
+        input: str | None = None,
         ignore_index: int = -100,
         binary: str | None = None,
         **kwargs: Any,
@@ -170,7 +174,7 @@ class ClasswiseCalibrationError(_Binned):
     """
 
     def __init__(
-        self, num_classes: int, num_bins: int = 15, *, input: str = "logits", ignore_index: int = -100, **kwargs: Any
+        self, num_classes: int, num_bins: int = 15, *, input: str | None = None, ignore_index: int = -100, **kwargs: Any
     ) -> None:
         check_count("num_classes", num_classes, 2)
         super().__init__(num_classes, num_bins=num_bins, input=input, ignore_index=ignore_index, **kwargs)
@@ -199,7 +203,7 @@ class AdaptiveCalibrationError(_Streaming):
         self,
         num_bins: int = 15,
         *,
-        input: str = "logits",
+        input: str | None = None,
         ignore_index: int = -100,
         binary: str | None = None,
         **kwargs: Any,
@@ -251,7 +255,7 @@ class BrierScore(_Streaming):
         self,
         *,
         root: bool = False,
-        input: str = "logits",
+        input: str | None = None,
         ignore_index: int = -100,
         binary: str | None = None,
         **kwargs: Any,

@@ -78,7 +78,10 @@ class OODScores:
                 images, target = load_data(name, self.data_root, severity=severity).part("test")
                 logits = logits_of(images, f"{name}, severity {severity}")
                 content["severities"][severity] = {
-                    stage: {key: getattr(evaluate(logits / t, target), key) for key in ("error", "ece", "nll")}
+                    stage: {
+                        key: getattr(evaluate(logits / t, target, input="logits"), key)
+                        for key in ("error", "ece", "nll")
+                    }
                     for stage, t in temperatures.items()
                 }
         run.write_json(path.name, content)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualfocal.metrics.rows import are_probabilities
 from dualfocal.predictions._formats import (
     Array,
     NpzFile,
@@ -119,7 +120,14 @@ def load_predictions(
         required=labels,
     )
     try:
-        return _load(source, roles, positive)
+        data = _load(source, roles, positive)
+        if logits is None and data.input == "logits" and data.values.ndim == 2 and are_probabilities(data.values):
+            name = data.columns[0]
+            raise PredictionsError(
+                f"{path}: {name!r} must hold logits, but its rows lie in [0, 1] and sum to 1: if they are "
+                f"probabilities, give --probs {name}, otherwise --logits {name}"
+            )
+        return data
     except PredictionsError as error:
         if labels or target is not None or roles.label is None:
             raise

@@ -20,6 +20,8 @@ from typing import Any
 import dualfocal
 from dualfocal._files import atomic_path, check_place
 from dualfocal.calibrators.comparison import UNCALIBRATED
+from dualfocal.metrics import Evaluation
+from dualfocal.metrics.inference import SIGNIFICANCE
 from dualfocal.report import classes, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
 from dualfocal.report.embedded import OCTAVES, STEPS, deal, embed
@@ -112,7 +114,7 @@ def _contents(
     runs = [
         {
             "name": source.name,
-            "verdict": source.evaluation.verdict(),
+            "verdict": source.evaluation.verdict(source.class_names),
             "metrics": tables.metric_tables({UNCALIBRATED: source.evaluation, **calibration.evaluations}, positive),
             "calibrators": tables.calibrator_table(calibration.comparison),
             "how": calibration.how,
@@ -153,13 +155,19 @@ def _contents(
 def headline(sources: Sequence[ReportInput]) -> str:
     """Return the main result: the verdict on one model, or which of several models are miscalibrated."""
     if len(sources) == 1:
-        return sources[0].evaluation.verdict()
+        return sources[0].evaluation.verdict(sources[0].class_names)
     inferences = {source.name: source.evaluation.inference for source in sources}
-    names = [name for name, inference in inferences.items() if inference is not None and inference.p_value <= 0.05]
+    names = [
+        name for name, inference in inferences.items() if inference is not None and inference.joint_p_value <= 0.05
+    ]
     return (
         f"{len(names)} of {len(sources)} models are significantly miscalibrated (p ≤ 0.05, not adjusted for the number "
         f"of models){': ' * bool(names)}{', '.join(names)}. The verdict on each model is below."
     )
+
+
+def _miscalibrated(evaluation: Evaluation) -> bool:
+    return evaluation.inference is not None and evaluation.inference.joint_p_value <= SIGNIFICANCE
 
 
 def _page(sources: list[ReportInput], contents: dict[str, Any], values: list[str]) -> bytes:

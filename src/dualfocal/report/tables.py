@@ -40,7 +40,8 @@ def metric_tables(methods: Mapping[str, Evaluation], positive: bool) -> list[Tab
                     for name, metric in METRICS.items()
                 ),
                 [f"{gap} [%]", *(number(100 * result.overconfidence, 2, sign=True) for result in part.values())],
-                ["p-value of the hypothesis “calibrated”", *map(_p_value, part.values())],
+                [_tested(positive), *(p_cell(_inference(result).p_value) for result in part.values())],
+                *([] if positive else [["p-value, all class probabilities", *map(_classwise_p, part.values())]]),
             ],
         }
         for i, part in enumerate(parts, start=1)
@@ -92,7 +93,7 @@ def summary_table(sources: Sequence[ReportInput], calibrations: Sequence[Calibra
         column("NLL", "negative log-likelihood, in nats; lower is better"),
         column("ECE %", "expected calibration error, above the noise floor: the ECE of a perfectly calibrated model"),
         column(gap, gap_help),
-        column("p", "p-value of the hypothesis “calibrated”, not adjusted for the number of inputs"),
+        column("p", "p-value of the hypothesis “calibrated”, adjusted for the two tests, not for the number of inputs"),
         column("NLL after T", "NLL after temperature scaling"),
         column("ECE % after T", "ECE after temperature scaling"),
     ]
@@ -104,7 +105,7 @@ def summary_table(sources: Sequence[ReportInput], calibrations: Sequence[Calibra
             number(source.evaluation.nll, 4),
             _ece(source.evaluation.ece, _inference(source.evaluation).floors["ece"].mean),
             number(100 * source.evaluation.overconfidence, 2, sign=True),
-            _p_value(source.evaluation),
+            p_cell(_inference(source.evaluation).joint_p_value),
             "" if calibration.scaled is None else number(calibration.scaled.scores["nll"], 4),
             "" if calibration.scaled is None else _ece(calibration.scaled.scores["ece"], calibration.scaled.ece_floor),
         ]
@@ -134,9 +135,18 @@ def number(value: float, decimals: int, remark: str = "", *, sign: bool = False)
     return [*cell, remark.replace("-", MINUS)] if remark else cell
 
 
-def _p_value(result: Evaluation) -> Cell:
-    value = _inference(result).p_value
+def p_cell(value: float) -> Cell:
+    """Return a cell with a p-value."""
     return ["< 0.001" if value < 0.001 else f"{value:.3f}", value]  # 1/1001 is the lowest value with 1000 draws
+
+
+def _tested(positive: bool) -> str:
+    return f"p-value, {'probability of class 1' if positive else 'confidence of the predicted class'}"
+
+
+def _classwise_p(result: Evaluation) -> Cell:
+    classwise = _inference(result).classwise
+    return "" if classwise is None else p_cell(classwise.p_value)
 
 
 def _metric(metric: Metric, name: str, result: Evaluation) -> Cell:

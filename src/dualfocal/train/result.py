@@ -51,12 +51,13 @@ def finish(
 
 def metrics_of(predictions: Predictions) -> tuple[dict[str, Evaluation], dict[str, Scaled]]:
     """Evaluate each split before and after each kind of temperature scaling, fitted on the validation split."""
-    parts = {part: evaluate(*pair, inference=True) for part, pair in predictions.items()}
+    parts = {part: evaluate(*pair, input="logits", inference=True) for part, pair in predictions.items()}
     calibrated = {}
     for name in layout.TEMPERATURES if "val" in predictions else ():
-        calibrator = make_calibrator(name).fit(*predictions["val"])
+        calibrator = make_calibrator(name).fit(*predictions["val"], input="logits")
         scaled = {
-            part: evaluate(calibrator(logits), target, inference=True) for part, (logits, target) in predictions.items()
+            part: evaluate(calibrator(logits), target, input="logits", inference=True)
+            for part, (logits, target) in predictions.items()
         }
         calibrated[name] = Scaled(float(calibrator.temperature), scaled)  # type: ignore[arg-type]
     return parts, calibrated
