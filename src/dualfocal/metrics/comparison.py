@@ -124,7 +124,7 @@ def compare(
     the samples cancels. They are intervals of the expected difference at this N. For ECE, adaptive ECE and classwise
     ECE that difference includes the noise floors, which two calibrated models need not share. To decide which model is
     better *calibrated*, use the debiased error. The MCE is not compared: it is the gap of one small bin, and resampling
-    does not show how much it varies (two equal models, N = 300, were called different in 22 % of 200 samples, not 10 %).
+    does not show how much it varies (two equal models, N = 300, were called different in 22 % of 200 trials, not 10 %).
 
     Args:
         a: predictions of one model, see ``logits`` of :func:`~dualfocal.metrics.ece`.
