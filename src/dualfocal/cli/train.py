@@ -70,7 +70,7 @@ def train(
     first = rank_and_size()[0] == 0  # with torchrun, only the first process prints
     printer, err = consoles(as_json or not first)
     path, given = Path(name), settings or []
-    make_recipe: "Callable[[Iterable[str]], Recipe]" = partial(preset, name)
+    make_recipe: Callable[[Iterable[str]], Recipe] = partial(preset, name)
     if name not in PRESETS and (path.suffix == ".json" or path.is_dir()):
         make_recipe = load_recipe(path).with_settings
         out = path if path.is_dir() and not given and out is None else out
