@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PEERS  := .venv-peers
 
-.PHONY: help demo test mutants chromium bench clean
+.PHONY: help demo test types pytest mutants chromium bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list what there is to make
@@ -26,7 +26,12 @@ demo: $(VENV)/installed  ## train the losses of the paper's first table on sciki
 test: $(VENV)/installed chromium  ## lint, types, tests and doctests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory -j2 types pytest
+
+types: $(VENV)/installed
 	$(BIN)/mypy
+
+pytest: $(VENV)/installed
 	$(BIN)/pytest -n auto --dist worksteal --durations=15
 
 mutants: $(VENV)/installed  ## check that the tests notice each mistake of tests/mutants/mutants.toml (half an hour)

@@ -58,7 +58,7 @@ def test_p_values_of_calibrated_models_are_uniform() -> None:
 
 @pytest.mark.parametrize("tau", [1.0, 1.15, 1.6])
 def test_interval_covers(tau) -> None:
-    """A coarse guard, 60 samples: nominal 90 % may show 47 to 60."""
+    """A coarse guard, 40 samples: nominal 90 % may show 30 to 40."""
     logits, _ = sample(200_000, 3, scale=2.5, seed=99)
     truth, model = (logits.double() / tau).softmax(1), logits.double().softmax(1)
     confidence, guess = model.max(1)
@@ -67,12 +67,12 @@ def test_interval_covers(tau) -> None:
     count, total = torch.bincount(index, minlength=5), torch.zeros(5, dtype=torch.float64).index_add_(0, index, gap)
     rms = math.sqrt(float((total**2 / count).nan_to_num(0).sum()) / len(logits))
     hits, options = 0, {"inference": True, "num_bins": 5, "draws": 200}
-    for seed in range(60):
+    for seed in range(40):
         result = M.evaluate(*sample(1000, 3, tau, scale=2.5, seed=seed), **options, seed=seed)
         low, high = result.inference.debiased_ece
         assert 0 <= low <= high
         hits += low <= rms <= high
-    assert hits >= 47
+    assert hits >= 30
 
 
 def test_a_wider_level_contains_a_narrower() -> None:
@@ -243,7 +243,7 @@ def test_interval_covers_for_confident_models() -> None:
     generator = torch.Generator().manual_seed(0)
     probs = torch.tensor([[0.99, 0.01]], dtype=torch.float64).expand(100, 2)
     hits = 0
-    for seed in range(60):
+    for seed in range(40):
         target = (torch.rand(100, generator=generator) > 0.97).long()
         low, high = M.evaluate(probs, target, input="probs", inference=True, seed=seed).inference.debiased_ece
         hits += low <= 0.02 <= high
@@ -339,7 +339,7 @@ def test_many_classes_and_many_bins_stay_small(monkeypatch) -> None:
     monkeypatch.setattr("dualfocal.metrics.classwise.MOST_COUNTS", 40 * 16 * 30)
     parts = M.evaluate(logits, target, inference=True).inference
     assert parts.floors["classwise_ece"].mean == pytest.approx(whole.floors["classwise_ece"].mean, rel=0.02)
-    result = M.evaluate(logits, target, num_bins=5000, inference=True)
+    result = M.evaluate(*sample(300, 3), num_bins=5000, inference=True)
     assert result.inference.floors["ece"].mean == pytest.approx(result.ece, rel=0.1)  # calibrated
 
 

@@ -68,11 +68,10 @@ def test_bf16_autocast_is_near_float32(kind: str) -> None:
     assert (half_gradient - gradient).norm() < 0.3 * gradient.norm()
 
 
-@pytest.mark.parametrize("kind", ["bottleneck", "stochastic depth"])
-def test_compiles_to_one_graph(kind: str) -> None:
-    """Traced and differentiated by torch.compile without graph breaks, run by eager kernels."""
+def test_compiles_to_one_graph() -> None:
+    """Traced and differentiated by torch.compile without graph breaks, run by eager kernels; the hardest of the nets."""
     torch.compiler.reset()
-    net, x = SMALL[kind](), some_input(kind)
+    net, x = SMALL["stochastic depth"](), some_input("stochastic depth")
     expected = logits_and_gradient(net, x)
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(logits_and_gradient(compiled, x), expected)
