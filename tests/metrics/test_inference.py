@@ -243,7 +243,7 @@ def test_interval_covers_for_confident_models() -> None:
     generator = torch.Generator().manual_seed(0)
     probs = torch.tensor([[0.99, 0.01]], dtype=torch.float64).expand(100, 2)
     hits = 0
-    for seed in range(40):
+    for seed in range(60):
         target = (torch.rand(100, generator=generator) > 0.97).long()
         low, high = M.evaluate(probs, target, input="probs", inference=True, seed=seed).inference.debiased_ece
         hits += low <= 0.02 <= high

@@ -69,7 +69,7 @@ def test_bf16_autocast_is_near_float32(kind: str) -> None:
 
 
 def test_compiles_to_one_graph() -> None:
-    """Traced and differentiated by torch.compile without graph breaks, run by eager kernels; the hardest of the nets."""
+    """Traced and differentiated by torch.compile without graph breaks, run by eager kernels; for the hardest net."""
     torch.compiler.reset()
     net, x = SMALL["stochastic depth"](), some_input("stochastic depth")
     expected = logits_and_gradient(net, x)
