@@ -144,7 +144,7 @@ class _Statistics:
         self.index = np.concatenate([classes[self.tested], classes])  # the class of each total
         self.cumulants = [self._totals(part) for part in (labels.expected, labels.variance, labels.third)]
         expected, variance = labels.expected[self.tested, :-1], labels.variance[self.tested, :-1]
-        self.merged = _merged(variance)
+        self.ends = _merged_ends(variance)
         self.variance, self.expected = (self._merge(part[None])[0] for part in (variance, expected))
         used = self.variance >= LEAST_VARIANCE
         self.variance[~used] = np.inf
@@ -157,11 +157,9 @@ class _Statistics:
         return np.concatenate([counts[..., self.tested, :-1].sum(-1), counts[..., -1]], axis=-1)
 
     def _merge(self, counts: Array) -> Array:
-        """Sum the bins of (draws, C, B) to merged bins."""
-        result = np.zeros((*counts.shape[:2], int(self.merged.max()) + 1))
-        for b, merged in enumerate(self.merged.T):
-            result[:, np.arange(len(merged)), merged] += counts[:, :, b]
-        return result
+        """Sum the bins of (draws, C, B) to merged bins, (draws, C, G)."""
+        total = np.pad(counts.cumsum(2), ((0, 0), (0, 0), (1, 0)))
+        return np.diff(np.take_along_axis(total, self.ends[None], axis=2), axis=2, prepend=0.0)
 
     def compute(self, counts: Array) -> tuple[Array, Array]:
         """Return the log of the smaller p-value of totals and bins, and the sum of all X_c, of each draw."""
@@ -203,10 +201,10 @@ class _Statistics:
         return [float(p) for p in p_values]
 
 
-def _merged(variance: Array) -> NDArray[np.int64]:
-    """Return the index of the merged bin of every bin, (C, B); merged bins have a variance of 5 or more, if possible.
+def _merged_ends(variance: Array) -> NDArray[np.int64]:
+    """Return where each merged bin ends, (C, G); the variance of a merged bin is 5 or more, if that is possible.
 
-    Merging depends on the probabilities alone, not on the labels.
+    Merging depends on the probabilities alone, not on the labels. Classes with fewer merged bins have empty ones.
     """
     group, index = np.zeros(variance.shape, dtype=np.int64), np.zeros(len(variance), dtype=np.int64)
     total = np.zeros(len(variance))
@@ -215,7 +213,8 @@ def _merged(variance: Array) -> NDArray[np.int64]:
         total += variance[:, b]
         full = total >= LEAST_VARIANCE
         index, total = index + full, np.where(full, 0.0, total)
-    return np.minimum(group, np.maximum(index - 1, 0)[:, None])  # what is left joins the last merged bin
+    group = np.minimum(group, np.maximum(index - 1, 0)[:, None])  # what is left joins the last merged bin
+    return np.stack([(group <= g).sum(1) for g in range(int(group.max()) + 1)], axis=1)
 
 
 class _Labels:
