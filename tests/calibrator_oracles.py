@@ -33,10 +33,10 @@ def doubtful_nll(logits: Array, target: Array, temperature: float) -> float:
 
 def best_temperature(objective, logits: Array, target: Array, low: float, high: float) -> float:
     """Bounded search in log T."""
-    found = optimize.minimize_scalar(
+    optimum = optimize.minimize_scalar(
         lambda u: objective(logits, target, math.exp(u)), bounds=(low, high), method="bounded", options={"xatol": 1e-9}
     )
-    return math.exp(found.x)
+    return math.exp(optimum.x)
 
 
 def ece_units(probs: list[list[float]], target: list[int], num_bins: int) -> int:
@@ -69,7 +69,7 @@ def mixture_nll(weights: Array, logits: Array, target: Array, temperature: float
 def mixture_weights(logits: Array, target: Array, temperature: float) -> Array:
     """On the simplex, by sequential quadratic programming from several starts."""
     starts = [(1 / 3, 1 / 3, 1 / 3), (0.8, 0.1, 0.1), (0.1, 0.8, 0.1), (0.1, 0.1, 0.8)]
-    found = [
+    solutions = [
         optimize.minimize(
             lambda w: mixture_nll(w, logits, target, temperature),
             start,
@@ -80,7 +80,7 @@ def mixture_weights(logits: Array, target: Array, temperature: float) -> Array:
         )
         for start in starts
     ]
-    return min(found, key=lambda of: of.fun).x
+    return min(solutions, key=lambda of: of.fun).x
 
 
 # Linear maps of all classes together.
@@ -111,8 +111,8 @@ def linear_scaling(x: Array, target: Array, temperature: float, prior: float, *,
         slope = miss.T @ unit if full else (miss * unit).sum(0)
         return value, np.concatenate([slope.ravel(), miss.sum(0)]) + prior / n * away
 
-    found = optimize.minimize(objective, start, jac=True, method="BFGS", options={"gtol": 1e-10, "maxiter": 5000})
-    a, b = parts(found.x)
+    optimum = optimize.minimize(objective, start, jac=True, method="BFGS", options={"gtol": 1e-10, "maxiter": 5000})
+    a, b = parts(optimum.x)
     weight = a / temperature
     return weight, b - (weight @ mean if full else weight * mean)
 

@@ -27,14 +27,14 @@ ROWS = {
 
 def line(start: str) -> list[str]:
     """The cells of a row of the page's first table, behind its name."""
-    (found,) = (row for row in (RESULTS / "README.md").read_text().splitlines() if row.startswith(f"| {start} |"))
-    return [cell.strip() for cell in found.split("|")[2:-1]]
+    (result,) = (row for row in (RESULTS / "README.md").read_text().splitlines() if row.startswith(f"| {start} |"))
+    return [cell.strip() for cell in result.split("|")[2:-1]]
 
 
 def result(method: str) -> dict[str, Any]:
-    found = Run(RESULTS / "cifar10" / f"resnet50-{method}-seed1").result
-    assert found is not None
-    return found.to_dict()
+    result = Run(RESULTS / "cifar10" / f"resnet50-{method}-seed1").result
+    assert result is not None
+    return result.to_dict()
 
 
 def test_the_headline_is_there() -> None:
