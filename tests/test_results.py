@@ -27,14 +27,12 @@ ROWS = {
 
 def line(start: str) -> list[str]:
     """The cells of a row of the page's first table, behind its name."""
-    (result,) = (row for row in (RESULTS / "README.md").read_text().splitlines() if row.startswith(f"| {start} |"))
-    return [cell.strip() for cell in result.split("|")[2:-1]]
+    (line,) = (row for row in (RESULTS / "README.md").read_text().splitlines() if row.startswith(f"| {start} |"))
+    return [cell.strip() for cell in line.split("|")[2:-1]]
 
 
 def result(method: str) -> dict[str, Any]:
-    result = Run(RESULTS / "cifar10" / f"resnet50-{method}-seed1").result
-    assert result is not None
-    return result.to_dict()
+    return Run(RESULTS / "cifar10" / f"resnet50-{method}-seed1").require_result().to_dict()
 
 
 def test_the_headline_is_there() -> None:
