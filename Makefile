@@ -34,7 +34,7 @@ types: $(VENV)/installed
 pytest: $(VENV)/installed
 	$(BIN)/pytest -n auto --dist worksteal --durations=15
 
-mutants: $(VENV)/installed  ## check that the tests notice each mistake of tests/mutants/mutants.toml (half an hour)
+mutants: $(VENV)/installed  ## check that the tests notice each mistake of tests/mutants/mutants.toml (ten minutes)
 	$(BIN)/python tests/mutants/run.py --baseline
 	$(BIN)/python tests/mutants/run.py
 

@@ -80,7 +80,7 @@ def mixture_weights(logits: Array, target: Array, temperature: float) -> Array:
         )
         for start in starts
     ]
-    return min(solutions, key=lambda of: of.fun).x
+    return min(solutions, key=lambda solution: solution.fun).x
 
 
 # Linear maps of all classes together.

@@ -239,9 +239,11 @@ def test_whole_floats_in_arrays(npz, tmp_path, refusal):
     assert load_predictions(tmp_path / "file.safetensors").target.tolist() == [0, 1, 2, 0]
 
 
-def test_probabilities_named_logits_are_refused_unless_they_are_called_logits(npz, refusal):
+def test_probabilities_named_logits_are_refused_unless_they_are_called_logits(npz, text_file, refusal):
+    assert "--probs logit_0,logit_1, otherwise" in refusal(text_file("logit_0,logit_1,y\n0.5,0.5,1\n1,0,0\n"))
     path = npz(logits=PROBS, y=CODES)
     assert re.search("'logits' must hold logits.*--probs logits.*--logits logits", refusal(path))
+    assert re.search("'logits' must hold logits", refusal(path, labels=False))
     assert load_predictions(path, logits="logits").input == "logits"
     assert load_predictions(path, probs="logits").input == "probs"
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from dualfocal.metrics.bins import ONE, Binner, equal_edges
 from dualfocal.metrics.holm import holm
 from dualfocal.metrics.poisson_binomial import approximate_mid_p, mid_p_value
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.rows import Rows, first_maximum
 
 FIRST_DRAWS, MOST_DRAWS = 200, 1000
 FEW_LABELS = 1 << 25  # up to this many labels (rows x draws), small p-values are computed more precisely
@@ -38,7 +38,7 @@ FEW_CLASSES = 32  # up to this many, labels are drawn by one comparison per clas
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 24  # labels drawn at a time; those of a CPU stay in its cache
 MOST_COUNTS = 1 << 24  # counts by draw, class and bin in memory at a time
 LEAST_VARIANCE = 5.0  # of the number of samples of a class in a merged bin
-SIGNIFICANCE = 0.05
+SIGNIFICANCE = 0.05  # of all verdicts
 MOST_GAPS = 10  # in a result
 SAME = 1e-9  # relative tolerance of equal statistics
 LEAST_P = 1e-300
@@ -233,14 +233,15 @@ class _Labels:
         )
         self.guess = torch.empty(len(rows), dtype=torch.int64, device=self.device)  # the predicted class of each row
         self.total = torch.empty(len(rows), dtype=torch.float64, device=self.device)  # its normaliser, or the log of it
-        for part, p, cell, guess in self._tiles(max(1, (1 << 20) // rows.num_classes)):
+        for part, p, cell in self._tiles(max(1, (1 << 20) // rows.num_classes)):
+            guess = self.guess[part] = first_maximum(rows.values[part])
             top, is_right = p.gather(1, guess[:, None])[:, 0], (guess == rows.target[part]).double()
             for power, sums in enumerate((expected, squares, cubes), start=1):
                 sums.index_add_(0, cell.reshape(-1), (p**power).reshape(-1))
                 sums.index_add_(0, guess * self.width + num_bins, top**power)
             observed.index_add_(0, cell.gather(1, rows.target[part, None])[:, 0], torch.ones_like(is_right))
             observed.index_add_(0, guess * self.width + num_bins, is_right)
-            self.guess[part], values = guess, rows.values[part].double()
+            values = rows.values[part].double()
             self.total[part] = values.logsumexp(1) if rows.input == "logits" else values.sum(1)
         sums = [part.view(shape).cpu().numpy() for part in (expected, squares, cubes)]
         self.expected, self.observed = sums[0], observed.view(shape).cpu().numpy()
@@ -254,15 +255,15 @@ class _Labels:
         p = (p - self.total).exp_() if self.rows.input == "logits" else p / self.total
         return (p[self.guess == c] if among_predicted else p).clamp_(0.0, 1.0).cpu().numpy()
 
-    def _tiles(self, size: int) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-        """Yield rows, their probabilities and the cell (class and bin) of each, (T, C), and their predicted class."""
+    def _tiles(self, size: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Yield rows, their probabilities and the cell (class and bin) of each, (T, C)."""
         rows = self.rows
         offset = self.width * torch.arange(rows.num_classes, device=self.device)
         for start in range(0, len(rows), size):
             part = slice(start, min(start + size, len(rows)))
             p = rows.values[part].double()
             p = p.softmax(1) if rows.input == "logits" else p / p.sum(1, keepdim=True)
-            yield part, p, offset + self.binner((p * ONE).round_().reshape(-1)).view_as(p), p.argmax(1)
+            yield part, p, offset + self.binner((p * ONE).round_().reshape(-1)).view_as(p)
 
     def draw(self, draws: int, generator: torch.Generator) -> Array:
         """Draw the labels of all rows ``draws`` times: counts by draw, class and bin."""
@@ -275,11 +276,11 @@ class _Labels:
         """Count labels with matrix products: u < cumulative probability, times the cells of two classes."""
         num_classes, width = self.rows.num_classes, self.width
         counts = torch.zeros(num_classes * width, draws, dtype=torch.float64, device=self.device)
-        for _, p, cell, guess in self._tiles(size):
+        for part, p, cell in self._tiles(size):
             cumulative = p.cumsum(1).float()
             cumulative[:, -1] = 1.0  # above any u
             member = torch.zeros(len(p), num_classes * width, device=self.device).scatter_(1, cell, 1.0)
-            member.scatter_(1, (guess * width + self.num_bins)[:, None], 1.0)
+            member.scatter_(1, (self.guess[part] * width + self.num_bins)[:, None], 1.0)
             uniform = torch.rand(len(p), draws, generator=generator, device=self.device)
             below = torch.empty_like(uniform)
             for c in range(num_classes):
@@ -293,11 +294,12 @@ class _Labels:
         num_classes, num_cells = self.rows.num_classes, self.rows.num_classes * self.width
         counts = torch.zeros(draws * num_cells, dtype=torch.int32, device=self.device)
         offset = num_cells * torch.arange(draws, device=self.device)
-        for _, p, cell, guess in self._tiles(size):
+        for part, p, cell in self._tiles(size):
+            guess = self.guess[part, None]
             uniform = torch.rand(len(p), draws, generator=generator, device=self.device)
             label = torch.searchsorted(p.cumsum(1).float(), uniform, right=True).clamp_max_(num_classes - 1)
             hits = [(cell.gather(1, label) + offset).reshape(-1)]
-            hits.append(((guess * self.width + self.num_bins)[:, None] + offset)[label == guess[:, None]])
+            hits.append((guess * self.width + self.num_bins + offset)[label == guess])
             for index in hits:
                 counts.index_add_(0, index, torch.ones_like(index, dtype=torch.int32))
         return counts.double()

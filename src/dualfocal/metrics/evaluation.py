@@ -11,8 +11,8 @@ from dualfocal._table import Table
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.bins import CONVENTIONS, ONE, BinStats
 from dualfocal.metrics.calibration import adaptive_error, top_bins
-from dualfocal.metrics.classwise import ClasswiseTest, classwise_test
-from dualfocal.metrics.inference import POWER, SIGNIFICANCE, Inference, infer, noise_floor
+from dualfocal.metrics.classwise import SIGNIFICANCE, ClasswiseTest, classwise_test
+from dualfocal.metrics.inference import POWER, Inference, infer, noise_floor
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import quantiles, resample
 from dualfocal.metrics.rows import Array, Rows, as_rows

@@ -36,13 +36,13 @@ from torch import Tensor
 
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.bins import ONE, BinStats, debiased_square
-from dualfocal.metrics.classwise import ClasswiseTest
+from dualfocal.metrics.classwise import SIGNIFICANCE, ClasswiseTest
 from dualfocal.metrics.holm import holm
 
 DRAWS = 1000  # draws of outcomes for floor and p-value
 CELLS = 256  # groups of samples of similar confidence that are drawn together, much finer than bins
 GRID, GRID_DRAWS = 25, 800  # sizes of miscalibration on the grid for the interval, and draws at each
-SIGNIFICANCE, POWER = 0.05, 0.8  # of the verdict; of the smallest detectable error
+POWER = 0.8  # of the smallest detectable error
 TIE = 1e-12  # values of T that differ by less are equal up to rounding
 SAME = 1e-7  # relative tolerance of equal squares: confidences are rounded
 

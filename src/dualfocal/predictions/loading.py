@@ -121,19 +121,19 @@ def load_predictions(
     )
     try:
         data = _load(source, roles, positive)
-        if logits is None and data.input == "logits" and data.values.ndim == 2 and are_probabilities(data.values):
-            name = data.columns[0]
-            raise PredictionsError(
-                f"{path}: {name!r} must hold logits, but its rows lie in [0, 1] and sum to 1: if they are "
-                f"probabilities, give --probs {name}, otherwise --logits {name}"
-            )
-        return data
     except PredictionsError as error:
         if labels or target is not None or roles.label is None:
             raise
         why = f" ({roles.label!r} cannot be used: {str(error).removeprefix(f'{source.path}: ')})"
         # If the labels are not the reason, this raises the error again.
-        return _load(source, replace(roles, label=None, no_label=why), positive)
+        data = _load(source, replace(roles, label=None, no_label=why), positive)
+    if logits is None and data.input == "logits" and data.values.ndim == 2 and are_probabilities(data.values):
+        names = ",".join(data.columns)
+        raise source.error(
+            f"{names!r} must hold logits, but all rows lie in [0, 1] and sum to 1: if they are probabilities, give "
+            f"--probs {names}, otherwise --logits {names}"
+        )
+    return data
 
 
 def _load(source: PredictionFile, roles: Roles, positive: str | None) -> Predictions:

@@ -21,7 +21,7 @@ import dualfocal
 from dualfocal._files import atomic_path, check_place
 from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics import Evaluation
-from dualfocal.metrics.inference import SIGNIFICANCE
+from dualfocal.metrics.classwise import SIGNIFICANCE
 from dualfocal.report import classes, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
 from dualfocal.report.embedded import OCTAVES, STEPS, deal, embed

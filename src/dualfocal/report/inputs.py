@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.evaluation import evaluate_rows
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.rows import Rows, first_maximum
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.predictions import Predictions
 from dualfocal.runs import Run, find_runs
@@ -60,8 +60,7 @@ class ReportInput:
     @cached_property
     def predicted(self) -> Tensor:
         """The predicted class of each row; the first one if several have the largest value."""
-        largest = self.rows.values.amax(1, keepdim=True)
-        return (self.rows.values == largest).int().argmax(1)  # on integers, torch.argmax returns the first maximum
+        return first_maximum(self.rows.values)
 
 
 def find_inputs(paths: Sequence[Path]) -> tuple[list[Path], list[Run]]:
