@@ -186,12 +186,14 @@ def adaptive_update(
     gamma_max: float = 20.0,
     switch: float = 0.2,
     variant: str = "switch",
+    drop_lowest: bool = False,
 ) -> tuple[list[float], list[float]]:
     """The new gammas and inner edges: equal-mass bins (lo, hi] of the scores, gap_b = confidence - accuracy.
 
     "switch": gamma <- gamma exp(rate gap) if gamma > 0 else gamma exp(-rate gap); if then |gamma| < switch,
     gamma <- -switch if it was positive else +switch; clipped to [gamma_min, gamma_max].
     "no_switch": gamma <- min(gamma exp(rate gap), gamma_max).
+    drop_lowest: the lower edge of the first bin is the lowest score, which (lo, hi] excludes.
     """
     assert variant in ("switch", "no_switch")
     n, num_bins = len(scores), len(bin_gamma)
@@ -200,7 +202,7 @@ def adaptive_update(
     bin_of = [sum(1 for edge in inner_edges if edge < float(score)) for score in scores]
     new_gamma = []
     for b in range(num_bins):
-        inside = [i for i in range(n) if bin_of[i] == b]
+        inside = [i for i in range(n) if bin_of[i] == b and (float(scores[i]) > edges[0] or not drop_lowest)]
         confidence = sum(float(confidences[i]) for i in inside) / max(len(inside), 1)
         accuracy = sum(float(correct[i]) for i in inside) / max(len(inside), 1)
         gap = confidence - accuracy  # 0 for an empty bin
@@ -258,23 +260,28 @@ def kde_log_kernel(z_j: Tensor, z_i: Tensor, bandwidth: float) -> Tensor:
     return power_terms - log_beta
 
 
-def kde_error(logits: Tensor, target: Target, *, bandwidth: float, p: float = 1) -> Tensor:
+def kde_error(logits: Tensor, target: Target, *, bandwidth: float, p: float = 1, as_published: bool = False) -> Tensor:
     """The scalar ECE_KDE = mean_j sum_c |ratio_jc - z_jc|^p, z = softmax(logits), 0 if N < 2.
 
-    ratio_j = sum_{i != j} k_ji y_i / max(sum_{i != j} k_ji, 1e-10).
+    ratio_j = sum_{i != j} k_ji y_i / max(sum_{i != j} k_ji, floor), floor = 1e-10; as_published: 0 above 60 classes.
     """
     size, num_classes = logits.shape
     if size < 2:
         return logits[:0].sum()
     z = [torch.exp(log_softmax_row(row)) for row in logits]
     y = target_rows(target, num_classes)
+    floor = 0.0 if as_published and num_classes > 60 else 1e-10
     error = ZERO
     for j in range(size):
         log_k = {i: kde_log_kernel(z[j], z[i], bandwidth) for i in range(size) if i != j}
         # exp(shift) cancels in the ratio; it only keeps exp from overflowing.
-        shift = max(0.0, *(value.item() for value in log_k.values()))
+        shift = max(value.item() for value in log_k.values())
+        if floor > 0:
+            shift = max(0.0, shift)
         k = {i: torch.exp(value - shift) for i, value in log_k.items()}
-        total = torch.clamp(sum(k.values(), start=ZERO), min=1e-10 * math.exp(-shift))
+        total = sum(k.values(), start=ZERO)
+        if floor > 0:
+            total = torch.clamp(total, min=floor * math.exp(-shift))
         for c in range(num_classes):
             ratio = sum((k[i] * y[i, c] for i in k), start=ZERO) / total
             error = error + torch.abs(ratio - z[j][c]) ** p

@@ -1,9 +1,10 @@
-"""The bandwidth of the kernel estimate."""
+"""The bandwidth of the kernel estimate, and its published form for more than 60 classes."""
 
 import math
 
 import oracles
 import torch
+from case_loops import for_each
 
 from dualfocal import losses as L
 from dualfocal.losses.kde import BANDWIDTHS
@@ -32,3 +33,39 @@ def test_likelihood_bandwidth_in_the_loss_ignores_ignored_rows() -> None:
     h = float(L.kde_bandwidth(logits[kept]))
     loss = L.kde_xe_loss(logits, target, bandwidth="likelihood")
     torch.testing.assert_close(loss, L.kde_xe_loss(logits[kept], target[kept], bandwidth=h))
+
+
+@for_each(num_classes=[60, 61], bandwidth=[0.001, 0.1], norm=[1.0, 2.0])
+def test_published_form_has_no_floor_above_60_classes(num_classes: int, bandwidth: float, norm: float) -> None:
+    """Four rows leave classes without samples, where the public code has a NaN gradient."""
+    logits = torch.randn(4, num_classes, dtype=torch.float64, requires_grad=True)
+    target = torch.randint(num_classes, (4,))
+    options = {"bandwidth": bandwidth, "norm": norm}
+    loss = L.KDEXELoss(1.0, as_published=True, **options)(logits, target)
+    error = oracles.kde_error(logits, target, bandwidth=bandwidth, p=norm, as_published=True)
+    true = oracles.cross_entropy(logits, target).mean() + error
+    torch.testing.assert_close(loss, true, rtol=1e-9, atol=0)
+    (grad,), (true_grad,) = (torch.autograd.grad(value, logits) for value in (loss, true))
+    torch.testing.assert_close(grad, true_grad, rtol=1e-8, atol=1e-12)
+    if bandwidth == 0.001:  # no kernel reaches 1e-10
+        default = L.kde_xe_loss(logits, target, 1.0, **options)
+        assert torch.equal(loss, default) is (num_classes == 60)
+
+
+def test_published_form_ignores_ignored_rows() -> None:
+    logits, target = torch.randn(8, 61, requires_grad=True), torch.randint(61, (8,))
+    target[::3] = -100
+    kept = target != -100
+    for bandwidth in (0.001, "likelihood"):
+        loss = L.kde_xe_loss(logits, target, bandwidth=bandwidth, as_published=True)
+        alone = L.kde_xe_loss(logits[kept], target[kept], bandwidth=bandwidth, as_published=True)
+        (grad,), (alone_grad,) = (torch.autograd.grad(value, logits) for value in (loss, alone))
+        torch.testing.assert_close((loss, grad), (alone, alone_grad))
+
+
+def test_published_loss_searches_the_published_bandwidth() -> None:
+    logits, target = torch.randn(64, 3, generator=torch.Generator().manual_seed(0)), torch.randint(3, (64,))
+    ours, published = (float(L.kde_bandwidth(logits, as_published=flag)) for flag in (False, True))
+    assert ours != published
+    loss = L.kde_xe_loss(logits, target, bandwidth="likelihood", as_published=True)
+    torch.testing.assert_close(loss, L.kde_xe_loss(logits, target, bandwidth=published))

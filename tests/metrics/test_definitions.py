@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualfocal import metrics as M
+from dualfocal.losses import kde_bandwidth
 
 # Fewer than 64 classes are scanned class by class, more row by row.
 BINNED = ("ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece")
@@ -208,12 +209,32 @@ def test_kde_ece() -> None:
         assert M.kde_ece(probs, target, input="probs", bandwidth=h, norm=norm) == pytest.approx(expected, rel=1e-9)
 
 
+def test_kde_ece_as_published() -> None:
+    logits, target = sample(12, 61, dtype=torch.float64)
+    for h, norm in ((0.001, 1.0), (0.01, 2.0)):
+        expected = float(oracles.kde_error(logits, target, bandwidth=h, p=norm, as_published=True))
+        value = M.kde_ece(logits, target, bandwidth=h, norm=norm, as_published=True)
+        assert value == pytest.approx(expected, rel=1e-9)
+        assert value != pytest.approx(M.kde_ece(logits, target, bandwidth=h, norm=norm), rel=1e-3)
+        few = logits[:, :60], target % 60
+        value = M.kde_ece(*few, bandwidth=h, norm=norm, as_published=True)
+        assert value == M.kde_ece(*few, bandwidth=h, norm=norm)
+
+
+def test_kde_ece_as_published_searches_the_published_bandwidth() -> None:
+    logits, target = sample(64, 3)
+    ours, published = (float(kde_bandwidth(logits, as_published=flag)) for flag in (False, True))
+    assert ours != published
+    value = M.kde_ece(logits, target, bandwidth="likelihood", as_published=True)
+    assert value == pytest.approx(M.kde_ece(logits, target, bandwidth=published), rel=1e-6)
+
+
 def test_kde_ece_in_parts_is_the_same(monkeypatch) -> None:
     logits, target = sample(200, 4)
     whole = [M.kde_ece(logits, target, bandwidth=h) for h in (0.001, "likelihood")]
     monkeypatch.setattr("dualfocal.metrics.calibration.ELEMENTS", 7 * 200)
     assert [M.kde_ece(logits, target, bandwidth=h) for h in (0.001, "likelihood")] == pytest.approx(whole, rel=1e-12)
-    h = float(__import__("dualfocal").losses.kde_bandwidth(logits))
+    h = float(kde_bandwidth(logits))
     assert whole[1] == pytest.approx(M.kde_ece(logits, target, bandwidth=h), rel=1e-12)
 
 

@@ -21,6 +21,7 @@ def kde_xe_loss(
     *,
     bandwidth: float | str = 0.001,
     norm: float = 1.0,
+    as_published: bool = False,
     weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -43,6 +44,8 @@ def kde_xe_loss(
         bandwidth: fixed bandwidth h > 0, or ``"likelihood"`` to maximise the leave-one-out likelihood of each batch,
             which takes about twenty times as long.
         norm: exponent n, at least 1.
+        as_published: compute the error as the public code does: above 60 classes, without the lower limit of 1e-10.
+            ``"likelihood"`` then means that of :func:`kde_bandwidth` with ``as_published=True``.
         weight: weight of each class, shape ``(C,)``.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
@@ -59,9 +62,9 @@ def kde_xe_loss(
     """
     _check(strength, bandwidth, norm)
     flat = flatten(logits, target, weight, ignore_index, reduction)
-    z = flat.z
-    h = kde_bandwidth(z.detach(), keep=flat.keep) if isinstance(bandwidth, str) else bandwidth
-    penalty = _kde_error(flat, z, h, norm)
+    z, keep = flat.z, flat.keep
+    h = kde_bandwidth(z.detach(), keep=keep, as_published=as_published) if isinstance(bandwidth, str) else bandwidth
+    penalty = _kde_error(flat, z, h, norm, as_published)
     rows = cross_entropy_rows(flat, z)
     return reduce(rows + weight_rows((strength * penalty).expand_as(rows), flat), flat, reduction)
 
@@ -94,9 +97,10 @@ def kde_bandwidth(logits: Tensor, *, keep: Tensor | None = None, as_published: b
     return torch.tensor(BANDWIDTHS, dtype=log_p.dtype, device=log_p.device).gather(0, best)[0]
 
 
-def _kde_error(flat: Flat, z: Tensor, bandwidth: float | Tensor, norm: float) -> Tensor:
+def _kde_error(flat: Flat, z: Tensor, bandwidth: float | Tensor, norm: float, as_published: bool) -> Tensor:
     log_p = _log_probabilities(z)
-    error = kde_rows(log_p, flat.one_hot.to(log_p.dtype), bandwidth, norm, keep=flat.keep).to(z.dtype)
+    y = flat.one_hot.to(log_p.dtype)
+    error = kde_rows(log_p, y, bandwidth, norm, as_published=as_published, keep=flat.keep).to(z.dtype)
     if flat.keep is None:
         return error.mean() if error.numel() > 1 else error.sum() * 0
     kept = flat.keep.sum()
@@ -119,12 +123,19 @@ def kde_rows(
     bandwidth: float | Tensor,
     norm: float,
     *,
+    as_published: bool = False,
     keep: Tensor | None = None,
     rows: slice = slice(None),
 ) -> Tensor:
-    """Error || sum_i k_ji y_i / sum_i k_ji - p_j ||_n^n of each row j in ``rows``."""
+    """Error || sum_i k_ji y_i / max(sum_i k_ji, 1e-10) - p_j ||_n^n of each row j in ``rows``.
+
+    With ``as_published``, the limit of 1e-10 is left out above 60 classes. The public code takes the logarithm of the
+    sum of each class there, whose gradient is NaN for a class without samples. Here, only the total is a logarithm.
+    """
     log_k = log_dirichlet_kernels(log_p, bandwidth, keep=keep, rows=rows)
-    log_sum = log_k.logsumexp(1, keepdim=True).clamp_min(math.log(1e-10))
+    log_sum = log_k.logsumexp(1, keepdim=True)
+    if not (as_published and log_p.shape[1] > 60):
+        log_sum = log_sum.clamp_min(math.log(1e-10))
     expected = (log_k - log_sum).exp() @ one_hot
     return (expected - log_p[rows].exp()).abs().pow(norm).sum(1)
 
@@ -150,12 +161,13 @@ class KDEXELoss(ClassificationLoss):
         strength: factor of the penalty, at least 0.
         bandwidth: fixed bandwidth of the kernels, or ``"likelihood"`` to choose it for each batch.
         norm: exponent of the calibration error, at least 1.
+        as_published: compute the error as the public code does, which differs above 60 classes.
         weight: weight of each class, shape ``(C,)``.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
     >>> KDEXELoss(strength=0.5)
-    KDEXELoss(strength=0.5, bandwidth=0.001, norm=1.0)
+    KDEXELoss(strength=0.5, bandwidth=0.001, norm=1.0, as_published=False)
     """
 
     function = staticmethod(kde_xe_loss)
@@ -167,13 +179,14 @@ class KDEXELoss(ClassificationLoss):
         *,
         bandwidth: float | str = 0.001,
         norm: float = 1.0,
+        as_published: bool = False,
         weight: Tensor | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
         _check(strength, bandwidth, norm)
-        self.set_options(strength=strength, bandwidth=bandwidth, norm=norm)
+        self.set_options(strength=strength, bandwidth=bandwidth, norm=norm, as_published=as_published)
 
 
 def _check(strength: float, bandwidth: float | str, norm: float) -> None:

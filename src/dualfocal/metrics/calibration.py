@@ -1,5 +1,7 @@
 """Calibration errors of predicted probabilities, as fractions: 0 is perfect."""
 
+import math
+
 import torch
 
 from dualfocal._checks import check_choice, check_count
@@ -169,9 +171,10 @@ def kde_ece(
     input: str | None = None,
     bandwidth: float | str = 0.001,
     norm: float = 1.0,
+    as_published: bool = False,
     ignore_index: int = -100,
 ) -> float:
-    """ECE_KDE: mean_j || sum_i k_ji y_i / sum_i k_ji - p_j ||_n^n, with Dirichlet kernels k and i != j.
+    """ECE_KDE: mean_j || sum_i k_ji y_i / max(sum_i k_ji, 1e-10) - p_j ||_n^n, with Dirichlet kernels k and i != j.
 
     It has no bins and scores the whole distribution, not only the predicted class; like the ECE it is biased upwards by
     small samples. The defaults are the paper's, h = 0.001 and n = 1. Time grows with N^2, memory with N.
@@ -182,6 +185,8 @@ def kde_ece(
         input: see :func:`~dualfocal.metrics.ece`.
         bandwidth: h > 0, or ``"likelihood"`` for the one of twenty values with the largest leave-one-out likelihood.
         norm: n, at least 1.
+        as_published: compute it as the public code does: above 60 classes, without the lower limit of 1e-10.
+            ``"likelihood"`` then means that of :func:`~dualfocal.losses.kde_bandwidth` with ``as_published=True``.
         ignore_index: see :func:`~dualfocal.metrics.ece`.
 
     Returns:
@@ -205,11 +210,13 @@ def kde_ece(
     if isinstance(bandwidth, str):
         likelihood = [
             sum(float(log_dirichlet_kernels(log_p, h, rows=part).logsumexp(1).sum()) for part in parts)
+            - as_published * n * math.log(h)
             for h in BANDWIDTHS
         ]
         bandwidth = BANDWIDTHS[max(range(len(BANDWIDTHS)), key=likelihood.__getitem__)]
     one_hot = torch.nn.functional.one_hot(rows.target, rows.num_classes).to(log_p.dtype)
-    total = sum(float(kde_rows(log_p, one_hot, bandwidth, norm, rows=part).sum()) for part in parts)
+    errors = (kde_rows(log_p, one_hot, bandwidth, norm, as_published=as_published, rows=part) for part in parts)
+    total = sum(float(error.sum()) for error in errors)
     return total / n
 
 
