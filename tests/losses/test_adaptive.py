@@ -25,15 +25,16 @@ def oracle_update(criterion: AdaFocalLoss, logits: Tensor, target: Tensor, **opt
     return torch.tensor(gamma), torch.tensor(edges)
 
 
-@for_each(n=[1, 9, 200], variant=["switch", "no_switch"], cls=BOTH)
-def test_updates_as_the_oracle(cls: type[AdaFocalLoss], variant: str, n: int) -> None:
-    criterion = cls(0.5, rate=3.0, variant=variant)
+@for_each(n=[1, 9, 200], variant=["switch", "no_switch"], drop_lowest=[False, True], cls=BOTH)
+def test_updates_as_the_oracle(cls: type[AdaFocalLoss], drop_lowest: bool, variant: str, n: int) -> None:
+    options = {"rate": 3.0, "variant": variant, "drop_lowest": drop_lowest}
+    criterion = cls(0.5, **options)
     signs = set()
     for step in range(12):  # under-confident first, so that gammas fall, then over-confident
         logits, target = validation(n, 0.3 if step < 6 else 3.0)
         if step < 6:
             target = logits.argmax(1)
-        true_gamma, true_edges = oracle_update(criterion, logits, target, rate=3.0, variant=variant)
+        true_gamma, true_edges = oracle_update(criterion, logits, target, **options)
         criterion.update(logits, target)
         torch.testing.assert_close(criterion.gamma, true_gamma, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(criterion.edges, true_edges, rtol=1e-4, atol=1e-5)
@@ -50,6 +51,18 @@ def test_every_validation_sample_is_counted(cls: type[AdaFocalLoss]) -> None:
     criterion.update(logits, torch.tensor([1, 0]))
     confidence = logits.softmax(1)[:, 0]
     torch.testing.assert_close(criterion.gamma, (confidence.mean() - 0.5).exp()[None])
+
+
+@for_each(cls=BOTH)
+def test_samples_of_the_lowest_score_can_be_dropped(cls: type[AdaFocalLoss]) -> None:
+    logits = torch.tensor([[0.1, 0.0, 0.0], [0.0, 0.1, 0.0], [2.0, 0.0, 0.0], [9.0, 0.0, 0.0]])  # two are tied
+    target = torch.tensor([1, 0, 0, 0])
+    dropped, rest = cls(num_bins=1, gamma=1.0, drop_lowest=True), cls(num_bins=1, gamma=1.0)
+    dropped.update(logits, target)
+    rest.update(logits[2:], target[2:])
+    torch.testing.assert_close(dropped.gamma, rest.gamma)
+    dropped.update(logits[:2], target[:2])  # nothing is left: the gap is 0
+    torch.testing.assert_close(dropped.gamma, rest.gamma)
 
 
 @for_each(cls=BOTH)

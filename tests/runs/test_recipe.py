@@ -252,6 +252,7 @@ def test_arguments_that_the_recipe_sets_itself_are_no_options_of_a_loss() -> Non
 
 def test_only_flags_of_a_loss_are_true_or_false() -> None:
     flags = [("ada_focal", "frozen"), ("ada_dual_focal", "frozen"), ("mmce", "as_published"), ("mmce", "weighted")]
+    flags += [("ada_focal", "drop_lowest"), ("kde_xe", "as_published")]
     for loss, option in flags:
         for text, flag in (("no", False), ("false", False), ("yes", True), ("True", True)):
             recipe = make(loss=loss).with_settings([f"loss.{option}={text}"])

@@ -115,6 +115,7 @@ class AdaFocalLoss(ClassificationLoss):
         gamma_max: upper limit of gamma.
         switch: absolute value of gamma below which its sign changes.
         variant: ``"switch"`` or ``"no_switch"``.
+        drop_lowest: leave samples of the lowest confidence out of the gap of the first bin, as the public code does.
         frozen: never update gamma. The AdaDualFocal rows of the paper correspond to ``frozen=True`` with gamma 6 or 7,
             because the authors' run never reached the update.
         weight: weight of each class, shape ``(C,)``.
@@ -129,7 +130,7 @@ class AdaFocalLoss(ClassificationLoss):
     tensor([2.7176, 1.0000])
     """
 
-    options = ("num_bins", "rate", "gamma_min", "gamma_max", "switch", "variant", "frozen")
+    options = ("num_bins", "rate", "gamma_min", "gamma_max", "switch", "variant", "drop_lowest", "frozen")
     gamma: Tensor
     edges: Tensor
     function = staticmethod(ada_focal_loss)
@@ -146,6 +147,7 @@ class AdaFocalLoss(ClassificationLoss):
         gamma_max: float = 20.0,
         switch: float = 0.2,
         variant: str = "switch",
+        drop_lowest: bool = False,
         frozen: bool = False,
         weight: Tensor | None = None,
         ignore_index: int = -100,
@@ -161,7 +163,8 @@ class AdaFocalLoss(ClassificationLoss):
         check_number("gamma", gamma, 0.0, gamma_max)
         self.initial_gamma = float(gamma)
         check_choice("variant", variant, ("switch", "no_switch"))
-        self.num_bins, self.rate, self.variant, self.frozen = num_bins, rate, variant, frozen
+        self.num_bins, self.rate, self.variant = num_bins, rate, variant
+        self.drop_lowest, self.frozen = drop_lowest, frozen
         self.gamma_min, self.gamma_max, self.switch = gamma_min, gamma_max, switch
         dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # never half precision
         self.register_buffer("gamma", torch.full((num_bins,), self.initial_gamma, dtype=dtype))
@@ -208,7 +211,8 @@ class AdaFocalLoss(ClassificationLoss):
         edges = _equal_mass_edges(score, self.num_bins)
         place = torch.bucketize(score, edges)  # (lo, hi] here, but [lo, hi) in training, as published
         totals = torch.zeros(3, self.num_bins, dtype=wide_dtype(score), device=score.device)
-        totals.index_add_(1, place, torch.stack([torch.ones_like(score), confidence, correct]).to(totals.dtype))
+        counted = score > score.min() if self.drop_lowest else torch.ones_like(score)
+        totals.index_add_(1, place, (torch.stack([torch.ones_like(score), confidence, correct]) * counted).to(totals))
         gap = (totals[1] - totals[2]) / totals[0].clamp_min(1)
         gamma = self._updated_gamma(gap.to(self.gamma))
         # The check above reads no values on devices or in traces, so a NaN is kept out of the state here.
@@ -244,6 +248,7 @@ class AdaDualFocalLoss(AdaFocalLoss):
         gamma_max: upper limit of gamma.
         switch: absolute value of gamma below which its sign changes.
         variant: ``"switch"`` or ``"no_switch"``.
+        drop_lowest: leave samples of the lowest margin out of the gap of the first bin.
         frozen: never update gamma.
         weight: weight of each class, shape ``(C,)``.
         ignore_index: class index to ignore (class indices only).
