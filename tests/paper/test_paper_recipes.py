@@ -103,7 +103,8 @@ def test_the_learning_rate_falls_twice_to_a_tenth() -> None:
         ("label_smoothing", {"alpha": 0.05, "spread": "others"}),
         ("mmce", {"strength": 2.0, "weighted": True, "as_published": True, "width": 0.4}),
         ("flsd", {"gammas": (5.0, 3.0), "thresholds": (0.2,)}),
-        ("ada_focal", {"variant": "no_switch", "rate": 1.0, "gamma_max": 20.0, "num_bins": 15, "frozen": False}),
+        ("ada_focal", {"variant": "no_switch", "drop_lowest": True, "rate": 1.0, "gamma_max": 20.0}),
+        ("ada_focal", {"num_bins": 15, "frozen": False}),
         ("ada_dual_focal", {"frozen": True}),
     ],
 )

@@ -75,7 +75,7 @@ RECIPES: list[tuple[str, str, dict[str, Any]]] = [
     ("ece", "tiny_imagenet tiny_resnet50 brier", {"lr": 0.035, "epochs": 100, "milestones": (40, 60)}),
     ("ece", "tiny_imagenet tiny_resnet50 dual_focal", {"loss_options": {"gamma": 2.3}, "lr": 0.1}),
     ("ece", "20newsgroups text_cnn dual_focal", {"optimizer": "adam", "loss_options": {"gamma": 3}}),
-    ("adafocal", "cifar10 resnet50 ada_focal", {"loss_options": {"variant": "no_switch"}}),
+    ("adafocal", "cifar10 resnet50 ada_focal", {"loss_options": {"variant": "no_switch", "drop_lowest": True}}),
     ("adafocal", "cifar10 resnet110 ada_dual_focal", {"loss_options": {"gamma": 7, "frozen": True}}),
     ("ablation", "cifar10 resnet50 dual_focal 0.2", {"loss_options": {"gamma": 5, "rival": 0.2}}),
     ("ablation", "cifar10 resnet50 dual_focal mean2", {"loss_options": {"gamma": 5, "rival": "batch_mean2"}}),
@@ -109,7 +109,7 @@ def test_extras_are_added_after_the_plan() -> None:
     working = more["cifar10 resnet50 ada_dual_focal working"]
     assert working.extra
     assert working.recipe.loss_options == {"gamma": 6, "frozen": False}
-    assert more["cifar10 resnet50 ada_focal switch"].recipe.loss_options == {"variant": "switch"}
+    assert more["cifar10 resnet50 ada_focal switch"].recipe.loss_options == {"variant": "switch", "drop_lowest": True}
     decays = trainings(published("table1"), extras=True)
     assert decays["cifar10 resnet50 cross_entropy decay 1e-3"].recipe.weight_decay == 1e-3
     assert len(decays) == 70 + 2 * 9

@@ -29,7 +29,7 @@ GAMMA = {
 # Options that the paper used for other losses, where they differ from the defaults of this package.
 OPTIONS: dict[str, dict[str, Any]] = {
     "mmce": {"as_published": True},
-    "ada_focal": {"variant": "no_switch"},
+    "ada_focal": {"variant": "no_switch", "drop_lowest": True},
     "ada_dual_focal": {"gamma": 6.0, "frozen": True},
 }
 
