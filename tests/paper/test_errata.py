@@ -17,8 +17,17 @@ import dualfocal.metrics
 import dualfocal.models
 from dualfocal.cli import app
 from dualfocal.data import DATASETS
-from dualfocal.losses import AdaDualFocalLoss, DualFocalLoss, cross_entropy_loss, dual_focal_loss, mmce_loss
-from dualfocal.metrics import Evaluation, brier_score, ece, nll
+from dualfocal.losses import (
+    AdaDualFocalLoss,
+    AdaFocalLoss,
+    DualFocalLoss,
+    cross_entropy_loss,
+    dual_focal_loss,
+    kde_xe_loss,
+    mmce_loss,
+)
+from dualfocal.losses.kde import log_dirichlet_kernels
+from dualfocal.metrics import Evaluation, brier_score, ece, kde_ece, nll
 from dualfocal.paper.errata import ERRATA, GROUPS, OUT_OF_SCOPE, find_errata
 from dualfocal.paper.published import Table, published, published_tables
 from dualfocal.runs.recipe import Recipe
@@ -130,6 +139,16 @@ def predictions(rows: int = 64, classes: int = 10) -> tuple[torch.Tensor, torch.
     return logits, torch.where(torch.arange(rows) % 2 == 0, logits.argmax(1), other)
 
 
+def simulated(
+    rows: int, classes: int, generator: torch.Generator, margin: float, spread: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Standard normal logits, with that of the target larger by a margin of its own, and targets."""
+    target = torch.randint(classes, (rows,), generator=generator)
+    logits = torch.randn(rows, classes, generator=generator)
+    logits[torch.arange(rows), target] += margin + spread * torch.randn(rows, generator=generator)
+    return logits, target
+
+
 def evaluated(expression: str) -> Any:
     """Evaluate with the names that the help lists."""
     logits, target = predictions()
@@ -217,6 +236,8 @@ def test_no_number_with_two_decimals_is_left_unchecked() -> None:
         ("adadualfocal-frozen", "3.46"),
         *(("noise-floor", number) for number in ("0.37", "0.49", "0.81")),
         *(("gamma-by-ece", number) for number in ("0.52", "0.69")),
+        *(("adafocal-bins", number) for number in ("0.09", "0.36")),
+        *(("kde-many-classes", number) for number in ("0.49", "0.75")),
     }
     checked = {(key, printed) for key, _, _, printed in QUOTED} | other
     for erratum in ERRATA:
@@ -356,6 +377,48 @@ def test_the_penalty_of_mmce_nearly_vanishes(classes) -> None:
     assert 0 <= theirs < ours / 20
 
 
+@pytest.mark.parametrize(("rate", "largest"), [(1.0, 0.09), (5.0, 0.36)])
+def test_the_sample_that_adafocal_drops(rate, largest) -> None:
+    changes = []
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        every, fewer = (AdaFocalLoss(rate=rate, drop_lowest=drop) for drop in (False, True))
+        for _ in range(50):
+            validation = simulated(5000, 10, generator, margin=4, spread=3)
+            every.update(*validation)
+            fewer.update(*validation)
+            changes.append((every.gamma - fewer.gamma).abs())
+    change = torch.stack(changes).amax(0)
+    assert float(change[0]) == pytest.approx(largest, abs=0.005)
+    assert (change[1:] == 0).all()
+
+
+def test_the_floor_of_the_kernels_above_60_classes() -> None:
+    logits, target = simulated(1000, 100, torch.Generator().manual_seed(0), margin=5, spread=4)
+    assert kde_ece(1.5 * logits, target) == pytest.approx(0.49, abs=0.005)
+    assert kde_ece(1.5 * logits, target, as_published=True) == pytest.approx(0.75, abs=0.005)
+
+
+@pytest.mark.parametrize("classes_present", [60, 61])
+def test_the_logarithm_of_an_empty_sum_has_no_gradient(classes_present) -> None:
+    logits, target = predictions(122, 61)
+    target = torch.arange(122) % classes_present
+    z = logits.double().requires_grad_()
+    log_k = log_dirichlet_kernels(z.log_softmax(1), 0.1)
+    log_y = torch.nn.functional.one_hot(target, 61).double().log()
+    log_sums = torch.stack([(log_k + log_y[:, c]).logsumexp(1) for c in range(61)], 1)
+    ratio = (log_sums - log_k.logsumexp(1, keepdim=True)).exp()
+    theirs = (ratio - z.softmax(1)).abs().sum(1).mean()
+    ours = kde_xe_loss(z, target, 1.0, bandwidth=0.1, as_published=True) - cross_entropy_loss(z, target)
+    assert float(ours.detach()) == pytest.approx(float(theirs.detach()))
+    (our_gradient,), (their_gradient,) = (torch.autograd.grad(value, z, retain_graph=True) for value in (ours, theirs))
+    assert our_gradient.isfinite().all()
+    if classes_present == 61:
+        torch.testing.assert_close(our_gradient, their_gradient)
+    else:
+        assert their_gradient.isnan().all()
+
+
 # What is offered
 
 
@@ -393,6 +456,8 @@ def test_what_the_options_restore() -> None:
     logits, target = predictions()
     assert option("mmce-normalisation").as_published
     assert option("adafocal-variant").variant == "no_switch"
+    assert option("adafocal-bins").drop_lowest
+    assert not AdaFocalLoss().drop_lowest
     assert option("adadualfocal-frozen").frozen
     assert not AdaDualFocalLoss().frozen
     assert option("ablation-means").rival == "batch_mean2"
@@ -436,7 +501,7 @@ def test_the_recipes_that_are_named() -> None:
     kde = option("kde-setting")
     assert (kde.epochs, kde.milestones, kde.seed) == (200, (150,), 0)
     assert len({round(kde.lr_at(epoch), 6) for epoch in range(kde.epochs)}) == 2
-    assert option("seeds").loss_options == {"variant": "no_switch"}
+    assert option("seeds").loss_options == {"variant": "no_switch", "drop_lowest": True}
     wide = option("brier-mean")
     assert (wide.reduction, wide.epochs) == ("mean", 550)
     assert preset("cifar100_resnet110", ["loss=brier"]).epochs == 430
