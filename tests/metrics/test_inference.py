@@ -238,6 +238,15 @@ def test_interval_of_a_sure_and_right_model_has_room_for_errors() -> None:
         assert 0.04 < high < 0.2
 
 
+def test_interval_has_room_for_bins_with_a_single_sample() -> None:
+    """Only bins with two samples count in the estimate, but three wrong samples in bins of their own are no proof."""
+    confidence = torch.tensor([0.999] * 297 + [0.5, 0.6, 0.7], dtype=torch.float64)
+    probs = torch.stack([confidence, 1 - confidence], dim=1)
+    target = torch.tensor([0] * 297 + [1] * 3)
+    _, high = M.evaluate(probs, target, input="probs", inference=True).inference.debiased_ece
+    assert high > 0.03  # a gap of 0.3 in 1 % of the samples
+
+
 def test_interval_covers_for_confident_models() -> None:
     """Confidence .99, accuracy .97, N = 100: 60 samples, nominal 90 %."""
     generator = torch.Generator().manual_seed(0)

@@ -11,10 +11,12 @@ version T (:meth:`BinStats.squared_error`), and outcomes that are drawn at rando
   shape, a small over-confidence everywhere; the single bin detects that. (T is not used here: it subtracts the noise
   estimated from the observed accuracy, so that a single error among very confident samples would cancel itself.)
 - The *interval* is a confidence interval of the root of the true squared error. It contains all values theta that a
-  test at significance 1 - level does not reject, where outcomes are drawn with a miscalibration of size theta and the
-  observed shape. The test is one-sided near zero, two-sided far from zero, and a mixture in between, like the unified
-  intervals of Feldman and Cousins (1998): the interval has the right coverage at a true value of 0, and is never empty
-  or negative (compare Sun et al., arXiv:2408.08998).
+  test at significance 1 - level does not reject, where outcomes are drawn with a miscalibration of size theta. Its
+  shape (how the gaps of the bins relate) is drawn from the posterior of the accuracies: with a few hundred samples of
+  a very confident model, the observed shape alone makes the interval too short. The test is one-sided near zero,
+  two-sided far from zero, and a mixture in between, like the unified intervals of Feldman and Cousins (1998): the
+  interval has the right coverage at a true value of 0, and is never empty or negative (compare Sun et al.,
+  arXiv:2408.08998).
 - The *smallest detectable error* is the gap between confidence and accuracy, the same in every bin, that the test
   detects with 80 % power.
 
@@ -42,6 +44,7 @@ from dualfocal.metrics.holm import holm
 DRAWS = 1000  # draws of outcomes for floor and p-value
 CELLS = 256  # groups of samples of similar confidence that are drawn together, much finer than bins
 GRID, GRID_DRAWS = 25, 800  # sizes of miscalibration on the grid for the interval, and draws at each
+SHAPES = 100  # shapes of miscalibration for the interval, which share the draws
 POWER = 0.8  # of the smallest detectable error
 TIE = 1e-12  # values of T that differ by less are equal up to rounding
 SAME = 1e-7  # relative tolerance of equal squares: confidences are rounded
@@ -226,9 +229,10 @@ def noise_floor(errors: Tensor) -> Floor:
 
 
 def _shifted(bins: BinStats, shift: np.ndarray, draws: int, rng: np.random.Generator) -> tuple[Tensor, np.ndarray]:
-    """Draw outcomes whose accuracy is ``shift``, (G, B), below the confidence: (G, draws, B); and return theta, (G,).
+    """Draw outcomes whose accuracy is ``shift``, (G, S, B), below the confidence: (G, S * draws, B); and theta, (G,).
 
     If the accuracy would leave [0, 1] in a bin, the shift has the opposite sign there, if that leaves more room.
+    Returned is also the size of the shift that is left, averaged over the shapes S.
     """
     count = bins.count.numpy()
     confidence = bins.confidence.numpy() / (ONE * count)
@@ -237,28 +241,29 @@ def _shifted(bins: BinStats, shift: np.ndarray, draws: int, rng: np.random.Gener
     shift = shift.astype(np.float32).astype(np.float64)
     accuracy, mirrored = np.clip(confidence - shift, 0.0, 1.0), np.clip(confidence + shift, 0.0, 1.0)
     accuracy = np.where(np.abs(mirrored - confidence) > np.abs(accuracy - confidence), mirrored, accuracy)
-    theta = np.sqrt((count * (confidence - accuracy) ** 2).sum(1) / count.sum())
+    theta = np.sqrt((count * (confidence - accuracy) ** 2).sum(-1) / count.sum()).mean(-1)
     correct = _binomial(np.broadcast_to(count, accuracy.shape), accuracy, draws, rng)
-    return torch.from_numpy(correct).transpose(1, 2), theta
+    return torch.from_numpy(correct).transpose(2, 3).flatten(1, 2), theta
 
 
 def _interval(
     bins: BinStats, null: Tensor, p_value: float, alpha: float, rng: np.random.Generator
 ) -> tuple[float, float]:
     """Return the smallest and the largest theta that the test does not reject; ``p_value`` is that of theta = 0."""
-    count, gap, observed = bins.count.numpy(), bins.gap.numpy(), float(bins.squared_error())
+    count, correct, observed = bins.count.numpy(), bins.correct.numpy(), float(bins.squared_error())
     if not (count > 1).any():
         return 0.0, 1.0  # no bin has two samples: there is no information
-    n, accuracy = count.sum(), bins.accuracy.numpy()
-    mean_gap = np.where(count > 1, gap / count, 0.0)
-    size = math.sqrt((count * mean_gap**2).sum() / n)
-    shape = mean_gap / size if size > 0 else np.ones_like(mean_gap)
+    n, accuracy, gap = count.sum(), bins.accuracy.numpy(), bins.gap.numpy() / count
     spread = float(null.std())  # 0 if the model is always certain
-    linear = 4 * (count * mean_gap**2 * accuracy * (1 - accuracy)).sum() / n**2
+    linear = 4 * (count * gap**2 * accuracy * (1 - accuracy)).sum() / n**2
     noise = 6 * math.sqrt(spread**2 + linear)
     low, high = math.sqrt(max(observed - noise, 0.0)) - 10 / n, math.sqrt(max(observed, 0.0) + noise) + 10 / n
+    high = max(high, 1.5 * math.sqrt((count * gap**2).sum() / n))
     sizes = np.concatenate([[0.0], np.linspace(max(low, 0.0), high, GRID - 1)])
-    outcomes, theta = _shifted(bins, sizes[:, None] * shape, _grid_draws(bins), rng)
+    likely = rng.beta(correct + 0.5, count - correct + 0.5, size=(SHAPES, len(count)))  # accuracies, by Jeffreys' prior
+    shape = bins.confidence.numpy() / (ONE * count) - likely
+    shape /= np.sqrt((count * shape**2).sum(1, keepdims=True) / n)
+    outcomes, theta = _shifted(bins, sizes[:, None, None] * shape, max(1, _grid_draws(bins) // SHAPES), rng)
     statistic = _debiased(bins, outcomes)
     as_high = (statistic >= observed - TIE).double().mean(1).numpy()
     as_low = (statistic <= observed + TIE).double().mean(1).numpy()
@@ -294,7 +299,7 @@ def _detectable(bins: BinStats, null: tuple[Tensor, Tensor], significance: float
     sign = 1.0 if float(bins.confidence.sum()) / ONE / n >= 0.5 else -1.0
     excess = max(float(square.quantile(1 - significance)) - float(square.mean()), 0.0) + 2 * float(square.std())
     widest = min(1.0, 3 * math.sqrt(excess) + 10 / n)  # from S alone, which makes it wide enough
-    sizes = sign * widest * np.linspace(0, 1, GRID)[:, None] ** 2 * np.ones(bins.num_bins)
+    sizes = sign * widest * np.linspace(0, 1, GRID)[:, None, None] ** 2 * np.ones(bins.num_bins)
     outcomes, theta = _shifted(bins, sizes, _grid_draws(bins) // 2, rng)
     rarities = _rarity(null, null).sort().values
     as_rare = torch.searchsorted(rarities, _rarity(_squares(bins, outcomes), null), right=True)
