@@ -67,6 +67,11 @@ def test_many_small_errors_are_found_where_no_class_stands_out() -> None:
     assert classwise_test(rows)[0].p_value <= 0.01
 
 
+def test_errors_of_many_classes_with_three_samples_each_are_found() -> None:
+    bias = np.log(3) * (np.arange(200) < 100)
+    assert classwise_test(rows_of(600, 200, 1, scale=3.0, bias=bias))[0].p_value <= 0.01
+
+
 @pytest.mark.parametrize("num_classes", [4, 40])  # labels drawn by comparison, and by search
 def test_the_drawn_errors_are_those_of_labels_drawn_one_by_one(num_classes) -> None:
     rows = rows_of(400, num_classes, 0)

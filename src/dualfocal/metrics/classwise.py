@@ -7,8 +7,9 @@ miscalibration. Each is turned into an approximate p-value, and the smallest of 
   of its probabilities there. Of all these totals, the most extreme one counts, by its mid-p-value
   (:mod:`dualfocal.metrics.poisson_binomial`).
 - *bins*: the class with the largest X_c = sum_b (O - E)^2 / V. O is the number of samples of class c in bin b, E the
-  sum of the probabilities of c there, V the sum of p (1 - p). Bins are merged until V >= 5.
-- *sum*: the sum of all X_c, which finds small errors of many classes.
+  sum of the probabilities of c there, V the sum of p (1 - p). Bins are merged until V >= 5; classes with V < 5 in all
+  are left out.
+- *sum*: the sum of all X_c, which finds small errors of many classes. Classes with V < 5 are counted with V = 5.
 
 The p-value of the test is the rank of that minimum among the draws, so the approximations affect the power of the test
 but not its level. ``FIRST_DRAWS`` sets of labels are drawn, and more while the decision at 5 % is uncertain; for
@@ -147,10 +148,10 @@ class _Statistics:
         self.ends = _merged_ends(variance)
         self.variance, self.expected = (self._merge(part[None])[0] for part in (variance, expected))
         used = self.variance >= LEAST_VARIANCE
-        self.variance[~used] = np.inf
+        self.variance = np.maximum(self.variance, LEAST_VARIANCE)  # a class with few samples counts less in the sum
         # X_c has this mean and about this variance: 2 per bin, and the fourth cumulant of a count with a small mean.
         self.freedom = used.sum(1).astype(np.float64)
-        self.spread = 2 * self.freedom + (1 / self.variance).sum(1)
+        self.spread = 2 * self.freedom + (used / self.variance).sum(1)
 
     def _totals(self, counts: Array) -> Array:
         """Return the totals of (..., C, B + 1): all samples of each class, then those predicted as the class."""
