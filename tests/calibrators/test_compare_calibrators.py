@@ -157,6 +157,21 @@ def test_order_and_differences() -> None:
     assert wider.low < gain.low < gain.high < wider.high
 
 
+def test_cross_validated_intervals_include_the_variation_of_the_fits() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(2000, 5, generator=generator)
+    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    result = compare_calibrators(logits, target, ["temperature", "histogram"])
+    # About k / N for a fit of k parameters to N samples.
+    assert 0.3 < 2000 * result["temperature"].optimism < 3
+    for name in ("temperature", "histogram"):
+        method, before = result[name], result["uncalibrated"]
+        alone = (method.draws["nll"] - before.draws["nll"]).std()
+        change = method.changes["nll"]
+        expected = 1.645 * math.sqrt(alone**2 + 2 * method.optimism / 2000)
+        assert (change.high - change.low) / 2 == pytest.approx(expected, rel=0.1)
+
+
 def test_the_seed_decides() -> None:
     logits, target = sample(200, 3)
     first = compare_calibrators(logits, target, ["temperature"], seed=3)
@@ -338,6 +353,7 @@ def test_held_out_scores_are_those_of_one_fit_on_the_validation_data() -> None:
             {metric: getattr(expected, metric) for metric in result[name].scores}, abs=1e-9
         )
         assert torch.equal(result[name].fitted(logits), fitted(logits))
+        assert result[name].optimism == 0  # held-out samples score the fits themselves
     assert result["temperature"].temperature == float(result["temperature"].fitted.temperature)
     assert result["vector"].temperature is None
     assert shares[-1] == 1.0

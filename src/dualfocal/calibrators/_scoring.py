@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist, fmean
 
 import torch
 from torch import Tensor
@@ -35,6 +36,8 @@ class MethodScore:
         fitted: the fitted calibrator; None with cross-validation.
         changes: differences from the uncalibrated model (a) to this method (b), for each score.
         behind: difference in NLL from the best method that may be recommended (a) to this method (b).
+        optimism: with cross-validation, how much lower the NLL is on the samples that the calibrators were fitted on
+            than on held-out samples.
         draws: scores on resampled data.
     """
 
@@ -46,6 +49,7 @@ class MethodScore:
     fitted: Calibrator | None = None
     changes: dict[str, Difference] = field(default_factory=dict)
     behind: Difference = NOT_COMPARED
+    optimism: float = 0.0
     draws: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -97,10 +101,13 @@ def rank_methods(
     best = min((method for method in methods if method.name not in left_out), key=lambda method: method.scores["nll"])
 
     def between(a: MethodScore, b: MethodScore, metric: str) -> Difference:
-        ends = (-math.inf, math.inf)
-        if a.draws:  # empty with too few samples
-            ends = interval(b.draws[metric] - a.draws[metric], b.scores[metric] - a.scores[metric], level)
-        return Difference(a.scores[metric], b.scores[metric], *ends)
+        change = Difference(a.scores[metric], b.scores[metric], -math.inf, math.inf)
+        if not a.draws:  # too few samples
+            return change
+        low, high = interval(b.draws[metric] - a.draws[metric], change.difference, level)
+        if metric == "nll" and a is not b and math.isfinite(change.difference):
+            low, high = _with_variance_of_fits(change.difference, low, high, a, b, level)
+        return replace(change, low=low, high=high)
 
     compared = [
         replace(
@@ -113,21 +120,45 @@ def rank_methods(
     return tuple(sorted(compared, key=lambda method: method.scores["nll"]))
 
 
-# Calibrated logits of all rows for each repeat, notes of the fits, and the calibrator if it was fitted only once
-Calibrated = tuple[list[Tensor], tuple[Note, ...], Calibrator | None]
+def _with_variance_of_fits(
+    centre: float, low: float, high: float, a: MethodScore, b: MethodScore, level: float
+) -> tuple[float, float]:
+    """Widen a cross-validated interval of the NLL, because the calibrator for all samples will be another fit.
+
+    The optimism of a maximum-likelihood fit with k parameters to N samples is about k / N nats. The fits add a variance
+    of k / N^2, the optimism / N, to that of the resampled scores if N is large. Twice as much covers better from N =
+    200 (``benchmarks/cross_fit_coverage.py``).
+    """
+    variance = 2 * max(a.optimism, b.optimism) / a.evaluation.num_samples
+    extra = NormalDist().inv_cdf((1 + level) / 2) ** 2 * variance
+    return centre - math.sqrt((centre - low) ** 2 + extra), centre + math.sqrt((high - centre) ** 2 + extra)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Calibrated logits of all rows for each repeat, with notes of the fits.
+
+    ``fitted`` is the calibrator if it was fitted only once, ``fitted_nll`` otherwise the mean NLL of all fits on the
+    samples of the fit.
+    """
+
+    logits: list[Tensor]
+    notes: tuple[Note, ...]
+    fitted: Calibrator | None = None
+    fitted_nll: float = math.inf
 
 
 def fit_once(calibrator: Calibrator, progress: ShareDone, *, validation: Rows, rows: Rows) -> Calibrated:
     """Fit a copy of the calibrator on validation data and calibrate the rows."""
     fitted, notes = _fitted(calibrator, validation, "not_converged")
-    return [fitted(rows.values, input=rows.input)], tuple(notes), fitted
+    return Calibrated([fitted(rows.values, input=rows.input)], tuple(notes), fitted)
 
 
 def fit_folds(
     calibrator: Calibrator, progress: ShareDone, *, rows: Rows, splits: list[Tensor], folds: int
 ) -> Calibrated:
     """For each split into folds, calibrate every fold by a calibrator fitted on the others."""
-    values, results, notes = rows.values, list[Tensor](), list[Note]()
+    values, results, notes, losses = rows.values, list[Tensor](), list[Note](), list[float]()
     for repeat, fold in enumerate(splits):
         result = torch.empty(values.shape, dtype=compute_dtype(values), device=values.device)
         for k in range(folds):
@@ -135,9 +166,11 @@ def fit_folds(
             fitted, fold_notes = _fitted(calibrator, rows.at(~here), "fold_not_converged")
             result[here] = fitted(values[here], input=rows.input)
             notes += fold_notes
+            assert fitted.report is not None
+            losses.append(fitted.report.nll_after)
             progress((repeat + (k + 1) / folds) / len(splits))
         results.append(result)
-    return results, merge_folds(notes), None
+    return Calibrated(results, merge_folds(notes), fitted_nll=fmean(losses))
 
 
 def _fitted(calibrator: Calibrator, rows: Rows, not_converged: str) -> tuple[Calibrator, list[Note]]:

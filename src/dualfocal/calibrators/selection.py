@@ -50,11 +50,12 @@ def compare_calibrators(
     ``logits`` are cross-validated: the samples are split into stratified folds (images of dense predictions stay
     whole), each fold is calibrated by a calibrator fitted on the other folds, and all folds are scored together.
 
-    Confidence intervals are for paired differences. They come from resampling the samples, with the same weights for
-    all methods, and do not include the variation of the fits. Cross-validation fits share data, which makes the
-    intervals slightly too short: nominal 90 % intervals covered the truth in 81 to 87 % of simulated samples
-    (``benchmarks/cross_fit_coverage.py``). ECE differences include differences of the noise floors. Each pixel of a
-    dense prediction counts as a sample.
+    Confidence intervals are for paired differences of the expected scores on new data. They come from resampling the
+    samples, with the same weights for all methods. With ``validation``, they are about the calibrators fitted to the
+    validation data. With cross-validation, those of the NLL are about the calibrators fitted to all N samples, and
+    include the variation of the fits: nominal 90 % intervals contained the truth in 82 to 100 % of simulated samples
+    (``benchmarks/cross_fit_coverage.py``). Those of the other scores do not include it and are slightly too short. ECE
+    differences include differences of the noise floors. Each pixel of a dense prediction counts as a sample.
 
     Args:
         logits: predictions to score, in any shape that :func:`~dualfocal.metrics.ece` takes.
@@ -163,10 +164,13 @@ def _score_all(
                 progress((done + share) / len(calibrators))
 
         try:
-            repeats, notes, fitted = calibrate(calibrator, report)
-            after = [replace(rows, values=logits, input="logits", dtype=torch.float64) for logits in repeats]
-            changed = torch.stack([logits.argmax(1) != predicted for logits in repeats]).double().mean()
-            scores.append(replace(score_rows(name, after), argmax_changed=float(changed), notes=notes, fitted=fitted))
+            made = calibrate(calibrator, report)
+            after = [replace(rows, values=logits, input="logits", dtype=torch.float64) for logits in made.logits]
+            changed = float(torch.stack([logits.argmax(1) != predicted for logits in made.logits]).double().mean())
+            scored = score_rows(name, after)
+            optimism = max(0.0, scored.scores["nll"] - made.fitted_nll)
+            scored = replace(scored, argmax_changed=changed, notes=made.notes, fitted=made.fitted, optimism=optimism)
+            scores.append(scored)
         except ValueError as error:
             refused[name] = str(error)
         report(1.0)
