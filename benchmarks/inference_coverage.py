@@ -1,24 +1,32 @@
-"""Do the interval and the test of `dualfocal.metrics` keep their promise? A simulation, with the published bootstrap.
+"""Are the verdicts of `dualfocal.metrics` right? A simulation in which the truth is known.
 
-    python benchmarks/inference_coverage.py [--csv benchmarks/results/inference_coverage.csv] [--repeats 1000]
+    python benchmarks/inference_coverage.py [--csv benchmarks/results/inference_coverage.csv] [--repeats 2000]
 
-A population of 200,000 predictions with K classes has normal logits, of a scale that spreads confidences (K = 10 also
-with one that puts most of them above .99: "sharp"); labels are drawn from the softmax of the logits
-divided by tau. tau = 1 is calibrated, above it the model is over-confident, below it under-confident. The truth is that
-of the population. For each of many samples of N:
+Each setting has a population of predictions with normal logits z; labels are drawn from softmax(z / tau). tau = 1 is
+calibrated, above it the model is over-confident, below it under-confident. Kinds of populations:
 
-- coverage: how often the nominal 90 % interval of the debiased error holds the truth, the root of
+  moderate      confidences spread over [1 / K, 1]
+  sharp         most confidences are above .99
+  imbalanced    the first class is 50 times as frequent as the last
+  class shift   the probabilities of half of the classes are too large by a factor of 1.5, of the others too small
+
+For each of many samples of N:
+
+- coverage: how often the nominal 90 % interval of the debiased error contains the truth of the population, the root of
   sum_b P(b) (E[confidence | b] - E[correct | b])^2 over 15 bins;
-- published: the same for the pivotal bootstrap of the ECE, sum_b P(b) |E[confidence | b] - E[correct | b]|, on one
-  sample in ten;
-- alarms: how often the test of "calibrated" at 5 % rejects: the false-alarm rate where tau = 1, the power elsewhere;
-- difference: coverage of the paired 90 % interval of `compare` for the debiased error, between the model and itself
-  with tau divided out (where tau = 1: with 1.2 divided out), on one sample in ten, N up to 5,000;
-- found: power of the test, on fresh outcomes, against the uniform gap that was called detectable; 80 % is promised
-  (one sample in ten of the calibrated ones).
+- alarms: how often the joint test (confidence of the predicted class, and all classes) at 5 % rejects: the false-alarm
+  rate where the model is calibrated, the power elsewhere; beside it each of the two tests on its own;
+- on one sample in ten also: coverage of the published pivotal bootstrap of the ECE; coverage of the paired 90 %
+  interval of `compare` for the debiased error, between the model and itself with tau divided out (where tau = 1: with
+  1.2 divided out); and the power of the test of the confidence at 2.5 %, on fresh outcomes, against the uniform gap
+  that was called detectable (80 % is promised; calibrated settings only).
 
-Goals, from N = 500: coverage 86 to 94 %, false alarms 3 to 7 %. At N = 100 there are few outcomes to tell apart, and
-exact coverage cannot be had. A rate p over R samples has a standard error of sqrt(p (1 - p) / R).
+Goals: coverage 86 to 94 %, joint false alarms 3 to 7 %. A setting passes if the 99 % binomial interval of its rate
+meets the band. Alarms may be fewer where outcomes are few, and coverage higher. N above 5,000 or K above 100 has 300
+samples if the others have 2,000.
+
+Two further simulations: `compare` on two models that are equally good (each metric should differ in 10 % of the samples
+at the nominal 90 %), and the power of the class-wise test, which is drawn beside the CSV.
 """
 
 import argparse
@@ -26,9 +34,11 @@ import csv
 import multiprocessing
 import os
 import platform
-from itertools import product
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,59 +46,109 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
+from scipy.stats import binomtest
 
-from dualfocal.metrics import BinStats, Inference, compare
-from dualfocal.metrics._sorting import SortedConfidences
-from dualfocal.metrics.bins import equal_edges, to_units
-from dualfocal.metrics.inference import infer
+from dualfocal.metrics import Inference, compare, evaluate
 
-SIZES, CLASSES, TAUS = (500, 5_000, 50_000), (2, 10, 100), (1.0, 1.1, 1.4, 0.8)
-POWER_TAUS = (1.02, 1.05, 1.2)  # for the power curve alone
-SCALE, SHARP = {2: 2.0, 10: 3.0, 100: 4.0}, 60.0  # of the logits
-POPULATION = 200_000
-NUM_BINS, LEVEL = 15, 0.9
+SCALE, SHARP = {2: 2.0, 3: 2.5, 10: 3.0, 100: 4.0, 1000: 5.0}, 60.0  # of the logits
+SHIFT = 1.5  # factor of "class shift"
+POPULATION_VALUES, MOST_ROWS = 20_000_000, 200_000
+NUM_BINS, LEVEL, SIGNIFICANCE = 15, 0.9, 0.05
 SLOW = 10  # one sample in so many also goes through what is slow
+MANY_SAMPLES, MANY_CLASSES = 5_000, 100  # settings above these have fewer samples
+SHARE_OF_LARGE, SHARE_OF_EQUAL, SHARE_OF_POWER, SHARE_OF_LARGE_POWER = 0.15, 0.25, 0.1, 0.03  # of --repeats
+CHUNK = 100  # samples that one process draws at a time
 COVERAGE_GOAL, ALARM_GOAL = (0.86, 0.94), (0.03, 0.07)
-COLUMNS = {
-    "true_rms": "true RMS",
-    "mean_ece": "ECE",
-    "mean_floor": "floor",
-    "coverage": "coverage",
-    "published": "published",
-    "alarms": "alarms",
-    "difference": "difference",
-    "detectable": "detectable",
-    "found": "found",
-}
+
+POWER_TAUS = (1.02, 1.05, 1.2)  # for the power curve of the test of the confidence, 10 classes
+POWER_CLASSES, POWER_FACTORS = (3, 10, 100, 1000), (1.1, 1.25, 1.5, 2.0, 3.0)  # for the class-wise test, N = 5,000
 
 
-class Cell(NamedTuple):
+class Setting(NamedTuple):
     """One setting of the simulation."""
 
+    kind: str
     n: int
     num_classes: int
-    tau: float
-    repeats: int
-    sharp: bool = False
-    power_only: bool = False
+    tau: float = 1.0
+    purpose: str = "rates"  # or "power", without what is slow; or "equal": compare two equally good models
+    factor: float = 1.0  # by which probabilities are too large: half of the classes, or one if the kind is "one class"
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the labels are drawn from the model's own probabilities."""
+        return self.tau == 1 and self.kind not in ("class shift", "one class")
+
+    def repeats(self, most: int) -> int:
+        """Return the number of samples to draw."""
+        large = self.n > MANY_SAMPLES or self.num_classes > MANY_CLASSES
+        share = {
+            "rates": SHARE_OF_LARGE if large else 1.0,
+            "equal": SHARE_OF_EQUAL,
+            "power": SHARE_OF_LARGE_POWER if self.num_classes > MANY_CLASSES else SHARE_OF_POWER,
+        }
+        return max(1, round(share[self.purpose] * most))
+
+
+def settings() -> list[Setting]:
+    """Return all settings, slow ones first."""
+    rates = [
+        *(("moderate", 300, k, tau) for k, tau in ((2, 1.0), (10, 1.0), (10, 1.1), (10, 1.4), (10, 0.8), (100, 1.0))),
+        *(("sharp", 300, 10, tau) for tau in (1.0, 1.4, 4.0)),
+        *(("imbalanced", 300, 10, tau) for tau in (1.0, 1.4)),
+        ("class shift", 300, 10, 1.0),
+        *(("moderate", 5_000, k, tau) for k, tau in ((2, 1.0), (10, 1.0), (10, 1.1), (10, 1.4), (10, 0.8), (100, 1.0))),
+        *(("sharp", 5_000, 10, tau) for tau in (1.0, 1.4)),
+        ("imbalanced", 5_000, 10, 1.0),
+        ("class shift", 5_000, 10, 1.0),
+        ("moderate", 5_000, 1000, 1.0),
+        *(("moderate", 50_000, k, tau) for k, tau in ((10, 1.0), (10, 1.4), (100, 1.0))),
+        *((kind, 50_000, 10, 1.0) for kind in ("sharp", "imbalanced")),
+    ]
+    chosen = [Setting(*rate, factor=SHIFT if rate[0] == "class shift" else 1.0) for rate in rates]
+    chosen += [Setting("moderate", n, 10, tau, "power") for n in (300, 5_000, 50_000) for tau in POWER_TAUS]
+    chosen += [
+        Setting(kind, 5_000, k, 1.0, "power", factor)
+        for k in POWER_CLASSES
+        for kind in ("class shift", "one class")
+        for factor in POWER_FACTORS
+    ]
+    chosen += [Setting("moderate", 300, k, 1.0, "equal") for k in (3, 10)]
+    return sorted(chosen, key=lambda s: -s.n * s.num_classes)
 
 
 class Population:
-    """Predictions, and the probability that each is right."""
+    """Predictions, and the true probabilities of their classes."""
 
-    def __init__(self, num_classes: int, tau: float, sharp: bool) -> None:
+    def __init__(self, kind: str, num_classes: int, tau: float, factor: float) -> None:
         rng = np.random.default_rng(num_classes)
-        self.logits = (SHARP if sharp else SCALE[num_classes]) * rng.standard_normal(
-            (POPULATION, num_classes), dtype=np.float32
-        )
-        self.truth = softmax(self.logits / tau)
-        model, rows = softmax(self.logits), np.arange(POPULATION)
-        self.top = model.argmax(1)
-        self.confidence, self.right = model[rows, self.top], self.truth[rows, self.top]
+        rows = min(MOST_ROWS, POPULATION_VALUES // num_classes)
+        scale = SHARP if kind == "sharp" else SCALE[num_classes]
+        self.logits = scale * rng.standard_normal((rows, num_classes), dtype=np.float32)
+        if kind == "imbalanced":
+            self.logits -= np.linspace(0, np.log(50), num_classes, dtype=np.float32)
+        raised = np.arange(num_classes) < (1 if kind == "one class" else num_classes / 2)
+        self.truth = softmax(self.logits / tau - np.log(factor) * raised)
+        model, row = softmax(self.logits), np.arange(rows)
+        top = model.argmax(1)
+        self.confidence, self.right = model[row, top], self.truth[row, top]
         self.rms, self.ece = binned_errors(self.confidence, self.right)
         # The same model with the miscalibration divided out; a calibrated one is made too soft instead.
         self.other = self.logits / np.float32(tau if tau != 1 else 1.2)
         self.other_rms = binned_errors(softmax(self.other).max(1), self.right)[0]
+        self.cumulative = self.truth.cumsum(1).astype(np.float32)
+
+    def draw(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Draw rows and their labels."""
+        pick = rng.integers(len(self.logits), size=n)
+        label = (self.cumulative[pick] <= rng.random((n, 1), dtype=np.float32)).sum(1)
+        return pick, np.minimum(label, self.logits.shape[1] - 1)
+
+
+@lru_cache(maxsize=1)
+def population(kind: str, num_classes: int, tau: float, factor: float) -> Population:
+    """Return the population of a setting; chunks of one setting mostly follow each other."""
+    return Population(kind, num_classes, tau, factor)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -123,151 +183,216 @@ def published_interval(confidence: np.ndarray, correct: np.ndarray, rng: np.rand
     return 2 * estimate - high, 2 * estimate - low
 
 
-def infer_from(confidence: np.ndarray, correct: np.ndarray, seed: int) -> tuple[Inference, BinStats]:
-    """What `evaluate(..., inference=True)` finds from these confidences and outcomes."""
-    units, outcome = to_units(torch.from_numpy(confidence)), torch.from_numpy(correct)
-    ranked, bins = (
-        SortedConfidences.from_units(units, outcome),
-        BinStats.from_units(units, outcome, equal_edges(NUM_BINS)),
-    )
-    return infer(ranked, bins, ranked.adaptive_bins(NUM_BINS), level=LEVEL, seed=seed), bins
+class Chunk(NamedTuple):
+    """Consecutive samples of a setting."""
+
+    setting: Setting
+    first: int
+    count: int
 
 
-def simulate(cell: Cell) -> dict[str, object]:
-    """Rates over the repeats of one cell."""
+def simulate(chunk: Chunk) -> tuple[Setting, dict[str, list[float]]]:
+    """Return one value per sample of each rate."""
     torch.set_num_threads(1)
-    rng = np.random.default_rng([cell.n, cell.num_classes, round(100 * cell.tau), cell.sharp])
-    population = Population(cell.num_classes, cell.tau, cell.sharp)
-    covered, alarms, published, differences, found, eces, floors, detectable = ([] for _ in range(8))
-    for repeat in range(cell.repeats):
-        pick = rng.integers(POPULATION, size=cell.n)
-        confidence, right = population.confidence[pick], population.right[pick]
-        correct = rng.random(cell.n) < right
-        result, bins = infer_from(confidence, correct, repeat)
-        alarms.append(result.p_value <= 0.05)
-        eces.append(float(bins.ece()))
-        floors.append(result.floors["ece"].mean)
-        detectable.append(result.detectable)
-        if cell.power_only:
+    setting = chunk.setting
+    rng = np.random.default_rng([setting.n, setting.num_classes, round(1000 * setting.tau), chunk.first])
+    people = population(setting.kind, setting.num_classes, setting.tau, setting.factor)
+    values = defaultdict[str, list[float]](list)
+    for repeat in range(chunk.first, chunk.first + chunk.count):
+        pick, label = people.draw(setting.n, rng)
+        if setting.purpose == "equal":
+            for name, differs in equal_models(people.logits[pick], label, rng, repeat).items():
+                values[name].append(differs)
             continue
-        low, high = result.debiased_ece
-        covered.append(low <= population.rms <= high)
-        if repeat % SLOW:
-            continue
-        low, high = published_interval(confidence, correct, rng)
-        published.append(low <= population.ece <= high)
-        if cell.tau == 1:
-            worse = rng.random(cell.n) < np.clip(confidence - result.detectable, 0, 1)
-            found.append(infer_from(confidence, worse, repeat)[0].p_value <= 0.05)
-        if cell.n <= 5_000:
-            top = population.top[pick]
-            target = np.where(correct, top, another_class(population.truth[pick], top, rng))
-            both = compare(population.logits[pick], population.other[pick], target, level=LEVEL, seed=repeat)
-            difference = both.differences["debiased_ece"]
-            differences.append(difference.low <= population.other_rms - population.rms <= difference.high)
-    rates = {"coverage": covered, "published": published, "alarms": alarms, "difference": differences, "found": found}
-    return {
-        "n": cell.n,
-        "classes": cell.num_classes,
-        "sharp": cell.sharp,
-        "tau": cell.tau,
-        "repeats": cell.repeats,
-        "true_rms": population.rms,
-        "true_ece": population.ece,
-        "mean_ece": np.mean(eces),
-        "mean_floor": np.mean(floors),
-        "detectable": np.median(detectable),
-        **{name: np.mean(values) if values else "" for name, values in rates.items()},
+        result = evaluate(people.logits[pick], label, inference=True, level=LEVEL, seed=repeat)
+        inference = result.inference
+        assert inference is not None
+        assert inference.classwise is not None
+        values["alarms"].append(inference.joint_p_value <= SIGNIFICANCE)
+        values["confidence_alarms"].append(inference.p_value <= SIGNIFICANCE)
+        values["class_alarms"].append(inference.classwise.p_value <= SIGNIFICANCE)
+        low, high = inference.debiased_ece
+        values["coverage"].append(low <= people.rms <= high)
+        values["true_rms"].append(people.rms)
+        values["true_ece"].append(people.ece)
+        values["mean_ece"].append(result.ece)
+        values["mean_floor"].append(inference.floors["ece"].mean)
+        if repeat % SLOW == 0 and setting.purpose == "rates":
+            for name, value in slow_rates(setting, people, pick, label, inference, rng, repeat).items():
+                values[name].append(value)
+    return setting, dict(values)
+
+
+def slow_rates(
+    setting: Setting,
+    people: Population,
+    pick: np.ndarray,
+    label: np.ndarray,
+    inference: Inference,
+    rng: np.random.Generator,
+    seed: int,
+) -> dict[str, float]:
+    """Return what is computed for one sample in ten."""
+    logits, confidence = people.logits[pick], people.confidence[pick]
+    low, high = published_interval(confidence, logits.argmax(1) == label, rng)
+    rates = {"published": float(low <= people.ece <= high), "detectable": inference.detectable}
+    if setting.calibrated and np.isfinite(inference.detectable):
+        worse = rng.random(len(pick)) < np.clip(confidence - inference.detectable, 0, 1)
+        # A label that is not the predicted one may be any other: only the test of the confidence is asked.
+        fresh = np.where(worse, logits.argmax(1), (logits.argmax(1) + 1) % setting.num_classes)
+        again = evaluate(logits, fresh, inference=True, seed=seed).inference
+        assert again is not None
+        rates["detected"] = float(again.p_value <= SIGNIFICANCE / 2)
+    if setting.n <= MANY_SAMPLES and setting.num_classes <= MANY_CLASSES:
+        difference = compare(logits, people.other[pick], label, level=LEVEL, seed=seed).differences["debiased_ece"]
+        rates["difference"] = float(difference.low <= people.other_rms - people.rms <= difference.high)
+    return rates
+
+
+def equal_models(logits: np.ndarray, label: np.ndarray, rng: np.random.Generator, seed: int) -> dict[str, bool]:
+    """Compare two models that are equally good: the calibrated one with noise of the same size on its logits."""
+    a, b = (logits + rng.standard_normal(logits.shape, dtype=np.float32) for _ in range(2))
+    return {name: d.significant for name, d in compare(a, b, label, level=LEVEL, seed=seed).differences.items()}
+
+
+def chunks(repeats: int) -> Iterator[Chunk]:
+    """Split all settings into parts of similar size."""
+    for setting in settings():
+        count = setting.repeats(repeats)
+        size = CHUNK if setting.n <= MANY_SAMPLES else CHUNK // 2
+        yield from (Chunk(setting, first, min(size, count - first)) for first in range(0, count, size))
+
+
+def passes(outcomes: list[float], goal: tuple[float, float]) -> bool:
+    """Whether the 99 % binomial interval of a rate meets the goal."""
+    interval = binomtest(int(sum(outcomes)), len(outcomes)).proportion_ci(0.99)
+    return bool(interval.high >= goal[0] and interval.low <= goal[1])
+
+
+def record(setting: Setting, values: dict[str, list[float]]) -> dict[str, Any]:
+    """Return one line of the CSV file."""
+    repeats = max(map(len, values.values()))
+    few = setting.n < 1000  # outcomes
+    passed: bool | str = ""
+    if setting.purpose == "rates":
+        passed = passes(values["coverage"], (COVERAGE_GOAL[0], 1.0 if few else COVERAGE_GOAL[1]))
+        if setting.calibrated:
+            passed = passed and passes(values["alarms"], (0.0 if few else ALARM_GOAL[0], ALARM_GOAL[1]))
+    summary = {name: float((np.median if name == "detectable" else np.mean)(v)) for name, v in values.items()}
+    return {**setting._asdict(), "repeats": repeats, "passed": passed, **summary}
+
+
+def show(records: list[dict[str, Any]]) -> None:
+    """Print the rates of every setting; those outside the goals in red."""
+    shown = {
+        "true_rms": "true RMS",
+        "mean_ece": "ECE",
+        "mean_floor": "floor",
+        "coverage": "coverage",
+        "alarms": "alarms",
+        "confidence_alarms": "of conf.",
+        "class_alarms": "of classes",
+        "published": "published",
+        "difference": "difference",
+        "detectable": "detectable",
+        "detected": "detected",
     }
-
-
-def another_class(truth: np.ndarray, top: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A class other than the predicted one, drawn from the truth."""
-    rest = truth.copy()
-    rest[np.arange(len(top)), top] = 0
-    total = rest.cumsum(1)
-    return np.minimum((total <= rng.random((len(top), 1)) * total[:, -1:]).sum(1), truth.shape[1] - 1)
-
-
-def draw(path: Path, records: list[dict[str, object]]) -> None:
-    """Power of the test against the true ECE, one panel for each number of classes."""
-    figure = Figure(figsize=(12, 4.2), layout="constrained")
-    axes = figure.subplots(1, len(CLASSES), sharey=True)
-    colours = dict(zip(SIZES, ("#56B4E9", "#E69F00", "#009E73"), strict=True))
-    for axis, num_classes in zip(axes, CLASSES, strict=True):
-        for n in SIZES:
-            points = sorted(
-                (100 * float(r["true_ece"]), 100 * float(r["alarms"]))
-                for r in records
-                if (r["n"], r["classes"]) == (n, num_classes) and float(r["tau"]) >= 1 and not r["sharp"]
+    table = Table(title="all in %", caption="goals: coverage 86 to 94; alarms of calibrated models 3 to 7")
+    for heading in ("kind", "N", "classes", "tau", "repeats", *shown.values()):
+        table.add_column(heading, justify="right")
+    console = Console(width=170)
+    rates = [r for r in records if r["purpose"] == "rates"]
+    for r in rates:
+        percent = ["" if r.get(name, "") == "" else f"{100 * r[name]:.1f}" for name in shown]
+        first = [r["kind"], f"{r['n']:,}", str(r["num_classes"]), str(r["tau"]), f"{r['repeats']:,}"]
+        table.add_row(*first, *percent, style="" if r["passed"] else "bold red")
+    console.print(table)
+    console.print(f"{sum(bool(r['passed']) for r in rates)} of {len(rates)} settings pass")
+    for r in records:
+        if r["purpose"] == "equal":
+            names = [k for k in r if k in METRIC_ROWS]
+            console.print(
+                f"two equal models, N = {r['n']}, {r['num_classes']} classes, called different in % of {r['repeats']}: "
+                + ", ".join(f"{name} {100 * r[name]:.1f}" for name in names)
             )
-            axis.plot(*zip(*points, strict=True), "o-", color=colours[n], label=f"N = {n:,}")
-        axis.axhline(5, color="black", linestyle=":", linewidth=1)
-        axis.set(title=f"{num_classes} classes", xlabel="true ECE, points", ylim=(0, 102))
-        axis.set_xscale("symlog", linthresh=0.5)
-        axis.set_xlim(0, 20)
-        axis.set_xticks([0, 0.5, 1, 2, 5, 10, 20], ["0", "0.5", "1", "2", "5", "10", "20"])
+
+
+METRIC_ROWS = ("error", "nll", "brier", "aurc", "ece", "adaptive_ece", "classwise_ece", "debiased_ece")
+
+
+def draw(path: Path, records: list[dict[str, Any]]) -> None:
+    """Draw the power of both tests."""
+    figure = Figure(figsize=(15, 3.9), layout="constrained")
+    axes = figure.subplots(1, 1 + len(POWER_CLASSES), sharey=True)
+    for n, colour in zip((300, 5_000, 50_000), ("#56B4E9", "#E69F00", "#009E73"), strict=True):
+        same = [r for r in records if (r["kind"], r["n"], r["num_classes"]) == ("moderate", n, 10)]
+        over = [r for r in same if r["tau"] >= 1 and r["purpose"] != "equal"]
+        points = sorted((100 * r["true_ece"], 100 * r["confidence_alarms"]) for r in over)
+        axes[0].plot(*zip(*points, strict=True), "o-", color=colour, label=f"N = {n:,}")
+    axes[0].set(title="confidence, 10 classes", xlabel="true ECE, points", ylim=(0, 102))
+    axes[0].set_xscale("symlog", linthresh=0.5)
+    axes[0].set_xlim(-0.05, 12)
+    axes[0].set_xticks([0, 0.5, 1, 2, 5, 10], ["0", "0.5", "1", "2", "5", "10"])
+    axes[0].set_ylabel("samples in which a test at 5 % rejects, %")
+    lines = (
+        ("class shift", "class_alarms", "half of the classes: class-wise test", "#0072B2", "o-"),
+        ("class shift", "confidence_alarms", "half of the classes: test of the confidence", "#0072B2", "o:"),
+        ("one class", "class_alarms", "one class: class-wise test", "#D55E00", "s-"),
+        ("one class", "confidence_alarms", "one class: test of the confidence", "#D55E00", "s:"),
+    )
+    for axis, num_classes in zip(axes[1:], POWER_CLASSES, strict=True):
+        for kind, rate, label, colour, style in lines:
+            points = sorted(
+                (r["factor"], 100 * r[rate])
+                for r in records
+                if (r["kind"], r["n"], r["num_classes"], r["purpose"]) == (kind, 5_000, num_classes, "power")
+            )
+            axis.plot(*zip(*points, strict=True), style, color=colour, label=label, markersize=4)
+        axis.set(title=f"{num_classes:,} classes, N = 5,000", xlabel="odds too large by a factor of")
+        axis.set_xscale("log")
+        axis.minorticks_off()
+        axis.set_xticks(POWER_FACTORS, [f"{factor:g}" for factor in POWER_FACTORS])
+    for axis in axes:
+        axis.axhline(5, color="black", linestyle="--", linewidth=0.8)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("samples in which the test at 5 % rejects, %")
-    axes[0].legend(frameon=False)
-    title = "How large a miscalibration the test sees: over-confident models, logits too large by tau"
-    figure.suptitle(f"{title} (dotted: 5 %, its false alarms if there is none)", fontsize=11)
+    for axis, side in ((axes[0], "left"), (axes[1], "right")):
+        lines_and_labels = axis.get_legend_handles_labels()
+        figure.legend(*lines_and_labels, loc=f"outside lower {side}", ncols=4, frameon=False, fontsize=9)
+    figure.suptitle("Power of the tests (dashed line: 5 %, false alarms of a calibrated model)", fontsize=11)
     figure.savefig(path, dpi=130)
 
 
-def print_table(records: list[dict[str, object]], repeats: int) -> None:
-    """Every row with its rates; those outside the goals in red."""
-    table = Table(
-        title=f"{repeats} samples per row; everything in %",
-        caption="goals: coverage 86 to 94, alarms where tau = 1: 3 to 7",
-    )
-    for heading in ("N", "classes", "tau", *COLUMNS.values()):
-        table.add_column(heading, justify="right")
-    missed = 0
-    for r in records:
-        if r["coverage"] == "":
-            continue
-        good = COVERAGE_GOAL[0] <= float(r["coverage"]) <= COVERAGE_GOAL[1]
-        if r["tau"] == 1:
-            good &= ALARM_GOAL[0] <= float(r["alarms"]) <= ALARM_GOAL[1]
-        good |= int(r["n"]) < min(SIZES)
-        missed += not good
-        percent = ["" if r[name] == "" else f"{100 * float(r[name]):.1f}" for name in COLUMNS]
-        classes = f"{r['classes']}{' sharp' if r['sharp'] else ''}"
-        table.add_row(f"{r['n']:,}", classes, f"{r['tau']}", *percent, style="" if good else "bold red")
-    console = Console(width=130)
-    console.print(table)
-    console.print(f"{missed} rows outside the goals" if missed else "all rows within the goals")
-
-
 def main() -> None:
-    """Simulate every cell, print the table, write CSV and power curve."""
+    """Simulate every setting, print the table, write CSV and power curves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="write the rates here, and the power curve beside, as .png")
-    parser.add_argument("--repeats", type=int, default=1000, help="samples per cell (default: %(default)s)")
+    parser.add_argument("--csv", type=Path, help="write the rates here, and the power curves beside, as .png")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=2000,
+        help="samples per setting; large settings have fewer (default: %(default)s)",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: %(default)s)")
     args = parser.parse_args()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for the processes to come
-    cells = [Cell(n, k, tau, args.repeats) for n, k, tau in product(reversed(SIZES), CLASSES, TAUS)]
-    cells += [Cell(n, 10, tau, args.repeats, sharp=True) for n, tau in product((*SIZES, 100), TAUS)]
-    cells += [Cell(100, k, tau, args.repeats) for k, tau in product(CLASSES, TAUS)]
-    fewer = max(1, args.repeats // 4)
-    cells += [Cell(n, k, tau, fewer, power_only=True) for n, k, tau in product(SIZES, CLASSES, POWER_TAUS)]
-    records = []
+    parts = list(chunks(args.repeats))
+    values = defaultdict[Setting, dict[str, list[float]]](lambda: defaultdict(list))
     context = multiprocessing.get_context("spawn")
     with context.Pool(args.jobs) as pool, Progress(*Progress.get_default_columns(), TimeElapsedColumn()) as progress:
-        bar = progress.add_task("simulating", total=len(cells))
-        for record in pool.imap_unordered(simulate, cells):
-            records.append(record)
+        bar = progress.add_task("simulating", total=len(parts))
+        for setting, some in pool.imap_unordered(simulate, parts):
+            for name, numbers in some.items():
+                values[setting][name] += numbers
             progress.advance(bar)
-    records.sort(key=lambda r: (r["n"], r["classes"], r["sharp"], r["tau"] != 1, r["tau"]))
-    print_table(records, args.repeats)
+    order = sorted(values, key=lambda s: (s.purpose, s.n, s.num_classes, s.kind, not s.calibrated, s.tau, s.factor))
+    records = [record(setting, values[setting]) for setting in order]
+    show(records)
     if args.csv:
         args.csv.parent.mkdir(parents=True, exist_ok=True)
         with args.csv.open("w", newline="") as file:
             versions = f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
             file.write(f"# benchmarks/inference_coverage.py --repeats {args.repeats} --jobs {args.jobs}; {versions}\n")
-            writer = csv.DictWriter(file, records[0])
+            writer = csv.DictWriter(file, list(dict.fromkeys(name for r in records for name in r)))
             writer.writeheader()
             writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.items()} for r in records)
         draw(args.csv.with_suffix(".png"), records)
