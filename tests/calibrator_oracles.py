@@ -86,14 +86,18 @@ def mixture_weights(logits: Array, target: Array, temperature: float) -> Array:
 # Linear maps of all classes together.
 
 
-def linear_scaling(x: Array, target: Array, temperature: float, prior: float, *, full: bool) -> tuple[Array, Array]:
+def linear_scaling(
+    x: Array, target: Array, temperature: float, prior: float, *, full: bool, damped: bool
+) -> tuple[Array, Array]:
     """W and b of softmax(W x + b) by likelihood and a Gaussian prior of that precision around x / T.
 
-    The prior is of the weights of centred features in units of T: diagonal around 1, the rest around 0.
+    The prior is of the weights of centred features in units of T: diagonal around 1, the rest around 0. If
+    ``damped``, the mean of each row of features is divided by sqrt(C) before.
     """
     n, num_classes = x.shape
-    mean = x.mean(0)
-    unit = (x - mean) / temperature
+    damp = np.eye(num_classes) - ((1 - num_classes**-0.5) / num_classes if damped else 0)
+    mean = x.mean(0) @ damp
+    unit = (x @ damp - mean) / temperature
     at_one = np.eye(num_classes) if full else np.ones(num_classes)
 
     def parts(theta: Array) -> tuple[Array, Array]:
@@ -114,7 +118,9 @@ def linear_scaling(x: Array, target: Array, temperature: float, prior: float, *,
     optimum = optimize.minimize(objective, start, jac=True, method="BFGS", options={"gtol": 1e-10, "maxiter": 5000})
     a, b = parts(optimum.x)
     weight = a / temperature
-    return weight, b - (weight @ mean if full else weight * mean)
+    bias = b - (weight @ mean if full else weight * mean)
+    # A constant added to a whole W changes no probability: it is such that W = I for A = I.
+    return (weight @ damp + (1 - num_classes**-0.5) * weight.mean() if damped else weight), bias
 
 
 # One class against the rest.

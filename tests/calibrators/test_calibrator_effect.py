@@ -115,3 +115,16 @@ def test_parameters_that_are_not_needed_do_no_harm(name) -> None:
         for method in (name, "temperature")
     }
     assert scores[name] < scores["temperature"] + 2e-3
+
+
+def test_the_prior_of_dirichlet_is_not_narrow_because_the_mean_log_probability_varies() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(20_500, 10, generator=generator, dtype=torch.float64)
+    logits = 4 * torch.rand(20_500, 1, generator=generator) * (logits - logits.mean(1, keepdim=True))
+    target = draw((logits + 0.3 * logits.roll(1, 1)).softmax(1), generator)
+    fit, rest = slice(0, 500), slice(500, None)
+    scores = {
+        name: M.nll(make_calibrator(name).fit(logits[fit], target[fit])(logits[rest]), target[rest])
+        for name in ("matrix", "dirichlet", "temperature")
+    }
+    assert scores["dirichlet"] < scores["matrix"] + 5e-3 < scores["temperature"] - 0.02
