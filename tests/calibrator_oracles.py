@@ -126,24 +126,21 @@ def linear_scaling(
 # One class against the rest.
 
 
-def platt_targets(hit: Array) -> Array:
-    """(m + 1) / (m + 2) for the m samples of the class, 1 / (n - m + 2) for the others."""
-    m, n = int(hit.sum()), len(hit)
-    return np.where(hit, (m + 1) / (m + 2), 1 / (n - m + 2))
-
-
 def one_vs_rest(features: list[Array], hit: Array, bounds: list[tuple[float | None, float | None]]) -> Array:
-    """Coefficients of a logistic regression on softened targets; the last is the constant."""
-    x = np.stack([*features, np.ones(len(hit))], axis=1)
-    aim = platt_targets(hit)
+    """Coefficients of a logistic regression with a weak prior on those of standardised features; last, the constant."""
+    mean, deviation = np.mean(features, axis=1), np.std(features, axis=1)
+    x = np.append((np.stack(features, axis=1) - mean) / deviation, np.ones((len(hit), 1)), axis=1)
 
     def objective(c: Array) -> tuple[float, Array]:
         eta = x @ c
-        return float(np.mean(np.logaddexp(0, eta) - aim * eta)), x.T @ (special.expit(eta) - aim) / len(hit)
+        value = np.mean(np.logaddexp(0, eta) - hit * eta) + 0.03 / 2 / len(hit) * c @ c
+        return float(value), x.T @ (special.expit(eta) - hit) / len(hit) + 0.03 / len(hit) * c
 
     start = np.append(np.ones(len(features)), 0.0)
     options = {"ftol": 1e-16, "gtol": 1e-11, "maxiter": 10_000, "maxfun": 100_000}
-    return optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+    c = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+    slopes = c[:-1] / deviation
+    return np.append(slopes, c[-1] - slopes @ mean)
 
 
 def normalised(q: Array) -> Array:
