@@ -142,7 +142,7 @@ class Problem:
             effective, squares = determined[members].sum(), deviation[members].square().sum()
             if squares > 0:
                 # An update removes about the share effective / size of the error of ln precision: take a longer step
-                # if that is little, but at most twice as long, which cannot diverge.
+                # if that is little, but at most twice as long, for stability.
                 longer = (members.sum() / effective).clamp(1, 2)
                 precision = self.precision[g] * (effective / squares / self.precision[g]) ** longer
                 self.precision[g] = precision.clamp(WIDEST, NARROWEST)
