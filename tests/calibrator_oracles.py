@@ -86,14 +86,18 @@ def mixture_weights(logits: Array, target: Array, temperature: float) -> Array:
 # Linear maps of all classes together.
 
 
-def linear_scaling(x: Array, target: Array, temperature: float, prior: float, *, full: bool) -> tuple[Array, Array]:
+def linear_scaling(
+    x: Array, target: Array, temperature: float, prior: float, *, full: bool, damped: bool
+) -> tuple[Array, Array]:
     """W and b of softmax(W x + b) by likelihood and a Gaussian prior of that precision around x / T.
 
-    The prior is of the weights of centred features in units of T: diagonal around 1, the rest around 0.
+    The prior is of the weights of centred features in units of T: diagonal around 1, the rest around 0. If
+    ``damped``, the mean of each row of features is divided by sqrt(C) before.
     """
     n, num_classes = x.shape
-    mean = x.mean(0)
-    unit = (x - mean) / temperature
+    damp = np.eye(num_classes) - ((1 - num_classes**-0.5) / num_classes if damped else 0)
+    mean = x.mean(0) @ damp
+    unit = (x @ damp - mean) / temperature
     at_one = np.eye(num_classes) if full else np.ones(num_classes)
 
     def parts(theta: Array) -> tuple[Array, Array]:
@@ -114,30 +118,29 @@ def linear_scaling(x: Array, target: Array, temperature: float, prior: float, *,
     optimum = optimize.minimize(objective, start, jac=True, method="BFGS", options={"gtol": 1e-10, "maxiter": 5000})
     a, b = parts(optimum.x)
     weight = a / temperature
-    return weight, b - (weight @ mean if full else weight * mean)
+    bias = b - (weight @ mean if full else weight * mean)
+    # A constant added to a whole W changes no probability: it is such that W = I for A = I.
+    return (weight @ damp + (1 - num_classes**-0.5) * weight.mean() if damped else weight), bias
 
 
 # One class against the rest.
 
 
-def platt_targets(hit: Array) -> Array:
-    """(m + 1) / (m + 2) for the m samples of the class, 1 / (n - m + 2) for the others."""
-    m, n = int(hit.sum()), len(hit)
-    return np.where(hit, (m + 1) / (m + 2), 1 / (n - m + 2))
-
-
 def one_vs_rest(features: list[Array], hit: Array, bounds: list[tuple[float | None, float | None]]) -> Array:
-    """Coefficients of a logistic regression on softened targets; the last is the constant."""
-    x = np.stack([*features, np.ones(len(hit))], axis=1)
-    aim = platt_targets(hit)
+    """Coefficients of a logistic regression with a weak prior on those of standardised features; last, the constant."""
+    mean, deviation = np.mean(features, axis=1), np.std(features, axis=1)
+    x = np.append((np.stack(features, axis=1) - mean) / deviation, np.ones((len(hit), 1)), axis=1)
 
     def objective(c: Array) -> tuple[float, Array]:
         eta = x @ c
-        return float(np.mean(np.logaddexp(0, eta) - aim * eta)), x.T @ (special.expit(eta) - aim) / len(hit)
+        value = np.mean(np.logaddexp(0, eta) - hit * eta) + 0.03 / 2 / len(hit) * c @ c
+        return float(value), x.T @ (special.expit(eta) - hit) / len(hit) + 0.03 / len(hit) * c
 
     start = np.append(np.ones(len(features)), 0.0)
     options = {"ftol": 1e-16, "gtol": 1e-11, "maxiter": 10_000, "maxfun": 100_000}
-    return optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+    c = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+    slopes = c[:-1] / deviation
+    return np.append(slopes, c[-1] - slopes @ mean)
 
 
 def normalised(q: Array) -> Array:

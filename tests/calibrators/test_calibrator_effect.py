@@ -115,3 +115,26 @@ def test_parameters_that_are_not_needed_do_no_harm(name) -> None:
         for method in (name, "temperature")
     }
     assert scores[name] < scores["temperature"] + 2e-3
+
+
+def test_the_prior_of_dirichlet_is_not_narrow_because_the_mean_log_probability_varies() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(20_500, 10, generator=generator, dtype=torch.float64)
+    logits = 4 * torch.rand(20_500, 1, generator=generator) * (logits - logits.mean(1, keepdim=True))
+    target = draw((logits + 0.3 * logits.roll(1, 1)).softmax(1), generator)
+    fit, rest = slice(0, 500), slice(500, None)
+    scores = {
+        name: M.nll(make_calibrator(name).fit(logits[fit], target[fit])(logits[rest]), target[rest])
+        for name in ("matrix", "dirichlet", "temperature")
+    }
+    assert scores["dirichlet"] < scores["matrix"] + 5e-3 < scores["temperature"] - 0.02
+
+
+@for_each(name=["platt", "beta"])
+def test_the_prior_costs_little_with_confident_predictions_and_few_samples_per_class(name) -> None:
+    # 50 samples of each class. Softened labels, Platt's way to finite coefficients, would cost 0.02 nats and more.
+    generator = torch.Generator().manual_seed(0)
+    logits = 6 * torch.randn(25_000, 100, generator=generator, dtype=torch.float64)
+    target = draw(logits.softmax(1), generator)
+    calibrator = make_calibrator(name).fit(logits[:5000], target[:5000])
+    assert M.nll(calibrator(logits[5000:]), target[5000:]) < M.nll(logits[5000:], target[5000:]) + 0.018

@@ -4,10 +4,12 @@ import calibrator_oracles as O
 import numpy as np
 import pytest
 import torch
-from calibrator_cases import sample
+from calibrator_cases import draw, sample
 from case_loops import for_each
 from scipy import special
 from sklearn.isotonic import IsotonicRegression
+from torch import Tensor
+from torch.nn import functional
 
 from dualfocal.calibrators import (
     BayesianBinning,
@@ -33,9 +35,10 @@ def test_linear_maps(name, prior) -> None:
     calibrator = LINEAR[name](prior=prior).fit(logits, target)
     temperature = TemperatureScaling().fit(logits, target).temperature.item()
     x = logits.log_softmax(1) if name == "dirichlet" else logits
-    weight, bias = O.linear_scaling(x.numpy(), target.numpy(), temperature, prior, full=name != "vector")
-    np.testing.assert_allclose(calibrator.weight.numpy(), weight, atol=2e-6)
-    np.testing.assert_allclose(calibrator.bias.numpy(), bias, atol=2e-5)
+    full, damped = name != "vector", name == "dirichlet"
+    weight, bias = O.linear_scaling(x.numpy(), target.numpy(), temperature, prior, full=full, damped=damped)
+    np.testing.assert_allclose(calibrator.weight.numpy(), weight, atol=1e-5)
+    np.testing.assert_allclose(calibrator.bias.numpy(), bias, atol=5e-5)
     eta = x.numpy() @ weight.T + bias if name != "vector" else x.numpy() * weight + bias
     np.testing.assert_allclose(calibrator(logits).softmax(1).numpy(), special.softmax(eta, axis=1), atol=1e-5)
     assert calibrator.report.converged
@@ -56,19 +59,31 @@ def test_linear_map_in_tiles_kept_or_not(keep, monkeypatch) -> None:
 
 def test_the_data_choose_the_prior_of_most_evidence() -> None:
     # By MacKay's rule the precision is (parameters that the data determine) / (their squares), at the minimum for it.
-    logits, target = sample(2000, 6, sharp=1.0, dtype=torch.float64)
-    x = (logits - logits.mean(0)).T
-    start = torch.cat([torch.ones(6, 1), logits.mean(0)[:, None]], dim=1)
-    group = torch.tensor([[0, 1]]).expand(6, 2)
-    problem = Problem(lambda: [(slice(0, 2000), x)], target, start, group, torch.ones(2).double(), learn=True)
-    solved = problem.solve()
+    # A part that all features share makes them so dependent that the diagonal of the Hessian would be 40 % off.
+    generator = torch.Generator().manual_seed(0)
+    n, num_classes = 2000, 12
+    logits = 2 * torch.randn(n, num_classes, generator=generator, dtype=torch.float64)
+    factor, shift = torch.linspace(0.6, 1.4, num_classes), torch.linspace(-1, 1, num_classes)
+    target = draw((factor * logits + 0.3 * logits.roll(1, 1) + shift).softmax(1), generator)
+    x = (logits - logits.mean(0)).T + 6 * torch.randn(n, generator=generator, dtype=torch.float64)
+    identity = torch.eye(num_classes, dtype=torch.float64)
+    start = torch.cat([identity, torch.zeros(num_classes, 1)], dim=1)
+    group = torch.cat([2 - 2 * identity, torch.ones(num_classes, 1)], dim=1).long()
+    precision = torch.tensor([1.0, 1.0, 100.0], dtype=torch.float64)  # learned in place
+    solved = Problem(lambda: [(slice(0, n), x)], target, start, group, precision, learn=True).solve()
     assert solved.converged
-    p = (x * solved.x[:, :1] + solved.x[:, 1:]).softmax(0)
-    spread = p * (1 - p)
-    for g, curvature in enumerate(((spread * x * x).sum(1), spread.sum(1))):
-        deviation = solved.x[:, g] - start[:, g]
-        determined = (curvature / (curvature + problem.precision[g])).sum()
-        assert problem.precision[g].item() == pytest.approx(float(determined / deviation.square().sum()), rel=0.05)
+    features = torch.cat([x, torch.ones(1, n)])
+
+    def total_nll(theta: Tensor) -> Tensor:
+        return functional.cross_entropy((theta.view(start.shape) @ features).T, target, reduction="sum")
+
+    hessian = torch.func.hessian(total_nll)(solved.x.flatten())
+    variance = torch.linalg.inv(hessian + precision[group].flatten().diag()).diagonal().view(start.shape)
+    for g in range(3):
+        members = group == g
+        determined = (1 - precision[g] * variance[members]).sum()
+        squares = (solved.x - start)[members].square().sum()
+        assert precision[g].item() == pytest.approx(float(determined / squares), rel=0.1)
 
 
 @for_each(sharp=[0.5, 3.0], num_classes=[2, 4])

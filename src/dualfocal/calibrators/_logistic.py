@@ -16,6 +16,7 @@ TOLERANCE = 1e-11  # nats; stop when a step is expected to gain less
 SETTLED = 1e-6  # nats; stop updating the prior when a step is expected to gain less
 MOST_UPDATES, MOST_ITERATIONS, MOST_PRODUCTS, MOST_HALVINGS = 25, 100, 200, 40
 WIDEST, NARROWEST = 0.04, 1e9  # range of the learned precisions
+MOST_BLOCKS = 10  # classes whose block of the Hessian is computed for an update of the prior
 MAX_CACHED = 1 << 23  # features and probabilities are cached up to this many elements, else recomputed in each pass
 
 Tiles = Callable[[], Iterable[tuple[slice, Tensor]]]  # row slices with their features (C, n) in float64
@@ -60,7 +61,7 @@ class Problem:
         """Newton's method with a line search; each step is solved inexactly by conjugate gradients."""
         theta, point, learn = self.start, self.evaluate(self.start), self.learn
         for iteration in range(1, MOST_ITERATIONS + 1):
-            if learn:
+            if learn and iteration > 1:  # the first point is the prior mean
                 self.update_precision(theta, point)
             gradient = point.gradient + self.prior_gradient(theta - self.start)
             step = self.newton_step(theta, gradient, point.curvature)
@@ -134,14 +135,46 @@ class Problem:
         return result / self.n + self.prior_gradient(direction)
 
     def update_precision(self, theta: Tensor, point: Point) -> None:
-        """Set each precision to (effective number of parameters) / (sum of squares), with a diagonal Hessian."""
-        deviation = theta - self.start
-        determined = 1 - self.precision[self.group] / (self.n * point.curvature + self.precision[self.group])
+        """Move each precision towards (effective number of parameters) / (sum of squares), MacKay's fixed point."""
+        deviation, determined = theta - self.start, self.determined(theta, point)
         for g in range(len(self.precision)):
             members = self.group == g
-            squares = deviation[members].square().sum()
-            if squares > 0:  # 0 before the first step
-                self.precision[g] = (determined[members].sum() / squares).clamp(WIDEST, NARROWEST)
+            effective, squares = determined[members].sum(), deviation[members].square().sum()
+            if squares > 0:
+                # An update removes about the share effective / size of the error of ln precision: take a longer step
+                # if that is little, but at most twice as long, for stability.
+                longer = (members.sum() / effective).clamp(1, 2)
+                precision = self.precision[g] * (effective / squares / self.precision[g]) ** longer
+                self.precision[g] = precision.clamp(WIDEST, NARROWEST)
+
+    def determined(self, theta: Tensor, point: Point) -> Tensor:
+        """Share of each parameter that the data determine, 1 - precision * posterior variance.
+
+        The Hessian is approximated by one block per class. Its diagonal alone would ignore that features are
+        correlated, count too many parameters as determined, and make the prior too narrow. Only a few classes have
+        their blocks computed; the other classes get the shares of the diagonal, times the ratio of the two in the
+        same group. A constant added to all classes has no effect, so C - 1 of C parameters share the curvature of C.
+        """
+        effective, step = 1 - 1 / len(theta), -(-len(theta) // MOST_BLOCKS)
+        classes = range(0, len(theta), step)
+        precision = self.precision[self.group]
+        blocks = theta.new_zeros(len(classes), theta.shape[1], theta.shape[1])
+        for i, (_, x) in enumerate(self.tiles()):
+            p = self.cached_probs[i] if self.caches else self.logits(x, theta).softmax(0)
+            for block, c in zip(blocks, classes, strict=True):
+                features = x[c : c + 1] if self.diagonal else x
+                features = torch.cat([features, torch.ones_like(x[:1])])
+                block += (features * (p[c] * (1 - p[c]))) @ features.T
+        blocks /= effective
+        exact = torch.linalg.solve(blocks + torch.diag_embed(precision[::step]), blocks).diagonal(dim1=1, dim2=2)
+        curvature = self.n * point.curvature / effective
+        shares = curvature / (curvature + precision)
+        tiny = torch.finfo(shares.dtype).tiny
+        for g in range(len(self.precision)):
+            members = self.group == g
+            ratio = exact[members[::step]].sum() / shares[::step][members[::step]].sum().clamp_min(tiny)
+            shares = torch.where(members, ratio * shares, shares)
+        return effective * shares
 
     def penalty(self, theta: Tensor) -> float:
         """Penalty of the prior per sample."""

@@ -26,6 +26,7 @@ class _LinearScaling(Calibrator):
     learned = ("weight", "bias")
     by_class = "bias"
     full = True  # whether A has entries off its diagonal
+    damped = False  # whether the prior is that of features with a damped mean
     weight: Tensor  # (C, C), or (C,) for a diagonal A
     bias: Tensor  # (C,)
 
@@ -40,22 +41,27 @@ class _LinearScaling(Calibrator):
     def _features(self, logits: Tensor) -> Tensor:
         return logits
 
+    def _damp_mean(self, rows: Tensor) -> Tensor:
+        """If ``damped``, divide the mean of each row by sqrt(C), and keep the differences within the row."""
+        return rows - (1 - rows.shape[1] ** -0.5) * rows.mean(1, keepdim=True) if self.damped else rows
+
     def _fit(self, rows: Rows) -> Fit:
         beta, _, scaled = best_temperature(ShiftedLogits(rows))
         wide, classes, device = wide_dtype(rows.values), rows.num_classes, rows.values.device
-        mean = torch.zeros(classes, 1, dtype=wide, device=device)
 
-        def tiles() -> Iterator[tuple[slice, Tensor]]:
+        def features() -> Iterator[tuple[slice, Tensor]]:
             for part in tile_slices(rows.values):
-                x = self._features(rows.values[part].to(wide))
-                yield part, (x.T - mean).mul_(unit)
+                yield part, self._features(rows.values[part].to(wide))
 
-        unit = 1.0
-        total = torch.stack([x.sum(1) for _, x in tiles()]).sum(0)
+        total = torch.stack([x.sum(0) for _, x in features()]).sum(0)
         if not bool(total.isfinite().all()):
             k = int((~total.isfinite()).nonzero()[0])
             raise ValueError(f"{type(self).__name__} needs finite logits: class {k} has -inf; clamp the logits first")
-        mean += total[:, None] / len(rows)
+        mean, unit = self._damp_mean(total[None]).T / len(rows), 1.0
+
+        def tiles() -> Iterator[tuple[slice, Tensor]]:
+            for part, x in features():
+                yield part, (self._damp_mean(x).T - mean).mul_(unit)
 
         # The start, A = I and b = beta * mean, is temperature scaling; A = 0 is an infinite temperature.
         identity = torch.eye(classes, dtype=wide, device=device) if self.full else mean.new_ones(classes, 1)
@@ -70,6 +76,8 @@ class _LinearScaling(Calibrator):
         solved = Problem(tiles, rows.target, start, group, precision, learn=self.prior is None).solve()
         weight = solved.x[:, :-1] * unit if self.full else solved.x[:, 0] * unit
         bias = solved.x[:, -1] - (weight @ mean[:, 0] if self.full else weight * mean[:, 0])
+        if self.damped:  # A damp(x) = damp(A) x; equal entries have no effect, and without them A = I stays I
+            weight = self._damp_mean(weight - weight.mean()) + weight.mean()
         return Fit({"weight": weight, "bias": bias}, *solved[1:], notes=scaled.notes)
 
     def _map(self, logits: Tensor) -> Tensor:
@@ -155,6 +163,9 @@ class DirichletCalibration(MatrixScaling):
     """
 
     offset = "removed"
+    # The mean log-probability of a sample varies much, but says little about its class. Undamped, it would make the
+    # learned prior narrow for all entries of W.
+    damped = True
 
     def _features(self, logits: Tensor) -> Tensor:
         return logits.log_softmax(1)
