@@ -7,8 +7,8 @@ The yardstick, "cross-validated", is the same method with one precision for all 
 the cross-validated one: below 0, the learned prior is the better one.
 
 Real predictions: every run in results/cifar10, fitted on the first N samples of its validation split and scored on its
-test split of 10,000. Simulated predictions: normal logits with a standard deviation of 3, fitted on N samples and scored
-on 20,000 new ones; the labels are drawn from softmax of
+test split of 10,000. Simulated predictions: normal logits with a standard deviation of 3, fitted on N samples and
+scored on 20,000 new ones; the labels are drawn from softmax of
   calibrated   the logits themselves
   too sharp    logits / 2
   class shift  logits / 1.5, shifted by -1 to 1 from the first class to the last
