@@ -129,9 +129,9 @@ def _with_variance_of_fits(
     of k / N^2, the optimism / N, to that of the resampled scores if N is large. Twice as much covers better from N =
     200 (``benchmarks/cross_fit_coverage.py``).
     """
-    variance = 2 * max(a.optimism, b.optimism) / a.evaluation.num_samples
-    extra = NormalDist().inv_cdf((1 + level) / 2) ** 2 * variance
-    return centre - math.sqrt((centre - low) ** 2 + extra), centre + math.sqrt((high - centre) ** 2 + extra)
+    deviation = math.sqrt(2 * max(a.optimism, b.optimism) / a.evaluation.num_samples)
+    extra = NormalDist().inv_cdf((1 + level) / 2) * deviation
+    return centre - math.hypot(centre - low, extra), centre + math.hypot(high - centre, extra)
 
 
 @dataclass(frozen=True)
