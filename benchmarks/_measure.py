@@ -85,7 +85,7 @@ def take_turns(
     The first call is made in a child that measures memory; for whoever takes more than ``once`` seconds it is the only
     one. ``few`` are the samples that warm up: 256 rows unless given.
     """
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     times: dict[str, list[float]] = {}
     few = (x[:256], target[:256]) if few is None else few
     for name, contender in contenders.items():
@@ -94,21 +94,21 @@ def take_turns(
         except ImportError as error:
             say_missing(name, error)
             continue
-        found[name] = in_child(lambda c=contender: first_call(c, x, target, few))
-        took = found[name].pop("took")
+        records[name] = in_child(lambda c=contender: first_call(c, x, target, few))
+        took = records[name].pop("took")
         times[name] = [took] if took > once else []
         if took < 1:
             contender(x, target)  # warm up, where it makes a difference
-    names, shuffle, rounds = [name for name in found if not times[name]], random.Random(0).shuffle, 0
+    names, shuffle, rounds = [name for name in records if not times[name]], random.Random(0).shuffle, 0
     end = time.perf_counter() + seconds
     while names and (rounds < 3 or time.perf_counter() < end):
         shuffle(names)
         for name in names:
             times[name].append(timed(contenders[name], x, target)[0])
         rounds += 1
-    for name, record in found.items():
+    for name, record in records.items():
         record |= {"seconds": statistics.median(times[name]), "calls": len(times[name])}
-    return found
+    return records
 
 
 def say_missing(name: str, error: ImportError) -> None:

@@ -229,10 +229,10 @@ def noise_floor(errors: Tensor) -> Floor:
 
 
 def _shifted(bins: BinStats, shift: np.ndarray, draws: int, rng: np.random.Generator) -> tuple[Tensor, np.ndarray]:
-    """Draw outcomes whose accuracy is ``shift``, (G, S, B), below the confidence: (G, S * draws, B); and theta, (G,).
+    """Draw outcomes whose accuracy is ``shift``, (G, S, B), below the confidence: (G, S * draws, B).
 
-    If the accuracy would leave [0, 1] in a bin, the shift has the opposite sign there, if that leaves more room.
-    Returned is also the size of the shift that is left, averaged over the shapes S.
+    If the accuracy would leave [0, 1] in a bin, the shift has the opposite sign there, if that leaves more room. Also
+    return theta, (G,), the size of the shifts that are possible, averaged over the shapes S.
     """
     count = bins.count.numpy()
     confidence = bins.confidence.numpy() / (ONE * count)
