@@ -120,7 +120,7 @@ def _print_claims(out: Console, gamma: float, claims: "list[Claim]") -> None:
     width = min(WIDTH, out.width)
     for claim in claims:
         says = fill(f"{claim.verdict:7}{claim.where}: {claim.says}", width, subsequent_indent=" " * 7)
-        finding = fill(claim.found, width, initial_indent=" " * 9, subsequent_indent=" " * 9)
+        finding = fill(claim.finding, width, initial_indent=" " * 9, subsequent_indent=" " * 9)
         verdict = (says[:7], STYLES[claim.verdict])
         out.print(Text.assemble(verdict, says[7:], "\n", (finding, "dim")), soft_wrap=True, highlight=False)
     out.print("empty: the grid has no case that the claim is about. A grid cannot prove a claim.", style="dim")

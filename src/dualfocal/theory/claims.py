@@ -35,14 +35,14 @@ class Claim:
         where: place in the paper.
         says: the statement.
         verdict: ``"holds"`` in all cases of the grid, ``"fails"``, or ``"empty"`` if it applies to no case.
-        found: the finding in words.
+        finding: the result in words.
         numbers: the numbers of the finding.
     """
 
     where: str
     says: str
     verdict: str
-    found: str
+    finding: str
     numbers: dict[str, Any]
 
 
