@@ -1,0 +1,281 @@
+"""Triton kernels of ``modulated``: the loss of each row of a matrix (M, C), and the gradient of the logits.
+
+Arithmetic is float32. Equations and names are those of :mod:`dualfocal.losses._closed_form`. ``ref`` is the number that
+is subtracted from all logits of a row before they are exponentiated; ``rest`` is the sum of the exponentials without
+the target.
+"""
+
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
+
+TINY = tl.constexpr(1.1754943508222875e-38)
+NLL_LIMIT = tl.constexpr(1e30)
+OVERFLOW = tl.constexpr(60.0)  # exp of this, times the largest number of classes, is far from overflow
+
+# How gamma is given.
+NUMBER = tl.constexpr(0)
+SCALAR = tl.constexpr(1)  # a tensor with one value
+PER_ROW = tl.constexpr(2)
+BINS_OF_P = tl.constexpr(3)  # one value per bin of p_t
+BINS_OF_MARGIN = tl.constexpr(4)  # one value per bin of p_t - p_j
+
+
+@triton.jit
+def _log1p(x):  # type: ignore[no-untyped-def]
+    """Accurate for small x: the rounding errors of 1 + x and of its logarithm cancel."""
+    one_and_x = 1.0 + x
+    rounded = one_and_x - 1.0
+    return tl.where(rounded == 0.0, x, tl.log(one_and_x) * (x / tl.where(rounded == 0.0, 1.0, rounded)))
+
+
+@triton.jit
+def _gamma(gamma, gamma_ptr, edges_ptr, num_edges, rows, inside, p_t, p_j, GAMMA: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Signed gamma of each row."""
+    if GAMMA == NUMBER:
+        g = tl.zeros_like(p_t) + gamma
+    elif GAMMA == SCALAR:
+        g = tl.zeros_like(p_t) + tl.load(gamma_ptr).to(tl.float32)
+    elif GAMMA == PER_ROW:
+        g = tl.load(gamma_ptr + rows, mask=inside, other=0.0).to(tl.float32)
+    else:
+        score = p_t - p_j if GAMMA == BINS_OF_MARGIN else p_t
+        which = tl.zeros_like(p_t).to(tl.int32)
+        for i in range(num_edges):
+            which += (score >= tl.load(edges_ptr + i).to(tl.float32)).to(tl.int32)
+        g = tl.load(gamma_ptr + which, mask=inside, other=0.0).to(tl.float32)
+    return g
+
+
+@triton.jit
+def _row_terms(z_t, z_j, ref, rest):  # type: ignore[no-untyped-def]
+    """Total of the exponentials, p_t, 1 - p_t, p_j and -log p_t."""
+    e_t = tl.exp(z_t - ref)
+    total = rest + e_t
+    p_j = tl.where(z_j == float("-inf"), 0.0, tl.exp(z_j - ref) / total)
+    return total, e_t / total, rest / total, p_j, _log1p(rest + (e_t - 1.0)) + (ref - z_t)
+
+
+@triton.jit
+def _loss_and_gradient(g, total, p_t, q, p_j, nll):  # type: ignore[no-untyped-def]
+    """Loss, and its gradient: a factor of exp(z - ref), and the values at j and at t."""
+    base = tl.where(g < 0.0, 1.0 + p_t - p_j, q + p_j) + TINY
+    factor = tl.exp2(tl.abs(g) * tl.log2(base))
+    a = g * factor * (tl.minimum(nll, NLL_LIMIT) / base)
+    c = a * (p_t - p_j) + factor
+    return factor * nll, c / total, (c + a) * p_j, -(c * q + a * p_j)
+
+
+@triton.jit
+def _target(target_ptr, weight_ptr, rows, inside, ignore_index, C):  # type: ignore[no-untyped-def]
+    """Class of each row, its weight (0 for an ignored row), and whether it is a class at all."""
+    target = tl.load(target_ptr + rows, mask=inside, other=0).to(tl.int64)
+    kept = inside & (target != ignore_index)
+    valid = kept & (target >= 0) & (target < C)
+    if weight_ptr is not None:
+        weight = tl.load(weight_ptr + target, mask=valid, other=1.0).to(tl.float32)
+    else:
+        weight = tl.zeros_like(target).to(tl.float32) + 1.0
+    return target, tl.where(kept, weight, 0.0), valid
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def total_weight_kernel(target_ptr, weight_ptr, partial_ptr, ignore_index, M, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sum of the weights of all rows, one partial sum per program."""
+    total = tl.zeros((BLOCK,), tl.float32)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK), tl.num_programs(0)):
+        rows = tile * BLOCK + tl.arange(0, BLOCK)
+        total += _target(target_ptr, weight_ptr, rows, rows < M, ignore_index, C)[1]
+    tl.store(partial_ptr + tl.program_id(0), tl.sum(total, 0))
+
+
+@triton.jit
+def _one_over(total):  # type: ignore[no-untyped-def]
+    """1 / total, or 0: the mean over nothing is 0."""
+    return tl.where(total == 0.0, 0.0, 1.0 / tl.where(total == 0.0, 1.0, total))
+
+
+@triton.jit
+def _mean_factor(partial_ptr, num_partials, PARTIALS: tl.constexpr):  # type: ignore[no-untyped-def]
+    which = tl.arange(0, PARTIALS)
+    return _one_over(tl.sum(tl.load(partial_ptr + which, mask=which < num_partials, other=0.0), 0))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def tile_kernel(  # type: ignore[no-untyped-def]
+    z_ptr,
+    target_ptr,
+    weight_ptr,  # None: all 1
+    gamma_ptr,  # None: GAMMA is NUMBER
+    edges_ptr,  # None: no bins
+    partial_ptr,  # sums of weights to divide by; None: no mean
+    upstream_ptr,  # factor of the gradient of each row; None: 1
+    loss_ptr,  # (M,), or one number if ALONE; None: not wanted
+    grad_ptr,  # (M, C); None: not wanted
+    M,
+    C,
+    row_stride,
+    gamma,
+    num_edges,
+    num_partials,
+    ignore_index,
+    GAMMA: tl.constexpr,
+    DUAL: tl.constexpr,  # whether there is a rival
+    ALONE: tl.constexpr,  # one program has all rows, and sums the losses
+    MEAN: tl.constexpr,
+    PARTIALS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Losses and gradients of whole rows that fit into the registers of a program."""
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = tl.arange(0, BLOCK_C)
+    inside = rows < M
+    target, weight, valid = _target(target_ptr, weight_ptr, rows, inside, ignore_index, C)
+    start = rows * row_stride
+    mask = inside[:, None] & (cols < C)[None, :]
+    z = tl.load(z_ptr + start[:, None] + cols[None, :], mask=mask, other=float("-inf")).to(tl.float32)
+    z_t = tl.load(z_ptr + start + target, mask=valid, other=float("nan")).to(tl.float32)
+    top = tl.max(z, 1)
+    is_target = cols[None, :] == target[:, None]
+    e = tl.exp(z - top[:, None])
+    rest = tl.sum(tl.where(is_target, 0.0, e), 1)
+    z_j = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    j = tl.full((BLOCK_M,), BLOCK_C, tl.int32)
+    if DUAL:
+        below = tl.where(z < z_t[:, None], z, float("-inf"))
+        z_j = tl.max(below, 1)
+        is_rival = (below == z_j[:, None]) & (z_j != float("-inf"))[:, None]
+        j = tl.min(tl.where(is_rival, cols[None, :], BLOCK_C), 1)
+    total, p_t, q, p_j, nll = _row_terms(z_t, z_j, top, rest)
+    g = _gamma(gamma, gamma_ptr, edges_ptr, num_edges, rows, inside, p_t, p_j, GAMMA)
+    loss, scale, at_j, at_t = _loss_and_gradient(g, total, p_t, q, p_j, nll)
+    counted = weight != 0.0  # others contribute 0, even if their loss is infinite
+    if MEAN:
+        weight *= _one_over(tl.sum(weight, 0)) if ALONE else _mean_factor(partial_ptr, num_partials, PARTIALS)
+    if loss_ptr is not None:
+        loss = tl.where(counted, loss * weight, 0.0)
+        if ALONE:
+            tl.store(loss_ptr, tl.sum(loss, 0))
+        else:
+            tl.store(loss_ptr + rows, loss, mask=inside)
+    if grad_ptr is not None:
+        if upstream_ptr is not None:
+            weight *= tl.load(upstream_ptr + rows, mask=inside, other=0.0).to(tl.float32)
+        grad = e * (scale * weight)[:, None]
+        if DUAL:
+            grad = tl.where(cols[None, :] == j[:, None], (at_j * weight)[:, None], grad)
+        grad = tl.where(is_target, (at_t * weight)[:, None], grad)
+        grad = tl.where(counted[:, None], grad, 0.0).to(grad_ptr.dtype.element_ty)
+        tl.store(grad_ptr + rows[:, None] * C + cols[None, :], grad, mask=mask)
+
+
+@triton.jit
+def _sum_of_exponentials(z_ptr, z_t, target, ref, C, DUAL: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sweep over a row: the largest logit, the sum without the target, the rival's logit and its index.
+
+    Each thread keeps results of its own, which are merged after the sweep.
+    """
+    cols = tl.arange(0, BLOCK)
+    top = tl.full((BLOCK,), float("-inf"), tl.float32)
+    rest = tl.zeros((BLOCK,), tl.float32)
+    z_j = tl.full((BLOCK,), float("-inf"), tl.float32)
+    j = tl.zeros((BLOCK,), tl.int32) + C
+    for first in tl.range(0, C, BLOCK):
+        at = first + cols
+        z = tl.load(z_ptr + at, mask=at < C, other=float("-inf")).to(tl.float32)
+        top = tl.maximum(top, z)
+        rest += tl.where(at == target, 0.0, tl.exp(z - ref))
+        if DUAL:
+            nearer = (z < z_t) & (z > z_j)
+            z_j = tl.where(nearer, z, z_j)
+            j = tl.where(nearer, at, j)
+    nearest = tl.max(z_j, 0)
+    return tl.max(top, 0), tl.sum(rest, 0), nearest, tl.min(tl.where(z_j == nearest, j, C), 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def row_kernel(  # type: ignore[no-untyped-def]
+    z_ptr,
+    target_ptr,
+    weight_ptr,
+    gamma_ptr,
+    edges_ptr,
+    partial_ptr,
+    upstream_ptr,
+    loss_ptr,
+    grad_ptr,
+    M,
+    C,
+    row_stride,
+    gamma,
+    num_edges,
+    num_partials,
+    ignore_index,
+    GAMMA: tl.constexpr,
+    DUAL: tl.constexpr,
+    MEAN: tl.constexpr,
+    PARTIALS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Like ``tile_kernel``, for long rows: a sweep for the loss, and one back for the gradient.
+
+    The logits that were read last are read first by the second sweep, while they are in the L2 cache.
+    """
+    cols = tl.arange(0, BLOCK)
+    mean_factor = 1.0
+    if MEAN:
+        mean_factor = _mean_factor(partial_ptr, num_partials, PARTIALS)
+    first_row, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    for step in tl.range(0, tl.cdiv(M - first_row, programs)):
+        row = first_row + step * programs  # 64 bits, as the offsets of rows are
+        target, weight, valid = _target(target_ptr, weight_ptr, row, row < M, ignore_index, C)
+        row_ptr = z_ptr + row * row_stride
+        out_ptr = grad_ptr
+        if grad_ptr is not None:
+            out_ptr = grad_ptr + row * C
+        if weight != 0.0:
+            z_t = tl.load(row_ptr + target, mask=valid, other=float("nan")).to(tl.float32)
+            # A guess of the largest logit saves rescaling. It is z_t if that is the largest, which keeps 1 - p_t exact.
+            start = tl.load(row_ptr + cols, mask=cols < C, other=float("-inf")).to(tl.float32)
+            ref = tl.maximum(tl.max(start, 0), z_t)
+            top, rest, z_j, j = _sum_of_exponentials(row_ptr, z_t, target, ref, C, DUAL, BLOCK)
+            if (top - ref > OVERFLOW) | (ref == float("-inf")):
+                ref = top
+                top, rest, z_j, j = _sum_of_exponentials(row_ptr, z_t, target, ref, C, DUAL, BLOCK)
+            total, p_t, q, p_j, nll = _row_terms(z_t, z_j, ref, rest)
+            g = _gamma(gamma, gamma_ptr, edges_ptr, num_edges, row, row < M, p_t, p_j, GAMMA)
+            loss, scale, at_j, at_t = _loss_and_gradient(g, total, p_t, q, p_j, nll)
+            weight *= mean_factor
+            if loss_ptr is not None:
+                tl.store(loss_ptr + row, loss * weight)
+            if grad_ptr is not None:
+                if upstream_ptr is not None:
+                    weight *= tl.load(upstream_ptr + row).to(tl.float32)
+                scale *= weight
+                last = (tl.cdiv(C, BLOCK) - 1) * BLOCK
+                for back in tl.range(0, C, BLOCK):
+                    at = last - back + cols
+                    z = tl.load(row_ptr + at, mask=at < C, other=float("-inf")).to(tl.float32)
+                    grad = tl.exp(z - ref) * scale
+                    if DUAL:
+                        grad = tl.where(at == j, at_j * weight, grad)
+                    grad = tl.where(at == target, at_t * weight, grad)
+                    tl.store(out_ptr + at, grad.to(grad_ptr.dtype.element_ty), mask=at < C)
+        else:
+            if loss_ptr is not None:
+                tl.store(loss_ptr + row, 0.0)
+            if grad_ptr is not None:
+                zero = tl.zeros((BLOCK,), grad_ptr.dtype.element_ty)
+                for first in tl.range(0, C, BLOCK):
+                    tl.store(out_ptr + first + cols, zero, mask=first + cols < C)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def scale_kernel(grad_ptr, factor_ptr, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Multiply in place by one number; if that is 1, nothing is read or written."""
+    factor = tl.load(factor_ptr).to(tl.float32)
+    if factor != 1.0:
+        for tile in tl.range(tl.program_id(0), tl.cdiv(size, BLOCK), tl.num_programs(0)):
+            at = tile * BLOCK + tl.arange(0, BLOCK)  # 64 bits if size has
+            grad = tl.load(grad_ptr + at, mask=at < size, other=0.0).to(tl.float32)
+            tl.store(grad_ptr + at, (grad * factor).to(grad_ptr.dtype.element_ty), mask=at < size)
