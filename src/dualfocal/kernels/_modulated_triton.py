@@ -28,7 +28,7 @@ def _log1p(x):  # type: ignore[no-untyped-def]
     return tl.where(rounded == 0.0, x, tl.log(one_and_x) * (x / tl.where(rounded == 0.0, 1.0, rounded)))
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _gamma(gamma, gamma_ptr, edges_ptr, num_edges, rows, inside, p_t, p_j, GAMMA: tl.constexpr):  # type: ignore[no-untyped-def]
     """Signed gamma of each row."""
     if GAMMA == NUMBER:
@@ -94,7 +94,7 @@ def _one_over(total):  # type: ignore[no-untyped-def]
     return tl.where(total == 0.0, 0.0, 1.0 / tl.where(total == 0.0, 1.0, total))
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _mean_factor(partial_ptr, num_partials, PARTIALS: tl.constexpr):  # type: ignore[no-untyped-def]
     which = tl.arange(0, PARTIALS)
     return _one_over(tl.sum(tl.load(partial_ptr + which, mask=which < num_partials, other=0.0), 0))
@@ -169,7 +169,7 @@ def tile_kernel(  # type: ignore[no-untyped-def]
         tl.store(grad_ptr + rows[:, None] * C + cols[None, :], grad, mask=mask)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _sum_of_exponentials(z_ptr, z_t, target, ref, C, DUAL: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Sweep over a row: the largest logit, the sum without the target, the rival's logit and its index.
 

@@ -53,41 +53,55 @@ class Rows(NamedTuple):
 
     def tensors(self) -> list[Tensor | None]:
         """Return all tensors but the logits."""
-        values, edges = (*self.gamma[:2],) if isinstance(self.gamma, Bins) else (self.gamma, None)
-        return [self.target, self.weight, values if isinstance(values, Tensor) else None, edges]
+        return [self.target, self.weight, *_gamma_arguments(self.gamma)[2:]]
 
 
-def compute(
-    rows: Rows, *, with_loss: bool = True, with_grad: bool = False, upstream: Tensor | None = None
-) -> tuple[Tensor | None, Tensor | None]:
-    """Compute the reduced loss, or the losses (M,), and the gradient of the logits; ``upstream`` is a factor per row."""
+def loss_and_gradient(rows: Rows, *, with_grad: bool) -> tuple[Tensor, Tensor | None]:
+    """Compute the reduced loss, or the losses (M,), and the gradient of the logits if it is wanted."""
+    alone = _is_alone(rows)
+    loss = torch.empty(() if alone else (len(rows.logits),), dtype=torch.float32, device=rows.logits.device)
+    grad = _empty_gradient(rows) if with_grad else None
+    _launch(rows, loss, grad, None)
+    return loss if alone or rows.reduction == "none" else loss.sum(), grad
+
+
+def gradient(rows: Rows, upstream: Tensor | None = None) -> Tensor:
+    """Compute the gradient of the logits; that of each row is multiplied by ``upstream``, (M,)."""
+    grad = _empty_gradient(rows)
+    _launch(rows, None, grad, upstream)
+    return grad
+
+
+def _empty_gradient(rows: Rows) -> Tensor:
+    return torch.empty(rows.logits.shape, dtype=rows.logits.dtype, device=rows.logits.device)
+
+
+def _is_alone(rows: Rows) -> bool:
+    """Whether one program computes everything, the sum of the losses too."""
+    height, width = map(triton.next_power_of_2, rows.logits.shape)
+    return rows.reduction != "none" and width <= LONGEST_TILE and height * width <= ALONE_ELEMENTS
+
+
+def _launch(rows: Rows, loss: Tensor | None, grad: Tensor | None, upstream: Tensor | None) -> None:
     logits, num_rows, num_classes = rows.logits, *rows.logits.shape
-    block_c = triton.next_power_of_2(num_classes)
-    reduced, mean = rows.reduction != "none", rows.reduction == "mean"
-    alone = reduced and block_c <= LONGEST_TILE and triton.next_power_of_2(num_rows) * block_c <= ALONE_ELEMENTS
-    shape = () if alone else (num_rows,)
-    loss = torch.empty(shape, dtype=torch.float32, device=logits.device) if with_loss else None
-    grad = torch.empty((num_rows, num_classes), dtype=logits.dtype, device=logits.device) if with_grad else None
+    alone, mean, width = _is_alone(rows), rows.reduction == "mean", triton.next_power_of_2(num_classes)
+    mode, number, values, edges = _gamma_arguments(rows.gamma)
     with torch.cuda.device(logits.get_device()):
         partial = _partial_weights(rows) if mean and not alone else None
-        mode, number, values, edges = _gamma_arguments(rows.gamma)
         arguments = (
             *(logits, rows.target, rows.weight, values, edges, partial, upstream, loss, grad),
             *(num_rows, num_classes, logits.stride(0), number, 0 if edges is None else len(edges)),
             *(0 if partial is None else len(partial), rows.ignore_index),
         )
         options = {"GAMMA": mode, "DUAL": rows.dual, "MEAN": mean, "PARTIALS": MAX_PARTIALS}
-        if block_c <= LONGEST_TILE:
-            block_m = triton.next_power_of_2(num_rows) if alone else max(1, TILE_ELEMENTS // block_c)
-            tile_kernel[(triton.cdiv(num_rows, block_m),)](
-                *arguments, **options, ALONE=alone, BLOCK_M=block_m, BLOCK_C=block_c, num_warps=4
+        if width <= LONGEST_TILE:
+            height = triton.next_power_of_2(num_rows) if alone else max(1, TILE_ELEMENTS // width)
+            tile_kernel[(triton.cdiv(num_rows, height),)](
+                *arguments, **options, ALONE=alone, BLOCK_M=height, BLOCK_C=width, num_warps=4
             )
         else:
             programs = min(num_rows, 2 * _num_sms(logits.device))
-            row_kernel[(programs,)](*arguments, **options, BLOCK=min(block_c, ROW_BLOCK), num_warps=16)
-    if loss is not None and reduced and not alone:
-        loss = loss.sum()
-    return loss, grad
+            row_kernel[(programs,)](*arguments, **options, BLOCK=min(width, ROW_BLOCK), num_warps=16)
 
 
 def _gamma_arguments(gamma: Gamma) -> tuple[int, float, Tensor | None, Tensor | None]:
@@ -121,28 +135,25 @@ def _scale(grad: Tensor, factor: Tensor) -> Tensor:
 class _ModulatedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, rows: Rows, recompute: Callable[[Tensor], Tensor]) -> Tensor:
-        reduced = rows.reduction != "none"
-        loss, ctx.grad = compute(rows, with_grad=reduced and ctx.needs_input_grad[0])
+        loss, ctx.grad = loss_and_gradient(rows, with_grad=ctx.needs_input_grad[0] and rows.reduction != "none")
         ctx.rows, ctx.recompute = rows, recompute
         ctx.save_for_backward(logits, *rows.tensors())  # so that torch raises an error if they are modified in place
-        return loss  # type: ignore[return-value]
+        return loss
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        logits = ctx.saved_tensors[0]
-        rows = ctx.rows
+        logits, rows = ctx.saved_tensors[0], ctx.rows
+        per_row = rows.reduction == "none"
         if torch.is_grad_enabled():  # create_graph=True
             (grad,) = torch.autograd.grad(ctx.recompute(logits), logits, upstream, create_graph=True)
         elif in_batched_backward(upstream):
-            grad = compute(rows, with_loss=False, with_grad=True)[1]
-            grad = grad * (upstream[:, None] if rows.reduction == "none" else upstream).to(grad.dtype)
-        elif rows.reduction == "none":
-            grad = compute(rows, with_loss=False, with_grad=True, upstream=upstream.contiguous())[1]
+            grad = gradient(rows) * (upstream[:, None] if per_row else upstream).to(logits.dtype)
+        elif per_row:
+            grad = gradient(rows, upstream.contiguous())
         else:
             # The stored gradient is given away; a second backward through the same graph computes it again.
             grad, ctx.grad = ctx.grad, None
-            grad = compute(rows, with_loss=False, with_grad=True)[1] if grad is None else grad
-            grad = _scale(grad, upstream)
+            grad = _scale(gradient(rows) if grad is None else grad, upstream)
         return grad, None, None
 
 
@@ -155,3 +166,83 @@ def modulated_loss(rows: Rows, recompute: Callable[[Tensor], Tensor]) -> Tensor:
 @functools.cache
 def _num_sms(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else H200_SMS
+
+
+# Operators for torch.compile, which sees only their names and the shapes of their results.
+
+
+@torch.library.custom_op("dualfocal::modulated_loss", mutates_args=())
+def _loss_op(
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    gamma: float,
+    values: Tensor | None,
+    edges: Tensor | None,
+    of_margin: bool,
+    dual: bool,
+    ignore_index: int,
+    reduction: str,
+) -> Tensor:
+    rows = Rows(logits, target, weight, _gamma(gamma, values, edges, of_margin), dual, ignore_index, reduction)
+    return loss_and_gradient(rows, with_grad=False)[0]
+
+
+@torch.library.custom_op("dualfocal::modulated_gradient", mutates_args=())
+def _gradient_op(
+    upstream: Tensor,
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    gamma: float,
+    values: Tensor | None,
+    edges: Tensor | None,
+    of_margin: bool,
+    dual: bool,
+    ignore_index: int,
+    reduction: str,
+) -> Tensor:
+    rows = Rows(logits, target, weight, _gamma(gamma, values, edges, of_margin), dual, ignore_index, reduction)
+    per_row = upstream.contiguous() if reduction == "none" else upstream.expand(len(logits)).contiguous()
+    return gradient(rows, per_row)
+
+
+def _gamma(gamma: float, values: Tensor | None, edges: Tensor | None, of_margin: bool) -> Gamma:
+    if values is None:
+        return gamma
+    return values if edges is None else Bins(values, edges, of_margin)
+
+
+@_loss_op.register_fake
+def _(logits: Tensor, *args: Any) -> Tensor:
+    return logits.new_empty(logits.shape[:1] if args[-1] == "none" else (), dtype=torch.float32)
+
+
+@_gradient_op.register_fake
+def _(upstream: Tensor, logits: Tensor, *args: Any) -> Tensor:
+    return logits.new_empty(logits.shape)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    logits, target, weight, gamma, values, edges, *ctx.options = inputs
+    ctx.gamma = gamma
+    ctx.save_for_backward(logits, target, weight, values, edges)
+
+
+def _backward_op(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    logits, target, weight, values, edges = ctx.saved_tensors
+    return _gradient_op(upstream, logits, target, weight, ctx.gamma, values, edges, *ctx.options), *[None] * 9
+
+
+_loss_op.register_autograd(_backward_op, setup_context=_setup_context)
+
+
+def traced_loss(rows: Rows) -> Tensor:
+    """Compute the loss by an operator that ``torch.compile`` can trace."""
+    _, number, values, edges = _gamma_arguments(rows.gamma)
+    of_margin = isinstance(rows.gamma, Bins) and rows.gamma.of_margin
+    loss: Tensor = _loss_op(
+        *(rows.logits, rows.target, rows.weight, number, values, edges, of_margin),
+        *(rows.dual, rows.ignore_index, rows.reduction),
+    )
+    return loss

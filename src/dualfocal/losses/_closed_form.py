@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dualfocal._tensors import compute_dtype, in_batched_backward
 from dualfocal.losses._common import Flat
-from dualfocal.losses._expression import Gamma, Schedule, differentiable, modulating_base, resolve
+from dualfocal.losses._expression import Gamma, differentiable, modulating_base, resolve
 
 # Number of logits per chunk: about 1 MB of scratch memory, within the L2 cache of a core.
 CHUNK = 2**18
@@ -29,7 +29,7 @@ SMALL = 2**13
 Columns = tuple[Tensor, ...]
 
 
-def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
+def closed_form(flat: Flat, gamma: Gamma, dual: bool) -> Tensor:
     """Loss of each row, (M,); ``dual``: whether there is a rival (dual focal loss)."""
     compiling, on_cpu = torch.compiler.is_compiling(), flat.logits.device.type == "cpu"
     if on_cpu and not compiling and flat.logits.numel() <= SMALL:
@@ -45,16 +45,17 @@ def closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
         with np.errstate(all="ignore"):
             gamma, *terms = _row_terms(np, gamma, *(column.numpy() for column in columns))
         loss, *grads = map(torch.from_numpy, terms)
-    if flat.keep is not None:  # ignored rows must not reach the gradient, not even as NaN
-        grads = [grad.masked_fill(~flat.keep[:, None], 0.0) for grad in grads]
+    keep = flat.keep
+    if keep is not None:  # ignored rows must not reach the gradient, not even as NaN
+        grads = [grad.masked_fill(~keep[:, None], 0.0) for grad in grads]
     # Compiled code needs no mask, as the zeros above suffice, and inductor's loops are faster without it.
-    keep, recompute = (None, None) if compiling else (flat.keep, differentiable(flat, gamma, dual))
+    keep, recompute = (None, None) if compiling else (keep, differentiable(flat, gamma, dual))
     rows = (target, j if dual else None, top, *grads)
     return attach_gradient(flat.logits, loss[:, 0], recompute, _gradient_of_rows, gamma, keep, *rows)
 
 
 def _row_terms(
-    xp: ModuleType, gamma: Gamma | Schedule, distance: Any, rest: Any, e_t: Any, e_j: Any
+    xp: ModuleType, gamma: Gamma, distance: Any, rest: Any, e_t: Any, e_j: Any
 ) -> tuple[Gamma, Any, Any, Any, Any]:
     """Gamma, the loss, and its gradient: a factor of exp(z - top), and the values at j and at t; all (M, 1).
 
@@ -84,7 +85,7 @@ def _row_terms(
 
 
 @np.errstate(all="ignore")
-def _closed_form_numpy(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
+def _closed_form_numpy(flat: Flat, gamma: Gamma, dual: bool) -> Tensor:
     z = flat.z.detach().contiguous().numpy()
     starts = np.arange(0, z.size, z.shape[1])
     z_flat, at = z.reshape(-1), starts + flat.target.numpy()
@@ -114,7 +115,7 @@ class _AttachGradient(torch.autograd.Function):
         loss: Tensor,
         recompute: Callable[[Tensor], Tensor] | None,
         gradient: Callable[..., Tensor],
-        gamma: Gamma | Schedule,
+        gamma: Gamma,
         *saved: Tensor | None,
     ) -> Tensor:
         ctx.recompute, ctx.gradient = recompute, gradient

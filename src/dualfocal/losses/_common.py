@@ -21,8 +21,9 @@ class Flat(NamedTuple):
     """Logits and target of any shape that ``F.cross_entropy`` takes, as rows."""
 
     logits: Tensor  # (M, C), in the original dtype
-    target: Tensor  # (M,) int64 with ignored rows set to 0, or (M, C) class probabilities
-    keep: Tensor | None  # (M,) bool, False for ignored rows; None: no row is ignored
+    labels: Tensor | None  # (M,) int64, class indices as given
+    ignore_index: int | None  # None: no row is ignored
+    probabilities: Tensor | None  # (M, C), if there are no labels, or instead of them
     weight: Tensor | None  # (C,) in the compute dtype
     shape: torch.Size  # shape of the unreduced loss
     eager: bool  # whether the logits are an ordinary eager tensor, see is_concrete
@@ -30,7 +31,21 @@ class Flat(NamedTuple):
     @property
     def soft(self) -> bool:
         """Whether the target holds class probabilities."""
-        return self.target.is_floating_point()
+        return self.probabilities is not None
+
+    @property
+    def keep(self) -> Tensor | None:
+        """(M,) bool, False for ignored rows; None: no row is ignored. Not stored, as kernels do without it."""
+        return None if self.labels is None or self.ignore_index is None else self.labels != self.ignore_index
+
+    @property
+    def target(self) -> Tensor:
+        """(M,) int64 with ignored rows set to 0, or (M, C) class probabilities."""
+        if self.probabilities is not None:
+            return self.probabilities
+        assert self.labels is not None
+        keep = self.keep
+        return self.labels if keep is None else self.labels.masked_fill(~keep, 0)
 
     @property
     def z(self) -> Tensor:
@@ -112,7 +127,7 @@ def flatten(logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index:
         )
     weight = None if weight is None else _check_weight(weight, num_classes).to(compute_dtype(logits))
 
-    keep, eager = None, is_concrete(logits)
+    eager = is_concrete(logits)
     readable = eager and target.is_cpu and type(target) is Tensor
     if logits.ndim != 2:
         logits = logits.movedim(class_dim, -1).reshape(-1, num_classes)
@@ -120,17 +135,17 @@ def flatten(logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index:
         target = target if target.ndim == 2 else target.movedim(class_dim, -1).reshape(-1, num_classes)
         if readable:
             _check_probabilities(target)
-    else:
-        target = (target if target.ndim == 1 else target.reshape(-1)).long()
-        if not (readable and _all_in_range(target, num_classes, ignore_index)):
-            keep = target != ignore_index
-            target = target.masked_fill(~keep, 0)
-            if readable and (i := first_true((target < 0) | (target >= num_classes))) is not None:
-                raise IndexError(
-                    f"target {int(target[i])} (flat position {i}) is out of range: a class index must lie in "
-                    f"[0, {num_classes - 1}] or equal ignore_index = {ignore_index}"
-                )
-    return Flat(logits, target, keep, weight, shape, eager)
+        return Flat(logits, None, None, target, weight, shape, eager)
+    labels = (target if target.ndim == 1 else target.reshape(-1)).long()
+    if readable and _all_in_range(labels, num_classes, ignore_index):
+        return Flat(logits, labels, None, None, weight, shape, eager)
+    flat = Flat(logits, labels, ignore_index, None, weight, shape, eager)
+    if readable and (i := first_true((flat.target < 0) | (flat.target >= num_classes))) is not None:
+        raise IndexError(
+            f"target {int(labels[i])} (flat position {i}) is out of range: a class index must lie in "
+            f"[0, {num_classes - 1}] or equal ignore_index = {ignore_index}"
+        )
+    return flat
 
 
 def reduce(loss: Tensor, flat: Flat, reduction: str, *, weighted: bool = False) -> Tensor:
@@ -146,16 +161,16 @@ def reduce(loss: Tensor, flat: Flat, reduction: str, *, weighted: bool = False) 
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         weighted: whether the loss of class indices already includes the weights.
     """
-    denominator: Tensor | None = None
-    if not flat.soft and (flat.keep is not None or flat.weight is not None):
+    denominator, keep = None, flat.keep
+    if not flat.soft and (keep is not None or flat.weight is not None):
         counts = torch.ones_like(loss) if flat.weight is None else flat.weight[flat.target]
-        if flat.keep is not None:
-            counts = counts * flat.keep
+        if keep is not None:
+            counts = counts * keep
         # A row that is ignored or has weight 0 contributes 0, even if its loss is infinite.
         if not weighted:
             loss = torch.where(counts == 0, 0.0, loss if flat.weight is None else loss * counts)
-        elif flat.keep is not None:
-            loss = torch.where(flat.keep, loss, 0.0)
+        elif keep is not None:
+            loss = torch.where(keep, loss, 0.0)
         denominator = counts.sum()
     if reduction == "none":
         return loss.reshape(flat.shape)

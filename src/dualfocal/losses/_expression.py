@@ -1,8 +1,9 @@
 """Modulated cross-entropy as plain differentiable PyTorch, and the numerics shared with the closed form."""
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,12 +12,44 @@ from torch import Tensor
 from dualfocal.losses._common import Flat
 from dualfocal.losses.rival import rival_of_each_class, rival_of_target
 
-Gamma = float | Tensor
-Schedule = Callable[[Tensor, Tensor], Tensor]  # (p_k, p_j) -> signed gamma; never differentiated
+
+class GammaBins(NamedTuple):
+    """One signed gamma per bin [lo, hi) of p_k, or of the margin p_k - p_j. It is never differentiated."""
+
+    values: Tensor | tuple[float, ...]
+    edges: Tensor | tuple[float, ...]  # inner edges, one fewer
+    of_margin: bool = False
+
+    def __call__(self, p_k: Tensor, p_j: Tensor) -> Tensor:
+        """Gamma of these probabilities."""
+        score = p_k - p_j if self.of_margin else p_k
+        if isinstance(self.values, Tensor) or isinstance(self.edges, Tensor):
+            assert isinstance(self.values, Tensor)
+            assert isinstance(self.edges, Tensor)
+            edges = self.edges.to(score.dtype).contiguous()
+            return self.values.detach()[torch.bucketize(score.contiguous(), edges, right=True)]
+        gamma = torch.full_like(score, self.values[-1])
+        for value, edge in zip(self.values[-2::-1], self.edges[::-1], strict=True):
+            gamma = torch.where(score < edge, value, gamma)
+        return gamma
+
+    def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Values and edges as tensors on a device."""
+        if isinstance(self.values, Tensor) and isinstance(self.edges, Tensor):
+            return self.values.detach().contiguous(), self.edges.contiguous()
+        return _tensor_of(self.values, device), _tensor_of(self.edges, device)
 
 
-def resolve(gamma: Gamma | Schedule, p_k: Any, p_j: Any) -> Gamma:
-    """Gamma as a float, or as a tensor in the compute dtype; a schedule is evaluated at these probabilities."""
+@functools.cache  # copying numbers to a device waits for it
+def _tensor_of(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float32, device=device)
+
+
+Gamma = float | Tensor | GammaBins  # a tensor has one value, or one per row
+
+
+def resolve(gamma: Gamma, p_k: Any, p_j: Any) -> float | Tensor:
+    """Gamma as a float, or as a tensor in the compute dtype; bins are looked up for these probabilities."""
     if isinstance(gamma, float):
         return gamma
     if isinstance(p_k, np.ndarray):
@@ -25,7 +58,7 @@ def resolve(gamma: Gamma | Schedule, p_k: Any, p_j: Any) -> Gamma:
     return value.to(p_k.dtype)
 
 
-def _modulate(gamma: Gamma | Schedule, p: Tensor, q: Tensor, p_j: Tensor, nll: Tensor) -> Tensor:
+def _modulate(gamma: Gamma, p: Tensor, q: Tensor, p_j: Tensor, nll: Tensor) -> Tensor:
     """Modulated -log p, elementwise; q = 1 - p."""
     gamma = resolve(gamma, p.detach(), p_j.detach())
     # abs() has no derivative at 0, which may be the initial value of a learned gamma.
@@ -45,14 +78,14 @@ def modulating_base(xp: ModuleType, gamma: Any, p: Any, q: Any, p_j: Any) -> Any
     return xp.where(xp.signbit(gamma), 1 + p - p_j, q + p_j)
 
 
-def differentiable(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Callable[[Tensor], Tensor]:
+def differentiable(flat: Flat, gamma: Gamma, dual: bool) -> Callable[[Tensor], Tensor]:
     """Loss of each row as a function of the logits that can be differentiated any number of times."""
     gamma = gamma.squeeze(-1) if isinstance(gamma, Tensor) and gamma.ndim == 2 else gamma
     loss = soft_expression if flat.soft else expression
     return lambda logits: loss(flat._replace(logits=logits), gamma, "next" if dual else None)
 
 
-def expression(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None) -> Tensor:
+def expression(flat: Flat, gamma: Gamma, rival: str | float | None) -> Tensor:
     """Loss of each row, (M,), for class indices."""
     z, target = flat.z, flat.target  # (M, C), (M,)
     z_t = z.gather(1, target[:, None])  # (M, 1)
@@ -66,7 +99,7 @@ def expression(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None) -
     return _modulate(gamma, (e_t / total)[:, 0], (rest / total)[:, 0], p_j, nll[:, 0])
 
 
-def soft_expression(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None) -> Tensor:
+def soft_expression(flat: Flat, gamma: Gamma, rival: str | float | None) -> Tensor:
     """Loss of each row, (M,), for class probabilities: the losses of all classes, weighted by their mass."""
     z, mass = flat.z, flat.mass
     top = z.detach().max(1, keepdim=True)

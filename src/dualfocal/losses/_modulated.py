@@ -1,9 +1,10 @@
 """Modulated cross-entropy ``(1 - s (p_k - p_j))^|gamma| * -log p_k``, the basis of focal, inverse and dual focal loss.
 
 gamma is signed with s = sign(gamma), so a negative gamma is the inverse form. p_j is the probability of the rival, or 0
-for focal loss (``rival=None``). There are two implementations with the same results:
+for focal loss (``rival=None``). There are three implementations with the same results:
 
-- the *closed form* (``impl="auto"``) is fast (``benchmarks/loss_cpu.py``), eager or with ``torch.compile``;
+- the *kernels* (:mod:`dualfocal.kernels.modulated`) compute class indices on CUDA;
+- the *closed form* is fast elsewhere (``benchmarks/loss_cpu.py``), eager or with ``torch.compile``;
 - the *expression* (``impl="torch"``) is plain differentiable PyTorch. It is used for ``torch.func`` transforms, double
   backward, the rivals of the ablation, and soft targets that are compiled or need gradients.
 
@@ -14,28 +15,100 @@ Both stay finite, because 1 - p_k is summed over the other classes if p_k is lar
 chosen on logits, and the modulating base is never 0.
 """
 
+import functools
+import importlib.util
+import os
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from dualfocal._tensors import compute_dtype, under_transform
 from dualfocal.losses._closed_form import closed_form
-from dualfocal.losses._common import Flat, can_read_values, is_concrete
-from dualfocal.losses._expression import Gamma, Schedule, expression, soft_expression
+from dualfocal.losses._common import Flat, can_read_values, is_concrete, reduce
+from dualfocal.losses._expression import Gamma, GammaBins, expression, soft_expression
 from dualfocal.losses._soft_closed_form import soft_closed_form
 from dualfocal.losses.cross_entropy import cross_entropy_rows
 
-IMPLS = ("auto", "torch")
+IMPLS = ("auto", "torch", "triton")
 # The traced sweep represents class indices as float32, which is exact up to this value.
 MAX_TRACED_CLASSES = 2**24
 # Up to this many classes with mass per row, one closed form per class is faster (measured for 4096 x 1000 on a CPU).
 MAX_SPARSE_CLASSES = 4
 
 
-def modulated_nll(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None = None, impl: str = "auto") -> Tensor:
-    """Modulated cross-entropy of each row, (M,), in float32 or float64."""
+def modulated_loss(
+    flat: Flat, gamma: Gamma, reduction: str, *, rival: str | float | None = None, impl: str = "auto"
+) -> Tensor:
+    """Modulated cross-entropy, reduced, in float32 or float64.
+
+    Raises:
+        ValueError: ``impl="triton"``, but the kernels cannot be used.
+    """
     if isinstance(gamma, Tensor) and gamma.ndim > 0:
         gamma = gamma.reshape(-1)
+    if impl == "triton" or (impl == "auto" and flat.logits.is_cuda):
+        reason = _reason_against_kernels(flat, gamma, rival)
+        if not reason:
+            return _by_kernels(flat, gamma, reduction, rival is not None)
+        if impl == "triton":
+            raise ValueError(f"impl='triton' cannot be used: {reason}; impl='auto' chooses what can")
+    return reduce(_rows(flat, gamma, rival, impl), flat, reduction)
+
+
+def _reason_against_kernels(flat: Flat, gamma: Gamma, rival: str | float | None) -> str:
+    """Why the kernels cannot compute this; empty if they can."""
+    logits = flat.logits
+    tensors = (*(gamma[:2] if isinstance(gamma, GammaBins) else [gamma]), flat.weight, flat.labels)
+    others = [tensor for tensor in tensors if isinstance(tensor, Tensor)]
+    if flat.soft:
+        return "the target holds class probabilities"
+    if rival not in (None, "next"):
+        return f"rival is {rival!r}"
+    if logits.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"the logits are {logits.dtype}"
+    if not logits.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"the logits are on {logits.device}"
+    if any(tensor.device != logits.device for tensor in others):
+        return "the tensors are on different devices"
+    if logits.numel() == 0:
+        return "there are no logits"
+    if under_transform() or not (flat.eager or torch.compiler.is_compiling()):
+        return "a torch.func transform, a tracer or a tensor subclass is in use"
+    if any(map(_may_need_grad, others)):
+        return "gamma or weight needs a gradient"
+    return "" if _has_triton() else "triton is not installed, or the GPU is too old"
+
+
+@functools.cache
+def _has_triton() -> bool:
+    if importlib.util.find_spec("triton") is None:
+        return False
+    return not torch.cuda.is_available() or (torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0))
+
+
+def _by_kernels(flat: Flat, gamma: Gamma, reduction: str, dual: bool) -> Tensor:
+    from dualfocal.kernels import modulated  # imports triton
+
+    logits = flat.logits if flat.logits.stride(1) == 1 else flat.logits.contiguous()
+    ignore_index = -1 if flat.ignore_index is None else flat.ignore_index  # no class is negative
+    bins = modulated.Bins(*gamma.tensors(logits.device), gamma.of_margin) if isinstance(gamma, GammaBins) else gamma
+    assert flat.labels is not None
+    rows = modulated.Rows(logits, flat.labels, flat.weight, bins, dual, ignore_index, reduction)
+    if torch.compiler.is_compiling():
+        loss = modulated.traced_loss(rows)
+    else:
+
+        def recompute(logits: Tensor) -> Tensor:
+            again = flat._replace(logits=logits)
+            return reduce(expression(again, gamma, "next" if dual else None), again, reduction).reshape(loss.shape)
+
+        loss = modulated.modulated_loss(rows, recompute)
+    return loss.reshape(flat.shape) if reduction == "none" else loss
+
+
+def _rows(flat: Flat, gamma: Gamma, rival: str | float | None, impl: str) -> Tensor:
+    """Modulated cross-entropy of each row, (M,)."""
     compiling = torch.compiler.is_compiling()
     traceable = compiling and not under_transform() and flat.logits.shape[1] <= MAX_TRACED_CLASSES
     applies = impl == "auto" and rival in (None, "next") and not _may_need_grad(gamma) and (flat.eager or traceable)
@@ -46,12 +119,15 @@ def modulated_nll(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None
     return expression(flat, gamma, rival)
 
 
-def _soft(flat: Flat, gamma: Gamma | Schedule, rival: str | float | None, closed_form_applies: bool) -> Tensor:
+def _soft(flat: Flat, gamma: Gamma, rival: str | float | None, closed_form_applies: bool) -> Tensor:
     classes = _classes_with_mass(flat) if closed_form_applies else None
     if classes is not None:
         mass = flat.target.gather(1, classes).to(compute_dtype(flat.logits))
         mass = mass if flat.weight is None else mass * flat.weight[classes]
-        losses = [closed_form(flat._replace(target=target), gamma, rival is not None) for target in classes.T]
+        losses = [
+            closed_form(flat._replace(labels=target, probabilities=None), gamma, rival is not None)
+            for target in classes.T
+        ]
         # Rows with fewer classes than others are padded with mass 0, where an infinite loss counts as 0.
         return torch.where(mass == 0, 0.0, mass * torch.stack(losses, 1)).sum(1)
     if isinstance(gamma, float) and gamma == 0:

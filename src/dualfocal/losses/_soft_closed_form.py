@@ -15,11 +15,11 @@ from torch import Tensor
 from dualfocal._tensors import compute_dtype
 from dualfocal.losses._closed_form import attach_gradient, rows_per_chunk, stored_gradient
 from dualfocal.losses._common import Flat
-from dualfocal.losses._expression import Gamma, Schedule, differentiable, modulating_base, resolve
+from dualfocal.losses._expression import Gamma, differentiable, modulating_base, resolve
 from dualfocal.losses.rival import next_of_each_class
 
 
-def soft_closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
+def soft_closed_form(flat: Flat, gamma: Gamma, dual: bool) -> Tensor:
     """Loss of each row, (M,); ``dual``: whether there is a rival (dual focal loss)."""
     step, dtype = rows_per_chunk(flat.logits), compute_dtype(flat.logits)
     with_grads = torch.is_grad_enabled() and flat.logits.requires_grad
@@ -28,7 +28,7 @@ def soft_closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
     with torch.no_grad():
         for start in range(0, len(loss), step):
             part = slice(start, start + step)
-            chunk = flat._replace(logits=flat.logits[part], target=flat.target[part])
+            chunk = flat._replace(logits=flat.logits[part], probabilities=flat.target[part])
             g = gamma[part, None] if isinstance(gamma, Tensor) and gamma.ndim == 1 else gamma
             _compute_chunk(chunk, g, dual, loss[part], grads[part] if with_grads else None)
     if not with_grads:
@@ -38,7 +38,7 @@ def soft_closed_form(flat: Flat, gamma: Gamma | Schedule, dual: bool) -> Tensor:
     )
 
 
-def _compute_chunk(flat: Flat, gamma: Gamma | Schedule, dual: bool, loss: Tensor, grads: Tensor | None) -> None:
+def _compute_chunk(flat: Flat, gamma: Gamma, dual: bool, loss: Tensor, grads: Tensor | None) -> None:
     """Write the losses to ``loss``, and the gradient to ``grads`` if given."""
     z, mass = flat.z, flat.mass
     top = z.max(1, keepdim=True)

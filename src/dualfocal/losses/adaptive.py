@@ -10,9 +10,9 @@ from torch import Tensor
 
 from dualfocal._checks import check_choice, check_count
 from dualfocal._tensors import check_number, wide_dtype
-from dualfocal.losses._common import can_read_values, first_true, flatten, reduce
-from dualfocal.losses._expression import Schedule
-from dualfocal.losses._modulated import modulated_nll
+from dualfocal.losses._common import can_read_values, first_true, flatten
+from dualfocal.losses._expression import GammaBins
+from dualfocal.losses._modulated import modulated_loss
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.dual_focal import warn_two_classes
 
@@ -53,7 +53,7 @@ def ada_focal_loss(
     """
     _check_bins(bin_gamma, bin_edges)
     flat = flatten(logits, target, weight, ignore_index, reduction)
-    return reduce(modulated_nll(flat, _schedule(bin_gamma, bin_edges)), flat, reduction)
+    return modulated_loss(flat, GammaBins(bin_gamma, bin_edges), reduction)
 
 
 def ada_dual_focal_loss(
@@ -93,7 +93,7 @@ def ada_dual_focal_loss(
     _check_bins(bin_gamma, bin_edges)
     flat = flatten(logits, target, weight, ignore_index, reduction)
     warn_two_classes(flat)
-    return reduce(modulated_nll(flat, _schedule(bin_gamma, bin_edges, margin=True), "next"), flat, reduction)
+    return modulated_loss(flat, GammaBins(bin_gamma, bin_edges, of_margin=True), reduction, rival="next")
 
 
 class AdaFocalLoss(ClassificationLoss):
@@ -258,16 +258,6 @@ class AdaDualFocalLoss(AdaFocalLoss):
     function = staticmethod(ada_dual_focal_loss)
     dual = True
     default_gamma = 5.0
-
-
-def _schedule(bin_gamma: Tensor, bin_edges: Tensor, margin: bool = False) -> Schedule:
-    edges = bin_edges.contiguous()
-
-    def schedule(p_k: Tensor, p_j: Tensor) -> Tensor:
-        score = p_k - p_j if margin else p_k
-        return bin_gamma.detach()[torch.bucketize(score.contiguous(), edges.to(score.dtype), right=True)]
-
-    return schedule
 
 
 def _equal_mass_edges(score: Tensor, num_bins: int) -> Tensor:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_choice
-from dualfocal.losses._common import Flat, check_gamma, flatten, reduce
-from dualfocal.losses._modulated import IMPLS, modulated_nll
+from dualfocal.losses._common import Flat, check_gamma, flatten
+from dualfocal.losses._modulated import IMPLS, modulated_loss
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.rival import check_rival
 
@@ -56,8 +56,9 @@ def dual_focal_loss(
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
             class probabilities it divides by the number of rows.
-        impl: ``"auto"`` uses a closed-form gradient where possible, ``"torch"`` always uses autograd. Both give the
-            same values, and both support double backward (except through ``torch.compile``).
+        impl: ``"auto"`` uses a fused kernel on CUDA and a closed-form gradient elsewhere, where possible; ``"torch"``
+            always uses autograd; ``"triton"`` uses the kernel or says why it cannot. All give the same values, and
+            support double backward (except through ``torch.compile``).
 
     Returns:
         The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
@@ -80,7 +81,7 @@ def dual_focal_loss(
     gamma = check_gamma(gamma, flat)
     if isinstance(rival, str) and not (isinstance(gamma, float) and gamma == 0):
         warn_two_classes(flat)
-    return reduce(modulated_nll(flat, gamma, rival, impl), flat, reduction)
+    return modulated_loss(flat, gamma, reduction, rival=rival, impl=impl)
 
 
 class DualFocalLoss(ClassificationLoss):
@@ -95,7 +96,7 @@ class DualFocalLoss(ClassificationLoss):
         weight: weight of each class, shape ``(C,)``.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        impl: ``"auto"`` uses a closed-form gradient where possible, ``"torch"`` always uses autograd.
+        impl: ``"auto"``, ``"torch"`` or ``"triton"``, see :func:`dual_focal_loss`.
 
     >>> import torch
     >>> criterion = DualFocalLoss(gamma=5.0)

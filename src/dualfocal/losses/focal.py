@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from dualfocal._tensors import WEIGHT_HINT, check_number
-from dualfocal.losses._common import check_gamma, flatten, reduce
-from dualfocal.losses._modulated import modulated_nll
+from dualfocal.losses._common import check_gamma, flatten
+from dualfocal.losses._expression import GammaBins
+from dualfocal.losses._modulated import modulated_loss
 from dualfocal.losses._module import ClassificationLoss
 
 
@@ -42,7 +42,7 @@ def focal_loss(
     tensor(0.0457)
     """
     flat = flatten(logits, target, weight, ignore_index, reduction)
-    return reduce(modulated_nll(flat, check_gamma(gamma, flat)), flat, reduction)
+    return modulated_loss(flat, check_gamma(gamma, flat), reduction)
 
 
 def inverse_focal_loss(
@@ -76,7 +76,7 @@ def inverse_focal_loss(
     tensor(1.1303)
     """
     flat = flatten(logits, target, weight, ignore_index, reduction)
-    return reduce(modulated_nll(flat, -check_gamma(gamma, flat)), flat, reduction)
+    return modulated_loss(flat, -check_gamma(gamma, flat), reduction)
 
 
 def flsd_loss(
@@ -115,14 +115,7 @@ def flsd_loss(
     """
     _check_schedule(gammas, thresholds)
     flat = flatten(logits, target, weight, ignore_index, reduction)
-
-    def schedule(p_k: Tensor, p_j: Tensor) -> Tensor:
-        gamma = torch.full_like(p_k, gammas[-1])
-        for value, threshold in zip(gammas[-2::-1], thresholds[::-1], strict=True):
-            gamma = torch.where(p_k < threshold, value, gamma)
-        return gamma
-
-    return reduce(modulated_nll(flat, schedule), flat, reduction)
+    return modulated_loss(flat, GammaBins(tuple(gammas), tuple(thresholds)), reduction)
 
 
 class FocalLoss(ClassificationLoss):

@@ -99,12 +99,12 @@ def kde_bandwidth(logits: Tensor, *, keep: Tensor | None = None, as_published: b
 
 def _kde_error(flat: Flat, z: Tensor, bandwidth: float | Tensor, norm: float, as_published: bool) -> Tensor:
     log_p = _log_probabilities(z)
-    y = flat.one_hot.to(log_p.dtype)
-    error = kde_rows(log_p, y, bandwidth, norm, as_published=as_published, keep=flat.keep).to(z.dtype)
-    if flat.keep is None:
+    y, keep = flat.one_hot.to(log_p.dtype), flat.keep
+    error = kde_rows(log_p, y, bandwidth, norm, as_published=as_published, keep=keep).to(z.dtype)
+    if keep is None:
         return error.mean() if error.numel() > 1 else error.sum() * 0
-    kept = flat.keep.sum()
-    return torch.where(kept > 1, torch.where(flat.keep, error, 0.0).sum() / kept.clamp_min(1), 0.0)
+    kept = keep.sum()
+    return torch.where(kept > 1, torch.where(keep, error, 0.0).sum() / kept.clamp_min(1), 0.0)
 
 
 def _log_probabilities(z: Tensor) -> Tensor:

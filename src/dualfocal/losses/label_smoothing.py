@@ -52,7 +52,7 @@ def label_smoothing_loss(
     everywhere = alpha / num_classes if spread == "all" or num_classes == 1 else alpha / (num_classes - 1)
     extra = 1 - alpha if spread == "all" or num_classes == 1 else 1 - alpha - everywhere  # more mass on the target
     if flat.soft or extra <= 0:  # with extra <= 0 a target with logit -inf would give inf - inf
-        smoothed = flat._replace(target=flat.one_hot * extra + everywhere)
+        smoothed = flat._replace(probabilities=flat.one_hot * extra + everywhere)
         rows = soft_nll(smoothed.mass, flat.z).sum(1)
     else:
         rows = _smoothed_rows(flat, extra, everywhere)
