@@ -37,11 +37,17 @@ class GammaBins(NamedTuple):
         """Values and edges as tensors on a device."""
         if isinstance(self.values, Tensor) and isinstance(self.edges, Tensor):
             return self.values.detach().contiguous(), self.edges.contiguous()
-        return _tensor_of(self.values, device), _tensor_of(self.edges, device)
+        both = _tensor_of((*self.values, *self.edges), device)  # one call, as torch.compile names constants by it
+        return both[: len(self.values)], both[len(self.values) :]
 
 
-@functools.cache  # copying numbers to a device waits for it
+@torch.compiler.assume_constant_result
 def _tensor_of(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    return _copy_once(numbers, device)
+
+
+@functools.cache  # because copying to a device waits for it
+def _copy_once(numbers: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float32, device=device)
 
 

@@ -15,7 +15,6 @@ Both stay finite, because 1 - p_k is summed over the other classes if p_k is lar
 chosen on logits, and the modulating base is never 0.
 """
 
-import functools
 import importlib.util
 import os
 
@@ -80,7 +79,7 @@ def _reason_against_kernels(flat: Flat, gamma: Gamma, rival: str | float | None)
     return "" if _has_triton() else "triton is not installed, or the GPU is too old"
 
 
-@functools.cache
+@torch.compiler.assume_constant_result
 def _has_triton() -> bool:
     if importlib.util.find_spec("triton") is None:
         return False
