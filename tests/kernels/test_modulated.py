@@ -225,6 +225,7 @@ def test_compiled_into_one_graph(reduction) -> None:
     logits, target = sample(5, 9)
     logits.requires_grad_()
     for gamma in gammas(5):
+        torch.compiler.reset()
         compiled = torch.compile(lambda z, t: loss_of(2 * z, t, gamma, "next", "triton", reduction), fullgraph=True)  # noqa: B023
         values = [compiled(logits, target), loss_of(2 * logits, target, gamma, "next", "torch", reduction)]
         torch.testing.assert_close(*values)

@@ -41,7 +41,7 @@ class GammaBins(NamedTuple):
         return both[: len(self.values)], both[len(self.values) :]
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _tensor_of(numbers: tuple[float, ...], device: torch.device) -> Tensor:
     return _copy_once(numbers, device)
 

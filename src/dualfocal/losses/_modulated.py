@@ -79,7 +79,7 @@ def _reason_against_kernels(flat: Flat, gamma: Gamma, rival: str | float | None)
     return "" if _has_triton() else "triton is not installed, or the GPU is too old"
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_triton() -> bool:
     if importlib.util.find_spec("triton") is None:
         return False
