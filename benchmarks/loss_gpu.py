@@ -169,9 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csv", type=Path, help="write the records here, those of small sizes to NAME_small.csv")
     parser.add_argument("--rounds", type=int, default=30, help="timed rounds of large sizes (default %(default)s)")
-    parser.add_argument(
-        "--small", action="store_true", help="print the times of the small sizes as JSON, in one process"
-    )
+    parser.add_argument("--small", action="store_true", help="print the times of the small sizes as JSON")
     args = parser.parse_args()
     if args.small:
         print(json.dumps([measure_small(*size) for size in SMALL]))
