@@ -16,6 +16,7 @@ from dualfocal.losses.focal import (
 )
 from dualfocal.losses.kde import KDEXELoss, kde_bandwidth, kde_xe_loss
 from dualfocal.losses.label_smoothing import LabelSmoothingLoss, label_smoothing_loss
+from dualfocal.losses.linear import LinearDualFocalLoss, linear_dual_focal_loss
 from dualfocal.losses.mmce import MMCELoss, mmce_loss
 
 LOSSES: dict[str, type[nn.Module]] = {
@@ -44,6 +45,7 @@ __all__ = [
     "InverseFocalLoss",
     "KDEXELoss",
     "LabelSmoothingLoss",
+    "LinearDualFocalLoss",
     "MMCELoss",
     "ada_dual_focal_loss",
     "ada_focal_loss",
@@ -56,5 +58,6 @@ __all__ = [
     "kde_bandwidth",
     "kde_xe_loss",
     "label_smoothing_loss",
+    "linear_dual_focal_loss",
     "mmce_loss",
 ]

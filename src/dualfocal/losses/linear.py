@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dualfocal._checks import check_choice
-from dualfocal._tensors import under_transform
+from dualfocal._tensors import compute_dtype, under_transform
 from dualfocal.losses._common import REDUCTIONS
 from dualfocal.losses.dual_focal import dual_focal_loss
 
@@ -36,7 +36,7 @@ class _Head(NamedTuple):
     def loss(self, part: slice, reduction: str, *, with_grad: bool) -> tuple[Tensor, Tensor]:
         """Loss of some rows, and their logits, with respect to which it can be differentiated."""
         logits = nn.functional.linear(self.hidden[part], self.weight, self.bias).requires_grad_(with_grad)
-        gamma = self.gamma[part] if isinstance(self.gamma, Tensor) and self.gamma.ndim else self.gamma
+        gamma = self.gamma[part, None] if isinstance(self.gamma, Tensor) and self.gamma.ndim else self.gamma
         with torch.set_grad_enabled(with_grad):
             options = {"ignore_index": self.ignore_index, "reduction": reduction}
             return dual_focal_loss(logits, self.target[part], gamma, **options), logits  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ class _Gradients:
 
     def __init__(self, head: _Head, needed: tuple[bool, ...]) -> None:
         self.head = head
-        wide = torch.float64 if head.weight.dtype == torch.float64 else torch.float32
+        wide = compute_dtype(head.weight)
         self.hidden = torch.empty_like(head.hidden) if needed[0] else None
         self.weight = torch.zeros_like(head.weight, dtype=wide) if needed[1] else None
         self.bias = torch.zeros_like(head.bias, dtype=wide) if needed[2] and head.bias is not None else None
@@ -104,9 +104,9 @@ class _LinearDualFocal(torch.autograd.Function):
         ctx.save_for_backward(hidden, weight, bias, target, gamma if isinstance(gamma, Tensor) else None)
         if reduction == "none":
             losses = [head.loss(part, "none", with_grad=False)[0] for part in head.chunks()]
-            return torch.cat(losses) if losses else hidden.new_zeros(0, dtype=torch.float32)
+            return torch.cat(losses) if losses else hidden.new_zeros(0, dtype=compute_dtype(hidden))
         ctx.grads = _Gradients(head, ctx.needed) if any(ctx.needed) else None
-        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        total = torch.zeros((), dtype=compute_dtype(hidden), device=hidden.device)
         for part in head.chunks():
             loss, logits = head.loss(part, "sum", with_grad=ctx.grads is not None)
             if ctx.grads is not None:

@@ -1,0 +1,106 @@
+"""The loss of a linear head, computed in chunks, equals the loss of its logits."""
+
+import pytest
+import torch
+from case_loops import for_each
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dualfocal import dual_focal_loss
+from dualfocal.losses import LinearDualFocalLoss, linear, linear_dual_focal_loss
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "CHUNK_BYTES", 500)  # a few rows each
+
+
+def sample(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight, bias = (torch.randn(size, generator=generator).to(dtype) for size in ((13, 6), (11, 6), (11,)))
+    target = torch.randint(11, (13,), generator=generator)
+    target[::4] = -100
+    return hidden.requires_grad_(), weight.requires_grad_(), bias.requires_grad_(), target
+
+
+@for_each(
+    reduction=["mean", "sum", "none"], dtype=[torch.float32, torch.float64, torch.bfloat16], with_bias=[True, False]
+)
+def test_equals_the_loss_of_the_logits(reduction, dtype, with_bias) -> None:
+    hidden, weight, bias, target = sample(dtype)
+    given = bias if with_bias else None
+    fused = linear_dual_focal_loss(hidden, weight, target, 3.0, given, reduction=reduction)
+    plain = dual_focal_loss(F.linear(hidden, weight, given), target, 3.0, reduction=reduction)
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {}
+    torch.testing.assert_close(fused, plain, **tolerance)
+    leaves = [hidden, weight, *([bias] if with_bias else [])]
+    upstream = torch.rand_like(plain)
+    grads = (torch.autograd.grad(value, leaves, upstream) for value in (fused, plain))
+    for ours, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs, **tolerance)
+
+
+def test_the_gradient_of_the_head_is_summed_in_float32(monkeypatch) -> None:
+    """A thousand chunks of one row each, whose sum in bfloat16 would stop growing."""
+    monkeypatch.setattr(linear, "CHUNK_BYTES", 1)
+    hidden = torch.ones(1000, 1, dtype=torch.bfloat16)
+    weight = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
+    linear_dual_focal_loss(hidden, weight, torch.zeros(1000, dtype=torch.int64), 0.0, reduction="sum").backward()
+    torch.testing.assert_close(weight.grad, torch.tensor([[-500.0], [500.0]], dtype=torch.bfloat16))
+
+
+def test_a_frozen_head_and_frozen_inputs() -> None:
+    hidden, weight, bias, target = sample()
+    expected = torch.autograd.grad(linear_dual_focal_loss(hidden, weight, target, 3.0, bias), [hidden, weight])
+    linear_dual_focal_loss(hidden, weight.detach(), target, 3.0, bias.detach()).backward()
+    torch.testing.assert_close(hidden.grad, expected[0])
+    linear_dual_focal_loss(hidden.detach(), weight, target, 3.0, bias.detach()).backward()
+    torch.testing.assert_close(weight.grad, expected[1])
+    assert not linear_dual_focal_loss(hidden.detach(), weight.detach(), target).requires_grad
+
+
+def test_sequences_gammas_and_the_module() -> None:
+    hidden, weight, bias, target = sample()
+    gamma = torch.linspace(0, 5, 12).reshape(3, 4)
+    value = linear_dual_focal_loss(
+        hidden[:12].reshape(3, 4, 6), weight, target[:12].reshape(3, 4), gamma, bias, reduction="none"
+    )
+    logits = F.linear(hidden[:12], weight, bias)
+    torch.testing.assert_close(value.flatten(), dual_focal_loss(logits, target[:12], gamma.flatten(), reduction="none"))
+    criterion = LinearDualFocalLoss(gamma=2.0, reduction="sum")
+    torch.testing.assert_close(
+        criterion(hidden, weight, target, bias),
+        dual_focal_loss(F.linear(hidden, weight, bias), target, 2.0, reduction="sum"),
+    )
+    assert repr(criterion) == "LinearDualFocalLoss(gamma=2.0, ignore_index=-100, reduction='sum')"
+
+
+def test_nothing_but_ignored_targets() -> None:
+    hidden, weight, _, target = sample()
+    value = linear_dual_focal_loss(hidden, weight, torch.full_like(target, -100))
+    value.backward()
+    assert value == 0
+    assert not hidden.grad.any()
+    assert not weight.grad.any()
+
+
+def test_autocast() -> None:
+    hidden, weight, _, target = sample()
+    with torch.autocast("cpu", torch.bfloat16):
+        value = linear_dual_focal_loss(hidden, weight, target)
+    value.backward()
+    assert weight.grad.dtype == torch.float32
+    torch.testing.assert_close(value, dual_focal_loss(hidden @ weight.T, target), rtol=2e-2, atol=2e-2)
+
+
+def test_bad_input() -> None:
+    hidden, weight, _, target = sample()
+    with pytest.raises(ValueError, match=r"got \(13, 6\), \(6, 11\) and \(13,\)"):
+        linear_dual_focal_loss(hidden, weight.T, target)
+    with pytest.raises(ValueError, match="gamma must not need a gradient"):
+        linear_dual_focal_loss(hidden, weight, target, nn.Parameter(torch.tensor(2.0)))
+    with pytest.raises(ValueError, match=r"does not support torch\.func"):
+        torch.func.grad(lambda h: linear_dual_focal_loss(h, weight, target))(hidden)
+    (grad,) = torch.autograd.grad(linear_dual_focal_loss(hidden, weight, target), hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        grad.sum().backward()
