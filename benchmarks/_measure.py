@@ -1,9 +1,10 @@
-"""What the benchmarks share: contenders that take turns, memory of one call, tables and CSV files."""
+"""What the benchmarks share: contenders that take turns, memory of one call, long simulations, tables and CSV files."""
 
 import csv
 import ctypes
 import gc
 import json
+import multiprocessing
 import os
 import platform
 import random
@@ -11,11 +12,12 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
@@ -109,6 +111,38 @@ def take_turns(
     for name, record in records.items():
         record |= {"seconds": statistics.median(times[name]), "calls": len(times[name])}
     return records
+
+
+def in_parts(
+    work: Callable[[Any], Any], parts: list[Any], jobs: int | None = None, log: Path | None = None
+) -> Iterator[tuple[Any, Any]]:
+    """Call work(part) for all parts in several processes, and yield each part with its result, in any order.
+
+    Parts are tuples of plain values, results hold what JSON can. Results are appended to the log; parts that are in it
+    already are not computed again.
+    """
+    keys = {json.dumps(part): part for part in parts}
+    done = dict(json.loads(line) for line in log.read_text().splitlines()) if log and log.exists() else {}
+    yield from ((part, done[key]) for key, part in keys.items() if key in done)
+    missing = [part for key, part in keys.items() if key not in done]
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for the processes to come
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        results = pool.imap_unordered(_Keyed(work), missing)
+        for part, result in track(results, "simulating", total=len(keys), completed=len(keys) - len(missing)):
+            if log:
+                with log.open("a") as file:
+                    file.write(json.dumps([json.dumps(part), result]) + "\n")
+            yield part, result
+
+
+class _Keyed:
+    """A function that returns its argument together with the result; a lambda cannot be sent to a process."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self.work = work
+
+    def __call__(self, part: Any) -> tuple[Any, Any]:
+        return part, self.work(part)
 
 
 def say_missing(name: str, error: ImportError) -> None:

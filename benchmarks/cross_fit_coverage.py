@@ -1,6 +1,6 @@
 """How often the nominal 90 % interval of a cross-validated calibrator contains the truth.
 
-    python benchmarks/cross_fit_coverage.py [--csv FILE] [--repeats 300]
+    python benchmarks/cross_fit_coverage.py [--csv FILE] [--repeats 300] [--log FILE]
 
 The interval of `compare_calibrators` is about the change in NLL on new data by the calibrator fitted to all N samples.
 The truth is that of this fit, over 4,000 fresh samples with their true probabilities. "scores only" is the interval
@@ -16,14 +16,12 @@ Goal: 86 % or more. A rate passes if its 99 % binomial interval reaches the goal
 """
 
 import argparse
-import multiprocessing
 import os
 from collections import defaultdict
 from pathlib import Path
 
 import torch
-from _measure import show
-from rich.progress import track
+from _measure import in_parts, show
 from scipy.stats import binomtest
 from torch import Tensor
 
@@ -48,7 +46,7 @@ def expected_nll(logits: Tensor, p: Tensor) -> float:
     return -float((p * logits.log_softmax(1)).sum(1).mean())
 
 
-def simulate(job: tuple[int, str, int]) -> list[tuple[tuple[int, str, str], bool, bool]]:
+def simulate(job: tuple[int, str, int]) -> dict[str, tuple[bool, bool]]:
     """Whether the interval of each method contains the truth, and that from the scores only."""
     torch.set_num_threads(1)
     n, kind, seed = job
@@ -57,12 +55,12 @@ def simulate(job: tuple[int, str, int]) -> list[tuple[tuple[int, str, str], bool
     target = torch.multinomial(p, 1, generator=generator)[:, 0]
     fresh, fresh_p = draw(kind, FRESH, generator)
     result, before = compare_calibrators(logits, target, METHODS, seed=seed), expected_nll(fresh, fresh_p)
-    outcomes = []
+    outcomes = {}
     for name in METHODS:
         truth = expected_nll(make_calibrator(name).fit(logits, target)(fresh), fresh_p) - before
         change, draws = result[name].changes["nll"], result[name].draws["nll"] - result["uncalibrated"].draws["nll"]
         low, high = draws.quantile(0.05), draws.quantile(0.95)
-        outcomes.append(((n, kind, name), change.low <= truth <= change.high, bool(low <= truth <= high)))
+        outcomes[name] = bool(change.low <= truth <= change.high), bool(low <= truth <= high)
     return outcomes
 
 
@@ -71,14 +69,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csv", type=Path, help="write the records here")
     parser.add_argument("--repeats", type=int, default=300, help="samples drawn for each row (default %(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: %(default)s)")
+    parser.add_argument("--log", type=Path, help="append every part of the work to this file, and resume from it")
     args = parser.parse_args()
     jobs = [(n, kind, seed) for n in SIZES for kind in KINDS for seed in range(args.repeats)]
     held = defaultdict[tuple[int, str, str], list[int]](lambda: [0, 0])
-    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
-        for outcomes in track(pool.imap_unordered(simulate, jobs, chunksize=10), "simulating", total=len(jobs)):
-            for key, widened, plain in outcomes:
-                held[key][0] += widened
-                held[key][1] += plain
+    for (n, kind, _), outcomes in in_parts(simulate, jobs, args.jobs, args.log):
+        for name, (widened, plain) in outcomes.items():
+            held[n, kind, name][0] += widened
+            held[n, kind, name][1] += plain
     records = []
     for n, kind, name in ((n, kind, name) for n in SIZES for kind in KINDS for name in METHODS):
         widened, plain = held[n, kind, name]

@@ -1,6 +1,6 @@
 """Are the verdicts of `dualfocal.metrics` right? A simulation in which the truth is known.
 
-    python benchmarks/inference_coverage.py [--csv benchmarks/results/inference_coverage.csv] [--repeats 2000]
+    python benchmarks/inference_coverage.py [--csv FILE] [--repeats 2000] [--log FILE]
 
 Each setting has a population of predictions with normal logits z; labels are drawn from softmax(z / tau). tau = 1 is
 calibrated, above it the model is over-confident, below it under-confident. Kinds of populations:
@@ -31,7 +31,6 @@ at the nominal 90 %), and the power of the class-wise test, which is drawn besid
 
 import argparse
 import csv
-import multiprocessing
 import os
 import platform
 from collections import defaultdict
@@ -42,9 +41,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
+from _measure import in_parts
 from rich.console import Console
-from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 from scipy.stats import binomtest
 
@@ -191,7 +189,7 @@ class Chunk(NamedTuple):
     count: int
 
 
-def simulate(chunk: Chunk) -> tuple[Setting, dict[str, list[float]]]:
+def simulate(chunk: Chunk) -> dict[str, list[float]]:
     """Return one value per sample of each rate."""
     torch.set_num_threads(1)
     setting = chunk.setting
@@ -220,7 +218,7 @@ def simulate(chunk: Chunk) -> tuple[Setting, dict[str, list[float]]]:
         if repeat % SLOW == 0 and setting.purpose == "rates":
             for name, value in slow_rates(setting, people, pick, label, inference, rng, repeat).items():
                 values[name].append(value)
-    return setting, dict(values)
+    return {name: [float(value) for value in numbers] for name, numbers in values.items()}
 
 
 def slow_rates(
@@ -322,6 +320,8 @@ METRIC_ROWS = ("error", "nll", "brier", "aurc", "ece", "adaptive_ece", "classwis
 
 def draw(path: Path, records: list[dict[str, Any]]) -> None:
     """Draw the power of both tests."""
+    from matplotlib.figure import Figure  # machines that only simulate need not have it
+
     figure = Figure(figsize=(15, 3.9), layout="constrained")
     axes = figure.subplots(1, 1 + len(POWER_CLASSES), sharey=True)
     for n, colour in zip((300, 5_000, 50_000), ("#56B4E9", "#E69F00", "#009E73"), strict=True):
@@ -373,17 +373,12 @@ def main() -> None:
         help="samples per setting; large settings have fewer (default: %(default)s)",
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: %(default)s)")
+    parser.add_argument("--log", type=Path, help="append every part of the work to this file, and resume from it")
     args = parser.parse_args()
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for the processes to come
-    parts = list(chunks(args.repeats))
     values = defaultdict[Setting, dict[str, list[float]]](lambda: defaultdict(list))
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(args.jobs) as pool, Progress(*Progress.get_default_columns(), TimeElapsedColumn()) as progress:
-        bar = progress.add_task("simulating", total=len(parts))
-        for setting, some in pool.imap_unordered(simulate, parts):
-            for name, numbers in some.items():
-                values[setting][name] += numbers
-            progress.advance(bar)
+    for chunk, some in in_parts(simulate, list(chunks(args.repeats)), args.jobs, args.log):
+        for name, numbers in some.items():
+            values[chunk.setting][name] += numbers
     order = sorted(values, key=lambda s: (s.purpose, s.n, s.num_classes, s.kind, not s.calibrated, s.tau, s.factor))
     records = [record(setting, values[setting]) for setting in order]
     show(records)
