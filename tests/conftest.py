@@ -1,3 +1,4 @@
+import os
 import signal
 
 import pytest
@@ -6,6 +7,8 @@ from hypothesis import settings
 
 settings.register_profile("dualfocal", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("dualfocal")
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # must be set before anything imports triton
 torch.set_num_threads(1)  # pytest-xdist takes the cores
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, whose children would ignore it, too
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,6 @@
 """The fused batch norm, compared with torch in float64; without a GPU in the interpreter of triton."""
 
 import itertools
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 
 from dualfocal.kernels import batch_norm

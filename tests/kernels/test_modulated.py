@@ -1,7 +1,6 @@
 """The fused losses, compared with plain torch in float64; without a GPU in the interpreter of triton."""
 
 import itertools
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +9,6 @@ import torch
 from case_loops import for_each
 from torch import Tensor
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 
 from dualfocal import losses

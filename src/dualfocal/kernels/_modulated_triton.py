@@ -10,7 +10,7 @@ import triton.language as tl  # type: ignore[import-untyped]
 
 TINY = tl.constexpr(1.1754943508222875e-38)
 NLL_LIMIT = tl.constexpr(1e30)
-OVERFLOW = tl.constexpr(60.0)  # exp of this, times the largest number of classes, is far from overflow
+TOO_LARGE = tl.constexpr(1e30)  # a sum of exponentials above this is computed again
 
 # How gamma is given.
 NUMBER = tl.constexpr(0)
@@ -120,9 +120,9 @@ def tile_kernel(  # type: ignore[no-untyped-def]
     ignore_index,
     GAMMA: tl.constexpr,
     DUAL: tl.constexpr,  # whether there is a rival
-    ALONE: tl.constexpr,  # one program has all rows, and sums the losses
     MEAN: tl.constexpr,
     PARTIALS: tl.constexpr,
+    ALONE: tl.constexpr,  # one program has all rows, and sums the losses
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
@@ -170,27 +170,51 @@ def tile_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _sum_of_exponentials(z_ptr, z_t, target, ref, C, DUAL: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Sweep over a row: the largest logit, the sum without the target, the rival's logit and its index.
+def _largest(z_ptr, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    cols = tl.arange(0, BLOCK)
+    top = tl.full((BLOCK,), float("-inf"), tl.float32)
+    for first in tl.range(0, C, BLOCK):
+        top = tl.maximum(top, tl.load(z_ptr + first + cols, mask=cols < C - first, other=float("-inf")).to(tl.float32))
+    return tl.max(top, 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _first_sweep(z_ptr, z_t, target, ref, C, DUAL: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sum of the exponentials of a row without the target; the rival's logit and its index, C if there is none.
 
     Each thread keeps results of its own, which are merged after the sweep.
     """
     cols = tl.arange(0, BLOCK)
-    top = tl.full((BLOCK,), float("-inf"), tl.float32)
     rest = tl.zeros((BLOCK,), tl.float32)
     z_j = tl.full((BLOCK,), float("-inf"), tl.float32)
-    j = tl.zeros((BLOCK,), tl.int32) + C
+    first_j = tl.zeros((BLOCK,), tl.int32) + C
     for first in tl.range(0, C, BLOCK):
-        at = first + cols
-        z = tl.load(z_ptr + at, mask=at < C, other=float("-inf")).to(tl.float32)
-        top = tl.maximum(top, z)
-        rest += tl.where(at == target, 0.0, tl.exp(z - ref))
+        z = tl.load(z_ptr + first + cols, mask=cols < C - first, other=float("-inf"), eviction_policy="evict_last").to(
+            tl.float32
+        )
+        if (target >= first) & (target < first + BLOCK):
+            z = tl.where(cols == target - first, float("-inf"), z)
+        rest += tl.exp(z - ref)
         if DUAL:
             nearer = (z < z_t) & (z > z_j)
             z_j = tl.where(nearer, z, z_j)
-            j = tl.where(nearer, at, j)
+            first_j = tl.where(nearer, first, first_j)
     nearest = tl.max(z_j, 0)
-    return tl.max(top, 0), tl.sum(rest, 0), nearest, tl.min(tl.where(z_j == nearest, j, C), 0)
+    j = tl.where((z_j == nearest) & (first_j < C), first_j + cols, C)
+    return tl.sum(rest, 0), nearest, tl.min(j, 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _second_sweep(z_ptr, out_ptr, ref, scale, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Write exp(z - ref) * scale, from the end of the row: what was read last is still in the L2 cache."""
+    cols = tl.arange(0, BLOCK)
+    last = (tl.cdiv(C, BLOCK) - 1) * BLOCK
+    for back in tl.range(0, C, BLOCK):
+        first = last - back
+        inside = cols < C - first
+        z = tl.load(z_ptr + first + cols, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        grad = (tl.exp(z - ref) * scale).to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + first + cols, grad, mask=inside, cache_modifier=".cs")
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -238,10 +262,10 @@ def row_kernel(  # type: ignore[no-untyped-def]
             # A guess of the largest logit saves rescaling. It is z_t if that is the largest, which keeps 1 - p_t exact.
             start = tl.load(row_ptr + cols, mask=cols < C, other=float("-inf")).to(tl.float32)
             ref = tl.maximum(tl.max(start, 0), z_t)
-            top, rest, z_j, j = _sum_of_exponentials(row_ptr, z_t, target, ref, C, DUAL, BLOCK)
-            if (top - ref > OVERFLOW) | (ref == float("-inf")):
-                ref = top
-                top, rest, z_j, j = _sum_of_exponentials(row_ptr, z_t, target, ref, C, DUAL, BLOCK)
+            rest, z_j, j = _first_sweep(row_ptr, z_t, target, ref, C, DUAL, BLOCK)
+            if (rest < TOO_LARGE) == 0:  # or NaN
+                ref = _largest(row_ptr, C, BLOCK)
+                rest, z_j, j = _first_sweep(row_ptr, z_t, target, ref, C, DUAL, BLOCK)
             total, p_t, q, p_j, nll = _row_terms(z_t, z_j, ref, rest)
             g = _gamma(gamma, gamma_ptr, edges_ptr, num_edges, row, row < M, p_t, p_j, GAMMA)
             loss, scale, at_j, at_t = _loss_and_gradient(g, total, p_t, q, p_j, nll)
@@ -251,16 +275,11 @@ def row_kernel(  # type: ignore[no-untyped-def]
             if grad_ptr is not None:
                 if upstream_ptr is not None:
                     weight *= tl.load(upstream_ptr + row).to(tl.float32)
-                scale *= weight
-                last = (tl.cdiv(C, BLOCK) - 1) * BLOCK
-                for back in tl.range(0, C, BLOCK):
-                    at = last - back + cols
-                    z = tl.load(row_ptr + at, mask=at < C, other=float("-inf")).to(tl.float32)
-                    grad = tl.exp(z - ref) * scale
-                    if DUAL:
-                        grad = tl.where(at == j, at_j * weight, grad)
-                    grad = tl.where(at == target, at_t * weight, grad)
-                    tl.store(out_ptr + at, grad.to(grad_ptr.dtype.element_ty), mask=at < C)
+                _second_sweep(row_ptr, out_ptr, ref, scale * weight, C, BLOCK)
+                tl.debug_barrier()  # the two exceptions are written last
+                if DUAL:
+                    tl.store(out_ptr + j, (at_j * weight).to(grad_ptr.dtype.element_ty), mask=j < C)
+                tl.store(out_ptr + target, (at_t * weight).to(grad_ptr.dtype.element_ty), mask=valid)
         else:
             if loss_ptr is not None:
                 tl.store(loss_ptr + row, 0.0)

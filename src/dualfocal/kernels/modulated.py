@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
 from dualfocal._tensors import in_batched_backward
-from dualfocal.kernels._modulated_triton import row_kernel, scale_kernel, tile_kernel, total_weight_kernel
+from dualfocal.kernels import _modulated_triton
+from dualfocal.kernels._launch import Launcher, blocks, next_power_of_2
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 NUMBER, SCALAR, PER_ROW, BINS_OF_P, BINS_OF_MARGIN = range(5)  # as in the kernels
@@ -27,6 +27,16 @@ ALONE_ELEMENTS = 8192  # up to so many, one program does everything
 ROW_BLOCK = 8192  # classes that a program of long rows reads at a time
 MAX_PARTIALS = 128
 H200_SMS = 132  # assumed without a CUDA device
+
+_tile, _row, _total_weight, _multiply = map(
+    Launcher,
+    (
+        _modulated_triton.tile_kernel,
+        _modulated_triton.row_kernel,
+        _modulated_triton.total_weight_kernel,
+        _modulated_triton.scale_kernel,
+    ),
+)
 
 
 class Bins(NamedTuple):
@@ -78,30 +88,28 @@ def _empty_gradient(rows: Rows) -> Tensor:
 
 def _is_alone(rows: Rows) -> bool:
     """Whether one program computes everything, the sum of the losses too."""
-    height, width = map(triton.next_power_of_2, rows.logits.shape)
+    height, width = map(next_power_of_2, rows.logits.shape)
     return rows.reduction != "none" and width <= LONGEST_TILE and height * width <= ALONE_ELEMENTS
 
 
 def _launch(rows: Rows, loss: Tensor | None, grad: Tensor | None, upstream: Tensor | None) -> None:
-    logits, num_rows, num_classes = rows.logits, *rows.logits.shape
-    alone, mean, width = _is_alone(rows), rows.reduction == "mean", triton.next_power_of_2(num_classes)
+    logits, (num_rows, num_classes), device = rows.logits, rows.logits.shape, rows.logits.get_device()
+    alone, mean, width = _is_alone(rows), rows.reduction == "mean", next_power_of_2(num_classes)
     mode, number, values, edges = _gamma_arguments(rows.gamma)
-    with torch.cuda.device(logits.get_device()):
-        partial = _partial_weights(rows) if mean and not alone else None
-        arguments = (
-            *(logits, rows.target, rows.weight, values, edges, partial, upstream, loss, grad),
-            *(num_rows, num_classes, logits.stride(0), number, 0 if edges is None else len(edges)),
-            *(0 if partial is None else len(partial), rows.ignore_index),
-        )
-        options = {"GAMMA": mode, "DUAL": rows.dual, "MEAN": mean, "PARTIALS": MAX_PARTIALS}
-        if width <= LONGEST_TILE:
-            height = triton.next_power_of_2(num_rows) if alone else max(1, TILE_ELEMENTS // width)
-            tile_kernel[(triton.cdiv(num_rows, height),)](
-                *arguments, **options, ALONE=alone, BLOCK_M=height, BLOCK_C=width, num_warps=4
-            )
-        else:
-            programs = min(num_rows, 2 * _num_sms(logits.device))
-            row_kernel[(programs,)](*arguments, **options, BLOCK=min(width, ROW_BLOCK), num_warps=16)
+    partial = _partial_weights(rows) if mean and not alone else None
+    arguments = (
+        *(logits, rows.target, rows.weight, values, edges, partial, upstream, loss, grad),
+        *(num_rows, num_classes, logits.stride(0), number, 0 if edges is None else len(edges)),
+        *(0 if partial is None else len(partial), rows.ignore_index),
+    )
+    options = {"GAMMA": mode, "DUAL": rows.dual, "MEAN": mean, "PARTIALS": MAX_PARTIALS}
+    if width <= LONGEST_TILE:
+        height = next_power_of_2(num_rows) if alone else max(1, TILE_ELEMENTS // width)
+        options |= {"ALONE": alone, "BLOCK_M": height, "BLOCK_C": width}
+        _tile(blocks(num_rows, height), device, arguments, 4, **options)
+    else:
+        programs = min(num_rows, 2 * _num_sms(device))
+        _row(programs, device, arguments, 16, **options, BLOCK=min(width, ROW_BLOCK))
 
 
 def _gamma_arguments(gamma: Gamma) -> tuple[int, float, Tensor | None, Tensor | None]:
@@ -115,20 +123,18 @@ def _gamma_arguments(gamma: Gamma) -> tuple[int, float, Tensor | None, Tensor | 
 def _partial_weights(rows: Rows) -> Tensor:
     """Sums of the weights of all rows that are not ignored, to be added up."""
     count, block = len(rows.target), 1024
-    programs = min(MAX_PARTIALS, triton.cdiv(count, block))
+    programs = min(MAX_PARTIALS, blocks(count, block))
     partial = torch.empty(programs, dtype=torch.float32, device=rows.logits.device)
-    total_weight_kernel[(programs,)](
-        rows.target, rows.weight, partial, rows.ignore_index, count, rows.logits.shape[1], BLOCK=block
-    )
+    arguments = rows.target, rows.weight, partial, rows.ignore_index, count, rows.logits.shape[1]
+    _total_weight(programs, rows.logits.get_device(), arguments, 4, BLOCK=block)
     return partial
 
 
 def _scale(grad: Tensor, factor: Tensor) -> Tensor:
     """Multiply in place by a number on the device."""
-    block = 4096
-    programs = min(triton.cdiv(grad.numel(), block), 8 * _num_sms(grad.device))
-    with torch.cuda.device(grad.get_device()):
-        scale_kernel[(programs,)](grad, factor, grad.numel(), BLOCK=block)
+    block, device = 4096, grad.get_device()
+    programs = min(blocks(grad.numel(), block), 8 * _num_sms(device))
+    _multiply(programs, device, (grad, factor, grad.numel()), 4, BLOCK=block)
     return grad
 
 
@@ -164,8 +170,8 @@ def modulated_loss(rows: Rows, recompute: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 @functools.cache
-def _num_sms(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else H200_SMS
+def _num_sms(device: int) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device >= 0 else H200_SMS
 
 
 # Operators for torch.compile, which sees only their names and the shapes of their results.

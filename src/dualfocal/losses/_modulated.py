@@ -15,6 +15,7 @@ Both stay finite, because 1 - p_k is summed over the other classes if p_k is lar
 chosen on logits, and the modulating base is never 0.
 """
 
+import functools
 import importlib.util
 import os
 
@@ -81,6 +82,11 @@ def _reason_against_kernels(flat: Flat, gamma: Gamma, rival: str | float | None)
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_triton() -> bool:
+    return _look_for_triton()  # torch.compile would warn of a cache, even here
+
+
+@functools.cache
+def _look_for_triton() -> bool:
     if importlib.util.find_spec("triton") is None:
         return False
     return not torch.cuda.is_available() or (torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0))
