@@ -4,11 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PEERS  := .venv-peers
 
-.PHONY: help demo test types pytest mutants chromium bench clean
+.PHONY: help demo test test-integrations types pytest mutants chromium bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list what there is to make
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## */  make \1\t/'
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/'
 
 # The stamp makes installation happen once, and again when what is asked for changes.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -33,6 +33,13 @@ types: $(VENV)/installed
 
 pytest: $(VENV)/installed
 	$(BIN)/pytest -n auto --dist worksteal --durations=15
+
+test-integrations: $(VENV)/integrations  ## tests with other frameworks (transformers), which are installed first
+	$(BIN)/pytest tests/integrations
+
+$(VENV)/integrations: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,integrations]"
+	touch $@
 
 mutants: $(VENV)/installed  ## check that the tests notice each mistake of tests/mutants/mutants.toml (ten minutes)
 	$(BIN)/python tests/mutants/run.py --baseline

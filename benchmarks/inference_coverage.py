@@ -55,7 +55,7 @@ NUM_BINS, LEVEL, SIGNIFICANCE = 15, 0.9, 0.05
 SLOW = 10  # one sample in so many also goes through what is slow
 MANY_SAMPLES, MANY_CLASSES = 5_000, 100  # settings above these have fewer samples
 SHARE_OF_LARGE, SHARE_OF_EQUAL, SHARE_OF_POWER, SHARE_OF_LARGE_POWER = 0.15, 0.25, 0.1, 0.03  # of --repeats
-CHUNK = 100  # samples that one process draws at a time
+CHUNK = 20  # samples that one process draws at a time
 COVERAGE_GOAL, ALARM_GOAL = (0.86, 0.94), (0.03, 0.07)
 
 POWER_TAUS = (1.02, 1.05, 1.2)  # for the power curve of the test of the confidence, 10 classes

@@ -5,12 +5,17 @@ is subtracted from all logits of a row before they are exponentiated; ``rest`` i
 the target.
 """
 
+import os
+
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
 TINY = tl.constexpr(1.1754943508222875e-38)
 NLL_LIMIT = tl.constexpr(1e30)
-TOO_LARGE = tl.constexpr(1e30)  # a sum of exponentials above this is computed again
+TOO_LARGE = tl.constexpr(1e15)  # a sum of exponentials above this is computed again
+TOO_SMALL = tl.constexpr(1e-20)  # an exponential below this is not divided by
+LOG2_E = tl.constexpr(1.4426950408889634)
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 # How gamma is given.
 NUMBER = tl.constexpr(0)
@@ -18,6 +23,20 @@ SCALAR = tl.constexpr(1)  # a tensor with one value
 PER_ROW = tl.constexpr(2)
 BINS_OF_P = tl.constexpr(3)  # one value per bin of p_t
 BINS_OF_MARGIN = tl.constexpr(4)  # one value per bin of p_t - p_j
+
+
+@triton.jit
+def _exp(z, ref):  # type: ignore[no-untyped-def]
+    """exp(z - ref), up to a factor near 1 that depends on ref only.
+
+    Two instructions, where tl.exp(z - ref) takes six: it multiplies in a step of its own, and keeps denormal numbers.
+    """
+    if INTERPRETED:  # which has no assembler, and rounds the product
+        e = tl.exp(z - ref)
+    else:
+        power = tl.fma(z, LOG2_E, -ref * LOG2_E)
+        e = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [power], tl.float32, True, 1)
+    return e
 
 
 @triton.jit
@@ -49,10 +68,12 @@ def _gamma(gamma, gamma_ptr, edges_ptr, num_edges, rows, inside, p_t, p_j, GAMMA
 @triton.jit
 def _row_terms(z_t, z_j, ref, rest):  # type: ignore[no-untyped-def]
     """Total of the exponentials, p_t, 1 - p_t, p_j and -log p_t."""
-    e_t = tl.exp(z_t - ref)
+    e_t = _exp(z_t, ref)
     total = rest + e_t
-    p_j = tl.where(z_j == float("-inf"), 0.0, tl.exp(z_j - ref) / total)
-    return total, e_t / total, rest / total, p_j, _log1p(rest + (e_t - 1.0)) + (ref - z_t)
+    p_j = tl.where(z_j == float("-inf"), 0.0, _exp(z_j, ref) / total)
+    divisor = tl.where(e_t < TOO_SMALL, 1.0, e_t)
+    nll = tl.where(e_t < TOO_SMALL, tl.log(total) + (ref - z_t), _log1p(rest / divisor))
+    return total, e_t / total, rest / total, p_j, nll
 
 
 @triton.jit
@@ -137,7 +158,7 @@ def tile_kernel(  # type: ignore[no-untyped-def]
     z_t = tl.load(z_ptr + start + target, mask=valid, other=float("nan")).to(tl.float32)
     top = tl.max(z, 1)
     is_target = cols[None, :] == target[:, None]
-    e = tl.exp(z - top[:, None])
+    e = _exp(z, top[:, None])
     rest = tl.sum(tl.where(is_target, 0.0, e), 1)
     z_j = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     j = tl.full((BLOCK_M,), BLOCK_C, tl.int32)
@@ -179,28 +200,47 @@ def _largest(z_ptr, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _first_sweep(z_ptr, z_t, target, ref, C, DUAL: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _block_without(z_ptr, t, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the block of logits that holds the target, with -inf in its place."""
+    at = t // BLOCK * BLOCK + tl.arange(0, BLOCK)
+    return tl.load(z_ptr + at, mask=(at < C) & (at != t), other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
+def _add_block(z, first, z_t, ref, rest, z_j, first_j, DUAL: tl.constexpr, TIES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Take in a block of logits; TIES: a logit that equals the rival's replaces it."""
+    rest += _exp(z, ref)
+    if DUAL:
+        nearer = (z < z_t) & ((z >= z_j) if TIES else (z > z_j))
+        z_j = tl.where(nearer, z, z_j)
+        first_j = tl.where(nearer, first, first_j)
+    return rest, z_j, first_j
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _first_sweep(z_ptr, t, z_t, ref, C, DUAL: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Sum of the exponentials of a row without the target; the rival's logit and its index, C if there is none.
 
-    Each thread keeps results of its own, which are merged after the sweep.
+    Each thread keeps results of its own, which are merged in the end. The block of the target comes first. Blocks before
+    it are read backwards, so that of equal rivals the first wins without a look at indices.
     """
-    cols = tl.arange(0, BLOCK)
+    cols, first_0 = tl.arange(0, BLOCK), t // BLOCK * BLOCK
     rest = tl.zeros((BLOCK,), tl.float32)
     z_j = tl.full((BLOCK,), float("-inf"), tl.float32)
     first_j = tl.zeros((BLOCK,), tl.int32) + C
-    for first in tl.range(0, C, BLOCK):
-        z = tl.load(z_ptr + first + cols, mask=cols < C - first, other=float("-inf"), eviction_policy="evict_last").to(
-            tl.float32
-        )
-        if (target >= first) & (target < first + BLOCK):
-            z = tl.where(cols == target - first, float("-inf"), z)
-        rest += tl.exp(z - ref)
-        if DUAL:
-            nearer = (z < z_t) & (z > z_j)
-            z_j = tl.where(nearer, z, z_j)
-            first_j = tl.where(nearer, first, first_j)
+    z = _block_without(z_ptr, t, C, BLOCK)
+    rest, z_j, first_j = _add_block(z, first_0, z_t, ref, rest, z_j, first_j, DUAL, False)
+    for back in tl.range(BLOCK, first_0 + BLOCK, BLOCK):
+        first = first_0 - back
+        z = tl.load(z_ptr + first + cols, eviction_policy="evict_last").to(tl.float32)
+        rest, z_j, first_j = _add_block(z, first, z_t, ref, rest, z_j, first_j, DUAL, True)
+    for first in tl.range(first_0 + BLOCK, C, BLOCK):
+        z = tl.load(
+            z_ptr + first + cols, mask=cols < C - first, other=float("-inf"), eviction_policy="evict_last"
+        ).to(tl.float32)
+        rest, z_j, first_j = _add_block(z, first, z_t, ref, rest, z_j, first_j, DUAL, False)
     nearest = tl.max(z_j, 0)
-    j = tl.where((z_j == nearest) & (first_j < C), first_j + cols, C)
+    j = tl.where((z_j == nearest) & (z_j != float("-inf")), first_j + cols, C)
     return tl.sum(rest, 0), nearest, tl.min(j, 0)
 
 
@@ -213,7 +253,7 @@ def _second_sweep(z_ptr, out_ptr, ref, scale, C, BLOCK: tl.constexpr):  # type: 
         first = last - back
         inside = cols < C - first
         z = tl.load(z_ptr + first + cols, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        grad = (tl.exp(z - ref) * scale).to(out_ptr.dtype.element_ty)
+        grad = (_exp(z, ref) * scale).to(out_ptr.dtype.element_ty)
         tl.store(out_ptr + first + cols, grad, mask=inside, cache_modifier=".cs")
 
 
@@ -259,13 +299,13 @@ def row_kernel(  # type: ignore[no-untyped-def]
             out_ptr = grad_ptr + row * C
         if weight != 0.0:
             z_t = tl.load(row_ptr + target, mask=valid, other=float("nan")).to(tl.float32)
+            t = tl.where(valid, target, 0).to(tl.int32)
             # A guess of the largest logit saves rescaling. It is z_t if that is the largest, which keeps 1 - p_t exact.
-            start = tl.load(row_ptr + cols, mask=cols < C, other=float("-inf")).to(tl.float32)
-            ref = tl.maximum(tl.max(start, 0), z_t)
-            rest, z_j, j = _first_sweep(row_ptr, z_t, target, ref, C, DUAL, BLOCK)
+            ref = tl.maximum(tl.max(_block_without(row_ptr, t, C, BLOCK), 0), z_t)
+            rest, z_j, j = _first_sweep(row_ptr, t, z_t, ref, C, DUAL, BLOCK)
             if (rest < TOO_LARGE) == 0:  # or NaN
                 ref = _largest(row_ptr, C, BLOCK)
-                rest, z_j, j = _first_sweep(row_ptr, z_t, target, ref, C, DUAL, BLOCK)
+                rest, z_j, j = _first_sweep(row_ptr, t, z_t, ref, C, DUAL, BLOCK)
             total, p_t, q, p_j, nll = _row_terms(z_t, z_j, ref, rest)
             g = _gamma(gamma, gamma_ptr, edges_ptr, num_edges, row, row < M, p_t, p_j, GAMMA)
             loss, scale, at_j, at_t = _loss_and_gradient(g, total, p_t, q, p_j, nll)
