@@ -56,7 +56,7 @@ def test_what_crosses_is_small(monkeypatch) -> None:
         monkeypatch.setattr(torch.Tensor, name, watch)
     M.evaluate(logits, target, inference=True)
     assert crossed
-    assert max(crossed) < 2000  # bins and cells, not samples
+    assert max(crossed) <= len(target)  # for the exact test of a class, its column; never all predictions
 
 
 def test_streaming() -> None:

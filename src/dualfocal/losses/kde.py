@@ -94,7 +94,8 @@ def kde_bandwidth(logits: Tensor, *, keep: Tensor | None = None, as_published: b
         return (rows if keep is None else torch.where(keep, rows, 0.0)).sum()
 
     best = torch.stack([likelihood(bandwidth) for bandwidth in BANDWIDTHS]).argmax(0, keepdim=True)
-    return torch.tensor(BANDWIDTHS, dtype=log_p.dtype, device=log_p.device).gather(0, best)[0]
+    choices = torch.stack([log_p.new_full((), bandwidth) for bandwidth in BANDWIDTHS])  # a copy would wait for the GPU
+    return choices.gather(0, best)[0]
 
 
 def _kde_error(flat: Flat, z: Tensor, bandwidth: float | Tensor, norm: float, as_published: bool) -> Tensor:
