@@ -200,20 +200,34 @@ def _largest(z_ptr, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _block_without(z_ptr, t, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the block of logits that holds the target, with -inf in its place."""
-    at = t // BLOCK * BLOCK + tl.arange(0, BLOCK)
-    return tl.load(z_ptr + at, mask=(at < C) & (at != t), other=float("-inf")).to(tl.float32)
+def _load(z_ptr, first, end, filler: tl.constexpr, POLICY: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    cols = tl.arange(0, BLOCK)
+    return tl.load(z_ptr + first + cols, mask=cols < end - first, other=filler, eviction_policy=POLICY)
 
 
-@triton.jit
-def _add_block(z, first, z_t, ref, rest, z_j, first_j, DUAL: tl.constexpr, TIES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Take in a block of logits; TIES: a logit that equals the rival's replaces it."""
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_block(z, first, z_t, ref, rest, z_j, first_j, DUAL: tl.constexpr):  # type: ignore[no-untyped-def]
+    z = z.to(tl.float32)
     rest += _exp(z, ref)
     if DUAL:
-        nearer = (z < z_t) & ((z >= z_j) if TIES else (z > z_j))
+        nearer = (z < z_t) & (z > z_j)
         z_j = tl.where(nearer, z, z_j)
         first_j = tl.where(nearer, first, first_j)
+    return rest, z_j, first_j
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_blocks(z_ptr, begin, end, z_t, ref, rest, z_j, first_j, DUAL: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Take in a part of a row. Four loads are issued before the first is waited for, which hides their latency."""
+    for first in tl.range(begin, end, 4 * BLOCK):
+        a = _load(z_ptr, first, end, float("-inf"), "evict_last", BLOCK)
+        b = _load(z_ptr, first + BLOCK, end, float("-inf"), "evict_last", BLOCK)
+        c = _load(z_ptr, first + 2 * BLOCK, end, float("-inf"), "evict_last", BLOCK)
+        d = _load(z_ptr, first + 3 * BLOCK, end, float("-inf"), "evict_last", BLOCK)
+        rest, z_j, first_j = _add_block(a, first, z_t, ref, rest, z_j, first_j, DUAL)
+        rest, z_j, first_j = _add_block(b, first + BLOCK, z_t, ref, rest, z_j, first_j, DUAL)
+        rest, z_j, first_j = _add_block(c, first + 2 * BLOCK, z_t, ref, rest, z_j, first_j, DUAL)
+        rest, z_j, first_j = _add_block(d, first + 3 * BLOCK, z_t, ref, rest, z_j, first_j, DUAL)
     return rest, z_j, first_j
 
 
@@ -221,40 +235,43 @@ def _add_block(z, first, z_t, ref, rest, z_j, first_j, DUAL: tl.constexpr, TIES:
 def _first_sweep(z_ptr, t, z_t, ref, C, DUAL: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Sum of the exponentials of a row without the target; the rival's logit and its index, C if there is none.
 
-    Each thread keeps results of its own, which are merged in the end. The block of the target comes first. Blocks before
-    it are read backwards, so that of equal rivals the first wins without a look at indices.
+    Each thread keeps results of its own, which are merged in the end. Only in the block of the target is it looked for.
     """
-    cols, first_0 = tl.arange(0, BLOCK), t // BLOCK * BLOCK
+    cols, first = tl.arange(0, BLOCK), t // BLOCK * BLOCK
     rest = tl.zeros((BLOCK,), tl.float32)
     z_j = tl.full((BLOCK,), float("-inf"), tl.float32)
     first_j = tl.zeros((BLOCK,), tl.int32) + C
-    z = _block_without(z_ptr, t, C, BLOCK)
-    rest, z_j, first_j = _add_block(z, first_0, z_t, ref, rest, z_j, first_j, DUAL, False)
-    for back in tl.range(BLOCK, first_0 + BLOCK, BLOCK):
-        first = first_0 - back
-        z = tl.load(z_ptr + first + cols, eviction_policy="evict_last").to(tl.float32)
-        rest, z_j, first_j = _add_block(z, first, z_t, ref, rest, z_j, first_j, DUAL, True)
-    for first in tl.range(first_0 + BLOCK, C, BLOCK):
-        z = tl.load(
-            z_ptr + first + cols, mask=cols < C - first, other=float("-inf"), eviction_policy="evict_last"
-        ).to(tl.float32)
-        rest, z_j, first_j = _add_block(z, first, z_t, ref, rest, z_j, first_j, DUAL, False)
+    rest, z_j, first_j = _add_blocks(z_ptr, 0, first, z_t, ref, rest, z_j, first_j, DUAL, BLOCK)
+    z = _load(z_ptr, first, C, float("-inf"), "evict_last", BLOCK)
+    z = tl.where(first + cols == t, float("-inf"), z.to(tl.float32))
+    rest, z_j, first_j = _add_block(z, first, z_t, ref, rest, z_j, first_j, DUAL)
+    rest, z_j, first_j = _add_blocks(z_ptr, first + BLOCK, C, z_t, ref, rest, z_j, first_j, DUAL, BLOCK)
     nearest = tl.max(z_j, 0)
     j = tl.where((z_j == nearest) & (z_j != float("-inf")), first_j + cols, C)
     return tl.sum(rest, 0), nearest, tl.min(j, 0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _write_block(out_ptr, z, first, ref, scale, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    cols = tl.arange(0, BLOCK)
+    grad = (_exp(z.to(tl.float32), ref) * scale).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + first + cols, grad, mask=cols < C - first, cache_modifier=".cs")
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _second_sweep(z_ptr, out_ptr, ref, scale, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Write exp(z - ref) * scale, from the end of the row: what was read last is still in the L2 cache."""
-    cols = tl.arange(0, BLOCK)
-    last = (tl.cdiv(C, BLOCK) - 1) * BLOCK
-    for back in tl.range(0, C, BLOCK):
-        first = last - back
-        inside = cols < C - first
-        z = tl.load(z_ptr + first + cols, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        grad = (_exp(z, ref) * scale).to(out_ptr.dtype.element_ty)
-        tl.store(out_ptr + first + cols, grad, mask=inside, cache_modifier=".cs")
+    last = tl.cdiv(C, 4 * BLOCK) * 4 * BLOCK
+    for back in tl.range(0, last, 4 * BLOCK):
+        first = last - back - 4 * BLOCK
+        d = _load(z_ptr, first + 3 * BLOCK, C, 0.0, "evict_first", BLOCK)
+        c = _load(z_ptr, first + 2 * BLOCK, C, 0.0, "evict_first", BLOCK)
+        b = _load(z_ptr, first + BLOCK, C, 0.0, "evict_first", BLOCK)
+        a = _load(z_ptr, first, C, 0.0, "evict_first", BLOCK)
+        _write_block(out_ptr, d, first + 3 * BLOCK, ref, scale, C, BLOCK)
+        _write_block(out_ptr, c, first + 2 * BLOCK, ref, scale, C, BLOCK)
+        _write_block(out_ptr, b, first + BLOCK, ref, scale, C, BLOCK)
+        _write_block(out_ptr, a, first, ref, scale, C, BLOCK)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -300,8 +317,7 @@ def row_kernel(  # type: ignore[no-untyped-def]
         if weight != 0.0:
             z_t = tl.load(row_ptr + target, mask=valid, other=float("nan")).to(tl.float32)
             t = tl.where(valid, target, 0).to(tl.int32)
-            # A guess of the largest logit saves rescaling. It is z_t if that is the largest, which keeps 1 - p_t exact.
-            ref = tl.maximum(tl.max(_block_without(row_ptr, t, C, BLOCK), 0), z_t)
+            ref = z_t  # mostly near the largest logit; it also keeps 1 - p_t exact
             rest, z_j, j = _first_sweep(row_ptr, t, z_t, ref, C, DUAL, BLOCK)
             if (rest < TOO_LARGE) == 0:  # or NaN
                 ref = _largest(row_ptr, C, BLOCK)

@@ -66,19 +66,20 @@ class Rows(NamedTuple):
         return [self.target, self.weight, *_gamma_arguments(self.gamma)[2:]]
 
 
-def loss_and_gradient(rows: Rows, *, with_grad: bool) -> tuple[Tensor, Tensor | None]:
-    """Compute the reduced loss, or the losses (M,), and the gradient of the logits if it is wanted."""
+def loss_and_gradient(rows: Rows, grad: Tensor | None) -> Tensor:
+    """Compute the reduced loss, or the losses (M,), and write the gradient of the logits to ``grad`` unless it is None.
+
+    ``grad`` may be ``rows.logits`` itself.
+    """
     alone = _is_alone(rows)
-    loss = torch.empty(() if alone else (len(rows.logits),), dtype=torch.float32, device=rows.logits.device)
-    grad = _empty_gradient(rows) if with_grad else None
-    _launch(rows, loss, grad, None)
-    return loss if alone or rows.reduction == "none" else loss.sum(), grad
+    loss = torch.empty(() if alone else rows.logits.shape[:1], dtype=torch.float32, device=rows.logits.device)
+    _launch(rows, loss, grad, None, alone)
+    return loss if alone or rows.reduction == "none" else loss.sum()
 
 
-def gradient(rows: Rows, upstream: Tensor | None = None) -> Tensor:
-    """Compute the gradient of the logits; that of each row is multiplied by ``upstream``, (M,)."""
-    grad = _empty_gradient(rows)
-    _launch(rows, None, grad, upstream)
+def gradient(rows: Rows, grad: Tensor, upstream: Tensor | None = None) -> Tensor:
+    """Write the gradient of the logits to ``grad``; that of each row is multiplied by ``upstream``, (M,)."""
+    _launch(rows, None, grad, upstream, _is_alone(rows))
     return grad
 
 
@@ -88,13 +89,17 @@ def _empty_gradient(rows: Rows) -> Tensor:
 
 def _is_alone(rows: Rows) -> bool:
     """Whether one program computes everything, the sum of the losses too."""
-    height, width = map(next_power_of_2, rows.logits.shape)
-    return rows.reduction != "none" and width <= LONGEST_TILE and height * width <= ALONE_ELEMENTS
+    height, width = rows.logits.shape
+    return (
+        rows.reduction != "none"
+        and width <= LONGEST_TILE
+        and next_power_of_2(height) * next_power_of_2(width) <= ALONE_ELEMENTS
+    )
 
 
-def _launch(rows: Rows, loss: Tensor | None, grad: Tensor | None, upstream: Tensor | None) -> None:
+def _launch(rows: Rows, loss: Tensor | None, grad: Tensor | None, upstream: Tensor | None, alone: bool) -> None:
     logits, (num_rows, num_classes), device = rows.logits, rows.logits.shape, rows.logits.get_device()
-    alone, mean, width = _is_alone(rows), rows.reduction == "mean", next_power_of_2(num_classes)
+    mean, width = rows.reduction == "mean", next_power_of_2(num_classes)
     mode, number, values, edges = _gamma_arguments(rows.gamma)
     partial = _partial_weights(rows) if mean and not alone else None
     arguments = (
@@ -141,25 +146,28 @@ def _scale(grad: Tensor, factor: Tensor) -> Tensor:
 class _ModulatedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, rows: Rows, recompute: Callable[[Tensor], Tensor]) -> Tensor:
-        loss, ctx.grad = loss_and_gradient(rows, with_grad=ctx.needs_input_grad[0] and rows.reduction != "none")
+        ctx.grad = _empty_gradient(rows) if ctx.needs_input_grad[0] and rows.reduction != "none" else None
+        loss = loss_and_gradient(rows, ctx.grad)
         ctx.rows, ctx.recompute = rows, recompute
-        ctx.save_for_backward(logits, *rows.tensors())  # so that torch raises an error if they are modified in place
+        ctx.save_for_backward(logits, *rows.tensors())
         return loss
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        logits, rows = ctx.saved_tensors[0], ctx.rows
-        per_row = rows.reduction == "none"
+        rows, grad = ctx.rows, ctx.grad
         if torch.is_grad_enabled():  # create_graph=True
+            logits = ctx.saved_tensors[0]
             (grad,) = torch.autograd.grad(ctx.recompute(logits), logits, upstream, create_graph=True)
         elif in_batched_backward(upstream):
-            grad = gradient(rows) * (upstream[:, None] if per_row else upstream).to(logits.dtype)
-        elif per_row:
-            grad = gradient(rows, upstream.contiguous())
+            factor = upstream[:, None] if rows.reduction == "none" else upstream
+            grad = gradient(rows, _empty_gradient(rows)) * factor.to(rows.logits.dtype)
+        elif grad is not None:
+            ctx.grad = None  # given away
+            _scale(grad, upstream)
         else:
-            # The stored gradient is given away; a second backward through the same graph computes it again.
-            grad, ctx.grad = ctx.grad, None
-            grad = _scale(gradient(rows) if grad is None else grad, upstream)
+            # Every row has an upstream gradient of its own, or this is the second backward through the same graph.
+            _ = ctx.saved_tensors  # raises an error if they were modified in place
+            grad = gradient(rows, _empty_gradient(rows), upstream.expand(len(rows.logits)).contiguous())
         return grad, None, None
 
 
@@ -191,7 +199,7 @@ def _loss_op(
     reduction: str,
 ) -> Tensor:
     rows = Rows(logits, target, weight, _gamma(gamma, values, edges, of_margin), dual, ignore_index, reduction)
-    return loss_and_gradient(rows, with_grad=False)[0]
+    return loss_and_gradient(rows, None)
 
 
 @torch.library.custom_op("dualfocal::modulated_gradient", mutates_args=())
@@ -209,8 +217,7 @@ def _gradient_op(
     reduction: str,
 ) -> Tensor:
     rows = Rows(logits, target, weight, _gamma(gamma, values, edges, of_margin), dual, ignore_index, reduction)
-    per_row = upstream.contiguous() if reduction == "none" else upstream.expand(len(logits)).contiguous()
-    return gradient(rows, per_row)
+    return gradient(rows, _empty_gradient(rows), upstream.expand(len(logits)).contiguous())
 
 
 def _gamma(gamma: float, values: Tensor | None, edges: Tensor | None, of_margin: bool) -> Gamma:

@@ -18,6 +18,7 @@ chosen on logits, and the modulating base is never 0.
 import functools
 import importlib.util
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -29,6 +30,9 @@ from dualfocal.losses._common import Flat, can_read_values, is_concrete, reduce
 from dualfocal.losses._expression import Gamma, GammaBins, expression, soft_expression
 from dualfocal.losses._soft_closed_form import soft_closed_form
 from dualfocal.losses.cross_entropy import cross_entropy_rows
+
+if TYPE_CHECKING:
+    from dualfocal.kernels import modulated
 
 IMPLS = ("auto", "torch", "triton")
 # The traced sweep represents class indices as float32, which is exact up to this value.
@@ -47,21 +51,26 @@ def modulated_loss(
     """
     if isinstance(gamma, Tensor) and gamma.ndim > 0:
         gamma = gamma.reshape(-1)
-    if impl == "triton" or (impl == "auto" and flat.logits.is_cuda):
-        reason = _reason_against_kernels(flat, gamma, rival)
-        if not reason:
-            return _by_kernels(flat, gamma, reduction, rival is not None)
-        if impl == "triton":
-            raise ValueError(f"impl='triton' cannot be used: {reason}; impl='auto' chooses what can")
+    if _takes_kernels(flat, gamma, rival, impl):
+        return _by_kernels(flat, gamma, reduction, rival is not None)
     return reduce(_rows(flat, gamma, rival, impl), flat, reduction)
+
+
+def _takes_kernels(flat: Flat, gamma: Gamma, rival: str | float | None, impl: str) -> bool:
+    if impl == "torch" or (impl == "auto" and not flat.logits.is_cuda):
+        return False
+    reason = _reason_against_kernels(flat, gamma, rival)
+    if reason and impl == "triton":
+        raise ValueError(f"impl='triton' cannot be used: {reason}; impl='auto' chooses what can")
+    return not reason
 
 
 def _reason_against_kernels(flat: Flat, gamma: Gamma, rival: str | float | None) -> str:
     """Why the kernels cannot compute this; empty if they can."""
     logits = flat.logits
-    tensors = (*(gamma[:2] if isinstance(gamma, GammaBins) else [gamma]), flat.weight, flat.labels)
-    others = [tensor for tensor in tensors if isinstance(tensor, Tensor)]
-    if flat.soft:
+    parts = gamma[:2] if isinstance(gamma, GammaBins) else (gamma,)
+    others = [tensor for tensor in (*parts, flat.weight) if isinstance(tensor, Tensor)]
+    if flat.labels is None:
         return "the target holds class probabilities"
     if rival not in (None, "next"):
         return f"rival is {rival!r}"
@@ -69,7 +78,7 @@ def _reason_against_kernels(flat: Flat, gamma: Gamma, rival: str | float | None)
         return f"the logits are {logits.dtype}"
     if not logits.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         return f"the logits are on {logits.device}"
-    if any(tensor.device != logits.device for tensor in others):
+    if any(tensor.device != logits.device for tensor in (flat.labels, *others)):
         return "the tensors are on different devices"
     if logits.numel() == 0:
         return "there are no logits"
@@ -92,14 +101,20 @@ def _look_for_triton() -> bool:
     return not torch.cuda.is_available() or (torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0))
 
 
-def _by_kernels(flat: Flat, gamma: Gamma, reduction: str, dual: bool) -> Tensor:
+def _kernel_rows(flat: Flat, gamma: Gamma, reduction: str, dual: bool) -> "modulated.Rows":
     from dualfocal.kernels import modulated  # imports triton
 
     logits = flat.logits if flat.logits.stride(1) == 1 else flat.logits.contiguous()
     ignore_index = -1 if flat.ignore_index is None else flat.ignore_index  # no class is negative
     bins = modulated.Bins(*gamma.tensors(logits.device), gamma.of_margin) if isinstance(gamma, GammaBins) else gamma
     assert flat.labels is not None
-    rows = modulated.Rows(logits, flat.labels, flat.weight, bins, dual, ignore_index, reduction)
+    return modulated.Rows(logits, flat.labels, flat.weight, bins, dual, ignore_index, reduction)
+
+
+def _by_kernels(flat: Flat, gamma: Gamma, reduction: str, dual: bool) -> Tensor:
+    from dualfocal.kernels import modulated
+
+    rows = _kernel_rows(flat, gamma, reduction, dual)
     if torch.compiler.is_compiling():
         loss = modulated.traced_loss(rows)
     else:
@@ -110,6 +125,18 @@ def _by_kernels(flat: Flat, gamma: Gamma, reduction: str, dual: bool) -> Tensor:
 
         loss = modulated.modulated_loss(rows, recompute)
     return loss.reshape(flat.shape) if reduction == "none" else loss
+
+
+def dual_loss_and_gradient(flat: Flat, gamma: Gamma, impl: str = "auto") -> tuple[Tensor, Tensor]:
+    """Sum of the dual focal losses of class indices, and the gradient of the logits, whose memory it may take."""
+    if _takes_kernels(flat, gamma, "next", impl):
+        from dualfocal.kernels import modulated
+
+        return modulated.loss_and_gradient(_kernel_rows(flat, gamma, "sum", True), flat.logits), flat.logits
+    with torch.enable_grad():
+        logits = flat.logits.requires_grad_()
+        loss = modulated_loss(flat, gamma, "sum", rival="next")
+        return loss.detach(), torch.autograd.grad(loss, logits)[0]
 
 
 def _rows(flat: Flat, gamma: Gamma, rival: str | float | None, impl: str) -> Tensor:

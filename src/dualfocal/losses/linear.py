@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from dualfocal._checks import check_choice
 from dualfocal._tensors import compute_dtype, under_transform
-from dualfocal.losses._common import REDUCTIONS
+from dualfocal.losses._common import REDUCTIONS, check_gamma, flatten
+from dualfocal.losses._modulated import dual_loss_and_gradient
 from dualfocal.losses.dual_focal import dual_focal_loss
 
-CHUNK_BYTES = 2**28  # of logits at a time; their gradient takes as much again
+CHUNK_BYTES = 2**30  # of logits at a time, at most
+MIN_ROWS = 128  # at a time, however many classes there are: a matrix product of fewer is slow
 
 
 class _Head(NamedTuple):
@@ -28,18 +30,32 @@ class _Head(NamedTuple):
     ignore_index: int
 
     def chunks(self) -> list[slice]:
-        """Rows whose logits are computed together."""
-        size = self.weight.shape[0] * torch.promote_types(self.hidden.dtype, self.weight.dtype).itemsize
-        step = max(1, CHUNK_BYTES // max(1, size))
+        """Rows whose logits are computed together.
+
+        Their logits take no more memory than the weight, whose gradient has to be stored anyway.
+        """
+        num_classes, size = self.weight.shape
+        row_bytes = num_classes * torch.promote_types(self.hidden.dtype, self.weight.dtype).itemsize
+        step = max(MIN_ROWS, min(size, CHUNK_BYTES // row_bytes))
         return [slice(start, start + step) for start in range(0, len(self.hidden), step)]
 
-    def loss(self, part: slice, reduction: str, *, with_grad: bool) -> tuple[Tensor, Tensor]:
-        """Loss of some rows, and their logits, with respect to which it can be differentiated."""
-        logits = nn.functional.linear(self.hidden[part], self.weight, self.bias).requires_grad_(with_grad)
-        gamma = self.gamma[part, None] if isinstance(self.gamma, Tensor) and self.gamma.ndim else self.gamma
-        with torch.set_grad_enabled(with_grad):
-            options = {"ignore_index": self.ignore_index, "reduction": reduction}
-            return dual_focal_loss(logits, self.target[part], gamma, **options), logits  # type: ignore[arg-type]
+    def logits(self, part: slice) -> Tensor:
+        """Logits of some rows."""
+        return nn.functional.linear(self.hidden[part], self.weight, self.bias)
+
+    def gamma_of(self, part: slice) -> float | Tensor:
+        """Gamma of some rows."""
+        return self.gamma[part, None] if isinstance(self.gamma, Tensor) and self.gamma.ndim else self.gamma
+
+    def losses(self, part: slice, logits: Tensor) -> Tensor:
+        """Loss of each of some rows."""
+        options = {"ignore_index": self.ignore_index, "reduction": "none"}
+        return dual_focal_loss(logits, self.target[part], self.gamma_of(part), **options)  # type: ignore[arg-type]
+
+    def loss_and_gradient(self, part: slice) -> tuple[Tensor, Tensor]:
+        """Summed loss of some rows, and the gradient of their logits."""
+        flat = flatten(self.logits(part), self.target[part], None, self.ignore_index, "sum")
+        return dual_loss_and_gradient(flat, check_gamma(self.gamma_of(part), flat))
 
     def kept(self) -> Tensor:
         """Number of rows that are not ignored."""
@@ -50,39 +66,44 @@ class _Gradients:
     """Gradients of hidden states, weight and bias; the last two are summed over chunks in float32."""
 
     def __init__(self, head: _Head, needed: tuple[bool, ...]) -> None:
-        self.head = head
-        wide = compute_dtype(head.weight)
+        self.head, self.needed = head, needed
         self.hidden = torch.empty_like(head.hidden) if needed[0] else None
-        self.weight = torch.zeros_like(head.weight, dtype=wide) if needed[1] else None
-        self.bias = torch.zeros_like(head.bias, dtype=wide) if needed[2] and head.bias is not None else None
+        self.weight: Tensor | None = None
+        self.bias: Tensor | None = None
 
     def add(self, part: slice, grad: Tensor) -> None:
         """Take in the gradient of the logits of some rows."""
         if self.hidden is not None:
             torch.mm(grad, self.head.weight.to(grad.dtype), out=self.hidden[part])
-        if self.weight is not None:
-            _add_product(self.weight, grad.T, self.head.hidden[part].to(grad.dtype))
-        if self.bias is not None:
-            self.bias += grad.sum(0, dtype=self.bias.dtype)
+        if self.needed[1]:
+            self.weight = _add_product(self.weight, grad.T, self.head.hidden[part].to(grad.dtype))
+        if self.needed[2]:
+            total = grad.sum(0, dtype=compute_dtype(grad))
+            self.bias = total if self.bias is None else self.bias.add_(total)
 
-    def scaled(self, factor: Tensor | None = None) -> list[Tensor | None]:
-        """All gradients times a number, in the dtypes of their tensors."""
+    def scaled(self, factor: Tensor | None) -> list[Tensor | None]:
+        """All gradients times a number, in the dtypes of their tensors; those in here are given away."""
         tensors = (self.head.hidden, self.head.weight, self.head.bias)
-        grads = (self.hidden, self.weight, self.bias)
-        return [
-            None if grad is None or tensor is None else (grad if factor is None else grad * factor).to(tensor.dtype)
-            for grad, tensor in zip(grads, tensors, strict=True)
-        ]
+        results: list[Tensor | None] = []
+        for name, tensor, needed in zip(("hidden", "weight", "bias"), tensors, self.needed, strict=True):
+            grad = getattr(self, name)
+            if needed and grad is None:  # there were no rows
+                grad = torch.zeros_like(tensor)  # type: ignore[arg-type]
+            if needed and factor is not None:
+                grad = torch.mul(grad, factor, out=grad if grad.dtype == tensor.dtype else torch.empty_like(tensor))  # type: ignore[union-attr,arg-type]
+            results.append(grad.to(tensor.dtype) if needed else None)  # type: ignore[union-attr]
+            setattr(self, name, None)
+        return results
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a @ b, summed in the dtype of the total."""
-    if a.dtype == total.dtype:
-        total.addmm_(a, b)
-    elif a.is_cuda:
-        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
-    else:
-        total += a.to(total.dtype) @ b.to(total.dtype)
+def _add_product(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    """total + a @ b, summed in float32 at least, in the memory of the total."""
+    wide = compute_dtype(a)
+    if a.dtype == wide or not a.is_cuda:
+        return a.to(wide) @ b.to(wide) if total is None else total.addmm_(a.to(wide), b.to(wide))
+    if total is None:
+        return torch.mm(a, b, out_dtype=wide)
+    return torch.addmm(total, a, b, out_dtype=wide, out=total)
 
 
 class _LinearDualFocal(torch.autograd.Function):
@@ -103,15 +124,15 @@ class _LinearDualFocal(torch.autograd.Function):
         ctx.reduction, ctx.head, ctx.needed = reduction, head, ctx.needs_input_grad[:3]
         ctx.save_for_backward(hidden, weight, bias, target, gamma if isinstance(gamma, Tensor) else None)
         if reduction == "none":
-            losses = [head.loss(part, "none", with_grad=False)[0] for part in head.chunks()]
+            losses = [head.losses(part, head.logits(part)) for part in head.chunks()]
             return torch.cat(losses) if losses else hidden.new_zeros(0, dtype=compute_dtype(hidden))
-        ctx.grads = _Gradients(head, ctx.needed) if any(ctx.needed) else None
+        ctx.grads = _Gradients(head, ctx.needed)
         total = torch.zeros((), dtype=compute_dtype(hidden), device=hidden.device)
         for part in head.chunks():
-            loss, logits = head.loss(part, "sum", with_grad=ctx.grads is not None)
-            if ctx.grads is not None:
-                ctx.grads.add(part, torch.autograd.grad(loss, logits)[0])
-            total += loss.detach()
+            loss, grad = head.loss_and_gradient(part)
+            ctx.grads.add(part, grad)
+            total += loss
+            del grad  # before the next logits are computed
         ctx.factor = 1 / head.kept().clamp_min(1) if reduction == "mean" else None
         return total if ctx.factor is None else total * ctx.factor
 
@@ -122,8 +143,10 @@ class _LinearDualFocal(torch.autograd.Function):
         if ctx.reduction == "none":
             grads, factor = _Gradients(ctx.head, ctx.needed), None
             for part in ctx.head.chunks():
-                loss, logits = ctx.head.loss(part, "none", with_grad=True)
-                grads.add(part, torch.autograd.grad(loss, logits, upstream[part])[0])
+                logits = ctx.head.logits(part).requires_grad_()
+                with torch.enable_grad():
+                    losses = ctx.head.losses(part, logits)
+                grads.add(part, torch.autograd.grad(losses, logits, upstream[part])[0])
         else:
             grads, factor = ctx.grads, upstream if ctx.factor is None else upstream * ctx.factor
         return *grads.scaled(factor), None, None, None, None
