@@ -2,11 +2,18 @@
 
     python benchmarks/loss_gpu.py [--csv benchmarks/results/loss_gpu.csv] [--rounds 30]
 
-Mean reduction, gamma 5, class indices. "copy" is out.copy_(logits): the logits read and a gradient written once, the
-least that loss and gradient can cost. Contenders take turns; medians. Large sizes are timed by CUDA events after the L2
-cache was overwritten. Small sizes are bound by launches: 200 steps without waiting for the GPU between them, by the
-clock, median of five processes; and in a CUDA graph, where only the GPU's time counts. "published" is the expression as
-the paper's equation is usually coded; liger is the cross-entropy of liger-kernel, if installed.
+Mean reduction, gamma 5, class indices. Contenders take turns; medians, in milliseconds.
+
+- Large inputs are timed by CUDA events, after the L2 cache was overwritten. "copy" is out.copy_(logits): the logits are
+  read and a gradient written once, the least that loss and gradient can cost.
+- Small inputs are bound by launches: 200 steps without waiting for the GPU between them, by the clock, median of five
+  processes; and in a CUDA graph, where only the GPU's time counts.
+- A linear head and its loss: "products" are the three matrix products of forward and backward alone, on the whole
+  batch, with results in bfloat16. Memory is what is added to the inputs at the peak, also less the float32 sum of the
+  weight gradient.
+
+"published" is the expression as the paper's equation is usually coded; "liger" is the cross-entropy of liger-kernel, if
+it is installed.
 """
 
 import argparse
@@ -15,7 +22,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -25,17 +35,20 @@ from loss_cpu import published
 from torch import Tensor
 
 from dualfocal import dual_focal_loss
+from dualfocal.losses import linear_dual_focal_loss
 
 LARGE = [
     (8192, 32000, torch.bfloat16),
     (8192, 128256, torch.bfloat16),
     (4096, 151936, torch.bfloat16),
     (8192, 32000, torch.float32),
-    (4096, 128256, torch.float32),
+    (8192, 128256, torch.float32),
+    (4096, 151936, torch.float32),
     (65536, 1000, torch.bfloat16),
     (1048576, 10, torch.float32),
 ]
 SMALL = [(128, 10, torch.float32), (4096, 1000, torch.float32)]
+LINEAR = (8192, 4096, 128256)  # rows, size of the hidden states, classes
 PROCESSES, STEPS = 5, 200
 MAX_PUBLISHED = 2**29  # logits; the published expression needs several times their memory
 
@@ -152,6 +165,65 @@ def graph_ms(step: Callable[[], None]) -> float:
     return float(statistics.median(times))
 
 
+def measure_linear(num_rows: int, size: int, num_classes: int, rounds: int) -> list[Record]:
+    """Median milliseconds and peak memory of a linear head with its loss."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    options = {"device": "cuda", "dtype": torch.bfloat16, "generator": generator}
+    hidden = torch.randn(num_rows, size, **options).requires_grad_()  # type: ignore[call-overload]
+    weight = (torch.randn(num_classes, size, **options) * size**-0.5).requires_grad_()  # type: ignore[call-overload]
+    target = torch.randint(num_classes, (num_rows,), device="cuda", generator=generator)
+
+    def products() -> None:
+        x, w = hidden.detach(), weight.detach()
+        logits = x @ w.T  # in the place of their gradient
+        hidden.grad, weight.grad = logits @ w, logits.T @ x
+
+    steps: dict[str, Callable[[], object]] = {
+        "products": products,
+        "linear, cross_entropy": lambda: F.cross_entropy(F.linear(hidden, weight), target).backward(),
+        "linear, ours": lambda: dual_focal_loss(F.linear(hidden, weight), target).backward(),
+        "ours": lambda: linear_dual_focal_loss(hidden, weight, target).backward(),
+    }
+    try:
+        from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction as Liger
+
+        steps["liger"] = lambda: Liger.apply(hidden, weight, target)[0].backward()
+    except ImportError:
+        pass
+    times, memory = defaultdict[str, list[float]](list), {}
+    for turn in range(rounds + 2):
+        for name, step in steps.items():
+            hidden.grad = weight.grad = None
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            step()
+            end.record()
+            end.synchronize()
+            memory[name] = (torch.cuda.max_memory_allocated() - before) / 2**30
+            times[name] += [start.elapsed_time(end)] if turn >= 2 else []
+    accumulator = 4 * weight.numel() / 2**30
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    return [
+        {"rows": num_rows, "size": size, "classes": num_classes, "contender": name, "ms": f"{medians[name]:.2f}"}
+        | {"over_products": f"{medians[name] / medians['products']:.3f}", "gib": f"{memory[name]:.2f}"}
+        | {"gib_above_sum": f"{memory[name] - accumulator:.2f}"}
+        for name in steps
+    ]
+
+
+def about() -> Record:
+    """The machine and the versions."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+    versions = {
+        name: metadata.version(name) for name in ("triton", "liger-kernel") if find_spec(name.replace("-", "_"))
+    }
+    return {"gpu": torch.cuda.get_device_name(), "driver": driver, "torch": torch.__version__} | versions
+
+
 def record_of(num_rows: int, num_classes: int, dtype: torch.dtype, result: dict[str, float]) -> Record:
     """One line of the table: milliseconds, and ratios to ours."""
     ours = result["ours"]
@@ -167,15 +239,14 @@ def record_of(num_rows: int, num_classes: int, dtype: torch.dtype, result: dict[
 def main() -> None:
     """Measure, print, and write the CSV if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="write the records here, those of small sizes to NAME_small.csv")
+    parser.add_argument("--csv", type=Path, help="write the records here, NAME_small.csv and NAME_linear.csv")
     parser.add_argument("--rounds", type=int, default=30, help="timed rounds of large sizes (default %(default)s)")
     parser.add_argument("--small", action="store_true", help="print the times of the small sizes as JSON")
     args = parser.parse_args()
     if args.small:
         print(json.dumps([measure_small(*size) for size in SMALL]))
         return
-    about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
-    large = [record_of(*size, measure_large(*size, args.rounds)) | about for size in LARGE]
+    large = [record_of(*size, measure_large(*size, args.rounds)) | about() for size in LARGE]
     names = list(dict.fromkeys(name for record in large for name in record))
     show("forward + backward, milliseconds", [{name: r.get(name, "") for name in names} for r in large], args.csv)
     command = [sys.executable, __file__, "--small"]
@@ -183,9 +254,11 @@ def main() -> None:
     small = []
     for i, size in enumerate(SMALL):
         medians = {name: statistics.median(run[i][name] for run in runs) for name in runs[0][i]}
-        small.append(record_of(*size, medians) | about)
+        small.append(record_of(*size, medians) | about())
     file = args.csv.with_stem(args.csv.stem + "_small") if args.csv else None
     show("small sizes, forward + backward, milliseconds", small, file)
+    file = args.csv.with_stem(args.csv.stem + "_linear") if args.csv else None
+    show("linear head and loss", [r | about() for r in measure_linear(*LINEAR, max(3, args.rounds // 3))], file)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from dualfocal import losses
 from dualfocal.kernels import modulated
 from dualfocal.losses._common import flatten
 from dualfocal.losses._expression import Gamma, GammaBins
-from dualfocal.losses._modulated import modulated_loss
+from dualfocal.losses._modulated import dual_loss_and_gradient, modulated_loss
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, which interprets the kernels, of inf - inf
@@ -209,12 +209,27 @@ def test_second_derivatives_and_many_gradients_at_once(reduction) -> None:
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
 
 
-def test_a_target_changed_before_the_backward_is_an_error() -> None:
+def test_a_target_changed_before_the_backward() -> None:
+    """The gradient of a sum is computed with the loss, and stays right; that of single losses is not, and fails."""
     logits, target = sample(4, 6)
-    value = loss_of(logits.requires_grad_(), target, 3.0, "next", "triton")
-    target[0] = 1
+    (expected,) = torch.autograd.grad(loss_of(logits.requires_grad_(), target, 3.0, "next", "triton"), logits)
+    value = loss_of(logits, target, 3.0, "next", "triton")
+    losses_of_rows = loss_of(logits, target, 3.0, "next", "triton", "none")
+    target[0] += 1 if target[0] == 0 else -1
+    assert torch.equal(torch.autograd.grad(value, logits)[0], expected)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        value.backward()
+        losses_of_rows.sum().backward()
+
+
+def test_the_gradient_may_replace_the_logits(kernel) -> None:
+    logits, target = sample(7, 40)
+    target[2] = -100
+    expected = logits.double().requires_grad_()
+    value = loss_of(expected, target, 3.0, "next", "torch", "sum")
+    loss, grad = dual_loss_and_gradient(flatten(logits, target, None, -100, "sum"), 3.0, impl="triton")
+    assert grad is logits
+    torch.testing.assert_close(loss.double(), value, rtol=2e-5, atol=1e-7)
+    torch.testing.assert_close(grad.double(), torch.autograd.grad(value, expected)[0], rtol=3e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])

@@ -200,9 +200,13 @@ def _largest(z_ptr, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _load(z_ptr, first, end, filler: tl.constexpr, POLICY: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _load(z_ptr, first, end, WHOLE: tl.constexpr, POLICY: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     cols = tl.arange(0, BLOCK)
-    return tl.load(z_ptr + first + cols, mask=cols < end - first, other=filler, eviction_policy=POLICY)
+    if WHOLE:
+        z = tl.load(z_ptr + first + cols, eviction_policy=POLICY)
+    else:
+        z = tl.load(z_ptr + first + cols, mask=cols < end - first, other=float("-inf"), eviction_policy=POLICY)
+    return z
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -217,61 +221,81 @@ def _add_block(z, first, z_t, ref, rest, z_j, first_j, DUAL: tl.constexpr):  # t
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _add_blocks(z_ptr, begin, end, z_t, ref, rest, z_j, first_j, DUAL: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Take in a part of a row. Four loads are issued before the first is waited for, which hides their latency."""
-    for first in tl.range(begin, end, 4 * BLOCK):
-        a = _load(z_ptr, first, end, float("-inf"), "evict_last", BLOCK)
-        b = _load(z_ptr, first + BLOCK, end, float("-inf"), "evict_last", BLOCK)
-        c = _load(z_ptr, first + 2 * BLOCK, end, float("-inf"), "evict_last", BLOCK)
-        d = _load(z_ptr, first + 3 * BLOCK, end, float("-inf"), "evict_last", BLOCK)
-        rest, z_j, first_j = _add_block(a, first, z_t, ref, rest, z_j, first_j, DUAL)
-        rest, z_j, first_j = _add_block(b, first + BLOCK, z_t, ref, rest, z_j, first_j, DUAL)
-        rest, z_j, first_j = _add_block(c, first + 2 * BLOCK, z_t, ref, rest, z_j, first_j, DUAL)
-        rest, z_j, first_j = _add_block(d, first + 3 * BLOCK, z_t, ref, rest, z_j, first_j, DUAL)
+def _add_four(  # type: ignore[no-untyped-def]
+    z_ptr, first, end, z_t, ref, rest, z_j, first_j, DUAL: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Take in four blocks. All loads are issued before the first is waited for, which hides their latency."""
+    a = _load(z_ptr, first, end, WHOLE, "evict_last", BLOCK)
+    b = _load(z_ptr, first + BLOCK, end, WHOLE, "evict_last", BLOCK)
+    c = _load(z_ptr, first + 2 * BLOCK, end, WHOLE, "evict_last", BLOCK)
+    d = _load(z_ptr, first + 3 * BLOCK, end, WHOLE, "evict_last", BLOCK)
+    rest, z_j, first_j = _add_block(a, first, z_t, ref, rest, z_j, first_j, DUAL)
+    rest, z_j, first_j = _add_block(b, first + BLOCK, z_t, ref, rest, z_j, first_j, DUAL)
+    rest, z_j, first_j = _add_block(c, first + 2 * BLOCK, z_t, ref, rest, z_j, first_j, DUAL)
+    rest, z_j, first_j = _add_block(d, first + 3 * BLOCK, z_t, ref, rest, z_j, first_j, DUAL)
     return rest, z_j, first_j
 
 
+@triton.jit
+def _merge(rest_a, z_a, j_a, rest_b, z_b, j_b):  # type: ignore[no-untyped-def]
+    a_is_rival = (z_a > z_b) | ((z_a == z_b) & (j_a < j_b))
+    return rest_a + rest_b, tl.where(a_is_rival, z_a, z_b), tl.where(a_is_rival, j_a, j_b)
+
+
 @triton.jit  # type: ignore[untyped-decorator]
-def _first_sweep(z_ptr, t, z_t, ref, C, DUAL: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _first_sweep(z_ptr, t, z_t, ref, C, DUAL: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Sum of the exponentials of a row without the target; the rival's logit and its index, C if there is none.
 
-    Each thread keeps results of its own, which are merged in the end. Only in the block of the target is it looked for.
+    Column i of the results belongs to the classes i, i + BLOCK, i + 2 BLOCK, ... The column of the target is summed once
+    more without it, so that no loop has to look for it.
     """
-    cols, first = tl.arange(0, BLOCK), t // BLOCK * BLOCK
+    cols, column = tl.arange(0, BLOCK), t % BLOCK
+    others = tl.arange(0, BLOCKS) * BLOCK + column
+    z_column = tl.load(z_ptr + others, mask=(others < C) & (others != t), other=float("-inf")).to(tl.float32)
     rest = tl.zeros((BLOCK,), tl.float32)
     z_j = tl.full((BLOCK,), float("-inf"), tl.float32)
     first_j = tl.zeros((BLOCK,), tl.int32) + C
-    rest, z_j, first_j = _add_blocks(z_ptr, 0, first, z_t, ref, rest, z_j, first_j, DUAL, BLOCK)
-    z = _load(z_ptr, first, C, float("-inf"), "evict_last", BLOCK)
-    z = tl.where(first + cols == t, float("-inf"), z.to(tl.float32))
-    rest, z_j, first_j = _add_block(z, first, z_t, ref, rest, z_j, first_j, DUAL)
-    rest, z_j, first_j = _add_blocks(z_ptr, first + BLOCK, C, z_t, ref, rest, z_j, first_j, DUAL, BLOCK)
-    nearest = tl.max(z_j, 0)
-    j = tl.where((z_j == nearest) & (z_j != float("-inf")), first_j + cols, C)
-    return tl.sum(rest, 0), nearest, tl.min(j, 0)
+    whole = C // (4 * BLOCK) * (4 * BLOCK)
+    for first in tl.range(0, whole, 4 * BLOCK):
+        rest, z_j, first_j = _add_four(z_ptr, first, C, z_t, ref, rest, z_j, first_j, DUAL, True, BLOCK)
+    if whole < C:
+        rest, z_j, first_j = _add_four(z_ptr, whole, C, z_t, ref, rest, z_j, first_j, DUAL, False, BLOCK)
+    rest = tl.where(cols == column, 0.0, rest)
+    j = tl.where(z_j == float("-inf"), C, first_j + cols)
+    rest, z_j, j = tl.reduce((rest, z_j, j), 0, _merge)
+    return rest + tl.sum(_exp(z_column, ref), 0), z_j, j
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _write_block(out_ptr, z, first, ref, scale, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _write_block(out_ptr, z, first, ref, scale, C, WHOLE: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     cols = tl.arange(0, BLOCK)
     grad = (_exp(z.to(tl.float32), ref) * scale).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + first + cols, grad, mask=cols < C - first, cache_modifier=".cs")
+    if WHOLE:
+        tl.store(out_ptr + first + cols, grad, cache_modifier=".cs")
+    else:
+        tl.store(out_ptr + first + cols, grad, mask=cols < C - first, cache_modifier=".cs")
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _write_four(z_ptr, out_ptr, first, ref, scale, C, WHOLE: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    d = _load(z_ptr, first + 3 * BLOCK, C, WHOLE, "evict_first", BLOCK)
+    c = _load(z_ptr, first + 2 * BLOCK, C, WHOLE, "evict_first", BLOCK)
+    b = _load(z_ptr, first + BLOCK, C, WHOLE, "evict_first", BLOCK)
+    a = _load(z_ptr, first, C, WHOLE, "evict_first", BLOCK)
+    _write_block(out_ptr, d, first + 3 * BLOCK, ref, scale, C, WHOLE, BLOCK)
+    _write_block(out_ptr, c, first + 2 * BLOCK, ref, scale, C, WHOLE, BLOCK)
+    _write_block(out_ptr, b, first + BLOCK, ref, scale, C, WHOLE, BLOCK)
+    _write_block(out_ptr, a, first, ref, scale, C, WHOLE, BLOCK)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _second_sweep(z_ptr, out_ptr, ref, scale, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Write exp(z - ref) * scale, from the end of the row: what was read last is still in the L2 cache."""
-    last = tl.cdiv(C, 4 * BLOCK) * 4 * BLOCK
-    for back in tl.range(0, last, 4 * BLOCK):
-        first = last - back - 4 * BLOCK
-        d = _load(z_ptr, first + 3 * BLOCK, C, 0.0, "evict_first", BLOCK)
-        c = _load(z_ptr, first + 2 * BLOCK, C, 0.0, "evict_first", BLOCK)
-        b = _load(z_ptr, first + BLOCK, C, 0.0, "evict_first", BLOCK)
-        a = _load(z_ptr, first, C, 0.0, "evict_first", BLOCK)
-        _write_block(out_ptr, d, first + 3 * BLOCK, ref, scale, C, BLOCK)
-        _write_block(out_ptr, c, first + 2 * BLOCK, ref, scale, C, BLOCK)
-        _write_block(out_ptr, b, first + BLOCK, ref, scale, C, BLOCK)
-        _write_block(out_ptr, a, first, ref, scale, C, BLOCK)
+    whole = C // (4 * BLOCK) * (4 * BLOCK)
+    if whole < C:
+        _write_four(z_ptr, out_ptr, whole, ref, scale, C, False, BLOCK)
+    for back in tl.range(0, whole, 4 * BLOCK):
+        _write_four(z_ptr, out_ptr, whole - 4 * BLOCK - back, ref, scale, C, True, BLOCK)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -296,7 +320,8 @@ def row_kernel(  # type: ignore[no-untyped-def]
     DUAL: tl.constexpr,
     MEAN: tl.constexpr,
     PARTIALS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,  # classes read at a time
+    BLOCKS: tl.constexpr,  # number of blocks of a row, or more
 ):
     """Like ``tile_kernel``, for long rows: a sweep for the loss, and one back for the gradient.
 
@@ -318,10 +343,10 @@ def row_kernel(  # type: ignore[no-untyped-def]
             z_t = tl.load(row_ptr + target, mask=valid, other=float("nan")).to(tl.float32)
             t = tl.where(valid, target, 0).to(tl.int32)
             ref = z_t  # mostly near the largest logit; it also keeps 1 - p_t exact
-            rest, z_j, j = _first_sweep(row_ptr, t, z_t, ref, C, DUAL, BLOCK)
+            rest, z_j, j = _first_sweep(row_ptr, t, z_t, ref, C, DUAL, BLOCK, BLOCKS)
             if (rest < TOO_LARGE) == 0:  # or NaN
                 ref = _largest(row_ptr, C, BLOCK)
-                rest, z_j, j = _first_sweep(row_ptr, t, z_t, ref, C, DUAL, BLOCK)
+                rest, z_j, j = _first_sweep(row_ptr, t, z_t, ref, C, DUAL, BLOCK, BLOCKS)
             total, p_t, q, p_j, nll = _row_terms(z_t, z_j, ref, rest)
             g = _gamma(gamma, gamma_ptr, edges_ptr, num_edges, row, row < M, p_t, p_j, GAMMA)
             loss, scale, at_j, at_t = _loss_and_gradient(g, total, p_t, q, p_j, nll)

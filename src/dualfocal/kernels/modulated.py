@@ -107,14 +107,18 @@ def _launch(rows: Rows, loss: Tensor | None, grad: Tensor | None, upstream: Tens
         *(num_rows, num_classes, logits.stride(0), number, 0 if edges is None else len(edges)),
         *(0 if partial is None else len(partial), rows.ignore_index),
     )
-    options = {"GAMMA": mode, "DUAL": rows.dual, "MEAN": mean, "PARTIALS": MAX_PARTIALS}
+    options = {"GAMMA": mode, "DUAL": rows.dual, "MEAN": mean}
+    options["PARTIALS"] = 1 if partial is None else next_power_of_2(len(partial))
     if width <= LONGEST_TILE:
         height = next_power_of_2(num_rows) if alone else max(1, TILE_ELEMENTS // width)
         options |= {"ALONE": alone, "BLOCK_M": height, "BLOCK_C": width}
         _tile(blocks(num_rows, height), device, arguments, 4, **options)
     else:
         programs = min(num_rows, 2 * _num_sms(device))
-        _row(programs, device, arguments, 16, **options, BLOCK=min(width, ROW_BLOCK))
+        block = min(width, ROW_BLOCK)
+        _row(
+            programs, device, arguments, 16, **options, BLOCK=block, BLOCKS=next_power_of_2(blocks(num_classes, block))
+        )
 
 
 def _gamma_arguments(gamma: Gamma) -> tuple[int, float, Tensor | None, Tensor | None]:
@@ -127,11 +131,11 @@ def _gamma_arguments(gamma: Gamma) -> tuple[int, float, Tensor | None, Tensor | 
 
 def _partial_weights(rows: Rows) -> Tensor:
     """Sums of the weights of all rows that are not ignored, to be added up."""
-    count, block = len(rows.target), 1024
+    count, block = len(rows.target), 4096
     programs = min(MAX_PARTIALS, blocks(count, block))
     partial = torch.empty(programs, dtype=torch.float32, device=rows.logits.device)
     arguments = rows.target, rows.weight, partial, rows.ignore_index, count, rows.logits.shape[1]
-    _total_weight(programs, rows.logits.get_device(), arguments, 4, BLOCK=block)
+    _total_weight(programs, rows.logits.get_device(), arguments, 8, BLOCK=block)
     return partial
 
 
