@@ -17,13 +17,16 @@ def sample(n: int = 3000, num_classes: int = 10):
 
 NAMES = ["ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "nll", "brier_score", "error_rate", "aurc"]
 
+FLOAT64 = ("classwise_ece", "kde_ece", "error_rate")  # the kernels for CUDA compute in float32
+
 
 @for_each(name=[*NAMES, "kde_ece"], num_classes=[3, 70], dtype=[torch.float32, torch.bfloat16])
 def test_equals_the_cpu(name, num_classes, dtype) -> None:
     logits, target = sample(num_classes=num_classes)
     logits = logits.to(dtype)
     metric = getattr(M, name)
-    assert metric(logits.cuda(), target.cuda()) == pytest.approx(metric(logits, target), abs=1e-8)
+    tolerance = 1e-8 if name in FLOAT64 else 1e-6
+    assert metric(logits.cuda(), target.cuda()) == pytest.approx(metric(logits, target), abs=tolerance)
 
 
 def test_evaluate_compare_and_ood() -> None:
@@ -71,5 +74,5 @@ def test_streaming() -> None:
         for part in (slice(0, 1000), slice(1000, 3000)):
             here.update(logits[part], target[part])
             there.update(logits[part].cuda(), target[part].cuda())
-        assert there.compute().item() == pytest.approx(here.compute().item(), abs=1e-8)
+        assert there.compute().item() == pytest.approx(here.compute().item(), abs=1e-6)
         assert there.compute().is_cuda

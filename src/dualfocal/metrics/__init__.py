@@ -7,6 +7,7 @@ from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_
 from dualfocal.metrics.comparison import Comparison, compare
 from dualfocal.metrics.evaluation import Evaluation, evaluate
 from dualfocal.metrics.inference import Floor, Inference
+from dualfocal.metrics.linear import LinearCalibration, linear_calibration
 from dualfocal.metrics.scores import (
     BrierDecomposition,
     aurc,
@@ -28,6 +29,7 @@ __all__ = [
     "ExpectedCalibrationError",
     "Floor",
     "Inference",
+    "LinearCalibration",
     "MaximumCalibrationError",
     "adaptive_ece",
     "aurc",
@@ -40,6 +42,7 @@ __all__ = [
     "error_rate",
     "evaluate",
     "kde_ece",
+    "linear_calibration",
     "mce",
     "nll",
     "ood_auroc",

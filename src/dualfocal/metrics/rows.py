@@ -140,16 +140,21 @@ def _two_columns(values: Tensor, input: str, name: str, binary: str | None) -> T
     return torch.stack([torch.zeros_like(values) if input == "logits" else 1 - values, values], dim=1)
 
 
-def _check_numbers(rows: Rows, ignore_index: int) -> Rows:
-    if not len(rows):
+def check_target(target: Tensor, num_classes: int, ignore_index: int) -> None:
+    """Raise an error unless there are class indices (N,), and all are in range."""
+    if not len(target):
         raise ValueError(f"no samples: the input is empty, or every target is ignore_index = {ignore_index}")
-    low, high = (int(end) for end in torch.aminmax(rows.target))
-    if low < 0 or high >= rows.num_classes:
-        hint = "; if the labels start at 1, subtract 1" if low == 1 and high == rows.num_classes else ""
+    low, high = (int(end) for end in torch.aminmax(target))
+    if low < 0 or high >= num_classes:
+        hint = "; if the labels start at 1, subtract 1" if low == 1 and high == num_classes else ""
         raise IndexError(
-            f"target {low if low < 0 else high} is out of range: a class index must lie in [0, {rows.num_classes - 1}] "
+            f"target {low if low < 0 else high} is out of range: a class index must lie in [0, {num_classes - 1}] "
             f"or equal ignore_index = {ignore_index}{hint}"
         )
+
+
+def _check_numbers(rows: Rows, ignore_index: int) -> Rows:
+    check_target(rows.target, rows.num_classes, ignore_index)
     # Computing 1 - p, or renormalising, can turn 0 into -1e-10, whose logarithm is NaN.
     if rows.input == "probs" and -ROUNDING <= float(rows.values.min()) < 0:
         rows = replace(rows, values=rows.values.clamp_min(0.0))

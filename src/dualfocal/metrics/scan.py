@@ -3,9 +3,15 @@
 The rows are processed in tiles that stay in the cache: each tile is converted to float64 once, with the layout that
 vectorises best. torch.softmax of float32 rows would take several times as long with few classes, and would round each
 confidence to 24 bits.
+
+Logits on CUDA are read by the kernels of :mod:`dualfocal.kernels.confidence` instead, where they apply. They compute in
+float32; confidences differ from those of the CPU by about 1e-7.
 """
 
+import functools
+import importlib.util
 from dataclasses import dataclass, replace
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -18,6 +24,8 @@ from dualfocal.metrics.rows import FEW_CLASSES, ROUNDING, Rows, check_logits
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements per tile
 BLOCK = 1 << 14  # minimum number of rows whose per-row numbers are computed together
 LONG_ROW = 1 << 14  # classes: torch may split a longer row over threads, and so sum it in another order
+FUSED_DEVICE = "cuda"
+FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SUM_TOLERANCE = 1e-2  # of the sum of a row of probabilities: allows half precision, or a csv with three decimals
 
 
@@ -50,6 +58,9 @@ def scan(
     Raises:
         ValueError: a row holds NaN, an infinite maximum, or invalid probabilities.
     """
+    fused = None if classwise or as_given else _fused(rows, num_bins, scores)
+    if fused is not None:
+        return fused
     n, num_classes, device = len(rows), rows.num_classes, rows.values.device
     on_cpu = device.type == "cpu"
     dim = 0 if on_cpu and num_classes < FEW_CLASSES else 1  # dimension of the classes
@@ -101,6 +112,36 @@ def scan(
         if bins is not None:
             bins.flush()
     return stats if bins is None else replace(stats, classes=bins.stats())
+
+
+def fused_kernels(values: Tensor) -> ModuleType | None:
+    """Return the module of the kernels for CUDA, or None if they cannot read the values."""
+    if values.device.type != FUSED_DEVICE or values.dtype not in FUSED_DTYPES or not _has_triton():
+        return None
+    from dualfocal.kernels import confidence  # imports triton
+
+    return confidence
+
+
+@functools.cache
+def _has_triton() -> bool:
+    if importlib.util.find_spec("triton") is None:
+        return False
+    return not torch.cuda.is_available() or (torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0))
+
+
+def _fused(rows: Rows, num_bins: int, scores: bool) -> Scan | None:
+    """Scan logits by the kernels; None if they do not apply, or if a row looks invalid: the caller checks it again."""
+    kernels = None if rows.positive or rows.input != "logits" else fused_kernels(rows.values)
+    if kernels is None:
+        return None
+    numbers = kernels.scan_rows(rows.values, rows.target, scores=scores)
+    if not bool(numbers.uncertainty.isfinite().all()):
+        return None
+    empty = BinStats.empty(0, edges=equal_edges(num_bins, device=rows.values.device))
+    return Scan(
+        numbers.confidence, numbers.right, numbers.uncertainty, numbers.right, numbers.nll, numbers.brier, empty
+    )
 
 
 def _write(stats: Scan, rows: Rows, part: slice, numbers: tuple[Tensor, ...], *, scores: bool, as_given: bool) -> None:

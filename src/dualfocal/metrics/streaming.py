@@ -3,11 +3,16 @@
 States are sums of integers, so any split of the samples over batches and processes gives the same bits. Their size
 depends on the number of bins, not of samples, except for adaptive bins, whose edges are known only at the end. In a
 ``MetricCollection``, metrics with the same options share a state.
+
+On CUDA, the calibration error of the predicted class and the Brier score add a batch of logits by one kernel and do not
+wait for it. Only the first batch is checked at once; NaN or a wrong target in a later one raises an error in
+``compute``.
 """
 
+import functools
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -19,12 +24,25 @@ from dualfocal._checks import check_choice, check_count
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.bins import ONE, BinStats, equal_edges, to_units
 from dualfocal.metrics.calibration import top_bins
-from dualfocal.metrics.rows import BINARY, INPUTS, Array, Rows, as_rows, as_tensor
-from dualfocal.metrics.scan import scan
+from dualfocal.metrics.rows import BINARY, FIRST_ROWS, INPUTS, Array, Rows, are_probabilities, as_rows, as_tensor
+from dualfocal.metrics.scan import fused_kernels, scan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+WRONG_TARGET = 2  # value of the state `invalid`; 1 stands for invalid logits
+
+
+class _Sums(NamedTuple):
+    """States that a kernel can add a batch to."""
+
+    bounds: Tensor  # in units of 2^-32: bin b is (bounds[b], bounds[b + 1]]
+    counts: Tensor
+    totals: Tensor  # of confidences or Brier terms
+    hits: Tensor | None  # number of right predictions (None: not wanted)
+    brier: bool  # whether totals are of Brier terms
 
 
 class _Streaming(Metric):
@@ -32,6 +50,7 @@ class _Streaming(Metric):
     higher_is_better = False
     full_state_update = False
     plot_lower_bound = 0.0
+    invalid: Tensor
 
     def __init__(
         self,
@@ -48,10 +67,14 @@ class _Streaming(Metric):
         # A MetricCollection merges metrics whose states have the same names and, after the first batch, the same
         # values, even if their options differ. An empty state with the options in its name prevents that.
         self.add_state(f"of_{input}_{binary}_{ignore_index}".replace("-", "minus_"), [], dist_reduce_fx=None)
+        # Set by a kernel that met NaN or a wrong target, see `_check_valid`.
+        self.add_state("invalid", torch.zeros((), dtype=torch.int64), dist_reduce_fx="max")
 
     def update(self, logits: Array, target: Array) -> None:
         """Add a batch of predictions and targets, see :func:`~dualfocal.metrics.ece`."""
         target = as_tensor("target", target)
+        if isinstance(logits, Tensor) and self._add_on_device(logits, target):
+            return
         if not bool((target.long() == self.ignore_index).all()):  # long: -100 would wrap around in uint8
             # A check of every batch on a GPU would wait for it each time.
             later = as_tensor("logits", logits).device.type != "cpu" and self.update_count > 1
@@ -61,6 +84,55 @@ class _Streaming(Metric):
     @abstractmethod
     def _add(self, rows: Rows) -> None:
         """Add the samples of a batch to the state."""
+
+    def _sums(self) -> _Sums | None:
+        """States that a kernel can add to; None if this metric needs more than a kernel computes."""
+        return None
+
+    def _add_on_device(self, logits: Tensor, target: Tensor) -> bool:
+        """Add a batch on CUDA without waiting for it; False, and nothing done, if ``as_rows`` has to look at it."""
+        kernels = None if self.input == "probs" or self.binary is not None else fused_kernels(logits)
+        sums = None if kernels is None else self._sums()
+        if kernels is None or sums is None or not self._is_plain(logits, target):
+            return False
+        first = self.update_count <= 1
+        if first and self.input is None and _may_be_probabilities(logits, target != self.ignore_index):
+            return False
+        states = [state for state in (sums.counts, sums.totals, sums.hits, self.invalid) if state is not None]
+        before = [state.clone() for state in states] if first else []
+        options = {**sums._asdict(), "invalid": self.invalid, "ignore_index": self.ignore_index}
+        kernels.add_to_bins(logits.detach(), target, **options)
+        if first and bool(self.invalid):
+            for state, value in zip(states, before, strict=True):
+                state.copy_(value)
+            return False
+        return True
+
+    def _is_plain(self, logits: Tensor, target: Tensor) -> bool:
+        """Whether shapes, dtypes and devices are those of most batches."""
+        return (
+            logits.ndim == 2
+            and logits.shape[0] > 0
+            and logits.shape[1] > 1
+            and target.shape == logits.shape[:1]
+            and target.dtype in (torch.int64, torch.int32)
+            and target.device == logits.device == self.invalid.device
+            and isinstance(self.ignore_index, int)
+        )
+
+    def _check_valid(self) -> None:
+        """Raise an error if a kernel met an invalid sample."""
+        problem = int(self.invalid)
+        if problem == WRONG_TARGET:
+            raise IndexError(
+                "a target is out of range in a batch after the first: each must be a class index or equal "
+                f"ignore_index = {self.ignore_index}. Update a metric on the CPU with the same batches to find it"
+            )
+        if problem:
+            raise ValueError(
+                "logits must not be NaN or +inf, and each row needs a finite value: a batch after the first breaks "
+                "this rule. Update a metric on the CPU with the same batches to find the row"
+            )
 
     def plot(
         self, val: Tensor | Sequence[Tensor] | None = None, ax: "Axes | None" = None
@@ -97,8 +169,10 @@ class _Binned(_Streaming):
     @property
     def bins(self) -> BinStats:
         """Bins of the samples that this process has added since the last reset."""
-        edges = equal_edges(self.num_bins, device=self.count.device)
-        return BinStats(self.count, self.confidence, self.correct, edges)
+        self._check_valid()
+        edges = _edges(self.num_bins, self.count.device)
+        # Copies: on CUDA, the states are changed in place.
+        return BinStats(self.count.clone(), self.confidence.clone(), self.correct.clone(), edges)
 
     @abstractmethod
     def _bin(self, rows: Rows) -> BinStats: ...
@@ -142,6 +216,10 @@ class ExpectedCalibrationError(_Binned):
 
     def _bin(self, rows: Rows) -> BinStats:
         return top_bins(scan(rows), rows, self.num_bins, None)
+
+    def _sums(self) -> _Sums:
+        bounds = _bounds(self.num_bins, self.count.device)
+        return _Sums(bounds, self.count, self.confidence, self.correct, brier=False)
 
     def compute(self) -> Tensor:
         """Return the error of all samples so far, of all processes; NaN without samples."""
@@ -269,7 +347,35 @@ class BrierScore(_Streaming):
         self.total = self.total + to_units(scan(rows, scores=True).brier).sum()
         self.count = self.count + len(rows)
 
+    def _sums(self) -> _Sums:
+        return _Sums(_one_bin(self.count.device), self.count, self.total, None, brier=True)
+
     def compute(self) -> Tensor:
         """Return the score of all samples so far, of all processes; NaN without samples."""
+        self._check_valid()
         score = self.total.double() / ONE / self.count
         return score.sqrt() if self.root else score
+
+
+def _may_be_probabilities(values: Tensor, kept: Tensor) -> bool:
+    """Whether the first rows that count are probabilities, or none of them counts; logits are not."""
+    first = values[:FIRST_ROWS][kept[:FIRST_ROWS]]
+    return not len(first) or are_probabilities(first)
+
+
+# Small tensors on a device, kept because copying them there waits for it.
+
+
+@functools.lru_cache(maxsize=64)
+def _edges(num_bins: int, device: torch.device) -> Tensor:
+    return equal_edges(num_bins, device=device)
+
+
+@functools.lru_cache(maxsize=64)
+def _bounds(num_bins: int, device: torch.device) -> Tensor:
+    return to_units(equal_edges(num_bins, device=device))
+
+
+@functools.lru_cache(maxsize=64)
+def _one_bin(device: torch.device) -> Tensor:
+    return torch.tensor([-1, 4 * ONE], device=device)  # of all Brier terms
