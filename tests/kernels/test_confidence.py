@@ -1,6 +1,7 @@
 """The confidence kernels, compared with plain torch in float64; without a GPU in the interpreter of triton."""
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -164,10 +165,11 @@ def bins_of(numbers: RowNumbers, bounds: Tensor) -> list[Tensor]:
     return [empty.index_add(0, index, part) for part in parts]
 
 
-def empty_bins(num_bins: int) -> dict[str, Tensor]:
+def empty_bins(num_bins: int) -> dict[str, Any]:
     bounds = (torch.arange(num_bins + 1, dtype=torch.float64) / num_bins * ONE).round().long().to(DEVICE)
     zeros = torch.zeros(4, num_bins, dtype=torch.int64, device=DEVICE)
-    return {"bounds": bounds, "counts": zeros[0], "totals": zeros[1], "hits": zeros[2], "invalid": zeros[3, 0]}
+    parts = {"counts": zeros[0], "totals": zeros[1], "hits": zeros[2], "invalid": zeros[3, 0]}
+    return {"bounds": bounds, "brier": False, **parts}
 
 
 @pytest.mark.parametrize("num_bins", [1, 15, 40])
@@ -187,8 +189,8 @@ def test_bins_hold_the_confidences_of_the_rows_that_are_not_ignored(num_bins, ke
 
 def test_the_sum_of_brier_terms(kernel) -> None:
     logits, target = sample(100, 16)
-    bins = empty_bins(1) | {"bounds": torch.tensor([-1, 4 * ONE], device=DEVICE), "hits": None}
-    add_to_bins(logits, target, **bins, ignore_index=-100, brier=True)
+    bins = empty_bins(1) | {"bounds": torch.tensor([-1, 4 * ONE], device=DEVICE), "hits": None, "brier": True}
+    add_to_bins(logits, target, **bins, ignore_index=-100)
     expected = (scan_rows(logits, target, scores=True).brier * ONE).round().long()
     assert bins["counts"].tolist() == [100]
     assert abs(int(bins["totals"] - expected.sum())) <= 100

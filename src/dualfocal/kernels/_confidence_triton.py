@@ -207,10 +207,12 @@ def _exp(z, scaled):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _sweep(row_ptr, start, stop, scaled, top, total, squares, SCORES: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sweep(  # type: ignore[no-untyped-def]
+    row_ptr, start, stop, scaled, top, total, squares, SCORES: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
+):
     """Add whole blocks of a row to the maxima and sums, of which each thread keeps its own."""
     cols = tl.arange(0, BLOCK)
-    for first in tl.range(start, stop, BLOCK):
+    for first in tl.range(start, stop, BLOCK, num_stages=STAGES):
         z = tl.load(row_ptr + first + cols).to(tl.float32)
         e = _exp(z, scaled)
         top = tl.maximum(top, z)
@@ -260,6 +262,7 @@ def row_kernel(  # type: ignore[no-untyped-def]
     num_bins,
     SCORES: tl.constexpr,
     BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,  # blocks in flight
 ):
     """One long row: a program reads it block by block.
 
@@ -282,11 +285,12 @@ def row_kernel(  # type: ignore[no-untyped-def]
 
         whole = C // BLOCK * BLOCK
         pause = tl.minimum(tl.maximum(known // BLOCK * BLOCK, BLOCK), whole)
-        tops, total, squares = _sweep(row_ptr, BLOCK, pause, scaled, tops, total, squares, SCORES, BLOCK)
+        tops, total, squares = _sweep(row_ptr, BLOCK, pause, scaled, tops, total, squares, SCORES, BLOCK, STAGES)
         at = known // BLOCK * BLOCK + cols
-        near = tl.load(row_ptr + at, mask=at < known, other=float("-inf")).to(tl.float32)
+        near = tl.load(row_ptr + at, mask=at < C, other=float("-inf")).to(tl.float32)
+        near = tl.where(at < known, near, float("-inf"))
         before = tl.max(tl.where(known < BLOCK, near, tl.maximum(near, tops)), 0)
-        tops, total, squares = _sweep(row_ptr, pause, whole, scaled, tops, total, squares, SCORES, BLOCK)
+        tops, total, squares = _sweep(row_ptr, pause, whole, scaled, tops, total, squares, SCORES, BLOCK, STAGES)
         if (whole < C) & (whole > 0):
             z = tl.load(row_ptr + whole + cols, mask=whole + cols < C, other=float("-inf")).to(tl.float32)
             e = _exp(z, scaled)

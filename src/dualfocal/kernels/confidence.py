@@ -18,7 +18,7 @@ FEW_ROWS = 128  # such rows of a program
 LONGEST_TILE = 4096  # classes of rows that are held in registers
 TILE_ELEMENTS = 4096  # of a program
 ROW_BLOCK = 4096  # classes that a program of a long row reads at a time
-ROW_WARPS = 8
+ROW_WARPS, ROW_STAGES = 8, 4
 BAD_LOGITS, BAD_TARGET = 1, 2  # as in the kernels
 NOTHING = -(1 << 63)  # an ignore_index that is never met
 
@@ -47,14 +47,13 @@ def scan_rows(values: Tensor, target: Tensor, *, scores: bool) -> RowNumbers:
 def add_to_bins(
     values: Tensor,
     target: Tensor,
-    *,
     bounds: Tensor,
     counts: Tensor,
     totals: Tensor,
     hits: Tensor | None,
+    brier: bool,
     invalid: Tensor,
     ignore_index: int,
-    brier: bool = False,
 ) -> None:
     """Add each row of logits (N, C) to the bin of its confidence; changes int64 tensors on the same device in place.
 
@@ -65,9 +64,9 @@ def add_to_bins(
         counts: number of rows in each bin, (B,), or one number for one bin.
         totals: sum of their confidences in units of 2^-32, like ``counts``.
         hits: number of rows whose target is the first class with the largest logit, like ``counts`` (None: not wanted).
+        brier: whether to bin and sum Brier terms instead of confidences.
         invalid: one number, set to BAD_LOGITS or BAD_TARGET if there is such a row. It is not added to any bin.
         ignore_index: target of rows to leave out.
-        brier: whether to bin and sum Brier terms instead of confidences.
     """
     _launch(values, target, (None, hits, None, bounds, counts, totals, invalid), brier, ignore_index, counts.numel())
 
@@ -110,5 +109,6 @@ def _launch(
                 *(*tensors, n, num_classes, stride, ignore_index, num_bins),
                 **options,
                 BLOCK=ROW_BLOCK,
+                STAGES=ROW_STAGES,
                 num_warps=ROW_WARPS,
             )

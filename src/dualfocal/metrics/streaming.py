@@ -98,12 +98,11 @@ class _Streaming(Metric):
         first = self.update_count <= 1
         if first and self.input is None and _may_be_probabilities(logits, target != self.ignore_index):
             return False
-        states = [state for state in (sums.counts, sums.totals, sums.hits, self.invalid) if state is not None]
-        before = [state.clone() for state in states] if first else []
-        options = {**sums._asdict(), "invalid": self.invalid, "ignore_index": self.ignore_index}
-        kernels.add_to_bins(logits.detach(), target, **options)
+        states = (sums.counts, sums.totals, sums.hits, self.invalid) if first else ()
+        before = [(state, state.clone()) for state in states if state is not None]
+        kernels.add_to_bins(logits, target, *sums, self.invalid, self.ignore_index)
         if first and bool(self.invalid):
-            for state, value in zip(states, before, strict=True):
+            for state, value in before:
                 state.copy_(value)
             return False
         return True
@@ -112,9 +111,9 @@ class _Streaming(Metric):
         """Whether shapes, dtypes and devices are those of most batches."""
         return (
             logits.ndim == 2
-            and logits.shape[0] > 0
+            and target.ndim == 1
+            and target.numel() == logits.shape[0] > 0
             and logits.shape[1] > 1
-            and target.shape == logits.shape[:1]
             and target.dtype in (torch.int64, torch.int32)
             and target.device == logits.device == self.invalid.device
             and isinstance(self.ignore_index, int)
