@@ -11,148 +11,22 @@ wait for it. Only the first batch is checked at once; NaN or a wrong target in a
 
 import functools
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from dualfocal._checks import check_choice, check_count
+from dualfocal._checks import check_count
 from dualfocal.metrics._sorting import SortedConfidences
+from dualfocal.metrics._stream import Streaming, Sums
 from dualfocal.metrics.bins import ONE, BinStats, equal_edges, to_units
 from dualfocal.metrics.calibration import top_bins
-from dualfocal.metrics.rows import BINARY, FIRST_ROWS, INPUTS, Array, Rows, are_probabilities, as_rows, as_tensor
-from dualfocal.metrics.scan import fused_kernels, scan
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.scan import scan
 
 
-WRONG_TARGET = 2  # value of the state `invalid`; 1 stands for invalid logits
-
-
-class _Sums(NamedTuple):
-    """States that a kernel can add a batch to."""
-
-    bounds: Tensor  # in units of 2^-32: bin b is (bounds[b], bounds[b + 1]]
-    counts: Tensor
-    totals: Tensor  # of confidences or Brier terms
-    hits: Tensor | None  # number of right predictions (None: not wanted)
-    brier: bool  # whether totals are of Brier terms
-
-
-class _Streaming(Metric):
-    is_differentiable = False
-    higher_is_better = False
-    full_state_update = False
-    plot_lower_bound = 0.0
-    invalid: Tensor
-
-    def __init__(
-        self,
-        *,
-        input: str | None = None,
-        ignore_index: int = -100,
-        binary: str | None = None,
-        **kwargs: Any,  # for torchmetrics.Metric: process_group, sync_on_compute, ...
-    ) -> None:
-        super().__init__(**kwargs)
-        check_choice("input", input, (None, *INPUTS))
-        check_choice("binary", binary, BINARY)
-        self.input, self.ignore_index, self.binary = input, ignore_index, binary
-        # A MetricCollection merges metrics whose states have the same names and, after the first batch, the same
-        # values, even if their options differ. An empty state with the options in its name prevents that.
-        self.add_state(f"of_{input}_{binary}_{ignore_index}".replace("-", "minus_"), [], dist_reduce_fx=None)
-        # Set by a kernel that met NaN or a wrong target, see `_check_valid`.
-        self.add_state("invalid", torch.zeros((), dtype=torch.int64), dist_reduce_fx="max")
-
-    def update(self, logits: Array, target: Array) -> None:
-        """Add a batch of predictions and targets, see :func:`~dualfocal.metrics.ece`."""
-        target = as_tensor("target", target)
-        if isinstance(logits, Tensor) and self._add_on_device(logits, target):
-            return
-        if not bool((target.long() == self.ignore_index).all()):  # long: -100 would wrap around in uint8
-            # A check of every batch on a GPU would wait for it each time.
-            later = as_tensor("logits", logits).device.type != "cpu" and self.update_count > 1
-            kind = self.input or ("logits" if later else None)
-            self._add(as_rows(logits, target, input=kind, ignore_index=self.ignore_index, binary=self.binary))
-
-    @abstractmethod
-    def _add(self, rows: Rows) -> None:
-        """Add the samples of a batch to the state."""
-
-    def _sums(self) -> _Sums | None:
-        """States that a kernel can add to; None if this metric needs more than a kernel computes."""
-        return None
-
-    def _add_on_device(self, logits: Tensor, target: Tensor) -> bool:
-        """Add a batch on CUDA without waiting for it; False, and nothing done, if ``as_rows`` has to look at it."""
-        kernels = None if self.input == "probs" or self.binary is not None else fused_kernels(logits)
-        sums = None if kernels is None else self._sums()
-        if kernels is None or sums is None or not self._is_plain(logits, target):
-            return False
-        first = self.update_count <= 1
-        if first and self.input is None and _may_be_probabilities(logits, target != self.ignore_index):
-            return False
-        states = (sums.counts, sums.totals, sums.hits, self.invalid) if first else ()
-        before = [(state, state.clone()) for state in states if state is not None]
-        kernels.add_to_bins(logits, target, *sums, self.invalid, self.ignore_index)
-        if first and bool(self.invalid):
-            for state, value in before:
-                state.copy_(value)
-            return False
-        return True
-
-    def _is_plain(self, logits: Tensor, target: Tensor) -> bool:
-        """Whether shapes, dtypes and devices are those of most batches."""
-        return (
-            logits.ndim == 2
-            and target.ndim == 1
-            and target.numel() == logits.shape[0] > 0
-            and logits.shape[1] > 1
-            and target.dtype in (torch.int64, torch.int32)
-            and target.device == logits.device == self.invalid.device
-            and isinstance(self.ignore_index, int)
-        )
-
-    def _check_valid(self) -> None:
-        """Raise an error if a kernel met an invalid sample."""
-        problem = int(self.invalid)
-        if problem == WRONG_TARGET:
-            raise IndexError(
-                "a target is out of range in a batch after the first: each must be a class index or equal "
-                f"ignore_index = {self.ignore_index}. Update a metric on the CPU with the same batches to find it"
-            )
-        if problem:
-            raise ValueError(
-                "logits must not be NaN or +inf, and each row needs a finite value: a batch after the first breaks "
-                "this rule. Update a metric on the CPU with the same batches to find the row"
-            )
-
-    def plot(
-        self, val: Tensor | Sequence[Tensor] | None = None, ax: "Axes | None" = None
-    ) -> "tuple[Figure | None, Axes | np.ndarray]":
-        """Plot one value, or a sequence of values; see ``torchmetrics.Metric.plot``.
-
-        Args:
-            val: result of ``compute`` or ``forward``, or a sequence of results (None: call ``compute``).
-            ax: axes to draw on (None: a new figure).
-
-        Returns:
-            The figure and its axes.
-        """
-        return self._plot(val, ax)
-
-    def set_dtype(self, dst_type: str | torch.dtype) -> Self:
-        """Do nothing: states are integers."""
-        return self
-
-
-class _Binned(_Streaming):
+class _Binned(Streaming):
     plot_upper_bound = 1.0
     count: Tensor
     confidence: Tensor
@@ -216,9 +90,9 @@ class ExpectedCalibrationError(_Binned):
     def _bin(self, rows: Rows) -> BinStats:
         return top_bins(scan(rows), rows, self.num_bins, None)
 
-    def _sums(self) -> _Sums:
+    def _sums(self) -> Sums:
         bounds = _bounds(self.num_bins, self.count.device)
-        return _Sums(bounds, self.count, self.confidence, self.correct, brier=False)
+        return Sums(bounds, self.count, self.confidence, self.correct, brier=False)
 
     def compute(self) -> Tensor:
         """Return the error of all samples so far, of all processes; NaN without samples."""
@@ -267,7 +141,7 @@ class ClasswiseCalibrationError(_Binned):
         return self.bins.ece().mean()
 
 
-class AdaptiveCalibrationError(_Streaming):
+class AdaptiveCalibrationError(Streaming):
     """Streaming :func:`~dualfocal.metrics.adaptive_ece`, with the arguments of :class:`ExpectedCalibrationError`.
 
     The edges depend on every confidence, so the state keeps 8 bytes per sample, gathered from all processes.
@@ -307,7 +181,7 @@ class AdaptiveCalibrationError(_Streaming):
         return SortedConfidences.from_units(keys >> 1, keys & 1).adaptive_bins(self.num_bins).ece()
 
 
-class BrierScore(_Streaming):
+class BrierScore(Streaming):
     """Streaming :func:`~dualfocal.metrics.brier_score`. The state is two integers.
 
     Args:
@@ -346,20 +220,14 @@ class BrierScore(_Streaming):
         self.total = self.total + to_units(scan(rows, scores=True).brier).sum()
         self.count = self.count + len(rows)
 
-    def _sums(self) -> _Sums:
-        return _Sums(_one_bin(self.count.device), self.count, self.total, None, brier=True)
+    def _sums(self) -> Sums:
+        return Sums(_one_bin(self.count.device), self.count, self.total, None, brier=True)
 
     def compute(self) -> Tensor:
         """Return the score of all samples so far, of all processes; NaN without samples."""
         self._check_valid()
         score = self.total.double() / ONE / self.count
         return score.sqrt() if self.root else score
-
-
-def _may_be_probabilities(values: Tensor, kept: Tensor) -> bool:
-    """Whether the first rows that count are probabilities, or none of them counts; logits are not."""
-    first = values[:FIRST_ROWS][kept[:FIRST_ROWS]]
-    return not len(first) or are_probabilities(first)
 
 
 # Small tensors on a device, kept because copying them there waits for it.
