@@ -246,7 +246,7 @@ def _merge(rest_a, z_a, j_a, rest_b, z_b, j_b):  # type: ignore[no-untyped-def]
 def _first_sweep(z_ptr, t, z_t, ref, C, DUAL: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Sum of the exponentials of a row without the target; the rival's logit and its index, C if there is none.
 
-    Column i of the results belongs to the classes i, i + BLOCK, i + 2 BLOCK, ... The column of the target is summed once
+    Column i of the results belongs to the classes i, i + BLOCK, i + 2 BLOCK, ... That of the target is summed once
     more without it, so that no loop has to look for it.
     """
     cols, column = tl.arange(0, BLOCK), t % BLOCK
