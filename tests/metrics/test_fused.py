@@ -1,6 +1,5 @@
 """Metrics by the kernels for CUDA: without a GPU in the interpreter of triton, which tests make `scan` take."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,8 +8,6 @@ import torch
 from case_loops import for_each
 from torch import Tensor
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 
 from torchmetrics import MetricCollection

@@ -221,19 +221,21 @@ def _add_block(z, first, z_t, ref, rest, z_j, first_j, DUAL: tl.constexpr):  # t
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _add_four(  # type: ignore[no-untyped-def]
-    z_ptr, first, end, z_t, ref, rest, z_j, first_j, DUAL: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Take in four blocks. All loads are issued before the first is waited for, which hides their latency."""
-    a = _load(z_ptr, first, end, WHOLE, "evict_last", BLOCK)
-    b = _load(z_ptr, first + BLOCK, end, WHOLE, "evict_last", BLOCK)
-    c = _load(z_ptr, first + 2 * BLOCK, end, WHOLE, "evict_last", BLOCK)
-    d = _load(z_ptr, first + 3 * BLOCK, end, WHOLE, "evict_last", BLOCK)
+def _load_four(z_ptr, first, end, WHOLE: tl.constexpr, POLICY: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Four blocks: all loads are issued before the first is waited for, which hides their latency."""
+    a = _load(z_ptr, first, end, WHOLE, POLICY, BLOCK)
+    b = _load(z_ptr, first + BLOCK, end, WHOLE, POLICY, BLOCK)
+    c = _load(z_ptr, first + 2 * BLOCK, end, WHOLE, POLICY, BLOCK)
+    d = _load(z_ptr, first + 3 * BLOCK, end, WHOLE, POLICY, BLOCK)
+    return a, b, c, d
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_four(a, b, c, d, first, z_t, ref, rest, z_j, first_j, DUAL: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     rest, z_j, first_j = _add_block(a, first, z_t, ref, rest, z_j, first_j, DUAL)
     rest, z_j, first_j = _add_block(b, first + BLOCK, z_t, ref, rest, z_j, first_j, DUAL)
     rest, z_j, first_j = _add_block(c, first + 2 * BLOCK, z_t, ref, rest, z_j, first_j, DUAL)
-    rest, z_j, first_j = _add_block(d, first + 3 * BLOCK, z_t, ref, rest, z_j, first_j, DUAL)
-    return rest, z_j, first_j
+    return _add_block(d, first + 3 * BLOCK, z_t, ref, rest, z_j, first_j, DUAL)
 
 
 @triton.jit
@@ -243,11 +245,13 @@ def _merge(rest_a, z_a, j_a, rest_b, z_b, j_b):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _first_sweep(z_ptr, t, z_t, ref, C, DUAL: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _first_sweep(  # type: ignore[no-untyped-def]
+    z_ptr, last, t, z_t, ref, C, DUAL: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
+):
     """Sum of the exponentials of a row without the target; the rival's logit and its index, C if there is none.
 
-    Column i of the results belongs to the classes i, i + BLOCK, i + 2 BLOCK, ... That of the target is summed once
-    more without it, so that no loop has to look for it.
+    Column i of the results belongs to the classes i, i + BLOCK, i + 2 BLOCK, ... That of the target is summed once more
+    without it, so that no loop has to look for it. The last blocks, from class ``last`` on, are returned, too.
     """
     cols, column = tl.arange(0, BLOCK), t % BLOCK
     others = tl.arange(0, BLOCKS) * BLOCK + column
@@ -255,15 +259,15 @@ def _first_sweep(z_ptr, t, z_t, ref, C, DUAL: tl.constexpr, BLOCK: tl.constexpr,
     rest = tl.zeros((BLOCK,), tl.float32)
     z_j = tl.full((BLOCK,), float("-inf"), tl.float32)
     first_j = tl.zeros((BLOCK,), tl.int32) + C
-    whole = C // (4 * BLOCK) * (4 * BLOCK)
-    for first in tl.range(0, whole, 4 * BLOCK):
-        rest, z_j, first_j = _add_four(z_ptr, first, C, z_t, ref, rest, z_j, first_j, DUAL, True, BLOCK)
-    if whole < C:
-        rest, z_j, first_j = _add_four(z_ptr, whole, C, z_t, ref, rest, z_j, first_j, DUAL, False, BLOCK)
+    for first in tl.range(0, last, 4 * BLOCK):
+        e, f, g, h = _load_four(z_ptr, first, C, True, "evict_last", BLOCK)
+        rest, z_j, first_j = _add_four(e, f, g, h, first, z_t, ref, rest, z_j, first_j, DUAL, BLOCK)
+    a, b, c, d = _load_four(z_ptr, last, C, False, "evict_first", BLOCK)
+    rest, z_j, first_j = _add_four(a, b, c, d, last, z_t, ref, rest, z_j, first_j, DUAL, BLOCK)
     rest = tl.where(cols == column, 0.0, rest)
     j = tl.where(z_j == float("-inf"), C, first_j + cols)
     rest, z_j, j = tl.reduce((rest, z_j, j), 0, _merge)
-    return rest + tl.sum(_exp(z_column, ref), 0), z_j, j
+    return rest + tl.sum(_exp(z_column, ref), 0), z_j, j, a, b, c, d
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -277,11 +281,7 @@ def _write_block(out_ptr, z, first, ref, scale, C, WHOLE: tl.constexpr, BLOCK: t
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _write_four(z_ptr, out_ptr, first, ref, scale, C, WHOLE: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    d = _load(z_ptr, first + 3 * BLOCK, C, WHOLE, "evict_first", BLOCK)
-    c = _load(z_ptr, first + 2 * BLOCK, C, WHOLE, "evict_first", BLOCK)
-    b = _load(z_ptr, first + BLOCK, C, WHOLE, "evict_first", BLOCK)
-    a = _load(z_ptr, first, C, WHOLE, "evict_first", BLOCK)
+def _write_four(out_ptr, a, b, c, d, first, ref, scale, C, WHOLE: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     _write_block(out_ptr, d, first + 3 * BLOCK, ref, scale, C, WHOLE, BLOCK)
     _write_block(out_ptr, c, first + 2 * BLOCK, ref, scale, C, WHOLE, BLOCK)
     _write_block(out_ptr, b, first + BLOCK, ref, scale, C, WHOLE, BLOCK)
@@ -289,13 +289,13 @@ def _write_four(z_ptr, out_ptr, first, ref, scale, C, WHOLE: tl.constexpr, BLOCK
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _second_sweep(z_ptr, out_ptr, ref, scale, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _second_sweep(z_ptr, a, b, c, d, last, out_ptr, ref, scale, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Write exp(z - ref) * scale, from the end of the row: what was read last is still in the L2 cache."""
-    whole = C // (4 * BLOCK) * (4 * BLOCK)
-    if whole < C:
-        _write_four(z_ptr, out_ptr, whole, ref, scale, C, False, BLOCK)
-    for back in tl.range(0, whole, 4 * BLOCK):
-        _write_four(z_ptr, out_ptr, whole - 4 * BLOCK - back, ref, scale, C, True, BLOCK)
+    _write_four(out_ptr, a, b, c, d, last, ref, scale, C, False, BLOCK)
+    for back in tl.range(0, last, 4 * BLOCK):
+        first = last - 4 * BLOCK - back
+        e, f, g, h = _load_four(z_ptr, first, C, True, "evict_first", BLOCK)
+        _write_four(out_ptr, e, f, g, h, first, ref, scale, C, True, BLOCK)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -323,51 +323,47 @@ def row_kernel(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,  # classes read at a time
     BLOCKS: tl.constexpr,  # number of blocks of a row, or more
 ):
-    """Like ``tile_kernel``, for long rows: a sweep for the loss, and one back for the gradient.
+    """Like ``tile_kernel``, for one long row: a sweep for the loss, and one back for the gradient.
 
-    The logits that were read last are read first by the second sweep, while they are in the L2 cache.
+    The last blocks stay in registers, and the logits read last are still in the L2 cache when they are read again.
     """
-    cols = tl.arange(0, BLOCK)
-    mean_factor = 1.0
-    if MEAN:
-        mean_factor = _mean_factor(partial_ptr, num_partials, PARTIALS)
-    first_row, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
-    for step in tl.range(0, tl.cdiv(M - first_row, programs)):
-        row = first_row + step * programs  # 64 bits, as the offsets of rows are
-        target, weight, valid = _target(target_ptr, weight_ptr, row, row < M, ignore_index, C)
-        row_ptr = z_ptr + row * row_stride
-        out_ptr = grad_ptr
+    cols, row = tl.arange(0, BLOCK), tl.program_id(0).to(tl.int64)
+    target, weight, valid = _target(target_ptr, weight_ptr, row, row < M, ignore_index, C)
+    row_ptr = z_ptr + row * row_stride
+    out_ptr = grad_ptr
+    if grad_ptr is not None:
+        out_ptr = grad_ptr + row * C
+    if weight != 0.0:
+        last = (C - 1) // (4 * BLOCK) * (4 * BLOCK)
+        z_t = tl.load(row_ptr + target, mask=valid, other=float("nan")).to(tl.float32)
+        t = tl.where(valid, target, 0).to(tl.int32)
+        ref = z_t  # mostly near the largest logit; it also keeps 1 - p_t exact
+        rest, z_j, j, a, b, c, d = _first_sweep(row_ptr, last, t, z_t, ref, C, DUAL, BLOCK, BLOCKS)
+        if (rest < TOO_LARGE) == 0:  # or NaN
+            ref = _largest(row_ptr, C, BLOCK)
+            rest, z_j, j, a, b, c, d = _first_sweep(row_ptr, last, t, z_t, ref, C, DUAL, BLOCK, BLOCKS)
+        total, p_t, q, p_j, nll = _row_terms(z_t, z_j, ref, rest)
+        g = _gamma(gamma, gamma_ptr, edges_ptr, num_edges, row, row < M, p_t, p_j, GAMMA)
+        loss, scale, at_j, at_t = _loss_and_gradient(g, total, p_t, q, p_j, nll)
+        if MEAN:
+            weight *= _mean_factor(partial_ptr, num_partials, PARTIALS)
+        if loss_ptr is not None:
+            tl.store(loss_ptr + row, loss * weight)
         if grad_ptr is not None:
-            out_ptr = grad_ptr + row * C
-        if weight != 0.0:
-            z_t = tl.load(row_ptr + target, mask=valid, other=float("nan")).to(tl.float32)
-            t = tl.where(valid, target, 0).to(tl.int32)
-            ref = z_t  # mostly near the largest logit; it also keeps 1 - p_t exact
-            rest, z_j, j = _first_sweep(row_ptr, t, z_t, ref, C, DUAL, BLOCK, BLOCKS)
-            if (rest < TOO_LARGE) == 0:  # or NaN
-                ref = _largest(row_ptr, C, BLOCK)
-                rest, z_j, j = _first_sweep(row_ptr, t, z_t, ref, C, DUAL, BLOCK, BLOCKS)
-            total, p_t, q, p_j, nll = _row_terms(z_t, z_j, ref, rest)
-            g = _gamma(gamma, gamma_ptr, edges_ptr, num_edges, row, row < M, p_t, p_j, GAMMA)
-            loss, scale, at_j, at_t = _loss_and_gradient(g, total, p_t, q, p_j, nll)
-            weight *= mean_factor
-            if loss_ptr is not None:
-                tl.store(loss_ptr + row, loss * weight)
-            if grad_ptr is not None:
-                if upstream_ptr is not None:
-                    weight *= tl.load(upstream_ptr + row).to(tl.float32)
-                _second_sweep(row_ptr, out_ptr, ref, scale * weight, C, BLOCK)
-                tl.debug_barrier()  # the two exceptions are written last
-                if DUAL:
-                    tl.store(out_ptr + j, (at_j * weight).to(grad_ptr.dtype.element_ty), mask=j < C)
-                tl.store(out_ptr + target, (at_t * weight).to(grad_ptr.dtype.element_ty), mask=valid)
-        else:
-            if loss_ptr is not None:
-                tl.store(loss_ptr + row, 0.0)
-            if grad_ptr is not None:
-                zero = tl.zeros((BLOCK,), grad_ptr.dtype.element_ty)
-                for first in tl.range(0, C, BLOCK):
-                    tl.store(out_ptr + first + cols, zero, mask=first + cols < C)
+            if upstream_ptr is not None:
+                weight *= tl.load(upstream_ptr + row).to(tl.float32)
+            _second_sweep(row_ptr, a, b, c, d, last, out_ptr, ref, scale * weight, C, BLOCK)
+            tl.debug_barrier()  # the two exceptions are written last
+            if DUAL:
+                tl.store(out_ptr + j, (at_j * weight).to(grad_ptr.dtype.element_ty), mask=j < C)
+            tl.store(out_ptr + target, (at_t * weight).to(grad_ptr.dtype.element_ty), mask=valid)
+    else:
+        if loss_ptr is not None:
+            tl.store(loss_ptr + row, 0.0)
+        if grad_ptr is not None:
+            zero = tl.zeros((BLOCK,), grad_ptr.dtype.element_ty)
+            for first in tl.range(0, C, BLOCK):
+                tl.store(out_ptr + first + cols, zero, mask=first + cols < C)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

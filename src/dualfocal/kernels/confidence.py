@@ -4,13 +4,13 @@ Arithmetic is float32: a confidence is accurate to about 1e-7. Nothing here wait
 not depend on the other rows of the batch, so any split into batches gives the same bits.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
-from dualfocal.kernels._confidence_triton import few_kernel, row_kernel, tile_kernel
+from dualfocal.kernels import _confidence_triton
+from dualfocal.kernels._launch import Launcher, blocks, next_power_of_2
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_FEW = 16  # classes of rows that one thread reads
@@ -21,6 +21,10 @@ ROW_BLOCK = 4096  # classes that a program of a long row reads at a time
 ROW_WARPS, ROW_STAGES = 8, 4
 BAD_LOGITS, BAD_TARGET = 1, 2  # as in the kernels
 NOTHING = -(1 << 63)  # an ignore_index that is never met
+
+_few, _tile, _row = map(
+    Launcher, (_confidence_triton.few_kernel, _confidence_triton.tile_kernel, _confidence_triton.row_kernel)
+)
 
 
 class RowNumbers(NamedTuple):
@@ -83,32 +87,18 @@ def _launch(
     if not n:
         return
     values = values if values.stride(1) == 1 else values.contiguous()
-    stride, width = values.stride(0), triton.next_power_of_2(num_classes)
+    stride, width, device = values.stride(0), next_power_of_2(num_classes), values.get_device()
     tensors = (values, target.contiguous(), *results)
-    options: dict[str, Any] = {"SCORES": scores}
-    with torch.cuda.device(values.get_device()):
-        if num_classes <= MOST_FEW:
-            few_kernel[(triton.cdiv(n, FEW_ROWS),)](
-                *(*tensors, n, stride, ignore_index, num_bins), **options, C=num_classes, BLOCK_M=FEW_ROWS, num_warps=4
-            )
-        elif width <= LONGEST_TILE:
-            height = max(1, TILE_ELEMENTS // width)
-            # Whole vectors of 16 bytes or none: otherwise the order of a sum would depend on where a batch starts.
-            vector = 16 // values.itemsize
-            vector = 1 if num_classes % vector or stride % vector else vector
-            tile_kernel[(triton.cdiv(n, height),)](
-                *(*tensors, n, num_classes // vector, stride // vector, ignore_index, num_bins),
-                **options,
-                VECTOR=vector,
-                BLOCK_M=height,
-                BLOCK_C=width,
-                num_warps=4,
-            )
-        else:
-            row_kernel[(n,)](
-                *(*tensors, n, num_classes, stride, ignore_index, num_bins),
-                **options,
-                BLOCK=ROW_BLOCK,
-                STAGES=ROW_STAGES,
-                num_warps=ROW_WARPS,
-            )
+    if num_classes <= MOST_FEW:
+        arguments = (*tensors, n, stride, ignore_index, num_bins)
+        _few(blocks(n, FEW_ROWS), device, arguments, 4, SCORES=scores, C=num_classes, BLOCK_M=FEW_ROWS)
+    elif width <= LONGEST_TILE:
+        height = max(1, TILE_ELEMENTS // width)
+        # Whole vectors of 16 bytes or none: otherwise the order of a sum would depend on where a batch starts.
+        vector = 16 // values.itemsize
+        vector = 1 if num_classes % vector or stride % vector else vector
+        arguments = (*tensors, n, num_classes // vector, stride // vector, ignore_index, num_bins)
+        _tile(blocks(n, height), device, arguments, 4, SCORES=scores, VECTOR=vector, BLOCK_M=height, BLOCK_C=width)
+    else:
+        arguments = (*tensors, n, num_classes, stride, ignore_index, num_bins)
+        _row(n, device, arguments, ROW_WARPS, SCORES=scores, BLOCK=ROW_BLOCK, STAGES=ROW_STAGES)

@@ -10,7 +10,17 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from dualfocal._checks import check_choice
-from dualfocal.metrics.rows import BINARY, FIRST_ROWS, INPUTS, Array, Rows, are_probabilities, as_rows, as_tensor
+from dualfocal.metrics.rows import (
+    BINARY,
+    FIRST_ROWS,
+    INPUTS,
+    ROUNDING,
+    Array,
+    Rows,
+    are_probabilities,
+    as_rows,
+    as_tensor,
+)
 from dualfocal.metrics.scan import fused_kernels
 
 if TYPE_CHECKING:
@@ -86,7 +96,7 @@ class Streaming(Metric):
         if kernels is None or sums is None or not self._is_plain(logits, target):
             return False
         first = self.update_count <= 1
-        if first and self.input is None and _may_be_probabilities(logits, target != self.ignore_index):
+        if first and self.input is None and _may_be_probabilities(logits, target, self.ignore_index):
             return False
         states = (sums.counts, sums.totals, sums.hits, self.invalid) if first else ()
         before = [(state, state.clone()) for state in states if state is not None]
@@ -142,7 +152,8 @@ class Streaming(Metric):
         return self
 
 
-def _may_be_probabilities(values: Tensor, kept: Tensor) -> bool:
+def _may_be_probabilities(values: Tensor, target: Tensor, ignore_index: int) -> bool:
     """Whether the first rows that count are probabilities, or none of them counts; logits are not."""
-    first = values[:FIRST_ROWS][kept[:FIRST_ROWS]]
-    return not len(first) or are_probabilities(first)
+    first, kept = values[:FIRST_ROWS], target[:FIRST_ROWS] != ignore_index
+    low, high = torch.stack(torch.aminmax(torch.where(kept[:, None], first, 0.5))).tolist()  # waits once, for most
+    return low >= 0 and high <= 1 + ROUNDING and (not bool(kept.any()) or are_probabilities(first[kept]))
