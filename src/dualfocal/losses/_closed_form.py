@@ -1,12 +1,14 @@
 """Modulated cross-entropy for class indices, with its gradient in closed form.
 
 One sweep over the logits finds the largest logit, the sum of exponentials and the rival of each row. The gradient is
-one number per row times softmax, with two entries overwritten. The eager CPU version works on chunks of rows that fit
-into the cache, and allocates no (N, C) matrix other than the gradient; ``torch.compile`` fuses it into a few loops.
+one number per row times softmax, with two entries overwritten. No other (M, C) matrix is stored.
 
-Outside ``_closed_form_numpy``, row vectors have shape (M, 1), as gather, scatter and broadcasting need it.
+The same functions compute small inputs as numpy arrays, large inputs in chunks of rows that fit into the cache, and all
+rows at once under ``torch.compile`` and on other devices. Only ``_take``, ``_put`` and ``_next_below`` distinguish
+these cases. Row vectors have shape (M, 1), as gather, scatter and broadcasting need it.
 """
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -24,34 +26,62 @@ CHUNK = 2**18
 # Up to this many logits, calls cost more than arithmetic: numpy calls are cheaper than torch calls, and the gradient is
 # computed together with the loss.
 SMALL = 2**13
-# Per row: the largest logit, its distance from the target's logit, exp(z - largest) summed over k != t, at t and at j,
-# and the rival j. Without a rival, j is t and its exponential counts as 0.
-Columns = tuple[Tensor, ...]
+Array = Any  # a tensor, or a numpy array
 
 
 def closed_form(flat: Flat, gamma: Gamma, dual: bool) -> Tensor:
     """Loss of each row, (M,); ``dual``: whether there is a rival (dual focal loss)."""
-    compiling, on_cpu = torch.compiler.is_compiling(), flat.logits.device.type == "cpu"
-    if on_cpu and not compiling and flat.logits.numel() <= SMALL:
-        return _closed_form_numpy(flat, gamma, dual)
+    compiling = torch.compiler.is_compiling()
     if isinstance(gamma, Tensor) and gamma.ndim == 1:
         gamma = gamma[:, None]
-    z, target = flat.logits.detach(), flat.target[:, None]
-    top, *columns, j = (_sweep_traced if compiling else _sweep_eager)(z, target, dual)
-    if compiling or not on_cpu:
-        gamma, loss, *grads = _row_terms(torch, gamma, *columns)
-    else:
-        # numpy is much faster than torch on these short vectors.
-        with np.errstate(all="ignore"):
-            gamma, *terms = _row_terms(np, gamma, *(column.numpy() for column in columns))
-        loss, *grads = map(torch.from_numpy, terms)
-    keep = flat.keep
+    if flat.logits.is_cpu and not compiling and flat.logits.numel() <= SMALL:
+        return _closed_form_numpy(flat, gamma, dual)
+    z, target, keep = flat.logits.detach(), flat.target[:, None], flat.keep
+    parts = chunks(z)
+    work = None if len(parts) == 1 else torch.empty_like(z[parts[0]], dtype=compute_dtype(z))
+    sweeps = [_sweep(torch, z[part].to(compute_dtype(z)), target[part], dual, work) for part in parts]
+    top, *columns, j = map(torch.cat, zip(*sweeps, strict=True))
+    gamma, loss, *grads = _row_terms(torch, gamma, *columns)
     if keep is not None:  # ignored rows must not reach the gradient, not even as NaN
         grads = [grad.masked_fill(~keep[:, None], 0.0) for grad in grads]
-    # Compiled code needs no mask, as the zeros above suffice, and inductor's loops are faster without it.
-    keep, recompute = (None, None) if compiling else (keep, differentiable(flat, gamma, dual))
-    rows = (target, j if dual else None, top, *grads)
-    return attach_gradient(flat.logits, loss[:, 0], recompute, _gradient_of_rows, gamma, keep, *rows)
+    recompute = None if compiling else differentiable(flat, gamma, dual)
+    rows = (keep, target, j if dual else None, top, *grads)
+    return attach_gradient(flat.logits, loss[:, 0], recompute, _gradient_of_rows, gamma, *rows)
+
+
+@np.errstate(all="ignore")
+def _closed_form_numpy(flat: Flat, gamma: Gamma, dual: bool) -> Tensor:
+    z, target = flat.z.detach().numpy(), flat.target.numpy()[:, None]
+    top, *columns, j = _sweep(np, z, target, dual)
+    gamma, loss, *grads = _row_terms(np, gamma, *columns)
+    d_z = torch.from_numpy(_gradient(np, z, target, j if dual else None, top, *grads))
+    recompute, loss = differentiable(flat, gamma, dual), torch.from_numpy(loss[:, 0])
+    return attach_gradient(flat.logits, loss, recompute, stored_gradient, gamma, flat.target, d_z)
+
+
+def chunks(z: Tensor) -> list[slice]:
+    """Chunks of rows; one chunk under ``torch.compile`` and on other devices than the CPU."""
+    if torch.compiler.is_compiling() or z.device.type != "cpu":
+        return [slice(None)]
+    step = max(1, CHUNK // z.shape[1])
+    return [slice(i, i + step) for i in range(0, max(len(z), 1), step)]
+
+
+def _sweep(xp: ModuleType, z: Array, target: Array, dual: bool, work: Array | None = None) -> tuple[Array, ...]:
+    """Largest logit of each row, its distance from z_t, exp(z - largest) summed over k != t, at t and at j, and j.
+
+    ``work`` is an optional scratch array with the shape of z or more rows.
+    """
+    work = None if work is None else work[: len(z)]
+    z_t = _take(z, target)
+    top = z.amax(1, keepdim=True) if torch.compiler.is_compiling() else _take(z, argmax(z))
+    e_t, e_j, j = xp.exp(z_t - top), xp.zeros_like(z_t), target
+    if dual:
+        z_j, j = _next_below(xp, z, z_t, target, work)
+        e_j = xp.exp(z_j - top)
+    e = xp.subtract(z, top, out=work)
+    rest = _put(xp.exp(e, out=e), target, 0.0).sum(1, keepdims=True)
+    return top, top - z_t, rest, e_t, e_j, j
 
 
 def _row_terms(
@@ -82,29 +112,6 @@ def _row_terms(
     a = g * factor * (bounded / base)
     c = a * (p_t - p_j) + factor
     return gamma, factor * nll, c / total, (c + a) * p_j, -(c * q + a * p_j)
-
-
-@np.errstate(all="ignore")
-def _closed_form_numpy(flat: Flat, gamma: Gamma, dual: bool) -> Tensor:
-    z = flat.z.detach().contiguous().numpy()
-    starts = np.arange(0, z.size, z.shape[1])
-    z_flat, at = z.reshape(-1), starts + flat.target.numpy()
-    z_t, top = z_flat[at], z_flat[starts + z.argmax(1)]
-    e = np.exp(z - top[:, None])
-    e_flat = e.reshape(-1)
-    e_t = e_flat[at]
-    e_flat[at] = 0.0
-    at_rival = at
-    if dual:
-        below = np.where(z < z_t[:, None], z, -np.inf)
-        below.reshape(-1)[at] = np.finfo(z.dtype).min  # chosen only if no class is below
-        at_rival = starts + below.argmax(1)
-    rest, e_j = np.add.reduce(e, 1), e_flat[at_rival]
-    gamma, loss, scale, at_j, at_t = _row_terms(np, gamma, top - z_t, rest, e_t, e_j)
-    e *= scale[:, None]
-    e_flat[at_rival], e_flat[at] = at_j, at_t
-    recompute, grads = differentiable(flat, gamma, dual), torch.from_numpy(e)
-    return attach_gradient(flat.logits, torch.from_numpy(loss), recompute, stored_gradient, gamma, flat.target, grads)
 
 
 class _AttachGradient(torch.autograd.Function):
@@ -146,90 +153,102 @@ def stored_gradient(grad: Tensor, logits: Tensor, target: Tensor, grads: Tensor)
 def _gradient_of_rows(
     grad: Tensor, z: Tensor, keep: Tensor | None, target: Tensor, j: Tensor | None, top: Tensor, *terms: Tensor
 ) -> Tensor:
-    """Gradient of each row: scale * exp(z - top), with at_j at the rival and at_t at the target."""
+    """Gradient of the logits, times the gradient of each row's loss."""
+    if not torch.compiler.is_compiling() and in_batched_backward(grad):
+        return grad[:, None] * _gradient_of_rows(torch.ones_like(top[:, 0]), z, keep, target, j, top, *terms)
+
     scale, at_j, at_t = (term * grad[:, None] for term in terms)
-    if torch.compiler.is_compiling() or in_batched_backward(grad):
-        return _gradient_traced(z, target, target if j is None else j, top, scale, at_j, at_t)
-    step = rows_per_chunk(z)
-    if len(z) <= step:
-        d_z = torch.sub(z, top).exp_().mul_(scale).to(z.dtype)
-    else:
-        d_z = torch.empty(z.shape, dtype=z.dtype, device=z.device)
-        for i in range(0, len(z), step):
-            chunk = slice(i, i + step)
-            out = d_z[chunk] if z.dtype == top.dtype else None
-            part = torch.sub(z[chunk], top[chunk], out=out).exp_().mul_(scale[chunk])
-            if out is None:
-                d_z[chunk] = part
+
+    def gradient(part: slice, out: Tensor | None) -> Tensor:
+        indices = target[part], None if j is None else j[part]
+        d_z: Tensor = _gradient(
+            torch, z[part].to(top.dtype), *indices, top[part], scale[part], at_j[part], at_t[part], out
+        )
+        # The mask is the scale instead of keep, because inductor's loops are faster with it.
+        return d_z if keep is None else torch.where(scale[part] == 0, 0.0, d_z)
+
+    parts = chunks(z)
+    if len(parts) == 1:
+        return gradient(parts[0], None).to(z.dtype)
+    d_z = torch.empty(z.shape, dtype=z.dtype, device=z.device)
+    for part in parts:
+        out = d_z[part]
+        result = gradient(part, out if out.dtype == top.dtype else None)
+        if result is not out:
+            out.copy_(result)
+    return d_z
+
+
+def _gradient(
+    xp: ModuleType,
+    z: Array,
+    target: Array,
+    j: Array | None,
+    top: Array,
+    scale: Array,
+    at_j: Array,
+    at_t: Array,
+    out: Array | None = None,
+) -> Array:
+    """Gradient of the logits: scale * exp(z - top), with at_j at the rival and at_t at the target."""
+    grad = xp.subtract(z, top, out=out)
+    xp.exp(grad, out=grad)
+    grad *= scale
     if j is not None:
-        d_z.scatter_(1, j, at_j.to(z.dtype))
-    d_z.scatter_(1, target, at_t.to(z.dtype))  # last, because j may equal t
-    return d_z if keep is None else d_z.masked_fill_(~keep[:, None], 0.0)
+        grad = _put(grad, j, at_j)
+    return _put(grad, target, at_t)  # last, because j may equal t
 
 
-def rows_per_chunk(z: Tensor) -> int:
-    """Number of rows per chunk; all rows on other devices than the CPU."""
-    return max(1, CHUNK // z.shape[1]) if z.device.type == "cpu" else max(1, z.shape[0])
+def _take(x: Array, index: Array) -> Array:
+    """Entry of each row at ``index``."""
+    return x.gather(1, index) if isinstance(x, Tensor) else x.take(_row_starts(*x.shape) + index)
 
 
-def _sweep_eager(z: Tensor, target: Tensor, dual: bool) -> Columns:
-    step = rows_per_chunk(z)
-    work = torch.empty((min(step, len(z)), z.shape[1]), dtype=compute_dtype(z), device=z.device)
-    starts = range(0, max(len(z), 1), step)
-    parts = [_sweep_chunk(z[i : i + step], target[i : i + step], dual, work) for i in starts]
-    return parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
+def _put(x: Array, index: Array, value: Array | float) -> Array:
+    """Overwrite the entry of each row at ``index``; a mask is used in compiled code, because it fuses with x."""
+    if not isinstance(x, Tensor):
+        x.put(_row_starts(*x.shape) + index, value)
+        return x
+    if torch.compiler.is_compiling():
+        return torch.where(_class_numbers(x) == index.to(x.dtype), value, x)
+    return x.scatter_(1, index, value)
 
 
-def _sweep_chunk(z: Tensor, target: Tensor, dual: bool, work: Tensor) -> Columns:
-    z, work = z.to(work.dtype), work[: len(z)]
-    z_t = z.gather(1, target)
-    top = z.amax(1, keepdim=True)
-    j = target
-    if dual:
-        # z where z < z_t, about -huge elsewhere. Unlike masks, this arithmetic is vectorised, and the sign of a
-        # difference is exact; sign + 1 is 0, 1 or 2.
-        huge = torch.finfo(z.dtype).max
-        torch.sub(z, z_t, out=work).sign_().add_(1)
-        torch.add(z, work, alpha=-huge, out=work)
-        work.scatter_(1, target, -huge / 2)  # chosen only if no class is below
-        if z.device.type == "cpu":  # numpy's argmax is vectorised, torch's is not
-            j = torch.from_numpy(work.numpy().argmax(1, keepdims=True))
-        else:
-            j = work.argmax(1, keepdim=True)
-    torch.sub(z, top, out=work).exp_()
-    e_t = work.gather(1, target)
-    rest = work.scatter_(1, target, 0.0).sum(1, keepdim=True)
-    return top, top - z_t, rest, e_t, work.gather(1, j), j
+def _next_below(xp: ModuleType, z: Array, z_t: Array, target: Array, work: Array | None) -> tuple[Array, Array]:
+    """Largest logit below z_t and the first class that has it. If there is none, exp of the logit is 0."""
+    if torch.compiler.is_compiling():  # inductor's argmax is slower
+        z_j = torch.where(z < z_t, z, -torch.inf).amax(1, keepdim=True)
+        return z_j, torch.where(z == z_j, _class_numbers(z), z.shape[1]).amin(1, keepdim=True)
+    # z where z < z_t, about -huge elsewhere. Unlike masks, this arithmetic is vectorised, and the sign of a difference
+    # is exact; sign + 1 is 0, 1 or 2.
+    huge = float(xp.finfo(z.dtype).max)
+    below = xp.subtract(z, z_t, out=work)
+    xp.sign(below, out=below)
+    below += 1
+    below *= -huge
+    below += z
+    _put(below, target, -huge / 2)  # chosen only if no class is below
+    j = argmax(below)
+    return _take(below, j), j
 
 
-def _sweep_traced(z: Tensor, target: Tensor, dual: bool) -> Columns:
-    """Like ``_sweep_eager``, in a form that inductor fuses. j is C, which matches no class, if there is no rival."""
-    z = z.to(compute_dtype(z))
-    number = _class_numbers(z.shape[1], z)
-    z_t = z.gather(1, target)
-    top = z.amax(1, keepdim=True)
-    e_t = (z_t - top).exp()
-    rest = torch.where(number == target.to(z.dtype), 0.0, (z - top).exp()).sum(1, keepdim=True)
-    if not dual:
-        return top, top - z_t, rest, e_t, torch.zeros_like(e_t), target.to(z.dtype)
-    z_j = torch.where(z < z_t, z, -torch.inf).amax(1, keepdim=True)
-    j = torch.where(z == z_j, number, z.shape[1]).amin(1, keepdim=True)
-    return top, top - z_t, rest, e_t, (z_j - top).exp(), j
+@functools.lru_cache
+def _row_starts(num_rows: int, num_classes: int) -> Array:
+    return np.arange(0, num_rows * num_classes, num_classes)[:, None]
 
 
-def _gradient_traced(
-    z: Tensor, target: Tensor, j: Tensor, top: Tensor, scale: Tensor, at_j: Tensor, at_t: Tensor
-) -> Tensor:
-    number = _class_numbers(z.shape[1], top)
-    grad = torch.where(scale == 0, 0.0, (z.to(top.dtype) - top).exp() * scale)
-    grad = torch.where(number == j, at_j, grad)
-    return torch.where(number == target.to(top.dtype), at_t, grad).to(z.dtype)
+def argmax(x: Array) -> Array:
+    """First largest entry of each row, (M, 1)."""
+    if isinstance(x, Tensor):
+        # numpy's argmax is vectorised, torch's is not.
+        return torch.from_numpy(argmax(x.numpy())) if x.is_cpu else x.argmax(1, keepdim=True)
+    return x.argmax(1)[:, None]
 
 
-def _class_numbers(num_classes: int, like: Tensor) -> Tensor:
+def _class_numbers(x: Tensor) -> Tensor:
     """0, 1, ..., C - 1 as floats, computed by a cumulative sum on the CPU.
 
     Inductor would recompute an ``arange`` inside every inner loop, but stores the result of a scan in a buffer.
     """
-    numbers = torch.arange(num_classes, dtype=like.dtype, device=like.device)
-    return numbers.clamp(max=1).cumsum(0) if like.device.type == "cpu" else numbers
+    numbers = torch.arange(x.shape[1], dtype=x.dtype, device=x.device)
+    return numbers.clamp(max=1).cumsum(0) if x.is_cpu else numbers

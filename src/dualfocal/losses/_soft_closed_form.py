@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualfocal._tensors import compute_dtype
-from dualfocal.losses._closed_form import attach_gradient, rows_per_chunk, stored_gradient
+from dualfocal.losses._closed_form import attach_gradient, chunks, stored_gradient
 from dualfocal.losses._common import Flat
 from dualfocal.losses._expression import Gamma, differentiable, modulating_base, resolve
 from dualfocal.losses.rival import next_of_each_class
@@ -21,13 +21,12 @@ from dualfocal.losses.rival import next_of_each_class
 
 def soft_closed_form(flat: Flat, gamma: Gamma, dual: bool) -> Tensor:
     """Loss of each row, (M,); ``dual``: whether there is a rival (dual focal loss)."""
-    step, dtype = rows_per_chunk(flat.logits), compute_dtype(flat.logits)
+    dtype = compute_dtype(flat.logits)
     with_grads = torch.is_grad_enabled() and flat.logits.requires_grad
     loss = torch.empty(len(flat.logits), dtype=dtype, device=flat.logits.device)
     grads = torch.empty(flat.logits.shape if with_grads else (0, 0), dtype=dtype, device=flat.logits.device)
     with torch.no_grad():
-        for start in range(0, len(loss), step):
-            part = slice(start, start + step)
+        for part in chunks(flat.logits):
             chunk = flat._replace(logits=flat.logits[part], probabilities=flat.target[part])
             g = gamma[part, None] if isinstance(gamma, Tensor) and gamma.ndim == 1 else gamma
             _compute_chunk(chunk, g, dual, loss[part], grads[part] if with_grads else None)
