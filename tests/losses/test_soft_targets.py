@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from dualfocal import losses as L
-from dualfocal.losses import _closed_form, _modulated, cross_entropy, label_smoothing, rival
+from dualfocal.losses import _closed_form, _modulated, _soft_closed_form, cross_entropy, label_smoothing, rival
 
 FAMILY = ("focal", "flsd", "inverse_focal", "dual_focal", "ada_focal", "ada_dual_focal")
 WEIGHT = torch.tensor([0.5, 2.0, 0.0, 1.5, 1.0])
@@ -35,30 +35,28 @@ def never(*args: object) -> None:
 def by_autograd(patch: pytest.MonkeyPatch, name: str, *args: Tensor, **options: object) -> tuple[Tensor, Tensor]:
     """The expression, which test_equations compares with the oracles."""
     with patch.context() as general:
-        general.setattr(_modulated, "_classes_with_mass", lambda flat: None)
         general.setattr(
             _modulated,
             "soft_closed_form",
-            lambda flat, gamma, dual: _modulated.soft_expression(flat, gamma, "next" if dual else None),
+            lambda flat, gamma, dual, classes: _modulated.expression(flat, gamma, "next" if dual else None),
         )
         return both(PLAIN[name](*args, **options), args[0])
 
 
-@for_each(name=FAMILY, way=["few", "all"], small=[True, False], reduction=["mean", "none"], weight=[None, WEIGHT])
+@for_each(name=FAMILY, way=["few", "all"], chunked=[True, False], reduction=["mean", "none"], weight=[None, WEIGHT])
 def test_closed_forms_are_the_expression(
-    name: str, way: str, small: bool, reduction: str, weight: Tensor | None, monkeypatch: pytest.MonkeyPatch
+    name: str, way: str, chunked: bool, reduction: str, weight: Tensor | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The closed form is summed over the few classes of a mixup, or computed for all classes at once."""
     logits, target = mixup()
     options = {"weight": weight, "reduction": reduction}
     true = by_autograd(monkeypatch, name, logits, target, **options)
-    monkeypatch.setattr(_modulated, "soft_expression", never)
+    monkeypatch.setattr(_modulated, "expression", never)
     if way == "all":
-        monkeypatch.setattr(_modulated, "MAX_SPARSE_CLASSES", 0)
+        monkeypatch.setattr(_soft_closed_form, "MAX_SPARSE_CLASSES", 0)
     else:
-        monkeypatch.setattr(_modulated, "soft_closed_form", never)
-    if not small:
-        monkeypatch.setattr(_closed_form, "SMALL", 0)
+        monkeypatch.setattr(_soft_closed_form, "next_of_each_class", never)
+    if chunked:
         monkeypatch.setattr(_closed_form, "CHUNK", 17)  # three rows
     torch.testing.assert_close(both(PLAIN[name](logits, target, **options), logits), true)
 
@@ -126,7 +124,7 @@ def test_weights_and_targets_can_be_learnt(name: str) -> None:
 
 @for_each(dtype=[torch.bfloat16, torch.float16, torch.float64])
 def test_few_classes_in_any_dtype(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_modulated, "soft_expression", never)
+    monkeypatch.setattr(_modulated, "expression", never)
     logits, target = mixup(dtype=torch.float64)
     loss = L.dual_focal_loss(logits, target.to(dtype), reduction="none")
     assert loss.dtype == torch.float64
@@ -134,7 +132,7 @@ def test_few_classes_in_any_dtype(dtype: torch.dtype, monkeypatch: pytest.Monkey
 
 
 def test_few_classes_of_pixels_with_a_gamma_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_modulated, "soft_expression", never)
+    monkeypatch.setattr(_modulated, "expression", never)
     logits, target = mixup(12)
     gamma = 5 * torch.rand(12)
     rows = L.dual_focal_loss(logits, target, gamma, reduction="none")
@@ -164,7 +162,7 @@ def test_a_masked_class_counts_only_with_mass() -> None:
 
 
 def test_gamma_0_uses_cross_entropy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_modulated, "soft_expression", never)
+    monkeypatch.setattr(_modulated, "expression", never)
     logits, target = torch.randn(6, 7, requires_grad=True), torch.rand(6, 7).softmax(1)
     true = both(F.cross_entropy(logits, target), logits)
     compiled = torch.compile(L.dual_focal_loss, backend="aot_eager", fullgraph=True)

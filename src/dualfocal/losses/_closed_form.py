@@ -4,7 +4,7 @@ One sweep over the logits finds the largest logit, the sum of exponentials and t
 one number per row times softmax, with two entries overwritten. No other (M, C) matrix is stored.
 
 The same functions compute small inputs as numpy arrays, large inputs in chunks of rows that fit into the cache, and all
-rows at once under ``torch.compile`` and on other devices. Only ``_take``, ``_put`` and ``_next_below`` distinguish
+rows at once under ``torch.compile`` and on other devices. Only ``_take``, ``_put`` and ``next_below`` distinguish
 these cases. Row vectors have shape (M, 1), as gather, scatter and broadcasting need it.
 """
 
@@ -77,7 +77,7 @@ def _sweep(xp: ModuleType, z: Array, target: Array, dual: bool, work: Array | No
     top = z.amax(1, keepdim=True) if torch.compiler.is_compiling() else _take(z, argmax(z))
     e_t, e_j, j = xp.exp(z_t - top), xp.zeros_like(z_t), target
     if dual:
-        z_j, j = _next_below(xp, z, z_t, target, work)
+        z_j, j = next_below(xp, z, z_t, target, work)
         e_j = xp.exp(z_j - top)
     e = xp.subtract(z, top, out=work)
     rest = _put(xp.exp(e, out=e), target, 0.0).sum(1, keepdims=True)
@@ -85,9 +85,21 @@ def _sweep(xp: ModuleType, z: Array, target: Array, dual: bool, work: Array | No
 
 
 def _row_terms(
-    xp: ModuleType, gamma: Gamma, distance: Any, rest: Any, e_t: Any, e_j: Any
-) -> tuple[Gamma, Any, Any, Any, Any]:
-    """Gamma, the loss, and its gradient: a factor of exp(z - top), and the values at j and at t; all (M, 1).
+    xp: ModuleType, gamma: Gamma, distance: Array, rest: Array, e_t: Array, e_j: Array
+) -> tuple[Gamma, Array, Array, Array, Array]:
+    """Gamma, the loss, and its gradient: a factor of exp(z - top), and the values at j and at t; all (M, 1)."""
+    total = rest + e_t
+    p_t, q, p_j = e_t / total, rest / total, e_j / total
+    # Equal to log(total) + top - z_t, but accurate also for p_t close to 1.
+    nll = xp.log1p(rest + (e_t - 1)) + distance
+    gamma, a, b, c = gradient_terms(xp, gamma, p_t, q, p_j, nll)
+    return gamma, b * nll, c / total, (c + a) * p_j, -(c * q + a * p_j)
+
+
+def gradient_terms(
+    xp: ModuleType, gamma: Gamma, p_t: Array, q: Array, p_j: Array, nll: Array
+) -> tuple[float | Tensor, Array, Array, Array]:
+    """Gamma, and the terms A, B and C of the gradient, from p_t, q = 1 - p_t, p_j and -log p_t, elementwise.
 
     With b = 1 - s (p_t - p_j), B = b^|g|, A = g b^(|g| - 1) (-log p_t) and C = A (p_t - p_j) + B:
 
@@ -98,20 +110,14 @@ def _row_terms(
     A is computed as g B (-log p_t / b). As b -> 0 the last factor tends to q / (q + p_j), between 1/2 and 1, so there
     is no singularity for gamma < 1.
     """
-    total = rest + e_t
-    p_t, q, p_j = e_t / total, rest / total, e_j / total
-    # Equal to log(total) + top - z_t, but accurate also for p_t close to 1.
-    nll = xp.log1p(rest + (e_t - 1)) + distance
-
     gamma = resolve(gamma, p_t, p_j)
     g: Any = gamma.numpy() if isinstance(gamma, Tensor) and xp is np else gamma
     base = modulating_base(xp, g, p_t, q, p_j) + float(xp.finfo(p_t.dtype).tiny)  # never 0, because it is a divisor
-    factor = base ** abs(g)
+    b = base ** abs(g)
     # For p_t = 0, A p_t and A p_j tend to 0, so any finite A gives the gradient of cross-entropy.
     bounded = np.minimum(nll, 1e30) if xp is np else nll.clamp_max(1e30)
-    a = g * factor * (bounded / base)
-    c = a * (p_t - p_j) + factor
-    return gamma, factor * nll, c / total, (c + a) * p_j, -(c * q + a * p_j)
+    a = g * b * (bounded / base)
+    return gamma, a, b, a * (p_t - p_j) + b
 
 
 class _AttachGradient(torch.autograd.Function):
@@ -214,7 +220,7 @@ def _put(x: Array, index: Array, value: Array | float) -> Array:
     return x.scatter_(1, index, value)
 
 
-def _next_below(xp: ModuleType, z: Array, z_t: Array, target: Array, work: Array | None) -> tuple[Array, Array]:
+def next_below(xp: ModuleType, z: Array, z_t: Array, target: Array, work: Array | None = None) -> tuple[Array, Array]:
     """Largest logit below z_t and the first class that has it. If there is none, exp of the logit is 0."""
     if torch.compiler.is_compiling():  # inductor's argmax is slower
         z_j = torch.where(z < z_t, z, -torch.inf).amax(1, keepdim=True)

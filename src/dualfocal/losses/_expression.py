@@ -86,38 +86,29 @@ def modulating_base(xp: ModuleType, gamma: Any, p: Any, q: Any, p_j: Any) -> Any
 
 def differentiable(flat: Flat, gamma: Gamma, dual: bool) -> Callable[[Tensor], Tensor]:
     """Loss of each row as a function of the logits that can be differentiated any number of times."""
-    gamma = gamma.squeeze(-1) if isinstance(gamma, Tensor) and gamma.ndim == 2 else gamma
-    loss = soft_expression if flat.soft else expression
-    return lambda logits: loss(flat._replace(logits=logits), gamma, "next" if dual else None)
+    return lambda logits: expression(flat._replace(logits=logits), gamma, "next" if dual else None)
 
 
 def expression(flat: Flat, gamma: Gamma, rival: str | float | None) -> Tensor:
-    """Loss of each row, (M,), for class indices."""
-    z, target = flat.z, flat.target  # (M, C), (M,)
-    z_t = z.gather(1, target[:, None])  # (M, 1)
-    top = z.detach().amax(1, keepdim=True)
-    is_target = torch.arange(z.shape[1], device=z.device) == target[:, None]
-    rest = (z - top).exp().masked_fill(is_target, 0.0).sum(1, keepdim=True)
-    e_t = (z_t - top).exp()
-    total = rest + e_t
-    nll = torch.log1p(rest + (e_t - 1)) + (top - z_t)
-    p_j = rival_of_target(z, z_t, top, total, rival, flat.keep)
-    return _modulate(gamma, (e_t / total)[:, 0], (rest / total)[:, 0], p_j, nll[:, 0])
-
-
-def soft_expression(flat: Flat, gamma: Gamma, rival: str | float | None) -> Tensor:
-    """Loss of each row, (M,), for class probabilities: the losses of all classes, weighted by their mass."""
-    z, mass = flat.z, flat.mass
+    """Loss of each row, (M,): that of the target, or those of all classes, weighted by their mass."""
+    z = flat.z
     top = z.detach().max(1, keepdim=True)
-    e = (z - top.values).exp()
-    total = e.sum(1, keepdim=True)
-    p = e / total
     is_top = torch.arange(z.shape[1], device=z.device) == top.indices
+    e = (z - top.values).exp()
+    e_top = e.gather(1, top.indices)
     rest = e.masked_fill(is_top, 0.0).sum(1, keepdim=True)
+    total = rest + e_top
+    # Of the target, (M, 1), or of all classes, (M, C):
+    target = None if flat.soft else flat.target[:, None]
+    z_i, e_i, is_top = (x if target is None else x.gather(1, target) for x in (z, e, is_top))
+    p = e_i / total
     q = torch.where(is_top, rest / total, 1 - p)
-    nll = torch.log1p(rest + (e.gather(1, top.indices) - 1)) + (top.values - z)
-    nll = nll.masked_fill((mass == 0) & (nll == torch.inf), 0.0)  # inf * 0 counts as 0
-    p_j = rival_of_each_class(z.detach(), p, rival)
+    nll = torch.log1p(rest + (e_top - 1)) + (top.values - z_i)
     if isinstance(gamma, Tensor) and gamma.ndim == 1:
         gamma = gamma[:, None]
-    return (mass * _modulate(gamma, p, q, p_j, nll)).sum(1)
+    if target is None:
+        mass = flat.mass
+        nll = nll.masked_fill((mass == 0) & (nll == torch.inf), 0.0)  # inf * 0 counts as 0
+        return (mass * _modulate(gamma, p, q, rival_of_each_class(z.detach(), p, rival), nll)).sum(1)
+    p_j = rival_of_target(z, z_i, top.values, total, rival, flat.keep)
+    return _modulate(gamma, p, q, p_j[:, None], nll)[:, 0]

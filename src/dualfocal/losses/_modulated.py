@@ -1,17 +1,16 @@
 """Modulated cross-entropy ``(1 - s (p_k - p_j))^|gamma| * -log p_k``, the basis of focal, inverse and dual focal loss.
 
 gamma is signed with s = sign(gamma), so a negative gamma is the inverse form. p_j is the probability of the rival, or 0
-for focal loss (``rival=None``). There are three implementations with the same results:
+for focal loss (``rival=None``). There are four implementations with the same results:
 
 - the *kernels* (:mod:`dualfocal.kernels.modulated`) compute class indices on CUDA;
 - the *closed form* is fast elsewhere (``benchmarks/loss_cpu.py``), eager or with ``torch.compile``;
-- the *expression* (``impl="torch"``) is plain differentiable PyTorch. It is used for ``torch.func`` transforms, double
-  backward, the rivals of the ablation, and soft targets that are compiled or need gradients.
+- the *soft closed form* does the same for class probabilities, eager only;
+- the *expression* (``impl="torch"``) is plain differentiable PyTorch, the specification of the others. It is used for
+  ``torch.func`` transforms, double backward, the rivals of the ablation, and soft targets that are compiled or need
+  gradients.
 
-Soft targets have their own closed form. If each row has only a few classes with mass (mixup, one-hot), the closed form
-for class indices is summed over them instead.
-
-Both stay finite, because 1 - p_k is summed over the other classes if p_k is large, -log p_k uses log1p, the rival is
+All stay finite, because 1 - p_k is summed over the other classes if p_k is large, -log p_k uses log1p, the rival is
 chosen on logits, and the modulating base is never 0.
 """
 
@@ -20,15 +19,14 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._tensors import compute_dtype, under_transform
+from dualfocal._tensors import under_transform
 from dualfocal.losses._closed_form import closed_form
-from dualfocal.losses._common import Flat, can_read_values, is_concrete, reduce
-from dualfocal.losses._expression import Gamma, GammaBins, expression, soft_expression
-from dualfocal.losses._soft_closed_form import soft_closed_form
+from dualfocal.losses._common import Flat, is_concrete, reduce
+from dualfocal.losses._expression import Gamma, GammaBins, expression
+from dualfocal.losses._soft_closed_form import classes_with_mass, soft_closed_form
 from dualfocal.losses.cross_entropy import cross_entropy_rows
 
 if TYPE_CHECKING:
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 IMPLS = ("auto", "torch", "triton")
 # The traced sweep represents class indices as float32, which is exact up to this value.
 MAX_TRACED_CLASSES = 2**24
-# Up to this many classes with mass per row, one closed form per class is faster (measured for 4096 x 1000 on a CPU).
-MAX_SPARSE_CLASSES = 4
 
 
 def modulated_loss(
@@ -141,32 +137,18 @@ def dual_loss_and_gradient(flat: Flat, gamma: Gamma, impl: str = "auto") -> tupl
 
 def _rows(flat: Flat, gamma: Gamma, rival: str | float | None, impl: str) -> Tensor:
     """Modulated cross-entropy of each row, (M,)."""
-    compiling = torch.compiler.is_compiling()
-    traceable = compiling and not under_transform() and flat.logits.shape[1] <= MAX_TRACED_CLASSES
-    applies = impl == "auto" and rival in (None, "next") and not _may_need_grad(gamma) and (flat.eager or traceable)
-    if flat.soft:
-        return _soft(flat, gamma, rival, applies and not compiling)
-    if applies:
-        return closed_form(flat, gamma, rival is not None)
-    return expression(flat, gamma, rival)
-
-
-def _soft(flat: Flat, gamma: Gamma, rival: str | float | None, closed_form_applies: bool) -> Tensor:
-    classes = _classes_with_mass(flat) if closed_form_applies else None
-    if classes is not None:
-        mass = flat.target.gather(1, classes).to(compute_dtype(flat.logits))
-        mass = mass if flat.weight is None else mass * flat.weight[classes]
-        losses = [
-            closed_form(flat._replace(labels=target, probabilities=None), gamma, rival is not None)
-            for target in classes.T
-        ]
-        # Rows with fewer classes than others are padded with mass 0, where an infinite loss counts as 0.
-        return torch.where(mass == 0, 0.0, mass * torch.stack(losses, 1)).sum(1)
-    if isinstance(gamma, float) and gamma == 0:
+    compiling, dual = torch.compiler.is_compiling(), rival is not None
+    traceable = compiling and not flat.soft and not under_transform() and flat.logits.shape[1] <= MAX_TRACED_CLASSES
+    possible = flat.eager or traceable
+    applies = possible and impl == "auto" and rival in (None, "next") and not _may_need_grad(gamma)
+    if applies and not flat.soft:
+        return closed_form(flat, gamma, dual)
+    classes = classes_with_mass(flat) if applies else None
+    if flat.soft and classes is None and isinstance(gamma, float) and gamma == 0:
         return cross_entropy_rows(flat, flat.z)
-    if closed_form_applies and not (_may_need_grad(flat.target) or _may_need_grad(flat.weight)):
-        return soft_closed_form(flat, gamma, rival is not None)
-    return soft_expression(flat, gamma, rival)
+    if applies and not (_may_need_grad(flat.target) or _may_need_grad(flat.weight)):
+        return soft_closed_form(flat, gamma, dual, classes)
+    return expression(flat, gamma, rival)
 
 
 def _may_need_grad(tensor: object) -> bool:
@@ -174,13 +156,3 @@ def _may_need_grad(tensor: object) -> bool:
     if not isinstance(tensor, Tensor):
         return False
     return tensor.requires_grad or not (torch.compiler.is_compiling() or is_concrete(tensor))
-
-
-def _classes_with_mass(flat: Flat) -> Tensor | None:
-    """Classes with non-zero probability, (M, K); None if there are too many, or values cannot be read."""
-    target = flat.target
-    if target.requires_grad or not (flat.logits.is_cpu and can_read_values(target)) or target.numel() == 0:
-        return None
-    target = target.to(compute_dtype(flat.logits))
-    most = int(np.count_nonzero(target.numpy(), axis=1).max())  # several times faster than torch
-    return target.topk(most, dim=1).indices if most <= MAX_SPARSE_CLASSES else None

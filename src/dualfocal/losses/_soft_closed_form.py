@@ -3,24 +3,47 @@
 With y_i the target probability of class i times its weight, j(i) its rival, and A_i, B_i, C_i as in ``_closed_form``,
 the gradient of the sum over all classes is
 
-    dL/dz_k = p_k (sum_i y_i C_i + sum_{i: j(i) = k} y_i A_i) - y_k (A_k p_k + B_k)
+    dL/dz_k = p_k sum_{i != k} y_i C_i - y_k (C_k (1 - p_k) + A_k p_j(k)) + p_k sum_{i: j(i) = k} y_i A_i
 
-The gradient is computed together with the loss, in chunks of rows, so that no other (N, C) matrix has to be stored.
+If each row has only a few classes with mass (mixup, one-hot), i runs over these, which saves the sort that finds the
+rivals of all classes. The gradient is computed together with the loss, in chunks of rows, so that no other (M, C)
+matrix has to be stored.
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dualfocal._tensors import compute_dtype
-from dualfocal.losses._closed_form import attach_gradient, chunks, stored_gradient
-from dualfocal.losses._common import Flat
-from dualfocal.losses._expression import Gamma, differentiable, modulating_base, resolve
+from dualfocal.losses._closed_form import argmax, attach_gradient, chunks, gradient_terms, next_below, stored_gradient
+from dualfocal.losses._common import Flat, can_read_values
+from dualfocal.losses._expression import Gamma, differentiable
 from dualfocal.losses.rival import next_of_each_class
 
+# Up to this many classes with mass per row, one search for each rival is faster than a sort (4096 x 1000 on a CPU).
+MAX_SPARSE_CLASSES = 4
 
-def soft_closed_form(flat: Flat, gamma: Gamma, dual: bool) -> Tensor:
-    """Loss of each row, (M,); ``dual``: whether there is a rival (dual focal loss)."""
+
+def classes_with_mass(flat: Flat) -> Tensor | None:
+    """Classes with non-zero probability, (M, K); None if there are too many, or values cannot be read."""
+    target = flat.target
+    if target.requires_grad or not (flat.logits.is_cpu and can_read_values(target)) or target.numel() == 0:
+        return None
+    target = target.to(compute_dtype(flat.logits))
+    most = int(np.count_nonzero(target.numpy(), axis=1).max())  # several times faster than torch
+    return target.topk(most, dim=1).indices if most <= MAX_SPARSE_CLASSES else None
+
+
+def soft_closed_form(flat: Flat, gamma: Gamma, dual: bool, classes: Tensor | None) -> Tensor:
+    """Loss of each row, (M,).
+
+    Args:
+        flat: logits and class probabilities.
+        gamma: focusing parameter.
+        dual: whether there is a rival (dual focal loss).
+        classes: the classes with mass, (M, K); None: all classes.
+    """
     dtype = compute_dtype(flat.logits)
     with_grads = torch.is_grad_enabled() and flat.logits.requires_grad
     loss = torch.empty(len(flat.logits), dtype=dtype, device=flat.logits.device)
@@ -29,7 +52,8 @@ def soft_closed_form(flat: Flat, gamma: Gamma, dual: bool) -> Tensor:
         for part in chunks(flat.logits):
             chunk = flat._replace(logits=flat.logits[part], probabilities=flat.target[part])
             g = gamma[part, None] if isinstance(gamma, Tensor) and gamma.ndim == 1 else gamma
-            _compute_chunk(chunk, g, dual, loss[part], grads[part] if with_grads else None)
+            few = None if classes is None else classes[part]
+            _compute_chunk(chunk, g, dual, few, loss[part], grads[part] if with_grads else None)
     if not with_grads:
         return loss
     return attach_gradient(
@@ -37,33 +61,48 @@ def soft_closed_form(flat: Flat, gamma: Gamma, dual: bool) -> Tensor:
     )
 
 
-def _compute_chunk(flat: Flat, gamma: Gamma, dual: bool, loss: Tensor, grads: Tensor | None) -> None:
+def _compute_chunk(
+    flat: Flat, gamma: Gamma, dual: bool, few: Tensor | None, loss: Tensor, grads: Tensor | None
+) -> None:
     """Write the losses to ``loss``, and the gradient to ``grads`` if given."""
     z, mass = flat.z, flat.mass
-    top = z.max(1, keepdim=True)
-    p = (z - top.values).exp_()
-    e_top = p.gather(1, top.indices)
-    rest = p.scatter(1, top.indices, 0.0).sum(1, keepdim=True)
+    top = argmax(z)
+    z_top = z.gather(1, top)
+    p = (z - z_top).exp_()
+    e_top = p.gather(1, top)
+    rest = p.scatter_(1, top, 0.0).sum(1, keepdim=True)
     total = rest + e_top
-    p /= total
-    q = (1 - p).scatter_(1, top.indices, rest / total)
-    nll = (top.values - z).add_(torch.log1p(rest + (e_top - 1)))
-    if dual:
-        j = next_of_each_class(z)
-        p_j = F.pad(p, (0, 1)).gather(1, j)  # 0 for a class without a rival
-    else:
-        p_j = torch.zeros_like(p)
+    p = p.scatter_(1, top, e_top).div_(total)
 
-    gamma = resolve(gamma, p, p_j)
-    base = modulating_base(torch, gamma, p, q, p_j).add_(torch.finfo(p.dtype).tiny)  # never 0, because it is a divisor
-    y_b = base ** abs(gamma)
-    y_b *= mass
-    torch.sum(torch.where(y_b == 0, 0.0, y_b * nll), 1, out=loss)  # inf * 0 counts as 0
+    # Of the classes i, (M, K): mass, logit, p, 1 - p and -log p.
+    y, z_i, p_i = (mass, z, p) if few is None else (x.gather(1, few) for x in (mass, z, p))
+    q, q_top = 1 - p_i, rest / total
+    q = q.scatter_(1, top, q_top) if few is None else torch.where(few == top, q_top, q)
+    nll = (z_top - z_i).add_(torch.log1p(rest + (e_top - 1)))
+    p_j = torch.zeros_like(p_i)
+    if dual:
+        j = next_of_each_class(z) if few is None else _next_of_few(z, z_i, few)
+        p_j = F.pad(p, (0, 1)).gather(1, j)  # 0 for a class without a rival
+
+    _, a, b, c = gradient_terms(torch, gamma, p_i, q, p_j, nll)
+    b *= y
+    torch.sum(torch.where(b == 0, 0.0, b * nll), 1, out=loss)  # inf * 0 counts as 0
     if grads is None:
         return
-    # As in _row_terms, the last factor is bounded as base -> 0, and for p = 0 any finite A is correct.
-    y_a = y_b * gamma * nll.clamp_max_(1e30).div_(base)
-    factor = (y_a * (p - p_j) + y_b).sum(1, keepdim=True) - y_a
+    a *= y
+    c *= y
+    sum_c, at_j = c.sum(1, keepdim=True), a.mul_(p_j)
+    at_i = (sum_c - c).mul_(p_i).sub_(c.mul_(q)).sub_(at_j)
+    if few is None:
+        grads.copy_(at_i)
+    else:
+        torch.mul(p, sum_c, out=grads).scatter_(1, few, at_i)
     if dual:
-        factor = F.pad(factor, (0, 1)).scatter_add_(1, j, y_a)[:, :-1]
-    torch.mul(p, factor, out=grads).sub_(y_b)
+        grads.scatter_add_(1, j.clamp_max_(z.shape[1] - 1), at_j)
+
+
+def _next_of_few(z: Tensor, z_i: Tensor, few: Tensor) -> Tensor:
+    """Index of the largest class strictly below each of a few classes, (M, K); C if there is none."""
+    columns = [next_below(torch, z, z_i[:, k : k + 1], few[:, k : k + 1])[1] for k in range(few.shape[1])]
+    j = torch.cat(columns, 1)
+    return j.masked_fill_(j == few, z.shape[1])
