@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualfocal._tensors import compute_dtype
+from dualfocal.losses import _closed_form
 from dualfocal.losses._closed_form import argmax, attach_gradient, chunks, gradient_terms, next_below, stored_gradient
 from dualfocal.losses._common import Flat, can_read_values
 from dualfocal.losses._expression import Gamma, differentiable
@@ -68,7 +69,7 @@ def _compute_chunk(
     z, mass = flat.z, flat.mass
     top = argmax(z)
     z_top = z.gather(1, top)
-    p = (z - z_top).exp_()
+    p = _exp_(z - z_top)
     e_top = p.gather(1, top)
     rest = p.scatter_(1, top, 0.0).sum(1, keepdim=True)
     total = rest + e_top
@@ -99,6 +100,14 @@ def _compute_chunk(
         torch.mul(p, sum_c, out=grads).scatter_(1, few, at_i)
     if dual:
         grads.scatter_add_(1, j.clamp_max_(z.shape[1] - 1), at_j)
+
+
+def _exp_(x: Tensor) -> Tensor:
+    if x.is_cpu and x.numel() <= _closed_form.SMALL:  # torch's exp starts threads even for so few numbers
+        with np.errstate(all="ignore"):
+            np.exp(x.numpy(), out=x.numpy())
+        return x
+    return x.exp_()
 
 
 def _next_of_few(z: Tensor, z_i: Tensor, few: Tensor) -> Tensor:
