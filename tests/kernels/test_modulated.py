@@ -221,6 +221,16 @@ def test_a_target_changed_before_the_backward() -> None:
         losses_of_rows.sum().backward()
 
 
+def test_loss_scaling_saves_small_gradients_of_float16() -> None:
+    logits, target = sample(2000, 8, torch.float16)
+    logits.requires_grad_()
+    plain = logits.detach().double().requires_grad_()
+    scale = 2.0**16
+    (grad,) = torch.autograd.grad(loss_of(logits, target, 5.0, "next", "triton") * scale, logits)
+    (expected,) = torch.autograd.grad(loss_of(plain, target, 5.0, "next", "torch") * scale, plain)
+    torch.testing.assert_close(grad.double(), expected, rtol=3e-3, atol=2**-24)
+
+
 def test_the_gradient_may_replace_the_logits(kernel) -> None:
     logits, target = sample(7, 40)
     target[2] = -100

@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from torch import Tensor
 
 
 class Launcher:
@@ -29,7 +28,7 @@ class Launcher:
             num_warps: warps of a program.
             constants: the kernel's constexpr parameters, in its order, after all arguments.
         """
-        key = (device, num_warps, *constants.values(), *map(_kind, arguments))
+        key = (device, num_warps, *constants.values(), *_kinds(arguments))
         with torch.cuda.device(device):
             if (compiled := self.compiled.get(key)) is not None:
                 compiled[programs, 1, 1](*arguments, *constants.values())
@@ -38,13 +37,18 @@ class Launcher:
                 self.compiled[key] = self.kernel[(programs,)](*arguments, **constants, num_warps=num_warps)
 
 
-def _kind(argument: Any) -> Any:
-    """Return what Triton specialises an argument on."""
-    if isinstance(argument, Tensor):
-        return argument.dtype, argument.data_ptr() % 16 == 0
-    if isinstance(argument, int):
-        return argument == 1, argument % 16 == 0, -(2**31) <= argument < 2**31
-    return type(argument)
+def _kinds(arguments: tuple[Any, ...]) -> list[Any]:
+    """Return what Triton specialises arguments on."""
+    kinds: list[Any] = []
+    for argument in arguments:
+        kind = type(argument)
+        if kind is int:
+            kinds.append(4 * (argument == 1) + 2 * (argument % 16 == 0) + (-(2**31) <= argument < 2**31))
+        elif argument is None or kind is float:
+            kinds.append(kind)
+        else:
+            kinds += argument.dtype, argument.data_ptr() % 16 == 0
+    return kinds
 
 
 def next_power_of_2(n: int) -> int:

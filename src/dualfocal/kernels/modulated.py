@@ -2,8 +2,9 @@
 
 The gradient is written together with the loss, while the logits are in registers or in the L2 cache, so that forward
 and backward together read the logits and write the gradient once. The backward pass multiplies it by the upstream
-gradient, which costs nothing if that is 1. Rows with ``reduction="none"`` have upstream gradients of their own; their
-gradient is computed in the backward pass. So it is under ``torch.compile``, where the kernels are opaque operators.
+gradient, which costs nothing if that is 1. The gradient is computed in the backward pass if every row has an upstream
+gradient of its own (``reduction="none"``), if the logits are float16, where small gradients must be scaled before they
+are rounded, and under ``torch.compile``, where the kernels are opaque operators.
 
 The specification is ``losses._expression``. Nothing here waits for the GPU.
 """
@@ -150,7 +151,8 @@ def _scale(grad: Tensor, factor: Tensor) -> Tensor:
 class _ModulatedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, rows: Rows, recompute: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.grad = _empty_gradient(rows) if ctx.needs_input_grad[0] and rows.reduction != "none" else None
+        now = ctx.needs_input_grad[0] and rows.reduction != "none" and logits.dtype != torch.float16
+        ctx.grad = _empty_gradient(rows) if now else None
         loss = loss_and_gradient(rows, ctx.grad)
         ctx.rows, ctx.recompute = rows, recompute
         ctx.save_for_backward(logits, *rows.tensors())
@@ -169,7 +171,7 @@ class _ModulatedLoss(torch.autograd.Function):
             ctx.grad = None  # given away
             _scale(grad, upstream)
         else:
-            # Every row has an upstream gradient of its own, or this is the second backward through the same graph.
+            # Not computed in the forward pass, or given away by a first backward through the same graph.
             _ = ctx.saved_tensors  # raises an error if they were modified in place
             grad = gradient(rows, _empty_gradient(rows), upstream.expand(len(rows.logits)).contiguous())
         return grad, None, None

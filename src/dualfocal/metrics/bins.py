@@ -215,9 +215,11 @@ class BinStats:
             raise ValueError("the debiased error is not defined for weighted samples")
         return debiased_square(self.count, self.gap, self.accuracy)
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return a copy on a device."""
-        return type(self)(*(part.to(device) for part in (self.count, self.confidence, self.correct, self.edges)))
+    def to(self, device: torch.device | str, *, copy: bool = False) -> Self:
+        """Return these bins on a device; ``copy``: in memory of their own, even if they are there already."""
+        return type(self)(
+            *(part.to(device, copy=copy) for part in (self.count, self.confidence, self.correct, self.edges))
+        )
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Return edges, counts and means of the bins, for JSON; the means of an empty bin are None."""

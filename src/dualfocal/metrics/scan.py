@@ -116,18 +116,17 @@ def scan(
 
 def fused_kernels(values: Tensor) -> ModuleType | None:
     """Return the module of the kernels for CUDA, or None if they cannot read the values."""
-    if values.device.type != FUSED_DEVICE or values.dtype not in FUSED_DTYPES or not _has_triton():
-        return None
-    from dualfocal.kernels import confidence  # imports triton
-
-    return confidence
+    return _kernels() if values.device.type == FUSED_DEVICE and values.dtype in FUSED_DTYPES else None
 
 
 @functools.cache
-def _has_triton() -> bool:
-    if importlib.util.find_spec("triton") is None:
-        return False
-    return not torch.cuda.is_available() or (torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0))
+def _kernels() -> ModuleType | None:
+    too_old = torch.cuda.is_available() and (torch.version.hip or torch.cuda.get_device_capability() < (8, 0))
+    if importlib.util.find_spec("triton") is None or too_old:
+        return None
+    from dualfocal.kernels import confidence
+
+    return confidence
 
 
 def _fused(rows: Rows, num_bins: int, scores: bool) -> Scan | None:

@@ -42,10 +42,11 @@ class _Binned(Streaming):
     @property
     def bins(self) -> BinStats:
         """Bins of the samples that this process has added since the last reset."""
+        return self._bins().to(self.count.device, copy=True)  # on CUDA, the states are changed in place
+
+    def _bins(self) -> BinStats:
         self._check_valid()
-        edges = _edges(self.num_bins, self.count.device)
-        # Copies: on CUDA, the states are changed in place.
-        return BinStats(self.count.clone(), self.confidence.clone(), self.correct.clone(), edges)
+        return BinStats(self.count, self.confidence, self.correct, _edges(self.num_bins, self.count.device))
 
     @abstractmethod
     def _bin(self, rows: Rows) -> BinStats: ...
@@ -96,7 +97,7 @@ class ExpectedCalibrationError(_Binned):
 
     def compute(self) -> Tensor:
         """Return the error of all samples so far, of all processes; NaN without samples."""
-        return self.bins.ece()
+        return self._bins().ece()
 
 
 class MaximumCalibrationError(ExpectedCalibrationError):
@@ -104,7 +105,7 @@ class MaximumCalibrationError(ExpectedCalibrationError):
 
     def compute(self) -> Tensor:
         """Return the error of all samples so far, of all processes; NaN without samples."""
-        return self.bins.mce()
+        return self._bins().mce()
 
 
 class ClasswiseCalibrationError(_Binned):
@@ -138,7 +139,7 @@ class ClasswiseCalibrationError(_Binned):
 
     def compute(self) -> Tensor:
         """Return the error of all samples so far, of all processes; NaN without samples."""
-        return self.bins.ece().mean()
+        return self._bins().ece().mean()
 
 
 class AdaptiveCalibrationError(Streaming):
