@@ -26,7 +26,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """Both kernels, whatever the number of classes; rows are read 16 classes at a time."""
     if request.param == "row":
         monkeypatch.setattr(modulated, "LONGEST_TILE", 0)
-        monkeypatch.setattr(modulated, "ROW_BLOCK", 16)
+        monkeypatch.setattr(modulated, "_row_settings", lambda num_classes, itemsize: (16, 4, None))
     return str(request.param)
 
 
@@ -229,6 +229,10 @@ def test_loss_scaling_saves_small_gradients_of_float16() -> None:
     (grad,) = torch.autograd.grad(loss_of(logits, target, 5.0, "next", "triton") * scale, logits)
     (expected,) = torch.autograd.grad(loss_of(plain, target, 5.0, "next", "torch") * scale, plain)
     torch.testing.assert_close(grad.double(), expected, rtol=3e-3, atol=2**-24)
+
+
+def test_rows_of_several_programs() -> None:
+    assert_same(*sample(modulated.TILE_ELEMENTS // 4 + 1, 3))
 
 
 def test_the_gradient_may_replace_the_logits(kernel) -> None:

@@ -17,7 +17,13 @@ class Launcher:
         self.compiled: dict[tuple[Any, ...], Any] = {}
 
     def __call__(
-        self, programs: int, device: int, arguments: tuple[Any, ...], num_warps: int, **constants: Any
+        self,
+        programs: int,
+        device: int,
+        arguments: tuple[Any, ...],
+        num_warps: int,
+        maxnreg: int | None = None,
+        **constants: Any,
     ) -> None:
         """Launch on the current stream of a device.
 
@@ -26,15 +32,17 @@ class Launcher:
             device: index of the CUDA device; -1 for the interpreter.
             arguments: tensors, numbers and None, in the order of the kernel's parameters.
             num_warps: warps of a program.
+            maxnreg: registers of a thread (None: as many as the compiler wants). Fewer let more programs run at once.
             constants: the kernel's constexpr parameters, in its order, after all arguments.
         """
-        key = (device, num_warps, *constants.values(), *_kinds(arguments))
+        key = (device, num_warps, maxnreg, *constants.values(), *_kinds(arguments))
         with torch.cuda.device(device):
             if (compiled := self.compiled.get(key)) is not None:
                 compiled[programs, 1, 1](*arguments, *constants.values())
             else:
                 # The interpreter compiles nothing, and returns None.
-                self.compiled[key] = self.kernel[(programs,)](*arguments, **constants, num_warps=num_warps)
+                options = {"num_warps": num_warps, "maxnreg": maxnreg}
+                self.compiled[key] = self.kernel[(programs,)](*arguments, **constants, **options)
 
 
 def _kinds(arguments: tuple[Any, ...]) -> list[Any]:

@@ -23,9 +23,9 @@ from dualfocal.kernels._launch import Launcher, blocks, next_power_of_2
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 NUMBER, SCALAR, PER_ROW, BINS_OF_P, BINS_OF_MARGIN = range(5)  # as in the kernels
 LONGEST_TILE = 4096  # classes of rows that are held in registers
-TILE_ELEMENTS = 4096  # of a program
+TILE_ELEMENTS = 2048  # of a program, or one row
+WARP_ELEMENTS = 512  # of a tile
 ALONE_ELEMENTS = 8192  # up to so many, one program does everything
-ROW_BLOCK = 8192  # classes that a program of long rows reads at a time
 MAX_PARTIALS = 128
 H200_SMS = 132  # assumed without a CUDA device
 
@@ -113,13 +113,22 @@ def _launch(rows: Rows, loss: Tensor | None, grad: Tensor | None, upstream: Tens
     if width <= LONGEST_TILE:
         height = next_power_of_2(num_rows) if alone else max(1, TILE_ELEMENTS // width)
         options |= {"ALONE": alone, "BLOCK_M": height, "BLOCK_C": width}
-        _tile(blocks(num_rows, height), device, arguments, 4, **options)
+        _tile(blocks(num_rows, height), device, arguments, max(1, height * width // WARP_ELEMENTS), **options)
     else:
-        programs = min(num_rows, 2 * _num_sms(device))
-        block = min(width, ROW_BLOCK)
-        _row(
-            programs, device, arguments, 16, **options, BLOCK=block, BLOCKS=next_power_of_2(blocks(num_classes, block))
-        )
+        block, num_warps, maxnreg = _row_settings(num_classes, logits.itemsize)
+        options |= {"BLOCK": block, "BLOCKS": next_power_of_2(blocks(num_classes, block))}
+        _row(num_rows, device, arguments, num_warps, maxnreg, **options)
+
+
+def _row_settings(num_classes: int, itemsize: int) -> tuple[int, int, int | None]:
+    """Classes read at a time, warps and registers that were the fastest on an H200.
+
+    All rows that are being read should fit into its L2 cache, for the second sweep. So longer rows have fewer and
+    larger programs.
+    """
+    if num_classes <= 2**16:
+        return (2048, 8, 80) if itemsize == 2 else (2048, 16, 64)
+    return 2**14 // itemsize, 32, None
 
 
 def _gamma_arguments(gamma: Gamma) -> tuple[int, float, Tensor | None, Tensor | None]:
