@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
 ONCE = 5.0  # seconds: whoever takes longer is timed once
+HEAD_START = 4_000_000  # clock cycles of a GPU, about 2 ms: Python takes less than this to launch a step
 
 Record = dict[str, Any]
 Contender = Callable[[Tensor, Tensor], Any]  # of (N, C) predictions and (N,) targets; its result is a number
@@ -143,6 +145,22 @@ class _Keyed:
 
     def __call__(self, part: Any) -> tuple[Any, Any]:
         return part, self.work(part)
+
+
+def gpu_ms(work: Callable[[], Any], flush: Tensor | None = None) -> float:
+    """Milliseconds of the GPU, which is kept busy before, so that it does not wait for Python.
+
+    ``flush`` is overwritten first: if it is larger than the L2 cache, nothing else is in there.
+    """
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(HEAD_START)
+    if flush is not None:
+        flush.zero_()
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
 
 
 def say_missing(name: str, error: ImportError) -> None:

@@ -4,8 +4,9 @@
 
 Mean reduction, gamma 5, class indices. Contenders take turns; medians, in milliseconds.
 
-- Large inputs are timed by CUDA events, after the L2 cache was overwritten. "copy" is out.copy_(logits): the logits are
-  read and a gradient written once, the least that loss and gradient can cost.
+- Large inputs: time of the GPU by CUDA events, after the L2 cache was overwritten. The GPU is kept busy before, so that
+  it does not wait for Python, as in a training loop. "copy" is out.copy_(logits): the logits are read and a gradient
+  written once, the least that loss and gradient can cost.
 - Small inputs are bound by launches: 200 steps without waiting for the GPU between them, by the clock, median of five
   processes; and in a CUDA graph, where only the GPU's time counts.
 - A linear head and its loss: "products" are the three matrix products of forward and backward alone, on the whole
@@ -30,7 +31,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from _measure import Record, show
+from _measure import Record, gpu_ms, show
 from loss_cpu import published
 from torch import Tensor
 
@@ -84,17 +85,6 @@ def sample(num_rows: int, num_classes: int, dtype: torch.dtype) -> tuple[Tensor,
     return logits.requires_grad_(), torch.randint(num_classes, (num_rows,), device="cuda", generator=generator)
 
 
-def event_ms(work: Callable[[], object], flush: Tensor) -> float:
-    """Milliseconds of the GPU, with a cold L2 cache."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    flush.zero_()
-    start.record()
-    work()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end))
-
-
 def measure_large(num_rows: int, num_classes: int, dtype: torch.dtype, rounds: int) -> dict[str, float]:
     """Median milliseconds of every contender, and the extra memory of ours."""
     torch.compiler.reset()
@@ -107,11 +97,11 @@ def measure_large(num_rows: int, num_classes: int, dtype: torch.dtype, rounds: i
         torch.testing.assert_close(dual_focal_loss(logits, target, 0.0), expected, rtol=1e-4, atol=0)
     times: dict[str, list[float]] = {name: [] for name in ("copy", *losses)}
     for turn in range(rounds + 3):
-        took = {"copy": event_ms(lambda: out.copy_(logits.detach()), flush)}
+        took = {"copy": gpu_ms(lambda: out.copy_(logits.detach()), flush)}
         for name, loss in losses.items():
             leaf = logits.detach().clone().requires_grad_() if name == "liger" else logits
             leaf.grad = None
-            took[name] = event_ms(lambda loss=loss, leaf=leaf: loss(leaf, target).backward(), flush)
+            took[name] = gpu_ms(lambda loss=loss, leaf=leaf: loss(leaf, target).backward(), flush)
         for name, value in took.items():
             times[name] += [value] if turn >= 3 else []  # after compiling and warming up
     result = {name: statistics.median(values) for name, values in times.items()}
@@ -142,21 +132,27 @@ def measure_small(num_rows: int, num_classes: int, dtype: torch.dtype) -> dict[s
             times[name] += [(time.perf_counter() - start) / STEPS * 1e3] if turn else []
     result = {name: statistics.median(values) for name, values in times.items()}
     for name in ("cross_entropy", "ours"):
-        result[f"{name}, graph"] = graph_ms(lambda name=name: step(losses[name]))
+        result[f"{name}, graph"] = graph_ms(losses[name], logits, target)
     return result
 
 
-def graph_ms(step: Callable[[], None]) -> float:
+def graph_ms(loss: Loss, logits: Tensor, target: Tensor) -> float:
     """Milliseconds a step if ten steps are one CUDA graph."""
-    stream = torch.cuda.Stream()
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
+        leaf = logits.detach().clone().requires_grad_()  # whose gradient is accumulated on the stream of the graph
+
+        def step() -> None:
+            leaf.grad = None
+            loss(leaf, target).backward()
+
         for _ in range(3):
             step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(10):
-            step()
+        stream.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(10):
+                step()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     times = []
     for _ in range(30):
@@ -200,13 +196,9 @@ def measure_linear(num_rows: int, size: int, num_classes: int, rounds: int) -> l
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            step()
-            end.record()
-            end.synchronize()
+            took = gpu_ms(step)
             memory[name] = (torch.cuda.max_memory_allocated() - before) / 2**30
-            times[name] += [start.elapsed_time(end)] if turn >= 2 else []
+            times[name] += [took] if turn >= 2 else []
     accumulator = 4 * weight.numel() / 2**30
     medians = {name: statistics.median(values) for name, values in times.items()}
     return [

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _measure import Record, cpu_name, say_missing, show
+from _measure import Record, cpu_name, gpu_ms, say_missing, show
 from torch import Tensor
 
 from dualfocal import metrics
@@ -61,19 +61,6 @@ def clock_ms(work: Work) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
-def event_ms(work: Work, flush: Tensor) -> float:
-    """Milliseconds of the GPU, with a cold L2 cache."""
-    if DEVICE.type == "cpu":
-        return clock_ms(work)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    flush.zero_()
-    start.record()
-    work()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end))
-
-
 def take_turns(contenders: dict[str, Work], measure: Callable[[Work], float], rounds: int) -> dict[str, float]:
     """Median milliseconds of each contender."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
@@ -104,7 +91,9 @@ def measure_pass(num_rows: int, num_classes: int, dtype: torch.dtype, rounds: in
         "confidence": lambda: scan_rows(logits, target, scores=False),
         "confidence and scores": lambda: scan_rows(logits, target, scores=True),
     }
-    result = take_turns(contenders, lambda work: event_ms(work, flush), rounds)
+    result = take_turns(
+        contenders, lambda work: gpu_ms(work, flush) if DEVICE.type == "cuda" else clock_ms(work), rounds
+    )
     size = {"rows": num_rows, "classes": num_classes, "dtype": str(dtype).removeprefix("torch.")}
     return [
         record(name, size, result[name], "amax", result["amax"], PASS_GOAL, extra_mib(contenders[name]))
