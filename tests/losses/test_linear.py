@@ -9,16 +9,20 @@ from torch.nn import functional as F
 from dualfocal import dual_focal_loss
 from dualfocal.losses import LinearDualFocalLoss, linear, linear_dual_focal_loss
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "CHUNK_BYTES", 500)  # a few rows each
+    monkeypatch.setattr(linear, "MIN_ROWS", 1)
+    monkeypatch.setattr(linear, "CHUNK_BYTES", 150)  # a few rows each
 
 
 def sample(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    hidden, weight, bias = (torch.randn(size, generator=generator).to(dtype) for size in ((13, 6), (11, 6), (11,)))
-    target = torch.randint(11, (13,), generator=generator)
+    sizes = ((13, 6), (11, 6), (11,))
+    hidden, weight, bias = (torch.randn(size, generator=generator).to(DEVICE, dtype) for size in sizes)
+    target = torch.randint(11, (13,), generator=generator).to(DEVICE)
     target[::4] = -100
     return hidden.requires_grad_(), weight.requires_grad_(), bias.requires_grad_(), target
 
@@ -43,10 +47,11 @@ def test_equals_the_loss_of_the_logits(reduction, dtype, with_bias) -> None:
 def test_the_gradient_of_the_head_is_summed_in_float32(monkeypatch) -> None:
     """A thousand chunks of one row each, whose sum in bfloat16 would stop growing."""
     monkeypatch.setattr(linear, "CHUNK_BYTES", 1)
-    hidden = torch.ones(1000, 1, dtype=torch.bfloat16)
-    weight = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
-    linear_dual_focal_loss(hidden, weight, torch.zeros(1000, dtype=torch.int64), 0.0, reduction="sum").backward()
-    torch.testing.assert_close(weight.grad, torch.tensor([[-500.0], [500.0]], dtype=torch.bfloat16))
+    hidden = torch.ones(1000, 1, dtype=torch.bfloat16, device=DEVICE)
+    weight = torch.zeros(2, 1, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)
+    target = torch.zeros(1000, dtype=torch.int64, device=DEVICE)
+    linear_dual_focal_loss(hidden, weight, target, 0.0, reduction="sum").backward()
+    torch.testing.assert_close(weight.grad.cpu(), torch.tensor([[-500.0], [500.0]], dtype=torch.bfloat16))
 
 
 def test_a_frozen_head_and_frozen_inputs() -> None:
@@ -61,7 +66,7 @@ def test_a_frozen_head_and_frozen_inputs() -> None:
 
 def test_sequences_gammas_and_the_module() -> None:
     hidden, weight, bias, target = sample()
-    gamma = torch.linspace(0, 5, 12).reshape(3, 4)
+    gamma = torch.linspace(0, 5, 12, device=DEVICE).reshape(3, 4)
     value = linear_dual_focal_loss(
         hidden[:12].reshape(3, 4, 6), weight, target[:12].reshape(3, 4), gamma, bias, reduction="none"
     )
@@ -84,9 +89,18 @@ def test_nothing_but_ignored_targets() -> None:
     assert not weight.grad.any()
 
 
+def test_a_second_backward_gives_the_same() -> None:
+    hidden, weight, bias, target = sample()
+    value = linear_dual_focal_loss(hidden, weight, target, 3.0, bias)
+    first = torch.autograd.grad(value, [hidden, weight, bias], retain_graph=True)
+    second = torch.autograd.grad(value, [hidden, weight, bias])
+    torch.testing.assert_close(first, second)
+    assert all(grad.any() for grad in first)
+
+
 def test_autocast() -> None:
     hidden, weight, _, target = sample()
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         value = linear_dual_focal_loss(hidden, weight, target)
     value.backward()
     assert weight.grad.dtype == torch.float32

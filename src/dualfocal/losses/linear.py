@@ -82,18 +82,20 @@ class _Gradients:
             self.bias = total if self.bias is None else self.bias.add_(total)
 
     def scaled(self, factor: Tensor | None) -> list[Tensor | None]:
-        """All gradients times a number, in the dtypes of their tensors; those in here are given away."""
-        tensors = (self.head.hidden, self.head.weight, self.head.bias)
-        results: list[Tensor | None] = []
-        for name, tensor, needed in zip(("hidden", "weight", "bias"), tensors, self.needed, strict=True):
-            grad = getattr(self, name)
-            if needed and grad is None:  # there were no rows
-                grad = torch.zeros_like(tensor)  # type: ignore[arg-type]
-            if needed and factor is not None:
-                grad = torch.mul(grad, factor, out=grad if grad.dtype == tensor.dtype else torch.empty_like(tensor))  # type: ignore[union-attr,arg-type]
-            results.append(grad.to(tensor.dtype) if needed else None)  # type: ignore[union-attr]
-            setattr(self, name, None)
-        return results
+        """All gradients times a number, in the dtypes of their tensors; those in here may be overwritten."""
+        pairs = (self.hidden, self.head.hidden), (self.weight, self.head.weight), (self.bias, self.head.bias)
+        return [
+            _scaled(grad, tensor, factor) if needed and tensor is not None else None
+            for (grad, tensor), needed in zip(pairs, self.needed, strict=True)
+        ]
+
+
+def _scaled(grad: Tensor | None, tensor: Tensor, factor: Tensor | None) -> Tensor:
+    if grad is None:  # there were no rows
+        return torch.zeros_like(tensor)
+    if factor is None:
+        return grad.to(tensor.dtype)
+    return torch.mul(grad, factor, out=grad if grad.dtype == tensor.dtype else torch.empty_like(tensor))
 
 
 def _add_product(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
@@ -126,13 +128,7 @@ class _LinearDualFocal(torch.autograd.Function):
         if reduction == "none":
             losses = [head.losses(part, head.logits(part)) for part in head.chunks()]
             return torch.cat(losses) if losses else hidden.new_zeros(0, dtype=compute_dtype(hidden))
-        ctx.grads = _Gradients(head, ctx.needed)
-        total = torch.zeros((), dtype=compute_dtype(hidden), device=hidden.device)
-        for part in head.chunks():
-            loss, grad = head.loss_and_gradient(part)
-            ctx.grads.add(part, grad)
-            total += loss
-            del grad  # before the next logits are computed
+        total, ctx.grads = _sum_and_gradients(head, ctx.needed)
         ctx.factor = 1 / head.kept().clamp_min(1) if reduction == "mean" else None
         return total if ctx.factor is None else total * ctx.factor
 
@@ -148,8 +144,21 @@ class _LinearDualFocal(torch.autograd.Function):
                     losses = ctx.head.losses(part, logits)
                 grads.add(part, torch.autograd.grad(losses, logits, upstream[part])[0])
         else:
-            grads, factor = ctx.grads, upstream if ctx.factor is None else upstream * ctx.factor
+            # The gradients are given away; a second backward through the same graph computes them again.
+            grads, ctx.grads = ctx.grads or _sum_and_gradients(ctx.head, ctx.needed)[1], None
+            factor = upstream if ctx.factor is None else upstream * ctx.factor
         return *grads.scaled(factor), None, None, None, None
+
+
+def _sum_and_gradients(head: _Head, needed: tuple[bool, ...]) -> tuple[Tensor, _Gradients]:
+    grads = _Gradients(head, needed)
+    total = torch.zeros((), dtype=compute_dtype(head.hidden), device=head.hidden.device)
+    for part in head.chunks():
+        loss, grad = head.loss_and_gradient(part)
+        grads.add(part, grad)
+        total += loss
+        del grad  # before the next logits are computed
+    return total, grads
 
 
 def linear_dual_focal_loss(
@@ -201,9 +210,10 @@ def linear_dual_focal_loss(
     if torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight, bias = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
-    loss: Tensor = _LinearDualFocal.apply(  # type: ignore[no-untyped-call]
-        hidden.reshape(-1, hidden.shape[-1]), weight, bias, target.reshape(-1), gamma, ignore_index, reduction
-    )
+    with torch.autocast(hidden.device.type, enabled=False):  # it would round the float32 sums
+        loss: Tensor = _LinearDualFocal.apply(  # type: ignore[no-untyped-call]
+            hidden.reshape(-1, hidden.shape[-1]), weight, bias, target.reshape(-1), gamma, ignore_index, reduction
+        )
     return loss.reshape(target.shape) if reduction == "none" else loss
 
 
