@@ -225,17 +225,19 @@ def next_below(xp: ModuleType, z: Array, z_t: Array, target: Array, work: Array 
     if torch.compiler.is_compiling():  # inductor's argmax is slower
         z_j = torch.where(z < z_t, z, -torch.inf).amax(1, keepdim=True)
         return z_j, torch.where(z == z_j, _class_numbers(z), z.shape[1]).amin(1, keepdim=True)
-    # z where z < z_t, about -huge elsewhere. Unlike masks, this arithmetic is vectorised, and the sign of a difference
-    # is exact; sign + 1 is 0, 1 or 2.
     huge = float(xp.finfo(z.dtype).max)
-    below = xp.subtract(z, z_t, out=work)
-    xp.sign(below, out=below)
-    below += 1
-    below *= -huge
-    below += z
+    below = np.where(z < z_t, z, -huge) if xp is np else _below(z, z_t, huge, work)
     _put(below, target, -huge / 2)  # chosen only if no class is below
     j = argmax(below)
     return _take(below, j), j
+
+
+def _below(z: Tensor, z_t: Tensor, huge: float, work: Tensor | None) -> Tensor:
+    """Return z where z < z_t, and about -huge elsewhere.
+
+    Unlike torch's masks, this arithmetic is vectorised. The sign of a difference is exact; sign + 1 is 0, 1 or 2.
+    """
+    return torch.sub(z, z_t, out=work).sign_().add_(1).mul_(-huge).add_(z)
 
 
 @functools.lru_cache
