@@ -53,7 +53,7 @@ def compare_calibrators(
     Confidence intervals are for paired differences of the expected scores on new data. They come from resampling the
     samples, with the same weights for all methods. With ``validation``, they are about the calibrators fitted to the
     validation data. With cross-validation, those of the NLL are about the calibrators fitted to all N samples, and
-    include the variation of the fits: nominal 90 % intervals contained the truth in 82 to 100 % of simulated samples
+    include the variation of the fits: nominal 90 % intervals contained the truth in 85 to 99 % of simulated samples
     (``benchmarks/cross_fit_coverage.py``). Those of the other scores do not include it and are slightly too short. ECE
     differences include differences of the noise floors. Each pixel of a dense prediction counts as a sample.
 
