@@ -1,1 +1,14 @@
-"""Triton kernels for CUDA; nothing here is imported unless it is used, so that triton is needed only there."""
+"""Triton kernels for CUDA; no module in here is imported unless it is used, so that triton is needed only there."""
+
+import functools
+import importlib.util
+
+import torch
+
+
+@functools.cache
+def available() -> bool:
+    """Whether triton is installed, and the GPU, if there is one, is an NVIDIA GPU that is recent enough."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    return not torch.cuda.is_available() or (torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0))

@@ -14,14 +14,13 @@ All stay finite, because 1 - p_k is summed over the other classes if p_k is larg
 chosen on logits, and the modulating base is never 0.
 """
 
-import functools
-import importlib.util
 import os
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from dualfocal import kernels
 from dualfocal._tensors import under_transform
 from dualfocal.losses._closed_form import closed_form
 from dualfocal.losses._common import Flat, is_concrete, reduce
@@ -82,19 +81,12 @@ def _reason_against_kernels(flat: Flat, gamma: Gamma, rival: str | float | None)
         return "a torch.func transform, a tracer or a tensor subclass is in use"
     if any(map(_may_need_grad, others)):
         return "gamma or weight needs a gradient"
-    return "" if _has_triton() else "triton is not installed, or the GPU is too old"
+    return "" if _has_kernels() else "triton is not installed, or the GPU is too old"
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _has_triton() -> bool:
-    return _look_for_triton()  # torch.compile would warn of a cache, even here
-
-
-@functools.cache
-def _look_for_triton() -> bool:
-    if importlib.util.find_spec("triton") is None:
-        return False
-    return not torch.cuda.is_available() or (torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0))
+def _has_kernels() -> bool:
+    return kernels.available()  # torch.compile would warn of its cache
 
 
 def _kernel_rows(flat: Flat, gamma: Gamma, reduction: str, dual: bool) -> "modulated.Rows":

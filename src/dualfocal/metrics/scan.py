@@ -9,7 +9,6 @@ float32; confidences differ from those of the CPU by about 1e-7.
 """
 
 import functools
-import importlib.util
 from dataclasses import dataclass, replace
 from types import ModuleType
 
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dualfocal import kernels
 from dualfocal._tensors import wide_dtype
 from dualfocal.metrics.bins import ONE, Binner, BinStats, equal_edges, scatter_sum, to_units
 from dualfocal.metrics.rows import FEW_CLASSES, ROUNDING, Rows, check_logits
@@ -121,8 +121,7 @@ def fused_kernels(values: Tensor) -> ModuleType | None:
 
 @functools.cache
 def _kernels() -> ModuleType | None:
-    too_old = torch.cuda.is_available() and (torch.version.hip or torch.cuda.get_device_capability() < (8, 0))
-    if importlib.util.find_spec("triton") is None or too_old:
+    if not kernels.available():
         return None
     from dualfocal.kernels import confidence
 
@@ -131,10 +130,10 @@ def _kernels() -> ModuleType | None:
 
 def _fused(rows: Rows, num_bins: int, scores: bool) -> Scan | None:
     """Scan logits by the kernels; None if they do not apply, or if a row looks invalid: the caller checks it again."""
-    kernels = None if rows.positive or rows.input != "logits" else fused_kernels(rows.values)
-    if kernels is None:
+    fused = None if rows.positive or rows.input != "logits" else fused_kernels(rows.values)
+    if fused is None:
         return None
-    numbers = kernels.scan_rows(rows.values, rows.target, scores=scores)
+    numbers = fused.scan_rows(rows.values, rows.target, scores=scores)
     if not bool(numbers.uncertainty.isfinite().all()):
         return None
     empty = BinStats.empty(0, edges=equal_edges(num_bins, device=rows.values.device))
