@@ -41,3 +41,12 @@ def under_transform() -> bool:
 def in_batched_backward(grad: Tensor) -> bool:
     """Whether the backward is batched over many gradients (``is_grads_batched``, Jacobians)."""
     return under_transform() or torch._C._functorch.is_legacy_batchedtensor(grad)
+
+
+def check_head(hidden: Tensor, weight: Tensor, target: Tensor) -> None:
+    """Raise a ValueError unless these are inputs, weight and targets of a linear head."""
+    if hidden.ndim < 2 or weight.ndim != 2 or hidden.shape[-1] != weight.shape[1] or target.shape != hidden.shape[:-1]:
+        raise ValueError(
+            "hidden must have shape (N, H) or (N, T, H), weight (C, H) and target that of hidden without H, got "
+            f"{tuple(hidden.shape)}, {tuple(weight.shape)} and {tuple(target.shape)}"
+        )

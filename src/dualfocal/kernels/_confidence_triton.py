@@ -12,9 +12,8 @@ the additions.
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from dualfocal.kernels._modulated_triton import _log1p
+from dualfocal.kernels._arithmetic_triton import LOG2_E, exp, log1p
 
-LOG2E = tl.constexpr(1.4426950408889634)
 ONE = tl.constexpr(4294967296.0)  # a confidence of 1 in units of 2^-32
 OVERFLOW = tl.constexpr(30.0)  # exp of twice this, times the largest number of classes, is far from overflow
 LARGE = tl.constexpr(1e6)  # logits that are rounded by more than a small number when multiplied
@@ -41,9 +40,9 @@ def _is_good(top, rest):  # type: ignore[no-untyped-def]
 def _scores(top, z_t, rest, squares, right):  # type: ignore[no-untyped-def]
     """NLL and Brier term, both accurate near 0."""
     total = 1.0 + rest
-    p_t = tl.exp2((z_t - top) * LOG2E) / total
+    p_t = tl.exp2((z_t - top) * LOG2_E) / total
     other = (1.0 + squares) / (total * total) + (1.0 - 2.0 * p_t)
-    return _log1p(rest) + (top - z_t), tl.where(right, (rest * rest + squares) / (total * total), other)
+    return log1p(rest) + (top - z_t), tl.where(right, (rest * rest + squares) / (total * total), other)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -142,7 +141,7 @@ def few_kernel(  # type: ignore[no-untyped-def]
         z = tl.load(row_ptr + k, mask=kept, other=0.0).to(tl.float32)
         above = z > top
         # One exponential either of z - top, or to rescale the sums, which the old maximum joins, to a new maximum.
-        e = tl.where(z == float("-inf"), 0.0, tl.exp2(-tl.abs(z - top) * LOG2E))
+        e = tl.where(z == float("-inf"), 0.0, tl.exp2(-tl.abs(z - top) * LOG2_E))
         rest = tl.where(above, (rest + 1.0) * e, rest + e)
         if SCORES:
             squares = tl.where(above, (squares + 1.0) * e * e, squares + e * e)
@@ -186,7 +185,7 @@ def tile_kernel(  # type: ignore[no-untyped-def]
     z_t = tl.load(z_ptr + start + target, mask=valid, other=0.0).to(tl.float32)
     top = tl.max(z, 1)
     argmax = tl.min(tl.where(z == top[:, None], cols[None, :], BLOCK_C), 1)
-    e = tl.where(cols[None, :] == argmax[:, None], 0.0, tl.exp2((z - top[:, None]) * LOG2E))
+    e = tl.where(cols[None, :] == argmax[:, None], 0.0, tl.exp2((z - top[:, None]) * LOG2_E))
     rest = tl.sum(e, 1)
     squares = rest
     if SCORES:
@@ -197,24 +196,15 @@ def tile_kernel(  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@triton.jit
-def _exp(z, scaled):  # type: ignore[no-untyped-def]
-    """exp(z - ref) by one multiply-add and one exp2, if ``scaled`` is ref * log2(e).
-
-    Rounding that number changes all exponentials by the same factor, which cancels; not if ref is LARGE.
-    """
-    return tl.exp2(tl.fma(z, LOG2E, -scaled))
-
-
 @triton.jit  # type: ignore[untyped-decorator]
 def _sweep(  # type: ignore[no-untyped-def]
-    row_ptr, start, stop, scaled, top, total, squares, SCORES: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
+    row_ptr, start, stop, ref, top, total, squares, SCORES: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
 ):
     """Add whole blocks of a row to the maxima and sums, of which each thread keeps its own."""
     cols = tl.arange(0, BLOCK)
     for first in tl.range(start, stop, BLOCK, num_stages=STAGES):
         z = tl.load(row_ptr + first + cols).to(tl.float32)
-        e = _exp(z, scaled)
+        e = exp(z, ref)
         top = tl.maximum(top, z)
         total += e
         if SCORES:
@@ -230,7 +220,7 @@ def _sums(row_ptr, C, top, SCORES: tl.constexpr, BLOCK: tl.constexpr):  # type: 
     squares = tl.zeros((BLOCK,), tl.float32)
     for first in tl.range(0, C, BLOCK):
         z = tl.load(row_ptr + first + cols, mask=first + cols < C, other=float("-inf")).to(tl.float32)
-        e = tl.exp2((z - top) * LOG2E)
+        e = tl.exp2((z - top) * LOG2_E)
         total += e
         if SCORES:
             squares += e * e
@@ -279,27 +269,26 @@ def row_kernel(  # type: ignore[no-untyped-def]
         z_t = tl.load(row_ptr + known).to(tl.float32)
         tops = tl.load(row_ptr + cols, mask=cols < C, other=float("-inf")).to(tl.float32)
         ref = tl.max(tops, 0)
-        scaled = ref * LOG2E
-        total = _exp(tops, scaled)
+        total = exp(tops, ref)
         squares = total * total
 
         whole = C // BLOCK * BLOCK
         pause = tl.minimum(tl.maximum(known // BLOCK * BLOCK, BLOCK), whole)
-        tops, total, squares = _sweep(row_ptr, BLOCK, pause, scaled, tops, total, squares, SCORES, BLOCK, STAGES)
+        tops, total, squares = _sweep(row_ptr, BLOCK, pause, ref, tops, total, squares, SCORES, BLOCK, STAGES)
         at = known // BLOCK * BLOCK + cols
         near = tl.load(row_ptr + at, mask=at < C, other=float("-inf")).to(tl.float32)
         near = tl.where(at < known, near, float("-inf"))
         before = tl.max(tl.where(known < BLOCK, near, tl.maximum(near, tops)), 0)
-        tops, total, squares = _sweep(row_ptr, pause, whole, scaled, tops, total, squares, SCORES, BLOCK, STAGES)
+        tops, total, squares = _sweep(row_ptr, pause, whole, ref, tops, total, squares, SCORES, BLOCK, STAGES)
         if (whole < C) & (whole > 0):
             z = tl.load(row_ptr + whole + cols, mask=whole + cols < C, other=float("-inf")).to(tl.float32)
-            e = _exp(z, scaled)
+            e = exp(z, ref)
             tops = tl.maximum(tops, z)
             total += e
             squares += e * e
 
         top = tl.max(tops, 0)
-        term = _exp(top, scaled)
+        term = exp(top, ref)
         if (top - ref > OVERFLOW) | (tl.abs(ref) > LARGE):
             total, squares = _sums(row_ptr, C, top, SCORES, BLOCK)
             term = tl.full((), 1.0, tl.float32)

@@ -5,17 +5,15 @@ is subtracted from all logits of a row before they are exponentiated; ``rest`` i
 the target.
 """
 
-import os
-
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
+
+from dualfocal.kernels._arithmetic_triton import exp, log1p
 
 TINY = tl.constexpr(1.1754943508222875e-38)
 NLL_LIMIT = tl.constexpr(1e30)
 TOO_LARGE = tl.constexpr(1e15)  # a sum of exponentials above this is computed again
 TOO_SMALL = tl.constexpr(1e-20)  # an exponential below this is not divided by
-LOG2_E = tl.constexpr(1.4426950408889634)
-INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 # How gamma is given.
 NUMBER = tl.constexpr(0)
@@ -23,28 +21,6 @@ SCALAR = tl.constexpr(1)  # a tensor with one value
 PER_ROW = tl.constexpr(2)
 BINS_OF_P = tl.constexpr(3)  # one value per bin of p_t
 BINS_OF_MARGIN = tl.constexpr(4)  # one value per bin of p_t - p_j
-
-
-@triton.jit
-def _exp(z, ref):  # type: ignore[no-untyped-def]
-    """exp(z - ref), up to a factor near 1 that depends on ref only.
-
-    Two instructions, where tl.exp(z - ref) takes six: it multiplies in a step of its own, and keeps denormal numbers.
-    """
-    if INTERPRETED:  # which has no assembler, and rounds the product
-        e = tl.exp(z - ref)
-    else:
-        power = tl.fma(z, LOG2_E, -ref * LOG2_E)
-        e = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [power], tl.float32, True, 1)
-    return e
-
-
-@triton.jit
-def _log1p(x):  # type: ignore[no-untyped-def]
-    """Accurate for small x: the rounding errors of 1 + x and of its logarithm cancel."""
-    one_and_x = 1.0 + x
-    rounded = one_and_x - 1.0
-    return tl.where(rounded == 0.0, x, tl.log(one_and_x) * (x / tl.where(rounded == 0.0, 1.0, rounded)))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -68,11 +44,11 @@ def _gamma(gamma, gamma_ptr, edges_ptr, num_edges, rows, inside, p_t, p_j, GAMMA
 @triton.jit
 def _row_terms(z_t, z_j, ref, rest):  # type: ignore[no-untyped-def]
     """Total of the exponentials, p_t, 1 - p_t, p_j and -log p_t."""
-    e_t = _exp(z_t, ref)
+    e_t = exp(z_t, ref)
     total = rest + e_t
-    p_j = tl.where(z_j == float("-inf"), 0.0, _exp(z_j, ref) / total)
+    p_j = tl.where(z_j == float("-inf"), 0.0, exp(z_j, ref) / total)
     divisor = tl.where(e_t < TOO_SMALL, 1.0, e_t)
-    nll = tl.where(e_t < TOO_SMALL, tl.log(total) + (ref - z_t), _log1p(rest / divisor))
+    nll = tl.where(e_t < TOO_SMALL, tl.log(total) + (ref - z_t), log1p(rest / divisor))
     return total, e_t / total, rest / total, p_j, nll
 
 
@@ -158,7 +134,7 @@ def tile_kernel(  # type: ignore[no-untyped-def]
     z_t = tl.load(z_ptr + start + target, mask=valid, other=float("nan")).to(tl.float32)
     top = tl.max(z, 1)
     is_target = cols[None, :] == target[:, None]
-    e = _exp(z, top[:, None])
+    e = exp(z, top[:, None])
     rest = tl.sum(tl.where(is_target, 0.0, e), 1)
     z_j = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     j = tl.full((BLOCK_M,), BLOCK_C, tl.int32)
@@ -212,7 +188,7 @@ def _load(z_ptr, first, end, WHOLE: tl.constexpr, POLICY: tl.constexpr, BLOCK: t
 @triton.jit  # type: ignore[untyped-decorator]
 def _add_block(z, first, z_t, ref, rest, z_j, first_j, DUAL: tl.constexpr):  # type: ignore[no-untyped-def]
     z = z.to(tl.float32)
-    rest += _exp(z, ref)
+    rest += exp(z, ref)
     if DUAL:
         nearer = (z < z_t) & (z > z_j)
         z_j = tl.where(nearer, z, z_j)
@@ -267,13 +243,13 @@ def _first_sweep(  # type: ignore[no-untyped-def]
     rest = tl.where(cols == column, 0.0, rest)
     j = tl.where(z_j == float("-inf"), C, first_j + cols)
     rest, z_j, j = tl.reduce((rest, z_j, j), 0, _merge)
-    return rest + tl.sum(_exp(z_column, ref), 0), z_j, j, a, b, c, d
+    return rest + tl.sum(exp(z_column, ref), 0), z_j, j, a, b, c, d
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _write_block(out_ptr, z, first, ref, scale, C, WHOLE: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     cols = tl.arange(0, BLOCK)
-    grad = (_exp(z.to(tl.float32), ref) * scale).to(out_ptr.dtype.element_ty)
+    grad = (exp(z.to(tl.float32), ref) * scale).to(out_ptr.dtype.element_ty)
     if WHOLE:
         tl.store(out_ptr + first + cols, grad, cache_modifier=".cs")
     else:

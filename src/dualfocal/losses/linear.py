@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dualfocal._checks import check_choice
-from dualfocal._tensors import compute_dtype, under_transform
+from dualfocal._tensors import check_head, compute_dtype, under_transform
 from dualfocal.losses._common import REDUCTIONS, check_gamma, flatten
 from dualfocal.losses._modulated import dual_loss_and_gradient
 from dualfocal.losses.dual_focal import dual_focal_loss
@@ -196,11 +196,7 @@ def linear_dual_focal_loss(
     tensor(0.2250)
     """
     check_choice("reduction", reduction, REDUCTIONS)
-    if hidden.ndim < 2 or weight.ndim != 2 or hidden.shape[-1] != weight.shape[1] or target.shape != hidden.shape[:-1]:
-        raise ValueError(
-            "hidden must have shape (N, H) or (N, T, H), weight (C, H) and target that of hidden without H, got "
-            f"{tuple(hidden.shape)}, {tuple(weight.shape)} and {tuple(target.shape)}"
-        )
+    check_head(hidden, weight, target)
     if under_transform():
         raise ValueError("linear_dual_focal_loss does not support torch.func; use dual_focal_loss of the logits")
     if isinstance(gamma, Tensor):

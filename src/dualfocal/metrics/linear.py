@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dualfocal._tensors import check_head
 from dualfocal.metrics.bins import BinStats, equal_edges
 from dualfocal.metrics.rows import Rows, check_target
 from dualfocal.metrics.scan import Scan, scan
@@ -62,11 +63,7 @@ def linear_calibration(
     >>> round(result.error, 4), round(result.nll, 4), round(result.ece, 4)
     (0.3333, 0.5584, 0.1698)
     """
-    if hidden.ndim < 2 or weight.ndim != 2 or hidden.shape[-1] != weight.shape[1] or target.shape != hidden.shape[:-1]:
-        raise ValueError(
-            "hidden must have shape (N, H) or (N, T, H), weight (C, H) and target that of hidden without H, got "
-            f"{tuple(hidden.shape)}, {tuple(weight.shape)} and {tuple(target.shape)}"
-        )
+    check_head(hidden, weight, target)
     if weight.shape[0] < 2 or target.is_floating_point():
         raise ValueError(
             f"weight must have at least two rows, and target must hold class indices, got {weight.shape[0]} rows and "
