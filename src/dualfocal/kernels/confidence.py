@@ -12,7 +12,6 @@ from torch import Tensor
 from dualfocal.kernels import _confidence_triton
 from dualfocal.kernels._launch import Launcher, blocks, next_power_of_2
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_FEW = 16  # classes of rows that one thread reads
 FEW_ROWS = 128  # such rows of a program
 LONGEST_TILE = 4096  # classes of rows that are held in registers

@@ -20,7 +20,6 @@ from dualfocal._tensors import in_batched_backward
 from dualfocal.kernels import _modulated_triton
 from dualfocal.kernels._launch import Launcher, blocks, next_power_of_2
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 NUMBER, SCALAR, PER_ROW, BINS_OF_P, BINS_OF_MARGIN = range(5)  # as in the kernels
 LONGEST_TILE = 4096  # classes of rows that are held in registers
 TILE_ELEMENTS = 2048  # of a program, or one row

@@ -69,7 +69,7 @@ def _reason_against_kernels(flat: Flat, gamma: Gamma, rival: str | float | None)
         return "the target holds class probabilities"
     if rival not in (None, "next"):
         return f"rival is {rival!r}"
-    if logits.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    if logits.dtype not in kernels.DTYPES:
         return f"the logits are {logits.dtype}"
     if not logits.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         return f"the logits are on {logits.device}"

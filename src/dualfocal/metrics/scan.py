@@ -25,7 +25,6 @@ TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements per tile
 BLOCK = 1 << 14  # minimum number of rows whose per-row numbers are computed together
 LONG_ROW = 1 << 14  # classes: torch may split a longer row over threads, and so sum it in another order
 FUSED_DEVICE = "cuda"
-FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SUM_TOLERANCE = 1e-2  # of the sum of a row of probabilities: allows half precision, or a csv with three decimals
 
 
@@ -116,7 +115,7 @@ def scan(
 
 def fused_kernels(values: Tensor) -> ModuleType | None:
     """Return the module of the kernels for CUDA, or None if they cannot read the values."""
-    return _kernels() if values.device.type == FUSED_DEVICE and values.dtype in FUSED_DTYPES else None
+    return _kernels() if values.device.type == FUSED_DEVICE and values.dtype in kernels.DTYPES else None
 
 
 @functools.cache
