@@ -104,8 +104,9 @@ def test_weights_ignored_rows_and_reductions(dtype, reduction, weighted, ignored
     assert_same(logits, target, reduction=reduction, **options)
 
 
-@pytest.mark.parametrize("rows", [40, 3000])  # the weights are summed by one program, or by several
-def test_the_mean_over_many_rows(rows, monkeypatch) -> None:
+@pytest.mark.parametrize(("rows", "most_targets"), [(40, 0), (3000, 0), (3000, 2**20)])
+def test_the_mean_over_many_rows(rows, most_targets, monkeypatch) -> None:
+    monkeypatch.setattr(modulated, "MOST_TARGETS", most_targets)  # 0: a kernel sums the weights before, in two programs
     monkeypatch.setattr(modulated, "ALONE_ELEMENTS", 16)
     monkeypatch.setattr(modulated, "TILE_ELEMENTS", 4096)
     logits, target = sample(rows, 3)

@@ -209,7 +209,7 @@ def test_interrupted_gives_the_same_bytes(
         ("reads_and_drops", "captur"),
         ("reads_back", "captur"),
         ("draws", "the model draws random numbers"),
-        ("counts", "keeps numbers"),
+        ("counts", "changes values on the CPU"),
     ],
 )
 def test_what_cannot_be_captured_is_trained_eagerly(

@@ -36,13 +36,14 @@ class Launcher:
             constants: the kernel's constexpr parameters, in its order, after all arguments.
         """
         key = (device, num_warps, maxnreg, *constants.values(), *_kinds(arguments))
+        compiled = self.compiled.get(key)
+        if compiled is not None and device == torch.cuda.current_device():
+            compiled[programs, 1, 1](*arguments, *constants.values())
+            return
         with torch.cuda.device(device):
-            if (compiled := self.compiled.get(key)) is not None:
-                compiled[programs, 1, 1](*arguments, *constants.values())
-            else:
-                # The interpreter compiles nothing, and returns None.
-                options = {"num_warps": num_warps, "maxnreg": maxnreg}
-                self.compiled[key] = self.kernel[(programs,)](*arguments, **constants, **options)
+            # The interpreter compiles nothing, and returns None.
+            options = {"num_warps": num_warps, "maxnreg": maxnreg}
+            self.compiled[key] = self.kernel[(programs,)](*arguments, **constants, **options)
 
 
 def _kinds(arguments: tuple[Any, ...]) -> list[Any]:

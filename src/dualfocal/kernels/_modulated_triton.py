@@ -14,6 +14,7 @@ TINY = tl.constexpr(1.1754943508222875e-38)
 NLL_LIMIT = tl.constexpr(1e30)
 TOO_LARGE = tl.constexpr(1e15)  # a sum of exponentials above this is computed again
 TOO_SMALL = tl.constexpr(1e-20)  # an exponential below this is not divided by
+WEIGHTS_AT_A_TIME = tl.constexpr(1024)
 
 # How gamma is given.
 NUMBER = tl.constexpr(0)
@@ -76,13 +77,21 @@ def _target(target_ptr, weight_ptr, rows, inside, ignore_index, C):  # type: ign
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _sum_weights(target_ptr, weight_ptr, start, stop, step, ignore_index, M, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sum of the weights of all rows, or of blocks of them."""
+    total = tl.zeros((BLOCK,), tl.float32)
+    for first in tl.range(start, stop, step):
+        rows = first + tl.arange(0, BLOCK)
+        total += _target(target_ptr, weight_ptr, rows, rows < M, ignore_index, C)[1]
+    return tl.sum(total, 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def total_weight_kernel(target_ptr, weight_ptr, partial_ptr, ignore_index, M, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Sum of the weights of all rows, one partial sum per program."""
-    total = tl.zeros((BLOCK,), tl.float32)
-    for tile in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK), tl.num_programs(0)):
-        rows = tile * BLOCK + tl.arange(0, BLOCK)
-        total += _target(target_ptr, weight_ptr, rows, rows < M, ignore_index, C)[1]
-    tl.store(partial_ptr + tl.program_id(0), tl.sum(total, 0))
+    program, step = tl.program_id(0), tl.num_programs(0) * BLOCK
+    total = _sum_weights(target_ptr, weight_ptr, program * BLOCK, M, step, ignore_index, M, C, BLOCK)
+    tl.store(partial_ptr + program, total)
 
 
 @triton.jit
@@ -92,9 +101,14 @@ def _one_over(total):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _mean_factor(partial_ptr, num_partials, PARTIALS: tl.constexpr):  # type: ignore[no-untyped-def]
-    which = tl.arange(0, PARTIALS)
-    return _one_over(tl.sum(tl.load(partial_ptr + which, mask=which < num_partials, other=0.0), 0))
+def _mean_factor(partial_ptr, num_partials, target_ptr, weight_ptr, ignore_index, M, C, PARTIALS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """1 over the sum of the weights of all rows."""
+    if partial_ptr is not None:
+        which = tl.arange(0, PARTIALS)
+        total = tl.sum(tl.load(partial_ptr + which, mask=which < num_partials, other=0.0), 0)
+    else:
+        total = _sum_weights(target_ptr, weight_ptr, 0, M, WEIGHTS_AT_A_TIME, ignore_index, M, C, WEIGHTS_AT_A_TIME)
+    return _one_over(total)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -104,13 +118,13 @@ def tile_kernel(  # type: ignore[no-untyped-def]
     weight_ptr,  # None: all 1
     gamma_ptr,  # None: GAMMA is NUMBER
     edges_ptr,  # None: no bins
-    partial_ptr,  # sums of weights to divide by; None: no mean
+    partial_ptr,  # sums of weights to divide by; None: no mean, or every program sums the weights itself
     upstream_ptr,  # factor of the gradient of each row; None: 1
     loss_ptr,  # (M,), or one number if ALONE; None: not wanted
     grad_ptr,  # (M, C); None: not wanted
     M,
-    C,
-    row_stride,
+    class_groups,  # number of classes over VECTOR
+    stride_groups,  # row stride over VECTOR
     gamma,
     num_edges,
     num_partials,
@@ -120,15 +134,17 @@ def tile_kernel(  # type: ignore[no-untyped-def]
     MEAN: tl.constexpr,
     PARTIALS: tl.constexpr,
     ALONE: tl.constexpr,  # one program has all rows, and sums the losses
+    VECTOR: tl.constexpr,  # divisor of classes and row stride: lets the compiler load and store so many at once
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
     """Losses and gradients of whole rows that fit into the registers of a program."""
+    C = class_groups * VECTOR
     rows = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tl.arange(0, BLOCK_C)
     inside = rows < M
     target, weight, valid = _target(target_ptr, weight_ptr, rows, inside, ignore_index, C)
-    start = rows * row_stride
+    start = rows * stride_groups * VECTOR
     mask = inside[:, None] & (cols < C)[None, :]
     z = tl.load(z_ptr + start[:, None] + cols[None, :], mask=mask, other=float("-inf")).to(tl.float32)
     z_t = tl.load(z_ptr + start + target, mask=valid, other=float("nan")).to(tl.float32)
@@ -148,7 +164,7 @@ def tile_kernel(  # type: ignore[no-untyped-def]
     loss, scale, at_j, at_t = _loss_and_gradient(g, total, p_t, q, p_j, nll)
     counted = weight != 0.0  # others contribute 0, even if their loss is infinite
     if MEAN:
-        weight *= _one_over(tl.sum(weight, 0)) if ALONE else _mean_factor(partial_ptr, num_partials, PARTIALS)
+        weight *= _mean_factor(partial_ptr, num_partials, target_ptr, weight_ptr, ignore_index, M, C, PARTIALS)
     if loss_ptr is not None:
         loss = tl.where(counted, loss * weight, 0.0)
         if ALONE:
@@ -168,10 +184,9 @@ def tile_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _largest(z_ptr, C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    cols = tl.arange(0, BLOCK)
     top = tl.full((BLOCK,), float("-inf"), tl.float32)
     for first in tl.range(0, C, BLOCK):
-        top = tl.maximum(top, tl.load(z_ptr + first + cols, mask=cols < C - first, other=float("-inf")).to(tl.float32))
+        top = tl.maximum(top, _load(z_ptr, first, C, False, "", BLOCK).to(tl.float32))
     return tl.max(top, 0)
 
 
@@ -310,6 +325,13 @@ def row_kernel(  # type: ignore[no-untyped-def]
     if grad_ptr is not None:
         out_ptr = grad_ptr + row * C
     if weight != 0.0:
+        # Both factors are loaded while the row is read.
+        loss_weight = weight
+        if MEAN:
+            loss_weight *= _mean_factor(partial_ptr, num_partials, target_ptr, weight_ptr, ignore_index, M, C, PARTIALS)
+        grad_weight = loss_weight
+        if upstream_ptr is not None:
+            grad_weight *= tl.load(upstream_ptr + row).to(tl.float32)
         last = (C - 1) // (4 * BLOCK) * (4 * BLOCK)
         z_t = tl.load(row_ptr + target, mask=valid, other=float("nan")).to(tl.float32)
         t = tl.where(valid, target, 0).to(tl.int32)
@@ -321,18 +343,14 @@ def row_kernel(  # type: ignore[no-untyped-def]
         total, p_t, q, p_j, nll = _row_terms(z_t, z_j, ref, rest)
         g = _gamma(gamma, gamma_ptr, edges_ptr, num_edges, row, row < M, p_t, p_j, GAMMA)
         loss, scale, at_j, at_t = _loss_and_gradient(g, total, p_t, q, p_j, nll)
-        if MEAN:
-            weight *= _mean_factor(partial_ptr, num_partials, PARTIALS)
         if loss_ptr is not None:
-            tl.store(loss_ptr + row, loss * weight)
+            tl.store(loss_ptr + row, loss * loss_weight)
         if grad_ptr is not None:
-            if upstream_ptr is not None:
-                weight *= tl.load(upstream_ptr + row).to(tl.float32)
-            _second_sweep(row_ptr, a, b, c, d, last, out_ptr, ref, scale * weight, C, BLOCK)
+            _second_sweep(row_ptr, a, b, c, d, last, out_ptr, ref, scale * grad_weight, C, BLOCK)
             tl.debug_barrier()  # the two exceptions are written last
             if DUAL:
-                tl.store(out_ptr + j, (at_j * weight).to(grad_ptr.dtype.element_ty), mask=j < C)
-            tl.store(out_ptr + target, (at_t * weight).to(grad_ptr.dtype.element_ty), mask=valid)
+                tl.store(out_ptr + j, (at_j * grad_weight).to(grad_ptr.dtype.element_ty), mask=j < C)
+            tl.store(out_ptr + target, (at_t * grad_weight).to(grad_ptr.dtype.element_ty), mask=valid)
     else:
         if loss_ptr is not None:
             tl.store(loss_ptr + row, 0.0)
@@ -343,11 +361,11 @@ def row_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def scale_kernel(grad_ptr, factor_ptr, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Multiply in place by one number; if that is 1, nothing is read or written."""
+def scale_kernel(grad_ptr, factor_ptr, out_ptr, size, IN_PLACE: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Multiply by one number; if that is 1, nothing is read or written in place."""
     factor = tl.load(factor_ptr).to(tl.float32)
-    if factor != 1.0:
+    if not IN_PLACE or factor != 1.0:
         for tile in tl.range(tl.program_id(0), tl.cdiv(size, BLOCK), tl.num_programs(0)):
             at = tile * BLOCK + tl.arange(0, BLOCK)  # 64 bits if size has
             grad = tl.load(grad_ptr + at, mask=at < size, other=0.0).to(tl.float32)
-            tl.store(grad_ptr + at, (grad * factor).to(grad_ptr.dtype.element_ty), mask=at < size)
+            tl.store(out_ptr + at, (grad * factor).to(out_ptr.dtype.element_ty), mask=at < size)

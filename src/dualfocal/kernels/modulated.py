@@ -10,6 +10,7 @@ The specification is ``losses._expression``. Nothing here waits for the GPU.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ TILE_ELEMENTS = 2048  # of a program, or one row
 WARP_ELEMENTS = 512  # of a tile
 ALONE_ELEMENTS = 8192  # up to so many, one program does everything
 MAX_PARTIALS = 128
+MOST_TARGETS = 2**23  # that all programs read together, before a kernel of its own sums the weights
 H200_SMS = 132  # assumed without a CUDA device
 
 _tile, _row, _total_weight, _multiply = map(
@@ -84,7 +86,7 @@ def gradient(rows: Rows, grad: Tensor, upstream: Tensor | None = None) -> Tensor
 
 
 def _empty_gradient(rows: Rows) -> Tensor:
-    return torch.empty(rows.logits.shape, dtype=rows.logits.dtype, device=rows.logits.device)
+    return torch.empty_like(rows.logits, memory_format=torch.contiguous_format)
 
 
 def _is_alone(rows: Rows) -> bool:
@@ -99,24 +101,27 @@ def _is_alone(rows: Rows) -> bool:
 
 def _launch(rows: Rows, loss: Tensor | None, grad: Tensor | None, upstream: Tensor | None, alone: bool) -> None:
     logits, (num_rows, num_classes), device = rows.logits, rows.logits.shape, rows.logits.get_device()
-    mean, width = rows.reduction == "mean", next_power_of_2(num_classes)
+    mean, width, stride = rows.reduction == "mean", next_power_of_2(num_classes), logits.stride(0)
     mode, number, values, edges = _gamma_arguments(rows.gamma)
-    partial = _partial_weights(rows) if mean and not alone else None
+    in_registers = width <= LONGEST_TILE
+    height = 1 if not in_registers else next_power_of_2(num_rows) if alone else max(1, TILE_ELEMENTS // width)
+    programs, vector = blocks(num_rows, height), math.gcd(num_classes, stride, 16 // logits.itemsize)
+    vector = vector if in_registers else 1
+    partial = _partial_weights(rows) if mean and programs * num_rows > MOST_TARGETS else None
     arguments = (
         *(logits, rows.target, rows.weight, values, edges, partial, upstream, loss, grad),
-        *(num_rows, num_classes, logits.stride(0), number, 0 if edges is None else len(edges)),
+        *(num_rows, num_classes // vector, stride // vector, number, 0 if edges is None else len(edges)),
         *(0 if partial is None else len(partial), rows.ignore_index),
     )
     options = {"GAMMA": mode, "DUAL": rows.dual, "MEAN": mean}
     options["PARTIALS"] = 1 if partial is None else next_power_of_2(len(partial))
-    if width <= LONGEST_TILE:
-        height = next_power_of_2(num_rows) if alone else max(1, TILE_ELEMENTS // width)
-        options |= {"ALONE": alone, "BLOCK_M": height, "BLOCK_C": width}
-        _tile(blocks(num_rows, height), device, arguments, max(1, height * width // WARP_ELEMENTS), **options)
+    if in_registers:
+        options |= {"ALONE": alone, "VECTOR": vector, "BLOCK_M": height, "BLOCK_C": width}
+        _tile(programs, device, arguments, max(1, height * width // WARP_ELEMENTS), **options)
     else:
         block, num_warps, maxnreg = _row_settings(num_classes, logits.itemsize)
         options |= {"BLOCK": block, "BLOCKS": next_power_of_2(blocks(num_classes, block))}
-        _row(num_rows, device, arguments, num_warps, maxnreg, **options)
+        _row(programs, device, arguments, num_warps, maxnreg, **options)
 
 
 def _row_settings(num_classes: int, itemsize: int) -> tuple[int, int, int | None]:
@@ -148,12 +153,12 @@ def _partial_weights(rows: Rows) -> Tensor:
     return partial
 
 
-def _scale(grad: Tensor, factor: Tensor) -> Tensor:
-    """Multiply in place by a number on the device."""
+def scale(grad: Tensor, factor: Tensor, out: Tensor) -> Tensor:
+    """Multiply by a number on the device; ``out`` may have another dtype, or be ``grad``. Both must be contiguous."""
     block, device = 4096, grad.get_device()
     programs = min(blocks(grad.numel(), block), 8 * _num_sms(device))
-    _multiply(programs, device, (grad, factor, grad.numel()), 4, BLOCK=block)
-    return grad
+    _multiply(programs, device, (grad, factor, out, grad.numel()), 4, IN_PLACE=out is grad, BLOCK=block)
+    return out
 
 
 class _ModulatedLoss(torch.autograd.Function):
@@ -177,7 +182,7 @@ class _ModulatedLoss(torch.autograd.Function):
             grad = gradient(rows, _empty_gradient(rows)) * factor.to(rows.logits.dtype)
         elif grad is not None:
             ctx.grad = None  # given away
-            _scale(grad, upstream)
+            scale(grad, upstream, grad)
         else:
             # Not computed in the forward pass, or given away by a first backward through the same graph.
             _ = ctx.saved_tensors  # raises an error if they were modified in place

@@ -64,7 +64,7 @@ class Streaming(Metric):
         # A MetricCollection merges metrics whose states have the same names and, after the first batch, the same
         # values, even if their options differ. An empty state with the options in its name prevents that.
         self.add_state(f"of_{input}_{binary}_{ignore_index}".replace("-", "minus_"), [], dist_reduce_fx=None)
-        # Set by a kernel that met NaN or a wrong target, see `_check_valid`.
+        # Set by a kernel that met NaN or a wrong target, see `_fetch`.
         self.add_state("invalid", torch.zeros((), dtype=torch.int64), dist_reduce_fx="max")
 
     def update(self, logits: Array, target: Array) -> None:
@@ -95,17 +95,27 @@ class Streaming(Metric):
         sums = None if kernels is None else self._sums()
         if kernels is None or sums is None or not self._is_plain(logits, target):
             return False
-        first = self.update_count <= 1
-        if first and self.input is None and _may_be_probabilities(logits, target, self.ignore_index):
-            return False
-        states = (sums.counts, sums.totals, sums.hits, self.invalid) if first else ()
-        before = [(state, state.clone()) for state in states if state is not None]
+        if self.update_count > 1:
+            kernels.add_to_bins(logits, target, *sums, self.invalid, self.ignore_index)
+            return True
+        states = [state for state in (sums.counts, sums.totals, sums.hits, self.invalid) if state is not None]
+        before = _packed(states)
         kernels.add_to_bins(logits, target, *sums, self.invalid, self.ignore_index)
-        if first and bool(self.invalid):
-            for state, value in before:
-                state.copy_(value)
-            return False
-        return True
+        if self._is_valid(logits, target):
+            return True
+        for state, value in zip(states, _unpacked(before, states), strict=True):
+            state.copy_(value)
+        return False
+
+    def _is_valid(self, logits: Tensor, target: Tensor) -> bool:
+        """Whether a kernel met no invalid sample, and the batch does not look like probabilities. Waits once."""
+        if self.input is not None:
+            return not bool(self.invalid)
+        first, kept = logits[:FIRST_ROWS], target[:FIRST_ROWS] != self.ignore_index
+        range_of = torch.aminmax(torch.where(kept[:, None], first, 0.5))
+        low, high, invalid = torch.stack((*range_of, self.invalid.to(first.dtype))).tolist()
+        looks_like = low >= 0 and high <= 1 + ROUNDING
+        return not (invalid or (looks_like and (not bool(kept.any()) or are_probabilities(first[kept]))))
 
     def _is_plain(self, logits: Tensor, target: Tensor) -> bool:
         """Whether shapes, dtypes and devices are those of most batches."""
@@ -119,9 +129,12 @@ class Streaming(Metric):
             and isinstance(self.ignore_index, int)
         )
 
-    def _check_valid(self) -> None:
-        """Raise an error if a kernel met an invalid sample."""
-        problem = int(self.invalid)
+    def _fetch(self, *states: Tensor) -> list[Tensor]:
+        """Return integer states, from CUDA by one copy to the CPU; raise an error if a kernel met an invalid sample."""
+        fetched = [*states, self.invalid]
+        if self.invalid.is_cuda:
+            fetched = _unpacked(_packed(fetched).cpu(), fetched)
+        problem = int(fetched.pop())
         if problem == WRONG_TARGET:
             raise IndexError(
                 "a target is out of range in a batch after the first: each must be a class index or equal "
@@ -132,6 +145,7 @@ class Streaming(Metric):
                 "logits must not be NaN or +inf, and each row needs a finite value: a batch after the first breaks "
                 "this rule. Update a metric on the CPU with the same batches to find the row"
             )
+        return fetched
 
     def plot(
         self, val: Tensor | Sequence[Tensor] | None = None, ax: "Axes | None" = None
@@ -152,8 +166,12 @@ class Streaming(Metric):
         return self
 
 
-def _may_be_probabilities(values: Tensor, target: Tensor, ignore_index: int) -> bool:
-    """Whether the first rows that count are probabilities, or none of them counts; logits are not."""
-    first, kept = values[:FIRST_ROWS], target[:FIRST_ROWS] != ignore_index
-    low, high = torch.stack(torch.aminmax(torch.where(kept[:, None], first, 0.5))).tolist()  # waits once, for most
-    return low >= 0 and high <= 1 + ROUNDING and (not bool(kept.any()) or are_probabilities(first[kept]))
+def _packed(tensors: list[Tensor]) -> Tensor:
+    """All values as one vector."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def _unpacked(values: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+    """The inverse of :func:`_packed`, with the shapes of ``tensors``."""
+    parts = values.split([tensor.numel() for tensor in tensors])  # type: ignore[no-untyped-call]
+    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

@@ -45,8 +45,9 @@ class _Binned(Streaming):
         return self._bins().to(self.count.device, copy=True)  # on CUDA, the states are changed in place
 
     def _bins(self) -> BinStats:
-        self._check_valid()
-        return BinStats(self.count, self.confidence, self.correct, _edges(self.num_bins, self.count.device))
+        """Return the bins, from CUDA on the CPU, which computes a result sooner than it could launch the kernels."""
+        count, confidence, correct = self._fetch(self.count, self.confidence, self.correct)
+        return BinStats(count, confidence, correct, _edges(self.num_bins, count.device))
 
     @abstractmethod
     def _bin(self, rows: Rows) -> BinStats: ...
@@ -97,7 +98,7 @@ class ExpectedCalibrationError(_Binned):
 
     def compute(self) -> Tensor:
         """Return the error of all samples so far, of all processes; NaN without samples."""
-        return self._bins().ece()
+        return self._bins().ece().to(self.device)
 
 
 class MaximumCalibrationError(ExpectedCalibrationError):
@@ -105,7 +106,7 @@ class MaximumCalibrationError(ExpectedCalibrationError):
 
     def compute(self) -> Tensor:
         """Return the error of all samples so far, of all processes; NaN without samples."""
-        return self._bins().mce()
+        return self._bins().mce().to(self.device)
 
 
 class ClasswiseCalibrationError(_Binned):
@@ -139,7 +140,7 @@ class ClasswiseCalibrationError(_Binned):
 
     def compute(self) -> Tensor:
         """Return the error of all samples so far, of all processes; NaN without samples."""
-        return self._bins().ece().mean()
+        return self._bins().ece().mean().to(self.device)
 
 
 class AdaptiveCalibrationError(Streaming):
@@ -226,8 +227,8 @@ class BrierScore(Streaming):
 
     def compute(self) -> Tensor:
         """Return the score of all samples so far, of all processes; NaN without samples."""
-        self._check_valid()
-        score = self.total.double() / ONE / self.count
+        total, count = self._fetch(self.total, self.count)
+        score = (total.double() / ONE / count).to(self.device)
         return score.sqrt() if self.root else score
 
 
