@@ -23,7 +23,7 @@ from dualfocal.kernels._launch import Launcher, blocks, next_power_of_2
 
 NUMBER, SCALAR, PER_ROW, BINS_OF_P, BINS_OF_MARGIN = range(5)  # as in the kernels
 LONGEST_TILE = 4096  # classes of rows that are held in registers
-TILE_ELEMENTS = 2048  # of a program, or one row
+TILE_ELEMENTS = 1024  # of a program, or one row
 WARP_ELEMENTS = 512  # of a tile
 ALONE_ELEMENTS = 8192  # up to so many, one program does everything
 MAX_PARTIALS = 128
