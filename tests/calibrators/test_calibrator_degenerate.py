@@ -178,7 +178,7 @@ def test_ruled_out_classes(name, kind) -> None:
 def test_a_true_class_ruled_out(name) -> None:
     logits, target = masked("a true class")
     if name in ("temperature", "temperature+isotonic", "ets", "vector", "matrix", "dirichlet"):
-        with pytest.raises(ValueError, match=r"true class is -inf in 1 of \d+ samples"):
+        with pytest.raises(ValueError, match=r"true class is -inf, .* in 1 of \d+ samples"):
             forced(name).fit(logits, target)
         return
     calibrator = forced(name).fit(logits, target)

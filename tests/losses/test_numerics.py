@@ -38,6 +38,27 @@ def test_published_formula_is_nan_where_ours_is_finite() -> None:
         assert our_grad.isfinite().all()
 
 
+@for_each(dtype=[torch.float32, torch.float64], share=[1e-8, 0.51, 1.0], gamma=[0.5, 5.0])
+def test_logits_up_to_the_largest_number(
+    dtype: torch.dtype, share: float, gamma: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss of ties and of masked classes is that of logits that are merely large."""
+
+    def rows(high: float) -> Tensor:
+        values = [[high, high, -high], [-high, -high, -high], [high, 0.0, high], [0.0, -high, 1.0], [high, high, high]]
+        return torch.tensor(values, dtype=dtype, requires_grad=True)
+
+    logits, moderate = rows(share * torch.finfo(dtype).max), rows(500.0)
+    for target in (torch.zeros(5, dtype=torch.int64), torch.tensor([1, 2, 2, 0, 2])):
+        expected = L.dual_focal_loss(moderate, target, gamma, impl="torch", reduction="none")
+        (expected_grad,) = torch.autograd.grad(expected.sum(), moderate)
+        for impl, small in (("auto", _closed_form.SMALL), ("auto", 0), ("torch", 0)):
+            monkeypatch.setattr(_closed_form, "SMALL", small)
+            loss = L.dual_focal_loss(logits, target, gamma, impl=impl, reduction="none")
+            torch.testing.assert_close(loss, expected)
+            torch.testing.assert_close(torch.autograd.grad(loss.sum(), logits)[0], expected_grad)
+
+
 @for_each(
     gamma=[0.0, 0.01, 0.1, 0.5, 0.99, 1.0, 2.0, 5.0, 20.0],
     dtype=[torch.float32, torch.float64, torch.bfloat16, torch.float16],

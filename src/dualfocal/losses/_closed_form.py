@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dualfocal._tensors import compute_dtype, in_batched_backward
 from dualfocal.losses._common import Flat
-from dualfocal.losses._expression import Gamma, differentiable, modulating_base, resolve
+from dualfocal.losses._expression import NLL_LIMIT, Gamma, differentiable, modulating_base, resolve
 
 # Number of logits per chunk: about 1 MB of scratch memory, within the L2 cache of a core.
 CHUNK = 2**18
@@ -115,7 +115,7 @@ def gradient_terms(
     base = modulating_base(xp, g, p_t, q, p_j) + float(xp.finfo(p_t.dtype).tiny)  # never 0, because it is a divisor
     b = base ** abs(g)
     # For p_t = 0, A p_t and A p_j tend to 0, so any finite A gives the gradient of cross-entropy.
-    bounded = np.minimum(nll, 1e30) if xp is np else nll.clamp_max(1e30)
+    bounded = np.minimum(nll, NLL_LIMIT) if xp is np else nll.clamp_max(NLL_LIMIT)
     a = g * b * (bounded / base)
     return gamma, a, b, a * (p_t - p_j) + b
 
@@ -221,23 +221,24 @@ def _put(x: Array, index: Array, value: Array | float) -> Array:
 
 
 def next_below(xp: ModuleType, z: Array, z_t: Array, target: Array, work: Array | None = None) -> tuple[Array, Array]:
-    """Largest logit below z_t and the first class that has it. If there is none, exp of the logit is 0."""
+    """Largest logit below z_t and the first class that has it; -inf and the target if there is none."""
     if torch.compiler.is_compiling():  # inductor's argmax is slower
         z_j = torch.where(z < z_t, z, -torch.inf).amax(1, keepdim=True)
         return z_j, torch.where(z == z_j, _class_numbers(z), z.shape[1]).amin(1, keepdim=True)
-    huge = float(xp.finfo(z.dtype).max)
-    below = np.where(z < z_t, z, -huge) if xp is np else _below(z, z_t, huge, work)
-    _put(below, target, -huge / 2)  # chosen only if no class is below
+    below = np.where(z < z_t, z, -np.inf) if xp is np else _below(z, z_t, work)
     j = argmax(below)
-    return _take(below, j), j
+    z_j = _take(below, j)
+    return z_j, xp.where(z_j == -np.inf, target, j)
 
 
-def _below(z: Tensor, z_t: Tensor, huge: float, work: Tensor | None) -> Tensor:
-    """Return z where z < z_t, and about -huge elsewhere.
+def _below(z: Tensor, z_t: Tensor, work: Tensor | None) -> Tensor:
+    """Return z where z < z_t, and -inf elsewhere.
 
-    Unlike torch's masks, this arithmetic is vectorised. The sign of a difference is exact; sign + 1 is 0, 1 or 2.
+    Unlike torch's masks, this arithmetic is vectorised. The sign of a difference is exact; sign + 1 is 0, 1 or 2, so
+    4 (sign + 1) times the largest number is 0 or infinite.
     """
-    return torch.sub(z, z_t, out=work).sign_().add_(1).mul_(-huge).add_(z)
+    penalty = torch.sub(z, z_t, out=work).sign_().add_(1).mul_(-torch.finfo(z.dtype).max)
+    return torch.add(z, penalty, alpha=4, out=penalty)
 
 
 @functools.lru_cache

@@ -12,6 +12,8 @@ from torch import Tensor
 from dualfocal.losses._common import Flat
 from dualfocal.losses.rival import rival_of_each_class, rival_of_target
 
+NLL_LIMIT = 1e30  # times a derivative, larger values could overflow
+
 
 class GammaBins(NamedTuple):
     """One signed gamma per bin [lo, hi) of p_k, or of the margin p_k - p_j. It is never differentiated."""
@@ -72,9 +74,9 @@ def _modulate(gamma: Gamma, p: Tensor, q: Tensor, p_j: Tensor, nll: Tensor) -> T
     base = modulating_base(torch, gamma, p, q, p_j)
     # The clamp keeps the second derivative from overflowing; it only matters for losses below 1e-19.
     factor = base.clamp_min(torch.finfo(base.dtype).tiny ** 0.5) ** exponent
-    # For p = 0 the loss is infinite, with the gradient of cross-entropy (that of the factor tends to 0).
-    impossible = nll == torch.inf
-    return torch.where(impossible, nll, factor * nll.masked_fill(impossible, 0.0))
+    # For p = 0 the loss is huge or infinite, with the gradient of cross-entropy (that of the factor tends to 0).
+    impossible = nll > NLL_LIMIT
+    return torch.where(impossible, factor.detach() * nll, factor * nll.masked_fill(impossible, 0.0))
 
 
 def modulating_base(xp: ModuleType, gamma: Any, p: Any, q: Any, p_j: Any) -> Any:
