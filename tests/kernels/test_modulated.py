@@ -75,7 +75,7 @@ def assert_same(
 
 @for_each(
     "shape, gamma, rival",
-    list(itertools.product([(1, 1), (5, 3), (6, 37)], [0.0, 0.5, 5.0, 20.0, -2.0], ["next", None])),
+    list(itertools.product([(1, 1), (3, 3), (3, 37)], [0.0, 0.5, 5.0, 20.0, -2.0], ["next", None])),
 )
 def test_equals_torch_in_float64(shape, gamma, rival, kernel) -> None:
     assert_same(*sample(*shape, ties=shape[1] == 37), gamma, rival)
@@ -123,8 +123,8 @@ def gammas(num_rows: int) -> Iterator[Gamma]:
 
 
 def test_gamma_of_any_kind(kernel) -> None:
-    logits, target = sample(12, 20)
-    for gamma in gammas(12):
+    logits, target = sample(5, 20)
+    for gamma in gammas(5):
         for rival in ("next", None):
             assert_same(logits, target, gamma, rival)
 
@@ -251,9 +251,10 @@ def test_the_gradient_may_replace_the_logits(kernel) -> None:
 def test_compiled_into_one_graph(reduction) -> None:
     logits, target = sample(5, 9)
     logits.requires_grad_()
+    options = {"fullgraph": True, "backend": "inductor" if DEVICE == "cuda" else "aot_eager"}  # inductor takes a minute
     for gamma in gammas(5):
         torch.compiler.reset()
-        compiled = torch.compile(lambda z, t: loss_of(2 * z, t, gamma, "next", "triton", reduction), fullgraph=True)  # noqa: B023
+        compiled = torch.compile(lambda z, t: loss_of(2 * z, t, gamma, "next", "triton", reduction), **options)  # noqa: B023
         values = [compiled(logits, target), loss_of(2 * logits, target, gamma, "next", "torch", reduction)]
         torch.testing.assert_close(*values)
         grads = [torch.autograd.grad(value, logits, torch.full_like(value, 3.0))[0] for value in values]
