@@ -1,5 +1,7 @@
 """`dualfocal paper errata`: the list to read, chosen entries, or JSON."""
 
+from pathlib import Path
+
 import pytest
 
 from dualfocal.paper.errata import ERRATA, GROUPS, OUT_OF_SCOPE
@@ -77,3 +79,13 @@ def test_an_unknown_key_is_refused_with_the_nearest(refused) -> None:
         assert "'mce-clam'" in line
         assert "`dualfocal paper errata` lists all; did you mean mce-claim?" in line
     assert "did you mean" not in refused("paper", "errata", "?")
+
+
+def test_verify_prints_the_numbers_and_says_what_to_do_elsewhere(run, record, refused, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    out, _ = run("paper", "verify")
+    assert "22 of 27 published numbers follow" in words(out)
+    numbers = record("paper", "verify")["numbers"]
+    assert sum(number["agrees"] for number in numbers) == 22
+    monkeypatch.chdir(tmp_path)
+    assert "results/published_logits: no such folder here" in refused("paper", "verify")

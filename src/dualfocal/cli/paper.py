@@ -23,7 +23,7 @@ from dualfocal.cli._common import (
     training_bar,
 )
 from dualfocal.cli.data import Root
-from dualfocal.cli.replication import replication
+from dualfocal.cli.replication import replication, verify
 from dualfocal.cli.theory import theory
 from dualfocal.paper.published import published_tables
 
@@ -240,6 +240,7 @@ def figures(
 
 
 app.command()(replication)
+app.command()(verify)
 app.command()(theory)
 
 

@@ -1,4 +1,4 @@
-"""`dualfocal paper replication`: the verdicts on the claims of the replication."""
+"""`dualfocal paper replication` and `verify`: verdicts on the claims of the replication, and published logits."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -62,3 +62,31 @@ def _print_replication(out: Console, decided: "Replication") -> None:
             say(out, f"\n{title}:")
         for line in lines:  # to be copied, so never broken into lines
             say(out, f"  {line}")
+
+
+def verify(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE", help="MODEL-DATA-METHOD.npz files. [default: results/published_logits/*.npz]"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute published numbers from published logits of the same networks.
+
+    Logits of two of the paper's networks have been published: ResNet-50 on CIFAR-10, by cross-entropy and FLSD-53. The
+    table has every number of the paper's tables about them, as printed and as recomputed, and whether all printed
+    digits agree. The temperature is the one with the least ECE on the validation split, as in the paper.
+
+        dualfocal paper verify
+    """
+    from dualfocal.paper.verify import FOLDER, verify
+
+    out, _ = consoles(as_json)
+    chosen = files or sorted(FOLDER.glob("*.npz"))
+    if not chosen:
+        raise ValueError(f"{FOLDER}: no such folder here; run this in a checkout of the repository, or name files")
+    verified = verify(chosen)
+    if as_json:
+        print_json(verified.to_dict())
+    out.print(verified.table().rich(boxed=False))
+    say(out, f"\n{verified.sentence()}", wrap=True)
