@@ -103,10 +103,11 @@ def _launch(rows: Rows, loss: Tensor | None, grad: Tensor | None, upstream: Tens
     logits, (num_rows, num_classes), device = rows.logits, rows.logits.shape, rows.logits.get_device()
     mean, width, stride = rows.reduction == "mean", next_power_of_2(num_classes), logits.stride(0)
     mode, number, values, edges = _gamma_arguments(rows.gamma)
-    in_registers = width <= LONGEST_TILE
-    height = 1 if not in_registers else next_power_of_2(num_rows) if alone else max(1, TILE_ELEMENTS // width)
-    programs, vector = blocks(num_rows, height), math.gcd(num_classes, stride, 16 // logits.itemsize)
-    vector = vector if in_registers else 1
+    height = vector = 1
+    if in_registers := width <= LONGEST_TILE:
+        height = next_power_of_2(num_rows) if alone else max(1, TILE_ELEMENTS // width)
+        vector = math.gcd(num_classes, stride, 16 // logits.itemsize)
+    programs = blocks(num_rows, height)
     partial = _partial_weights(rows) if mean and programs * num_rows > MOST_TARGETS else None
     arguments = (
         *(logits, rows.target, rows.weight, values, edges, partial, upstream, loss, grad),
