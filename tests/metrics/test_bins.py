@@ -120,7 +120,7 @@ def test_gap_is_exact() -> None:
     many = BinStats.from_confidence(
         torch.full((10_000,), 1 / 3, dtype=torch.float64), torch.zeros(10_000, dtype=torch.bool), num_bins=1
     )
-    assert int(many.confidence) == 10_000 * int(one.confidence) == 10_000 * round(2**32 / 3)
+    assert 2**32 * int(many.whole) + int(many.units) == 10_000 * int(one.units) == 10_000 * round(2**32 / 3)
     assert float(many.ece()) == float(one.ece())
     assert float(one.gap) == pytest.approx(1 / 3, abs=1e-9)  # above 0: over-confident
 
@@ -149,9 +149,28 @@ def test_what_does_not_belong_together_does_not_merge() -> None:
     assert BinStats.from_confidence(one, right, num_bins=5) + BinStats.from_confidence(one.double(), right, num_bins=5)
 
 
+def test_a_trillion_samples_merge_exactly_in_any_order() -> None:
+    """Bins of up to 10^12 samples, as many processes would send them: the sums are those of Python's integers."""
+    generator = torch.Generator().manual_seed(0)
+    parts, exact = [], [0, 0, 0]
+    for _ in range(40):
+        count = int(torch.randint(10**10, 10**12, (), generator=generator))
+        correct, rest = int(0.7 * count), int(torch.randint(2**32, (), generator=generator))
+        units = int(0.83 * count) * 2**32 + rest
+        exact = [total + part for total, part in zip(exact, (count, units, correct), strict=True)]
+        sums = (count, units >> 32, rest, correct)
+        parts.append(BinStats(*(torch.tensor([n]) for n in sums), equal_edges(1)))
+    merged = sum(parts[1:], start=parts[0])
+    for seed in range(3):
+        order = torch.randperm(40, generator=torch.Generator().manual_seed(seed)).tolist()
+        assert sum((parts[i] for i in order[1:]), start=parts[order[0]]) == merged
+    assert (int(merged.count), 2**32 * int(merged.whole) + int(merged.units), int(merged.correct)) == tuple(exact)
+    assert float(merged.ece()) == pytest.approx((exact[1] / 2**32 - exact[2]) / exact[0], rel=1e-14)
+
+
 def test_overflow_is_an_error_not_a_number() -> None:
-    full = BinStats(*(torch.tensor([n]) for n in (2**31, -(2**63), 2**31)), equal_edges(1))
-    with pytest.raises(OverflowError, match=str(2**31)):
+    full = BinStats(*(torch.tensor([n]) for n in (2**62, 2**62, 0, 2**62)), equal_edges(1))
+    with pytest.raises(OverflowError, match=str(2**62)):
         full.ece()
 
 

@@ -55,6 +55,21 @@ def test_streamed_equals_batch(name) -> None:
     assert metric.compute().item() == pytest.approx(function(logits[:50], target[:50]), abs=1e-9)
 
 
+@for_each(name=["ExpectedCalibrationError", "ClasswiseCalibrationError", "BrierScore"])
+def test_sums_are_carried_before_they_overflow(name, monkeypatch) -> None:
+    logits, target, parts = batches()
+    metric, carried = (PAIRS[name][0]() for _ in range(2))
+    for part in parts:
+        metric.update(logits[part], target[part])
+    monkeypatch.setattr("dualfocal.metrics._stream.CARRY_AFTER", 100)
+    for part in [*parts, slice(0, 1)]:
+        carried.update(logits[part], target[part])
+    metric.update(logits[:1], target[:1])
+    assert carried.compute().item() == metric.compute().item()
+    assert int(carried.whole.sum()) > 0
+    assert int(carried.units.max()) < 2**32 * 101
+
+
 @for_each(name=PAIRS)
 def test_forward_gives_the_batch_and_keeps_the_stream(name) -> None:
     make, function = PAIRS[name]

@@ -93,7 +93,7 @@ class SortedConfidences:
         ends = torch.searchsorted(self.units, edges.floor().long(), right=True)
         if not drop_lowest:
             ends[0] = 0
-        return BinStats(*self.between(ends), edges / ONE)
+        return BinStats.from_sums(*self.between(ends), edges / ONE)
 
     def aurc(self) -> float:
         """Return the mean error among the k most confident samples, over all k; ties count as in random order."""

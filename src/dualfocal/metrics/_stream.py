@@ -10,6 +10,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from dualfocal._checks import check_choice
+from dualfocal.metrics.bins import ONE
 from dualfocal.metrics.rows import (
     BINARY,
     FIRST_ROWS,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+CARRY_AFTER = 1 << 20  # samples
 WRONG_TARGET = 2  # value of the state `invalid`; 1 stands for invalid logits
 
 
@@ -48,6 +50,9 @@ class Streaming(Metric):
     full_state_update = False
     plot_lower_bound = 0.0
     invalid: Tensor
+    whole: Tensor  # sums of confidences or Brier terms are whole + units / 2^32, where they are states
+    units: Tensor
+    _uncarried = 0  # samples added since the last carry from units to whole
 
     def __init__(
         self,
@@ -74,12 +79,20 @@ class Streaming(Metric):
         """
         target = as_tensor("target", target)
         if isinstance(logits, Tensor) and self._add_on_device(logits, target):
-            return
-        if not bool((target.long() == self.ignore_index).all()):  # long: -100 would wrap around in uint8
+            self._carry(len(logits))
+        elif not bool((target.long() == self.ignore_index).all()):  # long: -100 would wrap around in uint8
             # A check of every batch on a GPU would wait for it each time.
             later = as_tensor("logits", logits).device.type != "cpu" and self.update_count > 1
             kind = self.input or ("logits" if later else None)
-            self._add(as_rows(logits, target, input=kind, ignore_index=self.ignore_index, binary=self.binary))
+            rows = as_rows(logits, target, input=kind, ignore_index=self.ignore_index, binary=self.binary)
+            self._add(rows)
+            self._carry(len(rows))
+
+    def _carry(self, num_samples: int) -> None:
+        """Keep units far below 2^63, also if many processes are added up."""
+        self._uncarried += num_samples
+        if self._uncarried >= CARRY_AFTER and "units" in self._defaults:
+            self.whole, self.units, self._uncarried = self.whole + (self.units >> 32), self.units & (ONE - 1), 0
 
     @abstractmethod
     def _add(self, rows: Rows) -> None:

@@ -17,10 +17,11 @@ from dualfocal._tensors import wide_dtype
 from dualfocal.metrics.rows import Array, as_tensor
 
 ONE = 1 << 32  # confidence 1 in units of 2^-32
-MOST_SAMPLES = 1 << 31  # per bin: with more, an int64 sum of confidences could overflow
+MOST_SAMPLES = 1 << 62  # per bin
 
 BLOCK = 1 << 15  # samples binned at a time on a CPU, so that they stay in its cache
 
+SUMS = ("count", "whole", "units", "correct")
 CONVENTIONS = (None, "published", "torchmetrics")
 
 
@@ -33,7 +34,9 @@ class BinStats:
     Args:
         count: samples in each bin, int64 ``(B,)``, or ``(C, B)`` for one row of bins per class; with sample weights,
             float64 sums of weights.
-        confidence: sum of confidences in units of 2^-32, int64; with sample weights, float64 in plain units.
+        whole: sum of confidences, rounded down, int64; with sample weights, their weighted sum, float64.
+        units: the rest of the sum in units of 2^-32, int64, below 2^32; with sample weights, 0. With the whole part it
+            makes an exact sum of up to 2^62 samples.
         correct: number of correct samples, int64; with sample weights, float64.
         edges: ``(B + 1,)`` float64; bin b is ``(edges[b], edges[b + 1]]``.
 
@@ -47,9 +50,18 @@ class BinStats:
     """
 
     count: Tensor
-    confidence: Tensor
+    whole: Tensor
+    units: Tensor
     correct: Tensor
     edges: Tensor
+
+    @classmethod
+    def from_sums(
+        cls, count: Tensor, units: Tensor, correct: Tensor, edges: Tensor, whole: Tensor | int | None = None
+    ) -> Self:
+        """Make bins from sums of confidences in units of 2^-32, int64, of any size, and an optional whole part."""
+        carried = units >> 32
+        return cls(count, carried if whole is None else carried + whole, units & (ONE - 1), correct, edges)
 
     @classmethod
     def from_confidence(
@@ -109,7 +121,7 @@ class BinStats:
         if weight is not None:
             return cls.from_index(binner(units), units, correct, edges, weight)
         num_bins = binner.num_bins
-        stats = cls.empty(edges=edges)
+        count, total, hits = torch.zeros(3, num_bins, dtype=torch.int64, device=units.device)
         block = BLOCK if units.is_cpu else max(1, len(units))
         for start in range(0, len(units), block):
             part = units[start : start + block]
@@ -120,10 +132,10 @@ class BinStats:
             else:  # torch.bincount would synchronise with the device
                 counts = scatter_sum(both, torch.ones_like(both), 2 * num_bins)
             counts = counts.view(num_bins, 2)
-            stats.count.add_(counts.sum(1))
-            stats.correct.add_(counts[:, 1])
-            stats.confidence.add_(scatter_sum(index, part, num_bins))
-        return stats
+            count += counts.sum(1)
+            hits += counts[:, 1]
+            total += scatter_sum(index, part, num_bins)
+        return cls.from_sums(count, total, hits, edges)
 
     @classmethod
     def from_index(
@@ -134,13 +146,15 @@ class BinStats:
         if weight is not None:
             values = (weight, weight * from_units(units), weight * correct)
         count, confidence, hits = (scatter_sum(index, part, len(edges) - 1) for part in values)
-        return cls(count, confidence, hits, edges)
+        if weight is not None:
+            return cls(count, confidence, torch.zeros_like(confidence), hits, edges)
+        return cls.from_sums(count, confidence, hits, edges)
 
     @classmethod
     def empty(cls, *shape: int, edges: Tensor) -> Self:
         """Return bins without samples; give ``num_classes`` for one row of bins per class."""
         zeros = torch.zeros(*shape, len(edges) - 1, dtype=torch.int64, device=edges.device)
-        return cls(zeros, zeros.clone(), zeros.clone(), edges)
+        return cls(zeros, zeros.clone(), zeros.clone(), zeros.clone(), edges)
 
     def __add__(self, other: Self) -> Self:
         if not isinstance(other, BinStats):
@@ -150,16 +164,15 @@ class BinStats:
         # The edges of float32 and float64 inputs differ by rounding, which is allowed.
         if not torch.allclose(self.edges, other.edges.to(self.edges.device), atol=1e-2 / self.num_bins):
             raise ValueError("cannot merge bins with different edges")
-        return type(self)(
-            self.count + other.count, self.confidence + other.confidence, self.correct + other.correct, self.edges
-        )
+        count, whole, units, correct = (getattr(self, name) + getattr(other, name) for name in SUMS)
+        if self.weighted:
+            return type(self)(count, whole, units, correct, self.edges)
+        return type(self).from_sums(count, units, correct, self.edges, whole)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BinStats):
             return NotImplemented
-        return all(
-            torch.equal(getattr(self, name), getattr(other, name)) for name in ("count", "confidence", "correct")
-        )
+        return all(torch.equal(getattr(self, name), getattr(other, name)) for name in SUMS)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -178,9 +191,14 @@ class BinStats:
         return self.count.shape[-1]
 
     @property
+    def confidence(self) -> Tensor:
+        """Sum of the confidences in each bin, float64."""
+        return self.whole + from_units(self.units)
+
+    @property
     def mean_confidence(self) -> Tensor:
         """Mean confidence of each bin, float64; NaN for an empty bin."""
-        return (self.confidence if self.weighted else from_units(self.confidence)) / self.count
+        return self.confidence / self.count
 
     @property
     def accuracy(self) -> Tensor:
@@ -190,11 +208,9 @@ class BinStats:
     @property
     def gap(self) -> Tensor:
         """Sum of (confidence - correctness) over each bin, float64; positive if the bin is over-confident."""
-        if self.weighted:
-            return self.confidence - self.correct
         if self.count.is_cpu and bool((self.count >= MOST_SAMPLES).any()):
-            raise OverflowError(f"a bin holds {int(self.count.max())} samples, int64 sums allow {MOST_SAMPLES - 1}")
-        return from_units(self.confidence - self.correct * ONE)  # rounded once, at the end
+            raise OverflowError(f"a bin holds {int(self.count.max())} samples, at most {MOST_SAMPLES - 1} are possible")
+        return (self.whole - self.correct) + from_units(self.units)  # rounded once, at the end
 
     def ece(self) -> Tensor:
         """Return the sum over bins of |B|/N |mean confidence - accuracy|, one value per class if there are classes."""
@@ -217,9 +233,7 @@ class BinStats:
 
     def to(self, device: torch.device | str, *, copy: bool = False) -> Self:
         """Return these bins on a device; ``copy``: in memory of their own, even if they are there already."""
-        return type(self)(
-            *(part.to(device, copy=copy) for part in (self.count, self.confidence, self.correct, self.edges))
-        )
+        return type(self)(*(getattr(self, name).to(device, copy=copy) for name in (*SUMS, "edges")))
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Return edges, counts and means of the bins, for JSON; the means of an empty bin are None."""
@@ -239,7 +253,8 @@ class BinStats:
             for name in ("confidence", "accuracy")
         )
         edges = torch.tensor(content["edges"], dtype=torch.float64)
-        return cls(count, (confidence * count * ONE).round().long(), (accuracy * count).round().long(), edges)
+        units = (confidence * count * ONE).round().long()
+        return cls.from_sums(count, units, (accuracy * count).round().long(), edges)
 
 
 def debiased_square(count: Tensor, gap: Tensor, accuracy: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from dualfocal._checks import check_choice, check_count, check_level
 from dualfocal._table import Table
 from dualfocal.metrics._sorting import SortedConfidences
-from dualfocal.metrics.bins import CONVENTIONS, ONE, BinStats
+from dualfocal.metrics.bins import CONVENTIONS, BinStats
 from dualfocal.metrics.calibration import adaptive_error, top_bins
 from dualfocal.metrics.classwise import SIGNIFICANCE, ClasswiseTest, classwise_test
 from dualfocal.metrics.inference import POWER, Inference, infer, noise_floor
@@ -270,7 +270,7 @@ def evaluate_rows(
         classwise_ece=float(stats.classes.ece().mean()),
         mce=float(bins.mce()),
         debiased_ece=float(bins.squared_error().clamp_min(0).sqrt()),
-        confidence=float(bins.confidence.sum()) / ONE / len(rows),
+        confidence=float(bins.confidence.sum()) / len(rows),
         accuracy=float(bins.correct.sum()) / len(rows),
         bins=bins,
         inference=inferred,

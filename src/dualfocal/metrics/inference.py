@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from dualfocal.metrics._sorting import SortedConfidences
-from dualfocal.metrics.bins import ONE, BinStats, debiased_square
+from dualfocal.metrics.bins import ONE, SUMS, BinStats, debiased_square
 from dualfocal.metrics.classwise import SIGNIFICANCE, ClasswiseTest
 from dualfocal.metrics.holm import holm
 
@@ -169,8 +169,8 @@ def infer(
 def _occupied(bins: BinStats) -> BinStats:
     """Return the bins that are not empty, on the CPU."""
     full = (bins.count > 0).nonzero()[:, 0]
-    count, confidence, correct = (part[full].cpu() for part in (bins.count, bins.confidence, bins.correct))
-    return BinStats(count, confidence, correct, torch.cat([bins.edges[full], bins.edges[-1:]]).cpu())
+    count, whole, units, correct = (getattr(bins, name)[full].cpu() for name in SUMS)
+    return BinStats(count, whole, units, correct, torch.cat([bins.edges[full], bins.edges[-1:]]).cpu())
 
 
 def _calibrated_outcomes(
@@ -199,7 +199,7 @@ def _binomial(count: np.ndarray, p: np.ndarray, draws: int, rng: np.random.Gener
 
 def _gaps(bins: BinStats, correct: Tensor) -> Tensor:
     """Return the summed confidence minus ``correct`` of each bin, (R, B)."""
-    return bins.confidence.double() / ONE - correct
+    return bins.confidence - correct
 
 
 def _debiased(bins: BinStats, correct: Tensor) -> Tensor:
@@ -235,7 +235,7 @@ def _shifted(bins: BinStats, shift: np.ndarray, draws: int, rng: np.random.Gener
     return theta, (G,), the size of the shifts that are possible, averaged over the shapes S.
     """
     count = bins.count.numpy()
-    confidence = bins.confidence.numpy() / (ONE * count)
+    confidence = bins.mean_confidence.numpy()
     # The last bit of a sum can depend on memory alignment, and a binomial draw on the last bit of its probability:
     # rounding makes a seed give the same draws in (nearly) every run.
     shift = shift.astype(np.float32).astype(np.float64)
@@ -261,7 +261,7 @@ def _interval(
     high = max(high, 1.5 * math.sqrt((count * gap**2).sum() / n))
     sizes = np.concatenate([[0.0], np.linspace(max(low, 0.0), high, GRID - 1)])
     likely = rng.beta(correct + 0.5, count - correct + 0.5, size=(SHAPES, len(count)))  # accuracies, by Jeffreys' prior
-    shape = bins.confidence.numpy() / (ONE * count) - likely
+    shape = bins.mean_confidence.numpy() - likely
     shape /= np.sqrt((count * shape**2).sum(1, keepdims=True) / n)
     outcomes, theta = _shifted(bins, sizes[:, None, None] * shape, max(1, _grid_draws(bins) // SHAPES), rng)
     statistic = _debiased(bins, outcomes)
@@ -296,7 +296,7 @@ def _detectable(bins: BinStats, null: tuple[Tensor, Tensor], significance: float
     """
     square, n = null[0], int(bins.count.sum())
     # Over-confidence, or under-confidence if the confidences are too low for that.
-    sign = 1.0 if float(bins.confidence.sum()) / ONE / n >= 0.5 else -1.0
+    sign = 1.0 if float(bins.confidence.sum()) / n >= 0.5 else -1.0
     excess = max(float(square.quantile(1 - significance)) - float(square.mean()), 0.0) + 2 * float(square.std())
     widest = min(1.0, 3 * math.sqrt(excess) + 10 / n)  # from S alone, which makes it wide enough
     sizes = sign * widest * np.linspace(0, 1, GRID)[:, None, None] ** 2 * np.ones(bins.num_bins)

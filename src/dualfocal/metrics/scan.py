@@ -212,7 +212,9 @@ class _ClassBins:
         count, confidence = self.count.view(shape), self.confidence.view(shape)
         count[:, 0] = weight.sum() - count.sum(1)
         confidence[:, 0] = self.total - confidence.sum(1)
-        return BinStats(count, confidence if rows.weight is None else confidence / ONE, correct, self.binner.edges)
+        if rows.weight is not None:
+            return BinStats(count, confidence / ONE, torch.zeros_like(confidence), correct, self.binner.edges)
+        return BinStats.from_sums(count, confidence, correct, self.binner.edges)
 
 
 def _sum(tile: Tensor, dim: int, out: Tensor) -> None:

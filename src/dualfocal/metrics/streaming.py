@@ -20,7 +20,7 @@ from torchmetrics.utilities import dim_zero_cat
 from dualfocal._checks import check_count
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics._stream import Streaming, Sums
-from dualfocal.metrics.bins import ONE, BinStats, equal_edges, to_units
+from dualfocal.metrics.bins import ONE, SUMS, BinStats, equal_edges, from_units, to_units
 from dualfocal.metrics.calibration import top_bins
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import scan
@@ -29,14 +29,13 @@ from dualfocal.metrics.scan import scan
 class _Binned(Streaming):
     plot_upper_bound = 1.0
     count: Tensor
-    confidence: Tensor
     correct: Tensor
 
     def __init__(self, *shape: int, num_bins: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_count("num_bins", num_bins)
         self.num_bins = num_bins
-        for name in ("count", "confidence", "correct"):
+        for name in SUMS:
             self.add_state(name, torch.zeros(*shape, num_bins, dtype=torch.int64), dist_reduce_fx="sum")
 
     @property
@@ -46,21 +45,20 @@ class _Binned(Streaming):
 
     def _bins(self) -> BinStats:
         """Return the bins, from CUDA on the CPU, which computes a result sooner than it could launch the kernels."""
-        count, confidence, correct = self._fetch(self.count, self.confidence, self.correct)
-        return BinStats(count, confidence, correct, _edges(self.num_bins, count.device))
+        count, whole, units, correct = self._fetch(self.count, self.whole, self.units, self.correct)
+        return BinStats.from_sums(count, units, correct, _edges(self.num_bins, count.device), whole)
 
     @abstractmethod
     def _bin(self, rows: Rows) -> BinStats: ...
 
     def _add(self, rows: Rows) -> None:
         bins = self._bin(rows)
-        self.count = self.count + bins.count
-        self.confidence = self.confidence + bins.confidence
-        self.correct = self.correct + bins.correct
+        for name in SUMS:
+            setattr(self, name, getattr(self, name) + getattr(bins, name))
 
 
 class ExpectedCalibrationError(_Binned):
-    """Streaming :func:`~dualfocal.metrics.ece`. The state is three vectors of ``num_bins`` integers.
+    """Streaming :func:`~dualfocal.metrics.ece`. The state is four vectors of ``num_bins`` integers.
 
     Args:
         num_bins: number of bins.
@@ -94,7 +92,7 @@ class ExpectedCalibrationError(_Binned):
 
     def _sums(self) -> Sums:
         bounds = _bounds(self.num_bins, self.count.device)
-        return Sums(bounds, self.count, self.confidence, self.correct, brier=False)
+        return Sums(bounds, self.count, self.units, self.correct, brier=False)
 
     def compute(self) -> Tensor:
         """Return the error of all samples so far, of all processes; NaN without samples."""
@@ -110,7 +108,7 @@ class MaximumCalibrationError(ExpectedCalibrationError):
 
 
 class ClasswiseCalibrationError(_Binned):
-    """Streaming :func:`~dualfocal.metrics.classwise_ece`. The state is three ``(num_classes, num_bins)`` matrices.
+    """Streaming :func:`~dualfocal.metrics.classwise_ece`. The state is four ``(num_classes, num_bins)`` matrices.
 
     Args:
         num_classes: number of classes.
@@ -184,7 +182,7 @@ class AdaptiveCalibrationError(Streaming):
 
 
 class BrierScore(Streaming):
-    """Streaming :func:`~dualfocal.metrics.brier_score`. The state is two integers.
+    """Streaming :func:`~dualfocal.metrics.brier_score`. The state is three integers.
 
     Args:
         root: whether to return the square root (RBS).
@@ -201,7 +199,6 @@ class BrierScore(Streaming):
     """
 
     plot_upper_bound = 2.0
-    total: Tensor
     count: Tensor
 
     def __init__(
@@ -215,20 +212,20 @@ class BrierScore(Streaming):
     ) -> None:
         super().__init__(input=input, ignore_index=ignore_index, binary=binary, **kwargs)
         self.root = root
-        self.add_state("total", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")  # in units of 2^-32
-        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        for name in ("count", "whole", "units"):
+            self.add_state(name, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def _add(self, rows: Rows) -> None:
-        self.total = self.total + to_units(scan(rows, scores=True).brier).sum()
+        self.units = self.units + to_units(scan(rows, scores=True).brier).sum()
         self.count = self.count + len(rows)
 
     def _sums(self) -> Sums:
-        return Sums(_one_bin(self.count.device), self.count, self.total, None, brier=True)
+        return Sums(_one_bin(self.count.device), self.count, self.units, None, brier=True)
 
     def compute(self) -> Tensor:
         """Return the score of all samples so far, of all processes; NaN without samples."""
-        total, count = self._fetch(self.total, self.count)
-        score = (total.double() / ONE / count).to(self.device)
+        count, whole, units = self._fetch(self.count, self.whole, self.units)
+        score = ((whole + from_units(units)) / count).to(self.device)
         return score.sqrt() if self.root else score
 
 

@@ -52,11 +52,11 @@ def summarize(logits: Tensor, target: Tensor, criterion: nn.Module, batch_size: 
     parts = zip(torch.split(logits, batch_size), torch.split(target, batch_size), strict=True)
     loss = torch.stack([criterion(*part).to(wide) for part in parts]).sum()
     totals = torch.stack([(~scanned.right).sum(), torch.tensor(len(target), device=logits.device)])
-    counts = group.sum(torch.cat([totals, bins.count, bins.confidence, bins.correct]))
+    counts = group.sum(torch.cat([totals, bins.count, bins.whole, bins.units, bins.correct]))
     sums = group.sum(torch.stack([scanned.nll.sum(), loss, p_k.sum(), p_j.sum()]))
     wrong, number = counts[:2].tolist()
-    count, confidence, correct = counts[2:].view(3, NUM_BINS)
-    ece = float(BinStats(count, confidence, correct, bins.edges).ece())
+    count, whole, units, correct = counts[2:].view(4, NUM_BINS)
+    ece = float(BinStats.from_sums(count, units, correct, bins.edges, whole).ece())
     means = zip(("nll", "loss", "p_k", "p_j"), (sums / number).tolist(), strict=True)
     return {"error": wrong / number, "ece": ece, **dict(means)}
 
