@@ -83,11 +83,15 @@ def _statistics(values: Tensor) -> dict[str, Any]:
     }
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# SIGHUP: the terminal was closed. Windows has none.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
 
 class Interrupts:
-    """Context that only records the first SIGINT or SIGTERM, in ``asked``; a second one has its usual effect."""
+    """Context that only records the first signal of ``SIGNALS``, in ``asked``; a second one has its usual effect.
+
+    Signals that are ignored, as ``nohup`` does with SIGHUP, stay ignored.
+    """
 
     def __init__(self, catch: bool = True) -> None:
         # Python handles signals in the main thread only.
@@ -95,7 +99,10 @@ class Interrupts:
         self.asked: int | None = None
 
     def __enter__(self) -> Self:
-        self.before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS if self.catch}
+        handlers = {number: signal.getsignal(number) for number in SIGNALS if self.catch}
+        self.before: dict[int, Any] = {
+            number: handler for number, handler in handlers.items() if handler not in (None, signal.SIG_IGN)
+        }
         for number in self.before:
             signal.signal(number, self._note)
         return self
@@ -111,7 +118,7 @@ class Interrupts:
         signal.signal(number, self.before[number])
 
     def leave(self) -> None:
-        """Raise what the recorded signal would have: KeyboardInterrupt, or SystemExit with code 143."""
+        """Raise what the recorded signal would have: KeyboardInterrupt, or SystemExit with 128 + its number."""
         if self.asked == signal.SIGINT:
             raise KeyboardInterrupt
         if self.asked is not None:
