@@ -228,20 +228,21 @@ def test_a_process_that_is_killed_while_it_sets_a_checkpoint_aside_loses_nothing
     DAMAGES["zeros"](stopped / "checkpoint.safetensors")
     (stopped / "model.safetensors").write_bytes(b"of the last step")
     log = (stopped / "log.jsonl").read_bytes()
-    rename, calls = Path.replace, []
+    rename = Path.replace
 
-    def kill(self: Path, target: Path) -> Path:
-        if len(calls) == number:
-            raise Killed
-        calls.append(self.name)
-        return rename(self, target)
+    def kill_at(name: str) -> None:
+        def kill(self: Path, target: Path) -> Path:
+            if self.name == name:
+                raise Killed
+            return rename(self, target)
 
-    for number in range(2):
-        calls.clear()
         with monkeypatch.context() as patch:
             patch.setattr(Path, "replace", kill)
             with pytest.raises(Killed):
                 go(small(), stopped)
+
+    kill_at("log.jsonl")
+    kill_at("checkpoint.safetensors")
     with pytest.warns(UserWarning, match="set aside as checkpoint.damaged.safetensors, and"):
         go(small(), stopped)
     assert outcome(stopped) == expected

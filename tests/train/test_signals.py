@@ -57,7 +57,7 @@ def test_a_signal_while_the_handlers_are_installed_is_noted(handlers, monkeypatc
         assert stop.asked == signal.SIGINT
 
 
-def test_ignored_signals_stay_ignored(handlers) -> None:
+def test_a_hangup_that_is_ignored_stays_ignored(handlers) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as by nohup
     with Interrupts() as stop:
         signal.raise_signal(signal.SIGHUP)

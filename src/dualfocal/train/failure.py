@@ -83,14 +83,14 @@ def _statistics(values: Tensor) -> dict[str, Any]:
     }
 
 
-# SIGHUP: the terminal was closed. Windows has none.
-SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+HANGUP = getattr(signal, "SIGHUP", None)  # the terminal was closed; Windows has no such signal
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *(() if HANGUP is None else (HANGUP,)))
 
 
 class Interrupts:
     """Context that only records the first signal of ``SIGNALS``, in ``asked``; a second one has its usual effect.
 
-    Signals that are ignored, as ``nohup`` does with SIGHUP, stay ignored.
+    If SIGHUP is ignored, as by ``nohup``, it stays ignored.
     """
 
     def __init__(self, catch: bool = True) -> None:
@@ -99,10 +99,9 @@ class Interrupts:
         self.asked: int | None = None
 
     def __enter__(self) -> Self:
-        handlers = {number: signal.getsignal(number) for number in SIGNALS if self.catch}
-        self.before: dict[int, Any] = {
-            number: handler for number, handler in handlers.items() if handler not in (None, signal.SIG_IGN)
-        }
+        self.before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS if self.catch}
+        if HANGUP is not None and self.before.get(HANGUP) == signal.SIG_IGN:
+            del self.before[HANGUP]
         for number in self.before:
             signal.signal(number, self._note)
         return self
