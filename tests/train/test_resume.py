@@ -95,53 +95,6 @@ def test_an_interrupted_process_loses_nothing(tmp_path, expected) -> None:
     assert len(Run(out).result.sessions) == 2
 
 
-KILLER = """
-import json, os, signal, sys, tempfile
-import torch
-from dualfocal.train import result, train
-from dualfocal.runs import Recipe
-
-torch.set_num_threads(1)
-result.metrics_of, result.commit = lambda _: ({}, {}), lambda: None
-recipe, out = Recipe.from_dict(json.loads(sys.argv[1])), sys.argv[2]
-EVENTS = "open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir"
-
-def kill_at(number):
-    count = 0
-    def hook(event, arguments):
-        nonlocal count
-        if event in EVENTS and str(arguments[0]).startswith(out):
-            count += 1
-            if count == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-    sys.addaudithook(hook)
-
-with tempfile.TemporaryDirectory() as folder:
-    train(recipe, folder, device="cpu", progress=False)  # so that everything is imported
-for number in range(1, 1000):
-    child = os.fork()
-    if child == 0:
-        kill_at(number)
-        train(recipe, out, device="cpu", progress=False)
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    if status != signal.SIGKILL:
-        break
-print(number, status)
-"""
-
-
-def test_processes_that_are_killed_when_they_touch_the_disk_lose_nothing(tmp_path, expected) -> None:
-    # The first before it touches the run folder for the first time, the second before the second time, ...
-    settings = ("adaptive", "epochs=2")
-    command = [sys.executable, "-c", KILLER, json.dumps(small(*settings).to_dict()), str(tmp_path / "killed")]
-    done = subprocess.run(command, env=ONE_THREAD, capture_output=True, text=True, timeout=120, check=True)
-    number, status = map(int, done.stdout.split())
-    assert status == 0, done.stderr
-    assert number > 20
-    assert outcome(tmp_path / "killed") == expected(*settings)
-
-
 # Processes that are killed, simulated: the files are as a killed process leaves them.
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -143,8 +142,9 @@ class Run:
         try:
             with np.load(path) as arrays:
                 return torch.from_numpy(arrays[f"severity{severity}"])
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise RunError(f"{path}: severity {severity} cannot be read: {error}") from error
+        except Exception as error:  # a damaged archive can raise anything
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise RunError(f"{path}: severity {severity} cannot be read: {reason}") from error
 
     def model(self) -> nn.Module:
         """Return the trained model, on the CPU, in evaluation mode.
