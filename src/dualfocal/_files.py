@@ -5,7 +5,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -29,11 +29,12 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """Context manager that yields a temporary file, which replaces ``path`` if the block ends without an error.
 
     The temporary file is empty, has the suffix of ``path`` and is in the same folder, so that the rename stays on one
-    disk. After an error it is deleted, and ``path`` is unchanged. The new file has the permissions of the replaced one,
-    or the default permissions. If ``path`` is a symbolic link, the linked file is replaced.
+    disk. After an error it is deleted, and ``path`` is unchanged. Content and rename are flushed to the disk, so that
+    after a power failure, too, ``path`` is the old file or the new one. The new file has the permissions of the
+    replaced one, or the default permissions. If ``path`` is a symbolic link, the linked file is replaced.
 
     Raises:
-        ValueError: ``path`` is a folder, or its folder is missing or cannot be written to.
+        ValueError: ``path`` is a folder, or its folder is missing or cannot be written to, or the disk is full.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +53,28 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise ValueError(f"{path}: cannot be written: {error.strerror}") from error
     try:
         yield temporary
-        temporary.chmod(mode)  # safetensors creates files that only the owner can read
-        temporary.replace(end)
+        try:
+            flush(temporary)
+            temporary.chmod(mode)  # safetensors creates files that only the owner can read
+            temporary.replace(end)
+        except OSError as error:
+            raise ValueError(f"{path}: cannot be written: {error.strerror}") from error
+        flush_folder(end.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def flush(path: Path) -> None:
+    """Wait until the content of a file is on the disk."""
+    with path.open("r+b") as file:  # Windows flushes only files that are open for writing
+        os.fsync(file.fileno())
+
+
+def flush_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the system can do that: Windows cannot."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -160,7 +160,7 @@ def test_truncated_and_missing_files_are_named(tmp_path) -> None:
     whole = path.read_bytes()
     for end in (0, 4, 100, len(whole) - 1):
         path.write_bytes(whole[:end])
-        with pytest.raises(ValueError, match=f"{named}cannot be read"):
+        with pytest.raises(ValueError, match=f"{named}is damaged"):
             load_calibrator(path)
     path.write_bytes(b"\xff" * 200)
     with pytest.raises(ValueError, match=named):

@@ -474,7 +474,7 @@ def test_what_cannot_be_applied_is_one_line_and_no_file(refused):
         ("predictions", [], ["val.safetensors: is not a calibrator"]),
         ("missing", [], ["cal.safetensors: there is no such file"]),
         ("schema", [], ["cal.safetensors: ", "schema 17", "schema 1"]),
-        ("cut", [], ["cal.safetensors: cannot be read"]),
+        ("cut", [], ["cal.safetensors: is damaged"]),
         ("nan", [], ["test.npz: ", "row 7 holds NaN"]),
         ("nan", ["--json"], ["test.npz: ", "row 7 holds NaN"]),
         ("label", ["--target", "target"], ["test.npz: ", "target 9 is out of range"]),

@@ -223,9 +223,11 @@ class Recording:
         elif path.suffix in (".csv", ".tsv"):
             self.put(key, path.read_bytes())
         elif path.suffix == ".json":
-            self.put(key, json.loads(path.read_text(encoding="utf-8")))
+            content = json.loads(path.read_text(encoding="utf-8"))
+            self.put(key, {k: v for k, v in content.items() if k != "crc32"} if isinstance(content, dict) else content)
         elif path.suffix == ".jsonl":
-            self.put(key, [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()])
+            lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            self.put(key, [{k: v for k, v in line.items() if k != "crc32"} for line in lines])  # it covers the times
         elif path.suffix == ".md":
             self.numbers(key, path.read_text(encoding="utf-8"))
         elif path.suffix == ".html":
@@ -249,6 +251,7 @@ class Recording:
         for name in ("recipe.json", "log.jsonl", "model.safetensors", "predictions.safetensors"):
             self.file(f"{key}/{name}", path / name)
         result = json.loads((path / "result.json").read_text(encoding="utf-8"))
+        result.pop("crc32", None)
         if not sessions:  # of a run that was interrupted, who knows when
             result.pop("sessions")
         self.put(f"{key}/result.json", result)

@@ -304,7 +304,7 @@ def test_a_write_that_fails_changes_nothing(tmp_path, monkeypatch, suffix, error
 
         monkeypatch.setattr(saving, "repr", failing_repr, raising=False)
     else:
-        places = {".npz": (np, "savez"), ".safetensors": (saving, "save_file"), ".parquet": (pq, "write_table")}
+        places = {".npz": (np, "savez"), ".safetensors": (saving, "save_sealed"), ".parquet": (pq, "write_table")}
         monkeypatch.setattr(*places[suffix], fail)
     if isinstance(error, KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):

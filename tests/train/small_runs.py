@@ -1,6 +1,5 @@
 """Short trainings on digits, and what must not depend on how often they were stopped."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,8 @@ def go(recipe: Recipe, out: Path, **options: Any) -> Run:
 
 
 def outcome(folder: Path) -> Outcome:
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     return (
-        without_times(lines),
+        without_times(Run(folder).log),
         (folder / "predictions.safetensors").read_bytes(),
         (folder / "model.safetensors").read_bytes(),
     )

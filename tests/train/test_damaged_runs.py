@@ -1,7 +1,9 @@
-"""Damaged files of a run, and files of other versions, are named and left alone."""
+"""Damaged files of a run, and files of other versions, are named, and nothing is lost."""
 
 import json
+import math
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,11 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from small_runs import contents, go, outcome, small
+from small_runs import Killed, contents, go, outcome, small
 
 from dualfocal.cli import main
 from dualfocal.runs import Recipe, Run, RunError
+from dualfocal.runs.recipe import load_recipe
 from dualfocal.train.checkpoint import KEY
 
 pytestmark = pytest.mark.usefixtures("nets", "quick")
@@ -63,7 +66,66 @@ def test_a_log_that_lacks_epochs_is_an_error_and_left_alone(stopped, keep, epoch
     assert contents(stopped) == before
 
 
+def without(line: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in line.items() if key != name}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_another_number_in_the_log_is_noticed(stopped, number) -> None:
+    path = stopped / "log.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[number - 1]["val_nll"] += 1e-9
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    before = contents(stopped)
+    with pytest.raises(RunError, match=rf"has {number - 1} epochs, .* epoch 2: the log is damaged; restore it"):
+        go(small(), stopped)
+    assert contents(stopped) == before
+
+
+def test_a_damaged_line_in_the_log_of_a_finished_run_is_named(finished) -> None:
+    path = finished / "log.jsonl"
+    path.write_text(path.read_text().replace('"epoch": 3', '"epoch": 7'))
+    with pytest.raises(RunError, match=r"/log\.jsonl: line 3 is damaged$"):
+        _ = Run(finished).log
+
+
+def test_a_log_that_is_deleted_during_the_training_is_written_again(tmp_path, at_step, expected) -> None:
+    at_step(8, lambda _: (tmp_path / "run" / "log.jsonl").unlink())
+    with pytest.warns(UserWarning, match=r"/run/log\.jsonl: was deleted during the training; its lines are written"):
+        go(small(), tmp_path / "run")
+    assert outcome(tmp_path / "run") == expected
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_lock_that_is_deleted_during_the_training_ends_it(tmp_path, at_step, expected, replaced) -> None:
+    lock = tmp_path / "run" / ".lock"
+
+    def delete(_: object) -> None:
+        lock.unlink()
+        if replaced:  # another process starts
+            lock.touch()
+
+    at_step(8, delete)
+    with pytest.raises(RunError, match=r"/run/\.lock: was deleted during the training.*run the same command again"):
+        go(small(), tmp_path / "run")
+    assert [line["epoch"] for line in Run(tmp_path / "run").log] == [1, 2]
+    assert outcome(go(small(), tmp_path / "run").path) == expected
+
+
 # Schemas and results.
+
+
+def test_a_result_or_recipe_that_was_changed_is_refused(finished) -> None:
+    for name, changes in {"result.json": {"num_weights": 5}, "recipe.json": {"lr": 0.5}}.items():
+        change(finished / name, **changes)
+        with pytest.raises(RunError, match=rf"/{name}: is damaged, or was edited: its checksum is \w+, but should be "):
+            _ = Run(finished).result, Run(finished).recipe
+        (finished / name).unlink()
+
+
+def test_a_recipe_outside_of_a_run_folder_may_be_edited(finished, tmp_path) -> None:
+    (tmp_path / "own.json").write_text((finished / "recipe.json").read_text().replace('"epochs": 4', '"epochs": 6'))
+    assert load_recipe(tmp_path / "own.json") == replace(small(), epochs=6)
 
 
 def change(path: Path, **changes: Any) -> None:
@@ -125,6 +187,8 @@ def rewrite(path: Path, about: dict[str, Any] | None = None, **tensors: torch.Te
 
 
 DAMAGES = {
+    "a bit of a tensor": lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
+    "a bit of the epoch": lambda path: path.write_bytes(path.read_bytes().replace(b'epoch\\": 2', b'epoch\\": 0', 1)),
     "cut short": lambda path: path.write_bytes(path.read_bytes()[:-1]),
     "cut in half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "cut in the header": lambda path: path.write_bytes(path.read_bytes()[:100]),
@@ -134,6 +198,58 @@ DAMAGES = {
     "random bytes": lambda path: path.write_bytes(np.random.default_rng(0).bytes(5000)),
     "zeros": lambda path: path.write_bytes(bytes(5000)),
     "header of any size": lambda path: path.write_bytes(b"\xff" * 8 + path.read_bytes()[8:]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_set_aside_with_its_log_and_the_training_starts_again(
+    stopped, expected, damage
+) -> None:
+    path = stopped / "checkpoint.safetensors"
+    DAMAGES[damage](path)
+    before = contents(stopped)
+    with pytest.warns(UserWarning, match="damaged") as caught:
+        run = go(small(), stopped)
+    (warning,) = caught
+    assert str(warning.message).startswith(f"{path}: is damaged")
+    assert str(warning.message).endswith(
+        "set aside as checkpoint.damaged.safetensors and log.damaged.jsonl, and the training starts again"
+    )
+    assert outcome(run.path) == expected
+    after = contents(stopped)
+    assert after["checkpoint.damaged.safetensors"] == before["checkpoint.safetensors"]
+    assert after["log.damaged.jsonl"] == before["log.jsonl"]
+    assert [session["from_epoch"] for session in run.result.sessions] == [1]
+
+
+def test_a_process_that_is_killed_while_it_sets_a_checkpoint_aside_loses_nothing(
+    stopped, expected, monkeypatch
+) -> None:
+    DAMAGES["zeros"](stopped / "checkpoint.safetensors")
+    (stopped / "model.safetensors").write_bytes(b"of the last step")
+    log = (stopped / "log.jsonl").read_bytes()
+    rename = Path.replace
+
+    def kill_at(name: str) -> None:
+        def kill(self: Path, target: Path) -> Path:
+            if self.name == name:
+                raise Killed
+            return rename(self, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", kill)
+            with pytest.raises(Killed):
+                go(small(), stopped)
+
+    kill_at("log.jsonl")
+    kill_at("checkpoint.safetensors")
+    with pytest.warns(UserWarning, match="set aside as checkpoint.damaged.safetensors, and"):
+        go(small(), stopped)
+    assert outcome(stopped) == expected
+    assert (stopped / "log.damaged.jsonl").read_bytes() == log
+
+
+FOREIGN = {
     "foreign tensors": lambda path: save_file({"a": torch.zeros(1)}, path),
     "foreign metadata": lambda path: save_file({"a": torch.zeros(1)}, path, metadata={"format": "pt"}),
     "metadata of no dictionary": lambda path: save_file({"a": torch.zeros(1)}, path, metadata={KEY: "[]"}),
@@ -143,13 +259,26 @@ DAMAGES = {
     "weights missing": lambda path: rewrite(path, **{"model.1.weight": None}),
     "weights too many": lambda path: rewrite(path, **{"model.9.weight": torch.zeros(1)}),
     "momentum of nothing": lambda path: rewrite(path, **{"optimizer.99.momentum_buffer": torch.zeros(1)}),
+    "losses of no step": lambda path: rewrite(path, losses=torch.zeros(2)),
+    **{
+        f"{name} {value!r}": lambda path, name=name, value=value: rewrite(path, {name: value})
+        for name, values in {
+            "epoch": (-5, 5, 10**30, True, "2", None, 1.0, [2]),
+            "step": (-1, 4, 10**9, 0.5),
+            "best_epoch": (-1, 3),
+            "seconds": (-1.0, math.inf, "x"),
+            "best_score": (math.nan, "x", [1]),
+            "sessions": ("x", {}, ["x"], None),
+        }.items()
+        for value in values
+    },
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_named_and_left_alone(stopped, damage) -> None:
+@pytest.mark.parametrize("damage", FOREIGN)
+def test_a_checkpoint_that_is_whole_but_does_not_fit_is_named_and_left_alone(stopped, damage) -> None:
     path = stopped / "checkpoint.safetensors"
-    DAMAGES[damage](path)
+    FOREIGN[damage](path)
     before = contents(stopped)
     with pytest.raises(RunError) as error:
         go(small(), stopped)
@@ -158,6 +287,24 @@ def test_a_damaged_checkpoint_is_named_and_left_alone(stopped, damage) -> None:
     assert len(str(error.value).splitlines()) == 1
     assert contents(stopped) == before
     assert Run(stopped).state == "stopped"
+
+
+def test_files_of_versions_without_checksums_are_read(stopped, finished, expected) -> None:
+    rewrite(stopped / "checkpoint.safetensors")
+    for path in (stopped / "recipe.json", finished / "result.json", finished / "recipe.json"):
+        content = json.loads(path.read_text())
+        del content["crc32"]
+        path.write_text(json.dumps(content))
+    for path in (stopped / "log.jsonl", finished / "log.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(without(line, "crc32")) + "\n" for line in lines))
+    for name in ("model.safetensors", "predictions.safetensors"):
+        save_file(load_file(finished / name), finished / name)
+    assert outcome(go(small(), stopped).path) == expected
+    run = Run(finished)
+    assert (run.result.epochs, len(run.log), run.recipe) == (4, 4, small())
+    assert torch.equal(run.predictions()[0], Run(stopped).predictions()[0])
+    assert torch.equal(run.model().state_dict()["1.weight"], Run(stopped).model().state_dict()["1.weight"])
 
 
 @pytest.mark.parametrize(

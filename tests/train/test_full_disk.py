@@ -49,9 +49,9 @@ def test_a_disk_that_is_full_when_predictions_are_written(stopped, expected, mon
         with files_up_to(1000):
             return save(tensors, path, metadata)
 
-    save = run_folder.save_file
+    save = run_folder.save_sealed
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder, "save_file", full)
+        patch.setattr(run_folder, "save_sealed", full)
         with pytest.raises(RunError, match=r"/predictions\.safetensors: cannot be written: "):
             go(small(), stopped)
     assert sorted(contents(stopped)) == ["checkpoint.safetensors", "log.jsonl", "recipe.json"]

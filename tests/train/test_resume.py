@@ -95,60 +95,13 @@ def test_an_interrupted_process_loses_nothing(tmp_path, expected) -> None:
     assert len(Run(out).result.sessions) == 2
 
 
-KILLER = """
-import json, os, signal, sys, tempfile
-import torch
-from dualfocal.train import result, train
-from dualfocal.runs import Recipe
-
-torch.set_num_threads(1)
-result.metrics_of, result.commit = lambda _: ({}, {}), lambda: None
-recipe, out = Recipe.from_dict(json.loads(sys.argv[1])), sys.argv[2]
-EVENTS = "open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir"
-
-def kill_at(number):
-    count = 0
-    def hook(event, arguments):
-        nonlocal count
-        if event in EVENTS and str(arguments[0]).startswith(out):
-            count += 1
-            if count == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-    sys.addaudithook(hook)
-
-with tempfile.TemporaryDirectory() as folder:
-    train(recipe, folder, device="cpu", progress=False)  # so that everything is imported
-for number in range(1, 1000):
-    child = os.fork()
-    if child == 0:
-        kill_at(number)
-        train(recipe, out, device="cpu", progress=False)
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    if status != signal.SIGKILL:
-        break
-print(number, status)
-"""
-
-
-def test_processes_that_are_killed_when_they_touch_the_disk_lose_nothing(tmp_path, expected) -> None:
-    # The first before it touches the run folder for the first time, the second before the second time, ...
-    settings = ("adaptive", "epochs=2")
-    command = [sys.executable, "-c", KILLER, json.dumps(small(*settings).to_dict()), str(tmp_path / "killed")]
-    done = subprocess.run(command, env=ONE_THREAD, capture_output=True, text=True, timeout=120, check=True)
-    number, status = map(int, done.stdout.split())
-    assert status == 0, done.stderr
-    assert number > 20
-    assert outcome(tmp_path / "killed") == expected(*settings)
-
-
 # Processes that are killed, simulated: the files are as a killed process leaves them.
 
 
 @pytest.fixture
 def kill_at_write(monkeypatch):
     """``kill_at_write(n)``: raise Killed half through the n-th write, counted from 1."""
-    append, save_file, write_json = Run.append, run_folder.save_file, Run.write_json
+    append, save_sealed, write_json = Run.append, run_folder.save_sealed, Run.write_json
 
     def kill_at_write(number: int) -> None:
         writes = 0
@@ -167,7 +120,7 @@ def kill_at_write(monkeypatch):
 
         def half_a_file(tensors, path, metadata=None) -> None:
             if not is_the_one():
-                return save_file(tensors, path, metadata)
+                return save_sealed(tensors, path, metadata)
             Path(path).write_bytes(b"half of it")
             (Path(path).parent / f".{number:016x}.safetensors").write_bytes(b"half of it")
             raise Killed
@@ -178,7 +131,7 @@ def kill_at_write(monkeypatch):
             return write_json(self, name, content)
 
         monkeypatch.setattr(Run, "append", half_a_line)
-        monkeypatch.setattr(run_folder, "save_file", half_a_file)
+        monkeypatch.setattr(run_folder, "save_sealed", half_a_file)
         monkeypatch.setattr(Run, "write_json", no_file)
 
     return kill_at_write
@@ -263,6 +216,10 @@ def terminate(_: object) -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
+def hang_up(_: object) -> None:
+    signal.raise_signal(signal.SIGHUP)
+
+
 def interrupt_twice(_: object) -> None:
     signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):  # the second one acts at once
@@ -292,32 +249,47 @@ def test_ctrl_c_in_the_middle_of_an_epoch_loses_no_step(tmp_path, at_step, expec
     [
         (1, interrupt, 1, (0, 1)),  # even without an epoch there is a checkpoint
         (5, terminate, 1, (1, 2)),  # a cluster takes its machine back
+        (5, hang_up, 1, (1, 2)),  # the terminal is closed
         (6, interrupt, 100, (2, 0)),  # the epoch is finished
         (5, interrupt_twice, 1, (1, 0)),
     ],
-    ids=["first step", "SIGTERM", "last step of an epoch", "twice"],
+    ids=["first step", "SIGTERM", "SIGHUP", "last step of an epoch", "twice"],
 )
 def test_a_signal_saves_a_checkpoint(tmp_path, at_step, expected, step, act, every, saved) -> None:
     out = tmp_path / "stopped"
     at_step(step, act)
     with pytest.raises((KeyboardInterrupt, SystemExit)) as stopped:
         go(small("dropout"), out, checkpoint_every=every)
-    assert getattr(stopped.value, "code", None) == (143 if act is terminate else None)
+    assert getattr(stopped.value, "code", None) == {terminate: 143, hang_up: 129}.get(act)
     assert (position(out)["epoch"], position(out)["step"], len(Run(out).log)) == (*saved, saved[0])
     assert complete_outcome(go(small("dropout"), out).path) == expected("dropout")
+
+
+def test_another_number_of_threads_is_noted(tmp_path, at_step) -> None:
+    at_step(5, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        go(small(), tmp_path / "run")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        run = go(small(), tmp_path / "run")
+    finally:
+        torch.set_num_threads(threads)
+    (note,) = run.result.notes
+    assert f"different numbers of threads ({threads}, then {threads + 1})" in note
 
 
 def test_a_second_ctrl_c_while_the_checkpoint_is_written_leaves_the_one_before(
     tmp_path, at_step, expected, monkeypatch
 ) -> None:
-    save_file, out = run_folder.save_file, tmp_path / "stopped"
+    save_sealed, out = run_folder.save_sealed, tmp_path / "stopped"
 
     def save(tensors, path, metadata=None) -> None:
-        save_file(tensors, path, metadata)
+        save_sealed(tensors, path, metadata)
         if "losses" in tensors:  # in the middle of an epoch
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(run_folder, "save_file", save)
+    monkeypatch.setattr(run_folder, "save_sealed", save)
     at_step(5, interrupt)
     with pytest.raises(KeyboardInterrupt):
         go(small("dropout"), out)

@@ -107,6 +107,15 @@ def test_every_file_that_a_killed_process_can_leave_is_removed(tmp_path, stopped
     assert {path.name for path in stopped.iterdir()} == final
 
 
+@pytest.mark.parametrize("left", [[".lock"], [".lock", "checkpoint.safetensors"], [".0123456789abcdef.json"]])
+def test_what_a_process_left_that_was_killed_after_the_last_step_is_removed(finished, expected, left) -> None:
+    for name in left:
+        (finished / name).write_bytes(b"")
+    go(small(), finished)
+    assert not any((finished / name).exists() for name in [*left, ".lock"])
+    assert outcome(finished) == expected
+
+
 # Whose folder it is.
 
 

@@ -24,7 +24,7 @@ def handlers():
 
 
 @pytest.mark.usefixtures("nets", "quick")
-@pytest.mark.parametrize("stop", [None, Killed, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [None, Killed, *SIGNALS])
 def test_the_handlers_of_signals_are_put_back(tmp_path, at_step, handlers, stop) -> None:
     during = []
 
@@ -55,3 +55,13 @@ def test_a_signal_while_the_handlers_are_installed_is_noted(handlers, monkeypatc
     monkeypatch.setattr(signal, "signal", interrupted)
     with stop:
         assert stop.asked == signal.SIGINT
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(handlers) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as by nohup
+    with Interrupts() as stop:
+        signal.raise_signal(signal.SIGHUP)
+        assert stop.asked is None
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.asked == signal.SIGTERM
+    assert current_handlers() == handlers | {signal.SIGHUP: signal.SIG_IGN}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._files import atomic_path
+from dualfocal._sealed import load_sealed, save_sealed
 from dualfocal.calibrators._base import Calibrator, FitReport
 from dualfocal.calibrators.inputs import FittedOn
 from dualfocal.calibrators.registry import CALIBRATORS, Chain
@@ -40,8 +41,6 @@ def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> Non
     ...     torch.equal(load_calibrator(Path(folder, "cal.safetensors"))(logits), calibrator(logits))
     True
     """
-    from safetensors.torch import save_file  # imported late: only torch and numpy may be needed at import
-
     path = check_suffix(Path(path))
     if not calibrator.is_fitted:
         raise RuntimeError(f"this {type(calibrator).__name__} is not fitted: call fit(logits, target) before saving")
@@ -55,7 +54,7 @@ def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> Non
     state = {name: value.cpu().contiguous() for name, value in calibrator.state_dict().items()}
     with atomic_path(path) as temporary:
         text = json.dumps(about, allow_nan=False, default=lambda scalar: scalar.item())  # numpy scalars
-        save_file(state, temporary, metadata={KEY: text})
+        save_sealed(state, temporary, {KEY: text})
 
 
 def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
@@ -64,21 +63,17 @@ def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
     Raises:
         ValueError: the file is missing, damaged, not a calibrator, or has another schema.
     """
-    from safetensors import SafetensorError, safe_open
-
     path = check_suffix(Path(path))
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file")
     try:
-        with safe_open(path, framework="pt") as file:
-            about = (file.metadata() or {}).get(KEY)
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
-    except (SafetensorError, OSError) as error:
+        state, metadata = load_sealed(path)
+    except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
-    if about is None:
+    if KEY not in metadata:
         raise ValueError(f"{path}: is not a calibrator; create one with `dualfocal calibrate`")
     try:
-        return _restore(json.loads(about), state)
+        return _restore(json.loads(metadata[KEY]), state)
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path}: is damaged, or was written by another version of dualfocal: {error}") from error
 

@@ -1,7 +1,6 @@
 """Out-of-distribution (OOD) detection: how well a model separates SVHN and CIFAR-10-C from its own test images."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
@@ -15,6 +14,7 @@ from dualfocal.data import load_data
 from dualfocal.data.paths import Root
 from dualfocal.metrics import evaluate, ood_auroc
 from dualfocal.runs import Run, RunError
+from dualfocal.runs.layout import read_json
 from dualfocal.train.distributed import choose_device
 from dualfocal.train.forward import Forward, float32_products, without_search
 
@@ -112,9 +112,9 @@ class OODScores:
 
 def _read_scores(path: Path) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         for stage, score in product(STAGES, SCORES):
             float(content["auroc"][stage][score])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}: is empty or damaged ({error!r}); delete it to compute it again") from error
     return content

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
+from dualfocal._sealed import DamagedFileError, check_sealed
+
 Array = NDArray[Any] | Tensor
 Column = Array | list[str]
 
@@ -158,6 +160,13 @@ class NpzFile(ArrayFile):
 
 
 class SafetensorsFile(ArrayFile):
+    def __init__(self, path: Path) -> None:
+        try:
+            check_sealed(path)
+        except DamagedFileError as error:
+            raise PredictionsError(str(error)) from error
+        super().__init__(path)
+
     def open(self) -> AbstractContextManager[Any]:
         return safe_open(self.path, framework="pt")  # torch: numpy has no bfloat16
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 from torch import Tensor
 
 from dualfocal._checks import check_choice
 from dualfocal._files import atomic_path, check_place
+from dualfocal._sealed import save_sealed
 from dualfocal.predictions._formats import (
     INTEGERS,
     PredictionsError,
@@ -215,7 +215,7 @@ def _write_npz(path: Path, tensors: dict[str, Tensor], class_names: Names | None
 
 def _write_safetensors(path: Path, tensors: dict[str, Tensor], class_names: Names | None) -> None:
     metadata = None if class_names is None else {"class_names": json.dumps(class_names)}
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata=metadata)
+    save_sealed({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
 
 
 def _write_csv(path: Path, columns: dict[str, Any]) -> None:

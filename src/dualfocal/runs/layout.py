@@ -10,10 +10,14 @@
     shift.npz                 optional: logits of the test images with Gaussian noise, severity1 to severity5
 
 Every file except the log is written to a temporary file and renamed, so that it is never incomplete. When a run is
-resumed, incomplete lines of the log and lines after the checkpoint are removed.
+resumed, incomplete lines of the log and lines after the checkpoint are removed. Every file, and every line of the log,
+has a checksum, which is compared when it is read; those of older versions have none and are read without that check.
+A damaged checkpoint and its log are renamed to ``checkpoint.damaged.safetensors`` and ``log.damaged.jsonl``.
 """
 
 import json
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +32,31 @@ SHIFT = "shift.npz"
 LOCK = ".lock"
 TEMPERATURES = ("temperature", "temperature_ece")  # fitted by NLL; by ECE over the published grid
 SCHEMA = 1  # version of the JSON files and of the lines of the log
+CHECKSUM = "crc32"  # field of the JSON files and of the lines of the log
 
 
 class RunError(ValueError):
     """A run folder cannot be used; the message names it and says why."""
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file of a run folder.
+class ChecksumError(RunError):
+    """A JSON file, or a line of the log, has changed since it was written."""
+
+
+def seal(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a JSON file with the checksum that :func:`check_content` compares."""
+    return {**content, CHECKSUM: _checksum(json.loads(json.dumps(content)))}  # as it will be read
+
+
+def read_json(path: Path, *, may_be_edited: bool = False) -> dict[str, Any]:
+    """Read a JSON file of a run folder, without its checksum.
+
+    Args:
+        path: the file.
+        may_be_edited: whether to ignore the checksum.
 
     Raises:
-        RunError: the file cannot be read, or has another schema.
+        RunError: the file cannot be read, has another schema, or has changed since it was written.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -46,12 +64,27 @@ def read_json(path: Path) -> dict[str, Any]:
         raise RunError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: is not JSON, or damaged: {error}") from error
-    return check_schema(f"{path}:", content)
+    return check_content(f"{path}:", content, may_be_edited=may_be_edited)
 
 
-def check_schema(source: str, content: Any) -> dict[str, Any]:
-    """Return the content if it is an object with the supported schema, else raise a RunError that names the source."""
+def check_content(source: str, content: Any, *, may_be_edited: bool = False) -> dict[str, Any]:
+    """Return the content without its checksum, or raise a RunError that names the source.
+
+    Raises:
+        RunError: the content is not an object with the supported schema.
+        ChecksumError: the content has another checksum than it states.
+    """
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA:
         raise RunError(f"{source} has schema {schema}, this version of dualfocal reads schema {SCHEMA}")
-    return dict(content)
+    plain = {name: value for name, value in content.items() if name != CHECKSUM}
+    if CHECKSUM in content and not may_be_edited and content[CHECKSUM] != _checksum(plain):
+        raise ChecksumError(
+            f"{source} is damaged, or was edited: its checksum is {_checksum(plain)}, but should be {content[CHECKSUM]}"
+        )
+    return plain
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    """Return the CRC-32 of the values, so that other white space or another order of the fields does not matter."""
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"

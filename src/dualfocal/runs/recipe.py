@@ -18,7 +18,7 @@ from dualfocal._checks import check_choice, did_you_mean
 from dualfocal.losses import LOSSES
 from dualfocal.models import MODELS
 from dualfocal.runs._settings import checked, from_text, option_from_text, plain
-from dualfocal.runs.layout import RECIPE, SCHEMA, RunError, check_schema, read_json
+from dualfocal.runs.layout import RECIPE, SCHEMA, RunError, check_content, read_json
 
 CHOICES = {
     "reduction": ("sum", "mean"),
@@ -251,7 +251,8 @@ class Recipe:
         Raises:
             ValueError: the schema is not supported, or fields are missing, unknown or invalid.
         """
-        values = {name: value for name, value in check_schema("recipe", content).items() if name != "schema"}
+        values = check_content("recipe", content, may_be_edited=True)
+        del values["schema"]
         known = {f.name for f in fields(cls)}
         for name in values.keys() - known:
             raise ValueError(f"a recipe has no field {name!r}{did_you_mean(str(name), known)}")
@@ -271,13 +272,24 @@ class Recipe:
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Read a recipe from its JSON file, or from a run folder.
+    """Read a recipe from a JSON file, which may be the edited copy of another recipe, or from a run folder.
 
     Raises:
-        RunError: the file cannot be read, or is not a recipe.
+        RunError: the file cannot be read, or is not a recipe; or see :func:`recipe_of_run`.
     """
-    path = path / RECIPE if path.is_dir() else path
-    content = read_json(path)
+    return recipe_of_run(path) if path.is_dir() else _recipe(path, read_json(path, may_be_edited=True))
+
+
+def recipe_of_run(folder: Path) -> Recipe:
+    """Read the recipe of a run folder.
+
+    Raises:
+        RunError: the file cannot be read, is not a recipe, or has changed since it was written.
+    """
+    return _recipe(folder / RECIPE, read_json(folder / RECIPE))
+
+
+def _recipe(path: Path, content: dict[str, Any]) -> Recipe:
     try:
         return Recipe.from_dict(content)
     except ValueError as error:

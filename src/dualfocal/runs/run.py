@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from dualfocal._files import atomic_path, leftovers
+from dualfocal._files import atomic_path, flush_folder, leftovers
+from dualfocal._sealed import load_sealed, save_sealed
 from dualfocal.predictions import load_predictions
 from dualfocal.runs.layout import (
     CHECKPOINT,
@@ -27,11 +26,13 @@ from dualfocal.runs.layout import (
     RESULT,
     SCHEMA,
     SHIFT,
+    ChecksumError,
     RunError,
-    check_schema,
+    check_content,
     read_json,
+    seal,
 )
-from dualfocal.runs.recipe import Recipe, load_recipe
+from dualfocal.runs.recipe import Recipe, recipe_of_run
 from dualfocal.runs.result import RunResult
 from dualfocal.runs.source import predictions_file
 
@@ -49,6 +50,7 @@ class Run:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._lock_file: tuple[int, int] | None = None  # identity of the lock that this process holds
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -56,12 +58,21 @@ class Run:
     @property
     def recipe(self) -> Recipe:
         """The recipe of the run."""
-        return load_recipe(self.path / RECIPE)
+        return recipe_of_run(self.path)
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        """The log: one dict per finished epoch."""
-        return [line for line, _ in self._lines()]
+        """The log: one dict per finished epoch.
+
+        Raises:
+            RunError: the run is finished, but a line is damaged. The log of other runs ends before such a line: a
+                process may have been killed while it was writing it.
+        """
+        lines = self._lines()
+        size = (self.path / LOG).stat().st_size if (self.path / LOG).exists() else 0
+        if (self.path / RESULT).exists() and size > (lines[-1][1] if lines else 0):
+            raise RunError(f"{self.path / LOG}: line {len(lines) + 1} is damaged")
+        return [line for line, _ in lines]
 
     @property
     def num_epochs(self) -> int:
@@ -131,14 +142,15 @@ class Run:
         try:
             with np.load(path) as arrays:
                 return torch.from_numpy(arrays[f"severity{severity}"])
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise RunError(f"{path}: severity {severity} cannot be read: {error}") from error
+        except Exception as error:  # a damaged archive can raise anything
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise RunError(f"{path}: severity {severity} cannot be read: {reason}") from error
 
     def model(self) -> nn.Module:
         """Return the trained model, on the CPU, in evaluation mode.
 
         Raises:
-            RunError: the run is not finished.
+            RunError: the run is not finished, or a file is damaged.
         """
         from dualfocal.models import make_model
 
@@ -146,7 +158,12 @@ class Run:
         model = make_model(self.recipe.model, num_classes=result.num_classes, in_channels=result.in_channels)
         if self.recipe.precision == "float64":
             model = model.double()
-        model.load_state_dict(load_file(self.path / MODEL))
+        try:
+            model.load_state_dict(load_sealed(self.path / MODEL)[0])
+        except ValueError as error:
+            raise RunError(str(error)) from error
+        except RuntimeError as error:  # other names or shapes
+            raise RunError(f"{self.path / MODEL}: does not fit: {' '.join(str(error).split())}") from error
         return model.eval()
 
     # Methods of the training process, which writes.
@@ -169,6 +186,7 @@ class Run:
             lock.acquire(timeout=0.1)  # a process that only checks the lock releases it within that time
         if not lock.is_locked:
             raise RunError(f"{self.path}: another process is training there")
+        self._lock_file = _identity(self.path / LOCK)
         try:
             self.check_recipe(recipe)  # again: another process may have written its recipe in the meantime
             if (self.path / LOG).exists():
@@ -180,16 +198,20 @@ class Run:
                 self.write_json(RECIPE, recipe.to_dict())
             yield
         finally:
+            self._lock_file = None
             # Delete the lock file of finished runs only: otherwise two processes could lock two files of this name.
             if (self.path / RESULT).exists():
                 (self.path / LOCK).unlink(missing_ok=True)
             lock.release()
 
     def tidy(self) -> None:
-        """Remove temporary files of a process that was killed after writing the result."""
-        if (self.path / RESULT).exists() and (self.path / CHECKPOINT).exists():
+        """Remove what a process left that was killed after writing the result."""
+        if not (self.path / RESULT).exists():
+            return
+        rest = [path for path in (self.path / CHECKPOINT, self.path / LOCK) if path.exists()]
+        if rest := [*rest, *leftovers(self.path)]:
             with suppress(OSError), FileLock(self.path / LOCK, timeout=0):
-                for path in (self.path / CHECKPOINT, *leftovers(self.path), self.path / LOCK):
+                for path in (*rest, self.path / LOCK):
                     path.unlink(missing_ok=True)
 
     def check_recipe(self, recipe: Recipe) -> None:
@@ -210,12 +232,44 @@ class Run:
             )
 
     def append(self, line: dict[str, Any]) -> None:
-        """Add a line to the log."""
-        text = json.dumps({"schema": SCHEMA, **line}, allow_nan=False) + "\n"
+        """Add a line to the log.
+
+        Raises:
+            RunError: the log cannot be written, or see :meth:`check_lock`.
+        """
+        self.check_lock()
         with _writing(self.path / LOG), (self.path / LOG).open("a", encoding="utf-8") as file:
-            file.write(text)
+            file.write(_log_text(line))
             file.flush()
             os.fsync(file.fileno())
+
+    def write_log(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Replace the log by these lines."""
+        self.write(LOG, lambda path: path.write_text("".join(map(_log_text, lines)), encoding="utf-8"))
+
+    def check_lock(self) -> None:
+        """Raise a RunError if the lock that this process holds was deleted: another process could train here, too."""
+        if self._lock_file is not None and _identity(self.path / LOCK) != self._lock_file:
+            raise RunError(
+                f"{self.path / LOCK}: was deleted during the training, so that another process could train there, too; "
+                "run the same command again to continue"
+            )
+
+    @property
+    def damaged_checkpoint(self) -> Path:
+        """Where :meth:`set_aside` puts a damaged checkpoint."""
+        return (self.path / CHECKPOINT).with_stem("checkpoint.damaged")
+
+    def set_aside(self) -> list[Path]:
+        """Rename a damaged checkpoint, and the log that belongs to it. Returns their new paths."""
+        renamed = []
+        for name in (LOG, CHECKPOINT):  # without the checkpoint, the next process would cut the log
+            path = self.path / name
+            if path.exists():
+                with _writing(path):
+                    renamed.append(path.replace(path.with_stem(f"{path.stem}.damaged")))
+        flush_folder(self.path)
+        return renamed
 
     def cut_log(self, epochs: int) -> None:
         """Truncate the log to the first epochs.
@@ -225,7 +279,10 @@ class Run:
         """
         path, lines = self.path / LOG, self._lines()
         if len(lines) < epochs:
-            raise RunError(f"{path}: has {len(lines)} epochs, but the checkpoint is of epoch {epochs}")
+            raise RunError(
+                f"{path}: has {len(lines)} epochs, but the checkpoint is of epoch {epochs}: the log is damaged; "
+                "restore it, or choose another folder"
+            )
         if path.exists():
             os.truncate(path, lines[epochs - 1][1] if epochs else 0)
 
@@ -245,34 +302,42 @@ class Run:
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write one of the JSON files."""
-        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+        text = json.dumps(seal(content), indent=2, allow_nan=False) + "\n"
         self.write(name, lambda path: path.write_text(text, encoding="utf-8"))
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
         """Write one of the safetensors files."""
-        self.write(name, lambda path: save_file(storable(tensors), path, metadata))
+        self.write(name, lambda path: save_sealed(storable(tensors), path, metadata))
 
     def write(self, name: str, write: Callable[[Path], object]) -> None:
-        """Write a temporary file, flush it to disk, and rename it."""
+        """Write a temporary file, flush it to disk, and rename it.
+
+        Raises:
+            RunError: the file cannot be written, or see :meth:`check_lock`.
+        """
+        self.check_lock()
         path = self.path / name
         with _writing(path), atomic_path(path) as temporary:
             write(temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
 
     def _lines(self) -> list[tuple[dict[str, Any], int]]:
-        """Return the complete, consecutive lines of the log, each with the position of its end."""
+        """Return the sound, consecutive lines at the start of the log, each with the position of its end."""
         path = self.path / LOG
         lines: list[tuple[dict[str, Any], int]] = []
         end = 0
         for text in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
             end += len(text)
             try:
-                line = json.loads(text)
-            except ValueError:
+                content = json.loads(text)
+            except (ValueError, RecursionError):
                 break
-            is_complete = text.endswith(b"\n") and isinstance(line, dict)  # false if the process was killed
-            if not is_complete or check_schema(f"{path}:", line).get("epoch") != len(lines) + 1:
+            if not text.endswith(b"\n") or not isinstance(content, dict):  # the process was killed
+                break
+            try:
+                line = check_content(f"{path}:", content)
+            except ChecksumError:
+                break
+            if line.get("epoch") != len(lines) + 1:
                 break
             lines.append((line, end))
         return lines
@@ -285,6 +350,19 @@ class Run:
                 return False
         except OSError as error:  # other OSErrors: a read-only folder
             return isinstance(error, Timeout)
+
+
+def _log_text(line: Mapping[str, Any]) -> str:
+    return json.dumps(seal({"schema": SCHEMA, **line}), allow_nan=False) + "\n"
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what distinguishes a file from another one of the same name, or None if there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 @contextmanager

@@ -1,24 +1,26 @@
 """Checkpoints: the state of a training in one safetensors file, with other values as JSON metadata."""
 
 import json
+import math
+import warnings
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from dualfocal._sealed import DamagedFileError, parse_sealed
 from dualfocal.data import DataSet
 from dualfocal.runs import Run, RunError, layout
 from dualfocal.train.distributed import Group
 from dualfocal.train.randomness import host_random_states
 
 SCHEMA = 1
-NOT_JSON = (json.JSONDecodeError, UnicodeDecodeError)
 KEY = "dualfocal_checkpoint"
 PLAIN = (
     "epoch",
@@ -58,33 +60,37 @@ class Position:
 
 
 def resume(
-    run: Run, model: nn.Module, optimizer: Optimizer, criterion: nn.Module, data: str, group: Group
+    run: Run,
+    model: nn.Module,
+    optimizer: Optimizer,
+    criterion: nn.Module,
+    data: str,
+    group: Group,
+    *,
+    epochs: int,
+    steps: int,
 ) -> tuple[Position, dict[str, Tensor]]:
     """Load the checkpoint of a run into the model, the optimizer and the loss.
+
+    If the checkpoint is damaged, it is renamed together with the log, with a warning, and the training starts again.
+    Only after everything has been checked, lines after the checkpoint are removed from the log.
+
+    Args:
+        epochs: number of epochs of the training.
+        steps: number of steps of an epoch.
 
     Returns:
         The position to continue from, and the states of the random generators at that position.
 
     Raises:
-        RunError: the checkpoint is damaged, or belongs to other data or another model.
+        RunError: the checkpoint belongs to other data or another model, or the log is damaged.
     """
     path = run.path / layout.CHECKPOINT
-
-    def read() -> bytes | None:
-        if path.exists():
-            return path.read_bytes() or b"\0"  # an empty file counts as damaged
-        if (run.path / layout.MODEL).exists():
-            raise RunError(
-                f"{run.path}: contains {layout.MODEL} but no {path.name}, so the run cannot be resumed; "
-                "choose another folder"
-            )
-        return None
-
     at = Position()
     random_states: dict[str, Tensor] = {}
-    if content := group.first_does(read):
+    if content := group.first_does(partial(_read, run)):
         try:
-            at, random_states = unpack(content, model, optimizer, criterion, data)
+            at, random_states = unpack(content, model, optimizer, criterion, data, epochs=epochs, steps=steps)
         except ValueError as error:
             raise RunError(f"{path}: {error}") from error
     if not group.first:  # losses are summed over processes: count the finished steps once
@@ -92,6 +98,26 @@ def resume(
     group.first_does(partial(run.cut_log, at.epoch))
     group.first_does(partial((run.path / layout.FAILURE).unlink, missing_ok=True))
     return at, random_states
+
+
+def _read(run: Run) -> bytes | None:
+    """Return the content of the checkpoint, or None if there is none, or a damaged one, which is set aside."""
+    path = run.path / layout.CHECKPOINT
+    if not path.exists():
+        if (run.path / layout.MODEL).exists() and not run.damaged_checkpoint.exists():
+            raise RunError(
+                f"{run.path}: contains {layout.MODEL} but no {path.name}, so the run cannot be resumed; "
+                "choose another folder"
+            )
+        return None
+    content = path.read_bytes()
+    try:
+        parse_sealed(content, path)
+    except DamagedFileError as error:
+        names = " and ".join(sorted(renamed.name for renamed in run.set_aside()))
+        warnings.warn(f"{error}; set aside as {names}, and the training starts again", stacklevel=2)
+        return None
+    return content
 
 
 def identify(data: DataSet) -> str:
@@ -105,7 +131,7 @@ def identify(data: DataSet) -> str:
 def pack(
     position: Position, model: nn.Module, optimizer: Optimizer, criterion: nn.Module, data: str
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Collect the state of a training as the arguments of ``safetensors.torch.save``: tensors and metadata."""
+    """Collect the state of a training as the arguments of :meth:`Run.write_tensors`: tensors and metadata."""
     state = optimizer.state_dict()["state"]
     tensors = {
         **{f"model.{name}": tensor for name, tensor in model.state_dict().items()},
@@ -126,9 +152,20 @@ def pack(
 
 
 def unpack(
-    content: bytes, model: nn.Module, optimizer: Optimizer, criterion: nn.Module, data: str
+    content: bytes,
+    model: nn.Module,
+    optimizer: Optimizer,
+    criterion: nn.Module,
+    data: str,
+    *,
+    epochs: int,
+    steps: int,
 ) -> tuple[Position, dict[str, Tensor]]:
     """Load a checkpoint into the model, the optimizer and the loss.
+
+    Args:
+        epochs: number of epochs of the training.
+        steps: number of steps of an epoch.
 
     Returns:
         The position, and the states of the random generators.
@@ -137,27 +174,57 @@ def unpack(
         ValueError: the content is not a checkpoint, has another schema, belongs to other data, or does not fit the
             model.
     """
-    length = int.from_bytes(content[:8], "little")  # of the JSON header
     try:
-        metadata = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][KEY])
-        tensors = load(content)
+        tensors, texts = parse_sealed(content, Path(layout.CHECKPOINT))
+        metadata = json.loads(texts[KEY])
         if metadata["schema"] != SCHEMA:
             raise ValueError(f"has schema {metadata['schema']}, but this version of dualfocal reads schema {SCHEMA}")
         if metadata["data"] != data:
             raise ValueError(f"was saved with other data: {metadata['data']}, now {data}")
+        plain = {name: metadata[name] for name in PLAIN}
+        check_ranges(plain, epochs=epochs, steps=steps)
         device = next(model.parameters()).device
-        model.load_state_dict(_part(tensors, "model."))  # copies in place: memory formats and devices stay
-        criterion.load_state_dict(_part(tensors, "loss."))
-        _restore(optimizer, _part(tensors, "optimizer."))
         position = Position(
             best_weights=_part(tensors, "best."),
             losses=list(tensors["losses"].to(device)) if "losses" in tensors else [],
             norms=list(tensors["norms"].to(device)) if "norms" in tensors else [],
-            **{name: metadata[name] for name in PLAIN},
+            **plain,
         )
+        if len(position.losses) != position.step or len(position.norms) not in (0, position.step):
+            got = f"{len(position.losses)} and {len(position.norms)}"
+            raise ValueError(f"is damaged: it must have losses and norms of {position.step} steps, got {got}")
+        model.load_state_dict(_part(tensors, "model."))  # copies in place: memory formats and devices stay
+        criterion.load_state_dict(_part(tensors, "loss."))
+        _restore(optimizer, _part(tensors, "optimizer."))
         return position, _part(tensors, "random.")
-    except (*NOT_JSON, SafetensorError, KeyError, IndexError, TypeError, RuntimeError, OverflowError) as error:
+    except (json.JSONDecodeError, KeyError, IndexError, TypeError, RuntimeError, OverflowError) as error:
         raise ValueError(f"is not a checkpoint of this run, or is damaged: {' '.join(str(error).split())}") from error
+
+
+def check_ranges(position: dict[str, Any], *, epochs: int, steps: int) -> None:
+    """Raise a ValueError if a value in the header of a checkpoint is impossible for a training of this length."""
+    rules: dict[str, tuple[str, Callable[[Any], bool]]] = {
+        "epoch": (f"a whole number from 0 to {epochs}", lambda value: _is_whole(value, epochs)),
+        "step": (f"a whole number from 0 to {steps}", lambda value: _is_whole(value, steps)),
+        "best_epoch": ("a whole number from 0 to epoch", lambda value: _is_whole(value, position["epoch"])),
+        "seconds": ("a number of at least 0", lambda value: _is_number(value) and value >= 0),
+        "best_score": ("a finite number or null", lambda value: value is None or _is_number(value)),
+        "sessions": (
+            "a list of objects",
+            lambda value: isinstance(value, list) and all(isinstance(session, dict) for session in value),
+        ),
+    }
+    for name, (rule, holds) in rules.items():
+        if not holds(position[name]):
+            raise ValueError(f"is damaged: {name} must be {rule}, got {position[name]!r}")
+
+
+def _is_whole(value: object, highest: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= highest
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from dualfocal.train.failure import DivergedError, Interrupts, diagnosis
 from dualfocal.train.forward import Forward, float32_products
 from dualfocal.train.model import check_fit, make_optimizer, notes_on, prepare_model, try_out
 from dualfocal.train.randomness import derived_seed, make_batches, repeatable, seed_all, set_random_states
-from dualfocal.train.result import finish, session, speed_settings
+from dualfocal.train.result import finish, notes_on_sessions, session, speed_settings
 from dualfocal.train.step import make_step
 from dualfocal.train.validation import follows_validation, looks_at_validation, predict, summarize, watched_part
 
@@ -42,8 +42,10 @@ def train(
 ) -> Run:
     """Train a model from a recipe into a run folder, or resume the run if an earlier call was interrupted.
 
-    On the CPU, a resumed run gives the same bits as an uninterrupted one. Started by ``torchrun``, all processes train
-    one model together.
+    On the CPU, a resumed run gives the same bits as an uninterrupted one if all its sessions have the same number of
+    threads (``torch.get_num_threads()``), the same kind of processor and the same versions of torch and NumPy: other
+    ones add numbers in another order. If they differ, a note in the result says so. Started by ``torchrun``, all
+    processes train one model together.
 
     Args:
         recipe: the data, model, loss and settings to train with.
@@ -61,11 +63,13 @@ def train(
         The finished run.
 
     Raises:
-        RunError: the folder belongs to another recipe, is in use, or cannot be written. Files written so far are
-            complete.
+        RunError: the folder belongs to another recipe, is in use, or cannot be written, or a file is damaged. Files
+            written so far are complete. Only a damaged checkpoint is no error: it is renamed, with a warning, and the
+            training starts again.
         DivergedError: the loss, a weight or a prediction is not finite. The last checkpoint is kept, and
             ``failure.json`` describes the failure.
-        KeyboardInterrupt: Ctrl-C was pressed; the run is saved. SIGTERM raises SystemExit with code 143.
+        KeyboardInterrupt: Ctrl-C was pressed; the run is saved. SIGTERM and SIGHUP raise SystemExit with code 143 and
+            129.
     """
     check_count("checkpoint_every", checkpoint_every)
     if not checkpoint_pause >= 0:
@@ -123,7 +127,11 @@ class Training:
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
         self.criterion = recipe.make_loss().to(group.device)
         self.optimizer = make_optimizer(recipe, self.weights)
-        self.at, self.random_states = resume(run, model, self.optimizer, self.criterion, self.data_identity, group)
+        steps = len(make_batches(recipe, self.data, 0))
+        self.at, self.random_states = resume(
+            run, model, self.optimizer, self.criterion, self.data_identity, group, epochs=recipe.epochs, steps=steps
+        )
+        self.log = run.log if group.first else []
         self.every, self.pause = pace
         self.saved = self.at.epoch if (run.path / layout.CHECKPOINT).exists() else None
         self.saved_at = monotonic()
@@ -143,13 +151,12 @@ class Training:
             DivergedError: the loss, a weight or a prediction is not finite.
             KeyboardInterrupt, SystemExit: a signal was received; the run is saved.
         """
-        log = self.run.log if self.group.first else []
-        self.display.begin(self.recipe, self.at, len(self.data.splits["train"]), log)
+        self.display.begin(self.recipe, self.at, len(self.data.splits["train"]), self.log)
         with Interrupts(catch=self.group.size == 1) as stop, closing(self.step):
             for epoch in range(self.at.epoch, self.recipe.epochs):
                 line = self._train_epoch(epoch, stop)
                 self._keep_best(line)
-                self.group.first_does(partial(self.run.append, line))
+                self.group.first_does(partial(self._append, line))
                 asked = stop.asked is not None
                 self.group.first_does(
                     partial(self._save, asked)
@@ -175,6 +182,7 @@ class Training:
                     logits, target = map(group.gather, predict(forward, self.data, part, group))
                     predictions[part] = logits.cpu(), target.cpu()
         notes += dict.fromkeys(why for session in self.at.sessions for why in session.get("slowed_by", []))
+        notes += notes_on_sessions(self.at.sessions)
         group.first_does(partial(finish, recipe, self.run, self.data, self.model, self.at, predictions, notes))
 
     def _train_epoch(self, epoch: int, stop: Interrupts) -> dict[str, Any]:
@@ -253,6 +261,15 @@ class Training:
         if self.at.best_score is None or score < self.at.best_score:
             best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
             self.at = replace(self.at, best_epoch=line["epoch"], best_score=score, best_weights=best)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        """Add a line to the log; if the file was deleted meanwhile, write the earlier lines again, too."""
+        path = self.run.path / layout.LOG
+        if self.log and not path.exists():
+            self.run.write_log(self.log)
+            warnings.warn(f"{path}: was deleted during the training; its lines are written again", stacklevel=2)
+        self.run.append(line)
+        self.log.append(line)
 
     def _fail(self, epoch: int, batches: tuple[Tensor, ...], losses: Tensor) -> NoReturn:
         report = diagnosis(

@@ -83,11 +83,15 @@ def _statistics(values: Tensor) -> dict[str, Any]:
     }
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+HANGUP = getattr(signal, "SIGHUP", None)  # the terminal was closed; Windows has no such signal
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *(() if HANGUP is None else (HANGUP,)))
 
 
 class Interrupts:
-    """Context that only records the first SIGINT or SIGTERM, in ``asked``; a second one has its usual effect."""
+    """Context that only records the first signal of ``SIGNALS``, in ``asked``; a second one has its usual effect.
+
+    If SIGHUP is ignored, as by ``nohup``, it stays ignored.
+    """
 
     def __init__(self, catch: bool = True) -> None:
         # Python handles signals in the main thread only.
@@ -96,6 +100,8 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         self.before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS if self.catch}
+        if HANGUP is not None and self.before.get(HANGUP) == signal.SIG_IGN:
+            del self.before[HANGUP]
         for number in self.before:
             signal.signal(number, self._note)
         return self
@@ -111,7 +117,7 @@ class Interrupts:
         signal.signal(number, self.before[number])
 
     def leave(self) -> None:
-        """Raise what the recorded signal would have: KeyboardInterrupt, or SystemExit with code 143."""
+        """Raise what the recorded signal would have: KeyboardInterrupt, or SystemExit with 128 + its number."""
         if self.asked == signal.SIGINT:
             raise KeyboardInterrupt
         if self.asked is not None:

@@ -24,6 +24,17 @@ from dualfocal.train.step import Step
 
 Predictions = dict[str, tuple[Tensor, Tensor]]
 
+# What the bits of a training depend on besides the recipe: a key of a session or of its versions, and its name.
+SAME_BITS = {
+    "device": "devices",
+    "processes": "numbers of processes",
+    "threads": "numbers of threads",
+    "precision": "precisions",
+    "channels_last": "memory formats (channels_last)",
+    "torch": "versions of torch",
+    "numpy": "versions of NumPy",
+}
+
 
 def finish(
     recipe: Recipe, run: Run, data: DataSet, model: nn.Module, at: Position, predictions: Predictions, notes: list[str]
@@ -80,6 +91,18 @@ def session(recipe: Recipe, group: Group, epoch: int) -> dict[str, Any]:
         },
         "commit": commit(),
     }
+
+
+def notes_on_sessions(sessions: list[dict[str, Any]]) -> list[str]:
+    """Return a note for each setting in which the sessions of a resumed run differ: it is not repeatable to the bit."""
+    values = [session | session.get("versions", {}) for session in sessions]
+    notes = []
+    for name, what in SAME_BITS.items():
+        distinct = list(dict.fromkeys(str(session[name]) for session in values if name in session))
+        if len(distinct) > 1:
+            texts = ", then ".join(distinct)
+            notes.append(f"sessions of the run had different {what} ({texts}), so its bits are those of no other run")
+    return notes
 
 
 def commit() -> str | None:
