@@ -15,11 +15,13 @@ from torch import Tensor
 
 from dualfocal._memory import check_memory
 from dualfocal._npz import NpzArchive
+from dualfocal._table import printable
 
 Array = NDArray[Any] | Tensor
 Column = Array | list[str]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+LONGEST_MESSAGE = 2000
 INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
@@ -40,7 +42,7 @@ def one_line_errors(
         raise PredictionsError(f"{path}: {text}: there is not enough memory") from error
     except kinds as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise PredictionsError(f"{path}: {text}: {reason}") from error
+        raise PredictionsError(f"{path}: {shortened(f'{text}: {reason}', LONGEST_MESSAGE)}") from error
 
 
 class PredictionFile(ABC):
@@ -72,13 +74,13 @@ class PredictionFile(ABC):
         return None
 
     def describe(self, names: list[str]) -> list[str]:
-        return list(map(repr, names))
+        return [shortened(repr(name)) for name in names]
 
     def place(self, row: int) -> str:
         return f"row {row}"
 
     def error(self, text: str) -> PredictionsError:
-        return PredictionsError(f"{self.path}: {text}")
+        return PredictionsError(f"{self.path}: {shortened(text, LONGEST_MESSAGE)}")
 
     def holds(self) -> str:
         more = f" and {len(self.names) - 12} more" if len(self.names) > 12 else ""
@@ -108,6 +110,12 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return "_" not in text  # Python reads 1_0 as 10
+
+
+def shortened(text: str, longest: int = 60) -> str:
+    """Return text for a message: one line of at most this length, because names in a file can be anything."""
+    text = printable(text)
+    return text if len(text) <= longest else f"{text[: longest // 2]}...{text[-longest // 2 + 3 :]}"
 
 
 def dtype_name(array: Array) -> str:
@@ -174,9 +182,9 @@ class ArrayFile(PredictionFile):
             for name in names:
                 try:
                     with one_line_errors(self.path):
-                        texts.append(f"{name!r} {self.form(file, name)}")
+                        texts.append(f"{shortened(repr(name))} {self.form(file, name)}")
                 except PredictionsError:
-                    texts.append(f"{name!r} (unreadable)")
+                    texts.append(f"{shortened(repr(name))} (unreadable)")
         return texts
 
     def class_names(self, num_classes: int) -> tuple[str, ...] | None:

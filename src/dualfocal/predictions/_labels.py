@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.predictions._formats import INTEGERS, Column, PredictionFile, dtype_name, form, is_number
+from dualfocal.predictions._formats import INTEGERS, Column, PredictionFile, dtype_name, form, is_number, shortened
 from dualfocal.predictions._names import Values
 
 WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # "007" is a name, not a number
@@ -145,7 +145,7 @@ def _by_name(source: PredictionFile, labels: list[str], names: tuple[str, ...] |
         if not names:
             how = "name the columns like the classes, add an array 'class_names', or for one score give --positive"
             problem = f"not a class index: {how} (labels: {_listing(sorted(distinct))})"
-        raise source.error(f"label {labels[row]!r} in {source.place(row)} is {problem}")
+        raise source.error(f"label {shortened(repr(labels[row]))} in {source.place(row)} is {problem}")
     return np.array([index[text] for text in labels], dtype=np.int64) if by_name else None
 
 
@@ -202,4 +202,6 @@ def _order(names: tuple[str, ...] | None, by: str) -> str:
 
 
 def _listing(texts: list[str]) -> str:
-    return ", ".join(texts if len(texts) <= MOST_SHOWN else [*texts[: MOST_SHOWN - 1], "...", texts[-1]])
+    """Return names for a message, on one line."""
+    shown = texts if len(texts) <= MOST_SHOWN else [*texts[: MOST_SHOWN - 1], "...", texts[-1]]
+    return ", ".join(map(shortened, shown))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dualfocal._memory import memory_limit
-from dualfocal.predictions._formats import Array, Column, Table, is_number, one_line_errors
+from dualfocal.predictions._formats import Array, Column, Table, is_number, one_line_errors, shortened
 
 CHUNK = 1 << 20  # bytes of text that are measured at a time
 BYTES_PER_VALUE = 16  # of a number: in the table that numpy reads and in a column
@@ -99,7 +99,9 @@ class TextTable(Table):
             for name, text in zip(self.names, row, strict=True):
                 if name in values and not is_number(text):
                     hint = "; write decimal points, not commas" if is_number(text.replace(",", ".", 1)) else ""
-                    raise self.error(f"column {name!r} must hold numbers, got {text!r} in line {line}{hint}")
+                    raise self.error(
+                        f"column {name!r} must hold numbers, got {shortened(repr(text))} in line {line}{hint}"
+                    )
 
     def _check_rows(self, bytes_per_row: int) -> None:
         """Raise an error if the rows do not fit into memory; counts them in chunks, because a .gz can hold any size."""
@@ -127,9 +129,8 @@ class TextTable(Table):
     def _open(self) -> IO[str]:
         return io.TextIOWrapper(self._open_bytes(), encoding="utf-8-sig", newline="")
 
-    def _open_bytes(self) -> IO[bytes]:
-        file: IO[bytes] = gzip.open(self.path) if self.packed else self.path.open("rb")  # type: ignore[assignment]
-        return file
+    def _open_bytes(self) -> gzip.GzipFile | io.BufferedReader:
+        return gzip.open(self.path) if self.packed else self.path.open("rb")
 
 
 def _row_ends(chunk: bytes, quoted: bool) -> tuple[NDArray[np.intp], bool]:
@@ -163,7 +164,7 @@ class ParquetFile(Table):
         self.names = list(self.schema.names)
 
     def describe(self, names: list[str]) -> list[str]:
-        return [f"{name!r} ({self.schema.field(name).type})" for name in names]
+        return [f"{shortened(repr(name))} ({self.schema.field(name).type})" for name in names]
 
     def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
         names = dict.fromkeys(values + others)

@@ -24,6 +24,7 @@ from dualfocal.predictions._formats import (
     check_values,
     form,
     one_line_errors,
+    shortened,
     without_axis_of_one,
 )
 from dualfocal.predictions._labels import class_indices, plain_groups
@@ -184,7 +185,8 @@ def _load(source: PredictionFile, roles: Roles, positive: str | None) -> Predict
 def _checked_values(source: PredictionFile, roles: Values, arrays: list[Array]) -> tuple[Tensor, str]:
     array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
     names = roles.names
-    origin = repr(names[0]) if len(names) == 1 else f"{len(names)} columns {names[0]!r} to {names[-1]!r}"
+    first, last = shortened(repr(names[0])), shortened(repr(names[-1]))
+    origin = first if len(names) == 1 else f"{len(names)} columns {first} to {last}"
     check_values(f"{source.path}: {roles.kind} of {origin}", array)
     values = array if isinstance(array, Tensor) else torch.from_numpy(np.require(array, requirements="W"))
     return without_axis_of_one(values), f"{origin} {form(values)}{roles.why}"
