@@ -212,7 +212,7 @@ class ParquetFile(Table):
 
 
 def _num_bytes(metadata: Any, names: set[str]) -> int:
-    """Return the memory that columns of a parquet file need, as arrow columns and as numpy arrays."""
+    """Return the memory that columns of a parquet file need, measured: arrow keeps what it has freed."""
     total = 0
     for i in range(metadata.num_columns):
         column = metadata.schema.column(i)
@@ -221,7 +221,7 @@ def _num_bytes(metadata: Any, names: set[str]) -> int:
         width = PARQUET_WIDTHS.get(column.physical_type, column.length)
         for group in range(metadata.num_row_groups):
             part = metadata.row_group(group).column(i)
-            total += 2 * width * max(part.num_values, 0)
+            total += 4 * width * max(part.num_values, 0)
             if column.physical_type == "BYTE_ARRAY":
                 total += 2 * max(part.total_uncompressed_size, 0)
     return total
