@@ -23,7 +23,9 @@ def parse_size(size: int | str) -> int:
     """
     match = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)\s*", str(size))
     if match is None or match[2].upper() not in UNITS or float(match[1]) == 0:
-        raise ValueError(f"max_memory must be a positive number of bytes, or a size such as 500MB or 8GB, got {size!r}")
+        raise ValueError(
+            f"--max-memory must be a positive number of bytes, or a size such as 500MB or 8GB, got {size!r}"
+        )
     return int(float(match[1]) * UNITS[match[2].upper()])
 
 

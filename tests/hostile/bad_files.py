@@ -55,8 +55,9 @@ def npz(compress: bool = False, **arrays: np.ndarray) -> Callable[[Path], object
     return lambda path: save(path, **({"logits": LOGITS, "target": TARGET} | arrays))
 
 
-def parquet(**columns: object) -> Callable[[Path], object]:
-    return lambda path: pq.write_table(pa.table(columns), path)
+def parquet(*, plain: bool = False, **columns: object) -> Callable[[Path], object]:
+    """Write columns; ``plain`` does not store that a column is categorical, so that it is read as text."""
+    return lambda path: pq.write_table(pa.table(columns), path, store_schema=not plain)
 
 
 def safetensors(header: object, data: bytes = b"", length: int | None = None) -> Callable[[Path], object]:
@@ -71,11 +72,13 @@ def npy_header(descr: str, shape: object) -> bytes:
     return file.getvalue()
 
 
-def members(contents: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Callable[[Path], object]:
+def members(
+    contents: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED, level: int | None = None
+) -> Callable[[Path], object]:
     """Write a zip archive with these members, which need not be arrays."""
 
     def write(path: Path) -> None:
-        with zipfile.ZipFile(path, "w", method) as archive:
+        with zipfile.ZipFile(path, "w", method, compresslevel=level) as archive:
             for name, content in contents.items():
                 archive.writestr(name, content)
 
@@ -107,6 +110,15 @@ def npy(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
+def zeros(count: int, num_classes: int) -> Callable[[Path], object]:
+    """Write a compressed npz of zeros."""
+    contents = {
+        "logits.npy": npy_header("<f8", (count, num_classes)) + bytes(8 * count * num_classes),
+        "target.npy": npy_header("<i8", (count,)) + bytes(8 * count),
+    }
+    return members(contents, level=1)
+
+
 # Files
 
 
@@ -134,7 +146,7 @@ def text_files() -> Iterator[BadFile]:
     yield BadFile("long label.csv", text(TABLE + "1,2,3," + "z" * 10**6 + "\n"), "label 'zzz.*in line 8 is none")
     yield BadFile("digits.csv", text(f"logit_{'9' * 5000},logit_1,label\n1,2,0\n1,2,1\n"), "cannot be read: .*digits")
     yield BadFile("wide.csv", text(wide(200_000)), None)
-    named = wide(200_000).replace("logit_", "logit_c")
+    named = wide(50_000).replace("logit_", "logit_c")
     yield BadFile("wide, bad label.csv", text(named[:-2] + "x\n"), "label 'x' in line 3 is none of the classes")
     yield BadFile("wide, twice.csv", text(wide(200_000).replace("logit_7,", "logit_8,")), "more than one column")
     yield BadFile("escapes.csv", text(TABLE.replace("logit_a", f"logit_a{ESCAPE}")), "label 'a' .*x1b")
@@ -260,19 +272,18 @@ def other_files() -> Iterator[BadFile]:
 
 def bombs() -> Iterator[BadFile]:
     """Small files that need hundreds of megabytes: refused beyond a limit of 50 MB."""
-    zeros, labels = np.zeros((10 * MB, 4)), np.zeros(10 * MB, np.int64)
     message = "needs (more than )?[0-9.]+ [MG]B of memory, but the limit is 50.0 MB"
-    yield BadFile("bomb.npz", npz(True, logits=zeros, target=labels), message, LIMITED)
-    yield BadFile("not enough memory.npz", npz(True, logits=zeros, target=labels), "not enough memory", TRUSTED)
-    yield BadFile("names.npz", npz(True, class_names=np.full(10 * MB, "name")), message, LIMITED)
-    column = np.zeros(20 * MB, np.float32)
-    yield BadFile(
-        "bomb.parquet", parquet(logit_0=column, logit_1=column, label=np.zeros(20 * MB, "i4")), message, LIMITED
-    )
-    repeated = pa.DictionaryArray.from_arrays(np.zeros(2000, "i4"), pa.array(["x" * MB])).cast(pa.large_string())
-    yield BadFile(
-        "repeated text.parquet", parquet(logit_0=column[:2000], logit_1=column[:2000], label=repeated), "label 'x"
-    )
+    count = 3 * MB
+    yield BadFile("bomb.npz", zeros(count, 4), message, LIMITED)
+    claimed = lying_directory("<f8", (100 * MB, 3), 2400 * MB)
+    yield BadFile("not enough memory.npz", claimed, "'logits' cannot be read: there is not enough memory", TRUSTED)
+    yield BadFile("names.npz", npz(True, class_names=np.full(2 * MB, "name")), message, LIMITED)
+    column = np.zeros(count, np.float32)
+    columns = {"logit_0": column, "logit_1": column, "label": column}
+    yield BadFile("bomb.parquet", parquet(**columns), message, LIMITED)
+    repeated = pa.DictionaryArray.from_arrays(np.zeros(5000, "i4"), pa.array(["x" * MB]))  # five gigabytes
+    columns = {"logit_0": column[:5000], "logit_1": column[:5000], "label": repeated}
+    yield BadFile("repeated text.parquet", parquet(**columns, plain=True), "label 'x", TRUSTED)
     head, rows = b"logit_0,logit_1,label\n", b"0,0,0\n" * MB
     for name, start, part in (
         ("bomb", head, rows),

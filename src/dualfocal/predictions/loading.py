@@ -250,9 +250,12 @@ def open_prediction_file(path: Path, max_memory: int | str | None = None) -> Pre
     """Open a prediction file, in the format of its suffix; its readers allocate at most ``max_memory``."""
     try:
         check_readable(path)
-        memory_limit(max_memory)
     except ValueError as error:
         raise PredictionsError(str(error)) from None
+    try:
+        memory_limit(max_memory)
+    except ValueError as error:
+        raise PredictionsError(f"{path}: {error}") from None
     suffix = "".join(path.suffixes[-2:] if path.suffix.lower() == ".gz" else path.suffixes[-1:]).lower()
     if suffix not in READERS:
         raise PredictionsError(f"{path}: must be {', '.join(READERS)}, got {suffix!r}")
