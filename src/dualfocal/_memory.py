@@ -32,13 +32,13 @@ def parse_size(size: int | str) -> int:
 def show_size(size: int) -> str:
     """Return a size as text with a decimal unit.
 
-    >>> show_size(3_140_000_000), show_size(20_000), show_size(10**20)
-    ('3.1 GB', '20 kB', '100000000.0 TB')
+    >>> show_size(3_140_000_000), show_size(2_000)
+    ('3.1 GB', '2,000 bytes')
     """
     for unit in ("TB", "GB", "MB"):
         if size >= UNITS[unit]:
-            return f"{size / UNITS[unit]:.1f} {unit}"
-    return f"{math.ceil(size / 1000)} kB"
+            return f"{size / UNITS[unit]:,.1f} {unit}"
+    return f"{size:,} bytes"
 
 
 def free_memory() -> int:

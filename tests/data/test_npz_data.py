@@ -204,7 +204,9 @@ def test_a_file_that_needs_more_than_the_free_memory_is_refused(file, monkeypatc
     monkeypatch.setattr(custom, "free_memory", lambda: 20_000)
     assert len(load(file).inputs) == 40
     monkeypatch.setattr(custom, "free_memory", lambda: 5_000)
-    with pytest.raises(ValueError, match=saying(file, "kB of memory, but only 5 kB are free; use fewer or smaller")):
+    with pytest.raises(
+        ValueError, match=saying(file, "bytes of memory, but only 5,000 bytes are free; use fewer or smaller")
+    ):
         load(file)
 
 

@@ -9,13 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
-from bad_files import FILES, BadFile, bombs, mutants
+import torch
+from bad_files import FILES, LOGITS, TARGET, BadFile, bombs, mutants, npz
 
+from dualfocal.calibrators import TemperatureScaling, save_calibrator
 from dualfocal.cli import main
 
 ATTACK = int(os.environ.get("DUALFOCAL_ATTACK", "1"))
 SECONDS = 20  # for one file; quadratic readers took minutes
-ROOM = 250_000_000  # bytes of memory for one bomb; each needs more if it is unpacked
+ROOM = 250_000_000  # bytes of memory that a process may take for a bomb, beyond its imports
 
 # Evaluate files in a process with little memory; prints code, stdout and stderr of each as JSON.
 CHILD = """
@@ -92,3 +94,24 @@ def test_bombs_are_refused_before_they_are_unpacked(tmp_path):
     assert time.monotonic() - start < SECONDS * len(files)
     for file, arguments, result in zip(files, commands, json.loads(done.stdout), strict=True):
         check(file, arguments[1], *result)
+
+
+@pytest.mark.parametrize("name", ["evaluate", "report", "compare", "calibrate", "apply"])
+def test_every_command_that_reads_predictions_has_the_limit(name, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for file in ("a.npz", "b.npz"):
+        npz()(Path(file))
+    save_calibrator(TemperatureScaling().fit(torch.tensor(LOGITS), torch.tensor(TARGET)), "cal.safetensors")
+    arguments = {
+        "evaluate": ["a.npz"],
+        "report": ["a.npz", "-o", "page.html"],
+        "compare": ["a.npz", "b.npz"],
+        "calibrate": ["a.npz", "--out", "new.safetensors"],
+        "apply": ["cal.safetensors", "a.npz", "--out", "new.npz"],
+    }
+    with pytest.raises(SystemExit) as ended:
+        main([name, *arguments[name], "--max-memory", "100"])
+    assert ended.value.code == 2
+    line = capsys.readouterr().err
+    assert line.startswith("dualfocal: a.npz: needs 192 bytes of memory, but the limit is 100 bytes: ")
+    assert line.endswith("give --max-memory 1MB\n")

@@ -29,6 +29,10 @@ class PredictionsError(ValueError):
     """A predictions file cannot be used; the message names the file, the value and the rule."""
 
 
+class TooLargeError(PredictionsError):
+    """A predictions file needs more memory than may be allocated."""
+
+
 @contextmanager
 def one_line_errors(
     path: Path, text: str = "cannot be read", kinds: tuple[type[Exception], ...] = (Exception,)
@@ -87,11 +91,11 @@ class PredictionFile(ABC):
         return f"(it holds: {', '.join(self.describe(self.names[:12]))}{more})"
 
     def check_memory(self, needed: int, *, at_least: bool = False) -> None:
-        """Raise a PredictionsError if ``needed`` bytes are more than may be allocated."""
+        """Raise a TooLargeError if ``needed`` bytes are more than may be allocated."""
         try:
             check_memory(self.path, needed, self.max_memory, at_least=at_least)
         except ValueError as error:
-            raise PredictionsError(str(error)) from None
+            raise TooLargeError(str(error)) from None
 
 
 class Table(PredictionFile):
@@ -191,7 +195,7 @@ class ArrayFile(PredictionFile):
         with one_line_errors(self.path, "class names cannot be read"), self.open() as file:
             try:
                 stated = self.stated_names(file)
-            except PredictionsError:  # too large
+            except TooLargeError:
                 raise
             except (KeyError, TypeError, ValueError):  # missing, a pickle, or not JSON
                 return None

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualfocal.predictions._formats import INTEGERS, PredictionFile, PredictionsError, Table, dtype_name, is_number
+from dualfocal.predictions._formats import (
+    INTEGERS,
+    PredictionFile,
+    PredictionsError,
+    Table,
+    TooLargeError,
+    dtype_name,
+    is_number,
+)
 
 LOGITS = ("logits", "logit")
 PROBS = ("probs", "prob", "probabilities", "probability", "proba", "softmax", "y_prob", "y_proba")
@@ -264,6 +272,8 @@ def _named_as_labels(source: PredictionFile, target: str | None, group: str | No
         if len(names) < max(2, len(texts)):
             return None
         rows = np.stack(source.read(names, [])[0], axis=1)
+    except TooLargeError:
+        raise
     except PredictionsError:  # not numbers, or no label: the error about names is clearer
         return None
     if rows.dtype.kind != "f" or not bool(((rows > -1e-6) & (abs(rows.sum(1, keepdims=True) - 1) < 0.0101)).all()):

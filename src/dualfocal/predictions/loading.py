@@ -21,6 +21,7 @@ from dualfocal.predictions._formats import (
     PredictionFile,
     PredictionsError,
     SafetensorsFile,
+    TooLargeError,
     check_values,
     form,
     one_line_errors,
@@ -132,7 +133,7 @@ def load_predictions(
         try:
             data = _load(source, roles, positive)
         except PredictionsError as error:
-            if labels or target is not None or roles.label is None:
+            if labels or target is not None or roles.label is None or isinstance(error, TooLargeError):
                 raise
             why = f" ({roles.label!r} cannot be used: {str(error).removeprefix(f'{source.path}: ')})"
             # If the labels are not the reason, this raises the error again.
