@@ -17,6 +17,16 @@ def check_place(path: Path) -> None:
         raise ValueError(f"{path}: there is no folder {str(path.parent)!r}")
 
 
+def check_readable(path: Path) -> None:
+    """Raise a ValueError unless ``path`` is a regular file."""
+    if path.is_dir():
+        raise ValueError(f"{path}: must be a file, but is a folder")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: must be a regular file, not a pipe or a device: save its content to a file first")
+    if not path.exists():
+        raise ValueError(f"{path}: there is no such file")
+
+
 def leftovers(folder: Path) -> list[Path]:
     """Temporary files of processes that were killed while writing, or are still writing."""
     # Temporary files of atomic_path, and those of safetensors.

@@ -3,12 +3,34 @@
 import csv
 import html
 import io
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""Return text with escapes for characters that control a terminal or change the order of text, except ``keep``.
+
+    Names in a file can hold anything; on a terminal they must not move the cursor, hide a line or reverse a word.
+
+    >>> print(printable("cat\x1b[2J\u202edog"))
+    cat\x1b[2J\u202edog
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character.encode("unicode_escape").decode() if _controls(character) and character not in keep else character
+        for character in text
+    )
+
+
+def _controls(character: str) -> bool:
+    category = unicodedata.category(character)
+    return category.startswith("C") or category in ("Zl", "Zp")  # control, format, surrogate; line separators
 
 
 @dataclass(frozen=True)
@@ -34,9 +56,10 @@ class Table:
 
     def text(self) -> str:
         """Plain text with aligned columns, without the title."""
-        widths = [max(map(len, column)) for column in zip(self.headings, *self.rows, strict=True)]
+        rows = [list(map(printable, row)) for row in (self.headings, *self.rows)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []
-        for row in (self.headings, *self.rows):
+        for row in rows:
             cells = zip(row, widths, strict=True)
             aligned = [cell.ljust(w) if i in self.left else cell.rjust(w) for i, (cell, w) in enumerate(cells)]
             lines.append("  ".join(aligned).rstrip())
@@ -68,7 +91,7 @@ class Table:
         plain = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         table = RichTable() if boxed else plain
         for i, heading in enumerate(self.headings):
-            table.add_column(Text(heading), justify="left" if i in self.left else "right", overflow="fold")
+            table.add_column(Text(printable(heading)), justify="left" if i in self.left else "right", overflow="fold")
         for row in self.rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*(Text(printable(cell)) for cell in row))
         return table

@@ -83,8 +83,8 @@ BYTES, LABELS = np.zeros((32, 32, 3, 4), np.uint8), np.ones((4, 1), np.uint8)
 def test_other_content_is_refused_and_not_cached(tmp_path):
     cases = [
         ({"X": np.moveaxis(BYTES, 3, 0), "y": LABELS}, "got (4, 32, 32, 3)"),
-        ({"X": BYTES[:28], "y": LABELS}, "X must be 32 x 32 x 3 x N"),
-        ({"X": BYTES, "y": LABELS[:3]}, "32 x 32 x 3 x 3"),
+        ({"X": BYTES[:28], "y": LABELS}, "X must be uint8, 32 x 32 x 3 x N"),
+        ({"X": BYTES, "y": LABELS[:3]}, "y N labels, got (32, 32, 3, 4) uint8 and (3, 1)"),
         ({"X": BYTES / 255, "y": LABELS}, "must be uint8"),
         ({"X": BYTES, "y": LABELS * 0}, "y must be from 1 to 10"),
         ({"X": BYTES, "y": LABELS * 11}, "y must be from 1 to 10"),

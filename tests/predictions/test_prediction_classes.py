@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dualfocal.predictions import _tables, load_predictions
+from dualfocal.predictions import load_predictions
 
 PROBS = np.array([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125], [0.0, 0.25, 0.75], [1.0, 0.0, 0.0]])
 CODES = np.array([0, 1, 2, 0])
@@ -354,12 +354,13 @@ def test_text_tables_may_be_compressed(tmp_path):
         assert data.groups.tolist() == ["a\nb", "c"], suffix
 
 
-def test_damaged_or_huge_compressed_text_is_refused(tmp_path, monkeypatch, refusal):
+def test_damaged_or_huge_compressed_text_is_refused(tmp_path, refusal):
     path = tmp_path / "file.csv.gz"
     for content in (b"p0,p1,y\n", gzip.compress(CONTENT.encode())[:-12]):
         path.write_bytes(content)
         assert "cannot be read: " in refusal(path)
     path.write_bytes(gzip.compress(b"p0,p1,y\n0.5,x,1\n"))
     assert "'p1' must hold numbers, got 'x' in line 2" in refusal(path)
-    monkeypatch.setattr(_tables, "MOST_UNPACKED", 15)
-    assert "more than 15 bytes of text: unpack it first" in refusal(path)
+    path.write_bytes(gzip.compress(b"p0,p1,y\n" + 200_000 * b"0.5,0.5,1\n"))
+    assert re.match("needs more than .* MB of memory, but the limit is 5.0 MB: ", refusal(path, max_memory="5MB"))
+    assert len(load_predictions(path, max_memory="50MB").values) == 200_000

@@ -8,6 +8,7 @@ import warnings
 import typer
 
 from dualfocal import __version__
+from dualfocal._table import printable
 from dualfocal.cli._common import BAD_INPUT
 from dualfocal.cli.calibrate import apply, calibrate
 from dualfocal.cli.compare import compare
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # an encoding that lacks a character must not lose the result
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_: print(f"dualfocal: {message}", file=sys.stderr)
+            warnings.showwarning = lambda message, *_: print(f"dualfocal: {printable(str(message))}", file=sys.stderr)
             code = app(arguments, standalone_mode=False)
     except BrokenPipeError:  # for example `dualfocal ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -59,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
         if not hasattr(error, "format_message") and not isinstance(error, BAD_INPUT):
             raise
         if message := getattr(error, "format_message", error.__str__)():
-            print(f"dualfocal: {' '.join(message.split())}", file=sys.stderr)
+            print(f"dualfocal: {printable(' '.join(message.split()))}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         code = 130

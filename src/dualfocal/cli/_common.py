@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dualfocal._checks import check_choice
 from dualfocal._files import check_place
-from dualfocal._table import Table
+from dualfocal._table import Table, printable
 
 # Names for help texts, because the registries import torch. A test checks that both agree.
 CALIBRATORS = (
@@ -85,6 +85,13 @@ Split = Annotated[
         metavar="NAME",
         help="Split to read: the prefix in `val_logits`, `test_logits`, or a split of a run folder. "
         "[default for run folders: test; for `calibrate`: val]",
+    ),
+]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Refuse files that need more memory to be read, such as 8GB. [default: half of the free memory]",
     ),
 ]
 NumBins = Annotated[int, typer.Option(min=1, help="Number of bins of the calibration errors.")]
@@ -169,13 +176,13 @@ def check_plot(plot: Path | None) -> Path | None:
 
 
 def say(out: Console, text: str, style: str | None = None, *, wrap: bool = False) -> None:
-    """Print text without markup. Long lines are broken only with ``wrap``, so that paths can be copied."""
-    out.print(text, style=style, markup=False, highlight=False, soft_wrap=not wrap)
+    """Print text without markup, escaped. Long lines are broken only with ``wrap``, so that paths can be copied."""
+    out.print(printable(text, keep="\n"), style=style, markup=False, highlight=False, soft_wrap=not wrap)
 
 
 def show(out: Console, table: Table, before: str = "") -> None:
     """Print a table below its title; ``before`` is put in front of the title."""
-    out.print(Text(before + table.title, style="italic"))
+    out.print(Text(printable(before + table.title), style="italic"))
     out.print(table.rich())
 
 

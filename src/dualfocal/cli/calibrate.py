@@ -16,6 +16,7 @@ from dualfocal.cli._common import (
     Force,
     IgnoreIndex,
     Logits,
+    MaxMemory,
     Positive,
     Probs,
     Split,
@@ -40,6 +41,7 @@ def calibrate(
     target: Target = None,
     split: Split = None,
     positive: Positive = None,
+    max_memory: MaxMemory = None,
     binary: BinaryOption = None,
     ignore_index: IgnoreIndex = -100,
     force: Force = False,
@@ -60,7 +62,15 @@ def calibrate(
     printer, err = consoles(as_json)
     check_output(files.check_suffix(out), file)
     calibrator = make_calibrator(method, force=force)
-    reading = Reading(logits=logits, probs=probs, target=target, split=split, positive=positive, binary=binary)
+    reading = Reading(
+        logits=logits,
+        probs=probs,
+        target=target,
+        split=split,
+        positive=positive,
+        binary=binary,
+        max_memory=max_memory,
+    )
     data = reading.load(file, run_split="val")
     say(err, f"{file}: {data.taken}")
     with errors_name(file), err.status(f"fitting {method}"):
@@ -92,6 +102,7 @@ def apply(
     target: Target = None,
     split: Split = None,
     positive: Positive = None,
+    max_memory: MaxMemory = None,
     binary: BinaryOption = None,
     ignore_index: IgnoreIndex = -100,
     as_json: AsJson = False,
@@ -113,7 +124,14 @@ def apply(
     check_output(out, file, calibrator)
     check_suffix(out)
     fitted = load_calibrator(calibrator)
-    reading = Reading(logits=logits, probs=probs, target=target, split=split, positive=positive)
+    reading = Reading(
+        logits=logits,
+        probs=probs,
+        target=target,
+        split=split,
+        positive=positive,
+        max_memory=max_memory,
+    )
     data = reading.load(file, labels=False)
     num_classes = data.values.shape[1] if data.values.ndim > 1 else 2
     if fitted.report is not None and fitted.report.num_classes != num_classes:
@@ -135,7 +153,7 @@ def apply(
         say(err, "dualfocal: the calibrator was fitted on these data, so its scores on them are too good")
     if applied.unusable_labels:
         say(err, f"{file}: labels are ignored: {applied.unusable_labels}")
-    rewrite_predictions(out, replace(data, labels=applied.target), applied.values)
+    rewrite_predictions(out, replace(data, labels=applied.target), applied.values, max_memory=max_memory)
     if as_json:
         numbers = {"num_samples": applied.num_samples, "argmax_changed": applied.argmax_changed}
         files = {"schema": 1, "calibrator": str(calibrator), "file": str(file), "out": str(out)}

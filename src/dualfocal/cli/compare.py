@@ -12,6 +12,7 @@ from dualfocal.cli._common import (
     IgnoreIndex,
     Level,
     Logits,
+    MaxMemory,
     NumBins,
     Positive,
     Probs,
@@ -39,6 +40,7 @@ def compare(
     split: Split = None,
     binary: BinaryOption = None,
     positive: Positive = None,
+    max_memory: MaxMemory = None,
     num_bins: NumBins = 15,
     ignore_index: IgnoreIndex = -100,
     level: Level = 0.9,
@@ -57,7 +59,14 @@ def compare(
     from dualfocal.runs.source import Reading
 
     out, err = consoles(as_json)
-    reading = Reading(logits=logits, probs=probs, target=target, positive=positive, split=split)
+    reading = Reading(
+        logits=logits,
+        probs=probs,
+        target=target,
+        positive=positive,
+        split=split,
+        max_memory=max_memory,
+    )
     first, second = reading.load(a), reading.load(b)
     check_same_labels(first, second)
     say(err, f"{a}: {first.taken}\n{b}: {second.taken}")

@@ -19,6 +19,7 @@ from dualfocal.cli._common import (
     IgnoreIndex,
     Level,
     Logits,
+    MaxMemory,
     NumBins,
     Positive,
     Probs,
@@ -71,6 +72,7 @@ def evaluate(
     ] = None,
     binary: BinaryOption = None,
     positive: Positive = None,
+    max_memory: MaxMemory = None,
     num_bins: NumBins = 15,
     ignore_index: IgnoreIndex = -100,
     convention: Annotated[
@@ -134,6 +136,7 @@ def evaluate(
         group=group_by,
         split=split,
         positive=positive,
+        max_memory=max_memory,
         num_bins=num_bins,
         ignore_index=ignore_index,
         binary=binary,

@@ -1,8 +1,8 @@
 """Custom data sets: a folder with images by class, or an ``.npz`` file."""
 
+import math
 import os
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from dualfocal._checks import check_choice
+from dualfocal._files import check_readable
+from dualfocal._memory import free_memory, show_size
+from dualfocal._npz import NpzArchive
 from dualfocal.data._cache import Samples, decoded
 from dualfocal.data._images import MODES, DecodedShare, decode_images
 from dualfocal.data._tree import list_files
@@ -23,6 +26,7 @@ from dualfocal.data.transforms import CropFlip, Normalize
 LIMIT = 2**40
 MAX_CLASSES = 100_000
 MAX_SIDE = 8_192
+BYTES_PER_SAMPLE = 64  # of labels and splits
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 PART_FOLDERS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 PART_ARRAYS = ("train", "val", "test")
@@ -225,17 +229,30 @@ def _normalize_by(images: Tensor, train: Tensor) -> Normalize:
 
 
 def _load(file: Path) -> dict[str, npt.NDArray[Any]]:
-    if not file.is_file():
-        raise ValueError(f"{file}: there is no such file")
+    check_readable(file)
+    known = ("x", "y", "class_names", *(f"{letter}_{part}" for letter in "xy" for part in PART_ARRAYS))
     try:
-        with file.open("rb") as opened:  # given a path, numpy would leave a damaged file open
-            content = np.load(opened, allow_pickle=False)
-            if isinstance(content, np.ndarray):
-                raise ValueError("it is a single array, not an .npz file")
-            names = ("x", "y", "class_names", *(f"{letter}_{part}" for letter in "xy" for part in PART_ARRAYS))
-            return {name: content[name] for name in content.files if name in names}
-    except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        if not zipfile.is_zipfile(file):
+            raise ValueError("it is not an .npz file, or is damaged")
+        with NpzArchive(file) as archive:
+            names = set(known).intersection(archive.keys())
+            needed, free = sum(_num_bytes(*archive.header(name)) for name in names), free_memory()
+            if needed > free:
+                raise ValueError(
+                    f"it needs {show_size(needed)} of memory, but only {show_size(free)} are free; use fewer or "
+                    "smaller samples, or images as uint8"
+                )
+            return {name: archive[name] for name in names}
+    except MemoryError as error:
+        raise ValueError(f"{file}: cannot be read: there is not enough memory") from error
+    except Exception as error:  # a damaged archive can raise anything
         raise ValueError(f"{file}: cannot be read: {error}") from error
+
+
+def _num_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Return the memory of an array, of its conversion to uint8 or float32, a copy of that, and the splits."""
+    converted = 1 if dtype == np.uint8 else 4
+    return math.prod(shape) * (dtype.itemsize + 2 * converted) + BYTES_PER_SAMPLE * sum(shape[:1])
 
 
 def _as_inputs(file: Path, name: str, array: npt.NDArray[Any], layout: str | None) -> Tensor:

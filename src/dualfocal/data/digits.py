@@ -1,5 +1,6 @@
 """Images of digits: scikit-learn's, which need no download, and SVHN (Netzer et al., 2011) from its ``.mat`` files."""
 
+import math
 from functools import partial
 from pathlib import Path
 
@@ -106,17 +107,18 @@ def _read_part(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]
     import scipy.io
 
     try:
-        shapes = {name: shape for name, shape, _ in scipy.io.whosmat(path)}
-        if shapes["X"][:3] != (32, 32, 3) or shapes["X"][-1] > MAX_IMAGES:
-            raise ValueError(f"X must be 32 x 32 x 3 x N, N at most {MAX_IMAGES:,}, got {shapes['X']}")
+        forms = {name: (shape, kind) for name, shape, kind in scipy.io.whosmat(path)}
+        (shape, kind), count = forms["X"], math.prod(forms["y"][0])
+        # Checked before the arrays are unpacked: a small file can hold any number of zeros.
+        if shape != (32, 32, 3, count) or count > MAX_IMAGES or kind != "uint8":
+            rule = f"X must be uint8, 32 x 32 x 3 x N, N at most {MAX_IMAGES:,}, and y N labels"
+            raise ValueError(f"{rule}, got {shape} {kind} and {forms['y'][0]}")
         arrays = scipy.io.loadmat(path, variable_names=("X", "y"))
         images, labels = arrays["X"], arrays["y"].reshape(-1)
     except Exception as error:  # a damaged file can make scipy raise anything
         if isinstance(error, OSError) and error.filename is not None:  # the file could not be opened
             raise
         raise ValueError(f"{path}: is damaged, or not a .mat file of SVHN: {error}") from error
-    if images.dtype != np.uint8 or images.shape != (32, 32, 3, len(labels)):
-        raise ValueError(f"{path}: X must be uint8, 32 x 32 x 3 x {len(labels)}, got {images.dtype} {images.shape}")
     if not np.isin(labels, np.arange(1, 11)).all():
         raise ValueError(f"{path}: y must be from 1 to 10 (10 means digit 0)")
     return np.ascontiguousarray(images.transpose(3, 2, 0, 1)), labels.astype(np.int64) % 10

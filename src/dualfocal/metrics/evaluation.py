@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from dualfocal._checks import check_choice, check_count, check_level
-from dualfocal._table import Table
+from dualfocal._table import Table, printable
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.bins import CONVENTIONS, BinStats
 from dualfocal.metrics.calibration import adaptive_error, top_bins
@@ -296,7 +296,7 @@ def _classes_verdict(test: ClasswiseTest, significant: bool, num_classes: int, n
 
 
 def _name(index: int, names: Sequence[str] | None) -> str:
-    return names[index] if names else str(index)
+    return printable(names[index]) if names else str(index)
 
 
 def _percent(fraction: float) -> str:

@@ -5,20 +5,24 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
+from dualfocal._memory import check_memory
+from dualfocal._npz import NpzArchive
 from dualfocal._sealed import DamagedFileError, check_sealed
+from dualfocal._table import printable
 
 Array = NDArray[Any] | Tensor
 Column = Array | list[str]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+LONGEST_MESSAGE = 2000
 INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
@@ -26,26 +30,45 @@ class PredictionsError(ValueError):
     """A predictions file cannot be used; the message names the file, the value and the rule."""
 
 
+class TooLargeError(PredictionsError):
+    """A predictions file needs more memory than may be allocated."""
+
+
 @contextmanager
-def one_line_errors(path: Path, text: str = "cannot be read") -> Iterator[None]:
-    """Turn any exception into a PredictionsError with a one-line message: a damaged file can raise anything."""
+def one_line_errors(
+    path: Path, text: str = "cannot be read", kinds: tuple[type[Exception], ...] = (Exception,)
+) -> Iterator[None]:
+    """Turn exceptions into a PredictionsError with a one-line message; by default all: a damaged file can raise any."""
     try:
         yield
     except PredictionsError:
         raise
-    except Exception as error:
+    except MemoryError as error:
+        raise PredictionsError(f"{path}: {text}: there is not enough memory") from error
+    except kinds as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise PredictionsError(f"{path}: {text}: {reason}") from error
+        raise PredictionsError(f"{path}: {shortened(f'{text}: {reason}', LONGEST_MESSAGE)}") from error
 
 
 class PredictionFile(ABC):
-    """A file of predictions. Each format is a subclass that sets ``names`` and implements ``read``."""
+    """A file of predictions. Each format is a subclass that sets ``names`` and implements ``read``.
+
+    Args:
+        path: the file.
+        max_memory: limit of the memory that a read may allocate (None: half of the free memory).
+    """
 
     noun = "array"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_memory: int | str | None = None) -> None:
         self.path = path
+        self.max_memory = max_memory
         self.names: list[str] = []
+
+    @cached_property
+    def name_set(self) -> frozenset[str]:
+        """The names, for fast lookups."""
+        return frozenset(self.names)
 
     @abstractmethod
     def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
@@ -55,18 +78,25 @@ class PredictionFile(ABC):
         """Return the class names stored in the file, if there is one per class."""
         return None
 
-    def describe(self, name: str) -> str:
-        return repr(name)
+    def describe(self, names: list[str]) -> list[str]:
+        return [shortened(repr(name)) for name in names]
 
     def place(self, row: int) -> str:
         return f"row {row}"
 
     def error(self, text: str) -> PredictionsError:
-        return PredictionsError(f"{self.path}: {text}")
+        return PredictionsError(f"{self.path}: {shortened(text, LONGEST_MESSAGE)}")
 
     def holds(self) -> str:
         more = f" and {len(self.names) - 12} more" if len(self.names) > 12 else ""
-        return f"(it holds: {', '.join(map(self.describe, self.names[:12]))}{more})"
+        return f"(it holds: {', '.join(self.describe(self.names[:12]))}{more})"
+
+    def check_memory(self, needed: int, *, at_least: bool = False) -> None:
+        """Raise a TooLargeError if ``needed`` bytes are more than may be allocated."""
+        try:
+            check_memory(self.path, needed, self.max_memory, at_least=at_least)
+        except ValueError as error:
+            raise TooLargeError(str(error)) from None
 
 
 class Table(PredictionFile):
@@ -85,6 +115,12 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return "_" not in text  # Python reads 1_0 as 10
+
+
+def shortened(text: str, longest: int = 60) -> str:
+    """Return text for a message: one line of at most this length, because names in a file can be anything."""
+    text = printable(text)
+    return text if len(text) <= longest else f"{text[: longest // 2]}...{text[-longest // 2 + 3 :]}"
 
 
 def dtype_name(array: Array) -> str:
@@ -109,8 +145,8 @@ def without_axis_of_one(values: Tensor) -> Tensor:
 class ArrayFile(PredictionFile):
     """A file of named arrays. Each format is a subclass that opens the file as a mapping from names to arrays."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, max_memory: int | str | None = None) -> None:
+        super().__init__(path, max_memory)
         with one_line_errors(path), self.open() as file:
             self.names = list(file.keys())
 
@@ -118,54 +154,90 @@ class ArrayFile(PredictionFile):
     def open(self) -> AbstractContextManager[Any]:
         """Return a context manager of the mapping, which reads each array on access."""
 
+    @abstractmethod
     def get(self, file: Any, name: str) -> Array:
-        array: NDArray[Any] = file[name]
-        return array.astype(array.dtype.newbyteorder("="), copy=False)  # torch only reads native byte order
+        """Return an array of the opened file."""
 
+    @abstractmethod
     def stated_names(self, file: Any) -> Any:
         """Return the stored class names, or raise a KeyError, TypeError or ValueError."""
-        return file["class_names"].tolist()
+
+    def num_bytes(self, file: Any, names: list[str]) -> int:
+        """Return the memory that arrays need, or an upper bound: without compression, the size of the file."""
+        return self.path.stat().st_size
+
+    def form(self, file: Any, name: str) -> str:
+        return form(self.get(file, name))
 
     def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
-        return [self._array(name) for name in values], [self._array(name) for name in others]
+        names, arrays = values + others, []
+        with one_line_errors(self.path), self.open() as file:
+            self.check_memory(self.num_bytes(file, names))
+            for name in names:
+                with self.errors_of(name):
+                    arrays.append(self.get(file, name))
+        return arrays[: len(values)], [*arrays[len(values) :]]
 
-    def describe(self, name: str) -> str:
-        try:
-            return f"{name!r} {form(self._array(name))}"
-        except PredictionsError:
-            return f"{name!r} (unreadable)"
+    def errors_of(self, name: str) -> AbstractContextManager[None]:
+        return one_line_errors(self.path, f"array {name!r} cannot be read")
+
+    def describe(self, names: list[str]) -> list[str]:
+        texts = []
+        with one_line_errors(self.path), self.open() as file:
+            for name in names:
+                try:
+                    with one_line_errors(self.path):
+                        texts.append(f"{shortened(repr(name))} {self.form(file, name)}")
+                except PredictionsError:
+                    texts.append(f"{shortened(repr(name))} (unreadable)")
+        return texts
 
     def class_names(self, num_classes: int) -> tuple[str, ...] | None:
         with one_line_errors(self.path, "class names cannot be read"), self.open() as file:
             try:
                 stated = self.stated_names(file)
+            except TooLargeError:
+                raise
             except (KeyError, TypeError, ValueError):  # missing, a pickle, or not JSON
                 return None
         # The names may be of something else, or of the two classes of one score per sample.
         fits = isinstance(stated, list) and len(stated) == num_classes and all(isinstance(text, str) for text in stated)
         return tuple(stated) if fits else None
 
-    def _array(self, name: str) -> Array:
-        with one_line_errors(self.path, f"array {name!r} cannot be read"), self.open() as file:
-            return self.get(file, name)
-
 
 class NpzFile(ArrayFile):
-    @contextmanager
-    def open(self) -> Iterator[Any]:
-        if not zipfile.is_zipfile(self.path):  # np.load would suggest to unpickle it
+    def open(self) -> AbstractContextManager[Any]:
+        if not zipfile.is_zipfile(self.path):
             raise self.error("is not an .npz archive, or is damaged")
-        with self.path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            yield file
+        return NpzArchive(self.path)
+
+    def get(self, file: NpzArchive, name: str) -> Array:
+        return file[name]
+
+    def stated_names(self, file: NpzArchive) -> Any:
+        self.check_memory(file.num_bytes("class_names"))
+        return file["class_names"].tolist()
+
+    def num_bytes(self, file: NpzArchive, names: list[str]) -> int:
+        total = 0
+        for name in names:
+            with self.errors_of(name):
+                total += file.num_bytes(name)
+        return total
+
+    def form(self, file: NpzArchive, name: str) -> str:
+        shape, dtype = file.header(name)
+        return f"({' x '.join(map(str, shape)) or 'scalar'}, {dtype})"
 
 
 class SafetensorsFile(ArrayFile):
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_memory: int | str | None = None) -> None:
         try:
-            check_sealed(path)
+            with one_line_errors(path, kinds=(OSError,)):
+                check_sealed(path)
         except DamagedFileError as error:
             raise PredictionsError(str(error)) from error
-        super().__init__(path)
+        super().__init__(path, max_memory)
 
     def open(self) -> AbstractContextManager[Any]:
         return safe_open(self.path, framework="pt")  # torch: numpy has no bfloat16

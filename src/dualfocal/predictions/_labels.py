@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.predictions._formats import INTEGERS, Column, PredictionFile, dtype_name, form, is_number
+from dualfocal.predictions._formats import INTEGERS, Column, PredictionFile, dtype_name, form, is_number, shortened
 from dualfocal.predictions._names import Values
 
 WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # "007" is a name, not a number
@@ -64,16 +64,17 @@ def positions_are_clear(classes: tuple[str, ...]) -> bool:
     >>> positions_are_clear(("cat", "dog")), positions_are_clear(("dog", "cat")), positions_are_clear(("c2", "c10"))
     (True, False, False)
     """
-    ends = [re.search("[0-9]+$", text) for text in classes]  # class_10 or grade1
+    ends = [text[len(text.rstrip("0123456789")) :] for text in classes]  # class_10 or grade1
     if not all(ends):
         return list(classes) == sorted(classes)
-    return [int(end[0]) for end in ends if end] == list(range(len(classes)))
+    return [int(end) for end in ends] == list(range(len(classes)))
 
 
 def plain_groups(source: PredictionFile, name: str, groups: Column) -> NDArray[Any]:
     """Return groups as an array of strings, integers or booleans."""
     if isinstance(groups, list):  # from a table
         numbers = all(WHOLE.fullmatch(text) for text in set(groups))
+        source.check_memory(len(groups) * (8 if numbers else 4 * max(map(len, groups), default=0)))  # equally long
         return np.array(groups, dtype=np.int64 if numbers else np.str_)
     if dtype_name(groups) in INTEGERS or (isinstance(groups, np.ndarray) and groups.dtype.kind == "U"):
         return np.asarray(groups)
@@ -140,11 +141,11 @@ def _by_name(source: PredictionFile, labels: list[str], names: tuple[str, ...] |
         return None
     if unknown:
         row = next(i for i, text in enumerate(labels) if text in unknown)
-        problem = f"none of the classes ({', '.join(names or ())})"
+        problem = f"none of the classes ({_listing(list(names or ()))})"
         if not names:
             how = "name the columns like the classes, add an array 'class_names', or for one score give --positive"
             problem = f"not a class index: {how} (labels: {_listing(sorted(distinct))})"
-        raise source.error(f"label {labels[row]!r} in {source.place(row)} is {problem}")
+        raise source.error(f"label {shortened(repr(labels[row]))} in {source.place(row)} is {problem}")
     return np.array([index[text] for text in labels], dtype=np.int64) if by_name else None
 
 
@@ -155,7 +156,7 @@ def _by_number(source: PredictionFile, indices: NDArray[np.int64], names: tuple[
         if label >= 0 and label not in index:
             place = source.place(int((indices == label).argmax()))
             hint = "; do labels start at 0 and columns at 1?" if label == 0 and min(index) == 1 else ""
-            raise source.error(f"label {label} in {place} is none of the classes ({', '.join(names)}){hint}")
+            raise source.error(f"label {label} in {place} is none of the classes ({_listing(list(names))}){hint}")
         index.setdefault(label, label)
     return np.array([index[label] for label in indices.tolist()], dtype=np.int64)
 
@@ -182,6 +183,9 @@ def _whole(source: PredictionFile, name: str, labels: NDArray[Any]) -> NDArray[A
         return labels.astype(np.int64)
     if dtype_name(labels) not in INTEGERS:
         raise source.error(f"labels must be integers, but {name!r} is {dtype_name(labels)}")
+    if labels.dtype == np.uint64 and (large := labels >= 2**63).any():  # as int64, 2**64 - 100 would be -100
+        row = int(np.nonzero(large)[0][0]) if labels.ndim else 0
+        raise source.error(f"label {labels[large].flat[0]} in {source.place(row)} must be below 2**63")
     return np.require(labels, requirements="W")
 
 
@@ -198,4 +202,6 @@ def _order(names: tuple[str, ...] | None, by: str) -> str:
 
 
 def _listing(texts: list[str]) -> str:
-    return ", ".join(texts if len(texts) <= MOST_SHOWN else [*texts[: MOST_SHOWN - 1], "...", texts[-1]])
+    """Return names for a message, on one line."""
+    shown = texts if len(texts) <= MOST_SHOWN else [*texts[: MOST_SHOWN - 1], "...", texts[-1]]
+    return ", ".join(map(shortened, shown))

@@ -3,12 +3,21 @@
 import csv
 import os.path
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dualfocal.predictions._formats import INTEGERS, PredictionFile, PredictionsError, Table, dtype_name, is_number
+from dualfocal.predictions._formats import (
+    INTEGERS,
+    PredictionFile,
+    PredictionsError,
+    Table,
+    TooLargeError,
+    dtype_name,
+    is_number,
+)
 
 LOGITS = ("logits", "logit")
 PROBS = ("probs", "prob", "probabilities", "probability", "proba", "softmax", "y_prob", "y_proba")
@@ -82,7 +91,8 @@ def find_names(
 def splits(names: list[str], usual: tuple[str, ...] = LOGITS + PROBS + LABELS) -> list[str]:
     """Return the split prefixes of names, sorted: "val" for val_y_prob. A usual name such as y_prob has no prefix."""
     pattern = re.compile(f"(.+?)_(?:{'|'.join(usual)})")
-    matches = [pattern.fullmatch(name.lower()) for name in names if not _usual([name], LOGITS + PROBS + LABELS, None)]
+    unprefixed = set(_usual(names, LOGITS + PROBS + LABELS, None))
+    matches = [pattern.fullmatch(name.lower()) for name in names if name not in unprefixed]
     return sorted({match[1] for match in matches if match})
 
 
@@ -105,14 +115,15 @@ def _find_split(source: PredictionFile, split: str | None, usual: tuple[str, ...
 
 def _usual(names: list[str], usual: tuple[str, ...], split: str | None) -> list[str]:
     start = "" if split is None else f"{split.lower()}_"
-    return [name for name in names if name.lower() in {start + word for word in usual}]
+    words = {start + word for word in usual}
+    return [name for name in names if name.lower() in words]
 
 
 def _given_name(source: PredictionFile, name: str, split: str | None) -> str:
     """Return the array or column that an option names, within the split if there is one."""
-    if split is not None and f"{split}_{name}" in source.names:
+    if split is not None and f"{split}_{name}" in source.name_set:
         return f"{split}_{name}"
-    if name not in source.names:
+    if name not in source.name_set:
         raise source.error(f"has no {source.noun} {name!r} {source.holds()}")
     if split is not None and not name.lower().startswith(f"{split.lower()}_"):
         for other in splits(source.names):
@@ -125,7 +136,8 @@ def _find_labels(
     source: PredictionFile, split: str | None, taken: list[str], required: bool, inferred: bool
 ) -> list[str]:
     """Return the arrays or columns with a usual name of labels; if ``required``, exactly one."""
-    names = [name for name in source.names if name not in taken]
+    values = set(taken)
+    names = [name for name in source.names if name not in values]
     labels = _usual(names, LABELS, split)
     if not labels and inferred:  # the prefix "y_pred" of y_pred_proba is not a split: y_true holds its labels
         labels = _usual(names, LABELS, None)
@@ -149,8 +161,8 @@ def _given_values(
             return _in_class_order(source, kind, {name: text for group in by_class for name, text in group.items()})
     texts = [text.strip() for text in next(csv.reader([given], skipinitialspace=True))] if listed else [given]
     names = [_given_name(source, text, split) for text in texts]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise source.error(f"--{kind} must name each column once, got {name!r} twice")
         if name in taken:
             raise source.error(f"{name!r} cannot hold both {kind} and labels or groups")
@@ -190,7 +202,7 @@ def _usual_values(source: PredictionFile, split: str | None, target: str | None,
 
 def _class_columns(names: list[str], prefix: str) -> list[dict[str, str]]:
     """Return the class columns (p0, logit_0, "prob.cat"), grouped by the text before the class."""
-    pattern = re.compile(rf"((?:{prefix})(?:[_. -][_. ]*|(?=\d+$)))(.+)")
+    pattern = re.compile(rf"((?:{prefix})(?:[_. -][_. ]*|(?=\d+$)))(.+)", re.DOTALL)
     groups: dict[str, dict[str, str]] = {}
     for name in names:
         if match := pattern.fullmatch(name):
@@ -206,22 +218,25 @@ def _in_class_order(source: PredictionFile, kind: str, columns: dict[str, str]) 
     unnumbered = [name for name in names if not re.fullmatch("[0-9]+", columns[name])]
     if not unnumbered:
         numbers = [int(text) for text in classes]
-        first = 1 if 0 not in numbers and 1 in numbers else 0
+        columns_of = Counter(numbers)
+        first = 1 if 0 not in columns_of and 1 in columns_of else 0
         for k in range(first, first + len(names)):
-            if numbers.count(k) != 1:
+            if columns_of[k] != 1:
                 raise source.error(
                     f"classes must be numbered {first} to {first + len(names) - 1}, one column each: class {k} has "
-                    f"{numbers.count(k)} columns ({names[0]!r} to {names[-1]!r})"
+                    f"{columns_of[k]} columns ({names[0]!r} to {names[-1]!r})"
                 )
         ordered = [name for _, name in sorted(zip(numbers, names, strict=True))]
         return Values(kind, ordered, tuple(str(k + 1) for k in range(len(names))) if first else None)
-    misfits = [name for name in names if classes.count(columns[name]) > 1]
+    columns_named = Counter(classes)
+    misfits = [name for name in names if columns_named[columns[name]] > 1]
     numeric = [name for name in names if is_number(columns[name])]
     if numeric and not misfits:  # numbers or names, whichever are fewer
-        misfits = min([name for name in names if name not in numeric] or unnumbered, numeric, key=len)
+        misfits = min([name for name in names if not is_number(columns[name])] or unnumbered, numeric, key=len)
     if misfits:
-        rest = [name for name in names if name not in misfits]
-        hint = f"; if it is not a class, give --{kind} {_suggested(rest)}" if len(rest) > 1 else ""
+        odd = set(misfits)
+        rest = [name for name in names if name not in odd]
+        hint = f"; if it is not a class, give --{kind} {suggested(rest)}" if len(rest) > 1 else ""
         raise source.error(
             f"classes must all be numbered or all have distinct names: {misfits[0]!r} does not fit{hint}"
         )
@@ -257,6 +272,8 @@ def _named_as_labels(source: PredictionFile, target: str | None, group: str | No
         if len(names) < max(2, len(texts)):
             return None
         rows = np.stack(source.read(names, [])[0], axis=1)
+    except TooLargeError:
+        raise
     except PredictionsError:  # not numbers, or no label: the error about names is clearer
         return None
     if rows.dtype.kind != "f" or not bool(((rows > -1e-6) & (abs(rows.sum(1, keepdims=True) - 1) < 0.0101)).all()):
@@ -265,7 +282,7 @@ def _named_as_labels(source: PredictionFile, target: str | None, group: str | No
     return Values("probs", names, unless_indices(names), why=", named like the labels")
 
 
-def _suggested(names: list[str]) -> str:
+def suggested(names: list[str]) -> str:
     texts = [f'"{name}"' if "," in name else name for name in names[:MOST_SUGGESTED]]
     text = ",".join(texts) + (",..." if len(names) > MOST_SUGGESTED else "")
     return f"'{text}'" if re.search(r"[^\w.,-]", text) else text

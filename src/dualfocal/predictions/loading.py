@@ -1,6 +1,7 @@
 """Load predictions from a file, and merge the predictions of several files."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualfocal._files import check_readable
+from dualfocal._memory import memory_limit
 from dualfocal.metrics.rows import are_probabilities
 from dualfocal.predictions._formats import (
     Array,
@@ -18,12 +21,15 @@ from dualfocal.predictions._formats import (
     PredictionFile,
     PredictionsError,
     SafetensorsFile,
+    TooLargeError,
     check_values,
     form,
+    one_line_errors,
+    shortened,
     without_axis_of_one,
 )
 from dualfocal.predictions._labels import class_indices, plain_groups
-from dualfocal.predictions._names import LOGITS, PROBS, Roles, Values, find_names, splits
+from dualfocal.predictions._names import LOGITS, PROBS, Roles, Values, find_names, splits, suggested
 from dualfocal.predictions._tables import ParquetFile, TextTable
 
 
@@ -74,6 +80,7 @@ def load_predictions(
     default_split: str | None = None,
     positive: str | None = None,
     labels: bool = True,
+    max_memory: int | str | None = None,
 ) -> Predictions:
     """Read logits or probabilities, labels and, on request, a group per sample from a file.
 
@@ -90,12 +97,14 @@ def load_predictions(
         positive: with one score per sample, the label of class 1; there must be at most one other label.
         labels: whether labels are required. If not, they are read if ``target`` or exactly one usual name identifies
             them; labels with a usual name that cannot be used are left out, and ``taken`` says why.
+        max_memory: the most memory that reading may take, in bytes or as text such as ``"8GB"`` (None: half of the
+            free memory). A small compressed file can hold more than any machine has.
 
     Returns:
         The predictions, with labels as class indices.
 
     Raises:
-        PredictionsError: the file cannot be read, or names are missing or ambiguous.
+        PredictionsError: the file cannot be read or is too large, or names are missing or ambiguous.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -107,33 +116,35 @@ def load_predictions(
     """
     if logits is not None and probs is not None:
         raise PredictionsError(f"{path}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
-    source = open_prediction_file(Path(path))
-    if split is None and splits(source.names, LOGITS + PROBS):
-        split = default_split
-    roles = find_names(
-        source,
-        given=probs if logits is None else logits,
-        kind="probs" if logits is None else "logits",
-        target=target,
-        group=group,
-        split=split,
-        required=labels,
-    )
-    try:
-        data = _load(source, roles, positive)
-    except PredictionsError as error:
-        if labels or target is not None or roles.label is None:
-            raise
-        why = f" ({roles.label!r} cannot be used: {str(error).removeprefix(f'{source.path}: ')})"
-        # If the labels are not the reason, this raises the error again.
-        data = _load(source, replace(roles, label=None, no_label=why), positive)
-    if logits is None and data.input == "logits" and data.values.ndim == 2 and are_probabilities(data.values):
-        names = ",".join(data.columns)
-        raise source.error(
-            f"{names!r} must hold logits, but all rows lie in [0, 1] and sum to 1: if they are probabilities, give "
-            f"--probs {names}, otherwise --logits {names}"
+    # Apart from bugs, only memory and numbers of thousands of digits raise other errors than PredictionsError here.
+    with one_line_errors(Path(path), kinds=(MemoryError, ValueError, OverflowError)):
+        source = open_prediction_file(Path(path), max_memory)
+        if split is None and splits(source.names, LOGITS + PROBS):
+            split = default_split
+        roles = find_names(
+            source,
+            given=probs if logits is None else logits,
+            kind="probs" if logits is None else "logits",
+            target=target,
+            group=group,
+            split=split,
+            required=labels,
         )
-    return data
+        try:
+            data = _load(source, roles, positive)
+        except PredictionsError as error:
+            if labels or target is not None or roles.label is None or isinstance(error, TooLargeError):
+                raise
+            why = f" ({roles.label!r} cannot be used: {str(error).removeprefix(f'{source.path}: ')})"
+            # If the labels are not the reason, this raises the error again.
+            data = _load(source, replace(roles, label=None, no_label=why), positive)
+        if logits is None and data.input == "logits" and data.values.ndim == 2 and are_probabilities(data.values):
+            names = suggested(list(data.columns))
+            raise source.error(
+                f"{names!r} must hold logits, but all rows lie in [0, 1] and sum to 1: if they are probabilities, give "
+                f"--probs {names}, otherwise --logits {names}"
+            )
+        return data
 
 
 def _load(source: PredictionFile, roles: Roles, positive: str | None) -> Predictions:
@@ -175,7 +186,8 @@ def _load(source: PredictionFile, roles: Roles, positive: str | None) -> Predict
 def _checked_values(source: PredictionFile, roles: Values, arrays: list[Array]) -> tuple[Tensor, str]:
     array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
     names = roles.names
-    origin = repr(names[0]) if len(names) == 1 else f"{len(names)} columns {names[0]!r} to {names[-1]!r}"
+    first, last = shortened(repr(names[0])), shortened(repr(names[-1]))
+    origin = first if len(names) == 1 else f"{len(names)} columns {first} to {last}"
     check_values(f"{source.path}: {roles.kind} of {origin}", array)
     values = array if isinstance(array, Tensor) else torch.from_numpy(np.require(array, requirements="W"))
     return without_axis_of_one(values), f"{origin} {form(values)}{roles.why}"
@@ -224,7 +236,7 @@ def check_same_labels(a: Predictions, b: Predictions) -> None:
         raise ValueError(f"{rule}: {len(differ)} differ, the first at {differ[0]}: {labels}")
 
 
-READERS: dict[str, Callable[[Path], PredictionFile]] = {
+READERS: dict[str, Callable[[Path, int | str | None], PredictionFile]] = {
     ".npz": NpzFile,
     ".safetensors": SafetensorsFile,
     ".csv": TextTable,
@@ -235,16 +247,21 @@ READERS: dict[str, Callable[[Path], PredictionFile]] = {
 }
 
 
-def open_prediction_file(path: Path) -> PredictionFile:
-    """Open a prediction file, in the format of its suffix."""
-    if not path.is_file():
-        raise PredictionsError(
-            f"{path}: {'must be a file, but is a folder' if path.is_dir() else 'there is no such file'}"
-        )
+def open_prediction_file(path: Path, max_memory: int | str | None = None) -> PredictionFile:
+    """Open a prediction file, in the format of its suffix; its readers allocate at most ``max_memory``."""
+    try:
+        check_readable(path)
+    except ValueError as error:
+        raise PredictionsError(str(error)) from None
+    try:
+        memory_limit(max_memory)
+    except ValueError as error:
+        raise PredictionsError(f"{path}: {error}") from None
     suffix = "".join(path.suffixes[-2:] if path.suffix.lower() == ".gz" else path.suffixes[-1:]).lower()
     if suffix not in READERS:
         raise PredictionsError(f"{path}: must be {', '.join(READERS)}, got {suffix!r}")
-    source = READERS[suffix](path)
-    if twice := [name for i, name in enumerate(source.names) if name in source.names[:i]]:
-        raise source.error(f"has more than one {source.noun} {twice[0]!r}")
+    source = READERS[suffix](path, max_memory)
+    for name, count in Counter(source.names).items():
+        if count > 1:
+            raise source.error(f"has more than one {source.noun} {name!r}")
     return source

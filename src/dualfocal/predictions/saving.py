@@ -88,7 +88,10 @@ def save_predictions(
         if dtype_name(target) not in INTEGERS or target.shape != values.shape[:1] + values.shape[2:]:
             rule = "labels must be integers, (N,) for (N, C) or (N,) and (N, d1, ...) for (N, C, d1, ...)"
             raise PredictionsError(f"{path}: {rule}, got {form(target)} for {form(values)}")
-        target = target.cpu().to(torch.int64)
+        target = target.cpu()
+        if target.dtype == torch.uint64 and (target.numpy() >= 2**63).any():
+            raise PredictionsError(f"{path}: labels must be below 2**63, got {target.numpy().max()}")
+        target = target.to(torch.int64)
     names = None if class_names is None else unless_indices(class_names)
     if names is not None and (values.ndim == 1 or len(names) != values.shape[1] or len(set(names)) < len(names)):
         raise PredictionsError(
@@ -101,7 +104,9 @@ def save_predictions(
         _write(path, ARRAY_WRITERS[suffix], tensors, names)
 
 
-def rewrite_predictions(path: str | os.PathLike[str], original: Predictions, values: Tensor) -> None:
+def rewrite_predictions(
+    path: str | os.PathLike[str], original: Predictions, values: Tensor, *, max_memory: int | str | None = None
+) -> None:
     """Write predictions that were loaded from a file to a new file, with new values.
 
     If both files are tables, the new one keeps all other columns unchanged: ids, groups, labels. In a csv, a column of
@@ -112,13 +117,14 @@ def rewrite_predictions(path: str | os.PathLike[str], original: Predictions, val
         path: the new file, see ``save_predictions``.
         original: the loaded predictions.
         values: the new values, with the shape of the old ones.
+        max_memory: the most memory that reading the other columns may take, as in ``load_predictions``.
 
     Raises:
         ValueError: the file cannot be written, or two of its columns would have the same name.
     """
     path, columns = Path(path), original.columns
     suffix = check_suffix(path)
-    source = None if original.path is None else open_prediction_file(original.path)
+    source = None if original.path is None else open_prediction_file(original.path, max_memory)
     if suffix not in TABLE_WRITERS or not isinstance(source, Table):
         names = original.class_names
         return save_predictions(path, values, input=original.input, target=original.labels, class_names=names)
@@ -132,7 +138,8 @@ def rewrite_predictions(path: str | os.PathLike[str], original: Predictions, val
         new = {columns[0]: _class_columns(path, original.input, values, original.class_names)}
     else:
         new = {columns[0]: {columns[0]: rows}}
-    old = source.carried([name for name in source.names if name not in columns])
+    replaced = set(columns)
+    old = source.carried([name for name in source.names if name not in replaced])
     if both := old.keys() & {name for part in new.values() for name in part}:
         raise PredictionsError(f"{path}: the new values need a column {min(both)!r}, which already exists")
     parts = [new.get(name) or {name: old[name]} for name in source.names]

@@ -13,7 +13,7 @@ from dualfocal.runs.layout import PREDICTIONS, RECIPE
 class Reading:
     """Options to read and score predictions, which most commands share.
 
-    ``logits`` to ``positive`` are options of :func:`~dualfocal.predictions.load_predictions`, the others of
+    ``logits`` to ``max_memory`` are options of :func:`~dualfocal.predictions.load_predictions`, the others of
     :func:`~dualfocal.metrics.evaluate`.
     """
 
@@ -23,6 +23,7 @@ class Reading:
     group: str | None = None
     split: str | None = None
     positive: str | None = None
+    max_memory: int | str | None = None
     num_bins: int = 15
     ignore_index: int = -100
     binary: str | None = None
@@ -54,6 +55,7 @@ class Reading:
             default_split=run_split if is_folder else None,
             positive=self.positive,
             labels=labels,
+            max_memory=self.max_memory,
         )
 
     @property

@@ -1,0 +1,334 @@
+"""A generator of prediction files that are damaged, hostile or only strange, each with the error that it must give."""
+
+import gzip
+import io
+import json
+import os
+import random
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ROWS, CLASSES = 6, 3
+LOGITS = np.random.default_rng(0).normal(size=(ROWS, CLASSES))
+TARGET = np.arange(ROWS) % CLASSES
+TABLE = "logit_a,logit_b,logit_c,label\n" + "".join(
+    f"{a:.3f},{b:.3f},{c:.3f},{'abc'[k]}\n" for (a, b, c), k in zip(LOGITS, TARGET, strict=True)
+)
+ESCAPE, REVERSED = "\x1b[2J\x1b]0;owned\x07", "\u202e"
+MB = 10**6
+LIMITED, TRUSTED = ["--max-memory", "50MB"], ["--max-memory", "1TB"]
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """A file, and what `dualfocal evaluate` must say about it.
+
+    Args:
+        name: name of the case; its end is the suffix of the file.
+        write: writes the file.
+        message: regular expression within the one line of the error (None: the file is harmless and is evaluated).
+        options: options of the command.
+    """
+
+    name: str
+    write: Callable[[Path], object]
+    message: str | None
+    options: list[str] = field(default_factory=list)
+
+
+# Writers
+
+
+def text(content: str | bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def npz(compress: bool = False, **arrays: np.ndarray) -> Callable[[Path], object]:
+    save = np.savez_compressed if compress else np.savez
+    return lambda path: save(path, **({"logits": LOGITS, "target": TARGET} | arrays))
+
+
+def parquet(*, plain: bool = False, **columns: object) -> Callable[[Path], object]:
+    """Write columns; ``plain`` does not store that a column is categorical, so that it is read as text."""
+    return lambda path: pq.write_table(pa.table(columns), path, store_schema=not plain)
+
+
+def safetensors(header: object, data: bytes = b"", length: int | None = None) -> Callable[[Path], object]:
+    content = header if isinstance(header, bytes) else json.dumps(header).encode()
+    size = struct.pack("<Q", len(content) if length is None else length)
+    return text(size + content + data)
+
+
+def npy_header(descr: str, shape: object) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def members(
+    contents: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED, level: int | None = None
+) -> Callable[[Path], object]:
+    """Write a zip archive with these members, which need not be arrays."""
+
+    def write(path: Path) -> None:
+        with zipfile.ZipFile(path, "w", method, compresslevel=level) as archive:
+            for name, content in contents.items():
+                archive.writestr(name, content)
+
+    return write
+
+
+def lying_directory(descr: str, shape: tuple[int, ...], claimed: int) -> Callable[[Path], object]:
+    """Write an npz whose directory and header agree on a size that the data do not have."""
+
+    def write(path: Path) -> None:
+        header = npy_header(descr, shape)
+        members({"logits.npy": header + bytes(100), "target.npy": npy_header("<i8", (1,)) + bytes(8)}, 0)(path)
+        content = bytearray(path.read_bytes())
+        entry = content.index(b"PK\x01\x02")  # of the first member, in the directory
+        content[entry + 24 : entry + 28] = struct.pack("<I", len(header) + claimed)
+        path.write_bytes(content)
+
+    return write
+
+
+def wide(count: int) -> str:
+    values = ",".join(["0.5"] * count)
+    return ",".join(f"logit_{k}" for k in range(count)) + f",label\n{values},0\n{values},1\n"
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def zeros(count: int, num_classes: int) -> Callable[[Path], object]:
+    """Write a compressed npz of zeros."""
+    contents = {
+        "logits.npy": npy_header("<f8", (count, num_classes)) + bytes(8 * count * num_classes),
+        "target.npy": npy_header("<i8", (count,)) + bytes(8 * count),
+    }
+    return members(contents, level=1)
+
+
+# Files
+
+
+def text_files() -> Iterator[BadFile]:
+    yield BadFile("empty.csv", text(""), "is empty")
+    yield BadFile("header only.csv", text(TABLE.splitlines()[0] + "\n"), "at least one row")
+    yield BadFile("no header.csv", text("1,2,3\n1,2,3\n"), "needs a header line")
+    yield BadFile("byte order mark.csv", text(b"\xef\xbb\xbf" + TABLE.encode()), None)
+    yield BadFile("utf-16.csv", text(TABLE.encode("utf-16")), "cannot be read")
+    yield BadFile("latin-1.csv", text("logit_é,logit_b,label\n1,2,é\n".encode("latin-1")), "cannot be read")
+    yield BadFile("nul bytes.csv", text(TABLE.replace("0.", "\0.")), "cannot be read|must hold numbers")
+    yield BadFile("only nul bytes.csv", text(bytes(10_000)), "no column")
+    yield BadFile("duplicate columns.csv", text(TABLE.replace("logit_b", "logit_a")), "more than one column 'logit_a'")
+    yield BadFile("short line.csv", text(TABLE + "1,2\n"), "line 8 has 2 fields, but the header has 4")
+    yield BadFile("unclosed quote.csv", text(TABLE + '"1,2,3,a\n' * 3), "cannot be read|fields|must hold numbers")
+    yield BadFile("words for numbers.csv", text(TABLE + "one,2,3,a\n"), "must hold numbers, got 'one' in line 8")
+    yield BadFile("hexadecimal.csv", text(TABLE + "0x1p3,2,3,a\n"), "must hold numbers, got '0x1p3'")
+    yield BadFile("carriage returns.csv", text(TABLE.replace("\n", "\r")), None)
+    noted = "note,logit_a,logit_b,label\n" + "x" * 200_000 + ",1.0,2.0,{}\n"
+    yield BadFile("long field.csv", text(noted.format("a") + "y,2.0,1.0,b\n"), None)
+    yield BadFile("long field, bad label.csv", text(noted.format("zebra")), "label 'zebra' in line 2 is none of")
+    yield BadFile("long field, no label.csv", text(noted.format("")), "column 'label' is empty in line 2")
+    yield BadFile("long field, bad number.csv", text(noted.replace("2.0", "two").format("a")), "got 'two' in line 2")
+    yield BadFile("long name.csv", text(TABLE.replace("logit_b", "logit_" + "b" * 10**6)), "label 'b' in line")
+    yield BadFile("long label.csv", text(TABLE + "1,2,3," + "z" * 10**6 + "\n"), "label 'zzz.*in line 8 is none")
+    yield BadFile("digits.csv", text(f"logit_{'9' * 5000},logit_1,label\n1,2,0\n1,2,1\n"), "cannot be read: .*digits")
+    yield BadFile("wide.csv", text(wide(200_000)), None)
+    named = wide(50_000).replace("logit_", "logit_c")
+    yield BadFile("wide, bad label.csv", text(named[:-2] + "x\n"), "label 'x' in line 3 is none of the classes")
+    yield BadFile("wide, twice.csv", text(wide(200_000).replace("logit_7,", "logit_8,")), "more than one column")
+    yield BadFile("escapes.csv", text(TABLE.replace("logit_a", f"logit_a{ESCAPE}")), "label 'a' .*x1b")
+    yield BadFile("escapes in a label.csv", text(TABLE + f"1,2,3,{ESCAPE}\n"), r"label '.x1b")
+    classes = TABLE.replace("logit_a", f"logit_{ESCAPE}").replace(",a\n", f",{ESCAPE}\n")
+    yield BadFile("escapes in a class.csv", text(classes), None)
+    yield BadFile(
+        "reversed class.csv", text(TABLE.replace("_a", "_" + REVERSED).replace(",a\n", f",{REVERSED}\n")), None
+    )
+    packed = gzip.compress(TABLE.encode())
+    yield BadFile("truncated.csv.gz", text(packed[:-9]), "cannot be read")
+    yield BadFile("not packed.csv.gz", text(TABLE), "cannot be read")
+    yield BadFile("garbage behind.csv.gz", text(packed + b"garbage"), "cannot be read")
+    yield BadFile("wrong checksum.csv.gz", text(packed[:-8] + bytes(8)), "cannot be read")
+
+
+def npz_files() -> Iterator[BadFile]:
+    plain = npy(LOGITS)
+    yield BadFile("empty.npz", text(""), "not an .npz archive")
+    yield BadFile("noise.npz", text(b"noise" * 100), "not an .npz archive")
+    yield BadFile("no arrays.npz", members({}), "holds no array")
+    yield BadFile("other files.npz", members({"logits.npy": b"text", "target.npy": npy(TARGET)}), "'logits' cannot be")
+    yield BadFile("pickle.npz", npz(logits=np.array([[{}, {}]] * ROWS)), "'logits' cannot be read: .*pickles")
+    yield BadFile("pickled labels.npz", npz(target=np.array([{}] * ROWS)), "'target' cannot be read: .*pickles")
+    yield BadFile("pickled names.npz", npz(class_names=np.array([{}] * CLASSES)), None)
+    yield BadFile("complex.npz", npz(logits=LOGITS * 1j), "must be float16")
+    yield BadFile("dates.npz", npz(logits=LOGITS.astype("M8[s]")), "must be float16")
+    yield BadFile("records.npz", npz(logits=np.zeros(ROWS, "f8,f8")), "must be float16")
+    yield BadFile("no rows.npz", npz(logits=LOGITS[:0], target=TARGET[:0]), "at least one row")
+    yield BadFile("scalar.npz", npz(logits=np.array(1.0)), "at least one row")
+    yield BadFile("other byte order.npz", npz(logits=LOGITS.astype(">f8"), target=TARGET.astype(">i4")), None)
+    yield BadFile(
+        "uint64 that wraps.npz", npz(target=np.full(ROWS, 2**64 - 100, "u8")), "label 18446744073709551516 in"
+    )
+    yield BadFile("uint64 label.npz", npz(target=np.array([2**63, 0, 1, 2, 0, 1], "u8")), r"must be below 2\*\*63")
+    yield BadFile("uint64.npz", npz(target=TARGET.astype("u8")), None)
+    shape = (ROWS, CLASSES)
+    target = {"target.npy": npy(TARGET)}
+    for name, descr, claimed in (
+        ("too large", "<f8", (10**6, 10**9)),
+        ("overflowing", "<f8", (2**62, 2**62)),
+        ("negative", "<f8", (-ROWS, -CLASSES)),
+        ("too small", "<f4", shape),
+        ("without bytes", "<U0", (10**12,)),
+        ("of objects", "|O", shape),
+    ):
+        content = npy_header(descr, claimed) + plain[128:]
+        yield BadFile(f"header {name}.npz", members({"logits.npy": content, **target}), "'logits' cannot be read")
+    yield BadFile(
+        "version 9.npz", members({"logits.npy": plain[:6] + b"\x09\x00" + plain[8:], **target}), "version 9.0"
+    )
+    code = plain.replace(b"(6, 3)", b"exit()")
+    yield BadFile("header with code.npz", members({"logits.npy": code, **target}), "'logits' cannot be read")
+    nested = b"\x93NUMPY\x01\x00" + struct.pack("<H", 9000) + b"(" * 9000
+    yield BadFile("nested header.npz", members({"logits.npy": nested, **target}), "'logits' cannot be read")
+    yield BadFile("lzma.npz", members({"logits.npy": plain, **target}, zipfile.ZIP_LZMA), "compression method 14")
+    yield BadFile("bzip2.npz", members({"logits.npy": plain, **target}, zipfile.ZIP_BZIP2), "compression method 12")
+    yield BadFile("directory lies.npz", lying_directory("<f8", (10**7, 3), 24 * 10**7), "needs 240.0 MB", LIMITED)
+    yield BadFile("data missing.npz", lying_directory("<f8", (10**5, 3), 24 * 10**5), "'logits' cannot be read")
+    many = {f"array{i}.npy": b"" for i in range(20_000)}
+    yield BadFile("many arrays.npz", members({"logits.npy": plain, **target, **many}, 0), None)
+    yield BadFile("many arrays, no logits.npz", members(many, 0), "and 19988 more")
+    yield BadFile("escapes.npz", members({f"{ESCAPE}.npy": plain}), r"holds no array .*'.x1b")
+    names = np.array([ESCAPE, f"b{REVERSED}", "c\nline\r\u2028!"])
+    yield BadFile("escapes in classes.npz", npz(class_names=names, target=names[TARGET]), None)
+
+
+def parquet_files() -> Iterator[BadFile]:
+    rows = {f"logit_{k}": LOGITS[:, k] for k in range(CLASSES)}
+    yield BadFile("empty.parquet", text(""), "cannot be read")
+    yield BadFile("noise.parquet", text(b"PAR1" + b"noise" * 100 + b"PAR1"), "cannot be read")
+    yield BadFile("footer too long.parquet", text(b"PAR1" + struct.pack("<I", 2**31) + b"PAR1"), "cannot be read")
+    structs = pa.array([{"a": 1.0, "b": [2.0]}] * ROWS)
+    yield BadFile("structs.parquet", parquet(logits=structs, label=TARGET), "cannot be read")
+    maps = pa.array([[(1, 2.0)]] * ROWS, pa.map_(pa.int32(), pa.float64()))
+    yield BadFile("maps.parquet", parquet(logits=maps, label=TARGET), "cannot be read")
+    texts = pa.array([["a", "b"]] * ROWS)
+    yield BadFile("lists of texts.parquet", parquet(logits=texts, label=TARGET), "lists must hold numbers")
+    yield BadFile(
+        "uneven lists.parquet", parquet(logits=[[1.0, 2.0], [1.0]], label=[0, 1]), "must have the same length"
+    )
+    yield BadFile("empty cells.parquet", parquet(logits=[[1.0, 2.0], None], label=[0, 1]), "is empty in row 1")
+    yield BadFile("texts.parquet", parquet(**rows | {"logit_1": ["x"] * ROWS}, label=TARGET), "must be float16")
+    yield BadFile("uint64 that wraps.parquet", parquet(**rows, label=np.full(ROWS, 2**64 - 100, "u8")), "below 2")
+    yield BadFile("escapes.parquet", parquet(**{ESCAPE: TARGET}), r"holds no column .*'.x1b")
+    lines = {f"logit_{name}": LOGITS[:, k] for k, name in enumerate(["a\nb", ESCAPE, "c"])}
+    yield BadFile("lines in classes.parquet", parquet(**lines, label=["a\nb", ESCAPE, "c"] * 2), None)
+    slow = "logit" + "_" * 50_000 + "\n"  # takes hours if a regular expression tries every length
+    yield BadFile("slow name.parquet", parquet(**{slow: TARGET, "label": TARGET}), "has only one class column")
+
+
+def safetensors_files() -> Iterator[BadFile]:
+    logits = {"dtype": "F64", "shape": [ROWS, CLASSES], "data_offsets": [0, LOGITS.nbytes]}
+    target = {"dtype": "I64", "shape": [ROWS], "data_offsets": [LOGITS.nbytes, LOGITS.nbytes + TARGET.nbytes]}
+    data = LOGITS.tobytes() + TARGET.tobytes()
+    good = {"logits": logits, "target": target}
+    for name, header, size in (
+        ("huge header", good, 2**40),
+        ("header beyond the file", good, 10**6),
+        ("not json", b"{" * 1000, None),
+        ("overlap", {"logits": logits, "target": target | {"data_offsets": [0, TARGET.nbytes]}}, None),
+        ("offsets beyond the file", {"logits": logits | {"data_offsets": [0, 2**50]}}, None),
+        ("shape that overflows", {"logits": logits | {"shape": [2**40, 2**40]}}, None),
+        ("negative shape", {"logits": logits | {"shape": [-6, 3]}}, None),
+        ("unknown dtype", {"logits": logits | {"dtype": "X9"}}, None),
+    ):
+        yield BadFile(f"{name}.safetensors", safetensors(header, data, size), "cannot be read")
+    yield BadFile("empty.safetensors", text(""), "cannot be read")
+    wrapping = LOGITS.tobytes() + np.full(ROWS, 2**64 - 100, "u8").tobytes()
+    unsigned = {"logits": logits, "target": target | {"dtype": "U64"}}
+    yield BadFile("uint64 that wraps.safetensors", safetensors(unsigned, wrapping), "below 2")
+    named = {**good, "__metadata__": {"class_names": json.dumps([ESCAPE, "b\n", REVERSED])}}
+    yield BadFile("escapes in classes.safetensors", safetensors(named, data), None)
+
+
+def other_files() -> Iterator[BadFile]:
+    yield BadFile("pipe.csv", os.mkfifo, "must be a regular file, not a pipe")
+    yield BadFile("folder.csv", Path.mkdir, "is not a run folder")
+    yield BadFile("missing.csv", lambda path: None, "there is no such file")
+    yield BadFile("link to itself.csv", lambda path: path.symlink_to(path), "[Tt]oo many|no such file|loop")
+    yield BadFile("pickle.pkl", text(b"\x80\x04."), "must be .npz")
+
+
+def bombs() -> Iterator[BadFile]:
+    """Small files that need hundreds of megabytes: refused beyond a limit of 50 MB."""
+    message = "needs (more than )?[0-9.]+ [MG]B of memory, but the limit is 50.0 MB"
+    count = 3 * MB
+    yield BadFile("bomb.npz", zeros(count, 4), message, LIMITED)
+    claimed = lying_directory("<f8", (100 * MB, 3), 2400 * MB)
+    yield BadFile("not enough memory.npz", claimed, "'logits' cannot be read: there is not enough memory", TRUSTED)
+    yield BadFile("names.npz", npz(True, class_names=np.full(2 * MB, "name")), message, LIMITED)
+    column = np.zeros(count, np.float32)
+    columns = {"logit_0": column, "logit_1": column, "label": column}
+    yield BadFile("bomb.parquet", parquet(**columns), message, LIMITED)
+    repeated = pa.DictionaryArray.from_arrays(np.zeros(5000, "i4"), pa.array(["x" * MB]))  # five gigabytes
+    columns = {"logit_0": column[:5000], "logit_1": column[:5000], "label": repeated}
+    yield BadFile("repeated text.parquet", parquet(**columns, plain=True), "label 'x", TRUSTED)
+    head, rows = b"logit_0,logit_1,label\n", b"0,0,0\n" * MB
+    for name, start, part in (
+        ("bomb", head, rows),
+        ("one field", head + b"0,", b"0" * MB),
+        ("one quoted field", head + b'0,"', b'""\n' * MB),
+        ("one header", b"logit_0,", b"a" * MB),
+        ("many columns", b"logit_0", b",a" * MB),
+    ):
+        packed = gzip.compress(start) + gzip.compress(part) * 40
+        yield BadFile(f"{name}.csv.gz", text(packed), message, LIMITED)
+
+
+def mutants(count: int) -> Iterator[BadFile]:
+    """Good files with random damage. Some are still good: any message, or none, but never a traceback."""
+    writers = {
+        ".csv": text(TABLE),
+        ".csv.gz": text(gzip.compress(TABLE.encode())),
+        ".npz": npz(True, class_names=np.array(["a", "b", "c"])),
+        ".parquet": parquet(logits=list(LOGITS), label=TARGET),
+    }
+
+    def damaged(write: Callable[[Path], object], seed: int) -> Callable[[Path], object]:
+        def write_damaged(path: Path) -> None:
+            write(path)
+            content, random_ = bytearray(path.read_bytes()), random.Random(seed)
+            for _ in range(random_.choice([1, 1, 2, 8])):
+                place = random_.randrange(len(content))
+                kind = random_.randrange(4)
+                if kind == 0:
+                    content[place] ^= 1 << random_.randrange(8)
+                elif kind == 1:
+                    content[place] = random_.choice(b"\0\xff\n\"',;\x1b")
+                elif kind == 2:
+                    del content[place : place + random_.randrange(1, 20)]
+                else:
+                    content[place:place] = random_.randbytes(random_.randrange(1, 20))
+                if not content:
+                    break
+            path.write_bytes(content)
+
+        return write_damaged
+
+    for seed in (*range(count), 839):  # 839: metadata of a parquet file that pyarrow 26 ends the process for
+        for suffix, write in writers.items():
+            yield BadFile(f"mutant {seed}{suffix}", damaged(write, seed), "")
+
+
+FILES = [*text_files(), *npz_files(), *parquet_files(), *safetensors_files(), *other_files()]
