@@ -43,6 +43,14 @@ def in_batched_backward(grad: Tensor) -> bool:
     return under_transform() or torch._C._functorch.is_legacy_batchedtensor(grad)
 
 
+def class_indices(target: Tensor) -> Tensor:
+    """Integers of any dtype as int64; raises an IndexError for those of uint64 that would become negative."""
+    labels = target.long()
+    if target.dtype == torch.uint64 and not torch.compiler.is_compiling() and bool((labels < 0).any()):
+        raise IndexError(f"target {int(labels.min()) + 2**64} is out of range: class indices must be below 2**63")
+    return labels
+
+
 def check_head(hidden: Tensor, weight: Tensor, target: Tensor) -> None:
     """Raise a ValueError unless these are inputs, weight and targets of a linear head."""
     if hidden.ndim < 2 or weight.ndim != 2 or hidden.shape[-1] != weight.shape[1] or target.shape != hidden.shape[:-1]:

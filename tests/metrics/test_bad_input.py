@@ -8,7 +8,7 @@ import pytest
 import torch
 from case_loops import for_each
 
-from dualfocal import TemperatureScaling, compare_calibrators
+from dualfocal import TemperatureScaling, compare_calibrators, dual_focal_loss
 from dualfocal import metrics as M
 
 BINNED = ("ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "evaluate")
@@ -165,3 +165,17 @@ def test_bad_options_are_refused() -> None:
     for call, message in BAD_OPTIONS:
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_labels_that_int64_cannot_hold_are_refused_and_not_ignored() -> None:
+    logits, target = torch.randn(3, 4), torch.tensor([0, 1, 2**64 - 100], dtype=torch.uint64)  # -100 in int64
+    for function in (
+        M.ece,
+        M.evaluate,
+        M.ExpectedCalibrationError().update,
+        dual_focal_loss,
+        lambda hidden, labels: M.linear_calibration(hidden, torch.eye(4), labels),
+    ):
+        with pytest.raises(IndexError, match=f"target {2**64 - 100} is out of range"):
+            function(logits, target)
+    assert M.ece(logits[:2], target[:2]) == M.ece(logits[:2], torch.tensor([0, 1]))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from dualfocal._checks import check_choice
-from dualfocal._tensors import WEIGHT_HINT, check_number, compute_dtype, under_transform
+from dualfocal._tensors import WEIGHT_HINT, check_number, class_indices, compute_dtype, under_transform
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -136,7 +136,7 @@ def flatten(logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index:
         if readable:
             _check_probabilities(target)
         return Flat(logits, None, None, target, weight, shape, eager)
-    labels = (target if target.ndim == 1 else target.reshape(-1)).long()
+    labels = class_indices(target if target.ndim == 1 else target.reshape(-1))
     if readable and _all_in_range(labels, num_classes, ignore_index):
         return Flat(logits, labels, None, None, weight, shape, eager)
     flat = Flat(logits, labels, ignore_index, None, weight, shape, eager)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from dualfocal._checks import check_choice
+from dualfocal._tensors import class_indices
 from dualfocal.metrics.bins import ONE
 from dualfocal.metrics.rows import (
     BINARY,
@@ -80,7 +81,7 @@ class Streaming(Metric):
         target = as_tensor("target", target)
         if isinstance(logits, Tensor) and self._add_on_device(logits, target):
             self._carry(len(logits))
-        elif not bool((target.long() == self.ignore_index).all()):  # long: -100 would wrap around in uint8
+        elif not bool((class_indices(target) == self.ignore_index).all()):  # long: -100 would wrap around in uint8
             # A check of every batch on a GPU would wait for it each time.
             later = as_tensor("logits", logits).device.type != "cpu" and self.update_count > 1
             kind = self.input or ("logits" if later else None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dualfocal._tensors import check_head
+from dualfocal._tensors import check_head, class_indices
 from dualfocal.metrics.bins import BinStats, equal_edges
 from dualfocal.metrics.rows import Rows, check_target
 from dualfocal.metrics.scan import Scan, scan
@@ -70,7 +70,7 @@ def linear_calibration(
             f"{target.dtype}"
         )
     edges = equal_edges(num_bins, device=hidden.device)
-    hidden, target = hidden.detach().reshape(-1, hidden.shape[-1]), target.reshape(-1).long()
+    hidden, target = hidden.detach().reshape(-1, hidden.shape[-1]), class_indices(target.reshape(-1))
     keep = target != ignore_index
     if not bool(keep.all()):
         hidden, target = hidden[keep], target[keep]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_choice
-from dualfocal._tensors import wide_dtype
+from dualfocal._tensors import class_indices, wide_dtype
 
 Array = Tensor | np.ndarray
 
@@ -101,7 +101,7 @@ def as_rows(
         weight = weight.reshape(-1)
     if values.ndim > 2:
         values = values.movedim(1, -1).reshape(-1, values.shape[1])
-    rows = Rows(values, target.reshape(-1).long(), weight, input, binary == "positive", dtype)
+    rows = Rows(values, class_indices(target.reshape(-1)), weight, input, binary == "positive", dtype)
     keep = rows.target != ignore_index
     rows = rows if bool(keep.all()) else rows.at(keep)
     if checked and are_probabilities(rows.values):
