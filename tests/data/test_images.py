@@ -52,7 +52,7 @@ def test_an_eps_file_under_the_name_of_another_format_starts_no_process(started,
     with pytest.raises(ValueError, match=saying("n02_0.JPEG cannot be read as an image", "not one of .png")):
         load_data("tiny_imagenet", tmp_path, val_size=0)
     assert started == []
-    with pytest.raises(OSError, match="Ghostscript|process"), Image.open(folder / f"dog/b{suffix}") as image:
+    with pytest.raises(OSError, match=r"Ghostscript|process"), Image.open(folder / f"dog/b{suffix}") as image:
         image.load()  # Pillow itself starts one
     assert "gs" in started[0][0]
 

@@ -21,7 +21,8 @@ DecodedShare = Callable[[float], None]  # called with the share of the images th
 Image = tuple[str, npt.NDArray[np.uint8]]  # name, pixels
 MODES = {1: "L", 3: "RGB"}
 AHEAD = 256  # files that are read ahead of decoding
-# Suffixes of images and their formats. Pillow may use no other: for EPS it would start Ghostscript, whatever the suffix.
+# Suffixes of images and their formats. Pillow may read no other format, whatever the suffix: for EPS it would start
+# Ghostscript.
 FORMATS = {
     ".png": "PNG",
     ".jpg": "JPEG",
@@ -70,13 +71,14 @@ def decode_images(
     with warnings.catch_warnings():
         warnings.simplefilter("error", PIL.Image.DecompressionBombWarning)
         # The first image alone, because its size decides how much memory the others may take.
-        name, image = _decode(path, *first, channels=channels, size=size, resize=resize)
-        _check_memory(path, len(names) * image.nbytes)
-        pixels: npt.NDArray[np.uint8] = np.empty((len(names), *image.shape), np.uint8)
+        decoded = _decode(path, *first, channels=channels, size=size, resize=resize)
+        shape = decoded[1].shape
+        _check_memory(path, len(names) * decoded[1].nbytes)
+        pixels: npt.NDArray[np.uint8] = np.empty((len(names), *shape), np.uint8)
         remedy = "; set size to resize all images" if size is None else ""
-        decode = partial(_decode, path, channels=channels, size=image.shape[1:], resize=resize, remedy=remedy)
+        decode = partial(_decode, path, channels=channels, size=shape[1:], resize=resize, remedy=remedy)
         done = 0
-        for name, image in chain([(name, image)], _in_parallel(decode, files)):
+        for name, image in chain([decoded], _in_parallel(decode, files)):
             pixels[index[name]] = image
             done += 1
             if progress is not None and (done % 100 == 0 or done == len(names)):
@@ -131,7 +133,7 @@ def _decode(
             if image.mode[0] in "IF":  # Pillow would clip larger values to 255
                 raise _UnsuitableImageError(f"has pixels of more than 8 bits (mode {image.mode})")
             if size is not None and not resize and sorted(size) != sorted(image.size):  # before pixels are unpacked
-                raise _UnsuitableImageError(_wrong_size(image.height, image.width, size) + remedy)
+                raise _UnsuitableImageError(_wrong_size((image.height, image.width), size) + remedy)
             upright = ImageOps.exif_transpose(image)
             if "transparency" in upright.info:  # avoids a warning of Pillow; the channel is dropped below
                 upright = upright.convert("RGBA")
@@ -140,7 +142,7 @@ def _decode(
                 upright = ImageOps.fit(upright, (size[1], size[0]), PIL.Image.Resampling.BILINEAR)
             pixels = np.asarray(upright)
             if size is not None and pixels.shape[:2] != size:  # EXIF data turned it
-                raise _UnsuitableImageError(_wrong_size(*pixels.shape[:2], size) + remedy)
+                raise _UnsuitableImageError(_wrong_size(pixels.shape[:2], size) + remedy)
     except _UnsuitableImageError as error:
         raise ValueError(f"{path}: {name} {error}") from error
     except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning) as error:
@@ -154,5 +156,5 @@ def _decode(
     return name, pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)
 
 
-def _wrong_size(height: int, width: int, size: tuple[int, int]) -> str:
-    return f"has {height} x {width} pixels, but must have {size[0]} x {size[1]}"
+def _wrong_size(actual: tuple[int, ...], required: tuple[int, int]) -> str:
+    return f"has {actual[0]} x {actual[1]} pixels, but must have {required[0]} x {required[1]}"
