@@ -54,5 +54,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
         yield temporary
         temporary.chmod(mode)  # safetensors creates files that only the owner can read
         temporary.replace(end)
+    except OSError as error:  # a full disk: an error of writing has no file name, or that of the temporary file
+        if error.filename in (None, str(temporary)):
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ Size and checksum of each file are known in advance. So the rest of a partial fi
 do not fit together, the checksum is wrong and the file is downloaded again.
 """
 
+import errno
 import hashlib
 import os
 import shutil
@@ -136,7 +137,8 @@ def _fetch_from_any(source: OfficialFile, path: Path, progress: BytesDone) -> No
     part = path.with_name(f"{path.name}.part")
     missing, free = source.size - _size(part), shutil.disk_usage(path.parent).free
     if missing > free:
-        raise OSError(f"{source.file}: needs {missing:,} more bytes in {path.parent}, but only {free:,} are free")
+        text = f"{source.file}: needs {missing:,} more bytes in {path.parent}, but only {free:,} are free"
+        raise OSError(errno.ENOSPC, text)
     failures = []
     for url in source.urls:
         try:
