@@ -4,16 +4,19 @@ import difflib
 from collections.abc import Iterable
 from numbers import Integral
 
-# Largest values of counts, in Python and on the command line: beyond them a command fills the memory or takes days.
+# Largest values of options, in Python and on the command line: beyond them a command fills the memory or takes days.
 AT_MOST = {
     "num_bins": 10_000,  # noise floors take 8 kB of memory per bin, the class-wise error 24 bytes per bin and class
     "draws": 1_000_000,
     "folds": 10_000,
     "repeats": 1_000,
     "jobs": 1_000,
+    "epochs": 1_000_000,
     "checkpoint_every": 1_000_000,
+    "batch_size": 100_000_000,
+    "seed": 2**63 - 1,  # of a training
 }
-MAX_SEED = 2**32 - 1  # of numpy's generators
+MAX_SEED = 2**32 - 1  # of simulations
 
 
 def check_choice(name: str, value: object, choices: tuple[str | None, ...]) -> None:
