@@ -14,7 +14,6 @@ AT_MOST = {
     "epochs": 1_000_000,
     "checkpoint_every": 1_000_000,
     "batch_size": 100_000_000,
-    "seed": 2**63 - 1,  # of a training
 }
 MAX_SEED = 2**32 - 1  # of simulations
 

@@ -88,6 +88,8 @@ def study(
         gammas=gammas,
         settings=settings or [],
     )
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out: {out} must be a folder, but is a file")
     say(printer, f"{planned.title}, into {out}")
     say(printer, f"Recipe: {planned.recipe}.", wrap=True)
     number = len(planned.entries) * len(planned.seeds)
