@@ -53,9 +53,12 @@ def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> Non
         "fitted_on": None if calibrator.fitted_on is None else asdict(calibrator.fitted_on),
     }
     state = {name: value.cpu().contiguous() for name, value in calibrator.state_dict().items()}
+    text = json.dumps(about, allow_nan=False, default=lambda scalar: scalar.item())  # numpy scalars
     with atomic_path(path) as temporary:
-        text = json.dumps(about, allow_nan=False, default=lambda scalar: scalar.item())  # numpy scalars
-        save_file(state, temporary, metadata={KEY: text})
+        try:
+            save_file(state, temporary, metadata={KEY: text})
+        except SafetensorError as error:  # a full disk
+            raise ValueError(f"{path}: cannot be written: {error}") from error
 
 
 def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
