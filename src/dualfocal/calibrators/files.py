@@ -40,7 +40,8 @@ def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> Non
     ...     torch.equal(load_calibrator(Path(folder, "cal.safetensors"))(logits), calibrator(logits))
     True
     """
-    from safetensors.torch import save_file  # imported late: only torch and numpy may be needed at import
+    from safetensors import SafetensorError  # imported late: only torch and numpy may be needed at import
+    from safetensors.torch import save_file
 
     path = check_suffix(Path(path))
     if not calibrator.is_fitted:
