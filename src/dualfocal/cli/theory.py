@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from dualfocal.theory import Claim, Minimiser, Regions
 
 WIDTH = 100
+MAX_GAMMA = 20
 MAX_CLASSES = 5  # of --eta: all their orders are tried
 STYLES = {"holds": "green", "fails": "bold red", "empty": "yellow"}
 
 
 def theory(
-    gamma: Annotated[
-        float, typer.Option(metavar="X", min=0, max=20, help="Gamma of the loss: above 0, at most 20.")
-    ] = FIGURE_1[0],
+    gamma: Annotated[float, typer.Option(metavar="X", help="Gamma of the loss: above 0, at most 20.")] = FIGURE_1[0],
     c: Annotated[
         float, typer.Option("--c", metavar="C", help="q_j, the probability below the largest: at least 0, below 1.")
     ] = FIGURE_1[1],
@@ -57,9 +56,11 @@ def theory(
     from dualfocal.theory import check_claims, compare_minimisers, gradient_table, regions
 
     out, err = consoles(as_json)
+    if gamma > MAX_GAMMA:  # before its powers overflow
+        raise ValueError(f"gamma must be finite and between 0 and {MAX_GAMMA}, got {gamma!r}")
     posterior = comma_separated("--eta", eta, float)
-    if eta is not None and not 2 <= len(posterior) <= MAX_CLASSES:
-        raise ValueError(f"--eta must have 2 to {MAX_CLASSES} probabilities, got {len(posterior)}")
+    if len(posterior) > MAX_CLASSES:
+        raise ValueError(f"--eta must have at most {MAX_CLASSES} classes, got {len(posterior)}")
     points = regions(gamma, c)
     gradients = gradient_table(gamma, c)
     minimisers = {} if eta is None else compare_minimisers(posterior, gamma)
