@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PEERS  := .venv-peers
 
-.PHONY: help demo test test-integrations types pytest mutants chromium bench clean
+.PHONY: help demo test test-integrations types pytest mutants attack chromium bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list what there is to make
@@ -44,6 +44,11 @@ $(VENV)/integrations: $(VENV)/installed
 mutants: $(VENV)/installed  ## check that the tests notice each mistake of tests/mutants/mutants.toml (ten minutes)
 	$(BIN)/python tests/mutants/run.py --baseline
 	$(BIN)/python tests/mutants/run.py
+
+ATTACK := 60
+
+attack: $(VENV)/installed  ## bad files, bit flips, kills and absurd options, many times more than in make test (ten minutes); prints counts
+	DUALFOCAL_ATTACK=$(ATTACK) $(BIN)/pytest tests/hostile -n auto --dist worksteal -rP --durations=5
 
 # The HTML report is tested in a real browser, Debian's: installed where that can be done, looked for in PATH or $CHROMIUM.
 chromium:

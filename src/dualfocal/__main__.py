@@ -1,5 +1,15 @@
-"""Run the command line by `python -m dualfocal`."""
+"""Run the command line: `dualfocal ...` or `python -m dualfocal ...`."""
 
-from dualfocal.cli import main
+from dualfocal._startup import begin_startup
 
-main()
+
+def main() -> None:
+    """Run the command of this process."""
+    begin_startup()
+    from dualfocal.cli import main as run_command
+
+    run_command()
+
+
+if __name__ == "__main__":
+    main()

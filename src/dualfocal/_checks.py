@@ -4,6 +4,19 @@ import difflib
 from collections.abc import Iterable
 from numbers import Integral
 
+# Largest values of options, in Python and on the command line: beyond them a command fills the memory or takes days.
+AT_MOST = {
+    "num_bins": 10_000,  # noise floors take 8 kB of memory per bin, the class-wise error 24 bytes per bin and class
+    "draws": 1_000_000,
+    "folds": 10_000,
+    "repeats": 1_000,
+    "jobs": 1_000,
+    "epochs": 1_000_000,
+    "checkpoint_every": 1_000_000,
+    "batch_size": 100_000_000,
+}
+MAX_SEED = 2**32 - 1  # of simulations
+
 
 def check_choice(name: str, value: object, choices: tuple[str | None, ...]) -> None:
     """Raise a ValueError unless ``value`` is one of ``choices``."""
@@ -18,11 +31,23 @@ def check_known(name: str, value: str, known: Iterable[str]) -> None:
 
 
 def check_count(name: str, value: int, low: int = 1) -> None:
-    """Raise an error unless ``value`` is an integer and at least ``low``."""
+    """Raise an error unless ``value`` is an integer, at least ``low`` and within the limit of :data:`AT_MOST`."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, got {value!r}")
+    high = AT_MOST.get(name)
     if value < low:
         raise ValueError(f"{name} must be at least {low}, got {value}")
+    if high is not None and value > high:
+        raise ValueError(f"{name} must be at most {high:,}, got {value}")
+
+
+def check_ignore_index(value: int) -> int:
+    """Return ``value``, or raise an error unless it is an integer that a label can have."""
+    if not isinstance(value, Integral):
+        raise TypeError(f"ignore_index must be an integer, got {value!r}")
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"ignore_index must fit into 64 bits, from -2^63 to 2^63 - 1, got {value}")
+    return value
 
 
 def check_level(level: float) -> None:

@@ -44,7 +44,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     replaced one, or the default permissions. If ``path`` is a symbolic link, the linked file is replaced.
 
     Raises:
-        ValueError: ``path`` is a folder, or its folder is missing or cannot be written to, or the disk is full.
+        ValueError: ``path`` is a folder, or its folder is missing or cannot be written to.
+        OSError: the disk is full; the error names ``path``.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -63,13 +64,14 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise ValueError(f"{path}: cannot be written: {error.strerror}") from error
     try:
         yield temporary
-        try:
-            flush(temporary)
-            temporary.chmod(mode)  # safetensors creates files that only the owner can read
-            temporary.replace(end)
-        except OSError as error:
-            raise ValueError(f"{path}: cannot be written: {error.strerror}") from error
+        flush(temporary)
+        temporary.chmod(mode)  # safetensors creates files that only the owner can read
+        temporary.replace(end)
         flush_folder(end.parent)
+    except OSError as error:  # a full disk: an error of writing has no file name, or that of the temporary file
+        if error.errno is not None and error.filename in (None, str(temporary)):
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

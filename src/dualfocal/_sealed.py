@@ -1,6 +1,7 @@
 """Safetensors files with a checksum, so that damage on a disk is noticed when a file is read again."""
 
 import json
+import os
 import re
 import zlib
 from collections.abc import Mapping
@@ -39,6 +40,9 @@ def save_sealed(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str
 
     The same arguments give the same bytes: safetensors itself writes metadata in any order.
 
+    Raises:
+        OSError: the file cannot be written.
+
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.safetensors")
@@ -46,9 +50,15 @@ def save_sealed(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str
     ...     load_sealed(path)
     ({'ones': tensor([1., 1.])}, {'about': 'ones'})
     """
-    from safetensors.torch import save_file  # imported late: only torch and numpy may be needed at import
+    from safetensors import SafetensorError  # imported late: only torch and numpy may be needed at import
+    from safetensors.torch import save_file
 
-    save_file(dict(tensors), path, {**(metadata or {}), KEY: BLANK})
+    try:
+        save_file(dict(tensors), path, {**(metadata or {}), KEY: BLANK})
+    except SafetensorError as error:
+        if (match := re.search(r"\(os error ([0-9]+)\)", str(error))) is None:
+            raise
+        raise OSError(int(match[1]), os.strerror(int(match[1]))) from error
     with path.open("r+b") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))

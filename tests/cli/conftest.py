@@ -53,10 +53,10 @@ def record(run):
 
 @pytest.fixture
 def refused(run):
-    """Run a command that ends with exit code 2 and return its one-line message; stdout stays empty."""
+    """Run a command that ends with exit code 2, or ``code``, and return its one-line message; stdout stays empty."""
 
-    def refused(*arguments: object) -> str:
-        out, err = run(*arguments, code=2)
+    def refused(*arguments: object, code: int = 2) -> str:
+        out, err = run(*arguments, code=code)
         assert out == ""
         *before, line = err.splitlines()
         files = "|".join(re.escape(str(argument)) for argument in arguments)

@@ -285,7 +285,7 @@ def test_fetch_of_existing_data_makes_no_request(run, server):
 def test_a_broken_fetch_resumes_when_run_again(run, refused, server):
     half = len(good_archive()) // 2
     server.publish("cut_always")
-    line = refused("data", "fetch", "cifar10", "--data-root", "data")
+    line = refused("data", "fetch", "cifar10", "--data-root", "data", code=1)
     assert line.startswith(f"{ARCHIVE}: cannot be downloaded: http://127.0.0.1")
     assert f"{half:,} of {len(good_archive()):,} bytes are on disk; run the same command again" in line
     assert files() == {f"cifar10/{ARCHIVE}.part"}
@@ -299,7 +299,7 @@ def test_a_broken_fetch_resumes_when_run_again(run, refused, server):
 
 def test_fetch_of_a_tampered_file_leaves_nothing(refused, server):
     server.publish("tampered")
-    line = refused("data", "fetch", "cifar10", "--data-root", "data")
+    line = refused("data", "fetch", "cifar10", "--data-root", "data", code=1)
     official = hashlib.md5(good_archive()).hexdigest()
     assert line.startswith(f"{ARCHIVE}: cannot be downloaded: ")
     assert official in line
@@ -357,7 +357,7 @@ def test_fetch_of_a_file_that_is_no_archive(one_line, server):
 
 def test_fetch_from_a_place_without_the_file(refused, server):
     server.publish("missing")
-    line = refused("data", "fetch", "cifar10", "--data-root", "data")
+    line = refused("data", "fetch", "cifar10", "--data-root", "data", code=1)
     assert f"http://127.0.0.1:{server.server_port}/missing: HTTP 404 Not Found" in line
     assert "bytes are on disk" not in line
     assert files() == set()
@@ -368,7 +368,7 @@ def test_fetch_without_a_network(refused, server):
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/good"
     server.publish(url=url)
-    line = refused("data", "fetch", "cifar10", "--data-root", "data")
+    line = refused("data", "fetch", "cifar10", "--data-root", "data", code=1)
     assert line.startswith(f"{ARCHIVE}: cannot be downloaded: {url}: ")
     assert "refused" in line
     assert files() == set()

@@ -126,7 +126,7 @@ def test_refusals(refused):
         (["--format", "pdf,jpg"], ["--format", "pdf, png, svg", "'jpg'"]),
         (["nowhere"], ["nowhere: is not a run folder"]),
         (["."], ["is not a run folder and contains none"]),
-        (["--only", "phi", "--out", "file"], ["File exists: 'file'"]),
+        (["--only", "phi", "--out", "file"], ["file: File exists"]),
     ):
         line = refused("paper", "figures", *arguments)
         assert all(word in line for word in words), arguments

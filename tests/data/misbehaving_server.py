@@ -148,6 +148,24 @@ class Handler(BaseHTTPRequestHandler):
         if not earlier:
             self.server.gate.wait()
 
+    def slow(self, _):
+        """Send one byte at a time, each of them long before a timeout between two pieces."""
+        self.part(BODY, self.asked.start + 1)
+        self.drip(bytes(SIZE))
+
+    def slow_head(self, _):
+        self.wfile.write(b"HTTP/1.0 200 OK\r\nX-Header: ")
+        self.drip(b"x" * 60_000)
+
+    def one_byte_each(self, _):
+        self.part(BODY, self.asked.start + 1)
+
+    def drip(self, body):
+        for byte in body:
+            self.write(bytes([byte]))
+            if self.server.gate.wait(0.01):
+                break
+
     def gated(self, _):
         """Send the first half; the rest once the gate is open."""
         if self.server.gate.is_set():

@@ -271,6 +271,22 @@ def test_a_download_resumes_after_a_server_that_hangs_midway(server, tmp_path, m
     assert HALF - download.CHUNK < server.requests[1].start <= HALF
 
 
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [
+        ("slow", r"too slow: \d+ bytes in 0 seconds"),
+        ("slow_head", "no answer within 0.4 seconds"),
+        ("one_byte_each", "bytes read|ended after"),
+    ],
+)
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up(server, tmp_path, monkeypatch, mode, reason):
+    monkeypatch.setattr(download, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(download, "CONNECT_SECONDS", 0.1)
+    assert re.search(f"/{mode}: .*{reason}", failure(server.source(mode), tmp_path))
+    assert len(server.requests) == TRIES
+    server.gate.set()
+
+
 # Progress, disk, lock
 
 

@@ -1,5 +1,7 @@
 """SVHN's ``.mat`` files: 10 stands for 0, and pixels come as height, width, channel, image."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.io
@@ -7,6 +9,7 @@ import torch
 from official import saying, some_images
 
 from dualfocal.data import DataNotFoundError, load_data
+from dualfocal.data.sources import OFFICIAL
 
 NUM_TRAIN, NUM_TEST = 30, 12
 
@@ -63,6 +66,15 @@ def test_only_test_needs_and_reads_the_test_file_only(tmp_path):
     assert torch.equal(data.part("test")[1], labels[NUM_TRAIN:])
     with pytest.raises(DataNotFoundError, match=saying("svhn", "train_32x32.mat", tmp_path)):
         load(tmp_path)
+
+
+def test_missing_images_are_reported(tmp_path, monkeypatch):
+    write(tmp_path)
+    assert load(tmp_path).notes == ("svhn has 30 + 12 images instead of 73,257 + 26,032",)
+    assert load(tmp_path, only_test=True).notes == ()
+    whole = replace(OFFICIAL["svhn"], num_train=NUM_TRAIN, num_test=NUM_TEST)
+    monkeypatch.setitem(OFFICIAL, "svhn", whole)
+    assert load(tmp_path).notes == ()
 
 
 def test_split_normalisation_and_augmentation(tmp_path):

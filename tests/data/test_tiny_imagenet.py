@@ -1,6 +1,7 @@
 """Tiny-ImageNet: the order of its images, the official validation images as test part, and damaged images."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from official import TINY, encoded, saying, tiny_imagenet_files, write_folder, w
 from PIL import Image
 
 from dualfocal.data import DataNotFoundError, load_data
+from dualfocal.data.sources import OFFICIAL
 
 TRAIN = {"n02": [11, 2, 10, 9, 0, 1, 3, 4], "n01": [0, 10, 9, 100, 11, 1, 2, 3]}
 VAL = {0: "n02", 1: "n01", 2: "n01", 9: "n02", 10: "n01"}
@@ -74,6 +76,13 @@ def test_the_last_images_of_each_class_are_for_validation(tmp_path):
         load(tmp_path, val_size=5)
 
 
+def test_missing_images_are_reported(tmp_path, monkeypatch):
+    write(tmp_path, files())
+    assert load(tmp_path).notes == ("tiny_imagenet has 16 + 5 images instead of 100,000 + 10,000",)
+    monkeypatch.setitem(OFFICIAL, "tiny_imagenet", replace(OFFICIAL["tiny_imagenet"], num_train=16, num_test=5))
+    assert load(tmp_path).notes == ()
+
+
 def test_normalisation_is_that_of_imagenet_and_training_images_are_cropped_and_mirrored(tmp_path):
     write(tmp_path, files())
     data = load(tmp_path)
@@ -119,8 +128,8 @@ BLACK = encoded(np.zeros((64, 64, 3), np.uint8), ".jpeg")
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (encoded(np.zeros((64, 63, 3), np.uint8), ".jpeg"), "64 x 64 pixels, has 64 x 63"),
-        (encoded(np.zeros((65, 64), np.uint8), ".jpeg"), "64 x 64 pixels, has 65 x 64"),
+        (encoded(np.zeros((64, 63, 3), np.uint8), ".jpeg"), "has 64 x 63 pixels, but must have 64 x 64"),
+        (encoded(np.zeros((65, 64), np.uint8), ".jpeg"), "has 65 x 64 pixels, but must have 64 x 64"),
         (b"", "cannot be read"),
         (b"no image at all", "cannot be read"),
         (BLACK[:-100], "cannot be read"),

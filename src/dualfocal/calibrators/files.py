@@ -52,8 +52,8 @@ def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> Non
         "fitted_on": None if calibrator.fitted_on is None else asdict(calibrator.fitted_on),
     }
     state = {name: value.cpu().contiguous() for name, value in calibrator.state_dict().items()}
+    text = json.dumps(about, allow_nan=False, default=lambda scalar: scalar.item())  # numpy scalars
     with atomic_path(path) as temporary:
-        text = json.dumps(about, allow_nan=False, default=lambda scalar: scalar.item())  # numpy scalars
         save_sealed(state, temporary, {KEY: text})
 
 

@@ -1,15 +1,18 @@
 """The command line: `dualfocal ...` or `python -m dualfocal ...`."""
 
+import contextlib
 import io
 import os
+import shlex
 import sys
 import warnings
+from typing import TextIO
 
 import typer
 
 from dualfocal import __version__
 from dualfocal._table import printable
-from dualfocal.cli._common import BAD_INPUT
+from dualfocal.cli._common import BAD_INPUT, is_out_of_memory, is_system_failure
 from dualfocal.cli.calibrate import apply, calibrate
 from dualfocal.cli.compare import compare
 from dualfocal.cli.data import app as data
@@ -18,6 +21,8 @@ from dualfocal.cli.paper import app as paper
 from dualfocal.cli.report import report
 from dualfocal.cli.study import study
 from dualfocal.cli.train import runs, train
+
+CLOSED_PIPE = 141  # exit code of a shell for a command that SIGPIPE ended
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,7 +49,7 @@ def _dualfocal(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; bad input ends with one line on stderr and exit code 2."""
+    """Run a command and exit: code 2 and one line on stderr for bad input, 1 if the system fails, 130 for Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an encoding that lacks a character must not lose the result
@@ -52,16 +57,54 @@ def main(arguments: list[str] | None = None) -> None:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: print(f"dualfocal: {printable(str(message))}", file=sys.stderr)
             code = app(arguments, standalone_mode=False)
-    except BrokenPipeError:  # for example `dualfocal ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    except Exception as error:
-        # typer formats its own usage errors. Any other exception is a bug and keeps its traceback.
-        if not hasattr(error, "format_message") and not isinstance(error, BAD_INPUT):
-            raise
-        if message := getattr(error, "format_message", error.__str__)():
-            print(f"dualfocal: {printable(' '.join(message.split()))}", file=sys.stderr)
-        code = 2
+            if sys.stdout is not None:
+                sys.stdout.flush()  # a full disk may show only now
     except KeyboardInterrupt:
         code = 130
+    except (Exception, SystemExit) as error:
+        cause = error.__context__ if isinstance(error, SystemExit) else error  # typer exits if a pipe is closed
+        if isinstance(cause, BrokenPipeError):  # for example `dualfocal ... | head`
+            _silence(sys.stdout, sys.stderr)
+            code = CLOSED_PIPE
+        elif isinstance(error, SystemExit):
+            raise
+        else:
+            code = _report(error, sys.argv[1:] if arguments is None else arguments)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _report(error: Exception, arguments: list[str]) -> int:
+    """Print an error as one line on stderr and return the exit code. A defect of the package is raised again."""
+    failed = is_system_failure(error)
+    usage = getattr(error, "format_message", None)  # typer formats its own usage errors
+    if not failed and usage is None and not isinstance(error, BAD_INPUT):
+        raise error
+    message = usage() if usage is not None else str(error)
+    if is_out_of_memory(error):
+        message = f"not enough memory for `{shlex.join(['dualfocal', *arguments])}`: {message or 'MemoryError'}"
+    elif isinstance(error, OSError) and error.strerror:
+        # An error of writing has no file name, unless we added it.
+        place = error.filename or ("standard output" if failed and _stdout_fails() else "")
+        message = f"{place}: {error.strerror}" if place else error.strerror
+    with contextlib.suppress(OSError):
+        if message:
+            print(f"dualfocal: {printable(' '.join(message.split()))}", file=sys.stderr)
+    return 1 if failed else 2
+
+
+def _stdout_fails() -> bool:
+    """Whether stdout cannot be written, found by a line break; if so, what is left to write is dropped."""
+    try:
+        print(flush=True)
+    except OSError:
+        _silence(sys.stdout)
+        return True
+    return False
+
+
+def _silence(*streams: TextIO) -> None:
+    """Discard further output to these streams: Python writes the rest of its buffers when it exits."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(nowhere, stream.fileno())

@@ -1,6 +1,8 @@
 """Options, names and output functions shared by the commands."""
 
+import errno
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
@@ -12,8 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from dualfocal._checks import check_choice
+from dualfocal._checks import AT_MOST, MAX_SEED, check_choice, check_ignore_index
 from dualfocal._files import check_place
+from dualfocal._startup import end_startup
 from dualfocal._table import Table, printable
 
 # Names for help texts, because the registries import torch. A test checks that both agree.
@@ -94,15 +97,25 @@ MaxMemory = Annotated[
         help="Refuse files that need more memory to be read, such as 8GB. [default: half of the free memory]",
     ),
 ]
-NumBins = Annotated[int, typer.Option(min=1, help="Number of bins of the calibration errors.")]
-IgnoreIndex = Annotated[int, typer.Option(help="Ignore samples with this label.")]
+NumBins = Annotated[int, typer.Option(min=1, max=AT_MOST["num_bins"], help="Number of bins of the calibration errors.")]
+IgnoreIndex = Annotated[
+    int, typer.Option(callback=check_ignore_index, help="Ignore samples with this label, an integer of 64 bits.")
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=AT_MOST["jobs"],
+        help="Number of simultaneous trainings. [default: number of cores; 1 on a GPU]",
+    ),
+]
 BinaryOption = Annotated[
     Binary | None,
     typer.Option(help="Binary problems: evaluate the predicted class, or class 1. Required for one score per sample."),
 ]
 Level = Annotated[float, typer.Option(min=0.5, max=0.999, help="Confidence level of intervals.")]
 Seed = Annotated[
-    int, typer.Option(min=0, max=2**32 - 1, help="Seed of the simulations behind noise floors, p-values and intervals.")
+    int, typer.Option(min=0, max=MAX_SEED, help="Seed of the simulations behind noise floors, p-values and intervals.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON (fractions, not percent).")]
 
@@ -111,14 +124,46 @@ Force = Annotated[
 ]
 
 BAD_INPUT = (ValueError, TypeError, IndexError, OSError)  # raised by bad input; ends with one line and exit code 2
+# Errors of the operating system that no other input would avoid; exit code 1.
+SYSTEM_ERRNOS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EPIPE,
+}
+NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # in errors of torch
 Number = TypeVar("Number", int, float)
 
 FILES = "Formats: .npz, .safetensors, .csv, .tsv, .csv.gz, .parquet, or a run folder. "
 
 
 def consoles(as_json: bool) -> tuple[Console, Console]:
-    """Return the console for results, silent with ``--json``, and the console for messages (stderr)."""
+    """Return the console for results, silent with ``--json``, and the console for messages (stderr).
+
+    Commands call this after their imports, before they read or write anything.
+    """
+    end_startup()
     return Console(quiet=as_json, emoji=False), Console(stderr=True, emoji=False)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, numpy or torch could not get memory."""
+    by_torch = isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
+    return isinstance(error, MemoryError) or by_torch
+
+
+def is_system_failure(error: BaseException | None) -> bool:
+    """Whether an error, or its cause, is one of the machine or the network (exit code 1), not of the input (2)."""
+    if error is None:
+        return False
+    in_text = re.search(r"\(os error (\d+)\)", str(error))  # safetensors has no other way to state it
+    number = error.errno if isinstance(error, OSError) else int(in_text[1]) if in_text else None
+    failed = number in SYSTEM_ERRNOS or isinstance(error, ConnectionError) or is_out_of_memory(error)
+    return failed or is_system_failure(error.__cause__)
 
 
 @contextmanager
@@ -137,6 +182,8 @@ def errors_name(name: object) -> Iterator[None]:
     try:
         yield
     except BAD_INPUT as error:
+        if is_system_failure(error):
+            raise
         raise ValueError(f"{name}: {error}") from error
 
 

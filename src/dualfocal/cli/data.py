@@ -126,9 +126,9 @@ def verify(
             decoding=lambda share: update(share, description="decoding", total=1.0),
         )
     if plot is not None and data is not None:
-        from dualfocal.plots import sample_sheet
+        from dualfocal.plots import sample_sheet, save
 
-        sample_sheet(*official_data.sample_images(data)).savefig(plot, dpi=120)
+        save(sample_sheet(*official_data.sample_images(data)), plot, dpi=120)
     elif plot is not None:
         say(err, f"{plot} is not drawn, because the data differ from the official ones")
     wrong = sum(check.right is False for check in checks)

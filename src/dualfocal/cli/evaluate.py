@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from dualfocal._checks import AT_MOST
 from dualfocal._table import Table
 from dualfocal.cli._common import (
     CALIBRATORS,
@@ -88,9 +89,14 @@ def evaluate(
             f"Names: {', '.join(CALIBRATORS)}; join names with + for a chain.",
         ),
     ] = "none",
-    folds: Annotated[int, typer.Option(min=2, help="Number of folds of the cross-validation.")] = 5,
+    folds: Annotated[
+        int, typer.Option(min=2, max=AT_MOST["folds"], help="Number of folds of the cross-validation.")
+    ] = 5,
     repeats: Annotated[
-        int, typer.Option(min=1, help="Number of repetitions of the cross-validation, with new folds.")
+        int,
+        typer.Option(
+            min=1, max=AT_MOST["repeats"], help="Number of repetitions of the cross-validation, with new folds."
+        ),
     ] = 2,
     force: Force = False,
     inference: Annotated[

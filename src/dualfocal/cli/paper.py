@@ -14,6 +14,7 @@ from dualfocal.cli._common import (
     FIELDS,
     FIGURES,
     AsJson,
+    Jobs,
     comma_separated,
     consoles,
     print_json,
@@ -83,9 +84,7 @@ def reproduce(
         "paper"
     ),
     data_root_: Root = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Number of simultaneous trainings. [default: number of cores; 1 on a GPU]")
-    ] = None,
+    jobs: Jobs = None,
     device: Annotated[str | None, typer.Option(help="Device. [default: a GPU if there is one]")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -15,6 +15,7 @@ from dualfocal.cli._common import (
     PAPER_LOSSES,
     AsJson,
     Criterion,
+    Jobs,
     comma_separated,
     consoles,
     print_json,
@@ -52,9 +53,7 @@ def study(
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="Change a setting of all recipes; can be repeated."),
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Number of simultaneous trainings. [default: number of cores; 1 on a GPU]")
-    ] = None,
+    jobs: Jobs = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for runs, tables and the figure.")] = Path(
         "study"
     ),
@@ -89,6 +88,8 @@ def study(
         gammas=gammas,
         settings=settings or [],
     )
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out: {out} must be a folder, but is a file")
     say(printer, f"{planned.title}, into {out}")
     say(printer, f"Recipe: {planned.recipe}.", wrap=True)
     number = len(planned.entries) * len(planned.seeds)

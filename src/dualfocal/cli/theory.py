@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dualfocal.theory import Claim, Minimiser, Regions
 
 WIDTH = 100
+MAX_GAMMA = 20
+MAX_CLASSES = 5  # of --eta: all their orders are tried
 STYLES = {"holds": "green", "fails": "bold red", "empty": "yellow"}
 
 
@@ -54,9 +56,14 @@ def theory(
     from dualfocal.theory import check_claims, compare_minimisers, gradient_table, regions
 
     out, err = consoles(as_json)
+    if gamma > MAX_GAMMA:  # before its powers overflow
+        raise ValueError(f"gamma must be finite and between 0 and {MAX_GAMMA}, got {gamma!r}")
+    posterior = comma_separated("--eta", eta, float)
+    if len(posterior) > MAX_CLASSES:
+        raise ValueError(f"--eta must have at most {MAX_CLASSES} classes, got {len(posterior)}")
     points = regions(gamma, c)
     gradients = gradient_table(gamma, c)
-    minimisers = {} if eta is None else compare_minimisers(comma_separated("--eta", eta, float), gamma)
+    minimisers = {} if eta is None else compare_minimisers(posterior, gamma)
     claims = check_claims(gamma)
     if as_json:
         print_json(

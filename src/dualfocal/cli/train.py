@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from dualfocal._checks import AT_MOST
 from dualfocal._table import Table
 from dualfocal.cli._common import PRESETS, AsJson, consoles, print_json, say, show, stopped_goes_on
 from dualfocal.cli.data import Root
@@ -40,7 +41,13 @@ def train(
         str | None, typer.Option(help="`cpu`, `cuda`, `cuda:1`, ... [default: a GPU if there is one]")
     ] = None,
     checkpoint_every: Annotated[
-        int, typer.Option(min=1, metavar="EPOCHS", help="Number of epochs between checkpoints.")
+        int,
+        typer.Option(
+            min=1,
+            max=AT_MOST["checkpoint_every"],
+            metavar="EPOCHS",
+            help="Number of epochs between checkpoints.",
+        ),
     ] = 1,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write the log for TensorBoard, to `RUN/tensorboard`.")

@@ -2,10 +2,12 @@
 
 import io
 import os
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,20 @@ DecodedShare = Callable[[float], None]  # called with the share of the images th
 Image = tuple[str, npt.NDArray[np.uint8]]  # name, pixels
 MODES = {1: "L", 3: "RGB"}
 AHEAD = 256  # files that are read ahead of decoding
+# Suffixes of images and their formats. Pillow may read no other format, whatever the suffix: for EPS it would start
+# Ghostscript.
+FORMATS = {
+    ".png": "PNG",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".bmp": "BMP",
+    ".gif": "GIF",
+    ".tif": "TIFF",
+    ".tiff": "TIFF",
+    ".webp": "WEBP",
+    ".ppm": "PPM",
+    ".pgm": "PPM",
+}
 
 
 def decode_images(
@@ -45,23 +61,28 @@ def decode_images(
     Raises:
         ValueError: an image is missing, unreadable or of another size, or the images do not fit into memory.
     """
+    import PIL.Image
+
     index = {name: i for i, name in enumerate(names)}
-    decode = partial(_decode, channels=channels, size=size, resize=resize)
-    pixels: npt.NDArray[np.uint8] = np.empty((0,), np.uint8)
-    done = 0
-    for name, image in _in_parallel(decode, read_files(path, index.__contains__, limit=limit)):
-        if not done:
-            _check_memory(path, len(names) * image.nbytes)
-            pixels = np.empty((len(names), *image.shape), np.uint8)
-        if image.shape != pixels.shape[1:]:
-            raise ValueError(
-                f"{path}: all images must have the same size: {name} has {image.shape[1]} x {image.shape[2]} pixels, "
-                f"others have {pixels.shape[2]} x {pixels.shape[3]}; set size to resize them"
-            )
-        pixels[index[name]] = image
-        done += 1
-        if progress is not None and (done % 100 == 0 or done == len(names)):
-            progress(done / len(names))
+    files = iter(read_files(path, index.__contains__, limit=limit))
+    first = next(files, None)
+    if first is None:
+        raise ValueError(f"{path}: found none of {len(names)} images")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PIL.Image.DecompressionBombWarning)
+        # The first image alone, because its size decides how much memory the others may take.
+        decoded = _decode(path, *first, channels=channels, size=size, resize=resize)
+        shape = decoded[1].shape
+        _check_memory(path, len(names) * decoded[1].nbytes)
+        pixels: npt.NDArray[np.uint8] = np.empty((len(names), *shape), np.uint8)
+        remedy = "; set size to resize all images" if size is None else ""
+        decode = partial(_decode, path, channels=channels, size=shape[1:], resize=resize, remedy=remedy)
+        done = 0
+        for name, image in chain([decoded], _in_parallel(decode, files)):
+            pixels[index[name]] = image
+            done += 1
+            if progress is not None and (done % 100 == 0 or done == len(names)):
+                progress(done / len(names))
     if done < len(names):
         raise ValueError(f"{path}: found only {done} of {len(names)} images")
     return torch.from_numpy(pixels)
@@ -89,16 +110,30 @@ def _in_parallel(decode: Callable[[str, bytes], Image], files: Iterable[tuple[st
             pool.shutdown(cancel_futures=True)
 
 
-def _decode(name: str, content: bytes, *, channels: int, size: tuple[int, int] | None, resize: bool) -> Image:
+class _UnsuitableImageError(ValueError):
+    """The image can be read, but does not fit the data set."""
+
+
+def _decode(
+    path: Path,
+    name: str,
+    content: bytes,
+    *,
+    channels: int,
+    size: tuple[int, int] | None,
+    resize: bool,
+    remedy: str = "",
+) -> Image:
+    """Decode the image ``name`` of ``path``: uint8 (channels, height, width)."""
     import PIL.Image
     from PIL import ImageOps
 
     try:
-        with PIL.Image.open(io.BytesIO(content)) as image:
-            if image.width * image.height > (PIL.Image.MAX_IMAGE_PIXELS or 2**31):
-                raise ValueError(f"has {image.width} x {image.height} pixels, too many for Pillow")
+        with PIL.Image.open(io.BytesIO(content), formats=sorted(set(FORMATS.values()))) as image:
             if image.mode[0] in "IF":  # Pillow would clip larger values to 255
-                raise ValueError(f"has pixels of more than 8 bits (mode {image.mode})")
+                raise _UnsuitableImageError(f"has pixels of more than 8 bits (mode {image.mode})")
+            if size is not None and not resize and sorted(size) != sorted(image.size):  # before pixels are unpacked
+                raise _UnsuitableImageError(_wrong_size((image.height, image.width), size) + remedy)
             upright = ImageOps.exif_transpose(image)
             if "transparency" in upright.info:  # avoids a warning of Pillow; the channel is dropped below
                 upright = upright.convert("RGBA")
@@ -106,9 +141,20 @@ def _decode(name: str, content: bytes, *, channels: int, size: tuple[int, int] |
             if resize and size is not None:
                 upright = ImageOps.fit(upright, (size[1], size[0]), PIL.Image.Resampling.BILINEAR)
             pixels = np.asarray(upright)
-    except (OSError, ValueError, SyntaxError, EOFError, PIL.Image.DecompressionBombError) as error:
-        reason = "unknown format" if isinstance(error, PIL.UnidentifiedImageError) else error  # its text is unhelpful
-        raise ValueError(f"{name}: cannot be read as an image: {reason}") from error
-    if size is not None and pixels.shape[:2] != size:
-        raise ValueError(f"{name}: must have {size[0]} x {size[1]} pixels, has {pixels.shape[0]} x {pixels.shape[1]}")
+            if size is not None and pixels.shape[:2] != size:  # EXIF data turned it
+                raise _UnsuitableImageError(_wrong_size(pixels.shape[:2], size) + remedy)
+    except _UnsuitableImageError as error:
+        raise ValueError(f"{path}: {name} {error}") from error
+    except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning) as error:
+        raise ValueError(
+            f"{path}: {name} has more pixels than Pillow allows, {PIL.Image.MAX_IMAGE_PIXELS:,}; scale it down"
+        ) from error
+    except (OSError, ValueError, SyntaxError, EOFError) as error:
+        unknown = f"is not one of {', '.join(FORMATS)}"  # Pillow's own text does not help
+        reason = unknown if isinstance(error, PIL.UnidentifiedImageError) else error
+        raise ValueError(f"{path}: {name} cannot be read as an image: {reason}") from error
     return name, pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)
+
+
+def _wrong_size(actual: tuple[int, ...], required: tuple[int, int]) -> str:
+    return f"has {actual[0]} x {actual[1]} pixels, but must have {required[0]} x {required[1]}"

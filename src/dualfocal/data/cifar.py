@@ -20,7 +20,7 @@ from dualfocal.data._tree import list_files, read_files
 from dualfocal.data._unpickle import read_batch
 from dualfocal.data.dataset import DataSet, Size, random_split
 from dualfocal.data.paths import Root, find
-from dualfocal.data.sources import OFFICIAL
+from dualfocal.data.sources import OFFICIAL, size_notes
 from dualfocal.data.transforms import CIFAR_MEAN, CIFAR_STD, IMAGENET_MEAN, IMAGENET_STD, CropFlip, Normalize
 
 PIXELS = 3 * 32 * 32
@@ -80,9 +80,6 @@ def _cifar(
 ) -> DataSet:
     path = find(name, root)
     samples = decoded(name, root, [path], partial(_read, path, OFFICIAL[name].num_classes, batches, meta))
-    numbers = samples.num_train, len(samples.target) - samples.num_train
-    official = OFFICIAL[name].num_train, OFFICIAL[name].num_test
-    note = "{} has {:,} + {:,} images instead of {:,} + {:,}".format(name, *numbers, *official)
     return DataSet(
         name=name,
         class_names=samples.class_names,
@@ -94,7 +91,8 @@ def _cifar(
         },
         encoder=Normalize(CIFAR_MEAN, CIFAR_STD),
         augment=CropFlip(padding=4),
-        notes=() if numbers == official else (note,),  # a truncated file can end at the end of an image
+        # A truncated file can end at the end of an image.
+        notes=size_notes(name, samples.num_train, len(samples.target) - samples.num_train),
     )
 
 

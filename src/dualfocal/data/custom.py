@@ -17,7 +17,7 @@ from dualfocal._files import check_readable
 from dualfocal._memory import free_memory, show_size
 from dualfocal._npz import NpzArchive
 from dualfocal.data._cache import Samples, decoded
-from dualfocal.data._images import MODES, DecodedShare, decode_images
+from dualfocal.data._images import FORMATS, MODES, DecodedShare, decode_images
 from dualfocal.data._tree import list_files
 from dualfocal.data.dataset import DataSet, Size, as_count, random_split, shuffled, without_empty
 from dualfocal.data.paths import Root
@@ -27,7 +27,6 @@ LIMIT = 2**40
 MAX_CLASSES = 100_000
 MAX_SIDE = 8_192
 BYTES_PER_SAMPLE = 64  # of labels and splits
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 PART_FOLDERS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 PART_ARRAYS = ("train", "val", "test")
 
@@ -175,7 +174,7 @@ def npz(
 
 def _sort(folder: Path) -> tuple[list[str], list[str], list[int], tuple[str, ...]]:
     """Return split, name and label of each image, and the class names. Without splits, all images are "train"."""
-    files = [name.split("/")[1:] for name in list_files(folder, limit=LIMIT) if name.lower().endswith(SUFFIXES)]
+    files = [name.split("/")[1:] for name in list_files(folder, limit=LIMIT) if name.lower().endswith(tuple(FORMATS))]
     files = [parts for parts in files if not parts[-1].startswith(".")]  # hidden files, which some systems add
     deep = {parts[0] for parts in files if len(parts) > 2}
     by_part = "train" in deep or (bool(files) and {parts[0] for parts in files} <= deep & PART_FOLDERS.keys())
@@ -188,7 +187,7 @@ def _sort(folder: Path) -> tuple[list[str], list[str], list[int], tuple[str, ...
     if len(class_names) < 2:
         raise ValueError(
             f"{folder}: must have folders of images for at least two classes, got {len(class_names)}; images end in "
-            f"{', '.join(SUFFIXES)}"
+            f"{', '.join(FORMATS)}"
         )
     if by_part and (missing := set(class_names) - {label for part, label, _ in images if part == "train"}):
         raise ValueError(f"{folder}: train must have every class, but it has no {', '.join(sorted(missing)[:5])}")

@@ -11,6 +11,7 @@ import torch
 from dualfocal.data._cache import Samples, decoded
 from dualfocal.data.dataset import DataSet, Size, random_split
 from dualfocal.data.paths import Root, find
+from dualfocal.data.sources import size_notes
 from dualfocal.data.transforms import CropFlip, Normalize
 
 NUM_TRAIN = 800
@@ -89,6 +90,7 @@ def svhn(
         splits={**splits, "test": torch.arange(samples.num_train, len(samples.target))},
         encoder=Normalize(MEAN, STD),
         augment=CropFlip(padding=4, flip=False),  # a mirrored 2 is not a 2
+        notes=() if only_test else size_notes("svhn", samples.num_train, len(samples.target) - samples.num_train),
     )
 
 

@@ -4,13 +4,16 @@ Size and checksum of each file are known in advance. So the rest of a partial fi
 do not fit together, the checksum is wrong and the file is downloaded again.
 """
 
+import errno
 import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from dualfocal.data.paths import Root, data_root, look_for, on_disk
@@ -22,10 +25,11 @@ if TYPE_CHECKING:
 BytesDone = Callable[[int], object]  # called with the number of bytes that are on disk
 
 CONNECT_SECONDS = 15.0  # timeout of a connection
-READ_SECONDS = 60.0  # timeout between two pieces of an answer
-TRIES = 4  # tries in a row at each URL that receive no bytes
+READ_SECONDS = 60.0  # timeout of the head of an answer, and between two pieces of its body
+LEAST_BYTES = 60_000  # of the body, in READ_SECONDS; also of a try, for not counting as a failure
+TRIES = 4  # failures in a row at each URL
 BACK_OFF = 0.5  # seconds before the next try, doubled each time
-CHUNK = 1 << 16  # bytes; at most this many are lost when a connection breaks
+CHUNK = 1 << 16  # bytes that are read at once
 
 
 class _FailedError(Exception):
@@ -133,7 +137,8 @@ def _fetch_from_any(source: OfficialFile, path: Path, progress: BytesDone) -> No
     part = path.with_name(f"{path.name}.part")
     missing, free = source.size - _size(part), shutil.disk_usage(path.parent).free
     if missing > free:
-        raise OSError(f"{source.file}: needs {missing:,} more bytes in {path.parent}, but only {free:,} are free")
+        text = f"{source.file}: needs {missing:,} more bytes in {path.parent}, but only {free:,} are free"
+        raise OSError(errno.ENOSPC, text)
     failures = []
     for url in source.urls:
         try:
@@ -156,7 +161,7 @@ def _fetch_from(url: str, source: OfficialFile, part: Path, progress: BytesDone)
         try:
             _request_rest(url, source.size, part, progress)
         except _BrokenError:
-            failed = 0 if _size(part) > before else failed + 1
+            failed = 0 if _size(part) - before >= LEAST_BYTES else failed + 1
             if failed >= TRIES:
                 raise
             time.sleep(BACK_OFF * 2**failed)
@@ -181,11 +186,10 @@ def _request_rest(url: str, size: int, part: Path, progress: BytesDone) -> None:
     # identity: lengths and ranges must count bytes of the file, not of a compressed answer.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
     try:
-        with requests.get(url, headers=headers, stream=True, timeout=(CONNECT_SECONDS, READ_SECONDS)) as response:
+        with _ask(url, headers) as response:
             done = _start(response, done, size, part)
             with part.open("ab" if done else "wb") as file:
-                # Not iter_content, which would unpack a .tar.gz if the server labels it as gzip-encoded.
-                for chunk in response.raw.stream(CHUNK, decode_content=False):
+                for chunk in _body(response):
                     file.write(chunk)
                     done += len(chunk)
                     progress(done)
@@ -195,6 +199,43 @@ def _request_rest(url: str, size: int, part: Path, progress: BytesDone) -> None:
         raise _BrokenError(f"{_cause(error)}, after {done:,} of {size:,} bytes") from error
     if done < size:
         raise _BrokenError(f"the answer ended after {done:,} of {size:,} bytes")
+
+
+def _ask(url: str, headers: dict[str, str]) -> "requests.Response":
+    """Request a URL and wait for the head of the answer, in a thread: timeouts of requests restart with each byte."""
+    import requests
+
+    answers: SimpleQueue[requests.Response | Exception] = SimpleQueue()
+
+    def request() -> None:
+        try:
+            answers.put(requests.get(url, headers=headers, stream=True, timeout=(CONNECT_SECONDS, READ_SECONDS)))
+        except Exception as error:
+            answers.put(error)
+
+    Thread(target=request, daemon=True).start()
+    seconds = CONNECT_SECONDS + READ_SECONDS
+    try:
+        answer = answers.get(timeout=seconds)
+    except Empty as error:
+        raise _BrokenError(f"no answer within {seconds:g} seconds") from error
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _body(response: "requests.Response") -> Iterator[bytes]:
+    """Yield the bytes of an answer as they arrive; raise an error if they arrive too slowly."""
+    start, arrived = time.monotonic(), 0
+    # Not iter_content, which would unpack a .tar.gz if the server labels it as gzip-encoded, and not read, which would
+    # wait until a whole chunk is there.
+    while chunk := response.raw.read1(CHUNK, decode_content=False):
+        yield chunk
+        arrived += len(chunk)
+        if (seconds := time.monotonic() - start) > READ_SECONDS:
+            if arrived < LEAST_BYTES:
+                raise _BrokenError(f"too slow: {arrived:,} bytes in {seconds:.0f} seconds")
+            start, arrived = time.monotonic(), 0
 
 
 def _start(response: "requests.Response", done: int, size: int, part: Path) -> int:

@@ -212,3 +212,16 @@ def get_official(name: str) -> Official:
     if name not in OFFICIAL:
         raise ValueError(f"data set must be one of {', '.join(OFFICIAL)}, got {name!r}{did_you_mean(name, OFFICIAL)}")
     return OFFICIAL[name]
+
+
+def size_notes(name: str, num_train: int, num_test: int) -> tuple[str, ...]:
+    """Return a note if a data set has other numbers of samples than the published one: part of it may be missing.
+
+    >>> size_notes("cifar10", 50_000, 10_000)
+    ()
+    >>> size_notes("cifar10", 30, 10_000)
+    ('cifar10 has 30 + 10,000 images instead of 50,000 + 10,000',)
+    """
+    official = OFFICIAL[name].num_train, OFFICIAL[name].num_test
+    note = "{} has {:,} + {:,} images instead of {:,} + {:,}".format(name, num_train, num_test, *official)
+    return () if (num_train, num_test) == official else (note,)

@@ -11,6 +11,7 @@ from dualfocal.data._images import DecodedShare, decode_images
 from dualfocal.data._tree import list_files, read_files
 from dualfocal.data.dataset import DataSet, Size, last_of_each_class
 from dualfocal.data.paths import Root, find
+from dualfocal.data.sources import size_notes
 from dualfocal.data.transforms import IMAGENET_MEAN, IMAGENET_STD, CropFlip, Normalize
 
 LIMIT = 2_000_000_000  # bytes; the zip has 0.25 GB
@@ -45,6 +46,7 @@ def tiny_imagenet(
         },
         encoder=Normalize(IMAGENET_MEAN, IMAGENET_STD),
         augment=CropFlip(padding=4),
+        notes=size_notes("tiny_imagenet", samples.num_train, len(samples.target) - samples.num_train),
     )
 
 

@@ -2,13 +2,12 @@
 
 import warnings
 from dataclasses import dataclass, replace
-from numbers import Integral
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice
+from dualfocal._checks import check_choice, check_ignore_index
 from dualfocal._tensors import class_indices, wide_dtype
 
 Array = Tensor | np.ndarray
@@ -66,8 +65,7 @@ def as_rows(
     check_choice("input", input, (None, *INPUTS))
     check_choice("binary", binary, BINARY)
     checked, input = input is None, input or "logits"
-    if not isinstance(ignore_index, Integral):
-        raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
+    check_ignore_index(ignore_index)
     name = "logits" if input == "logits" else "probabilities"
     values, target = as_tensor(name, values).detach(), as_tensor("target", target)
     if not values.is_floating_point():

@@ -4,6 +4,7 @@ Figures are made without pyplot. The settings in :data:`STYLE` apply while a fig
 afterwards.
 """
 
+import io
 import logging
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -182,15 +183,19 @@ def save(figure: Figure, path: Path, *, dpi: float = DPI) -> None:
 
     Raises:
         ValueError: the suffix is unknown, or the file cannot be written.
+        OSError: the disk is full.
     """
     suffix = path.suffix.lower()
     if suffix not in METADATA:
         raise ValueError(f"the file of a figure must end in {', '.join(METADATA)}; got {str(path)!r}")
     fonts = logging.getLogger("fontTools")  # it warns of details of embedded fonts, which users cannot change
     level = fonts.level
-    with atomic_path(path) as temporary, styled():
+    drawn = io.BytesIO()  # not the file: on a full disk, matplotlib hides the error behind one of its own
+    with styled():
         fonts.setLevel(logging.ERROR)
         try:
-            figure.savefig(temporary, format=suffix[1:], dpi=dpi, metadata=METADATA[suffix])
+            figure.savefig(drawn, format=suffix[1:], dpi=dpi, metadata=METADATA[suffix])
         finally:
             fonts.setLevel(level)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(drawn.getbuffer())

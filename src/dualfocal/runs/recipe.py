@@ -14,7 +14,7 @@ from typing import Any, Self, get_type_hints
 import torch
 from torch import nn
 
-from dualfocal._checks import check_choice, did_you_mean
+from dualfocal._checks import AT_MOST, check_choice, did_you_mean
 from dualfocal.losses import LOSSES
 from dualfocal.models import MODELS
 from dualfocal.runs._settings import checked, from_text, option_from_text, plain
@@ -105,6 +105,8 @@ class Recipe:
         for name, low in AT_LEAST.items():
             if not low <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be finite and at least {low:g}, got {getattr(self, name)!r}")
+            if name in AT_MOST and getattr(self, name) > AT_MOST[name]:
+                raise ValueError(f"{name} must be at most {AT_MOST[name]:,}, got {getattr(self, name)!r}")
         if self.momentum >= 1:
             raise ValueError(f"momentum must be below 1, got {self.momentum:g}")
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
