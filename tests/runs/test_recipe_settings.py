@@ -200,7 +200,7 @@ fields = st.fixed_dictionaries(
         "clip_norm": st.none() | st.floats(1e-300, 1e300) | st.integers(1, 9),
         "milestones": st.lists(st.integers(1, 10**6), unique=True, max_size=4).map(sorted),
         "seed": st.integers(0, 2**63 - 1),
-        **dict.fromkeys(("epochs", "batch_size"), st.integers(1, 10**9)),
+        **dict.fromkeys(("epochs", "batch_size"), st.integers(1, 10**6)),
         **dict.fromkeys(("lr", "weight_decay", "lr_factor"), finite),
         "momentum": st.floats(0, 1, exclude_max=True),
         **dict.fromkeys(("drop_last", "deterministic", "sync_bn", "test_each_epoch"), st.booleans()),

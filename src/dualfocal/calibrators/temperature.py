@@ -22,7 +22,6 @@ UNIFORM = 1e-6  # predictions count as uniform if the variance of the scaled log
 TOLERANCE = 1e-12  # nats; stop when a step is expected to gain less
 RESOLUTION = 1e-12  # width of the final bracket of log T
 MOST_STEP, MOST_ITERATIONS = 2.0, 200
-MOST_DIFFERENCE = 1e30  # of logits: sums of larger ones could overflow
 
 
 class TemperatureScaling(Calibrator):
@@ -144,14 +143,15 @@ def best_temperature(data: ShiftedLogits) -> tuple[float, float, Fit]:
     minimum the NLL is at most log C and at least -mean x_k, which bounds beta from above. The bracket is halved
     whenever the Newton step leaves it or gains little.
     """
-    ruled_out = int((data.target_logit < -MOST_DIFFERENCE).sum())
-    if ruled_out:
+    ruled_out = int((data.target_logit == -math.inf).sum())
+    mean_target_logit = float(data.target_logit.to(wide_dtype(data.target_logit)).mean())
+    if math.isinf(mean_target_logit):
+        dtype, where = str(data.dtype).removeprefix("torch."), f"in {ruled_out} of {len(data)} samples"
         raise ValueError(
-            f"the logit of the true class is -inf, or more than {MOST_DIFFERENCE:g} below the largest, in "
-            f"{ruled_out} of {len(data)} samples: clamp the logits first"
+            f"the logit of the true class is -inf, or too far below the largest for {dtype}, "
+            f"{where if ruled_out else 'on average'}: clamp the logits first"
         )
     n, num_classes = len(data), data.rows.num_classes
-    mean_target_logit = float(data.target_logit.to(wide_dtype(data.target_logit)).mean())
     notes: tuple[Note, ...] = ()
     if mean_target_logit == 0:
         mean_target_logit, notes = _mean_of_other_classes(data) / (n + 2), (Note("all_correct"),)
