@@ -168,7 +168,7 @@ def is_system_failure(error: BaseException | None) -> bool:
 
 @contextmanager
 def stopped_goes_on(err: Console) -> Iterator[None]:
-    """After Ctrl-C or SIGTERM during training, say how to continue."""
+    """After a signal that stops a training, say how to continue."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):

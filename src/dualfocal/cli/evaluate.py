@@ -278,9 +278,7 @@ def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
         rows = reading.rows(data)
         of_target = rows.values.gather(1, rows.target[:, None])
         number = int((of_target == (0 if data.input == "probs" else -math.inf)).sum())
-        reason = (
-            f"{number:,} true classes have probability 0" if number else "the logits are too far apart to be summed"
-        )
+        reason = f"{number:,} true classes have probability 0" if number else "logits are too far apart to be summed"
         say(out, f"NLL is infinite: {reason}.")
     if groups:
         show(out, group_table(str(reading.group), groups))
