@@ -45,7 +45,7 @@ mutants: $(VENV)/installed  ## check that the tests notice each mistake of tests
 	$(BIN)/python tests/mutants/run.py --baseline
 	$(BIN)/python tests/mutants/run.py
 
-ATTACK := 20
+ATTACK := 100
 
 attack: $(VENV)/installed  ## bad files, bit flips, kills and absurd options, many times more than in make test (ten minutes); prints counts
 	DUALFOCAL_ATTACK=$(ATTACK) $(BIN)/pytest tests/hostile -n auto --dist worksteal -rP --durations=5
