@@ -127,6 +127,7 @@ def test_an_absurd_value_is_one_line(command, option, values, capsys):
         assert len(lines) == 1, (value[:40], lines)
         assert lines[0].startswith("dualfocal: "), value[:40]
         assert "\x1b" not in lines[0], value[:40]
+        assert HUGE in lines[0] or value != HUGE, lines[0]
     assert [str(path) for path in Path().iterdir()] == ["a.npz"]
     print(f"{len(values)} absurd values refused")
 

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import warnings
+from itertools import pairwise
 from typing import TextIO
 
 import typer
@@ -79,7 +80,7 @@ def _report(error: Exception, arguments: list[str]) -> int:
     usage = getattr(error, "format_message", None)  # typer formats its own usage errors
     if not failed and usage is None and not isinstance(error, BAD_INPUT):
         raise error
-    message = usage() if usage is not None else str(error)
+    message = str(error) if usage is None else usage() + _refused_value(error, usage(), arguments)
     if is_out_of_memory(error):
         message = f"not enough memory for `{shlex.join(['dualfocal', *arguments])}`: {message or 'MemoryError'}"
     elif isinstance(error, OSError) and error.strerror:
@@ -90,6 +91,14 @@ def _report(error: Exception, arguments: list[str]) -> int:
         if message:
             print(f"dualfocal: {printable(' '.join(message.split()))}", file=sys.stderr)
     return 1 if failed else 2
+
+
+def _refused_value(error: Exception, message: str, arguments: list[str]) -> str:
+    """Return the value of the option that typer refuses, if its message does not name it."""
+    names = getattr(getattr(error, "param", None), "opts", ())
+    words = [part for argument in arguments for part in (argument.split("=", 1) if "=" in argument else [argument])]
+    values = [value for name, value in pairwise(words) if name in names and value not in message]
+    return f", got {values[-1][:60]}" if values else ""
 
 
 def _stdout_fails() -> bool:
