@@ -63,13 +63,7 @@ def calibrate(
     check_output(files.check_suffix(out), file)
     calibrator = make_calibrator(method, force=force)
     reading = Reading(
-        logits=logits,
-        probs=probs,
-        target=target,
-        split=split,
-        positive=positive,
-        binary=binary,
-        max_memory=max_memory,
+        logits=logits, probs=probs, target=target, split=split, positive=positive, binary=binary, max_memory=max_memory
     )
     data = reading.load(file, run_split="val")
     say(err, f"{file}: {data.taken}")
@@ -124,14 +118,7 @@ def apply(
     check_output(out, file, calibrator)
     check_suffix(out)
     fitted = load_calibrator(calibrator)
-    reading = Reading(
-        logits=logits,
-        probs=probs,
-        target=target,
-        split=split,
-        positive=positive,
-        max_memory=max_memory,
-    )
+    reading = Reading(logits=logits, probs=probs, target=target, split=split, positive=positive, max_memory=max_memory)
     data = reading.load(file, labels=False)
     num_classes = data.values.shape[1] if data.values.ndim > 1 else 2
     if fitted.report is not None and fitted.report.num_classes != num_classes:

@@ -221,7 +221,10 @@ def _put(x: Array, index: Array, value: Array | float) -> Array:
 
 
 def next_below(xp: ModuleType, z: Array, z_t: Array, target: Array, work: Array | None = None) -> tuple[Array, Array]:
-    """Largest logit below z_t and the first class that has it; -inf and the target if there is none."""
+    """Largest logit below z_t and the first class that has it.
+
+    If there is none, the logit is -inf and the class is the target, or, in compiled code, one that gets no gradient.
+    """
     if torch.compiler.is_compiling():  # inductor's argmax is slower
         z_j = torch.where(z < z_t, z, -torch.inf).amax(1, keepdim=True)
         return z_j, torch.where(z == z_j, _class_numbers(z), z.shape[1]).amin(1, keepdim=True)

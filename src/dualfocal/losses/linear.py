@@ -100,7 +100,7 @@ def _scaled(grad: Tensor | None, tensor: Tensor, factor: Tensor | None) -> Tenso
     if grad.is_cuda and grad.dtype in kernels.DTYPES and kernels.available():
         from dualfocal.kernels import modulated  # imports triton
 
-        return modulated.scale(grad, factor, out)  # torch takes three times as long to change the dtype, too
+        return modulated.scale(grad, factor, out)  # torch is slow if the dtype changes, too
     return torch.mul(grad, factor, out=out)
 
 

@@ -57,7 +57,7 @@ class BinStats:
 
     @classmethod
     def from_sums(
-        cls, count: Tensor, units: Tensor, correct: Tensor, edges: Tensor, whole: Tensor | int | None = None
+        cls, count: Tensor, units: Tensor, correct: Tensor, edges: Tensor, whole: Tensor | None = None
     ) -> Self:
         """Make bins from sums of confidences in units of 2^-32, int64, of any size, and an optional whole part."""
         carried = units >> 32

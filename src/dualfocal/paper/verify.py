@@ -44,12 +44,16 @@ class RecomputedCell:
         same_temperature = given is None or self.temperature is None or abs(given - self.temperature) < 1e-6
         return same_temperature and self.printed == self.cell.printed
 
+    @property
+    def number(self) -> str:
+        """What the number is."""
+        return self.cell.metric if self.cell.stage is None else f"{self.cell.metric} {self.cell.stage} T"
+
     def cells(self) -> list[str]:
         """Return the row as text."""
-        number = " ".join(part for part in (self.cell.metric, self.cell.stage and f"{self.cell.stage} T") if part)
         pairs = ((self.cell.printed, self.cell.temperature), (self.printed, self.temperature))
         texts = [text if t is None or self.cell.temperature is None else f"{text} ({t:.1f})" for text, t in pairs]
-        return [self.table, self.cell.method, number, *texts, "yes" if self.agrees else "no"]
+        return [self.table, self.cell.method, self.number, *texts, "yes" if self.agrees else "no"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Verification:
             f"{len(self.recomputed) - len(others)} of {len(self.recomputed)} published numbers follow from the "
             "published logits, to the last printed digit"
         )
-        names = [f"{row.cell.metric} {row.cell.stage or ''} T ({row.table}, {row.cell.method})" for row in others]
+        names = [f"{row.number} ({row.table}, {row.cell.method})" for row in others]
         return f"{text}; not: {', '.join(names)}." if names else f"{text}."
 
     def to_dict(self) -> dict[str, Any]:
