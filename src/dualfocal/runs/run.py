@@ -24,14 +24,12 @@ from dualfocal.runs.layout import (
     PREDICTIONS,
     RECIPE,
     RESULT,
-    SCHEMA,
     SHIFT,
-    ChecksumError,
     RunError,
-    check_content,
     read_json,
     seal,
 )
+from dualfocal.runs.log import log_line, read_log
 from dualfocal.runs.recipe import Recipe, recipe_of_run
 from dualfocal.runs.result import RunResult
 from dualfocal.runs.source import predictions_file
@@ -68,7 +66,7 @@ class Run:
             RunError: the run is finished, but a line is damaged. The log of other runs ends before such a line: a
                 process may have been killed while it was writing it.
         """
-        lines = self._lines()
+        lines = read_log(self.path / LOG)
         size = (self.path / LOG).stat().st_size if (self.path / LOG).exists() else 0
         if (self.path / RESULT).exists() and size > (lines[-1][1] if lines else 0):
             raise RunError(f"{self.path / LOG}: line {len(lines) + 1} is damaged")
@@ -239,13 +237,13 @@ class Run:
         """
         self.check_lock()
         with _writing(self.path / LOG), (self.path / LOG).open("a", encoding="utf-8") as file:
-            file.write(_log_text(line))
+            file.write(log_line(line))
             file.flush()
             os.fsync(file.fileno())
 
     def write_log(self, lines: Sequence[dict[str, Any]]) -> None:
         """Replace the log by these lines."""
-        self.write(LOG, lambda path: path.write_text("".join(map(_log_text, lines)), encoding="utf-8"))
+        self.write(LOG, lambda path: path.write_text("".join(map(log_line, lines)), encoding="utf-8"))
 
     def check_lock(self) -> None:
         """Raise a RunError if the lock that this process holds was deleted: another process could train here, too."""
@@ -270,21 +268,6 @@ class Run:
                     renamed.append(path.replace(path.with_stem(f"{path.stem}.damaged")))
         flush_folder(self.path)
         return renamed
-
-    def cut_log(self, epochs: int) -> None:
-        """Truncate the log to the first epochs.
-
-        Raises:
-            RunError: the log has fewer epochs.
-        """
-        path, lines = self.path / LOG, self._lines()
-        if len(lines) < epochs:
-            raise RunError(
-                f"{path}: has {len(lines)} epochs, but the checkpoint is of epoch {epochs}: the log is damaged; "
-                "restore it, or choose another folder"
-            )
-        if path.exists():
-            os.truncate(path, lines[epochs - 1][1] if epochs else 0)
 
     def write_predictions(self, predictions: Mapping[str, tuple[Tensor, Tensor]], class_names: Sequence[str]) -> None:
         """Write logits and labels of each split."""
@@ -320,28 +303,6 @@ class Run:
         with _writing(path), atomic_path(path) as temporary:
             write(temporary)
 
-    def _lines(self) -> list[tuple[dict[str, Any], int]]:
-        """Return the sound, consecutive lines at the start of the log, each with the position of its end."""
-        path = self.path / LOG
-        lines: list[tuple[dict[str, Any], int]] = []
-        end = 0
-        for text in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
-            end += len(text)
-            try:
-                content = json.loads(text)
-            except (ValueError, RecursionError):
-                break
-            if not text.endswith(b"\n") or not isinstance(content, dict):  # the process was killed
-                break
-            try:
-                line = check_content(f"{path}:", content)
-            except ChecksumError:
-                break
-            if line.get("epoch") != len(lines) + 1:
-                break
-            lines.append((line, end))
-        return lines
-
     def _is_locked(self) -> bool:
         if not (self.path / LOCK).exists():
             return False
@@ -350,10 +311,6 @@ class Run:
                 return False
         except OSError as error:  # other OSErrors: a read-only folder
             return isinstance(error, Timeout)
-
-
-def _log_text(line: Mapping[str, Any]) -> str:
-    return json.dumps(seal({"schema": SCHEMA, **line}), allow_nan=False) + "\n"
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

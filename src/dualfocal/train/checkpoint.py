@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from dualfocal._sealed import DamagedFileError, parse_sealed
 from dualfocal.data import DataSet
 from dualfocal.runs import Run, RunError, layout
+from dualfocal.runs.log import cut_log
 from dualfocal.train.distributed import Group
 from dualfocal.train.randomness import host_random_states
 
@@ -95,7 +96,7 @@ def resume(
             raise RunError(f"{path}: {error}") from error
     if not group.first:  # losses are summed over processes: count the finished steps once
         at.losses = [torch.zeros_like(loss) for loss in at.losses]
-    group.first_does(partial(run.cut_log, at.epoch))
+    group.first_does(partial(cut_log, run.path / layout.LOG, at.epoch))
     group.first_does(partial((run.path / layout.FAILURE).unlink, missing_ok=True))
     return at, random_states
 
