@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,13 @@ def saved_position(run: Path) -> dict[str, Any]:
 
 def wait_for_checkpoint(run: Path, processes: list[Process]) -> None:
     """Wait until the processes have saved an epoch."""
+    wait_until(lambda: saved_position(run)["epoch"] >= 1, processes)
+
+
+def wait_until(holds: Callable[[], bool], processes: list[Process]) -> None:
+    """Wait until a condition holds; the test fails if a process ends before."""
     deadline = time.monotonic() + LIMIT
-    while saved_position(run)["epoch"] < 1:
+    while not holds():
         if time.monotonic() > deadline or any(process.poll() is not None for process in processes):
-            pytest.fail(f"no epoch was saved: {wait_for_end(processes)}")
+            pytest.fail(f"the processes did not get so far: {wait_for_end(processes)}")
         time.sleep(0.01)

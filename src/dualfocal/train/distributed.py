@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from dualfocal.runs import RunError
@@ -47,6 +48,8 @@ class Group:
             device_ids=[self.device.index] if self.device.type == "cuda" else None,
             find_unused_parameters=not all_used,
         )
+        if self.device.type == "cpu":
+            wrapped.register_comm_hook(None, _sum_by_rank)
         # The last attribute is freed last. If the reducer were the last owner of the process group, it would wait for
         # gloo's threads while holding the GIL, which those threads may be waiting for: a deadlock.
         vars(wrapped)["freed_last"] = wrapped.process_group
@@ -108,6 +111,22 @@ class Group:
         if self.size > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)
+
+
+def _sum_by_rank(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
+    """Average the gradients of all processes, adding them in the order of the ranks.
+
+    In an all-reduce, the order depends on the place of a gradient in its bucket, and DDP rearranges its buckets after
+    the first step: with three processes or more, a resumed run would have other bits than an uninterrupted one.
+    """
+    parts = [torch.empty_like(bucket.buffer()) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, bucket.buffer())
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    future: Future[Tensor] = Future()
+    future.set_result(total.div_(len(parts)))
+    return future
 
 
 @contextmanager
