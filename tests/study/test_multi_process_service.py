@@ -31,8 +31,9 @@ def calls(tmp_path, monkeypatch):
     return install
 
 
-def test_it_is_started_before_and_stopped_after_the_block(calls):
-    record = calls(end="sleep 60 &")  # the service goes on, with the output of the program that starts it
+def test_it_is_started_before_and_stopped_after_the_block(calls, monkeypatch):
+    monkeypatch.setattr("dualfocal.study.multi_process_service.PATIENCE", 1.0)
+    record = calls(end="sleep 3 &")  # the service goes on, with the output of the program that starts it
     with multi_process_service() as running:
         assert running
         folder = os.environ[FOLDERS[0]]

@@ -7,6 +7,7 @@ print(planned.run().as_table().text())
 
 import dataclasses
 import hashlib
+import heapq
 import json
 import os
 from collections import Counter
@@ -111,13 +112,17 @@ class Plan:
 
     def cost(self) -> str:
         """Return the remaining cost in one sentence."""
-        seeds, hours = len(self.study.seeds), {name: training.hours for name, training in self.trainings.items()}
-        left = [(seeds - self.finished[name]) * each for name, each in hours.items() if each is not None]
-        unknown = len(hours) - len(left)
+        seeds, known = len(self.study.seeds), {}
+        for name, training in self.trainings.items():
+            if training.hours is not None:
+                known[name] = training.hours
+        left = [hours for name, hours in known.items() for _ in range(seeds - self.finished[name])]
+        unknown = len(self.trainings) - len(known)
         more = f", plus {unknown} trainings whose time has not been measured (?)" if unknown else ""
+        several = ", ".join(f"{hours_on(gpus, left):.1f} on {gpus} GPUs" for gpus in (8, 64) if gpus <= len(left))
         return (
-            f"{len(hours)} trainings x {seeds} seeds. Hours: for one seed on an H200, estimated from measured steps. "
-            f"Total left: {sum(left):.1f} hours{more}."
+            f"{len(self.trainings)} trainings x {seeds} seeds. Hours: for one seed on an H200, estimated from measured "
+            f"steps. Total left: {sum(left):.1f} hours{f' ({several})' if several else ''}{more}."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -259,6 +264,18 @@ def plan(
     study, out = Study(title, recipes), Path(out)
     finished = Counter(key for (key, _), path in study.folders(out).items() if Run(path).state == "finished")
     return Plan(table, study, chosen, every, finished, out, suffix)
+
+
+def hours_on(gpus: int, hours: Iterable[float]) -> float:
+    """Return the hours until all trainings are done, one per GPU at a time, the longest first.
+
+    >>> hours_on(1, [3, 2, 2, 1]), hours_on(2, [3, 2, 2, 1])
+    (8.0, 4.0)
+    """
+    loads = [0.0] * gpus
+    for each in sorted(hours, reverse=True):
+        heapq.heapreplace(loads, loads[0] + each)
+    return max(loads)
 
 
 def _changes(settings: Iterable[str]) -> list[str]:
