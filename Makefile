@@ -32,9 +32,9 @@ types: $(VENV)/installed
 	$(BIN)/mypy
 
 pytest: $(VENV)/installed
-	$(BIN)/pytest -n auto --dist worksteal --durations=15
+	$(BIN)/pytest -n auto --dist worksteal --durations=15 --ignore=tests/integrations
 
-test-integrations: $(VENV)/integrations  ## tests with other frameworks (transformers), which are installed first
+test-integrations: $(VENV)/integrations  ## slow tests, and tests with other frameworks (transformers, Ray, DuckDB, ...), which are installed first
 	$(BIN)/pytest tests/integrations
 
 $(VENV)/integrations: $(VENV)/installed
