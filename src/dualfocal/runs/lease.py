@@ -171,7 +171,7 @@ class Lease:
 
     def _claim(self) -> None:
         place = self.run / ATTEMPT
-        if place.exists() and not place.is_dir():
+        if place.is_file():
             raise RunError(f"{place}: must be a folder, but is a file: delete it")
         for _ in range(TRIES):
             name = secrets.token_hex(8)
