@@ -79,7 +79,7 @@ with quick():
         folder = out / f"stopped-{number}"
         child = training(folder, stopped_at=number)
         assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1]), number
-        time.sleep(1.2 * LEASE)
+        time.sleep(1.5 * LEASE)
         assert os.waitpid(training(folder), 0)[1] == 0, number
         before = everything(folder)
         os.kill(child, signal.SIGCONT)

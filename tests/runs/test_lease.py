@@ -127,14 +127,14 @@ def test_processes_that_claim_again_and_again_never_meet(tmp_path) -> None:
 # Dead or alive.
 
 
-@pytest.mark.parametrize("silence", [0, 80, -80])
+@pytest.mark.parametrize("silence", [0, 40, -40])
 def test_an_owner_on_another_machine_is_alive_while_it_sends_heartbeats(tmp_path, silence) -> None:
     write_owner(tmp_path, silence=silence)
     before = everything(tmp_path)
     message = refusal(tmp_path)
     assert "process 7 on elsewhere, whose last heartbeat was " in message
     seconds = int(message.removesuffix(" s").rpartition(" ")[2])
-    assert EXPIRES - max(silence, 0) - 5 < seconds <= EXPIRES - max(silence, 0)
+    assert 0 < seconds <= EXPIRES - max(silence, 0)
     assert {path: content for path, (_, content) in everything(tmp_path).items()} == {
         path: content for path, (_, content) in before.items()
     }
@@ -196,12 +196,12 @@ def test_a_process_of_this_machine_is_alive_while_it_exists(tmp_path, here) -> N
             pass
 
 
-def test_heartbeats_keep_a_lease(tmp_path) -> None:
-    with Lease(tmp_path, 0.4) as lease:
-        for _ in range(20):
-            time.sleep(0.05)
-            assert "another process is training there" in refusal(tmp_path)
-        lease.check()
+def test_heartbeats_are_sent_while_the_process_does_something_else(tmp_path) -> None:
+    with Lease(tmp_path, 0.4):
+        first, deadline = find_owner(tmp_path).heartbeat, time.monotonic() + 60
+        while find_owner(tmp_path).heartbeat <= first + 0.4:  # it would have expired
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 # A process that was taken over.
@@ -325,4 +325,16 @@ def test_a_folder_of_killed_claims_only_is_a_new_run_folder(tmp_path) -> None:
     with Run(tmp_path).claimed(RECIPE):
         assert names(tmp_path) == [".attempt", "recipe.json"]
     assert Run(tmp_path).state == "stopped"
+    assert names(tmp_path) == ["recipe.json"]
+
+
+def test_a_claim_of_another_process_does_not_disturb_the_owner(tmp_path, monkeypatch) -> None:
+    def acquire(self) -> None:
+        original(self)
+        (tmp_path / ".attempt.0011223344556677" / "0011223344556677").mkdir(parents=True)
+
+    original = Lease.acquire
+    monkeypatch.setattr(Lease, "acquire", acquire)
+    with Run(tmp_path).claimed(RECIPE):
+        assert names(tmp_path) == [".attempt", ".attempt.0011223344556677", "recipe.json"]
     assert names(tmp_path) == ["recipe.json"]

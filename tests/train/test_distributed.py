@@ -155,7 +155,7 @@ def test_the_program_ends_in_both_processes_if_the_folder_is_in_use(tmp_path):
     folder.mkdir()
     (folder / "recipe.json").write_text(json.dumps(SHORT.to_dict()))
     store = meeting_place()
-    write_owner(folder)
+    write_owner(folder, lease_seconds=900.0)
     before = files(folder)
     arguments = ["-m", "dualfocal", "train", "run", "--device", "cpu"]
     ends = wait_for_end(start_pair(arguments, store, (tmp_path, tmp_path)))

@@ -215,7 +215,7 @@ class Lease:
                 silence = max(0.0, now - owner.heartbeat)
                 raise RunError(
                     f"{self.run}: another process is training there: {owner}, whose last heartbeat was "
-                    f"{silence:.0f} s ago; if it sends no other one, the folder can be taken over in "
+                    f"{silence:.0f} s ago; if no other one follows, the folder can be taken over in "
                     f"{owner.lease_seconds - silence:.0f} s"
                 )
             folder.rename(self.run / f"{ATTEMPT}.{secrets.token_hex(8)}")
@@ -223,7 +223,7 @@ class Lease:
             place.rmdir()
 
     def _beat(self) -> None:
-        with suppress(RunError):  # the next check of the training raises it, too
+        with suppress(RunError, OSError):  # the next check of the training raises it, too
             while not self._released.wait(min(BEAT, self.seconds / 4)):
                 self.check()
 
@@ -265,11 +265,12 @@ def _delete(path: Path) -> None:
     Raises:
         OSError: the folder cannot be deleted.
     """
+    left: list[str] = []
     for _ in range(TRIES):  # an owner that was evicted may still create a file
         if path.is_symlink() or path.is_file():
             path.unlink(missing_ok=True)
-        left = []
-        for folder, _, names in os.walk(path, topdown=False):
+        left.clear()
+        for folder, _folders, names in os.walk(path, topdown=False):
             for name in names:
                 with suppress(OSError):
                     os.unlink(os.path.join(folder, name))

@@ -198,12 +198,14 @@ class Run:
             except (RunError, OSError):
                 self.check_lock()  # if another process has taken over, this is the reason
                 raise
+            self.check_lock()
 
     def tidy(self) -> None:
         """Remove what a process left that was killed after writing the result."""
         if not (self.path / RESULT).exists():
             return
-        if self._rest() or (self.path / ATTEMPT).exists() or (self.path / CHECKPOINT).exists():
+        rest = [*self._rest(), *waste(self.path), self.path / ATTEMPT, self.path / CHECKPOINT]
+        if any(path.exists() for path in rest):
             with suppress(RunError), self._leased(EXPIRES):
                 self._remove_rest()
                 self.remove(CHECKPOINT)
@@ -222,9 +224,9 @@ class Run:
             lease.release()
 
     def _rest(self) -> list[Path]:
-        """Return what killed processes have left, and the lock of older versions."""
+        """Return files that killed processes have left, and the lock of older versions."""
         lock = self.path / LOCK
-        return [*leftovers(self.path), *waste(self.path), *([lock] if lock.is_file() else [])]
+        return [*leftovers(self.path), *([lock] if lock.is_file() else [])]
 
     def _remove_rest(self) -> None:
         for path in self._rest():
@@ -240,7 +242,7 @@ class Run:
                     f"{self.path}: was made by another recipe ({'; '.join(different)}): choose another folder"
                 )
             return
-        allowed = {ATTEMPT, *(path.name for path in self._rest())}
+        allowed = {ATTEMPT, *(path.name for path in [*self._rest(), *waste(self.path)])}
         if others := sorted(path.name for path in self.path.iterdir() if path.name not in allowed):
             raise RunError(
                 f"{self.path}: is not a run folder, it holds {', '.join(others[:3])} but no {RECIPE}: "
