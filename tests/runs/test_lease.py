@@ -11,7 +11,7 @@ import pytest
 from owners import write_owner
 
 from dualfocal.runs import Recipe, Run, RunError
-from dualfocal.runs.lease import EXPIRES, Lease, find_owner
+from dualfocal.runs.lease import EXPIRES, Lease, _process_start, find_owner
 
 RECIPE = Recipe(data="digits", model="small_cnn")
 MANY = 8  # threads that claim at once
@@ -178,9 +178,11 @@ def test_a_process_of_this_machine_is_alive_while_it_exists(tmp_path, here) -> N
     run = Run(tmp_path)
     (tmp_path / "recipe.json").touch()
     with subprocess.Popen(["sleep", "60"]) as killed:
+        start = _process_start(killed.pid)
         killed.kill()
         os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # a zombie: it exists, but has ended
-        dead = [{"pid": killed.pid}, {"pid": 2**40}, {"process_start": here["process_start"] - 1}]
+        zombie = {"pid": killed.pid, "process_start": start}
+        dead = [zombie, {"pid": 2**40}, {"process_start": here["process_start"] - 1}]
         for fields in dead:
             write_owner(tmp_path, **here | fields)
             assert run.state == "stopped", fields
@@ -289,8 +291,9 @@ def test_a_log_that_is_opened_after_a_takeover_is_not_written_to(tmp_path, monke
             (self.path / "log.jsonl").write_text("log of the other\n")
 
     monkeypatch.setattr(Run, "write", write_and_stop)
-    with pytest.raises(RunError, match="was taken over by process"), run.claimed(RECIPE):
+    with pytest.raises(RunError, match="was taken over by process"), run.claimed(RECIPE):  # noqa: PT012
         run.begin_log(0)
+        run._log.append({"epoch": 1})  # not reached
     assert (run.path / "log.jsonl").read_text() == "log of the other\n"
     others[0].release()
 
