@@ -47,7 +47,7 @@ mutants: $(VENV)/installed  ## check that the tests notice each mistake of tests
 
 ATTACK := 100
 
-attack: $(VENV)/installed  ## bad files, bit flips, kills and absurd options, many times more than in make test (ten minutes); prints counts
+attack: $(VENV)/installed  ## bad files, bit flips, kills, stops and absurd options, many times more than in make test (ten minutes); prints counts
 	DUALFOCAL_ATTACK=$(ATTACK) $(BIN)/pytest tests/hostile -n auto --dist worksteal -rP --durations=5
 
 # The HTML report is tested in a real browser, Debian's: installed where that can be done, looked for in PATH or $CHROMIUM.

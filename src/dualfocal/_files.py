@@ -35,13 +35,14 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, folder: Path | None = None) -> Iterator[Path]:
     """Context manager that yields a temporary file, which replaces ``path`` if the block ends without an error.
 
-    The temporary file is empty, has the suffix of ``path`` and is in the same folder, so that the rename stays on one
-    disk. After an error it is deleted, and ``path`` is unchanged. Content and rename are flushed to the disk, so that
-    after a power failure, too, ``path`` is the old file or the new one. The new file has the permissions of the
-    replaced one, or the default permissions. If ``path`` is a symbolic link, the linked file is replaced.
+    The temporary file is empty, has the suffix of ``path`` and is in the same folder, or in ``folder``, which must be
+    on the same disk. After an error it is deleted, and ``path`` is unchanged. Content and rename are flushed to the
+    disk, so that after a power failure, too, ``path`` is the old file or the new one. The new file has the permissions
+    of the replaced one, or the default permissions. If ``path`` is a symbolic link, the linked file is replaced; with
+    ``folder`` the link itself, since the linked file may be on another disk.
 
     Raises:
         ValueError: ``path`` is a folder, or its folder is missing or cannot be written to.
@@ -55,8 +56,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     'content'
     """
     check_place(path)
-    end = Path(os.path.realpath(path))
-    temporary = end.with_name(f".{secrets.token_hex(8)}{path.suffix}")  # path.name may be too long
+    end = Path(os.path.realpath(path)) if folder is None else path
+    temporary = (folder or end.parent) / f".{secrets.token_hex(8)}{path.suffix}"  # path.name may be too long
     try:
         temporary.touch(exist_ok=False)  # follows the umask, unlike the functions of tempfile
         mode = stat.S_IMODE((end if end.exists() else temporary).stat().st_mode)

@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from dualfocal.runs import Run
+from dualfocal.runs.lease import Lease
 
 HEADINGS = ["run", "state", "epoch", "error %", "ECE %", "floor %", "NLL", "T", "trained"]
 TRAINED = "digits small_cnn dual_focal"
@@ -103,7 +103,7 @@ def test_a_finished_run_has_the_numbers_of_its_result(run, record, finished):
 
 def test_a_stopped_run(run, record, stopped):
     folder = stopped()
-    (folder / ".lock").touch()  # left by a killed process, and held by nobody
+    (folder / ".attempt" / "0123456789abcdef").mkdir(parents=True)  # left by a killed process
     assert only_row(run) == f"runs/a stopped 1/3 {TRAINED}"
     [row] = record("runs")["runs"]
     assert (row["state"], row["epoch"], row["epochs"]) == ("stopped", 1, 3)
@@ -114,7 +114,7 @@ def test_a_stopped_run(run, record, stopped):
 
 def test_a_running_run(run, record, stopped):
     folder = stopped()
-    with FileLock(folder / ".lock"):
+    with Lease(folder):
         assert only_row(run) == f"runs/a running 1/3 {TRAINED}"
         assert record("runs")["runs"][0]["state"] == "running"
     assert record("runs")["runs"][0]["state"] == "stopped"
@@ -237,11 +237,12 @@ def test_a_narrow_terminal_loses_no_number_and_no_name(run, finished, monkeypatc
 
 def test_listing_changes_no_file(run, finished, stopped):
     finished("runs/a")
-    (stopped("runs/b") / ".lock").touch()
-    paths = [path for path in Path("runs").rglob("*") if path.is_file() and path.name != ".lock"]
-    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
+    (stopped("runs/b") / ".attempt" / "0123456789abcdef").mkdir(parents=True)
+    before = {path: path.read_bytes() if path.is_file() else None for path in Path("runs").rglob("*")}
+    times = {path: path.stat().st_mtime_ns for path in before}
     run("runs")
-    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in paths} == before
+    assert {path: path.read_bytes() if path.is_file() else None for path in Path("runs").rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in before} == times
 
 
 def test_help_has_examples(run):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from filelock import FileLock
+from owners import write_owner
 from torch import nn
 
 from dualfocal.losses import LOSSES
@@ -150,12 +150,12 @@ def test_a_folder_without_a_recipe_is_refused(assert_refused, finished):
 
 
 def test_a_folder_in_which_another_process_trains_is_refused(assert_refused, stopped):
-    with FileLock("runs/a/.lock"):
-        assert_refused("digits", *SMALL, "--out", "runs/a", words=("runs/a: another process is training",))
+    write_owner(Path("runs/a"), lease_seconds=900.0)
+    words = ("runs/a: another process is training there: process 7 on elsewhere, ", "the folder can be taken over in ")
+    assert_refused("digits", *SMALL, "--out", "runs/a", words=words)
 
 
 def test_a_damaged_recipe_is_refused(assert_refused, stopped):
-    Path("runs/a/.lock").touch()  # left by the process that was stopped
     Path("runs/a/recipe.json").write_text("{")
     assert_refused("digits", *SMALL, "--out", "runs/a", words=("runs/a/recipe.json: ",))
 

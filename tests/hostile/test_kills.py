@@ -17,42 +17,20 @@ KILLER = """
 import os, random, signal, sys
 from pathlib import Path
 import torch
-from tiny_runs import go, quick, recipe_for
+from tiny_runs import Watch, go, quick, recipe_for
 
 torch.set_num_threads(1)
 out, tries = Path(sys.argv[1]), int(sys.argv[2])
 recipe = recipe_for(out / "data.npz", epochs=2)
-EVENTS = "open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir"
-
-def kill_at(number, folder):
-    events = 0
-    def touch():
-        nonlocal events
-        events += 1
-        if events == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def hook(event, arguments):
-        reads = event == "open" and arguments[1] in ("r", "rb")
-        if event in EVENTS and not reads and str(arguments[0]).startswith(str(folder)):
-            touch()
-
-    def fsync(descriptor):
-        touch()
-        original(descriptor)
-
-    original, os.fsync = os.fsync, fsync
-    sys.addaudithook(hook)
-    return lambda: events
 
 def training(folder, killed_at=0):
     '''Return the status of a training in another process.'''
     child = os.fork()
     if child == 0:
-        num_events = kill_at(killed_at, folder)
+        watch = Watch(folder, killed_at, lambda: os.kill(os.getpid(), signal.SIGKILL))
         go(recipe, folder)
         if folder.name == "counted":
-            Path(out, "events").write_text(str(num_events()))
+            Path(out, "events").write_text(str(len(watch.events)))
         os._exit(0)
     return os.waitpid(child, 0)[1]
 

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 from dualfocal.runs import Recipe, Run
 from dualfocal.train import result, train
 
+EVENTS = ("open", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.mkdir")
 FILES = ["log.jsonl", "model.safetensors", "predictions.safetensors", "recipe.json", "result.json"]
 TIMES = ("seconds", "images_per_second")
 
@@ -49,6 +51,36 @@ def recipe_for(data: Path, epochs: int = 3) -> Recipe:
 
 def go(recipe: Recipe, out: Path) -> Run:
     return train(recipe, out, device="cpu", progress=False)
+
+
+class Watch:
+    """Act just before this process touches a folder for the n-th time from now on; it cannot be undone.
+
+    Attributes:
+        events: What was touched, such as ``"os.rename log.jsonl"``.
+    """
+
+    def __init__(self, folder: Path, number: int, act: Callable[[], object]) -> None:
+        self.folder, self.number, self.act = str(folder), number, act
+        self.events: list[str] = []
+        self.fsync, os.fsync = os.fsync, self._flush
+        sys.addaudithook(self._audit)
+
+    def touch(self, event: str) -> None:
+        """Count an event."""
+        self.events.append(event)
+        if len(self.events) == self.number:
+            self.act()
+
+    def _flush(self, descriptor: int) -> None:
+        self.touch("os.fsync")
+        self.fsync(descriptor)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in EVENTS or not str(arguments[0]).startswith(self.folder):
+            return
+        if event != "open" or arguments[1] not in ("r", "rb"):
+            self.touch(f"{event} {Path(arguments[event == 'os.rename']).name}")
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from dualfocal.paper.replication_plan import planned_runs
 from dualfocal.paper.verdicts import Claim, Difference, direction_verdict, position_verdict
 from dualfocal.runs import Run, RunError, Scaled, find_runs
 from dualfocal.runs.layout import LOG, PREDICTIONS, RECIPE, RESULT, SHIFT
-from dualfocal.runs.log import cut_log
 from dualfocal.train.presets import preset
 
 RESULTS = Path(__file__).parents[2] / "results" / "cifar10"
@@ -233,7 +232,7 @@ def test_directions_of_logits_and_shift(runs: Path) -> None:
 def test_a_log_outside_the_interval_is_not_reproduced(runs: Path) -> None:
     for seed in (1, 2, 3):
         run = Run(folder(runs, "dual_focal gamma 6", seed))
-        cut_log(run.path / LOG, 0)
+        (run.path / LOG).unlink()
         for epoch in range(1, 21):
             run.append({"epoch": epoch, "test_ece": 0.0091 + JITTER[seed - 1]})
     _, claims = decide(runs)
@@ -316,7 +315,7 @@ def test_a_missing_artefact_counts_for_its_claims_only(runs: Path, artefact: str
 
 
 def test_the_last_epochs_must_all_be_logged(runs: Path) -> None:
-    cut_log(folder(runs, "dual_focal gamma 6", 3) / LOG, 19)
+    Run(folder(runs, "dual_focal gamma 6", 3)).begin_log(19)
     assert decide(runs)[1]["C10"].verdict == "pending"
 
 

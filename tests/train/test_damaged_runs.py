@@ -2,7 +2,9 @@
 
 import json
 import math
+import shutil
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,26 +91,34 @@ def test_a_damaged_line_in_the_log_of_a_finished_run_is_named(finished) -> None:
         _ = Run(finished).log
 
 
-def test_a_log_that_is_deleted_during_the_training_is_written_again(tmp_path, at_step, expected) -> None:
-    at_step(8, lambda _: (tmp_path / "run" / "log.jsonl").unlink())
-    with pytest.warns(UserWarning, match=r"/run/log\.jsonl: was deleted during the training; its lines are written"):
+def delete(log: Path) -> Callable[[object], None]:
+    return lambda _: log.unlink()
+
+
+def edit(log: Path) -> Callable[[object], None]:
+    """Editors write a new file and rename it."""
+
+    def edit(_: object) -> None:
+        log.with_name("new").write_bytes(b"edited\n" + log.read_bytes())
+        log.with_name("new").rename(log)
+
+    return edit
+
+
+@pytest.mark.parametrize("act", [delete, edit])
+def test_a_log_that_is_deleted_or_edited_during_the_training_is_written_again(tmp_path, at_step, expected, act) -> None:
+    at_step(8, act(tmp_path / "run" / "log.jsonl"))
+    with pytest.warns(UserWarning, match=r"/run/log\.jsonl: was deleted or replaced .*; its lines are written again"):
         go(small(), tmp_path / "run")
     assert outcome(tmp_path / "run") == expected
 
 
-@pytest.mark.parametrize("replaced", [False, True])
-def test_a_lock_that_is_deleted_during_the_training_ends_it(tmp_path, at_step, expected, replaced) -> None:
-    lock = tmp_path / "run" / ".lock"
-
-    def delete(_: object) -> None:
-        lock.unlink()
-        if replaced:  # another process starts
-            lock.touch()
-
-    at_step(8, delete)
-    with pytest.raises(RunError, match=r"/run/\.lock: was deleted during the training.*run the same command again"):
+def test_a_lease_that_is_deleted_during_the_training_ends_it(tmp_path, at_step, expected) -> None:
+    at_step(8, lambda _: shutil.rmtree(tmp_path / "run" / ".attempt"))
+    with pytest.raises(RunError, match=r"/run: was taken over by another process, or \.attempt was deleted; "):
         go(small(), tmp_path / "run")
     assert [line["epoch"] for line in Run(tmp_path / "run").log] == [1, 2]
+    assert Run(tmp_path / "run").state == "stopped"
     assert outcome(go(small(), tmp_path / "run").path) == expected
 
 
@@ -228,20 +238,23 @@ def test_a_process_that_is_killed_while_it_sets_a_checkpoint_aside_loses_nothing
     DAMAGES["zeros"](stopped / "checkpoint.safetensors")
     (stopped / "model.safetensors").write_bytes(b"of the last step")
     log = (stopped / "log.jsonl").read_bytes()
-    rename = Path.replace
+    remove = Run.remove
 
-    def kill_at(name: str) -> None:
-        def kill(self: Path, target: Path) -> Path:
-            if self.name == name:
+    def kill_at(name: str, *, after: bool = False) -> None:
+        def kill(self: Run, file: str) -> None:
+            if file == name and not after:
                 raise Killed
-            return rename(self, target)
+            remove(self, file)
+            if file == name:
+                raise Killed
 
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "replace", kill)
+            patch.setattr(Run, "remove", kill)
             with pytest.raises(Killed):
                 go(small(), stopped)
 
     kill_at("log.jsonl")
+    kill_at("log.jsonl", after=True)
     kill_at("checkpoint.safetensors")
     with pytest.warns(UserWarning, match="set aside as checkpoint.damaged.safetensors, and"):
         go(small(), stopped)

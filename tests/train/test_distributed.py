@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from filelock import FileLock
 from launch import (
     TORCHRUN,
     meeting_place,
@@ -23,6 +22,7 @@ from launch import (
     wait_for_checkpoint,
     wait_for_end,
 )
+from owners import write_owner
 from pair import ADAPTIVE, LIKE_ONE, NOISY, REFUSED, SHORT, SUM
 from safetensors.torch import load_file
 from small_runs import assert_same_bytes
@@ -136,7 +136,7 @@ def test_a_full_disk_is_an_error_in_both_processes_and_the_run_continues(pair, t
         assert outcome.startswith("RunError: full_disk/checkpoint.safetensors: cannot be written: ")
     run = Run(shutil.copytree(pair.run("full_disk").path, tmp_path / "run"))
     assert run.state == "stopped"
-    assert {name for name in os.listdir(run.path) if name != ".lock"} == {"recipe.json", "log.jsonl"}
+    assert set(os.listdir(run.path)) == {"recipe.json", "log.jsonl"}
 
     train(SHORT, run.path, device="cpu", progress=False)
     torch.testing.assert_close(tensors(run), tensors(pair.alone("short")), rtol=0, atol=0)
@@ -155,11 +155,11 @@ def test_the_program_ends_in_both_processes_if_the_folder_is_in_use(tmp_path):
     folder.mkdir()
     (folder / "recipe.json").write_text(json.dumps(SHORT.to_dict()))
     store = meeting_place()
-    with FileLock(folder / ".lock"):
-        before = files(folder)
-        arguments = ["-m", "dualfocal", "train", "run", "--device", "cpu"]
-        ends = wait_for_end(start_pair(arguments, store, (tmp_path, tmp_path)))
-        assert files(folder) == before
+    write_owner(folder, lease_seconds=900.0)
+    before = files(folder)
+    arguments = ["-m", "dualfocal", "train", "run", "--device", "cpu"]
+    ends = wait_for_end(start_pair(arguments, store, (tmp_path, tmp_path)))
+    assert files(folder) == before
     (code, out, err), (other_code, other_out, _) = ends
     assert code == 2
     assert other_code not in (0, -signal.SIGKILL)

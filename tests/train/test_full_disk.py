@@ -31,14 +31,14 @@ def test_a_full_disk_on_the_command_line(stopped, expected, capsys) -> None:
     assert outcome(go(small(), stopped).path) == expected
 
 
-@pytest.mark.parametrize(("size", "name"), [(0, "recipe.json"), (50, "recipe.json"), (1000, "checkpoint.safetensors")])
+@pytest.mark.parametrize(("size", "name"), [(0, ".attempt"), (400, "recipe.json"), (1000, "checkpoint.safetensors")])
 def test_a_disk_that_is_full_from_the_start(tmp_path, expected, size, name) -> None:
     with files_up_to(size), pytest.raises(RunError) as error:
         go(small(), tmp_path / "run")
     assert str(error.value).startswith(f"{tmp_path / 'run' / name}: cannot be written: ")
     assert "File too large" in str(error.value)
     assert len(str(error.value).splitlines()) == 1
-    assert not {path.name for path in (tmp_path / "run").iterdir()} - {".lock", "recipe.json", "log.jsonl"}
+    assert not {path.name for path in (tmp_path / "run").iterdir()} - {"recipe.json", "log.jsonl"}
     assert outcome(go(small(), tmp_path / "run").path) == expected
 
 
@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_may_not_be_written_to_is_named(tmp_path) -> None:
     (tmp_path / "run").mkdir(mode=0o555)
-    with pytest.raises(RunError, match=r"^\S+/run: cannot be written: Permission denied$"):
+    with pytest.raises(RunError, match=r"^\S+/run/\.attempt: cannot be written: Permission denied$"):
         go(small(), tmp_path / "run")
 
 
@@ -110,7 +110,7 @@ def test_the_file_that_cannot_be_written_is_named_once(stopped, monkeypatch) -> 
     monkeypatch.setattr(Path, "touch", refuse)
     with pytest.raises(RunError) as error:
         go(small(), stopped)
-    assert str(error.value) == f"{stopped / 'checkpoint.safetensors'}: cannot be written: Permission denied"
+    assert str(error.value) == f"{stopped / 'log.jsonl'}: cannot be written: Permission denied"
 
 
 def test_a_log_that_cannot_be_written_is_noticed_before_an_epoch_is_trained(finished, at_step) -> None:
@@ -122,7 +122,9 @@ def test_a_log_that_cannot_be_written_is_noticed_before_an_epoch_is_trained(fini
         go(small(), finished)
 
 
-def test_a_lock_that_cannot_be_taken_is_named(tmp_path) -> None:
-    (tmp_path / "run" / ".lock").mkdir(parents=True)
-    with pytest.raises(RunError, match=r"run/\.lock: cannot be written: "):
+def test_a_folder_that_cannot_be_claimed_is_named(tmp_path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".attempt").write_text("a file")
+    with pytest.raises(RunError, match=r"run/\.attempt: must be a folder, but is a file"):
         go(small(), tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".attempt"]

@@ -160,6 +160,7 @@ def test_data_without_training_part_is_refused(toy: Path, tmp_path: Path, monkey
         ({"model": "toys:frozen"}, {}, "toys:frozen has no trainable weights"),
         ({}, {"checkpoint_every": 0}, "checkpoint_every must be at least 1, got 0"),
         ({}, {"checkpoint_pause": math.nan}, "checkpoint_pause must be at least 0 seconds, got nan"),
+        ({}, {"lease_seconds": 0}, "lease_seconds must be above 0, got 0"),
         ({}, {"device": "toaster"}, r"device must be cpu, cuda, cuda:1, \.\.\., got 'toaster'"),
         ({}, {"device": "cuda:99"}, "device 'cuda:99' is not available to this process"),
         ({"data_options": {"val_sise": 3}}, {}, "has the options .*val_size"),

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from filelock import FileLock
 from small_runs import contents, go, outcome, small
 
 from dualfocal.data import load_data
 from dualfocal.runs import Run, RunError, find_runs
+from dualfocal.runs.lease import Lease
 from dualfocal.train import DivergedError, engine, train
 
 pytestmark = pytest.mark.usefixtures("nets", "quick")
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("nets", "quick")
 
 def test_while_another_process_trains_nothing_is_changed(stopped) -> None:
     before = contents(stopped)
-    with FileLock(stopped / ".lock"):
+    with Lease(stopped):
         assert Run(stopped).state == "running"
         with pytest.raises(RunError, match="/run: another process is training there"):
             go(small(), stopped)
@@ -34,7 +34,7 @@ def test_while_another_process_trains_nothing_is_changed(stopped) -> None:
     assert Run(stopped).state == "stopped"
 
 
-def test_the_folder_is_locked_while_it_is_trained_in(tmp_path, at_step) -> None:
+def test_the_folder_has_an_owner_while_it_is_trained_in(tmp_path, at_step) -> None:
     states = []
 
     def look(_: object) -> None:
@@ -62,7 +62,7 @@ def test_a_run_that_another_process_finishes_meanwhile_is_left_alone(tmp_path, m
     assert contents(run.path) == before
 
 
-def test_temporary_files_and_the_lock_of_a_killed_process_are_removed_but_no_others(stopped, expected) -> None:
+def test_temporary_files_and_the_lock_of_older_versions_are_removed_but_no_others(stopped, expected) -> None:
     for name in (".0123456789abcdef.safetensors", ".fedcba9876543210.json", ".0000000000000000", ".lock"):
         (stopped / name).write_bytes(b"half")
     kept = {".0123456789abcdef0.json", ".0123456789ABCDEF.json", "0123456789abcdef.json", ".hidden", "notes.txt"}
@@ -101,18 +101,26 @@ def test_every_file_that_a_killed_process_can_leave_is_removed(tmp_path, stopped
         run = go(small(), tmp_path / "run2")
     final = set(contents(run.path))
     assert final < names
-    for name in names - final - {"checkpoint.safetensors"}:
-        (stopped / name).write_bytes(b"half")
+    others = names - final - {"checkpoint.safetensors"}
+    assert len(others) == 2
+    for name in others:  # where the claim is prepared, and where it is
+        (stopped / name / "0123456789abcdef").mkdir(parents=True)
+        (stopped / name / "0123456789abcdef" / "half").write_bytes(b"half")
     go(small(), stopped)
     assert {path.name for path in stopped.iterdir()} == final
 
 
-@pytest.mark.parametrize("left", [[".lock"], [".lock", "checkpoint.safetensors"], [".0123456789abcdef.json"]])
+@pytest.mark.parametrize(
+    "left",
+    [[".lock"], [".lock", "checkpoint.safetensors"], [".0123456789abcdef.json"], [".attempt/0123456789abcdef/a"]],
+)
 def test_what_a_process_left_that_was_killed_after_the_last_step_is_removed(finished, expected, left) -> None:
+    before = set(contents(finished))
     for name in left:
+        (finished / name).parent.mkdir(parents=True, exist_ok=True)
         (finished / name).write_bytes(b"")
     go(small(), finished)
-    assert not any((finished / name).exists() for name in [*left, ".lock"])
+    assert {path.name for path in finished.iterdir()} == before
     assert outcome(finished) == expected
 
 
@@ -213,7 +221,6 @@ def test_a_finished_run_is_not_touched_again(finished, monkeypatch) -> None:
         run = go(small(), finished)
         assert (run.path, run.state) == (finished, "finished")
         assert contents(finished) == before
-        assert not (finished / ".lock").exists()
         assert finished.stat().st_mtime_ns == folder_time
     finished.chmod(0o755)
 

@@ -8,11 +8,13 @@
     result.json               metrics, versions, device; exists when the run is finished
     failure.json              why the run stopped, if its loss did not stay finite
     shift.npz                 optional: logits of the test images with Gaussian noise, severity1 to severity5
+    .attempt                  during a training: its process, and its temporary files, see :mod:`dualfocal.runs.lease`
 
 Every file except the log is written to a temporary file and renamed, so that it is never incomplete. When a run is
-resumed, incomplete lines of the log and lines after the checkpoint are removed. Every file, and every line of the log,
-has a checksum, which is compared when it is read; those of older versions have none and are read without that check.
-A damaged checkpoint and its log are renamed to ``checkpoint.damaged.safetensors`` and ``log.damaged.jsonl``.
+resumed, its log is written to a new file, without incomplete lines and lines after the checkpoint. Every file, and
+every line of the log, has a checksum, which is compared when it is read; those of older versions have none and are read
+without that check. A damaged checkpoint and its log are renamed to ``checkpoint.damaged.safetensors`` and
+``log.damaged.jsonl``.
 """
 
 import json
@@ -29,7 +31,8 @@ PREDICTIONS = "predictions.safetensors"
 RESULT = "result.json"
 FAILURE = "failure.json"
 SHIFT = "shift.npz"
-LOCK = ".lock"
+ATTEMPT = ".attempt"
+LOCK = ".lock"  # of older versions
 TEMPERATURES = ("temperature", "temperature_ece")  # fitted by NLL; by ECE over the published grid
 SCHEMA = 1  # version of the JSON files and of the lines of the log
 CHECKSUM = "crc32"  # field of the JSON files and of the lines of the log

@@ -40,8 +40,8 @@ def read_log(path: Path) -> list[tuple[dict[str, Any], int]]:
     return lines
 
 
-def cut_log(path: Path, epochs: int) -> None:
-    """Truncate a log to the first epochs.
+def first_epochs(path: Path, epochs: int) -> bytes:
+    """Return the lines of the first epochs.
 
     Raises:
         RunError: the log has fewer epochs.
@@ -52,5 +52,35 @@ def cut_log(path: Path, epochs: int) -> None:
             f"{path}: has {len(lines)} epochs, but the checkpoint is of epoch {epochs}: the log is damaged; restore "
             "it, or choose another folder"
         )
-    if path.exists():
-        os.truncate(path, lines[epochs - 1][1] if epochs else 0)
+    return path.read_bytes()[: lines[epochs - 1][1]] if epochs else b""
+
+
+class OpenLog:
+    """A log that stays open, so that lines are added to this file even if another one has got its name.
+
+    Args:
+        path: the file, which must exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
+
+    @property
+    def has_its_name(self) -> bool:
+        """Whether the file was neither deleted nor replaced by another one."""
+        try:
+            return os.path.samestat(os.fstat(self._file), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a line, and flush it to the disk."""
+        rest = log_line(line).encode()
+        while rest:
+            rest = rest[os.write(self._file, rest) :]
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)

@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 from dualfocal._sealed import DamagedFileError, parse_sealed
 from dualfocal.data import DataSet
 from dualfocal.runs import Run, RunError, layout
-from dualfocal.runs.log import cut_log
 from dualfocal.train.distributed import Group
 from dualfocal.train.randomness import host_random_states
 
@@ -73,7 +72,7 @@ def resume(
 ) -> tuple[Position, dict[str, Tensor]]:
     """Load the checkpoint of a run into the model, the optimizer and the loss.
 
-    If the checkpoint is damaged, it is renamed together with the log, with a warning, and the training starts again.
+    If the checkpoint is damaged, it is set aside together with the log, with a warning, and the training starts again.
     Only after everything has been checked, lines after the checkpoint are removed from the log.
 
     Args:
@@ -96,8 +95,8 @@ def resume(
             raise RunError(f"{path}: {error}") from error
     if not group.first:  # losses are summed over processes: count the finished steps once
         at.losses = [torch.zeros_like(loss) for loss in at.losses]
-    group.first_does(partial(cut_log, run.path / layout.LOG, at.epoch))
-    group.first_does(partial((run.path / layout.FAILURE).unlink, missing_ok=True))
+    group.first_does(partial(run.begin_log, at.epoch))
+    group.first_does(partial(run.remove, layout.FAILURE))
     return at, random_states
 
 

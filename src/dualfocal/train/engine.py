@@ -17,6 +17,7 @@ from dualfocal.data import DataSet, load_data
 from dualfocal.data.paths import Root
 from dualfocal.metrics.evaluation import finite
 from dualfocal.runs import Recipe, Run, default_folder, layout
+from dualfocal.runs.lease import EXPIRES
 from dualfocal.train.checkpoint import identify, pack, resume
 from dualfocal.train.display import SCALARS, Display
 from dualfocal.train.distributed import Group, processes
@@ -39,6 +40,7 @@ def train(
     checkpoint_pause: float = 0.0,
     tensorboard: bool = False,
     progress: bool = True,
+    lease_seconds: float = EXPIRES,
 ) -> Run:
     """Train a model from a recipe into a run folder, or resume the run if an earlier call was interrupted.
 
@@ -58,14 +60,15 @@ def train(
         checkpoint_pause: minimum number of seconds between checkpoints, so that saving does not slow down short epochs.
         tensorboard: whether to write scalars to ``tensorboard/`` in the run folder.
         progress: whether to show progress: bars on a terminal, and one line per epoch.
+        lease_seconds: time without a sign of life of this process after which another machine may take over the folder.
 
     Returns:
         The finished run.
 
     Raises:
-        RunError: the folder belongs to another recipe, is in use, or cannot be written, or a file is damaged. Files
-            written so far are complete. Only a damaged checkpoint is no error: it is renamed, with a warning, and the
-            training starts again.
+        RunError: the folder belongs to another recipe, is in use, was taken over by another process, or cannot be
+            written, or a file is damaged. Files written so far are complete. Only a damaged checkpoint is no error: it
+            is renamed, with a warning, and the training starts again.
         DivergedError: the loss, a weight or a prediction is not finite. The last checkpoint is kept, and
             ``failure.json`` describes the failure.
         KeyboardInterrupt: Ctrl-C was pressed; the run is saved. SIGTERM and SIGHUP raise SystemExit with code 143 and
@@ -74,6 +77,8 @@ def train(
     check_count("checkpoint_every", checkpoint_every)
     if not checkpoint_pause >= 0:
         raise ValueError(f"checkpoint_pause must be at least 0 seconds, got {checkpoint_pause}")
+    if not lease_seconds > 0:
+        raise ValueError(f"lease_seconds must be above 0, got {lease_seconds}")
     run = Run(default_folder(recipe) if out is None else out)
     with processes(device) as group:
         group.first_does(partial(run.check_recipe, recipe))
@@ -91,7 +96,7 @@ def train(
             for note in notes if group.first else ():
                 warnings.warn(note, stacklevel=2)
             with ExitStack() as stack:
-                group.first_does(lambda: stack.enter_context(run.claimed(requested)))
+                group.first_does(lambda: stack.enter_context(run.claimed(requested, lease_seconds=lease_seconds)))
                 stack.enter_context(closing(display))
                 # Another program may have finished the run before this one claimed the folder.
                 if group.first_does(lambda: run.state.encode()) != b"finished":
@@ -264,10 +269,12 @@ class Training:
 
     def _append(self, line: dict[str, Any]) -> None:
         """Add a line to the log; if the file was deleted meanwhile, write the earlier lines again, too."""
-        path = self.run.path / layout.LOG
-        if self.log and not path.exists():
+        if self.run.log_is_lost:
             self.run.write_log(self.log)
-            warnings.warn(f"{path}: was deleted during the training; its lines are written again", stacklevel=2)
+            path = self.run.path / layout.LOG
+            warnings.warn(
+                f"{path}: was deleted or replaced during the training; its lines are written again", stacklevel=2
+            )
         self.run.append(line)
         self.log.append(line)
 
