@@ -446,7 +446,7 @@ def case_of(case: str) -> str:
         logits[7, 2] = torch.nan
     if case == "label":
         target[5] = 9
-    names = {"order": ("dog", "cat", "emu", "fox"), "names": ("ant", "bee", "cow", "doe")}.get(case)
+    names = ("ant", "bee", "cow", "doe") if case == "names" else None
     saved("test.npz", logits, target, class_names=names)
     if case == "predictions":
         return saved("val.safetensors", *drawn(40))
@@ -469,8 +469,7 @@ def test_what_cannot_be_applied_is_one_line_and_no_file(refused):
     Path("link.npz").symlink_to("test.npz")
     for case, arguments, words in (
         ("classes", [], ["cal.safetensors was fitted for 4 classes, test.npz has 5"]),
-        ("order", [], ["test.npz and cal.safetensors", "same classes in the same order"]),
-        ("names", [], ["test.npz and cal.safetensors", "same classes in the same order"]),
+        ("names", [], ["test.npz: the classes must be ", "missing", "additional ant, bee"]),
         ("predictions", [], ["val.safetensors: is not a calibrator"]),
         ("missing", [], ["cal.safetensors: there is no such file"]),
         ("schema", [], ["cal.safetensors: ", "schema 17", "schema 1"]),
@@ -492,6 +491,37 @@ def test_what_cannot_be_applied_is_one_line_and_no_file(refused):
         assert all(word in line for word in words), (case, arguments, line)
         assert files() == before, (case, arguments)
     assert "must end in .npz" in refused("apply", fitted(), "this_file_is_not_there.npz", "--out", "out.txt")
+
+
+def test_classes_in_another_order_are_aligned_and_written_in_the_order_of_the_file(run):
+    logits, target = drawn(40)
+    order = [2, 0, 3, 1]
+    calibrator = fitted("vector", class_names=NAMES)
+    saved("same.npz", logits, target, class_names=NAMES)
+    labels = torch.tensor([order.index(label) for label in target.tolist()])
+    saved("other.csv", logits[:, order], labels, class_names=tuple(NAMES[k] for k in order))
+    outputs = [run("apply", calibrator, name, "--out", f"out-{name}") for name in ("same.npz", "other.csv")]
+    assert "same order" in outputs[1][1]
+    assert "same order" not in outputs[0][1]
+    same, other = (load_predictions(f"out-{name}") for name in ("same.npz", "other.csv"))
+    torch.testing.assert_close(other.values.float(), same.values[:, order])
+    assert torch.equal(other.target, labels)
+    assert outputs[0][0].splitlines()[-3] == outputs[1][0].splitlines()[-3]  # the verdict
+
+
+def test_apply_ends_with_a_verdict(run, record):
+    logits, target = drawn(2000, sharpness=2.0, seed=1)
+    saved("sharp.npz", logits, target)
+    saved("calibrated.npz", logits / 2, target)
+    calibrator = fitted()
+    better, worse = (record("apply", calibrator, name, "--out", "out.npz") for name in ("sharp.npz", "calibrated.npz"))
+    assert better["verdict"].startswith("Better ")
+    assert not better["worse"]
+    assert worse["verdict"].startswith("Worse ")
+    assert worse["worse"]
+    assert f"{worse['before']['nll']:.4f} to {worse['after']['nll']:.4f} nats" in worse["verdict"]
+    save_predictions("unlabelled.npz", logits, input="logits")
+    assert "verdict" not in record("apply", calibrator, "unlabelled.npz", "--out", "out.npz")
 
 
 # From end to end

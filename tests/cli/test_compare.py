@@ -187,3 +187,16 @@ def test_infinite_nll(run, record):
         assert out.splitlines()[-1].startswith(verdict), other
         assert better(out)["NLL [nats]"] == winner, other
         assert "nan" not in out, other
+
+
+def test_classes_in_another_order_are_aligned(run, record):
+    logits, target = drawn(300)
+    names, order = np.array(["ant", "bee", "cow", "doe"]), [3, 1, 0, 2]
+    np.savez("a.npz", logits=logits, target=target, class_names=names)
+    labels = np.array(order).argsort()[target]
+    np.savez("b.npz", logits=1.5 * logits[:, order], target=labels, class_names=names[order])
+    np.savez("c.npz", logits=1.5 * logits, target=target, class_names=names)
+    aligned, same = record("a.npz", "b.npz"), record("a.npz", "c.npz")
+    assert aligned["differences"] == same["differences"]
+    assert "b.npz: " in run("a.npz", "b.npz")[1]
+    assert "same order" in run("a.npz", "b.npz")[1]

@@ -607,3 +607,17 @@ def test_the_installed_script_and_python_m(tmp_path):
     command = [sys.executable, "-m", "dualfocal", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"dualfocal {__version__}\n", "")
+
+
+def test_fail_over_is_a_gate(run, refused):
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(2000, 4, generator=generator)
+    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    for name, sharpness in (("good.npz", 1.0), ("sharp.npz", 3.0)):
+        np.savez(name, logits=sharpness * logits, target=target)
+    run("evaluate", "good.npz", "--fail-over", "0.03")
+    out, err = run("evaluate", "good.npz", "sharp.npz", "--fail-over", "0.03", code=3)
+    assert "Over-confident" in out  # the results are printed all the same
+    assert err.splitlines()[-1].startswith("dualfocal: sharp.npz: calibration error above the limit of 3 %")
+    run("evaluate", "sharp.npz", "--fail-over", "0.9")
+    assert "--no-inference" in refused("evaluate", "good.npz", "--fail-over", "0.03", "--no-inference")

@@ -1,16 +1,21 @@
 """Apply a fitted calibrator to predictions, with scores before and after if there are labels."""
 
+import math
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators.inputs import kept_rows, log_probs
-from dualfocal.metrics.evaluation import Evaluation, evaluate
+from dualfocal.metrics.evaluation import Evaluation, evaluate_rows
+from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
+
+NUM_BINS = 15
+LEVEL = 0.9
+QUANTILE = 1.645  # of the normal distribution, for a two-sided interval of this level
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +28,8 @@ class Application:
         num_samples: number of samples.
         argmax_changed: number of samples whose predicted class changed.
         scores: evaluations ``"before"`` and ``"after"``; empty without labels.
+        nll_change: change of the NLL with the ends of its 90 % confidence interval, from the paired differences of the
+            samples; None without labels, or if an NLL is infinite.
         on_fit_data: whether the calibrator was fitted on these data, so that the scores are optimistic.
         unusable_labels: why the labels were ignored; empty if they were used.
     """
@@ -32,8 +39,41 @@ class Application:
     num_samples: int
     argmax_changed: int
     scores: dict[str, Evaluation]
+    nll_change: tuple[float, float, float] | None
     on_fit_data: bool
     unusable_labels: str
+
+    @property
+    def worse(self) -> bool:
+        """Whether the NLL is significantly higher after calibration."""
+        if self.nll_change is None:
+            return bool(self.scores) and self.scores["after"].nll > self.scores["before"].nll
+        return self.nll_change[1] > 0
+
+    def verdict(self) -> str:
+        """Say in one or two sentences what the calibrator did to NLL and ECE.
+
+        Raises:
+            ValueError: there are no labels.
+        """
+        if not self.scores:
+            raise ValueError("a verdict needs labels")
+        before, after = self.scores["before"], self.scores["after"]
+        nll, ece = (
+            f"{metric.label} from {metric.text(getattr(before, name))} to {metric.text(getattr(after, name))}"
+            for name, metric in METRICS.items()
+            if name in ("nll", "ece")
+        )
+        change = ""
+        if self.nll_change is not None:
+            mean, low, high = (METRICS["nll"].text(value, sign=True) for value in self.nll_change)
+            change = f" ({mean}, {100 * LEVEL:.0f} % interval {low} to {high})"
+        numbers = f"{nll} nats{change}, {ece} %."
+        if self.worse:
+            return f"Worse than without the calibrator on these samples: {numbers} Do not use it for such data."
+        if self.nll_change is not None and self.nll_change[2] >= 0:
+            return f"No significant change of the NLL: {numbers}"
+        return f"Better than without the calibrator: {numbers}"
 
 
 def apply_calibrator(
@@ -90,9 +130,25 @@ def apply_calibrator(
         row = int(lost.nonzero()[0, 0])
         raise ValueError(f"row {row} has no finite calibrated value: this calibrator needs finite logits, got -inf")
     calibrated = after if input == "logits" else after.sigmoid() if after.ndim == 1 else after.softmax(1)
-    scores = {}
+    scores: dict[str, Evaluation] = {}
+    change = None
     if target is not None and labelled:
-        score = partial(evaluate, target=target, input=input, ignore_index=ignore_index, binary=binary)
-        scores = {"before": score(values), "after": score(calibrated)}
+        losses = []
+        for name, predictions in (("before", values), ("after", calibrated)):
+            scored = as_rows(predictions, target, input=input, ignore_index=ignore_index, binary=binary)
+            stats = scan(scored, scores=True, classwise=True)
+            scores[name] = evaluate_rows(scored, stats, NUM_BINS)
+            losses.append(stats.nll)
+        change = _paired_change(*losses)
     old, new = (logits > 0 if logits.ndim == 1 else logits.argmax(1) for logits in (before, after))
-    return Application(calibrated, target, new.numel(), int((old != new).sum()), scores, on_fit_data, unusable)
+    return Application(calibrated, target, new.numel(), int((old != new).sum()), scores, change, on_fit_data, unusable)
+
+
+def _paired_change(before: Tensor, after: Tensor) -> tuple[float, float, float] | None:
+    """Return the mean of after - before and the ends of its interval, or None if it is not finite."""
+    difference = (after - before).double()
+    mean = float(difference.mean())
+    if not math.isfinite(mean):
+        return None
+    half = QUANTILE * float(difference.std()) / math.sqrt(len(difference)) if len(difference) > 1 else math.inf
+    return mean, mean - half, mean + half

@@ -104,13 +104,17 @@ def apply(
     """Calibrate predictions with a saved calibrator. Logits stay logits, probabilities stay probabilities.
 
     The new file has the calibrated values (at least float32) in the same order and the labels, if there are any. From
-    table to table, all other columns are copied unchanged. With labels, the scores before and after are printed.
+    table to table, all other columns are copied unchanged. With labels, the scores before and after are printed, and
+    what the calibrator did to NLL and ECE.
     Labels that cannot be read are left out, unless `--target` names them.
 
         dualfocal apply cal.safetensors test.npz --out calibrated.npz
     """
+    import torch
+
     from dualfocal.calibrators import apply_calibrator, load_calibrator
     from dualfocal.predictions import rewrite_predictions
+    from dualfocal.predictions.alignment import class_order, reorder_classes
     from dualfocal.predictions.saving import check_suffix
     from dualfocal.runs.source import Reading
 
@@ -123,14 +127,15 @@ def apply(
     num_classes = data.values.shape[1] if data.values.ndim > 1 else 2
     if fitted.report is not None and fitted.report.num_classes != num_classes:
         raise ValueError(f"{calibrator} was fitted for {fitted.report.num_classes} classes, {file} has {num_classes}")
-    if fitted.class_names and data.class_names and fitted.class_names != data.class_names:
-        raise ValueError(f"{file} and {calibrator} must have the same classes in the same order")
-    say(err, f"{file}: {data.taken}")
+    with errors_name(file):
+        order = class_order(data.class_names, fitted.class_names)
+    aligned = data if order is None else reorder_classes(data, order)
+    say(err, f"{file}: {aligned.taken}")
     with errors_name(file), err.status("calibrating"):
         applied = apply_calibrator(
             fitted,
-            data.values,
-            data.labels,
+            aligned.values,
+            aligned.labels,
             input=data.input,
             ignore_index=ignore_index,
             binary=binary,
@@ -140,13 +145,20 @@ def apply(
         say(err, "dualfocal: the calibrator was fitted on these data, so its scores on them are too good")
     if applied.unusable_labels:
         say(err, f"{file}: labels are ignored: {applied.unusable_labels}")
-    rewrite_predictions(out, replace(data, labels=applied.target), applied.values, max_memory=max_memory)
+    written = replace(data, labels=None if applied.target is None else data.labels)
+    values = applied.values if order is None else torch.empty_like(applied.values)
+    if order is not None:
+        values[:, order] = applied.values  # in the order of the file
+    rewrite_predictions(out, written, values, max_memory=max_memory)
     if as_json:
         numbers = {"num_samples": applied.num_samples, "argmax_changed": applied.argmax_changed}
         files = {"schema": 1, "calibrator": str(calibrator), "file": str(file), "out": str(out)}
-        print_json(files | numbers | {name: score.to_dict() for name, score in applied.scores.items()})
+        scores = {name: score.to_dict() for name, score in applied.scores.items()}
+        verdict = {"worse": applied.worse, "verdict": applied.verdict()} if scores else {}
+        print_json(files | numbers | scores | verdict)
     if applied.scores:
         before, after = (score.table().rows for score in applied.scores.values())
         rows = [[*first, second[1]] for first, second in zip(before, after, strict=True)]
         show(printer, Table(["", *applied.scores], rows, str(file)))
+        say(printer, applied.verdict(), "bold")
     say(printer, f"{applied.argmax_changed:,} of {applied.num_samples:,} predicted classes changed.\nSaved: {out}")

@@ -20,6 +20,7 @@ from dualfocal.cli._common import (
     Split,
     Target,
     consoles,
+    errors_name,
     print_json,
     progress_bar,
     say,
@@ -49,13 +50,15 @@ def compare(
 ) -> None:
     """Which of two models is better? Paired differences on the same samples, B - A, with intervals and a verdict.
 
-    Both files must have the same labels. Arrays and columns are found as in `dualfocal evaluate`.
+    Both files must have the same labels; classes with names may be in another order. Arrays and columns are found as
+    in `dualfocal evaluate`.
 
         dualfocal compare cross_entropy.npz dual_focal.npz
     """
     from dualfocal import metrics
     from dualfocal.metrics.registry import MEANINGS
     from dualfocal.predictions import check_same_labels
+    from dualfocal.predictions.alignment import class_order, reorder_classes
     from dualfocal.runs.source import Reading
 
     out, err = consoles(as_json)
@@ -68,6 +71,10 @@ def compare(
         max_memory=max_memory,
     )
     first, second = reading.load(a), reading.load(b)
+    with errors_name(b):
+        order = class_order(second.class_names, first.class_names)
+    if order is not None:
+        second = reorder_classes(second, order)
     check_same_labels(first, second)
     say(err, f"{a}: {first.taken}\n{b}: {second.taken}")
     with progress_bar(err, "resampling") as progress:

@@ -37,6 +37,8 @@ from dualfocal.cli._common import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dualfocal.calibrators import Calibrator, CalibratorComparison
     from dualfocal.metrics import Evaluation
     from dualfocal.metrics.groups import GroupEvaluation
@@ -107,6 +109,16 @@ def evaluate(
     ] = True,
     level: Level = 0.9,
     seed: Seed = 0,
+    fail_over: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            metavar="X",
+            help="Exit with code 3 if the calibration error is certainly larger, such as 0.03: if the lower end of the "
+            "interval of the debiased error exceeds it. For tests and continuous integration.",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", callback=check_plot, help="Draw a reliability diagram: .png, .pdf or .svg."),
@@ -123,6 +135,8 @@ def evaluate(
         dualfocal evaluate predictions.csv --probs score --target outcome --binary positive --group-by hospital
 
         dualfocal evaluate predictions.npz --calibrate temperature,vector,isotonic
+
+        dualfocal evaluate predictions.npz --fail-over 0.03 || echo "not calibrated"
     """
     from dualfocal import metrics
     from dualfocal.calibrators import make_calibrator, parse_methods
@@ -130,8 +144,9 @@ def evaluate(
     from dualfocal.runs.source import Reading
 
     out, err = consoles(as_json)
-    if group_by is not None and not inference:
-        raise ValueError("--group-by needs inference: remove --no-inference")
+    for option, value in (("--group-by", group_by), ("--fail-over", fail_over)):
+        if value is not None and not inference:
+            raise ValueError(f"{option} needs inference: remove --no-inference")
     methods = {name: make_calibrator(name, force=force) for name in parse_methods(calibrate)}
     if len(set(files)) < len(files):
         raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
@@ -176,6 +191,22 @@ def evaluate(
     if plot is not None:
         _draw(findings, list(methods), plot)
         say(err, f"Reliability diagram: {plot}")
+    if fail_over is not None:
+        gate(err, {finding.name: finding.evaluation for finding in findings}, fail_over)
+
+
+def gate(err: Console, evaluations: "Mapping[str, Evaluation]", limit: float) -> None:
+    """Exit with code 3 if the debiased error of an evaluation is certainly above the limit (``--fail-over``)."""
+    failed = False
+    for name, evaluation in evaluations.items():
+        assert evaluation.inference is not None
+        low, high = (f"{100 * end:.2f}" for end in evaluation.inference.debiased_ece)
+        interval = f"{100 * evaluation.inference.level:.4g} % interval {low} to {high} %"
+        if evaluation.inference.debiased_ece[0] > limit:
+            say(err, f"dualfocal: {name}: calibration error above the limit of {100 * limit:g} %: {interval}")
+            failed = True
+    if failed:
+        raise typer.Exit(3)
 
 
 @dataclass
