@@ -25,6 +25,7 @@ from dualfocal.runs.layout import (
     RECIPE,
     RESULT,
     SHIFT,
+    RunBusyError,
     RunError,
     read_json,
     seal,
@@ -171,8 +172,8 @@ class Run:
         """Lock the folder for one training process; create it, with the recipe, if it does not exist.
 
         Raises:
-            RunError: another process holds the lock, the folder is of another recipe or not a run folder, or it is not
-                writable.
+            RunBusyError: another process holds the lock.
+            RunError: the folder is of another recipe or not a run folder, or it is not writable.
         """
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path}: must be a folder, but is a file")
@@ -183,7 +184,7 @@ class Run:
         with _writing(self.path / LOCK), suppress(Timeout):
             lock.acquire(timeout=0.1)  # a process that only checks the lock releases it within that time
         if not lock.is_locked:
-            raise RunError(f"{self.path}: another process is training there")
+            raise RunBusyError(f"{self.path}: another process is training there")
         self._lock_file = _identity(self.path / LOCK)
         try:
             self.check_recipe(recipe)  # again: another process may have written its recipe in the meantime
