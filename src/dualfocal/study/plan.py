@@ -54,6 +54,10 @@ class Study:
         """Return the number of runs in each state, see :attr:`Run.state <dualfocal.runs.Run.state>`."""
         return Counter(Run(folder).state for folder in self.folders(out).values())
 
+    def is_finished(self, out: Path) -> bool:
+        """Whether all runs are finished."""
+        return set(self.states(out)) == {"finished"}
+
     def results(self, out: Path) -> dict[tuple[str, int], RunResult]:
         """Return the results of the finished runs."""
         results = {key: Run(folder).result for key, folder in self.folders(out).items()}

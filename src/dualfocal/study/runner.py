@@ -37,6 +37,12 @@ StudyProgress = Callable[[int, int, int], None]  # finished epochs, all epochs, 
 StudyWatcher = Callable[[Sequence[RunStatus]], None]
 
 
+def add_up(runs: Sequence[RunStatus]) -> tuple[int, int, int]:
+    """Return the numbers of finished epochs, of all epochs and of finished runs."""
+    finished = sum(run.state == "finished" for run in runs)
+    return sum(run.epoch for run in runs), sum(run.epochs for run in runs), finished
+
+
 def run_study(
     study: Study,
     out: Path,
@@ -134,6 +140,4 @@ class _Board:
         if self.watch is not None:
             self.watch(statuses)
         if self.progress is not None:
-            done = sum(status.epoch for status in statuses)
-            finished = sum(status.state == "finished" for status in statuses)
-            self.progress(done, sum(status.epochs for status in statuses), finished)
+            self.progress(*add_up(statuses))
