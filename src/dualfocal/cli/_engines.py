@@ -120,13 +120,13 @@ def training_display(err: Console, engine: EngineName) -> Iterator[Callable[[Seq
     else:
         progress = Progress(*training_columns(), console=err)
         task = progress.add_task("", total=None)
-        with Live(console=err, transient=True, auto_refresh=False) as live:
+        with Live(console=err, transient=True) as live:
 
             def update_table(runs: Sequence["RunStatus"]) -> None:
                 done, total, finished = add_up(runs)
                 description = f"{finished} of {len(runs)} runs"
                 progress.update(task, completed=done, total=total, description=description)
-                live.update(Group(runs_table(runs, max(3, err.height - 4)), progress), refresh=True)
+                live.update(Group(runs_table(runs, max(3, err.height - 4)), progress))
 
             yield update_table
 

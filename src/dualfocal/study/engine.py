@@ -83,7 +83,9 @@ def check_data(recipes: Iterable[Recipe], data_root: Root) -> None:
                 raise ValueError(f"data {recipe.data} has no {part} split, which a study needs; set data.{part}_size")
 
 
-def train_run(recipe: Recipe, folder: str, data_root: Root, device: str | None) -> Outcome:
+def train_run(
+    recipe: Recipe, folder: str, data_root: Root, device: str | None, checkpoint_pause: float = CHECKPOINT_PAUSE
+) -> Outcome:
     """Train one run in this process."""
     problem, notes = None, []
     with warnings.catch_warnings(record=True) as caught:
@@ -96,7 +98,7 @@ def train_run(recipe: Recipe, folder: str, data_root: Root, device: str | None) 
                 folder,
                 data_root=data_root,
                 device=device,
-                checkpoint_pause=CHECKPOINT_PAUSE,
+                checkpoint_pause=checkpoint_pause,
                 progress=False,
             )
             notes = run.require_result().notes

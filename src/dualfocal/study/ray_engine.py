@@ -18,7 +18,7 @@ from dualfocal import __version__
 from dualfocal._checks import check_count
 from dualfocal.data.paths import Root
 from dualfocal.runs import Run, RunError
-from dualfocal.study.engine import LOOK, Outcome, Task, Update
+from dualfocal.study.engine import CHECKPOINT_PAUSE, LOOK, Outcome, Task, Update
 from dualfocal.study.ray_node import TOKEN, Settings, train_on_node, wait_until
 from dualfocal.train.distributed import num_cores
 from dualfocal.train.failure import Interrupts
@@ -63,7 +63,8 @@ class RayEngine:
         with self._connection() as ray, _meeting_folder(out) as meeting, Interrupts() as interrupts:
             gpus = self._gpus(ray)
             root = None if data_root is None else str(Path(data_root).expanduser().absolute())
-            settings = Settings(str(meeting), os.getcwd(), root, "cuda" if gpus else "cpu", self.cpus_per_run)
+            device = "cuda" if gpus else "cpu"
+            settings = Settings(str(meeting), os.getcwd(), root, device, self.cpus_per_run, CHECKPOINT_PAUSE)
             _check_nodes(ray, self._suitable_nodes(ray, gpus), settings, tasks, interrupts)
             waiting = self._submit(ray, gpus, settings, tasks)
             try:

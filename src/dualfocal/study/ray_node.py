@@ -29,6 +29,7 @@ class Settings:
         data_root: Folder of the data.
         device: ``"cpu"`` or ``"cuda"``.
         threads: Number of threads of a training.
+        checkpoint_pause: Minimum number of seconds between checkpoints.
     """
 
     meeting: str
@@ -36,6 +37,7 @@ class Settings:
     data_root: str | None
     device: str
     threads: int
+    checkpoint_pause: float
 
 
 def check_node(node: str, settings: Settings, recipes: list[dict[str, Any]]) -> None:
@@ -58,10 +60,11 @@ def train_on_node(recipe: dict[str, Any], folder: str, settings: Settings) -> Ou
     node = Path(settings.meeting) / Path(folder).name
     node.write_text(ray.get_runtime_context().get_node_id())
     torch.set_num_threads(settings.threads)
+    arguments = Recipe.from_dict(recipe), folder, settings.data_root, settings.device, settings.checkpoint_pause
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            return train_run(Recipe.from_dict(recipe), folder, settings.data_root, settings.device)
+            return train_run(*arguments)
         except RunBusyError:
             if time.monotonic() > deadline:
                 raise
