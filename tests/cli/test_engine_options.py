@@ -43,7 +43,7 @@ def test_shards_with_one_folder_make_the_same_study(
     content = record(*command, "2/2")
     assert content == {"schema": 1, "shard": "2/2", "runs": 3, "states": {"absent": 2, "finished": 1}}
     printed, _ = run(*command, "2/2")
-    assert "Shard 2/2 is done (1 runs). 1 of the 3 runs of all shards are finished." in " ".join(printed.split())
+    assert "Shard 2/2 is done (1 run). 1 of the 3 runs of all shards are finished." in " ".join(printed.split())
     assert [path.name for path in Path("parts").rglob("*-seed*")] == ["focal-seed1"]
     assert [path.name for path in Path("parts").iterdir()] == ["runs"]  # no table yet
     printed, _ = run(*command, "1/2")

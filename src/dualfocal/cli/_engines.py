@@ -153,10 +153,11 @@ def say_shard(printer: Console, study: "Study", out: Path, shard: "Shard", as_js
     if as_json:
         content = {"schema": 1, "shard": str(shard), "runs": states.total(), "states": dict(states)}
         print_json(content)
+    share = f"{own} run{'s' * (own != 1)}"
     failed = f", {states['failed']} failed" if states["failed"] else ""
     say(
         printer,
-        f"Shard {shard} is done ({own} runs). {states['finished']} of the {states.total()} runs of all shards are "
+        f"Shard {shard} is done ({share}). {states['finished']} of the {states.total()} runs of all shards are "
         f"finished{failed}. The tables are written when all are, by the last shard, or by the same command without "
         "--shard.",
         wrap=True,

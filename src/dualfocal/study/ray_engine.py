@@ -5,8 +5,10 @@ import importlib
 import importlib.util
 import logging
 import os
+import re
 import secrets
 import shutil
+import socket
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +28,7 @@ from dualfocal.train.failure import Interrupts
 RETRIES = 10  # of a training whose worker or node was lost; each one goes on from the last checkpoint
 SAVE_SECONDS = 60.0  # to wait for the checkpoints of stopped trainings
 VISIBLE_SECONDS = 90.0  # until a file of a node must be visible here: NFS remembers absent files for up to a minute
+CONNECT_SECONDS = 10.0
 OBJECT_STORE = 100 * 2**20  # bytes: trainings exchange files, not objects
 
 
@@ -96,9 +99,13 @@ class RayEngine:
         started_here = {"num_cpus": num_cores(), "object_store_memory": OBJECT_STORE, "include_dashboard": False}
         options = started_here if address == "local" else {}
         try:
+            _check_address(address)
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise RunError(f"cannot connect to the Ray cluster {address!r}: {_first_line(error)}") from error
+        except (OSError, OverflowError, ValueError, RuntimeError) as error:
+            raise RunError(
+                f"cannot connect to the Ray cluster {address!r}: {_first_line(error).rstrip('.')}. "
+                "A cluster with token authentication needs RAY_AUTH_MODE=token here, too"
+            ) from error
         try:
             yield ray
         finally:
@@ -145,6 +152,12 @@ class RayEngine:
             ): task.folder
             for task in tasks
         }
+
+
+def _check_address(address: str) -> None:
+    """Raise an OSError if nothing answers at ``HOST:PORT``: Ray itself would try for minutes."""
+    if match := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address):
+        socket.create_connection((match[1], int(match[2])), timeout=CONNECT_SECONDS).close()
 
 
 @contextmanager
