@@ -4,6 +4,7 @@ import ast
 import importlib
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,3 +78,15 @@ def test_imported_names_exist(page: Path) -> None:
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dualfocal"):
                 module = importlib.import_module(node.module)
                 assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
+
+
+def test_shell_scripts_are_valid() -> None:
+    scripts = [
+        block
+        for page in PAGES
+        for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    ]
+    assert any("SLURM_ARRAY_TASK_ID" in script for script in scripts)
+    for script in scripts:
+        checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
+        assert (checked.returncode, checked.stderr) == (0, ""), script

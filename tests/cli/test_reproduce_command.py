@@ -23,7 +23,7 @@ from dualfocal.paper.reproduce import plan
 from dualfocal.paper.trainings import trainings
 from dualfocal.runs import Run
 from dualfocal.runs.result import Scaled
-from dualfocal.study import runner
+from dualfocal.study import local
 
 ONE = ["--only", "dataset=cifar10,model=resnet50,method=dual_focal"]
 SETTINGS = ["data.test_size=12", "data.val_size=8", "batch_size=16"]
@@ -113,7 +113,7 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("COLUMNS", "120")
-        patch.setattr(runner, "num_cores", lambda: 1)  # one thread: other tests use the machine, too
+        patch.setattr(local, "num_cores", lambda: 1)  # one thread: other tests use the machine, too
         with redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit) as ended:
             main(["paper", "reproduce", "table1", *TINY, "--jobs", "1", "--seeds", "1,2"])
     assert ended.value.code == 0

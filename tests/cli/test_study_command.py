@@ -20,7 +20,7 @@ from PIL import Image
 
 import dualfocal.study
 from dualfocal.cli import main
-from dualfocal.study import make_study, runner
+from dualfocal.study import local, make_study
 from dualfocal.train import train
 
 SMALL = ["study", "--gamma", "1,5", "--seeds", "0,1", "--set", "epochs=2", "--set", "data.val_size=100", "--out", "out"]
@@ -106,7 +106,7 @@ def test_ctrl_c_while_a_process_starts_leaves_no_traceback(
         for pid in (os.getpid(), *(child.pid for child in children)):
             os.kill(pid, signal.SIGINT)
 
-    monkeypatch.setattr(runner, "num_cores", lambda: 1)  # one thread: other tests use the machine, too
+    monkeypatch.setattr(local, "num_cores", lambda: 1)  # one thread: other tests use the machine, too
     thread = threading.Thread(target=interrupt, daemon=True)
     thread.start()
     with pytest.raises(SystemExit) as ended:

@@ -18,7 +18,7 @@ import pytest
 from dualfocal.data import load_data
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.runs.layout import CHECKPOINT, LOG
-from dualfocal.study import Study, make_study, run_study, runner, summarize
+from dualfocal.study import Study, engine, local, make_study, run_study, summarize
 from dualfocal.train import train
 
 NETS = """
@@ -80,7 +80,7 @@ def test_each_run_is_trained_once_whatever_the_others_do(tmp_path: Path) -> None
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert (progress[0], progress[-1]) == ((2, 8, 1), (4, 8, 2))
     results = [Run(folders["fine", seed]).require_result() for seed in (0, 1)]
-    assert results[1].sessions[0]["threads"] == max(1, runner.num_cores() // 2)
+    assert results[1].sessions[0]["threads"] == max(1, local.num_cores() // 2)
     # A warning of several processes is given once, a deprecation and a note not at all.
     assert [str(warning.message) for warning in caught] == ["the net warns"]
     assert "the learning rate never falls" in results[1].notes[0]
@@ -143,7 +143,7 @@ def test_all_data_are_checked_before_anything_is_trained(tmp_path: Path, monkeyp
         loaded.append((name, options))
         return load_data(name, root, **options)
 
-    monkeypatch.setattr(runner, "load_data", load)
+    monkeypatch.setattr(engine, "load_data", load)
     other, missing = replace(RECIPE, data_options={"val_size": 0}), replace(RECIPE, data="nowhere.npz", data_options={})
     with pytest.raises(ValueError, match=r"nowhere\.npz"):
         run_study(Study("t", {"a": {0: RECIPE}, "b": {0: RECIPE}, "c": {0: missing}}), tmp_path / "out", device="cpu")

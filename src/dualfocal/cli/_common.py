@@ -3,7 +3,7 @@
 import errno
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -176,6 +176,14 @@ def stopped_goes_on(err: Console) -> Iterator[None]:
         raise
 
 
+def end_with(err: Console, problems: Collection[str]) -> None:
+    """Print why trainings diverged, and exit with code 1 if there are any."""
+    for problem in problems:
+        say(err, f"dualfocal: {problem}")
+    if problems:
+        raise typer.Exit(1)
+
+
 @contextmanager
 def errors_name(name: object) -> Iterator[None]:
     """Prefix errors about the input with a name, such as that of the file."""
@@ -199,8 +207,13 @@ def progress_bar(
 
 def training_bar(err: Console) -> AbstractContextManager[Callable[..., None]]:
     """Return a progress bar with elapsed and remaining time."""
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left")
-    return progress_bar(err, "", *columns, TimeRemainingColumn(), total=None)
+    return progress_bar(err, "", *training_columns(), total=None)
+
+
+def training_columns() -> list[ProgressColumn]:
+    """Return the columns of a progress bar with elapsed and remaining time."""
+    description, left = TextColumn("{task.description}"), TextColumn("left")
+    return [description, BarColumn(), TimeElapsedColumn(), left, TimeRemainingColumn()]
 
 
 def check_output(out: Path, *inputs: Path) -> None:

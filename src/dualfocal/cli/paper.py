@@ -17,11 +17,24 @@ from dualfocal.cli._common import (
     Jobs,
     comma_separated,
     consoles,
+    end_with,
     print_json,
     progress_bar,
     say,
     stopped_goes_on,
     training_bar,
+)
+from dualfocal.cli._engines import (
+    Address,
+    CpusPerRun,
+    EngineName,
+    EngineOption,
+    GpusPerRun,
+    ShardOption,
+    make_engine,
+    parse_shard,
+    say_shard,
+    training_display,
 )
 from dualfocal.cli.data import Root
 from dualfocal.cli.replication import replication, verify
@@ -86,6 +99,11 @@ def reproduce(
     data_root_: Root = None,
     jobs: Jobs = None,
     device: Annotated[str | None, typer.Option(help="Device. [default: a GPU if there is one]")] = None,
+    engine: EngineOption = EngineName.local,
+    address: Address = None,
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
+    shard: ShardOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Reproduce a table of the paper: train the missing runs and print our numbers beside the published ones.
@@ -99,6 +117,10 @@ def reproduce(
         dualfocal paper reproduce table1 --only dataset=cifar10,model=resnet50,method=dual_focal --seeds 1,2,3
 
         dualfocal paper reproduce ablation --epochs-scale 0.2
+
+        dualfocal paper reproduce table1 --engine ray --address auto --gpus-per-run 0.5 --out /shared/paper
+
+        dualfocal paper reproduce table1 --shard 2/8 --out /shared/paper
     """
     from dualfocal.paper.reproduce import plan
 
@@ -119,18 +141,29 @@ def reproduce(
         printer.print(planned.as_table().rich(boxed=False))
         say(printer, planned.cost(), wrap=True)
         return
+    part = parse_shard(shard)
+    trainer = make_engine(
+        engine, jobs=jobs, device=device, address=address, cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run
+    )
     say(
         printer,
         f"{planned.study.title}: {len(planned.trainings)} trainings, "
         f"seeds {', '.join(map(str, planned.study.seeds))}, into {out}",
     )
-    with stopped_goes_on(errors), training_bar(errors) as bar:
-        reproduction = planned.run(
-            jobs=jobs,
-            data_root=data_root_,
-            device=device,
-            progress=lambda what, done, total: bar(done, total=total, description=what),
-        )
+    with stopped_goes_on(errors):
+        with training_display(errors, engine) as watch:
+            failed = planned.train(engine=trainer, shard=part, data_root=data_root_, watch=watch)
+        if part is not None and not planned.study.is_finished(out):
+            say_shard(printer, planned.study, out, part, as_json)
+            end_with(errors, failed)
+            return
+        with training_bar(errors) as bar:
+            reproduction = planned.compare(
+                failed,
+                data_root=data_root_,
+                device=device,
+                progress=lambda what, done, total: bar(done, total=total, description=what),
+            )
     if as_json:
         print_json(reproduction.to_dict())
     printer.print(reproduction.as_table().rich(boxed=False))
@@ -138,10 +171,7 @@ def reproduce(
     for note in reproduction.notes:
         say(printer, f"Note: {note}.")
     say(printer, f"Written: {', '.join(map(str, planned.files()))}")
-    for problem in reproduction.failed:
-        say(errors, f"dualfocal: {problem}")
-    if reproduction.failed:
-        raise typer.Exit(1)
+    end_with(errors, reproduction.failed)
 
 
 @app.command()

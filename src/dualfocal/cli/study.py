@@ -18,10 +18,22 @@ from dualfocal.cli._common import (
     Jobs,
     comma_separated,
     consoles,
+    end_with,
     print_json,
     say,
     stopped_goes_on,
-    training_bar,
+)
+from dualfocal.cli._engines import (
+    Address,
+    CpusPerRun,
+    EngineName,
+    EngineOption,
+    GpusPerRun,
+    ShardOption,
+    make_engine,
+    parse_shard,
+    say_shard,
+    training_display,
 )
 from dualfocal.cli.data import Root
 
@@ -59,6 +71,11 @@ def study(
     ),
     data_root_: Root = None,
     device: Annotated[str | None, typer.Option(help="Device. [default: a GPU if there is one]")] = None,
+    engine: EngineOption = EngineName.local,
+    address: Address = None,
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
+    shard: ShardOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Train several losses on several seeds and compare them in one table, with confidence intervals and a conclusion.
@@ -70,6 +87,10 @@ def study(
         dualfocal study --losses cross_entropy,flsd,dual_focal --dataset cifar10 --seeds 1,2,3 --set epochs=60
 
         dualfocal study --gamma 2,3,4,5,10
+
+        dualfocal study --engine ray --address auto --gpus-per-run 0.5 --out /shared/study
+
+        dualfocal study --shard 2/8 --out /shared/study
     """
     from dualfocal.plots import save, study_figure
     from dualfocal.study import make_study, run_study, summarize
@@ -90,18 +111,18 @@ def study(
     )
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out: {out} must be a folder, but is a file")
+    part = parse_shard(shard)
+    trainer = make_engine(
+        engine, jobs=jobs, device=device, address=address, cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run
+    )
     say(printer, f"{planned.title}, into {out}")
     say(printer, f"Recipe: {planned.recipe}.", wrap=True)
-    number = len(planned.entries) * len(planned.seeds)
-    with stopped_goes_on(errors), training_bar(errors) as bar:
-        failed = run_study(
-            planned,
-            out,
-            jobs=jobs,
-            data_root=data_root_,
-            device=device,
-            progress=lambda done, total, ended: bar(done, total=total, description=f"{ended} of {number} runs"),
-        )
+    with stopped_goes_on(errors), training_display(errors, engine) as watch:
+        failed = run_study(planned, out, engine=trainer, shard=part, data_root=data_root_, watch=watch)
+    if part is not None and not planned.is_finished(out):
+        say_shard(printer, planned, out, part, as_json)
+        end_with(errors, failed.values())
+        return
     summary = summarize(planned, out, failed)
     chosen = choose_gamma(planned, out, criterion) if gammas else None
     markdown, content = summary.to_markdown(), summary.to_dict()
@@ -126,10 +147,7 @@ def study(
         say(printer, chosen.sentence())
     files = ", ".join(str(out / name) for name in ("table.md", "table.csv", "study.png"))
     say(printer, f"Written: {files}; runs: dualfocal runs {out / 'runs'}")
-    for problem in failed.values():
-        say(errors, f"dualfocal: {problem}")
-    if failed:
-        raise typer.Exit(1)
+    end_with(errors, failed.values())
 
 
 def _narrow(table: Table, gap: int) -> RichTable:

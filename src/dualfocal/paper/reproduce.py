@@ -11,7 +11,7 @@ import heapq
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from dualfocal.paper.published import Table, published
 from dualfocal.paper.rows import HEADINGS, LEVEL, Row, rows_of
 from dualfocal.paper.trainings import Training, trainings
 from dualfocal.runs import Run
-from dualfocal.study import Study, run_study
+from dualfocal.study import LocalEngine, RunStatus, Shard, Study, run_study
+from dualfocal.study.engine import Engine
+from dualfocal.study.runner import StudyWatcher, add_up
 
 FIELDS = {"dataset": "data", "model": "model", "method": "method", "variant": "variant"}  # attributes of a Training
 
@@ -149,40 +151,72 @@ class Plan:
     def run(
         self,
         *,
+        engine: Engine | None = None,
         jobs: int | None = None,
         data_root: Root = None,
         device: str | None = None,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> Reproduction:
-        """Train the unfinished runs, and compare our numbers with the published ones.
+        """Train the unfinished runs, and compare our numbers with the published ones: :meth:`train`, :meth:`compare`.
+
+        Args:
+            engine: where to train (default: ``LocalEngine(jobs, device)``, processes of this machine).
+            jobs: number of trainings at a time, each in its own process (default: one per core, or one on a GPU).
+            data_root: folder of the data.
+            device: such as ``"cpu"`` or ``"cuda:1"`` (default: a GPU if there is one); an engine has its own.
+            progress: called with a description, and the finished and total amounts.
+
+        Returns:
+            The rows of the chosen trainings and seeds.
+        """
+
+        def watch(runs: Sequence[RunStatus]) -> None:
+            if progress is not None:
+                done, total, finished = add_up(runs)
+                progress(f"{finished} of {len(runs)} runs", done, total)
+
+        failed = self.train(engine=engine or LocalEngine(jobs, device), data_root=data_root, watch=watch)
+        return self.compare(failed, data_root=data_root, device=device, progress=progress)
+
+    def train(
+        self,
+        *,
+        engine: Engine | None = None,
+        shard: Shard | None = None,
+        data_root: Root = None,
+        watch: StudyWatcher | None = None,
+    ) -> list[str]:
+        """Train the unfinished runs, or a share of them. Returns why some diverged, see :func:`run_study`."""
+        if self.table.name == "ood_auroc":
+            OODScores(data_root).check()
+        problems = run_study(self.study, self.out, engine=engine, shard=shard, data_root=data_root, watch=watch)
+        return list(problems.values())
+
+    def compare(
+        self,
+        failed: list[str],
+        *,
+        data_root: Root = None,
+        device: str | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> Reproduction:
+        """Compare our numbers with the published ones, and write the files.
 
         The files contain every run of the table in the folder, not only the chosen ones.
 
         Args:
-            jobs: number of trainings at a time, each in its own process (default: one per core, or one on a GPU).
-            data_root: folder of the data.
+            failed: what :meth:`train` has returned.
+            data_root: folder of the data, for the scores of out-of-distribution images.
             device: such as ``"cpu"`` or ``"cuda:1"`` (default: a GPU if there is one).
             progress: called with a description, and the finished and total amounts.
 
         Returns:
             The rows of the chosen trainings and seeds.
         """
-        ood_scores = OODScores(data_root, device, progress)
-        if self.table.name == "ood_auroc":
-            ood_scores.check()
         folders = self.study.folders(self.out)
-        problems = run_study(
-            self.study,
-            self.out,
-            jobs=jobs,
-            data_root=data_root,
-            device=device,
-            progress=progress and (lambda done, total, ended: progress(f"{ended} of {len(folders)} runs", done, total)),
-        )
-        failed = list(problems.values())
         runs = folders | self._other_runs()
         present = {name: training for name, training in self.every.items() if any(name == key for key, _ in runs)}
-        rows = rows_of(self.table, present, runs, ood_scores)
+        rows = rows_of(self.table, present, runs, OODScores(data_root, device, progress))
         self._write(rows, runs, failed)
         chosen = [row.of_seeds(self.study.seeds) for row in rows if row.training.name + self.suffix in self.trainings]
         return Reproduction(self.table, self.study.title, chosen, _notes(folders.values()), failed)

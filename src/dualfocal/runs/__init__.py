@@ -1,9 +1,9 @@
 """Run folders: recipes, results, logs and weights of training runs on disk."""
 
 from dualfocal.runs import layout
-from dualfocal.runs.layout import RunError
+from dualfocal.runs.layout import RunBusyError, RunError
 from dualfocal.runs.recipe import Recipe
 from dualfocal.runs.result import RunResult, Scaled
 from dualfocal.runs.run import Run, default_folder, find_runs
 
-__all__ = ["Recipe", "Run", "RunError", "RunResult", "Scaled", "default_folder", "find_runs", "layout"]
+__all__ = ["Recipe", "Run", "RunBusyError", "RunError", "RunResult", "Scaled", "default_folder", "find_runs", "layout"]

@@ -42,6 +42,10 @@ class RunError(ValueError):
     """A run folder cannot be used; the message names it and says why."""
 
 
+class RunBusyError(RunError):
+    """Another process is training in the folder."""
+
+
 class ChecksumError(RunError):
     """A JSON file, or a line of the log, has changed since it was written."""
 

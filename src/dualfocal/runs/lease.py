@@ -29,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from dualfocal.runs.layout import ATTEMPT, RunError
+from dualfocal.runs.layout import ATTEMPT, RunBusyError, RunError
 
 # NFS may show a time of change that is up to 60 s old (mount option acregmax), and heartbeats are BEAT seconds apart.
 EXPIRES = 90.0  # seconds without a heartbeat after which a lease can be taken over
@@ -109,7 +109,7 @@ class Lease:
         """Claim the folder, or take it over from an owner that is dead.
 
         Raises:
-            RunError: another process owns the folder.
+            RunBusyError: another process owns the folder.
             OSError: the folder cannot be written to.
         """
         try:
@@ -187,7 +187,7 @@ class Lease:
                 continue  # a new owner has deleted what we prepared
             finally:
                 _delete(prepared)
-        raise RunError(f"{self.run}: too many processes claim this folder at once: try again")
+        raise RunBusyError(f"{self.run}: too many processes claim this folder at once: try again")
 
     def _prepare(self, folder: Path) -> float:
         """Write the claim of this process. Returns the present time by the clock of the file system."""
@@ -207,13 +207,13 @@ class Lease:
         return (folder / OWNER).stat().st_mtime
 
     def _make_way(self, now: float) -> None:
-        """Turn dead owners into waste, or raise a RunError if an owner is alive."""
+        """Turn dead owners into waste, or raise a RunBusyError if an owner is alive."""
         place = self.run / ATTEMPT
         for folder in _inside(place):
             owner = _read_owner(folder)
             if owner is not None and owner.is_alive(now):
                 silence = max(0.0, now - owner.heartbeat)
-                raise RunError(
+                raise RunBusyError(
                     f"{self.run}: another process is training there: {owner}, whose last heartbeat was "
                     f"{silence:.0f} s ago; if no other one follows, the folder can be taken over in "
                     f"{owner.lease_seconds - silence:.0f} s"

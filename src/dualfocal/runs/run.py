@@ -180,8 +180,9 @@ class Run:
             lease_seconds: time without a heartbeat of this process after which another one may take over.
 
         Raises:
-            RunError: another process owns the folder or has taken it over, the folder is of another recipe or not a run
-                folder, or it is not writable.
+            RunBusyError: another process owns the folder.
+            RunError: another process has taken over the folder, it is of another recipe or not a run folder, or it is
+                not writable.
         """
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path}: must be a folder, but is a file")

@@ -1,7 +1,21 @@
 """Compare losses on one data set: train each with several seeds, and summarize the runs in one table."""
 
+from dualfocal.study.local import LocalEngine
 from dualfocal.study.plan import PAPER_LOSSES, Study, make_study
-from dualfocal.study.runner import run_study
+from dualfocal.study.ray_engine import RayEngine
+from dualfocal.study.runner import RunStatus, run_study
+from dualfocal.study.shards import Shard
 from dualfocal.study.summary import Summary, summarize
 
-__all__ = ["PAPER_LOSSES", "Study", "Summary", "make_study", "run_study", "summarize"]
+__all__ = [
+    "PAPER_LOSSES",
+    "LocalEngine",
+    "RayEngine",
+    "RunStatus",
+    "Shard",
+    "Study",
+    "Summary",
+    "make_study",
+    "run_study",
+    "summarize",
+]

@@ -1,5 +1,6 @@
 """The plan of a study: a recipe for each loss (or gamma) and seed."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,14 @@ class Study:
             for entry in self.entries
             for seed in self.seeds
         }
+
+    def states(self, out: Path) -> Counter[str]:
+        """Return the number of runs in each state, see :attr:`Run.state <dualfocal.runs.Run.state>`."""
+        return Counter(Run(folder).state for folder in self.folders(out).values())
+
+    def is_finished(self, out: Path) -> bool:
+        """Whether all runs are finished."""
+        return set(self.states(out)) == {"finished"}
 
     def results(self, out: Path) -> dict[tuple[str, int], RunResult]:
         """Return the results of the finished runs."""
