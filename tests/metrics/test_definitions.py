@@ -279,7 +279,8 @@ def test_scalars_are_a_flat_dict_of_finite_floats() -> None:
     logits, target = sample(200, 4)
     result = M.evaluate(logits, target, inference=True, draws=100)
     inference = result.inference
-    assert inference is not None and inference.classwise is not None
+    assert inference is not None
+    assert inference.classwise is not None
     values = result.scalars("val/")
     assert {type(value) for value in values.values()} == {float}
     names = ["error", "nll", "brier", "aurc", "ece", "adaptive_ece", "classwise_ece", "mce", "debiased_ece"]

@@ -24,7 +24,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of :func:`evaluate`: every metric, as a fraction. ``print`` it, or see :meth:`to_dict` and :meth:`scalars`."""
+    """Result of :func:`evaluate`: every metric, as a fraction. ``print`` it; see :meth:`to_dict`, :meth:`scalars`."""
 
     num_samples: int
     num_classes: int
