@@ -67,6 +67,7 @@ def test_the_page_asks_for_nothing(pages):
 
 
 def test_text_of_data_is_inert(pages, folder, tmp_path):
+    pages("logits")
     title = "<b>5 & 6</b>"
     write_report([folder / "logits.npz"], tmp_path / "page.html", calibrators=(), title=title)
     text = (tmp_path / "page.html").read_text()
