@@ -69,6 +69,13 @@ def modulated_nll(logits: Tensor, target: Target, factor: Factor) -> Tensor:
     return torch.stack(losses) if losses else logits.new_zeros(0)
 
 
+def smoothed(target: Target, num_classes: int, eps: float) -> Tensor:
+    """Target of label smoothing: (1 - eps) y_i + eps / K for every class i."""
+    return torch.stack(
+        [torch.stack([(1 - eps) * y_i + eps / num_classes for y_i in y]) for y in target_rows(target, num_classes)]
+    )
+
+
 def cross_entropy(logits: Tensor, target: Target) -> Tensor:
     """-log p_k; soft: -sum_i y_i log p_i."""
     return modulated_nll(logits, target, lambda n, p, k: 1.0)

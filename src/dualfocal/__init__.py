@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
     for module in modules:
         if hasattr(module, name):
             return getattr(module, name)
-    if name in ("calibrators", "losses", "metrics", "models", "plots", "predictions", "theory"):
+    if name in ("calibrators", "losses", "metrics", "models", "plots", "predictions", "report", "study", "theory"):
         return import_module(f"dualfocal.{name}")
     raise AttributeError(f"module 'dualfocal' has no attribute {name!r}")
 

@@ -54,7 +54,7 @@ def test_a_wrong_setting_is_refused(assert_refused):
         ("weights=best", "weights", "'last', 'best_error', 'best_nll'", "'best'"),
         ("loss_options=3", "loss_options", "JSON object", "3"),
         ("loss=focl", "loss", *LOSSES, "'focl'; did you mean focal?"),
-        ("loss.gama=3", "dual_focal has the options gamma, rival, impl", "gama; did you mean gamma?"),
+        ("loss.gama=3", "dual_focal has the options gamma, rival, label_smoothing, impl", "gama; did you mean gamma?"),
         ("loss.gamma=-1", "dual_focal: gamma", "at least 0", "-1"),
         ("data.nois=3", "digits has the options noise, val_size", "nois; did you mean noise?"),
         ("data.noise=much", "noise", "at least 0", "'much'"),
@@ -73,7 +73,7 @@ def test_settings_that_contradict_each_other_are_refused(assert_refused):
     for first, second, *words in (
         ("loss=ada_focal", "data.val_size=0", "ada_focal needs a validation split", "set data.val_size"),
         ("weights=best_nll", "data.val_size=0", "weights=best_nll needs a validation split", "set data.val_size"),
-        ("loss=cross_entropy", "loss.gamma=3", "cross_entropy has no options", "gamma"),
+        ("loss=cross_entropy", "loss.gamma=3", "cross_entropy has the options label_smoothing", "gamma"),
         ("drop_last=true", "batch_size=1000", "drop_last=true drops all samples", "1000", "600"),
     ):
         assert_refused("digits", "--set", first, "--set", second, words=tuple(words))

@@ -47,7 +47,17 @@ ADA_DUAL_FOCAL = Case(
     partial(oracles.adaptive, bin_gamma=BIN_GAMMA, inner_edges=BIN_EDGES, dual=True),
 )
 
-PER_SAMPLE = [
+
+def _smoothed(case: Case, eps: float) -> Case:
+    """The case with label smoothing."""
+    return Case(
+        f"{case.name}-smoothed",
+        partial(case.loss, label_smoothing=eps),
+        lambda logits, target: case.oracle(logits, oracles.smoothed(target, logits.shape[1], eps).to(logits)),
+    )
+
+
+UNSMOOTHED = [
     Case("cross_entropy", L.cross_entropy_loss, oracles.cross_entropy),
     Case("label_smoothing-others", L.label_smoothing_loss, oracles.label_smoothing),
     Case(
@@ -69,6 +79,8 @@ PER_SAMPLE = [
     ADA_FOCAL,
     ADA_DUAL_FOCAL,
 ]
+SMOOTHED = ("cross_entropy", "inverse_focal", "dual_focal-5.0-next-auto", "ada_dual_focal")
+PER_SAMPLE = UNSMOOTHED + [_smoothed(case, 0.1) for case in UNSMOOTHED if case.name in SMOOTHED]
 
 BATCH = [
     Case("mmce", L.mmce_loss, _mmce),
@@ -95,3 +107,5 @@ PLAIN = {
     "ada_dual_focal": ADA_DUAL_FOCAL.loss,
     "kde_xe": partial(L.kde_xe_loss, bandwidth=0.1),
 }
+HAS_SMOOTHING = ("cross_entropy", "focal", "flsd", "inverse_focal", "dual_focal", "ada_focal", "ada_dual_focal")
+WITH_SMOOTHED = PLAIN | {f"{name}-smoothed": partial(PLAIN[name], label_smoothing=0.1) for name in HAS_SMOOTHING}

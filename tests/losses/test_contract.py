@@ -3,12 +3,13 @@
 import inspect
 from functools import partial
 
+import numpy as np
 import oracles
 import pytest
 import torch
 import torch.nn.functional as F
 from case_loops import for_each
-from cases import PLAIN
+from cases import HAS_SMOOTHING, PLAIN, WITH_SMOOTHED
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from dualfocal import losses as L
 from dualfocal.losses import _closed_form, _modulated
 
-PER_ROW = [name for name in PLAIN if name not in ("mmce", "kde_xe")]
+PER_ROW = [name for name in WITH_SMOOTHED if name not in ("mmce", "kde_xe")]
 GAMMA_0 = {"cross_entropy": {}, "focal": {"gamma": 0.0}, "inverse_focal": {"gamma": 0.0}, "dual_focal": {"gamma": 0.0}}
 REDUCTIONS = ("mean", "sum", "none")
 WEIGHT = torch.tensor([0.5, 2.0, 0.0, 1.5, 1.0])
@@ -27,13 +28,30 @@ def problem(*shape: int, c: int = 5) -> tuple[Tensor, Tensor]:
     return torch.randn(n, c, *rest, requires_grad=True), torch.randint(c, shape)
 
 
-@for_each(name=GAMMA_0, reduction=REDUCTIONS, weight=[None, WEIGHT], shape=[(6,), (2, 3, 2)], ignore_index=[-100, 3])
+@for_each(
+    name=GAMMA_0,
+    reduction=REDUCTIONS,
+    weight=[None, WEIGHT],
+    shape=[(6,), (2, 3, 2)],
+    ignore_index=[-100, 3],
+    label_smoothing=[0.0, 0.1, 1.0],
+)
 def test_gamma_0_is_cross_entropy(
-    name: str, reduction: str, weight: Tensor | None, shape: tuple[int, ...], ignore_index: int
+    name: str,
+    reduction: str,
+    weight: Tensor | None,
+    shape: tuple[int, ...],
+    ignore_index: int,
+    label_smoothing: float,
 ) -> None:
     logits, target = problem(*shape)
     target.view(-1)[1] = ignore_index
-    options = {"weight": weight, "ignore_index": ignore_index, "reduction": reduction}
+    options = {
+        "weight": weight,
+        "ignore_index": ignore_index,
+        "reduction": reduction,
+        "label_smoothing": label_smoothing,
+    }
     true = F.cross_entropy(logits, target, **options)
     (true_grad,) = torch.autograd.grad(true.sum(), logits)
     loss = PLAIN[name](logits, target, **GAMMA_0[name], **options)
@@ -42,11 +60,57 @@ def test_gamma_0_is_cross_entropy(
     torch.testing.assert_close(grad, true_grad)
 
 
-@for_each(name=GAMMA_0, reduction=REDUCTIONS, weight=[None, WEIGHT])
-def test_gamma_0_is_cross_entropy_of_probabilities(name: str, reduction: str, weight: Tensor | None) -> None:
+@for_each(name=GAMMA_0, reduction=REDUCTIONS, weight=[None, WEIGHT], label_smoothing=[0.0, 0.1])
+def test_gamma_0_is_cross_entropy_of_probabilities(
+    name: str, reduction: str, weight: Tensor | None, label_smoothing: float
+) -> None:
     logits, target = torch.randn(3, 5, 2), torch.rand(3, 5, 2).softmax(1)
-    loss = PLAIN[name](logits, target, **GAMMA_0[name], weight=weight, reduction=reduction)
-    torch.testing.assert_close(loss, F.cross_entropy(logits, target, weight=weight, reduction=reduction))
+    options = {"weight": weight, "reduction": reduction, "label_smoothing": label_smoothing}
+    loss = PLAIN[name](logits, target, **GAMMA_0[name], **options)
+    torch.testing.assert_close(loss, F.cross_entropy(logits, target, **options))
+
+
+@for_each(name=HAS_SMOOTHING, reduction=REDUCTIONS, weight=[None, WEIGHT], impl=["closed form", "expression"])
+def test_label_smoothing_is_a_mixture_of_targets(
+    name: str, reduction: str, weight: Tensor | None, impl: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss of every class, with its weight, times (1 - eps) y + eps / K; the mean is weighted by the labels."""
+    if impl == "expression":
+        monkeypatch.setattr(_modulated, "is_concrete", lambda tensor: False)
+    logits, target = problem(7)
+    target[1], target[2] = 2, -100  # class 2 has weight 0
+    kept = target != -100
+    every = [PLAIN[name](logits[kept], torch.full((6,), c), reduction="none") for c in range(5)]
+    mass = 0.9 * F.one_hot(target[kept], 5) + 0.1 / 5
+    weights = torch.ones(5) if weight is None else weight
+    rows = torch.zeros(7).masked_scatter(kept, (torch.stack(every, 1) * mass * weights).sum(1))
+    true = {"none": rows, "sum": rows.sum(), "mean": rows.sum() / weights[target[kept]].sum()}[reduction]
+    loss = PLAIN[name](logits, target, weight=weight, reduction=reduction, label_smoothing=0.1)
+    torch.testing.assert_close(loss, true)
+    grads = [torch.autograd.grad(value.sum(), logits, retain_graph=True)[0] for value in (loss, true)]
+    torch.testing.assert_close(*grads)
+
+
+@for_each(name=PLAIN, soft=[False, True])
+def test_weights_may_be_a_list_or_an_array(name: str, soft: bool) -> None:
+    logits, target = problem(8)
+    target = torch.rand(8, 5).softmax(1) if soft else target
+    true = PLAIN[name](logits, target, weight=WEIGHT)
+    array = np.array(WEIGHT.tolist())  # float64
+    array.setflags(write=False)
+    for weight in (WEIGHT.tolist(), tuple(WEIGHT.tolist()), array):
+        assert torch.equal(PLAIN[name](logits, target, weight=weight), true)
+    module = L.LOSSES[name](weight=WEIGHT.tolist())
+    assert torch.equal(module.state_dict()["weight"], WEIGHT)
+    assert torch.equal(module(logits, target), L.LOSSES[name](weight=WEIGHT)(logits, target))
+
+
+def test_one_logit_per_label_is_a_two_class_problem() -> None:
+    """What the error for binary and multi-label targets recommends is the binary cross-entropy."""
+    z, y = torch.randn(6, 3), torch.randint(2, (6, 3))
+    for logit, label in ((z, y), (z[:, 0], y[:, 0]), (z[:, :1], y[:, :1])):
+        loss = L.focal_loss(torch.stack([torch.zeros_like(logit), logit], 1), label, gamma=0.0)
+        torch.testing.assert_close(loss, F.binary_cross_entropy_with_logits(logit, label.float()))
 
 
 @for_each(reduction=REDUCTIONS, weight=[None, WEIGHT])
@@ -58,11 +122,11 @@ def test_torch_form_of_label_smoothing(weight: Tensor | None, reduction: str) ->
     torch.testing.assert_close(loss, true)
 
 
-@for_each(weight=[None, WEIGHT], name=PLAIN)
+@for_each(weight=[None, WEIGHT], name=WITH_SMOOTHED)
 def test_reductions_agree(name: str, weight: Tensor | None) -> None:
     logits, target = problem(4, 3)
     target[0, 1] = target[2, 0] = -100
-    mean, total, rows = (PLAIN[name](logits, target, weight=weight, reduction=r) for r in REDUCTIONS)
+    mean, total, rows = (WITH_SMOOTHED[name](logits, target, weight=weight, reduction=r) for r in REDUCTIONS)
     assert rows.shape == target.shape
     kept = target != -100
     counts = torch.ones(5)[target[kept]] if weight is None else weight[target[kept]]
@@ -112,16 +176,18 @@ def test_weights_of_soft_targets(name: str) -> None:
     torch.testing.assert_close(loss, true)
 
 
-@for_each(name=PLAIN)
+@for_each(name=WITH_SMOOTHED)
 def test_dimensions_are_rows(name: str) -> None:
     logits, target = problem(2, 3, 2)
-    true = PLAIN[name](logits.permute(0, 2, 3, 1).reshape(12, 5), target.reshape(12), reduction="none")
-    torch.testing.assert_close(PLAIN[name](logits, target, reduction="none"), true.reshape(2, 3, 2))
+    true = WITH_SMOOTHED[name](logits.permute(0, 2, 3, 1).reshape(12, 5), target.reshape(12), reduction="none")
+    torch.testing.assert_close(WITH_SMOOTHED[name](logits, target, reduction="none"), true.reshape(2, 3, 2))
     if name in PER_ROW:
-        torch.testing.assert_close(PLAIN[name](logits[1, :, 2, 0], target[1, 2, 0]), true.reshape(2, 3, 2)[1, 2, 0])
+        torch.testing.assert_close(
+            WITH_SMOOTHED[name](logits[1, :, 2, 0], target[1, 2, 0]), true.reshape(2, 3, 2)[1, 2, 0]
+        )
 
 
-@for_each(name=PLAIN, chunked=[False, True])
+@for_each(name=WITH_SMOOTHED, chunked=[False, True])
 def test_ignored_rows_count_nothing(name: str, chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loss and gradient are the same as without the ignored rows, whatever their logits."""
     if chunked:
@@ -133,10 +199,10 @@ def test_ignored_rows_count_nothing(name: str, chunked: bool, monkeypatch: pytes
     bad = logits.detach().clone()
     bad[1], bad[4] = torch.nan, torch.inf
     bad.requires_grad_()
-    without = PLAIN[name](logits[kept], target[kept])
+    without = WITH_SMOOTHED[name](logits[kept], target[kept])
     (true_grad,) = torch.autograd.grad(without, logits)
-    torch.testing.assert_close(PLAIN[name](logits, target), without)
-    loss = PLAIN[name](bad, target)
+    torch.testing.assert_close(WITH_SMOOTHED[name](logits, target), without)
+    loss = WITH_SMOOTHED[name](bad, target)
     torch.testing.assert_close(loss, without)
     (grad,) = torch.autograd.grad(loss, bad)
     torch.testing.assert_close(grad, true_grad)
@@ -151,13 +217,13 @@ def test_rivals_averaged_over_the_batch_leave_out_ignored_rows() -> None:
     torch.testing.assert_close(loss(logits, target), loss(logits[kept], target[kept]))
 
 
-@for_each(name=PLAIN, case=["empty", "all ignored", "no weight"])
+@for_each(name=WITH_SMOOTHED, case=["empty", "all ignored", "no weight"])
 def test_nothing_kept_is_0_with_0_gradient(name: str, case: str) -> None:
     logits, target = problem(0 if case == "empty" else 4)
     if case == "all ignored":
         target[:] = -100
     weight = torch.zeros(5) if case == "no weight" else None
-    loss = PLAIN[name](logits, target, weight=weight)
+    loss = WITH_SMOOTHED[name](logits, target, weight=weight)
     assert loss.item() == 0
     (grad,) = torch.autograd.grad(loss, logits)
     assert (grad == 0).all()
@@ -171,19 +237,20 @@ def test_split_batches_add_up(rows: int, cut: int, c: int, seed: int) -> None:
     logits, target = problem(rows, c=c)
     for name in PER_ROW:
         whole, first, rest = (
-            PLAIN[name](logits[s], target[s], reduction="sum") for s in (slice(None), slice(0, cut), slice(cut, None))
+            WITH_SMOOTHED[name](logits[s], target[s], reduction="sum")
+            for s in (slice(None), slice(0, cut), slice(cut, None))
         )
         torch.testing.assert_close(whole, first + rest, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@for_each(soft=[False, True], dtype=[torch.bfloat16, torch.float16], name=PLAIN)
+@for_each(soft=[False, True], dtype=[torch.bfloat16, torch.float16], name=WITH_SMOOTHED)
 def test_half_inputs_give_a_float32_loss_and_half_gradients(name: str, dtype: torch.dtype, soft: bool) -> None:
     logits, target = problem(9)
     half = logits.detach().to(dtype).requires_grad_()
     full = half.detach().float().requires_grad_()
     if soft:
         target = torch.rand(9, 5).softmax(1)
-    loss, true = PLAIN[name](half, target), PLAIN[name](full, target)
+    loss, true = WITH_SMOOTHED[name](half, target), WITH_SMOOTHED[name](full, target)
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss, true)
     (grad,) = torch.autograd.grad(loss, half)
@@ -200,11 +267,11 @@ def test_gradient_of_soft_targets(name: str) -> None:
     torch.testing.assert_close(grad, torch.autograd.grad(F.cross_entropy(logits, y), y)[0])
 
 
-@for_each(name=PLAIN, shape=[(6, 5), (300, 200)])
+@for_each(name=WITH_SMOOTHED, shape=[(6, 5), (300, 200)])
 def test_unreduced_loss_is_an_ordinary_tensor(name: str, shape: tuple[int, int]) -> None:
     logits = torch.randn(shape, requires_grad=True)
     target = torch.randint(min(shape[1], 5), shape[:1])
-    rows = PLAIN[name](logits, target, reduction="none")
+    rows = WITH_SMOOTHED[name](logits, target, reduction="none")
     (true,) = torch.autograd.grad(2 * rows.sum(), logits, retain_graph=True)
     rows.mul_(2)
     torch.testing.assert_close(torch.autograd.grad(rows.sum(), logits)[0], true)
@@ -244,10 +311,11 @@ OPTIONS = [
     ("label_smoothing", {"alpha": 0.2, "spread": "all"}),
     ("mmce", {"strength": 0.7, "weighted": False, "width": 0.2}),
     ("mmce", {"as_published": True}),
-    ("focal", {"gamma": 1.0}),
-    ("inverse_focal", {"gamma": 1.0}),
-    ("flsd", {"gammas": (4.0, 1.0), "thresholds": (0.5,)}),
-    ("dual_focal", {"gamma": 2.0, "rival": "mean2", "impl": "torch"}),
+    ("cross_entropy", {"label_smoothing": 0.2}),
+    ("focal", {"gamma": 1.0, "label_smoothing": 0.2}),
+    ("inverse_focal", {"gamma": 1.0, "label_smoothing": 0.2}),
+    ("flsd", {"gammas": (4.0, 1.0), "thresholds": (0.5,), "label_smoothing": 0.2}),
+    ("dual_focal", {"gamma": 2.0, "rival": "mean2", "impl": "torch", "label_smoothing": 0.2}),
     ("kde_xe", {"strength": 1.0, "bandwidth": 0.1, "norm": 2.0}),
 ]
 
@@ -283,7 +351,7 @@ def test_module_gamma_may_be_a_tensor_or_a_parameter(cls: type[torch.nn.Module])
     assert learnt.gamma.grad != 0
 
 
-@for_each(case=[*OPTIONS, ("ada_focal", {"gamma": 7.0, "num_bins": 3, "frozen": True})])
+@for_each(case=[*OPTIONS, ("ada_focal", {"gamma": 7.0, "num_bins": 3, "frozen": True, "label_smoothing": 0.2})])
 def test_repr_round_trips(case: tuple[str, dict[str, object]]) -> None:
     name, options = case
     module = L.LOSSES[name](**options, ignore_index=3, reduction="sum")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from case_loops import for_each
@@ -37,6 +38,17 @@ BAD_INPUT = [
     (LOGITS, torch.tensor([[0.5, 0.5, 0.5], [1, 0, 0]]), {}, ValueError, ["sum to 1", "row 0", "1.5"]),
     (LOGITS, torch.tensor([[1.5, -0.5, 0.0], [1, 0, 0]]), {}, ValueError, ["-0.5", "row 0", "class 1"]),
     (LOGITS, torch.full((2, 3), float("nan")), {}, ValueError, ["nan"]),
+    (LOGITS, torch.tensor([[1.0, 1, 0], [0, 0, 0]]), {}, ValueError, ["sums to 2", "multi-label", "torch.stack"]),
+    (LOGITS[:, 0], TARGET, {}, ValueError, ["shape ()", "binary", "torch.stack"]),
+    (LOGITS[:, :1], torch.ones(2, 1), {}, ValueError, ["(2, 1)", "single class", "torch.stack"]),
+    (LOGITS[:, :1], TARGET[:, None], {}, ValueError, ["(2, 1)", "binary", "torch.stack"]),
+    (LOGITS[:, :1], TARGET, {}, IndexError, ["target 1", "binary", "torch.stack"]),
+    (LOGITS, torch.ones(2, 3, dtype=torch.bool), {}, ValueError, ["torch.bool", "multi-label"]),
+    (LOGITS, TARGET, {"weight": [1.0, 1.0]}, ValueError, ["(3,)", "(2,)"]),
+    (LOGITS, TARGET, {"weight": np.array([1.0, -2.0, 1.0])}, ValueError, ["-2.0", "class 1", "negative"]),
+    (LOGITS, TARGET, {"weight": torch.ones(3, device="meta")}, ValueError, ["meta", "cpu", "criterion.to"]),
+    (LOGITS, TARGET, {"weight": 2.0}, TypeError, ["2.0", "one number per class"]),
+    (LOGITS, TARGET, {"weight": ["a", "b", "c"]}, TypeError, ["'a'", "one number per class"]),
 ]
 
 
@@ -59,6 +71,12 @@ BAD_VALUES = [
     (lambda: L.dual_focal_loss(LOGITS, TARGET, rival=1.5), ["1.5", "between 0 and 1"]),
     (lambda: L.dual_focal_loss(LOGITS, TARGET, impl="cuda"), ["'cuda'", "'auto'", "'torch'"]),
     (lambda: L.dual_focal_loss(LOGITS, LOGITS.softmax(1), rival="batch_mean2"), ["batch_mean2", "class indices"]),
+    (lambda: L.dual_focal_loss(LOGITS, TARGET, rival="batch_next", label_smoothing=0.1), ["batch_next", "smoothing"]),
+    (lambda: L.dual_focal_loss(LOGITS, TARGET, impl="triton", label_smoothing=0.1), ["triton", "label smoothing"]),
+    (lambda: L.cross_entropy_loss(LOGITS, TARGET, label_smoothing=1.5), ["label_smoothing", "1.5", "between 0 and 1"]),
+    (lambda: L.focal_loss(LOGITS, TARGET, label_smoothing=-0.1), ["label_smoothing", "-0.1"]),
+    (lambda: L.FocalLoss(label_smoothing=2.0), ["label_smoothing", "2.0"]),
+    (lambda: L.AdaFocalLoss(label_smoothing=2.0), ["label_smoothing", "2.0"]),
     (lambda: L.DualFocalLoss(-1.0), ["gamma", "-1.0"]),
     (lambda: L.DualFocalLoss(rival="first"), ["'first'"]),
     (lambda: L.DualFocalLoss(reduction="avg"), ["'avg'"]),
@@ -102,7 +120,6 @@ def test_half_precision_probabilities_must_sum_to_1_up_to_rounding(dtype: torch.
 BAD_TYPES = [
     (lambda: L.dual_focal_loss([[0.0, 1.0]], TARGET), ["logits", "list"]),
     (lambda: L.dual_focal_loss(LOGITS, [0, 1]), ["target", "list"]),
-    (lambda: L.dual_focal_loss(LOGITS, TARGET, weight=[1.0, 1.0, 1.0]), ["weight", "[1.0, 1.0, 1.0]"]),
     (lambda: L.dual_focal_loss(LOGITS, TARGET, ignore_index=None), ["ignore_index", "None"]),
     (lambda: L.dual_focal_loss(LOGITS, TARGET, "5"), ["gamma", "'5'"]),
     (lambda: L.dual_focal_loss(LOGITS, TARGET, [5.0, 5.0]), ["gamma", "[5.0, 5.0]"]),

@@ -1,9 +1,13 @@
 """The losses under torch.compile, torch.func and autocast, and on the meta device."""
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from case_loops import for_each
-from cases import PLAIN
+from cases import PLAIN, WITH_SMOOTHED
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, vmap
@@ -32,6 +36,7 @@ COMPILED = [
     *((name, torch.float32) for name in ("label_smoothing", "brier", "mmce", "kde_xe")),
     *((name, torch.float32) for name in ("inverse_focal", "dual_focal", "ada_dual_focal")),
     ("dual_focal", torch.bfloat16),
+    ("dual_focal-smoothed", torch.float32),
 ]
 
 
@@ -39,11 +44,23 @@ COMPILED = [
 def test_compiles_to_one_graph(name: str, dtype: torch.dtype) -> None:
     """aot_eager traces forward and backward like inductor, but without compiling C++."""
     logits, target = problem(dtype=dtype)
-    if name in ("label_smoothing", "kde_xe", "mmce", "brier"):
+    if name in ("label_smoothing", "kde_xe", "mmce", "brier", "dual_focal-smoothed"):
         logits = logits.detach().nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=-9.0).requires_grad_()
-    compiled = torch.compile(PLAIN[name], backend="aot_eager", fullgraph=True, dynamic=False)
+    compiled = torch.compile(WITH_SMOOTHED[name], backend="aot_eager", fullgraph=True, dynamic=False)
     value, gradient = both(compiled(logits, target), logits)
-    true_value, true_gradient = both(PLAIN[name](logits, target), logits)
+    true_value, true_gradient = both(WITH_SMOOTHED[name](logits, target), logits)
+    torch.testing.assert_close(value, true_value)
+    torch.testing.assert_close(gradient, true_gradient)
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("convert", [torch.tensor, list, np.array])
+def test_compiles_to_one_graph_with_weights(convert: Callable[[list[float]], Any]) -> None:
+    logits, target = problem()
+    weight = convert([0.5, 2.0, 0.0, 1.5, 1.0, 3.0])
+    compiled = torch.compile(L.focal_loss, backend="aot_eager", fullgraph=True, dynamic=False)
+    value, gradient = both(compiled(logits, target, weight=weight), logits)
+    true_value, true_gradient = both(L.focal_loss(logits, target, weight=weight), logits)
     torch.testing.assert_close(value, true_value)
     torch.testing.assert_close(gradient, true_gradient)
     torch.compiler.reset()

@@ -275,6 +275,26 @@ def test_evaluate_is_the_functions() -> None:
         assert result.overconfidence == pytest.approx(float(confidence) - (1 - result.error), abs=1e-9)
 
 
+def test_scalars_are_a_flat_dict_of_finite_floats() -> None:
+    logits, target = sample(200, 4)
+    result = M.evaluate(logits, target, inference=True, draws=100)
+    inference = result.inference
+    assert inference is not None
+    assert inference.classwise is not None
+    values = result.scalars("val/")
+    assert {type(value) for value in values.values()} == {float}
+    names = ["error", "nll", "brier", "aurc", "ece", "adaptive_ece", "classwise_ece", "mce", "debiased_ece"]
+    assert {name: values.pop(f"val/{name}") for name in names} == {name: getattr(result, name) for name in names}
+    assert values == {f"val/{name}_floor": floor.mean for name, floor in inference.floors.items()} | {
+        "val/p_value": inference.p_value,
+        "val/classwise_p_value": inference.classwise.p_value,
+        "val/debiased_ece_low": inference.debiased_ece[0],
+        "val/debiased_ece_high": inference.debiased_ece[1],
+    }
+    assert list(M.evaluate(logits, target).scalars()) == names  # no inference, no floors
+    assert "nll" not in M.evaluate(np.array([[1.0, 0.0]]), np.array([1]), input="probs").scalars()  # infinite
+
+
 def test_read_only_and_foreign_arrays() -> None:
     logits, target = sample(50, 3)
     expected = M.ece(logits, target)

@@ -9,8 +9,7 @@ import pytest
 import torch
 from browser import HOSTILE, Tab, running
 
-from dualfocal.report import html
-from dualfocal.report.html import write_report
+from dualfocal.report import html, write_report
 from dualfocal.runs.source import Reading
 from dualfocal.train import result as train_result
 from dualfocal.train import train

@@ -12,22 +12,18 @@ from matplotlib.figure import Figure
 from dualfocal.metrics.corp import corp
 from dualfocal.plots import (
     LOOKS,
-    Curve,
     MetricBar,
     corp_diagram,
-    corp_panels,
-    density_strip,
+    corp_figure,
     ece_over_training,
-    exponential_average,
     max_logit_histogram,
-    maximum_logits,
     metric_bars,
     metric_figure,
-    rival_boxplot,
-    rival_probabilities,
-    shared_histograms,
-    t_interval,
 )
+from dualfocal.plots._panels import density_strip
+from dualfocal.plots.distributions import draw_boxes, maximum_logits, rival_probabilities, shared_histograms
+from dualfocal.plots.metric_bars import t_interval
+from dualfocal.plots.training import exponential_average, per_seed
 
 
 @pytest.fixture
@@ -46,7 +42,7 @@ def predictions(n: int = 300, sharpness: float = 2.0) -> tuple[torch.Tensor, tor
 
 def test_corp_diagram_draws_the_fit_the_band_and_the_scores(axis):
     curve = corp(*predictions(), draws=100)
-    assert corp_diagram(axis, curve) is axis
+    assert corp_diagram(curve, ax=axis) is axis
     [fit] = [line for line in axis.lines if line.get_label() == "accuracy by isotonic fit"]
     np.testing.assert_array_equal(fit.get_data(), [curve.confidence, curve.recalibrated])
     [band] = axis.collections
@@ -61,19 +57,19 @@ def test_corp_diagram_draws_the_fit_the_band_and_the_scores(axis):
 
 
 def test_a_fit_of_one_point_can_be_seen(axis):
-    corp_diagram(axis, corp(torch.tensor([[2.0, 0.0]]).repeat(30, 1), torch.arange(30) % 2, draws=100))
+    corp_diagram(torch.tensor([[2.0, 0.0]]).repeat(30, 1), torch.arange(30) % 2, draws=100, ax=axis)
     assert axis.lines[-1].get_marker() == "o"
 
 
-def test_corp_panels_have_shares_below():
-    figure = corp_panels({"a": corp(*predictions(), draws=100), "b": corp(*predictions(200), draws=100)})
+def test_corp_figure_have_shares_below():
+    figure = corp_figure({"a": corp(*predictions(), draws=100), "b": corp(*predictions(200), draws=100)})
     tops = [axis for axis in figure.axes if axis.get_title()]
     assert [axis.get_title() for axis in tops] == ["a, N = 300", "b, N = 200"]
     strips = [axis for axis in figure.axes if not axis.get_title()]
     for strip in strips:
         assert sum(bar.get_height() for bar in strip.patches) == pytest.approx(100)
     with pytest.raises(ValueError, match="at least one"):
-        corp_panels({})
+        corp_figure({})
 
 
 def test_density_strip_in_percent(axis):
@@ -100,7 +96,7 @@ def test_t_interval_covers_the_mean_at_its_level():
 
 def test_metric_bars_in_percent_with_seeds_interval_and_floor(axis):
     bars = {"one": MetricBar((0.02,), floor=0.01), "three": MetricBar((0.01, 0.02, 0.06), (0.005, 0.055), 0.015)}
-    assert metric_bars(axis, bars) is axis
+    assert metric_bars(bars, ax=axis) is axis
     assert [bar.get_width() for bar in axis.patches][::2] == pytest.approx([2, 3])
     assert [label.get_text() for label in axis.get_yticklabels()] == ["one", "three"]
     [dots] = [line for line in axis.lines if line.get_marker() == "o"]  # of a single run the bar says it all
@@ -144,9 +140,7 @@ def test_exponential_average_is_the_loop():
 
 def test_curves_are_smoothed_then_averaged_over_seeds(axis):
     seeds = ((0.4, 0.2, 0.0), (0.2, 0.2, 0.2))
-    drawn = ece_over_training(
-        axis, {"a": Curve(seeds), "b": Curve((seeds[1],))}, floors=[0.01, 0.03], part="validation"
-    )
+    drawn = ece_over_training({"a": seeds, "b": seeds[1]}, floors=[0.01, 0.03], part="validation", ax=axis)
     assert drawn is axis
     first, second = axis.lines
     np.testing.assert_array_equal(first.get_xdata(), [1, 2, 3])
@@ -164,7 +158,7 @@ def test_curves_are_smoothed_then_averaged_over_seeds(axis):
 @pytest.mark.parametrize("seeds", [(), ((),), ((0.1,), (0.1, 0.2))])
 def test_curves_that_are_none(seeds):
     with pytest.raises(ValueError, match="seed"):
-        Curve(seeds)
+        per_seed(seeds)
 
 
 # Distributions
@@ -194,7 +188,7 @@ def test_histograms_share_edges_and_have_area_1(axis):
         assert (density * np.diff(edges)).sum() == pytest.approx(1)
         inside = (values[name] >= edges[7]) & (values[name] < edges[8])
         assert density[7] == pytest.approx(inside.mean() / (edges[8] - edges[7]))
-    assert max_logit_histogram(axis, values, bins=30) is axis
+    assert max_logit_histogram({name: data[:, None] for name, data in values.items()}, bins=30, ax=axis) is axis
     outlines = [patch.get_data() for patch in axis.patches if not patch.get_fill()]
     heights = {name: np.array(curve.values) - curve.baseline for name, curve in zip(values, outlines, strict=True)}
     scale = heights["narrow"].max() / densities["narrow"].max()
@@ -208,7 +202,7 @@ def test_histograms_share_edges_and_have_area_1(axis):
 
 def test_box_plot_is_drawn_at_the_quartiles_without_outliers(axis):
     values = {"a": np.append(np.linspace(0, 0.2, 101), 0.9), "b": np.linspace(0.1, 0.3, 11)}
-    assert rival_boxplot(axis, values) is axis
+    assert draw_boxes(axis, values) is axis
     medians = [line.get_xdata()[0] for line in axis.lines if line.get_linewidth() == 1.8]
     for patch, median, curve in zip(axis.patches, medians, values.values(), strict=True):
         x = patch.get_path().vertices[:, 0]
@@ -219,5 +213,5 @@ def test_box_plot_is_drawn_at_the_quartiles_without_outliers(axis):
 
 def test_looks_that_are_given_are_drawn(axis):
     looks = {"mine": LOOKS["dual_focal"]}
-    ece_over_training(axis, {"mine": Curve(((0.1, 0.2),))}, looks)
+    ece_over_training({"mine": [0.1, 0.2]}, looks=looks, ax=axis)
     assert to_hex(axis.lines[0].get_color()).upper() == LOOKS["dual_focal"].colour

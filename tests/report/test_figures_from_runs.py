@@ -15,8 +15,9 @@ from run_results import make_result
 from dualfocal.losses import LOSSES
 from dualfocal.metrics import evaluate
 from dualfocal.paper.figures import FIGURES
-from dualfocal.plots import exponential_average, rival_probabilities
+from dualfocal.plots.distributions import rival_probabilities
 from dualfocal.plots.run_groups import LABELS, Setting, group_runs
+from dualfocal.plots.training import exponential_average
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.runs.layout import LOG, PREDICTIONS, RECIPE, RESULT
 

@@ -10,8 +10,7 @@ import torch
 from browser import contents_of, opened, read
 
 from dualfocal import metrics
-from dualfocal.report import html
-from dualfocal.report.html import write_report
+from dualfocal.report import html, write_report
 from dualfocal.runs.source import Reading
 
 RNG = np.random.default_rng(0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from browser import HOSTILE, arrays_of, contents_of, opened, read
 
-from dualfocal.report.html import write_report
+from dualfocal.report import write_report
 
 DASH = "\N{EN DASH}"
 

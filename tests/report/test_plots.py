@@ -14,7 +14,20 @@ from matplotlib.figure import Figure
 from dualfocal import metrics
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.corp import corp
-from dualfocal.plots import chance_range, corp_panels, reliability_figure
+from dualfocal.plots import (
+    MetricBar,
+    corp_diagram,
+    corp_figure,
+    ece_over_training,
+    max_logit_histogram,
+    metric_bars,
+    reliability_diagram,
+    reliability_figure,
+    rival_boxplot,
+    save,
+)
+from dualfocal.plots.metric_bars import t_interval
+from dualfocal.plots.reliability import chance_range
 
 
 def evaluation(n: int = 1000, sharpness: float = 1.0, seed: int = 0, **options: object) -> Evaluation:
@@ -201,7 +214,7 @@ def test_legend_and_remark_fit_into_the_figure(panels: int, binned: bool) -> Non
         figure = reliability_figure(evaluations, remark=remark)
     else:
         one = corp(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 3, draws=100)
-        figure = corp_panels(dict.fromkeys(evaluations, one), remark=remark)
+        figure = corp_figure(dict.fromkeys(evaluations, one), remark=remark)
     figure.draw_without_rendering()
     box = figure.legends[0].get_window_extent()
     assert 0 <= box.x0 < box.x1 <= figure.bbox.width
@@ -215,3 +228,62 @@ def test_long_names_do_not_run_into_each_other() -> None:
     boxes = [axis.title.get_window_extent() for axis in figure.axes if axis.get_title()]
     assert len(boxes) == 5
     assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+
+
+def test_a_diagram_of_arrays_is_that_of_their_evaluation() -> None:
+    probs = torch.rand(400, 3, generator=torch.Generator().manual_seed(0)).softmax(1)
+    target = torch.arange(400) % 3
+    result = metrics.evaluate(probs, target, input="probs", num_bins=10)
+    from_evaluation = reliability_diagram(result, ax=Figure().subplots())
+    from_arrays = reliability_diagram(probs.numpy(), target.numpy(), input="probs", num_bins=10, ax=Figure().subplots())
+    for label, drawn in bars(from_evaluation).items():
+        np.testing.assert_array_equal(bars(from_arrays)[label], drawn)
+    curve = corp(probs, target, input="probs", draws=100)
+    drawn = corp_diagram(probs, target, input="probs", draws=100, ax=Figure().subplots())
+    np.testing.assert_array_equal(drawn.lines[1].get_data(), [curve.confidence, curve.recalibrated])
+
+
+def test_diagrams_without_axes_make_a_pyplot_figure_in_our_style(tmp_path) -> None:
+    import matplotlib.pyplot as plt
+
+    logits, target = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 3
+    before, settings = plt.get_fignums(), dict(plt.rcParams)
+    drawn = [
+        reliability_diagram(logits, target),
+        corp_diagram(logits, target, draws=100),
+        max_logit_histogram({"a": logits}),
+        rival_boxplot({"a": (logits, target)}),
+        metric_bars({"a": MetricBar((0.1,))}),
+        ece_over_training({"a": [0.2, 0.1]}),
+    ]
+    made = [number for number in plt.get_fignums() if number not in before]
+    try:
+        assert [axis.figure.number for axis in drawn] == made
+        assert len(made) == len(drawn)
+        assert [bool(axis.figure.legends) for axis in drawn] == [True, True, False, False, False, True]
+        assert drawn[0].yaxis.label.get_fontsize() == 9
+        save(drawn[0], str(tmp_path / "diagram.png"), dpi=40)
+        assert (tmp_path / "diagram.png").read_bytes().startswith(b"\x89PNG")
+        assert dict(plt.rcParams) == settings
+    finally:
+        for number in made:
+            plt.close(number)
+
+
+def test_what_is_drawn_must_be_clear() -> None:
+    logits, target = torch.randn(50, 3), torch.arange(50) % 3
+    axis = Figure().subplots()
+    for diagram, result in ((reliability_diagram, evaluation(50)), (corp_diagram, corp(logits, target, draws=100))):
+        with pytest.raises(TypeError, match="ax="):
+            diagram(result, axis)
+        with pytest.raises(TypeError, match="target"):
+            diagram(logits, ax=axis)
+
+
+def test_a_bar_of_several_seeds() -> None:
+    results = [evaluation(200, seed=seed, inference=True) for seed in range(3)]
+    bar = MetricBar.from_evaluations(results, "mce")
+    assert bar.values == tuple(result.mce for result in results)
+    assert bar.interval == t_interval(bar.values)
+    assert bar.floor == pytest.approx(np.mean([result.inference.floors["mce"].mean for result in results]))
+    assert MetricBar.from_evaluations([results[0]], "nll") == MetricBar((results[0].nll,))

@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from dualfocal.losses import LOSSES
-from dualfocal.plots import LOOKS, MetricBar, metric_figure, rival_boxplot, save
+from dualfocal.plots import LOOKS, MetricBar, max_logit_histogram, metric_figure, save
 from dualfocal.plots.style import plain, styled
 
 
@@ -34,7 +34,7 @@ def test_lines_of_the_papers_losses_differ_in_grey():
 def test_names_are_drawn_verbatim():
     axis = Figure().subplots()
     name = r"$a_b$ \x_{1"
-    rival_boxplot(axis, {name: np.array([0.1, 0.2])})
+    max_logit_histogram({name: np.array([[0.1], [0.2]])}, ax=axis)
     axis.set_title(plain(name))
     file = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none"}):

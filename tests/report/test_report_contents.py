@@ -18,8 +18,7 @@ from dualfocal.calibrators import compare_calibrators, make_calibrator
 from dualfocal.data import load_data
 from dualfocal.metrics.classwise import class_gaps
 from dualfocal.metrics.rows import as_rows
-from dualfocal.report import html, provenance
-from dualfocal.report.html import write_report
+from dualfocal.report import html, provenance, write_report
 from dualfocal.runs import Run
 from dualfocal.runs.source import Reading
 
@@ -68,6 +67,7 @@ def test_the_page_asks_for_nothing(pages):
 
 
 def test_text_of_data_is_inert(pages, folder, tmp_path):
+    pages("logits")
     title = "<b>5 & 6</b>"
     write_report([folder / "logits.npz"], tmp_path / "page.html", calibrators=(), title=title)
     text = (tmp_path / "page.html").read_text()
@@ -277,3 +277,58 @@ def test_without_a_browser_ci_fails(monkeypatch):
     monkeypatch.delenv("CI")
     with pytest.raises(pytest.skip.Exception, match="no chromium"):
         find_chromium()
+
+
+# Arrays
+
+
+def test_arrays_give_the_page_of_their_file(folder, pages, tmp_path):
+    """Only the origin of the predictions differs."""
+    page = pages("logits")
+    with np.load(folder / "logits.npz") as file:
+        arrays, names = (file["logits"], file["target"]), file["class_names"].tolist()
+    write_report({"logits.npz": arrays}, tmp_path / "page.html", class_names=names, calibrators=())
+    ours, theirs = contents_of(tmp_path / "page.html"), contents_of(page)
+    for contents in (ours, theirs):
+        assert contents["runs"][0].pop("about")["rows"][0][0] == "predictions"
+    assert ours == theirs
+
+
+def test_arrays_files_and_runs_on_one_page(folder, pages, tmp_path):
+    pages("logits")
+    probs = torch.rand(200, 5, generator=torch.Generator().manual_seed(0)).softmax(1)
+    models = {"arrays": (probs, torch.arange(200) % 5), "file": str(folder / "logits.npz")}
+    write_report(models, tmp_path / "p.html", input="probs", class_names="abcde", calibrators=["temperature"])
+    contents = contents_of(tmp_path / "p.html")
+    assert [run["name"] for run in contents["runs"]] == ["arrays", "file"]
+    assert contents["runs"][0]["verdict"] == metrics.evaluate(
+        probs, torch.arange(200) % 5, input="probs", inference=True
+    ).verdict("abcde")
+
+
+def test_the_example_of_the_docs(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text(encoding="utf-8")
+    [example] = [code for code in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "write_report" in code]
+    monkeypatch.chdir(tmp_path)
+    exec(example, {})
+    assert [run["name"] for run in contents_of(tmp_path / "report.html")["runs"]] == ["forest", "logistic regression"]
+
+
+def test_models_that_cannot_be_scored_are_named(tmp_path):
+    probs, target = torch.full((40, 2), 0.5), torch.arange(40) % 2
+    page = tmp_path / "page.html"
+    for arrays, options, error, words in (
+        ((probs, target), {}, ValueError, 'mine: logits must not be probabilities.*input="probs"'),
+        (
+            (probs, target),
+            {"input": "probs", "class_names": ["a"]},
+            ValueError,
+            "mine: class_names has 1 names.*2 classes",
+        ),
+        ((probs, target + 5), {"input": "probs"}, ValueError, "mine: target .*out of range"),
+        (metrics.evaluate(probs, target, input="probs"), {}, TypeError, "mine: .*Evaluation does not keep"),
+        ([probs, target], {}, TypeError, r"mine: must be \(logits, target\), a file or a run, got list"),
+    ):
+        with pytest.raises(error, match=words):
+            write_report({"mine": arrays}, page, **options)
+    assert not page.exists()

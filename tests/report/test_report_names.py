@@ -10,7 +10,7 @@ import pytest
 from browser import contents_of
 from safetensors.torch import load_file, save_file
 
-from dualfocal.report.html import write_report
+from dualfocal.report import write_report
 from dualfocal.report.inputs import distinct, input_names, load_inputs, plain, shortened, without_folders
 from dualfocal.runs.source import Reading
 

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from dualfocal.plots import sample_sheet
+from dualfocal.plots.samples import sample_sheet
 
 
 def images(number: int, channels: int = 3, height: int = 4, width: int = 6, seed: int = 0) -> torch.Tensor:

@@ -225,13 +225,17 @@ def test_a_recipe_is_frozen_and_shares_nothing() -> None:
 
 def test_options_that_a_loss_lacks_or_refuses_are_named() -> None:
     cases: list[tuple[str, dict[str, Any], str]] = [
-        ("dual_focal", {"gama": 1}, "has the options gamma, rival, impl; got gama; did you mean gamma"),
+        (
+            "dual_focal",
+            {"gama": 1},
+            "has the options gamma, rival, label_smoothing, impl; got gama; did you mean gamma",
+        ),
         ("dual_focal", {"alpha": 1}, "has the options .*; got alpha$"),
-        ("focal", {"rival": 1}, "has the options gamma; got rival$"),
+        ("focal", {"rival": 1}, "has the options gamma, label_smoothing; got rival$"),
         ("label_smoothing", {"Alpha": 1}, "has the options alpha, spread; got Alpha; did you mean alpha"),
-        ("cross_entropy", {"gamma": 1}, "has no options; got gamma$"),
+        ("cross_entropy", {"gamma": 1}, "has the options label_smoothing; got gamma$"),
         ("brier", {"": 1}, "has no options; got $"),
-        ("focal", {"self": 1}, "has the options gamma; got self$"),
+        ("focal", {"self": 1}, "has the options gamma, label_smoothing; got self$"),
         ("dual_focal", {"gamma": -1}, "gamma must be finite and at least 0, got -1$"),
         ("dual_focal", {"gamma": "5"}, "gamma must be a number, got '5'$"),
         ("focal", {"gamma": [3]}, r"gamma must be a number, got \[3\]$"),

@@ -84,6 +84,7 @@ def test_options_are_read_as_json_numbers_words_or_text() -> None:
         for setting in (f"data.x={text}", f" data.x = {text} "):
             assert json.dumps(make().with_settings([setting]).data_options) == json.dumps({"x": value}), setting
     assert make().with_settings(["data.a.b=1"]).data_options == {"a.b": 1}
+    assert make().with_settings(["loss.label_smoothing=0.1"]).make_loss().label_smoothing == 0.1
     assert make().with_settings(["loss.rival=2nd", "loss.gamma=.5"]).loss_options == {"rival": "2nd", "gamma": 0.5}
 
 
@@ -107,7 +108,7 @@ def test_settings_with_a_wrong_value_are_refused() -> None:
         ("loss_options=none & loss.gamma=3", "loss_options must be a JSON object, got None"),
         ("data_options=none & data.gamma=3", "data_options must be a JSON object, got None"),
         ("loss.gama=3", "loss dual_focal has the options gamma, .*; got gama; did you mean gamma"),
-        ("loss=focal & loss.rival=2nd", "loss focal has the options gamma; got rival"),
+        ("loss=focal & loss.rival=2nd", "loss focal has the options gamma, label_smoothing; got rival"),
     ]
     for text, words in cases:
         assert re.search(f"^{words}", refusal(*text.split(" & "))), text

@@ -1,5 +1,6 @@
 """What a study plans to train, what its table shows, and that the sentence below the table is true."""
 
+import html
 import json
 import math
 import shutil
@@ -122,6 +123,17 @@ def test_a_table_has_the_means_and_bold_numbers_that_are_significantly_lower() -
     assert "**3.0**" in text
     assert "**15.0**" not in text
     assert "| b | -12.0 ± 13.0 | -0.120 ± 0.010 |" in text
+    printed = str(summary)
+    places = [
+        printed.index(part) for part in ("a title", "Recipe: ", "AdaECE", "*: signif", "minus a", summary.reading())
+    ]
+    assert places == sorted(places)
+    assert "  3.0*" in printed
+    assert "15.0*" not in printed
+    page = summary._repr_html_()
+    assert "<td>3.0*</td>" in page
+    assert f"<b>{html.escape(summary.reading())}</b>" in page
+    assert page.count("<table>") == 2
     lines = summary.to_csv().splitlines()
     assert lines[0].startswith("entry,seed,error,nll,nll_t,ece")
     assert len(lines) == 5

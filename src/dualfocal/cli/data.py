@@ -126,7 +126,8 @@ def verify(
             decoding=lambda share: update(share, description="decoding", total=1.0),
         )
     if plot is not None and data is not None:
-        from dualfocal.plots import sample_sheet, save
+        from dualfocal.plots import save
+        from dualfocal.plots.samples import sample_sheet
 
         save(sample_sheet(*official_data.sample_images(data)), plot, dpi=120)
     elif plot is not None:

@@ -74,7 +74,7 @@ def report(
         dualfocal report predictions.csv --probs score --target outcome --binary top_label
     """
     from dualfocal.calibrators import parse_methods
-    from dualfocal.report.html import write_report
+    from dualfocal.report import write_report
     from dualfocal.report.inputs import find_inputs
     from dualfocal.runs.source import Reading
 

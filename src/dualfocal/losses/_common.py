@@ -4,10 +4,12 @@ Every loss calls ``flat = flatten(...)``, computes one number per row of ``flat.
 ``reduce(per_row, flat, reduction)``.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
@@ -15,6 +17,13 @@ from dualfocal._checks import check_choice
 from dualfocal._tensors import WEIGHT_HINT, check_number, class_indices, compute_dtype, under_transform
 
 REDUCTIONS = ("mean", "sum", "none")
+# One logit z per label is the two-class problem with the logits 0 and z.
+BINARY_HINT = (
+    "for binary or multi-label targets with one logit z each, use two classes: logits "
+    "torch.stack([torch.zeros_like(z), z], 1), and target.long() of the shape of z"
+)
+
+Weight = Tensor | Sequence[float] | NDArray[Any]
 
 
 class Flat(NamedTuple):
@@ -23,14 +32,14 @@ class Flat(NamedTuple):
     logits: Tensor  # (M, C), in the original dtype
     labels: Tensor | None  # (M,) int64, class indices as given
     ignore_index: int | None  # None: no row is ignored
-    probabilities: Tensor | None  # (M, C), if there are no labels, or instead of them
+    probabilities: Tensor | None  # (M, C), if there are no labels, or from them by label smoothing
     weight: Tensor | None  # (C,) in the compute dtype
     shape: torch.Size  # shape of the unreduced loss
     eager: bool  # whether the logits are an ordinary eager tensor, see is_concrete
 
     @property
     def soft(self) -> bool:
-        """Whether the target holds class probabilities."""
+        """Whether the target holds class probabilities, given or made by label smoothing."""
         return self.probabilities is not None
 
     @property
@@ -41,8 +50,11 @@ class Flat(NamedTuple):
     @property
     def target(self) -> Tensor:
         """(M,) int64 with ignored rows set to 0, or (M, C) class probabilities."""
-        if self.probabilities is not None:
-            return self.probabilities
+        return self.indices if self.probabilities is None else self.probabilities
+
+    @property
+    def indices(self) -> Tensor:
+        """Class indices, (M,) int64, with ignored rows set to 0; only if there are labels."""
         assert self.labels is not None
         keep = self.keep
         return self.labels if keep is None else self.labels.masked_fill(~keep, 0)
@@ -98,14 +110,25 @@ def first_true(mask: Tensor) -> int | None:
     return int(mask.reshape(-1).nonzero()[0]) if mask.any() else None
 
 
-def flatten(logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str) -> Flat:
+def flatten(
+    logits: Tensor,
+    target: Tensor,
+    weight: Weight | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float = 0.0,
+) -> Flat:
     """Check the input and convert it to rows. Values are only checked on eager CPU tensors.
+
+    Label smoothing makes the target class probabilities, (1 - eps) y + eps / K; labels stay for weights and
+    ``ignore_index``, as in ``F.cross_entropy``.
 
     Raises:
         ValueError: an argument has an invalid shape, dtype or value.
         IndexError: a class index is out of range.
     """
     check_choice("reduction", reduction, REDUCTIONS)
+    check_number("label_smoothing", label_smoothing, 0.0, 1.0)
     if not (isinstance(logits, Tensor) and isinstance(target, Tensor)):
         raise TypeError(f"logits and target must be tensors, got {type(logits).__name__} and {type(target).__name__}")
     if not isinstance(ignore_index, int):
@@ -121,11 +144,14 @@ def flatten(logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index:
     soft = target.is_floating_point()
     wrong_dtype = target.dtype == torch.bool or target.is_complex()
     if wrong_dtype or target.shape != (logits.shape if soft else shape):
+        hint = f"; {BINARY_HINT}" if logits.ndim == 1 or num_classes == 1 or target.shape == logits.shape else ""
         raise ValueError(
             f"target must hold integer class indices of shape {tuple(shape)}, or floating-point class probabilities "
-            f"of shape {tuple(logits.shape)}; got {target.dtype} of shape {tuple(target.shape)}"
+            f"of shape {tuple(logits.shape)}; got {target.dtype} of shape {tuple(target.shape)}{hint}"
         )
-    weight = None if weight is None else _check_weight(weight, num_classes).to(compute_dtype(logits))
+    if soft and num_classes == 1:
+        raise ValueError(f"logits of shape {tuple(logits.shape)} have a single class, whose loss is 0; {BINARY_HINT}")
+    weight = None if weight is None else _check_weight(weight, num_classes, logits)
 
     eager = is_concrete(logits)
     readable = eager and target.is_cpu and type(target) is Tensor
@@ -135,17 +161,25 @@ def flatten(logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index:
         target = target if target.ndim == 2 else target.movedim(class_dim, -1).reshape(-1, num_classes)
         if readable:
             _check_probabilities(target)
-        return Flat(logits, None, None, target, weight, shape, eager)
+        return _smoothed(Flat(logits, None, None, target, weight, shape, eager), label_smoothing)
     labels = class_indices(target if target.ndim == 1 else target.reshape(-1))
     if readable and _all_in_range(labels, num_classes, ignore_index):
-        return Flat(logits, labels, None, None, weight, shape, eager)
+        return _smoothed(Flat(logits, labels, None, None, weight, shape, eager), label_smoothing)
     flat = Flat(logits, labels, ignore_index, None, weight, shape, eager)
     if readable and (i := first_true((flat.target < 0) | (flat.target >= num_classes))) is not None:
         raise IndexError(
             f"target {int(labels[i])} (flat position {i}) is out of range: a class index must lie in "
             f"[0, {num_classes - 1}] or equal ignore_index = {ignore_index}"
+            + (f"; {BINARY_HINT}" if num_classes == 1 else "")
         )
-    return flat
+    return _smoothed(flat, label_smoothing)
+
+
+def _smoothed(flat: Flat, label_smoothing: float) -> Flat:
+    if not label_smoothing:
+        return flat
+    everywhere = label_smoothing / flat.logits.shape[1]
+    return flat._replace(probabilities=flat.one_hot * (1 - label_smoothing) + everywhere)
 
 
 def reduce(loss: Tensor, flat: Flat, reduction: str, *, weighted: bool = False) -> Tensor:
@@ -153,7 +187,8 @@ def reduce(loss: Tensor, flat: Flat, reduction: str, *, weighted: bool = False) 
 
     With class indices each row has the weight ``weight[target]``, and the mean divides by the sum of the weights of the
     rows that are not ignored. With class probabilities the loss already includes the weights, and the mean divides by
-    the number of rows. Unlike in ``F.cross_entropy``, the mean over nothing is 0 with zero gradient.
+    the number of rows, or, if they come from class indices by label smoothing, by the weights of these. Unlike in
+    ``F.cross_entropy``, the mean over nothing is 0 with zero gradient.
 
     Args:
         loss: loss of each row, (M,).
@@ -162,12 +197,12 @@ def reduce(loss: Tensor, flat: Flat, reduction: str, *, weighted: bool = False) 
         weighted: whether the loss of class indices already includes the weights.
     """
     denominator, keep = None, flat.keep
-    if not flat.soft and (keep is not None or flat.weight is not None):
-        counts = torch.ones_like(loss) if flat.weight is None else flat.weight[flat.target]
+    if flat.labels is not None and (keep is not None or flat.weight is not None):
+        counts = torch.ones_like(loss) if flat.weight is None else flat.weight[flat.indices]
         if keep is not None:
             counts = counts * keep
         # A row that is ignored or has weight 0 contributes 0, even if its loss is infinite.
-        if not weighted:
+        if not (weighted or flat.soft):
             loss = torch.where(counts == 0, 0.0, loss if flat.weight is None else loss * counts)
         elif keep is not None:
             loss = torch.where(keep, loss, 0.0)
@@ -216,9 +251,27 @@ def check_gamma_values(gamma: float | Tensor) -> float | Tensor:
     return gamma
 
 
-def _check_weight(weight: Tensor, num_classes: int) -> Tensor:
-    if not isinstance(weight, Tensor):
-        raise TypeError(f"weight must be a tensor of shape ({num_classes},), got {weight!r}")
+def as_weight(weight: Weight, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """Return class weights as a tensor; a tensor stays as it is.
+
+    Raises:
+        TypeError: the weights are not numbers.
+    """
+    if isinstance(weight, Tensor):
+        return weight
+    if not isinstance(weight, Sequence | np.ndarray) or isinstance(weight, str):
+        raise TypeError(f"weight must be a tensor, a list or a numpy array with one number per class, got {weight!r}")
+    try:
+        # A copy, except in a trace, where an array is a tensor already.
+        convert = torch.as_tensor if torch.compiler.is_compiling() else torch.tensor
+        return convert(weight, dtype=dtype, device=device)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"weight must have one number per class, got {weight!r}") from error
+
+
+def _check_weight(weight: Weight, num_classes: int, logits: Tensor) -> Tensor:
+    """Return the checked weights in the compute dtype."""
+    weight = as_weight(weight, compute_dtype(logits), logits.device)
     if not weight.is_floating_point() or weight.shape != (num_classes,):
         raise ValueError(
             f"weight must be a floating-point tensor of shape ({num_classes},), one number per class, "
@@ -226,7 +279,12 @@ def _check_weight(weight: Tensor, num_classes: int) -> Tensor:
         )
     if can_read_values(weight) and (i := first_true(~(weight.isfinite() & (weight >= 0)))) is not None:
         raise ValueError(f"weight must be finite and not negative, got {weight[i].item()} for class {i}")
-    return weight
+    if weight.device != logits.device:
+        raise ValueError(
+            f"weight is on {weight.device}, but logits are on {logits.device}; move it once, with weight.to(...) or "
+            "criterion.to(...)"
+        )
+    return weight.to(compute_dtype(logits))
 
 
 def _all_in_range(target: Tensor, num_classes: int, ignore_index: int) -> bool:
@@ -245,5 +303,6 @@ def _check_probabilities(target: Tensor) -> None:
         raise ValueError(f"class probabilities must not be negative, got {wide[i, c].item()} in row {i}, class {c}")
     if (i := first_true(~((wide.sum(1) - 1).abs() <= tolerance))) is not None:
         raise ValueError(
-            f"class probabilities must sum to 1 (within {tolerance:.2g}), row {i} sums to {wide[i].sum().item():.6g}"
+            f"class probabilities must sum to 1 (within {tolerance:.2g}), row {i} sums to {wide[i].sum().item():.6g}; "
+            f"{BINARY_HINT}"
         )

@@ -65,8 +65,8 @@ def _reason_against_kernels(flat: Flat, gamma: Gamma, rival: str | float | None)
     logits = flat.logits
     parts = gamma[:2] if isinstance(gamma, GammaBins) else (gamma,)
     others = [tensor for tensor in (*parts, flat.weight) if isinstance(tensor, Tensor)]
-    if flat.labels is None:
-        return "the target holds class probabilities"
+    if flat.soft or flat.labels is None:
+        return "the target holds class probabilities, as given or by label smoothing"
     if rival not in (None, "next"):
         return f"rival is {rival!r}"
     if logits.dtype not in kernels.DTYPES:

@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from dualfocal._checks import check_choice
-from dualfocal._tensors import WEIGHT_HINT
-from dualfocal.losses._common import REDUCTIONS, check_gamma_values
+from dualfocal._tensors import WEIGHT_HINT, check_number
+from dualfocal.losses._common import REDUCTIONS, Weight, as_weight, check_gamma_values
+
+COMMON = ("weight", "ignore_index", "reduction")  # arguments of every loss
 
 
 class ClassificationLoss(nn.Module):
@@ -24,10 +27,10 @@ class ClassificationLoss(nn.Module):
     per_sample: bool = True  # whether the losses of split batches add up
     weight: Tensor | None
 
-    def __init__(self, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
+    def __init__(self, *, weight: Weight | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__()
         check_choice("reduction", reduction, REDUCTIONS)
-        self.register_buffer("weight", weight)
+        self.register_buffer("weight", None if weight is None else as_weight(weight, torch.get_default_dtype()))
         self.ignore_index = ignore_index
         self.reduction = reduction
 
@@ -40,6 +43,7 @@ class ClassificationLoss(nn.Module):
                 f"{WEIGHT_HINT}; one gamma per target can be passed to the function"
             )
         check_gamma_values(gamma)
+        check_number("label_smoothing", options.get("label_smoothing", 0.0), 0.0, 1.0)
         self.options = tuple(options)
         for name, value in options.items():
             if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
@@ -49,13 +53,12 @@ class ClassificationLoss(nn.Module):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Compute the loss of ``logits`` (N, C, ...) for ``target``, class indices or probabilities."""
-        options = {name: getattr(self, name) for name in self.options}
-        common = {"weight": self.weight, "ignore_index": self.ignore_index, "reduction": self.reduction}
-        return self.function(logits, target, **options, **common)
+        options = {name: getattr(self, name) for name in (*self.options, *COMMON)}
+        return self.function(logits, target, **options)
 
     def extra_repr(self) -> str:
         """Constructor arguments, for ``repr``; tensors are shown by their shape."""
-        defaults = {"weight": "None", "ignore_index": "-100", "reduction": "'mean'"}
-        values = {name: getattr(self, name) for name in (*self.options, *defaults)}
+        defaults = {"label_smoothing": "0.0", "weight": "None", "ignore_index": "-100", "reduction": "'mean'"}
+        values = {name: getattr(self, name) for name in (*self.options, *COMMON)}
         texts = {name: f"<tensor {tuple(v.shape)}>" if isinstance(v, Tensor) else repr(v) for name, v in values.items()}
         return ", ".join(f"{name}={text}" for name, text in texts.items() if text != defaults.get(name))

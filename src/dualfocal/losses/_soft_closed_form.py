@@ -51,7 +51,8 @@ def soft_closed_form(flat: Flat, gamma: Gamma, dual: bool, classes: Tensor | Non
     grads = torch.empty(flat.logits.shape if with_grads else (0, 0), dtype=dtype, device=flat.logits.device)
     with torch.no_grad():
         for part in chunks(flat.logits):
-            chunk = flat._replace(logits=flat.logits[part], probabilities=flat.target[part])
+            labels = None if flat.labels is None else flat.labels[part]
+            chunk = flat._replace(logits=flat.logits[part], labels=labels, probabilities=flat.target[part])
             g = gamma[part, None] if isinstance(gamma, Tensor) and gamma.ndim == 1 else gamma
             few = None if classes is None else classes[part]
             _compute_chunk(chunk, g, dual, few, loss[part], grads[part] if with_grads else None)

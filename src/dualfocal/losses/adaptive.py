@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dualfocal._checks import check_choice, check_count
 from dualfocal._tensors import check_number, wide_dtype
-from dualfocal.losses._common import can_read_values, first_true, flatten
+from dualfocal.losses._common import Weight, can_read_values, first_true, flatten
 from dualfocal.losses._expression import GammaBins
 from dualfocal.losses._modulated import modulated_loss
 from dualfocal.losses._module import ClassificationLoss
@@ -23,9 +23,10 @@ def ada_focal_loss(
     bin_gamma: Tensor,
     bin_edges: Tensor,
     *,
-    weight: Tensor | None = None,
+    weight: Weight | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Focal loss with one gamma per bin of p_k, L = -(1 - s p_k)^|gamma| log p_k, s = sign(gamma).
 
@@ -37,10 +38,11 @@ def ada_focal_loss(
             ``logits``.
         bin_gamma: signed gamma of each bin, shape ``(B,)``.
         bin_edges: non-decreasing inner edges of the bins [lo, hi), shape ``(B - 1,)``.
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
             class probabilities it divides by the number of rows.
+        label_smoothing: probability eps that is spread over all K classes, y' = (1 - eps) y + eps / K, in [0, 1].
 
     Returns:
         The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
@@ -52,7 +54,7 @@ def ada_focal_loss(
     tensor(0.0153)
     """
     _check_bins(bin_gamma, bin_edges)
-    flat = flatten(logits, target, weight, ignore_index, reduction)
+    flat = flatten(logits, target, weight, ignore_index, reduction, label_smoothing)
     return modulated_loss(flat, GammaBins(bin_gamma, bin_edges), reduction)
 
 
@@ -62,9 +64,10 @@ def ada_dual_focal_loss(
     bin_gamma: Tensor,
     bin_edges: Tensor,
     *,
-    weight: Tensor | None = None,
+    weight: Weight | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Dual focal loss with one gamma per bin of p_k - p_j, L = -(1 - s (p_k - p_j))^|gamma| log p_k, s = sign(gamma).
 
@@ -76,10 +79,11 @@ def ada_dual_focal_loss(
             ``logits``.
         bin_gamma: signed gamma of each bin, shape ``(B,)``.
         bin_edges: non-decreasing inner edges of the bins [lo, hi) of the margin p_k - p_j, shape ``(B - 1,)``.
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
             class probabilities it divides by the number of rows.
+        label_smoothing: probability eps that is spread over all K classes, y' = (1 - eps) y + eps / K, in [0, 1].
 
     Returns:
         The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
@@ -91,7 +95,7 @@ def ada_dual_focal_loss(
     tensor(0.0793)
     """
     _check_bins(bin_gamma, bin_edges)
-    flat = flatten(logits, target, weight, ignore_index, reduction)
+    flat = flatten(logits, target, weight, ignore_index, reduction, label_smoothing)
     warn_two_classes(flat)
     return modulated_loss(flat, GammaBins(bin_gamma, bin_edges, of_margin=True), reduction, rival="next")
 
@@ -118,9 +122,10 @@ class AdaFocalLoss(ClassificationLoss):
         drop_lowest: leave samples of the lowest confidence out of the gap of the first bin, as the public code does.
         frozen: never update gamma. The AdaDualFocal rows of the paper correspond to ``frozen=True`` with gamma 6 or 7,
             because the authors' run never reached the update.
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        label_smoothing: probability that is spread over all classes, as in ``F.cross_entropy``, in [0, 1].
 
     >>> import torch
     >>> criterion = AdaFocalLoss(num_bins=2)
@@ -130,7 +135,17 @@ class AdaFocalLoss(ClassificationLoss):
     tensor([2.7176, 1.0000])
     """
 
-    options = ("num_bins", "rate", "gamma_min", "gamma_max", "switch", "variant", "drop_lowest", "frozen")
+    options = (
+        "num_bins",
+        "rate",
+        "gamma_min",
+        "gamma_max",
+        "switch",
+        "variant",
+        "drop_lowest",
+        "frozen",
+        "label_smoothing",
+    )
     gamma: Tensor
     edges: Tensor
     function = staticmethod(ada_focal_loss)
@@ -149,14 +164,16 @@ class AdaFocalLoss(ClassificationLoss):
         variant: str = "switch",
         drop_lowest: bool = False,
         frozen: bool = False,
-        weight: Tensor | None = None,
+        weight: Weight | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
         check_count("num_bins", num_bins)
         check_number("rate", rate)
         check_number("switch", switch)
+        check_number("label_smoothing", label_smoothing, 0.0, 1.0)
         check_number("gamma_max", gamma_max)
         check_number("gamma_min", gamma_min, -gamma_max, 0.0)
         gamma = self.default_gamma if gamma is None else gamma
@@ -164,7 +181,7 @@ class AdaFocalLoss(ClassificationLoss):
         self.initial_gamma = float(gamma)
         check_choice("variant", variant, ("switch", "no_switch"))
         self.num_bins, self.rate, self.variant = num_bins, rate, variant
-        self.drop_lowest, self.frozen = drop_lowest, frozen
+        self.drop_lowest, self.frozen, self.label_smoothing = drop_lowest, frozen, label_smoothing
         self.gamma_min, self.gamma_max, self.switch = gamma_min, gamma_max, switch
         dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # never half precision
         self.register_buffer("gamma", torch.full((num_bins,), self.initial_gamma, dtype=dtype))
@@ -180,6 +197,7 @@ class AdaFocalLoss(ClassificationLoss):
             weight=self.weight,
             ignore_index=self.ignore_index,
             reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
         )
 
     @torch.no_grad()
@@ -250,9 +268,10 @@ class AdaDualFocalLoss(AdaFocalLoss):
         variant: ``"switch"`` or ``"no_switch"``.
         drop_lowest: leave samples of the lowest margin out of the gap of the first bin.
         frozen: never update gamma.
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        label_smoothing: probability that is spread over all classes, as in ``F.cross_entropy``, in [0, 1].
     """
 
     function = staticmethod(ada_dual_focal_loss)

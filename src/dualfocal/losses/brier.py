@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from dualfocal.losses._common import flatten, reduce, weight_rows
+from dualfocal.losses._common import Weight, flatten, reduce, weight_rows
 from dualfocal.losses._module import ClassificationLoss
 
 
@@ -10,7 +10,7 @@ def brier_loss(
     logits: Tensor,
     target: Tensor,
     *,
-    weight: Tensor | None = None,
+    weight: Weight | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
@@ -20,7 +20,8 @@ def brier_loss(
         logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
         target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``, or class probabilities of the shape of
             ``logits``.
-        weight: weight of each class, shape ``(C,)``. With class probabilities y, a row has the weight sum_c y_c w_c.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array. With class
+            probabilities y, a row has the weight sum_c y_c w_c.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
             class probabilities it divides by the number of rows.
@@ -42,7 +43,7 @@ class BrierLoss(ClassificationLoss):
     """Brier score as a Module, L = sum_c (p_c - y_c)^2; see :func:`brier_loss`.
 
     Args:
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 

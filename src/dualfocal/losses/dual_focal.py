@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_choice
-from dualfocal.losses._common import Flat, check_gamma, flatten
+from dualfocal.losses._common import Flat, Weight, check_gamma, flatten
 from dualfocal.losses._modulated import IMPLS, modulated_loss
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.rival import check_rival
@@ -22,9 +22,10 @@ def dual_focal_loss(
     gamma: float | Tensor = 5.0,
     *,
     rival: str | float = "next",
-    weight: Tensor | None = None,
+    weight: Weight | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
+    label_smoothing: float = 0.0,
     impl: str = "auto",
 ) -> Tensor:
     """Dual focal loss, L = -(1 - p_k + p_j)^gamma log p_k.
@@ -52,10 +53,11 @@ def dual_focal_loss(
             ``"3rd"`` for the second and third largest probability below p_k; ``"mean2"``, ``"mean3"`` and
             ``"mean_all"`` for the mean of the largest two, three or all of them; or a constant in [0, 1]. The prefix
             ``"batch_"`` averages the rival over the batch, as in the authors' ablation code.
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
             class probabilities it divides by the number of rows.
+        label_smoothing: probability eps that is spread over all K classes, y' = (1 - eps) y + eps / K, in [0, 1].
         impl: ``"auto"`` uses a fused kernel on CUDA and a closed-form gradient elsewhere, where possible; ``"torch"``
             always uses autograd; ``"triton"`` uses the kernel or says why it cannot. All give the same values, and
             support double backward (except through ``torch.compile``).
@@ -77,7 +79,7 @@ def dual_focal_loss(
     """
     check_choice("impl", impl, IMPLS)
     check_rival(rival)
-    flat = flatten(logits, target, weight, ignore_index, reduction)
+    flat = flatten(logits, target, weight, ignore_index, reduction, label_smoothing)
     gamma = check_gamma(gamma, flat)
     if isinstance(rival, str) and not (isinstance(gamma, float) and gamma == 0):
         warn_two_classes(flat)
@@ -93,9 +95,10 @@ class DualFocalLoss(ClassificationLoss):
         gamma: focusing parameter, at least 0: a number, or a scalar tensor or parameter. 0 is cross-entropy.
         rival: definition of p_j. ``"next"`` (default) is the published method; see :func:`dual_focal_loss` for the
             variants of the paper's ablation.
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        label_smoothing: probability that is spread over all classes, as in ``F.cross_entropy``, in [0, 1].
         impl: ``"auto"``, ``"torch"`` or ``"triton"``, see :func:`dual_focal_loss`.
 
     >>> import torch
@@ -113,15 +116,16 @@ class DualFocalLoss(ClassificationLoss):
         gamma: float | Tensor = 5.0,
         *,
         rival: str | float = "next",
-        weight: Tensor | None = None,
+        weight: Weight | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
+        label_smoothing: float = 0.0,
         impl: str = "auto",
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
         check_choice("impl", impl, IMPLS)
         check_rival(rival)
-        self.set_options(gamma=gamma, rival=rival, impl=impl)
+        self.set_options(gamma=gamma, rival=rival, impl=impl, label_smoothing=label_smoothing)
         self.per_sample = not str(rival).startswith("batch_")
 
 

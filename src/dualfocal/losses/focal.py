@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from dualfocal._tensors import WEIGHT_HINT, check_number
-from dualfocal.losses._common import check_gamma, flatten
+from dualfocal.losses._common import Weight, check_gamma, flatten
 from dualfocal.losses._expression import GammaBins
 from dualfocal.losses._modulated import modulated_loss
 from dualfocal.losses._module import ClassificationLoss
@@ -16,9 +16,10 @@ def focal_loss(
     target: Tensor,
     gamma: float | Tensor = 3.0,
     *,
-    weight: Tensor | None = None,
+    weight: Weight | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Focal loss, L = -(1 - p_k)^gamma log p_k. Lin et al., ICCV 2017, arXiv:1708.02002.
 
@@ -28,10 +29,11 @@ def focal_loss(
             ``logits``, for which L = -sum_i y_i (1 - p_i)^gamma log p_i.
         gamma: focusing parameter, at least 0: a number, or a tensor with one value per target, of shape ``(N,)`` or
             ``(N, 1)``. 0 is cross-entropy.
-        weight: weight of each class, shape ``(C,)`` ("alpha" in other libraries).
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array ("alpha" in other libraries).
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
             class probabilities it divides by the number of rows.
+        label_smoothing: probability eps that is spread over all K classes, y' = (1 - eps) y + eps / K, in [0, 1].
 
     Returns:
         The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
@@ -41,7 +43,7 @@ def focal_loss(
     >>> focal_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]), gamma=2.0)
     tensor(0.0457)
     """
-    flat = flatten(logits, target, weight, ignore_index, reduction)
+    flat = flatten(logits, target, weight, ignore_index, reduction, label_smoothing)
     return modulated_loss(flat, check_gamma(gamma, flat), reduction)
 
 
@@ -50,9 +52,10 @@ def inverse_focal_loss(
     target: Tensor,
     gamma: float | Tensor = 2.0,
     *,
-    weight: Tensor | None = None,
+    weight: Weight | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Inverse focal loss, L = -(1 + p_k)^gamma log p_k. Wang et al., NeurIPS 2021.
 
@@ -62,10 +65,11 @@ def inverse_focal_loss(
             ``logits``.
         gamma: exponent, at least 0: a number, or a tensor with one value per target, of shape ``(N,)`` or ``(N, 1)``.
             The paper tunes it on validation data.
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
             class probabilities it divides by the number of rows.
+        label_smoothing: probability eps that is spread over all K classes, y' = (1 - eps) y + eps / K, in [0, 1].
 
     Returns:
         The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
@@ -75,7 +79,7 @@ def inverse_focal_loss(
     >>> inverse_focal_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]), gamma=2.0)
     tensor(1.1303)
     """
-    flat = flatten(logits, target, weight, ignore_index, reduction)
+    flat = flatten(logits, target, weight, ignore_index, reduction, label_smoothing)
     return modulated_loss(flat, -check_gamma(gamma, flat), reduction)
 
 
@@ -85,9 +89,10 @@ def flsd_loss(
     gammas: Sequence[float] = (5.0, 3.0),
     *,
     thresholds: Sequence[float] = (0.2,),
-    weight: Tensor | None = None,
+    weight: Weight | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Focal loss with a sample-dependent gamma; FLSD-53 by default. Mukhoti et al., NeurIPS 2020, arXiv:2002.09437.
 
@@ -100,10 +105,11 @@ def flsd_loss(
             ``logits``; then each class i uses the gamma of its own p_i.
         gammas: values of gamma, each at least 0; one more than ``thresholds``.
         thresholds: increasing values of p_k, in [0, 1].
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
             class probabilities it divides by the number of rows.
+        label_smoothing: probability eps that is spread over all K classes, y' = (1 - eps) y + eps / K, in [0, 1].
 
     Returns:
         The loss in float32, or float64 for float64 logits: a scalar, or the shape of the class indices for
@@ -114,7 +120,7 @@ def flsd_loss(
     tensor(0.0153)
     """
     _check_schedule(gammas, thresholds)
-    flat = flatten(logits, target, weight, ignore_index, reduction)
+    flat = flatten(logits, target, weight, ignore_index, reduction, label_smoothing)
     return modulated_loss(flat, GammaBins(tuple(gammas), tuple(thresholds)), reduction)
 
 
@@ -123,9 +129,10 @@ class FocalLoss(ClassificationLoss):
 
     Args:
         gamma: focusing parameter, at least 0: a number, or a scalar tensor or parameter. 0 is cross-entropy.
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        label_smoothing: probability that is spread over all classes, as in ``F.cross_entropy``, in [0, 1].
 
     >>> FocalLoss(gamma=2.0)
     FocalLoss(gamma=2.0)
@@ -137,12 +144,13 @@ class FocalLoss(ClassificationLoss):
         self,
         gamma: float | Tensor = 3.0,
         *,
-        weight: Tensor | None = None,
+        weight: Weight | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
-        self.set_options(gamma=gamma)
+        self.set_options(gamma=gamma, label_smoothing=label_smoothing)
 
 
 class InverseFocalLoss(ClassificationLoss):
@@ -150,9 +158,10 @@ class InverseFocalLoss(ClassificationLoss):
 
     Args:
         gamma: exponent, at least 0: a number, or a scalar tensor or parameter. 0 is cross-entropy.
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        label_smoothing: probability that is spread over all classes, as in ``F.cross_entropy``, in [0, 1].
 
     >>> InverseFocalLoss(gamma=1.0)
     InverseFocalLoss(gamma=1.0)
@@ -164,12 +173,13 @@ class InverseFocalLoss(ClassificationLoss):
         self,
         gamma: float | Tensor = 2.0,
         *,
-        weight: Tensor | None = None,
+        weight: Weight | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
-        self.set_options(gamma=gamma)
+        self.set_options(gamma=gamma, label_smoothing=label_smoothing)
 
 
 class FLSDLoss(ClassificationLoss):
@@ -178,9 +188,10 @@ class FLSDLoss(ClassificationLoss):
     Args:
         gammas: values of gamma, each at least 0; one more than ``thresholds``.
         thresholds: increasing values of p_k at which gamma changes, in [0, 1].
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        label_smoothing: probability that is spread over all classes, as in ``F.cross_entropy``, in [0, 1].
 
     >>> FLSDLoss()
     FLSDLoss(gammas=(5.0, 3.0), thresholds=(0.2,))
@@ -193,13 +204,14 @@ class FLSDLoss(ClassificationLoss):
         gammas: Sequence[float] = (5.0, 3.0),
         *,
         thresholds: Sequence[float] = (0.2,),
-        weight: Tensor | None = None,
+        weight: Weight | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
         _check_schedule(gammas, thresholds)
-        self.set_options(gammas=tuple(gammas), thresholds=tuple(thresholds))
+        self.set_options(gammas=tuple(gammas), thresholds=tuple(thresholds), label_smoothing=label_smoothing)
 
 
 def _check_schedule(gammas: Sequence[float], thresholds: Sequence[float]) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._tensors import check_number, wide_dtype
-from dualfocal.losses._common import Flat, compute_logits, flatten, reduce, weight_rows
+from dualfocal.losses._common import Flat, Weight, compute_logits, flatten, reduce, weight_rows
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.cross_entropy import cross_entropy_rows
 
@@ -22,7 +22,7 @@ def kde_xe_loss(
     bandwidth: float | str = 0.001,
     norm: float = 1.0,
     as_published: bool = False,
-    weight: Tensor | None = None,
+    weight: Weight | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
@@ -46,7 +46,7 @@ def kde_xe_loss(
         norm: exponent n, at least 1.
         as_published: compute the error as the public code does: above 60 classes, without the lower limit of 1e-10.
             ``"likelihood"`` then means that of :func:`kde_bandwidth` with ``as_published=True``.
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
             class probabilities it divides by the number of rows.
@@ -163,7 +163,7 @@ class KDEXELoss(ClassificationLoss):
         bandwidth: fixed bandwidth of the kernels, or ``"likelihood"`` to choose it for each batch.
         norm: exponent of the calibration error, at least 1.
         as_published: compute the error as the public code does, which differs above 60 classes.
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
@@ -181,7 +181,7 @@ class KDEXELoss(ClassificationLoss):
         bandwidth: float | str = 0.001,
         norm: float = 1.0,
         as_published: bool = False,
-        weight: Tensor | None = None,
+        weight: Weight | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
     ) -> None:

@@ -1,13 +1,12 @@
 """Label smoothing: alpha is spread over the other classes (as in the paper) or over all classes (as in torch)."""
 
-import torch
 from torch import Tensor
 
 from dualfocal._checks import check_choice
 from dualfocal._tensors import check_number
-from dualfocal.losses._common import Flat, flatten, reduce
+from dualfocal.losses._common import Weight, flatten
 from dualfocal.losses._module import ClassificationLoss
-from dualfocal.losses.cross_entropy import soft_nll
+from dualfocal.losses.cross_entropy import smoothed_cross_entropy
 
 
 def label_smoothing_loss(
@@ -16,7 +15,7 @@ def label_smoothing_loss(
     alpha: float = 0.05,
     *,
     spread: str = "others",
-    weight: Tensor | None = None,
+    weight: Weight | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
@@ -33,7 +32,7 @@ def label_smoothing_loss(
             ``logits``, which are smoothed in the same way.
         alpha: probability mass taken from the target, in [0, 1].
         spread: classes that receive the mass, ``"others"`` or ``"all"``.
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
             class probabilities it divides by the number of rows.
@@ -51,25 +50,7 @@ def label_smoothing_loss(
     num_classes = flat.logits.shape[1]
     everywhere = alpha / num_classes if spread == "all" or num_classes == 1 else alpha / (num_classes - 1)
     extra = 1 - alpha if spread == "all" or num_classes == 1 else 1 - alpha - everywhere  # more mass on the target
-    if flat.soft or extra <= 0:  # with extra <= 0 a target with logit -inf would give inf - inf
-        smoothed = flat._replace(probabilities=flat.one_hot * extra + everywhere)
-        rows = soft_nll(smoothed.mass, flat.z).sum(1)
-    else:
-        rows = _smoothed_rows(flat, extra, everywhere)
-    return reduce(rows, flat, reduction, weighted=True)
-
-
-def _smoothed_rows(flat: Flat, extra: float, everywhere: float) -> Tensor:
-    """-(extra w_k log p_k + everywhere sum_i w_i log p_i) of each row, (M,), without a matrix of targets."""
-    log_p = flat.z.log_softmax(1)
-    rows = extra * log_p.gather(1, flat.target[:, None])[:, 0]
-    if flat.weight is not None:  # a masked class (logit -inf) with weight 0 contributes 0
-        target_weight = flat.weight[flat.target]
-        rows = torch.where(target_weight == 0, 0.0, target_weight * rows)
-        log_p = log_p.masked_fill(flat.weight == 0, 0.0) * flat.weight
-    if everywhere:  # otherwise 0 * inf for a masked class
-        rows = rows + everywhere * log_p.sum(1)
-    return -rows
+    return smoothed_cross_entropy(flat, extra, everywhere, reduction)
 
 
 class LabelSmoothingLoss(ClassificationLoss):
@@ -78,7 +59,7 @@ class LabelSmoothingLoss(ClassificationLoss):
     Args:
         alpha: probability mass taken from the target, in [0, 1].
         spread: classes that receive the mass, ``"others"`` or ``"all"`` (as in ``F.cross_entropy``).
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
@@ -93,7 +74,7 @@ class LabelSmoothingLoss(ClassificationLoss):
         alpha: float = 0.05,
         *,
         spread: str = "others",
-        weight: Tensor | None = None,
+        weight: Weight | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
     ) -> None:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._tensors import check_number
-from dualfocal.losses._common import Flat, flatten, reduce, weight_rows
+from dualfocal.losses._common import Flat, Weight, flatten, reduce, weight_rows
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.cross_entropy import cross_entropy_rows
 
@@ -17,7 +17,7 @@ def mmce_loss(
     weighted: bool = True,
     as_published: bool = False,
     width: float = 0.4,
-    weight: Tensor | None = None,
+    weight: Weight | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
@@ -41,7 +41,7 @@ def mmce_loss(
         as_published: multiply the three means once more by 1/m^2, 1/n^2 and 1/(mn), as in the public implementations.
             This reduces the penalty to about a tenth on a batch of 128 normal logits.
         width: width of the Laplacian kernel.
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``. The mean is weighted by the class weights of the targets; for
             class probabilities it divides by the number of rows.
@@ -97,7 +97,7 @@ class MMCELoss(ClassificationLoss):
         weighted: whether to use the weighted form of the penalty.
         as_published: scale the weighted penalty as in the public implementations.
         width: width of the Laplacian kernel.
-        weight: weight of each class, shape ``(C,)``.
+        weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.
         ignore_index: class index to ignore (class indices only).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
@@ -115,7 +115,7 @@ class MMCELoss(ClassificationLoss):
         weighted: bool = True,
         as_published: bool = False,
         width: float = 0.4,
-        weight: Tensor | None = None,
+        weight: Weight | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
     ) -> None:

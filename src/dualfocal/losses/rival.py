@@ -73,7 +73,10 @@ def rival_of_each_class(z: Tensor, p: Tensor, rival: str | float | None) -> Tens
     if not isinstance(rival, str):
         return torch.full_like(p, rival or 0.0)
     if rival not in KINDS:
-        raise ValueError(f"rival {rival!r} needs class indices: with soft targets there is not one rival per row")
+        raise ValueError(
+            f"rival {rival!r} needs class indices: with class probabilities or label smoothing "
+            "there is not one rival per row"
+        )
     order, place = _descending(z)
     p = p.gather(1, order)
     if rival == "mean_all":

@@ -24,7 +24,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of :func:`evaluate`: every metric, as a fraction. ``print`` it, or see :meth:`to_dict`."""
+    """Result of :func:`evaluate`: every metric, as a fraction. ``print`` it; see :meth:`to_dict`, :meth:`scalars`."""
 
     num_samples: int
     num_classes: int
@@ -119,6 +119,31 @@ class Evaluation:
             "inference": None if self.inference is None else self.inference.to_dict(),
         }
         return content | {"positive": True} if self.positive else content
+
+    def scalars(self, prefix: str = "") -> dict[str, float]:
+        """Return a flat dict of floats for a logger (TensorBoard, W&B, MLflow, ``compute_metrics`` of Hugging Face).
+
+        The names are those of ``METRICS``. After ``inference=True`` there are also the noise floors ``ece_floor``,
+        ``adaptive_ece_floor``, ``classwise_ece_floor`` and ``mce_floor``, the p-values ``p_value`` and, unless
+        ``binary="positive"``, ``classwise_p_value``, and the interval ``debiased_ece_low`` to ``debiased_ece_high``.
+        Values that are not finite are left out.
+
+        Args:
+            prefix: text in front of each name, such as ``"val/"``.
+
+        >>> import torch
+        >>> result = evaluate(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
+        >>> {name: round(value, 4) for name, value in result.scalars("val/").items()}  # doctest: +ELLIPSIS
+        {'val/error': 0.5, 'val/nll': 0.7201, 'val/brier': 0.5487, ..., 'val/mce': 0.7311, 'val/debiased_ece': 0.0}
+        """
+        values = {name: getattr(self, name) for name in METRICS}
+        if (inference := self.inference) is not None:
+            values |= {f"{name}_floor": floor.mean for name, floor in inference.floors.items()}
+            values["p_value"] = inference.p_value
+            if inference.classwise is not None:
+                values["classwise_p_value"] = inference.classwise.p_value
+            values["debiased_ece_low"], values["debiased_ece_high"] = inference.debiased_ece
+        return {f"{prefix}{name}": float(value) for name, value in values.items() if math.isfinite(value)}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:

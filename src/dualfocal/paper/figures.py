@@ -14,20 +14,16 @@ from matplotlib.figure import Figure
 
 from dualfocal.metrics.corp import corp
 from dualfocal.plots import (
-    Curve,
     MetricBar,
-    corp_panels,
+    corp_figure,
     ece_over_training,
     max_logit_histogram,
-    maximum_logits,
     metric_figure,
     reliability_figure,
     rival_boxplot,
-    rival_probabilities,
     save,
-    t_interval,
 )
-from dualfocal.plots.metric_bars import LEVEL
+from dualfocal.plots.metric_bars import LEVEL, t_interval
 from dualfocal.plots.run_groups import Entry, Setting
 from dualfocal.plots.style import one_axis
 from dualfocal.plots.theory import phi_figure
@@ -112,7 +108,7 @@ def _reliability(setting: Setting) -> Figure:
 def _corp(setting: Setting) -> Figure:
     curves = {label: corp(*run.predictions()) for label, run in _with_predictions(setting).items()}
     remark = f"Test split, uncalibrated; {setting.seeds}. Brier score of the predicted class = MCB - DSC + UNC."
-    return corp_panels(curves, title=setting.title, remark=remark)
+    return corp_figure(curves, title=setting.title, remark=remark)
 
 
 def _metrics(setting: Setting) -> Figure:
@@ -145,7 +141,7 @@ def _training(setting: Setting) -> Figure:
         part: {entry.label: _logged(entry, f"{part}_ece") for entry in setting.entries} for part in ("test", "val")
     }
     part = "test" if any(logged["test"].values()) else "val"
-    curves = {label: Curve(seeds) for label, seeds in logged[part].items() if seeds}
+    curves = {label: seeds for label, seeds in logged[part].items() if seeds}
     if not curves:
         raise RunError(f"no run has test_ece or val_ece for every epoch in its {LOG}")
     results = [entry.results for entry in setting.entries if entry.label in curves]
@@ -155,7 +151,7 @@ def _training(setting: Setting) -> Figure:
         if all(result.evaluation(part).inference for result in seeds)
     ]
     remark = "Smoothed: s(1) = x(1), s(t) = 0.5 s(t-1) + 0.5 x(t)."
-    if any(len(curve.seeds) > 1 for curve in curves.values()):
+    if any(len(seeds) > 1 for seeds in curves.values()):
         remark += " Lines: means over seeds; bands: lowest to highest seed."
     if part == "val":
         remark += "\nThe test split was not logged; train with test_each_epoch=true to log it."
@@ -164,23 +160,24 @@ def _training(setting: Setting) -> Figure:
     if runs:
         remark += f"\nNot logged by {', '.join(runs)}."
     with one_axis(setting.title, remark, legend=True) as (figure, axis):
-        ece_over_training(axis, curves, setting.looks, part="test" if part == "test" else "validation", floors=floors)
+        name = "test" if part == "test" else "validation"
+        ece_over_training(curves, looks=setting.looks, part=name, floors=floors, ax=axis)
     return figure
 
 
 def _logits(setting: Setting) -> Figure:
-    logits = {label: maximum_logits(run.predictions()[0]) for label, run in _with_predictions(setting).items()}
+    logits = {label: run.predictions()[0] for label, run in _with_predictions(setting).items()}
     remark = f"Test split, outputs before softmax; {setting.seeds}. All histograms have the same area; lines: medians."
     with one_axis(setting.title, remark, rows=len(logits)) as (figure, axis):
-        max_logit_histogram(axis, logits, setting.looks)
+        max_logit_histogram(logits, looks=setting.looks, ax=axis)
     return figure
 
 
 def _rival(setting: Setting) -> Figure:
-    rivals = {label: rival_probabilities(*run.predictions()) for label, run in _with_predictions(setting).items()}
+    predictions = {label: run.predictions() for label, run in _with_predictions(setting).items()}
     remark = f"All samples of the test split; {setting.seeds}. Diamonds: means. Outliers are not shown."
-    with one_axis(setting.title, remark, rows=len(rivals)) as (figure, axis):
-        rival_boxplot(axis, rivals, setting.looks)
+    with one_axis(setting.title, remark, rows=len(predictions)) as (figure, axis):
+        rival_boxplot(predictions, looks=setting.looks, ax=axis)
     return figure
 
 

@@ -1,54 +1,31 @@
-"""Figures of computed results, with matplotlib and without global state.
+"""Figures of calibration: reliability diagrams, distributions and comparisons of methods, in one style.
 
-Each diagram is a function that takes an axis and returns it; separate functions compute what it draws. ``*_figure`` and
-``*_panels`` make whole figures, :func:`save` writes them.
+Each diagram is a function ``diagram(data, *, ax=None)`` that draws on ``ax`` and returns it. Without ``ax`` it makes a
+pyplot figure with a legend, so that ``plt.show()`` and notebooks display it, as in scikit-learn. The ``*_figure``
+functions return a whole :class:`~matplotlib.figure.Figure` and do not use pyplot. :func:`save` writes both.
 """
 
-from dualfocal.plots.distributions import (
-    max_logit_histogram,
-    maximum_logits,
-    rival_boxplot,
-    rival_probabilities,
-    shared_histograms,
-)
-from dualfocal.plots.metric_bars import MetricBar, metric_bars, metric_figure, t_interval
-from dualfocal.plots.reliability import (
-    chance_range,
-    corp_diagram,
-    corp_panels,
-    density_strip,
-    reliability_diagram,
-    reliability_figure,
-)
-from dualfocal.plots.samples import sample_sheet
-from dualfocal.plots.style import LOOKS, STYLE, Look, look_of, save, styled
-from dualfocal.plots.training import Curve, ece_over_training, exponential_average, study_figure
+from dualfocal.plots.corp import corp_diagram, corp_figure
+from dualfocal.plots.distributions import max_logit_histogram, rival_boxplot
+from dualfocal.plots.metric_bars import MetricBar, metric_bars, metric_figure
+from dualfocal.plots.reliability import reliability_diagram, reliability_figure
+from dualfocal.plots.style import LOOKS, Look, save, styled
+from dualfocal.plots.training import ece_over_training, study_figure
 
 __all__ = [
     "LOOKS",
-    "STYLE",
-    "Curve",
     "Look",
     "MetricBar",
-    "chance_range",
     "corp_diagram",
-    "corp_panels",
-    "density_strip",
+    "corp_figure",
     "ece_over_training",
-    "exponential_average",
-    "look_of",
     "max_logit_histogram",
-    "maximum_logits",
     "metric_bars",
     "metric_figure",
     "reliability_diagram",
     "reliability_figure",
     "rival_boxplot",
-    "rival_probabilities",
-    "sample_sheet",
     "save",
-    "shared_histograms",
     "study_figure",
     "styled",
-    "t_interval",
 ]

@@ -6,10 +6,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dualfocal.losses.rival import true_and_rival
-from dualfocal.plots.style import Look, look_of, plain, tidy
+from dualfocal.metrics.rows import Array, as_tensor
+from dualfocal.plots.style import Look, axes_or_new, look_of, plain, tidy
 
 Floats = NDArray[np.float64]
 
@@ -17,24 +17,25 @@ BINS = 60
 HEIGHT = 0.85  # of the tallest histogram; baselines are 1 apart
 
 
-def maximum_logits(logits: Tensor) -> Floats:
+def maximum_logits(logits: Array) -> Floats:
     """Return the largest logit of each sample.
 
     >>> import torch
     >>> maximum_logits(torch.tensor([[1.0, 3.0], [5.0, -2.0]]))
     array([3., 5.])
     """
-    return np.asarray(logits.double().amax(1))
+    return np.asarray(as_tensor("logits", logits).detach().double().amax(1).cpu())
 
 
-def rival_probabilities(logits: Tensor, target: Tensor) -> Floats:
+def rival_probabilities(logits: Array, target: Array) -> Floats:
     """Return q_j(x) of each sample: the largest probability strictly below that of the true class, or 0 (Eq. 3).
 
     >>> import torch
     >>> rival_probabilities(torch.tensor([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1]]).log(), torch.tensor([0, 1])).round(6)
     array([0.2, 0.1])
     """
-    return np.asarray(true_and_rival(logits.double(), target)[1])
+    rows = as_tensor("logits", logits).detach().double()
+    return np.asarray(true_and_rival(rows, as_tensor("target", target).long())[1].cpu())
 
 
 def shared_histograms(values: Mapping[str, Floats], bins: int = BINS) -> tuple[Floats, dict[str, Floats]]:
@@ -52,6 +53,38 @@ def shared_histograms(values: Mapping[str, Floats], bins: int = BINS) -> tuple[F
 
 
 def max_logit_histogram(
+    logits: Mapping[str, Array],
+    *,
+    looks: Mapping[str, Look] | None = None,
+    bins: int = BINS,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a histogram of the largest logit of each sample for each method, one above the other.
+
+    All histograms have the same area and the same scale; a line marks the median.
+
+    Args:
+        logits: method -> logits, (N, C).
+        looks: method -> colour; by default that of the loss of this name, see ``LOOKS``.
+        bins: number of bins.
+        ax: axes to draw on; None: those of a new figure.
+
+    Returns:
+        The axes.
+
+    >>> import torch
+    >>> from matplotlib.figure import Figure
+    >>> logits = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
+    >>> ax = max_logit_histogram({"focal": logits, "cross_entropy": 5 * logits}, ax=Figure().subplots())
+    >>> [label.get_text() for label in ax.get_yticklabels()]
+    ['focal', 'cross_entropy']
+    """
+    values = {name: maximum_logits(rows) for name, rows in logits.items()}
+    with axes_or_new(ax, (5.2, 0.42 * len(values) + 1.2)) as axis:
+        return draw_histograms(axis, values, looks, bins=bins)
+
+
+def draw_histograms(
     axis: Axes, values: Mapping[str, Floats], looks: Mapping[str, Look] | None = None, *, bins: int = BINS
 ) -> Axes:
     """Draw a histogram for each method, one above the other, with a line at the median.
@@ -74,7 +107,37 @@ def max_logit_histogram(
     return tidy(axis, rows=True)
 
 
-def rival_boxplot(axis: Axes, values: Mapping[str, Floats], looks: Mapping[str, Look] | None = None) -> Axes:
+def rival_boxplot(
+    predictions: Mapping[str, tuple[Array, Array]],
+    *,
+    looks: Mapping[str, Look] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a box plot of q_j(x), the largest probability below that of the true class, for each method.
+
+    Outliers are not drawn, as in the paper; diamonds are means.
+
+    Args:
+        predictions: method -> logits, (N, C), and target, (N,).
+        looks: method -> colour; by default that of the loss of this name, see ``LOOKS``.
+        ax: axes to draw on; None: those of a new figure.
+
+    Returns:
+        The axes.
+
+    >>> import torch
+    >>> from matplotlib.figure import Figure
+    >>> logits, target = torch.randn(100, 3, generator=torch.Generator().manual_seed(0)), torch.arange(100) % 3
+    >>> ax = rival_boxplot({"focal": (logits, target), "cross_entropy": (5 * logits, target)}, ax=Figure().subplots())
+    >>> [label.get_text() for label in ax.get_yticklabels()]
+    ['focal', 'cross_entropy']
+    """
+    values = {name: rival_probabilities(*pair) for name, pair in predictions.items()}
+    with axes_or_new(ax, (5.2, 0.42 * len(values) + 1.2)) as axis:
+        return draw_boxes(axis, values, looks)
+
+
+def draw_boxes(axis: Axes, values: Mapping[str, Floats], looks: Mapping[str, Look] | None = None) -> Axes:
     """Draw a box plot of q_j(x) for each method, without outliers, as in the paper; diamonds are means."""
     drawn = axis.boxplot(
         list(values.values()),

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from scipy.special import stdtrit
 
-from dualfocal.plots.style import BLACK, DARK_GREY, GREY, Look, legend_below, look_of, plain, styled, tidy
+from dualfocal.metrics import Evaluation
+from dualfocal.plots.style import BLACK, DARK_GREY, GREY, Look, axes_or_new, legend_below, look_of, plain, styled, tidy
 
 LEVEL = 0.9
 
@@ -35,6 +37,19 @@ class MetricBar:
         if not self.values:
             raise ValueError("a bar needs at least one value")
 
+    @classmethod
+    def from_evaluations(cls, evaluations: Sequence[Evaluation], metric: str = "ece") -> Self:
+        """Return the bar of one method: a value per seed, Student's t interval of their mean, and the mean floor.
+
+        Args:
+            evaluations: one evaluation per seed; the bar has a floor if all were made with ``inference=True``.
+            metric: a key of :data:`~dualfocal.metrics.registry.METRICS`.
+        """
+        values = tuple(getattr(evaluation, metric) for evaluation in evaluations)
+        floors = [each.inference.floors.get(metric) for each in evaluations if each.inference is not None]
+        means = [floor.mean for floor in floors if floor is not None]
+        return cls(values, t_interval(values), statistics.fmean(means) if len(means) == len(values) > 0 else None)
+
 
 def t_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
     """Return Student's t interval of the mean over seeds (None for a single seed).
@@ -50,7 +65,30 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, fl
     return mean - reach, mean + reach
 
 
-def metric_bars(axis: Axes, bars: Mapping[str, MetricBar], looks: Mapping[str, Look] | None = None) -> Axes:
+def metric_bars(
+    bars: Mapping[str, MetricBar], *, looks: Mapping[str, Look] | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draw a bar per method in percent, with dots for seeds, whiskers for the interval and a noise floor mark.
+
+    Args:
+        bars: method -> bar.
+        looks: method -> colour and hatch; by default those of the loss of this name, see ``LOOKS``.
+        ax: axes to draw on; None: those of a new figure.
+
+    Returns:
+        The axes.
+
+    >>> from matplotlib.figure import Figure
+    >>> bars = {"focal": MetricBar((0.02, 0.03), floor=0.01), "cross_entropy": MetricBar((0.05,))}
+    >>> ax = metric_bars(bars, ax=Figure().subplots())
+    >>> ax.set_xlabel("ECE [%]").get_text(), [label.get_text() for label in ax.get_yticklabels()]
+    ('ECE [%]', ['focal', 'cross_entropy'])
+    """
+    with axes_or_new(ax, (4.2, 0.42 * len(bars) + 0.8)) as axis:
+        return draw_bars(axis, bars, looks)
+
+
+def draw_bars(axis: Axes, bars: Mapping[str, MetricBar], looks: Mapping[str, Look] | None = None) -> Axes:
     """Draw a bar per method in percent, with dots for seeds, whiskers for the interval and a noise floor mark."""
     places = np.arange(len(bars))[::-1]
     for i, (place, (name, bar)) in enumerate(zip(places, bars.items(), strict=True)):
@@ -94,6 +132,11 @@ def metric_figure(
         interval: description of the whiskers in the legend; required if a bar has an interval.
         title: title of the figure.
         remark: text below the figure.
+
+    >>> bar = MetricBar((0.02, 0.03), t_interval((0.02, 0.03)))
+    >>> figure = metric_figure({"ECE": {"focal": bar}}, interval="90 % confidence interval")
+    >>> [text.get_text() for text in figure.legends[0].get_texts()]
+    ['mean over seeds', 'single seed', '90 % confidence interval']
     """
     bars = [bar for panel in panels.values() for bar in panel.values()]
     if not bars:
@@ -105,7 +148,7 @@ def metric_figure(
     figure = Figure(figsize=(2.5 * len(panels) + 1.2, 0.3 * rows + 1.5), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axis, (metric, panel) in zip(axes, panels.items(), strict=True):
-        metric_bars(axis, panel, looks)
+        draw_bars(axis, panel, looks)
         axis.set_xlabel(plain(f"{metric} [%]"))
     seed = Line2D([], [], marker="o", color="white", markeredgecolor=BLACK, markersize=3.2, linestyle="none")
     floor = Line2D([], [], marker="|", color=DARK_GREY, markersize=9, markeredgewidth=2, linestyle="none")

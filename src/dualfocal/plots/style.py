@@ -1,7 +1,6 @@
 """The common style of all figures: colours, lines and hatches that are readable in grey, too; and saving.
 
-Figures are made without pyplot. The settings in :data:`STYLE` apply while a figure is drawn or saved, and are restored
-afterwards.
+The settings in :data:`STYLE` apply while a figure is drawn or saved, and are restored afterwards.
 """
 
 import io
@@ -126,6 +125,31 @@ def tidy(axis: Axes, *, grid: str | None = None, rows: bool = False) -> Axes:
 
 
 @contextmanager
+def axes_or_new(ax: Axes | None, size: tuple[float, float], *, legend: int = 0, right: bool = False) -> Iterator[Axes]:
+    """Yield the axes to draw on: ``ax``, or those of a new pyplot figure in our style.
+
+    Args:
+        ax: axes of the caller, whose figure and style are not changed.
+        size: width and height of a new figure, in inches.
+        legend: number of columns of the legend of a new figure; 0: no legend.
+        right: whether the legend stands at the right, not below.
+    """
+    if ax is not None:
+        yield ax
+        return
+    from matplotlib import pyplot  # so that plt.show() and notebooks display the figure
+
+    with styled():
+        figure, axis = pyplot.subplots(figsize=size, layout="constrained")
+        yield axis
+        handles, labels = axis.get_legend_handles_labels()
+        if right:
+            figure.legend(handles, labels, loc="outside right upper", frameon=False, handlelength=3.2)
+        elif legend:
+            legend_below(figure, handles, labels, columns=legend)
+
+
+@contextmanager
 def one_axis(
     title: str, remark: str, *, rows: int | None = None, legend: bool = False
 ) -> Iterator[tuple[Figure, Axes]]:
@@ -173,18 +197,23 @@ def wrapped(remark: str, figure: Figure) -> str:
     return plain("\n".join(textwrap.fill(line, width) for line in remark.splitlines()))
 
 
-def save(figure: Figure, path: Path, *, dpi: float = DPI) -> None:
+def save(figure: Figure | Axes, path: str | Path, *, dpi: float = DPI) -> None:
     """Write a figure as PNG, PDF or SVG; the same figure gives the same bytes.
 
     Args:
-        figure: the figure.
+        figure: the figure, or axes of it.
         path: the file, whose suffix decides the format.
         dpi: dots per inch of a PNG.
 
     Raises:
         ValueError: the suffix is unknown, or the file cannot be written.
         OSError: the disk is full.
+
+    >>> save(Figure(), "figure.bmp")
+    Traceback (most recent call last):
+    ValueError: the file of a figure must end in .png, .pdf, .svg; got 'figure.bmp'
     """
+    path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in METADATA:
         raise ValueError(f"the file of a figure must end in {', '.join(METADATA)}; got {str(path)!r}")
@@ -194,7 +223,9 @@ def save(figure: Figure, path: Path, *, dpi: float = DPI) -> None:
     with styled():
         fonts.setLevel(logging.ERROR)
         try:
-            figure.savefig(drawn, format=suffix[1:], dpi=dpi, metadata=METADATA[suffix])
+            owner = figure.get_figure(root=True) if isinstance(figure, Axes) else figure
+            assert owner is not None
+            owner.savefig(drawn, format=suffix[1:], dpi=dpi, metadata=METADATA[suffix])
         finally:
             fonts.setLevel(level)
     with atomic_path(path) as temporary:

@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -11,31 +10,37 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dualfocal.plots.style import BLUE, GREY, VERMILION, Look, look_of, plain, styled, tidy
+from dualfocal.plots.style import BLUE, GREY, VERMILION, Look, axes_or_new, look_of, plain, styled, tidy
 
 if TYPE_CHECKING:
     from dualfocal.study import Summary
 
 
 Floats = NDArray[np.float64]
+Epochs = Sequence[float]
 
 MARKS = 6  # markers per line
 LONGEST_LABEL = 26  # characters of a line in the legend
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Values per epoch for each seed of a method, as fractions."""
+def per_seed(values: Epochs | Sequence[Epochs]) -> Floats:
+    """Return the values of each seed and epoch, (S, T).
 
-    seeds: tuple[tuple[float, ...], ...]
+    Args:
+        values: values per epoch, or one such sequence per seed.
 
-    def __post_init__(self) -> None:
-        if not self.seeds or not all(self.seeds):
-            raise ValueError("a curve needs at least one seed, and at least one epoch per seed")
-        if len({len(values) for values in self.seeds}) > 1:
-            raise ValueError(
-                f"seeds must have the same number of epochs, got {', '.join(str(len(values)) for values in self.seeds)}"
-            )
+    Raises:
+        ValueError: there are no values, or seeds have different numbers of epochs.
+
+    >>> per_seed([0.1, 0.2]).shape, per_seed([[0.1, 0.2], [0.1, 0.3], [0.1, 0.4]]).shape
+    ((1, 2), (3, 2))
+    """
+    seeds: Sequence[Epochs] = [values] if len(values) and np.ndim(values[0]) == 0 else values  # type: ignore
+    if not len(seeds) or not all(map(len, seeds)):
+        raise ValueError("a curve needs at least one seed, and at least one epoch per seed")
+    if len(lengths := {len(seed) for seed in seeds}) > 1:
+        raise ValueError(f"seeds must have the same number of epochs, got {', '.join(map(str, sorted(lengths)))}")
+    return np.array(seeds, dtype=np.float64)
 
 
 def exponential_average(values: Iterable[float]) -> Floats:
@@ -48,28 +53,44 @@ def exponential_average(values: Iterable[float]) -> Floats:
 
 
 def ece_over_training(
-    axis: Axes,
-    curves: Mapping[str, Curve],
-    looks: Mapping[str, Look] | None = None,
+    curves: Mapping[str, Epochs | Sequence[Epochs]],
     *,
+    looks: Mapping[str, Look] | None = None,
     part: str = "test",
     floors: Sequence[float] = (),
+    ax: Axes | None = None,
 ) -> Axes:
     """Draw the ECE of each method over the epochs: smoothed per seed, then averaged, with the range of the seeds.
 
     Args:
-        axis: the axis to draw on.
-        curves: method -> ECE per epoch, as fractions.
-        looks: method -> look.
+        curves: method -> ECE per epoch, as fractions; or one such sequence per seed.
+        looks: method -> line and marker; by default those of the loss of this name, see ``LOOKS``.
         part: name of the split in the label.
         floors: noise floors of the last epoch, drawn as a grey band from the lowest to the highest.
+        ax: axes to draw on; None: those of a new figure.
+
+    Returns:
+        The axes.
+
+    >>> from matplotlib.figure import Figure
+    >>> curves = {"focal": [0.09, 0.05, 0.04], "cross_entropy": [[0.2, 0.1, 0.1], [0.2, 0.2, 0.1]]}
+    >>> ax = ece_over_training(curves, part="validation", ax=Figure().subplots())
+    >>> ax.get_ylabel(), ax.lines[0].get_ydata().round(2).tolist()
+    ('validation ECE [%]', [9.0, 7.0, 5.5])
     """
+    with axes_or_new(ax, (6.2, 3.4), right=True) as axis:
+        return _draw_curves(axis, {name: per_seed(curve) for name, curve in curves.items()}, looks, part, floors)
+
+
+def _draw_curves(
+    axis: Axes, curves: Mapping[str, Floats], looks: Mapping[str, Look] | None, part: str, floors: Sequence[float]
+) -> Axes:
     if floors:
         low, high = 100 * min(floors), 100 * max(floors)
         axis.axhspan(low, high, color=GREY, alpha=0.5, linewidth=2, label="noise floor, last epoch")
     for place, (name, curve) in enumerate(curves.items()):
         look = look_of(name, place, looks)
-        smooth = 100 * np.array([exponential_average(seed) for seed in curve.seeds])  # (seeds, epochs)
+        smooth = 100 * np.array([exponential_average(seed) for seed in curve])  # (seeds, epochs)
         epochs = np.arange(1, smooth.shape[1] + 1)
         every = max(1, len(epochs) // MARKS)
         if len(smooth) > 1:

@@ -47,7 +47,7 @@ class Calibration:
 
 def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progress: ShareDone) -> Calibration:
     """Score calibrators on samples that they were not fitted on."""
-    validation, remark = reading.validation(source.path, source.rows)
+    validation, remark = (None, "") if source.path is None else reading.validation(source.path, source.rows)
     remarks = [remark] if remark else []
     rows, origin = (source.rows, "these same samples") if validation is None else (validation, "the validation split")
     calibrators = {name: make_calibrator(name) for name in names}

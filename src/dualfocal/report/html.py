@@ -11,7 +11,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -26,7 +26,7 @@ from dualfocal.report import classes, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
 from dualfocal.report.embedded import OCTAVES, STEPS, deal, embed
 from dualfocal.report.images import RunData, mistakes_of
-from dualfocal.report.inputs import ReportInput, load_inputs, shortened
+from dualfocal.report.inputs import Model, ReportInput, load_inputs, shortened
 from dualfocal.runs.source import Reading
 
 MOST_BYTES = 3_900_000  # size limit of a page: under 4 MB, to fit in a mail
@@ -46,23 +46,29 @@ ReportProgress = Callable[[float, str], None]  # share of the work done, current
 
 
 def write_report(
-    inputs: Sequence[str | os.PathLike[str]],
+    models: Sequence[str | os.PathLike[str]] | Mapping[str, Model],
     out: str | os.PathLike[str],
     *,
+    input: str | None = None,
+    class_names: Sequence[str] | None = None,
     title: str | None = None,
     calibrators: Sequence[str] = DEFAULT,
     reading: Reading | None = None,
     data_root: str | os.PathLike[str] | None = None,
     progress: ReportProgress | None = None,
 ) -> int:
-    """Write a report on predictions or finished runs; the same inputs give the same bytes.
+    """Write a report on predictions or finished runs; the same models give the same bytes.
 
     Args:
-        inputs: files of predictions or run folders, without duplicates.
+        models: name on the page -> ``(logits, target)``, a file of predictions, or the folder of a finished run; or a
+            list of files and folders, without duplicates, which are named by their paths.
         out: path of the page, ending in .html or .htm.
+        input: ``"logits"`` or ``"probs"``: what the arrays hold, see :func:`~dualfocal.metrics.ece`.
+        class_names: names of the classes of the arrays.
         title: title of the page (default: made from the names of the inputs).
         calibrators: names from ``CALIBRATORS``; fitted on the validation split of a run, otherwise cross-validated.
-        reading: which arrays to read, and how to score them.
+        reading: which arrays of files to read, and how to score all models: ``num_bins``, ``ignore_index``, ``binary``,
+            ``level``, ``seed``.
         data_root: folder of the data sets, for the images of mistakes. Nothing is downloaded.
         progress: called with the share of the work done and the current task.
 
@@ -70,7 +76,15 @@ def write_report(
         The size of the page in bytes.
 
     Raises:
-        ValueError: an input cannot be read or scored, or the page cannot be written.
+        TypeError: a model is none of these.
+        ValueError: a model cannot be read or scored, or the page cannot be written.
+
+    >>> import tempfile, torch
+    >>> logits = 3 * torch.randn(300, 3, generator=torch.Generator().manual_seed(0))
+    >>> page = Path(tempfile.mkdtemp()) / "report.html"
+    >>> size = write_report({"random": (logits, torch.arange(300) % 3)}, page, calibrators=["temperature"])
+    >>> size == page.stat().st_size
+    True
     """
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm"):  # protects other files from being overwritten
@@ -80,7 +94,9 @@ def write_report(
     report_progress = progress or (lambda share, what: None)
     report_progress(0.0, "reading")
     run_data = RunData(None if data_root is None else Path(data_root), reading)
-    sources = [run_data.named(source) for source in load_inputs([Path(path) for path in inputs], reading)]
+    given = models if isinstance(models, Mapping) else [Path(path) for path in models]
+    inputs = load_inputs(given, reading, input=input, class_names=class_names)
+    sources = [run_data.named(source) for source in inputs]
 
     def report_fit(done: int, share: float) -> None:
         report_progress(0.1 + 0.8 * (done + share) / len(sources), f"calibrating {sources[done].name}")

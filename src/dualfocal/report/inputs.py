@@ -1,9 +1,9 @@
-"""The inputs of a report: predictions from files or run folders, with their evaluations and names."""
+"""The inputs of a report: predictions from files, run folders or arrays, with their evaluations and names."""
 
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.evaluation import evaluate_rows
-from dualfocal.metrics.rows import Rows, first_maximum
+from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, first_maximum
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.predictions import Predictions
 from dualfocal.runs import Run, find_runs
@@ -22,6 +22,8 @@ from dualfocal.runs.source import Reading
 MOST_INPUTS = 32  # more would be unreadable and too large for a page
 MOST_BINS = 1000  # more cannot be drawn
 
+Model = tuple[Array, Array] | str | os.PathLike[str] | Run  # (logits, target), a file or a run folder
+
 
 @dataclass(frozen=True, eq=False)
 class ReportInput:
@@ -29,7 +31,7 @@ class ReportInput:
 
     Attributes:
         name: Short name on the page.
-        path: File or run folder.
+        path: File or run folder; None for arrays.
         data: Predictions as read.
         rows: Predictions as checked rows.
         scanned: Confidence, correctness and NLL of each row.
@@ -40,7 +42,7 @@ class ReportInput:
     """
 
     name: str
-    path: Path
+    path: Path | None
     data: Predictions
     rows: Rows
     scanned: Scan
@@ -87,34 +89,88 @@ def find_inputs(paths: Sequence[Path]) -> tuple[list[Path], list[Run]]:
     return inputs, unfinished
 
 
-def load_inputs(paths: Sequence[Path], reading: Reading) -> list[ReportInput]:
+def load_inputs(
+    models: Sequence[Path] | Mapping[str, Model],
+    reading: Reading,
+    *,
+    input: str | None = None,
+    class_names: Sequence[str] | None = None,
+) -> list[ReportInput]:
     """Read and evaluate the inputs of a report.
+
+    Args:
+        models: files or run folders, or name -> file, run or arrays; see :func:`~dualfocal.report.write_report`.
+        reading: which arrays to read, and how to score them.
+        input: whether arrays hold ``"logits"`` or ``"probs"``.
+        class_names: names of the classes of arrays.
 
     Raises:
         ValueError: there are no or too many inputs, or one cannot be read or scored; the message names it.
     """
     if not 1 <= reading.num_bins <= MOST_BINS:
         raise ValueError(f"num_bins must be from 1 to {MOST_BINS:,}, got {reading.num_bins}")
-    if not 1 <= len(paths) <= MOST_INPUTS:
-        raise ValueError(f"a report needs 1 to {MOST_INPUTS} files or run folders, got {len(paths)}")
+    if not 1 <= len(models) <= MOST_INPUTS:
+        raise ValueError(f"a report needs 1 to {MOST_INPUTS} files or run folders, got {len(models)}")
+    if not isinstance(models, Mapping):
+        models = dict(zip(input_names(models), _without_repeats(models), strict=True))
+    names = distinct(map(shortened, models))
+    return [
+        _arrays_input(name, model, reading, input, class_names)
+        if isinstance(model, tuple)
+        else _file_input(name, _path_of(name, model), reading)
+        for name, model in zip(names, models.values(), strict=True)
+    ]
+
+
+def _without_repeats(paths: Sequence[Path]) -> Sequence[Path]:
     resolved = [path.resolve() for path in paths]
     for path, absolute in zip(paths, resolved, strict=True):
         if resolved.count(absolute) > 1:
             raise ValueError(f"{path} is given more than once")
-    sources = []
-    for name, path in zip(input_names(paths), paths, strict=True):
-        data = reading.load(path)
-        try:
-            rows = reading.rows(data)
-            scanned = scan(rows, num_bins=reading.num_bins, scores=True, classwise=True)
-            evaluation = evaluate_rows(
-                rows, scanned, reading.num_bins, inference=True, level=reading.level, seed=reading.seed
-            )
-        except (ValueError, IndexError) as error:
-            raise ValueError(f"{path}: {error}") from error
-        run = Run(path) if Run(path).exists else None
-        sources.append(ReportInput(name, path, data, rows, scanned, evaluation, run, reading.split or "test"))
-    return sources
+    return paths
+
+
+def _path_of(name: str, model: object) -> Path:
+    if isinstance(model, Run):
+        return model.path
+    if isinstance(model, str | os.PathLike):
+        return Path(model)
+    hint = "; an Evaluation does not keep the samples that the page shows" if isinstance(model, Evaluation) else ""
+    raise TypeError(f"{name}: must be (logits, target), a file or a run, got {type(model).__name__}{hint}")
+
+
+def _file_input(name: str, path: Path, reading: Reading) -> ReportInput:
+    data = reading.load(path)
+    try:
+        scored = _scored(reading.rows(data), reading)
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    run = Run(path) if Run(path).exists else None
+    return ReportInput(name, path, data, *scored, run, reading.split or "test")
+
+
+def _arrays_input(
+    name: str, arrays: tuple[Array, Array], reading: Reading, input: str | None, class_names: Sequence[str] | None
+) -> ReportInput:
+    values, target = (as_tensor(*named).detach().cpu() for named in zip(("logits", "target"), arrays, strict=True))
+    try:
+        rows = as_rows(values, target, input=input, ignore_index=reading.ignore_index, binary=reading.binary)
+        if class_names is not None and len(class_names) != rows.num_classes:
+            raise ValueError(f"class_names has {len(class_names)} names, but there are {rows.num_classes} classes")
+        scored = _scored(rows, reading)
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"{name}: {error}") from error
+    size = " x ".join(map(str, values.shape))
+    taken = f"{'logits' if rows.input == 'logits' else 'probabilities'} ({size}, {str(values.dtype)[6:]}) from Python"
+    names = None if class_names is None else tuple(class_names)
+    data = Predictions(values, rows.input, target.long(), None, names, taken)
+    return ReportInput(name, None, data, *scored, None, "test")
+
+
+def _scored(rows: Rows, reading: Reading) -> tuple[Rows, Scan, Evaluation]:
+    scanned = scan(rows, num_bins=reading.num_bins, scores=True, classwise=True)
+    evaluation = evaluate_rows(rows, scanned, reading.num_bins, inference=True, level=reading.level, seed=reading.seed)
+    return rows, scanned, evaluation
 
 
 LONGEST_NAME = 60  # characters

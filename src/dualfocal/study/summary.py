@@ -1,5 +1,6 @@
 """Summary of a study: means over seeds, paired differences to the first entry, and a conclusion in words."""
 
+import html
 import math
 import statistics
 from collections.abc import Sequence
@@ -83,7 +84,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Summary:
-    """The table of a study.
+    """Result of :func:`summarize`: the table of a study. ``print`` it, or see :meth:`to_dict`.
 
     Attributes:
         study: The recipes.
@@ -198,9 +199,8 @@ class Summary:
 
     def to_markdown(self) -> str:
         """Return both tables, with significantly better values in bold, and the reading as Markdown."""
-        title, recipe = f"# {self.study.title}", f"Recipe: {self.study.recipe}."
-        data = [f"Data: {self.data}."] if self.data else []
-        parts = [title, recipe, *data, self.table("**{}**").markdown(), self.explanation()]
+        title, *heading = self._heading()
+        parts = [f"# {title}", *heading, self.table("**{}**").markdown(), self.explanation()]
         if self.differences:
             parts.append(self.difference_table().markdown())
         return "\n\n".join([*parts, self.reading()]) + "\n"
@@ -214,13 +214,28 @@ class Summary:
         ]
         return Table(["entry", "seed", *NAMES], rows).csv()
 
-    def explanation(self) -> str:
-        """Explain the numbers of the tables."""
+    def __str__(self) -> str:
+        differences = [self.difference_table().text()] if self.differences else []
+        texts = [*self._heading(), self.table("{}*").text(), self.explanation("*"), *differences, self.reading()]
+        return "\n\n".join(texts)
+
+    def _repr_html_(self) -> str:
+        heading, reading = "<br>".join(map(html.escape, self._heading())), html.escape(self.reading())
+        differences = self.difference_table().html() if self.differences else ""
+        tables = f"{self.table('{}*').html()}<p>{html.escape(self.explanation('*'))}</p>{differences}"
+        return f"<p>{heading}</p>{tables}<p><b>{reading}</b></p>"
+
+    def _heading(self) -> list[str]:
+        """Return title, recipe and data, each as a line."""
+        return [self.study.title, f"Recipe: {self.study.recipe}.", *([f"Data: {self.data}."] if self.data else [])]
+
+    def explanation(self, better: str = "Bold") -> str:
+        """Explain the numbers of the tables; ``better`` says how significantly better values are marked."""
         means = f"Means over {len(self.study.seeds)} seeds" if len(self.study.seeds) > 1 else "One seed"
         interval = ""
         if self.differences and len(self.study.seeds) > 1:
             interval = (
-                f" Bold: significantly below {self.study.entries[0]}. ±: half-width of the {100 * LEVEL:.0f} % "
+                f" {better}: significantly below {self.study.entries[0]}. ±: half-width of the {100 * LEVEL:.0f} % "
                 "confidence interval."
             )
         elif self.differences:
@@ -250,6 +265,9 @@ def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None
         study: the recipes.
         out: the folder of the study.
         failed: the runs that diverged, as :func:`run_study` returns them.
+
+    Returns:
+        The tables and the conclusion; ``print`` shows them.
 
     Raises:
         RunError: a result is damaged, or has no test split or no temperature.

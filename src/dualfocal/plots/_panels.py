@@ -1,0 +1,83 @@
+"""Diagrams of accuracy over confidence, side by side, with the share of samples below each."""
+
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from dualfocal.metrics import Evaluation
+from dualfocal.metrics.corp import Corp
+from dualfocal.metrics.rows import Array
+from dualfocal.plots.style import GREY, legend_below, plain, styled, tidy
+
+COLUMNS = 4
+SIZE = (4.6, 5.0)  # of a figure with one diagram, in inches
+TOP, TOP_ALONE = 1.24, 1.15  # upper end of the axis: accuracies end at 1, text stands above
+
+Floats = NDArray[np.float64]
+Density = tuple[Floats, NDArray[np.int64]]  # bin edges, and number of samples per bin
+Diagram = TypeVar("Diagram", Evaluation, Corp)
+
+
+def required(target: Array | None) -> Array:
+    """Return the target, or raise a TypeError if there is none."""
+    if target is None:
+        raise TypeError("a diagram of logits needs target")
+    return target
+
+
+def unit_square(axis: Axes) -> Axes:
+    """Set both axes to the range 0 to 1, with space above."""
+    axis.set(xlim=(0, 1), ylim=(0, TOP), xticks=(0, 0.5, 1), yticks=(0, 0.2, 0.4, 0.6, 0.8, 1), ylabel="accuracy")
+    axis.spines.left.set_bounds(0, 1)
+    return tidy(axis)
+
+
+def density_strip(axis: Axes, edges: Floats, count: NDArray[np.int64]) -> Axes:
+    """Draw the share of samples in each bin of confidence, in percent."""
+    shares = 100 * count / max(int(count.sum()), 1)
+    axis.bar(edges[:-1], shares, np.diff(edges), align="edge", color=GREY, edgecolor="white", linewidth=0.6)
+    axis.set(xlim=(0, 1), xticks=(0, 0.5, 1), xlabel="confidence", ylabel="% of samples")
+    return tidy(axis)
+
+
+@styled()
+def panels(
+    diagrams: Mapping[str, Diagram],
+    draw: Callable[[Axes, Diagram], Axes],
+    density: Callable[[Diagram], Density],
+    title: str,
+    remark: str,
+) -> Figure:
+    """Draw diagrams in rows of four, each with a strip below it, and one legend for all."""
+    if not diagrams:
+        raise ValueError("a reliability diagram needs at least one set of predictions")
+    alone, columns = len(diagrams) == 1, min(len(diagrams), COLUMNS)
+    lines = -(-len(diagrams) // columns)
+    width = 4.2 if alone else 2.65
+    figure = Figure(figsize=(width * columns + 0.4, (width + 1.2) * lines + 0.6), layout="constrained")
+    axes = figure.subplots(2 * lines, columns, squeeze=False, height_ratios=[4, 1] * lines)
+    for axis in axes.flat:
+        axis.set_visible(False)
+    if title:
+        figure.suptitle(plain(title), fontsize=10)
+    for place, (name, diagram) in enumerate(diagrams.items()):
+        line, column = divmod(place, columns)
+        top, strip = axes[2 * line : 2 * line + 2, column]
+        draw(top, diagram)
+        density_strip(strip, *density(diagram))
+        # No-break spaces keep the number of samples in one line.
+        number = f"N\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{diagram.num_samples:,}"
+        text = "\n".join(textwrap.wrap(f"{name}, {number}", 56 if alone else 34))
+        top.set_title(plain(text.replace("\N{NO-BREAK SPACE}", " ")))
+        top.set_ylim(top=TOP_ALONE if alone else TOP)  # a single diagram is larger and needs less space for its text
+        top.tick_params(labelbottom=False)
+        for axis in (top, strip):
+            axis.set_visible(True)
+            axis.set_ylabel(axis.get_ylabel() if column == 0 else "")
+    legend_below(figure, *axes[0, 0].get_legend_handles_labels(), columns=4, remark=remark)
+    return figure

@@ -1,0 +1,123 @@
+"""Reliability diagrams without bins (CORP): an isotonic fit of accuracy over confidence."""
+
+from collections.abc import Mapping
+from typing import overload
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dualfocal.metrics.corp import Corp, corp
+from dualfocal.metrics.rows import Array
+from dualfocal.plots._panels import SIZE, Density, panels, required, unit_square
+from dualfocal.plots.style import BLUE, GREY, axes_or_new
+
+STRIP = np.linspace(0, 1, 41)  # edges of the bars below a diagram
+
+
+@overload
+def corp_diagram(data: Corp, *, ax: Axes | None = None) -> Axes: ...
+@overload
+def corp_diagram(
+    data: Array,
+    target: Array,
+    *,
+    input: str | None = None,
+    ignore_index: int = -100,
+    binary: str | None = None,
+    draws: int = 500,
+    seed: int = 0,
+    ax: Axes | None = None,
+) -> Axes: ...
+def corp_diagram(
+    data: Corp | Array,
+    target: Array | None = None,
+    *,
+    input: str | None = None,
+    ignore_index: int = -100,
+    binary: str | None = None,
+    draws: int = 500,
+    seed: int = 0,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw accuracy over confidence without bins (CORP): an isotonic fit, and the band of fits of calibrated models.
+
+    Args:
+        data: the result of :func:`~dualfocal.metrics.corp.corp`; or logits, see :func:`~dualfocal.metrics.ece`.
+        target: class indices; only with logits.
+        input: see :func:`~dualfocal.metrics.ece`; only with logits.
+        ignore_index: see :func:`~dualfocal.metrics.ece`; only with logits.
+        binary: see :func:`~dualfocal.metrics.ece`; only with logits.
+        draws: number of draws of the band, at least 100; only with logits.
+        seed: seed of the draws; only with logits.
+        ax: axes to draw on; None: those of a new figure.
+
+    Returns:
+        The axes.
+
+    >>> import torch
+    >>> logits, target = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 3
+    >>> ax = corp_diagram(logits, target, draws=100, ax=Figure().subplots())
+    >>> [line.get_label() for line in ax.lines][1]
+    'accuracy by isotonic fit'
+    """
+    if not isinstance(data, Corp):
+        target = required(target)
+        data = corp(data, target, input=input, ignore_index=ignore_index, binary=binary, draws=draws, seed=seed)
+    elif target is not None:
+        raise TypeError("a Corp has its own target; pass axes as ax=")
+    with axes_or_new(ax, SIZE, legend=1) as axis:
+        draw_corp(axis, data).set_xlabel("confidence")
+    return axis
+
+
+def draw_corp(axis: Axes, curve: Corp) -> Axes:
+    """Draw the isotonic fit of accuracy over confidence, and the band of fits of calibrated models.
+
+    The text shows the Brier score of the predicted class and its decomposition.
+    """
+    axis.fill_between(
+        curve.band_at,
+        curve.low,
+        curve.high,
+        color=GREY,
+        alpha=0.6,
+        linewidth=0,
+        label=f"{100 * curve.level:.0f} % range of the fits of calibrated models, pointwise",
+    )
+    axis.plot([0, 1], [0, 1], "--", color="black", linewidth=0.8)
+    axis.plot(
+        curve.confidence,
+        curve.recalibrated,
+        color=BLUE,
+        linewidth=1.6,
+        label="accuracy by isotonic fit",
+        marker="o" if len(curve.confidence) == 1 else "",  # a line of one point is invisible
+    )
+    text = (
+        f"MCB {curve.mcb:.4f} (noise floor {curve.mcb_floor.mean:.4f})\n"
+        f"DSC {curve.dsc:.4f}, UNC {curve.unc:.4f}, Brier {curve.score:.4f}"
+    )
+    axis.text(0.02, 1.05, text, va="bottom", fontsize=7, linespacing=1.4)
+    return unit_square(axis)
+
+
+def corp_figure(curves: Mapping[str, Corp], *, title: str = "", remark: str = "") -> Figure:
+    """Draw a reliability diagram without bins (CORP) for each set of predictions, with the share of samples below it.
+
+    Args:
+        curves: name of the predictions -> CORP curve.
+        title: title of the figure.
+        remark: text below the figure.
+
+    >>> import torch
+    >>> logits, target = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 3
+    >>> figure = corp_figure({"random": corp(logits, target, draws=100)})
+    >>> figure.axes[0].get_title()
+    'random, N = 200'
+    """
+
+    def density(curve: Corp) -> Density:
+        return STRIP, np.histogram(curve.confidence, STRIP, weights=curve.count)[0].astype(np.int64)
+
+    return panels(curves, draw_corp, density, title, remark)
