@@ -13,7 +13,7 @@ from dualfocal.metrics.rows import Rows
 
 @dataclass(frozen=True)
 class ClassMoments:
-    """Bins of every class, ``(C, 2, B)``; along the second axis, 1 is for rows predicted as the class, 0 for the others.
+    """Bins of every class, ``(C, 2, B)``; second axis: 1 for rows predicted as the class, 0 for the others.
 
     Squares and cubes of a probability of u units are floor(u * u / 2^32) and floor(square * u / 2^32), also in units.
     """
@@ -123,14 +123,14 @@ class MomentBins(ClassBins):
         sums += [next_power(power, units).long() for _ in self.powers]
         top = [scatter_sum(index, values, stats.count.numel()).view(shape) for values in sums]
         both = [stats.count, stats.units + (stats.whole << 32), stats.correct]
-        for power, total in zip(self.powers, self.power_totals, strict=True):
-            power = power.view(shape)
-            power[:, 0] = total - power.sum(1)
-            both.append(power)
-        count, units, correct, squares, cubes = (
-            torch.stack([b - t, t], 1).cpu() for b, t in zip(both, top, strict=True)
+        for entries, total in zip(self.powers, self.power_totals, strict=True):
+            matrix = entries.view(shape)
+            matrix[:, 0] = total - matrix.sum(1)
+            both.append(matrix)
+        count, confidence, correct, squares, cubes = (
+            torch.stack([every - part, part], dim=1).cpu() for every, part in zip(both, top, strict=True)
         )
-        bins = BinStats.from_sums(count, total, correct, stats.edges.cpu())
+        bins = BinStats.from_sums(count, confidence, correct, stats.edges.cpu())
         return ClassMoments(bins, WideSum.from_units(squares), WideSum.from_units(cubes))
 
 
