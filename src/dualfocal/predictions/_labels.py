@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualfocal.predictions._class_columns import Values
 from dualfocal.predictions._formats import INTEGERS, Column, PredictionFile, dtype_name, form, is_number, shortened
-from dualfocal.predictions._names import Values
 
 WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # "007" is a name, not a number
 MOST_SHOWN = 8  # classes listed in a message

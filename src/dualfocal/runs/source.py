@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dualfocal.metrics.rows import Rows, as_rows
-from dualfocal.predictions import Predictions, PredictionsError, load_predictions
+from dualfocal.predictions import Predictions, PredictionsError, check_usable, load_predictions
 from dualfocal.runs.layout import PREDICTIONS, RECIPE
 
 
@@ -23,6 +23,9 @@ class Reading:
     group: str | None = None
     split: str | None = None
     positive: str | None = None
+    class_names: str | None = None
+    percent: bool = False
+    drop_missing: bool = False
     max_memory: int | str | None = None
     num_bins: int = 15
     ignore_index: int = -100
@@ -45,7 +48,7 @@ class Reading:
             PredictionsError: the folder is not a finished run, or the file cannot be read.
         """
         is_folder = path.is_dir()
-        return load_predictions(
+        data = load_predictions(
             predictions_file(path) if is_folder else path,
             logits=self.logits,
             probs=self.probs,
@@ -54,9 +57,14 @@ class Reading:
             split=split or self.split,
             default_split=run_split if is_folder else None,
             positive=self.positive,
+            class_names=self.class_names,
+            percent=self.percent,
+            drop_missing=self.drop_missing,
             labels=labels,
             max_memory=self.max_memory,
         )
+        check_usable(data, self.ignore_index)
+        return data
 
     @property
     def scoring(self) -> dict[str, Any]:
