@@ -140,7 +140,8 @@ class ArrowFile(ArrowTable):
     def __init__(self, path: Path, max_memory: int | str | None = None) -> None:
         super().__init__(path, max_memory)
         with one_line_errors(path):
-            start = path.open("rb").read(8)
+            with path.open("rb") as file:
+                start = file.read(8)
             if start[:4] == b"FEA1":
                 raise self.error("is version 1 of Feather, which is no longer written: save it again")
             self.start = 8 if start[:6] == b"ARROW1" else 0
