@@ -175,7 +175,7 @@ def test_names_that_are_missing_or_have_two_roles_are_refused(npz, text_file, re
         assert re.search(r"no array 'nope'.*'logits' \(4 x 3, float64\), 'target' \(4, int64\)", message), option
         message = refusal(text_file("logit_0,logit_1,y\n1,2,0\n"), **{option: "no"})
         assert re.search("no column 'no'.*'logit_0', 'logit_1', 'y'", message), option
-    words = r"no labels with a usual name.*--target NAME \(it holds: 'logits' \(4 x 3, float64\)\)"
+    words = r"no labels with a usual name.*--target NAME.*\(it holds: 'logits' \(4 x 3, float64\)\)"
     assert re.search(words, refusal(npz(logits=LOGITS)))
     path = npz(scores=LOGITS[:, 0], target=TARGET)
     assert "'scores' cannot hold both logits and" in refusal(path, logits="scores", group="scores")

@@ -102,11 +102,13 @@ def parse_class_names(names: str | Sequence[str]) -> tuple[str, ...]:
     if not isinstance(names, str):
         return tuple(map(str, names))
     file = Path(names.removeprefix("@"))
+    exists = False
     with suppress(OSError, ValueError):  # no path: too long, or with a null character
-        if names.startswith("@") or file.is_file():
-            if not file.is_file() or file.stat().st_size > MOST_BYTES_OF_NAMES:
-                raise PredictionsError(f"--class-names: {file} must be a text file with one name per line")
-            return tuple(line.strip() for line in file.read_text("utf-8-sig").splitlines() if line.strip())
+        exists = file.is_file()
+    if exists and file.stat().st_size <= MOST_BYTES_OF_NAMES:
+        return tuple(line.strip() for line in file.read_text("utf-8-sig").splitlines() if line.strip())
+    if exists or names.startswith("@"):
+        raise PredictionsError(f"--class-names: {file} must be a text file with one name per line")
     return tuple(text.strip() for text in next(csv.reader([names], skipinitialspace=True), []))
 
 

@@ -73,9 +73,8 @@ class Conversion:
         origin = first if len(roles.names) == 1 else f"{len(roles.names)} columns {first} to {last}"
         if dtype_name(array) in INTEGERS and array.ndim and roles.kind == "probs" and int(array.max()) > 1:
             if not self.percent:
-                raise source.error(
-                    f"{origin} must hold probabilities, but holds whole numbers: give --percent for percent"
-                )
+                rule = f"{origin} must hold probabilities from 0 to 1, got {form(array)} up to {int(array.max())}"
+                raise source.error(f"{rule}: if they are percent, give --percent")
             array = np.asarray(array, np.float64)
         check_values(f"{source.path}: {roles.kind} of {origin}", array)
         values = array if isinstance(array, Tensor) else torch.from_numpy(np.require(array, requirements="W"))

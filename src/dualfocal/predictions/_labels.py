@@ -143,7 +143,8 @@ def _by_name(source: PredictionFile, labels: list[str], names: tuple[str, ...] |
         row = next(i for i, text in enumerate(labels) if text in unknown)
         problem = f"none of the classes ({_listing(list(names or ()))})"
         if not names:
-            how = "name the columns like the classes, add an array 'class_names', or for one score give --positive"
+            example = ",".join(sorted(distinct)) if len(distinct) <= MOST_SHOWN else "NAME,NAME,..."
+            how = f"give the classes in order, such as --class-names {example}, or for one score --positive LABEL"
             problem = f"not a class index: {how} (labels: {_listing(sorted(distinct))})"
         raise source.error(f"label {shortened(repr(labels[row]))} in {source.place(row)} is {problem}")
     return np.array([index[text] for text in labels], dtype=np.int64) if by_name else None
@@ -179,7 +180,8 @@ def _whole(source: PredictionFile, name: str, labels: NDArray[Any]) -> NDArray[A
         whole = (np.abs(labels) < 2**53) & (np.floor(labels) == labels)
         if not whole.all():
             row = int(whole.reshape(len(labels), -1).all(1).argmin()) if labels.ndim else 0
-            raise source.error(f"label {labels[~whole].flat[0]} in {source.place(row)} is not a whole number")
+            hint = "; --drop-missing leaves out such rows" if np.isnan(labels[~whole].flat[0]) else ""
+            raise source.error(f"label {labels[~whole].flat[0]} in {source.place(row)} is not a whole number{hint}")
         return labels.astype(np.int64)
     if dtype_name(labels) not in INTEGERS:
         raise source.error(f"labels must be integers, but {name!r} is {dtype_name(labels)}")

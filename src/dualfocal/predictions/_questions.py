@@ -6,6 +6,9 @@ from dataclasses import dataclass, field, fields
 from dualfocal.predictions._class_columns import listed, suggested
 from dualfocal.predictions._formats import PredictionFile, PredictionsError
 
+LABEL_KINDS = ("integer", "text")
+NO_LABELS = ("class_names", "id", "index", "sample", "")  # names that are not suggested as labels
+
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
@@ -69,12 +72,17 @@ class Questions:
     def ask_for_labels(self, labels: list[str], taken: set[str]) -> None:
         """Ask which array or column holds the labels: one of these, or of those that are not taken."""
         problem = f"several labels ({', '.join(map(repr, labels))}):" if labels else "no labels with a usual name:"
+        other = "" if labels or self.source.is_table else ", or their file with --target labels.npy"
+        used = taken | {name for names in self.answers.values() for name in names.split(",")}
         likely = labels or [
             name
             for name, look in self.source.looks().items()
-            if name not in taken and look.ndim == 1 and look.kind in ("integer", "text") and name != "class_names"
+            if name not in used
+            and look.ndim == 1
+            and look.kind in ("integer", "text")
+            and name.lower() not in NO_LABELS
         ]
-        self.add(f"holds {problem} name them with --target NAME", **({"target": likely[-1]} if likely else {}))
+        self.add(f"holds {problem} name them with --target NAME{other}", **({"target": likely[-1]} if likely else {}))
 
     def error(self) -> PredictionsError:
         """Return an error with all questions, and one command that answers them."""

@@ -152,7 +152,8 @@ def check_usable(data: Predictions, ignore_index: int = -100) -> None:
         rows &= (data.labels != ignore_index).reshape(len(rows), -1).any(1).numpy()
     if rows is not None and rows.any():
         count = f"{int(rows.sum()):,} of {len(rows):,} rows have missing values"
-        raise PredictionsError(f"{data.path}: row {int(rows.argmax())} holds NaN; {count}: {REMEDY}")
+        rule = f"{data.input} must not be NaN, but row {int(rows.argmax())} holds NaN"
+        raise PredictionsError(f"{data.path}: {rule}; {count}: {REMEDY}")
     if data.input == "probs" and are_percent(data.values):
         problem = "probabilities must be from 0 to 1, but these are percent: give --percent"
         raise PredictionsError(f"{data.path}: {problem} ({data.taken})")
