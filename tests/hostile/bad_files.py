@@ -111,6 +111,14 @@ def feather(compression: str = "uncompressed", **columns: object) -> Callable[[P
     return lambda path: pyarrow.feather.write_feather(pa.table(columns), path, compression=compression)
 
 
+def overlapping_views(count: int) -> Callable[[Path], object]:
+    """Write an Arrow file with texts that are all parts of one text, of a megabyte each."""
+    view = struct.pack("<i4sii", MB, b"xxxx", 0, 0)
+    buffers = [None, pa.py_buffer(view * count), pa.py_buffer(b"x" * MB)]
+    texts = pa.Array.from_buffers(pa.string_view(), count, buffers)
+    return feather("zstd", logit_0=np.zeros(count), logit_1=np.ones(count), label=texts)
+
+
 def tensors(content: object) -> Callable[[Path], object]:
     return lambda path: torch.save(content, path)
 
@@ -360,8 +368,10 @@ def arrow_files() -> Iterator[BadFile]:
         "uneven lists.feather", feather(logits=[[1.0, 2.0], [1.0]], label=[0, 1]), "must have the same length"
     )
     yield BadFile("empty cells.feather", feather(logits=[[1.0, 2.0], None], label=[0, 1]), "is empty in row 1; 1 of 2")
-    views = pa.array(["a", "b", "c"] * 2, pa.string_view())
-    yield BadFile("views.arrow", feather(logits=list(LOGITS), label=views), "must hold numbers, texts or")
+    texts = pa.array([["a"], ["b"]] * 3, pa.list_(pa.string_view()))
+    yield BadFile("lists of views.arrow", feather(logits=texts, label=TARGET), "must hold numbers")
+    rows = {f"logit_{text}": LOGITS[:, k] for k, text in enumerate("abc")}
+    yield BadFile("views.arrow", feather(**rows, label=pa.array(["a", "b", "c"] * 2, pa.string_view())), None)
 
 
 def torch_files() -> Iterator[BadFile]:
@@ -422,6 +432,7 @@ def bombs() -> Iterator[BadFile]:
         yield BadFile(f"{compression}.feather", feather(compression, **rows_of(8 * MB)), message, LIMITED)
     names = pa.DictionaryArray.from_arrays(np.zeros(ROWS, "i4"), pa.array(["x" * 60 * MB]))
     yield BadFile("dictionary.feather", feather("zstd", **{**rows_of(ROWS), "label": names}), message, LIMITED)
+    yield BadFile("views.arrow", overlapping_views(200), "needs 800.0 MB of memory, but the limit is 50.0 MB", LIMITED)
     lines = b'{"logits": [0, 1], "label": 0}\n' * 100_000
     for name, start, part in (
         ("bomb", b"", lines),

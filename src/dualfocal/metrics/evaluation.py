@@ -174,6 +174,7 @@ def evaluate(
     convention: str | None = None,
     level: float = 0.9,
     draws: int = 1000,
+    class_names: Sequence[str] | None = None,
 ) -> Evaluation:
     """Compute every metric in one pass: error, NLL, Brier score, AURC, and the calibration errors.
 
@@ -194,6 +195,8 @@ def evaluate(
         level: nominal coverage of the interval.
         draws: number of draws of a calibrated model's outcomes, for floors and p-value; the p-value is at least
             1 / (draws + 1).
+        class_names: names of the classes, in the order of the columns of ``logits``, if the labels are texts. Not
+            needed if ``logits`` is a data frame whose columns are named like the classes.
 
     Returns:
         The metrics, as fractions.
@@ -214,7 +217,7 @@ def evaluate(
     check_count("draws", draws, 100)
     check_choice("convention", convention, CONVENTIONS)
     check_level(level)
-    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary)
+    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, class_names=class_names)
     stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
     result = evaluate_rows(rows, stats, num_bins, inference=inference, level=level, draws=draws, seed=seed)
     if convention is None:

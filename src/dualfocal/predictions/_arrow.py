@@ -1,6 +1,5 @@
-"""Tables of pyarrow: parquet, and Arrow's own format (arrow, feather)."""
+"""Tables that pyarrow reads, and the first of them: parquet."""
 
-import struct
 from abc import abstractmethod
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ from dualfocal.predictions._formats import Column, Content, Look, Table, one_lin
 
 PARQUET_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 PARQUET_WIDTHS["BYTE_ARRAY"] = 16  # an index and a reference per row; the texts are counted by their size
-BYTES_PER_CELL = 16  # an index and a reference, or a number and its copy
-COPIES = 4  # of a column, at most, while it is converted
 
 Converted = tuple[NDArray[Any], NDArray[np.bool_] | None]  # an array, and which of its rows are missing
 
@@ -129,96 +126,6 @@ class ParquetFile(ArrowTable):
             self.check_memory(_num_bytes(file.metadata, {leaf.path for leaf in leaves}))
             table = file.read(columns=names)
         return dict(zip(table.column_names, table.columns, strict=True))
-
-
-class ArrowFile(ArrowTable):
-    """An ``.arrow`` or ``.feather`` file: Arrow's stream of record batches, between two marks or on its own.
-
-    A file between marks has a directory at its end. It is not used: what is measured is then also what is read.
-    """
-
-    def __init__(self, path: Path, max_memory: int | str | None = None) -> None:
-        super().__init__(path, max_memory)
-        with one_line_errors(path):
-            with path.open("rb") as file:
-                start = file.read(8)
-            if start[:4] == b"FEA1":
-                raise self.error("is version 1 of Feather, which is no longer written: save it again")
-            self.start = 8 if start[:6] == b"ARROW1" else 0
-            with self._stream() as reader:
-                self.schema = reader.schema
-        self.names = list(self.schema.names)
-
-    def columns(self, names: list[str]) -> dict[str, Any]:
-        types = self.arrow.types
-        for name in names:
-            kind = self.schema.field(name).type
-            lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-            cell = kind.value_type if lists or types.is_dictionary(kind) else kind
-            number = types.is_integer(cell) or types.is_floating(cell) or types.is_boolean(cell)
-            text = (types.is_string(cell) or types.is_large_string(cell)) and not lists
-            if not (number or text) or (types.is_fixed_size_list(kind) and kind.list_size < 1):
-                raise self.error(f"columns must hold numbers, texts or lists of numbers, but {name!r} is {kind}")
-        self.check_memory(sum(map(_unpacked_size, self._messages())))
-        options = self.arrow.ipc.IpcReadOptions(included_fields=[self.schema.get_field_index(name) for name in names])
-        with self._stream(options) as reader:
-            table = reader.read_all()
-        self.check_memory(len(table) * BYTES_PER_CELL * len(names))
-        table.validate(full=True)  # the offsets of a damaged file can point anywhere
-        self.check_memory(table.nbytes * COPIES)
-        columns = dict(zip(table.column_names, table.columns, strict=True))
-        for name, column in columns.items():
-            if types.is_string(column.type) or types.is_large_string(column.type):
-                columns[name] = column.dictionary_encode()  # each text once
-        return columns
-
-    def _buffer(self) -> Any:
-        with self.arrow.memory_map(str(self.path)) as file:
-            return file.read_buffer()[self.start :]
-
-    def _stream(self, options: Any = None) -> Any:
-        return self.arrow.ipc.open_stream(self._buffer(), options=options)
-
-    def _messages(self) -> Any:
-        return iter(self.arrow.ipc.MessageReader.open_stream(self._buffer()))
-
-
-def _unpacked_size(message: Any) -> int:
-    """Return the memory that the columns of a message of Arrow's stream take when they are unpacked.
-
-    pyarrow has no function for this. The metadata are a flatbuffer: Message = (version, type, header, ...), where
-    header is RecordBatch = (length, nodes, buffers, compression, ...), or DictionaryBatch = (id, RecordBatch, ...).
-    A compressed buffer starts with its unpacked size, or with -1 if it is stored as it is.
-    """
-    if message.type not in ("record batch", "dictionary"):
-        return 0
-    data, body = memoryview(message.metadata), memoryview(message.body)
-    batch = _table_at(data, _field(data, _table_at(data, 0), 2))
-    if message.type == "dictionary":
-        batch = _table_at(data, _field(data, batch, 1))
-    packed = _field(data, batch, 3) != 0
-    start = _table_at(data, _field(data, batch, 2))
-    (count,) = struct.unpack_from("<I", data, start)
-    total = 0
-    for offset, length in struct.iter_unpack("<qq", data[start + 4 : start + 4 + 16 * count]):
-        if length:
-            size = struct.unpack_from("<q", body, offset)[0] if packed else -1
-            total += length if size == -1 else abs(size)
-    return total
-
-
-def _table_at(data: memoryview, place: int) -> int:
-    """Follow the offset that is stored at a place of a flatbuffer."""
-    return place + int(struct.unpack_from("<I", data, place)[0])
-
-
-def _field(data: memoryview, table: int, index: int) -> int:
-    """Return the place of a field of a table in a flatbuffer; 0 if it has none."""
-    names = table - int(struct.unpack_from("<i", data, table)[0])
-    (size,) = struct.unpack_from("<H", data, names)
-    place = 4 + 2 * index
-    offset = int(struct.unpack_from("<H", data, names + place)[0]) if place < size else 0
-    return table + offset if offset else 0
 
 
 def _categories(column: Any) -> Converted:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from dualfocal._files import check_readable
 from dualfocal._memory import memory_limit
 from dualfocal.predictions._arrays import NpyFile, NpzFile, SafetensorsFile, TorchFile
-from dualfocal.predictions._arrow import ArrowFile, ParquetFile
+from dualfocal.predictions._arrow import ParquetFile
+from dualfocal.predictions._arrow_files import ArrowFile
 from dualfocal.predictions._formats import Array, Column, Content, Look, PredictionFile, PredictionsError
 from dualfocal.predictions._json_lines import JsonLines
 from dualfocal.predictions._tables import TextTable
