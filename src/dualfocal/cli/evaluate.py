@@ -122,9 +122,12 @@ def evaluate(
     """Is this model calibrated? Every metric, what a perfectly calibrated model would score, and a verdict.
 
     Logits or probabilities and labels are found by their usual names (`logits`, `probs`, `target`, `label`, ...; in
-    tables `logit_0`, `logit_1`, ...), never guessed from the values. If the names are ambiguous, give them as options.
+    tables `logit_0`, `logit_1`, ..., or columns named like the labels if their rows sum to 1). If the names are
+    ambiguous, give them as options: the error lists all questions, with a command that answers them.
 
         dualfocal evaluate predictions.npz --plot reliability.png
+
+        dualfocal evaluate logits.npy --target labels.npy
 
         dualfocal evaluate predictions.csv --probs score --target outcome --binary positive --group-by hospital
 
