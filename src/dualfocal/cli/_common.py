@@ -90,6 +90,14 @@ Split = Annotated[
         "[default for run folders: test; for `calibrate`: val]",
     ),
 ]
+Prediction = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column of the predicted classes, if there are no probabilities of all classes; with --confidence.",
+    ),
+]
+Confidence = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the confidence of --prediction.")]
 ClassNames = Annotated[
     str | None,
     typer.Option(

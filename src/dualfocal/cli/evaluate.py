@@ -17,6 +17,7 @@ from dualfocal.cli._common import (
     AsJson,
     BinaryOption,
     ClassNames,
+    Confidence,
     DropMissing,
     Force,
     IgnoreIndex,
@@ -26,6 +27,7 @@ from dualfocal.cli._common import (
     NumBins,
     Percent,
     Positive,
+    Prediction,
     Probs,
     Seed,
     Split,
@@ -69,6 +71,8 @@ def evaluate(
     probs: Probs = None,
     target: Target = None,
     split: Split = None,
+    prediction: Prediction = None,
+    confidence: Confidence = None,
     merge: Annotated[bool, typer.Option("--merge", help="Treat the files as parts of one set of predictions.")] = False,
     group_by: Annotated[
         str | None,
@@ -150,6 +154,8 @@ def evaluate(
         target=target,
         group=group_by,
         split=split,
+        prediction=prediction,
+        confidence=confidence,
         positive=positive,
         class_names=class_names,
         percent=percent,
@@ -161,7 +167,7 @@ def evaluate(
         level=level,
         seed=seed,
     )
-    loaded = _load(files, reading, merge)
+    loaded = _load(files, reading, merge, bool(methods))
     findings = []
     for name, data in loaded.items():
         say(err, f"{name}: {data.taken}")
@@ -208,7 +214,7 @@ class Finding:
             self.name,
             f"{one.num_samples:,}",
             f"{100 * one.error:.2f}",
-            f"{one.nll:.4f}",
+            "" if math.isnan(one.nll) else f"{one.nll:.4f}",
             f"{100 * one.ece:.2f}",
             floor,
         ]
@@ -225,11 +231,12 @@ class Finding:
         return content
 
 
-def _load(files: list[Path], reading: "Reading", merge: bool) -> "dict[str, Predictions]":
+def _load(files: list[Path], reading: "Reading", merge: bool, calibrate: bool) -> "dict[str, Predictions]":
     """Load the predictions of each file, or of all files merged into one."""
     from dualfocal.predictions import merge_predictions
 
-    loaded = {str(path): reading.load(path) for path in files}
+    all_needed = calibrate or reading.group is not None
+    loaded = {str(path): reading.load(path, confidence_only=not all_needed) for path in files}
     for name, data in loaded.items():
         if data.group_name is not None and data.group_name == data.label_name:
             raise ValueError(
@@ -273,6 +280,7 @@ def _compare(
 
 
 def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
+    from dualfocal.metrics.evaluation import CONFIDENCE_ONLY
     from dualfocal.metrics.groups import group_table, groups_follow_labels
     from dualfocal.metrics.registry import MEANINGS
 
@@ -284,6 +292,8 @@ def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
         for metric, (low, high) in evaluation.inference.published.items():
             say(out, f"published pivotal bootstrap of {metric}: {100 * low:.2f} to {100 * high:.2f} %")
         say(out, evaluation.verdict(data.class_names), "bold")
+    elif evaluation.confidence_only:
+        say(out, CONFIDENCE_ONLY, "dim", wrap=True)
     if evaluation.num_classes == 2:
         say(out, POSITIVE if evaluation.positive else TOP_LABEL, "dim", wrap=True)
     if evaluation.nll == math.inf:

@@ -28,11 +28,12 @@ MOST_SUGGESTED = 8  # columns listed in the suggestion of an error
 class Values:
     """The arrays or columns of the predictions."""
 
-    kind: str  # "logits" or "probs"
+    kind: str  # "logits", "probs" or "confidence"
     names: list[str]  # one array or column, or one column per class, in class order
     classes: tuple[str, ...] | None = None  # class names, from the names of the columns or from an option
     ordered: bool = False  # whether the caller gave the order
     why: str = ""  # how the columns were found, if not by usual or given names
+    prediction: str | None = None  # the predicted classes, if the values are their confidence
 
 
 def class_columns(names: list[str], prefix: str) -> list[dict[str, str]]:

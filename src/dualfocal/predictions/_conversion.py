@@ -71,7 +71,7 @@ class Conversion:
         array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
         first, last = shortened(repr(roles.names[0])), shortened(repr(roles.names[-1]))
         origin = first if len(roles.names) == 1 else f"{len(roles.names)} columns {first} to {last}"
-        if dtype_name(array) in INTEGERS and array.ndim and roles.kind == "probs" and int(array.max()) > 1:
+        if dtype_name(array) in INTEGERS and array.ndim and roles.kind != "logits" and int(array.max()) > 1:
             if not self.percent:
                 rule = f"{origin} must hold probabilities from 0 to 1, got {form(array)} up to {int(array.max())}"
                 raise source.error(f"{rule}: if they are percent, give --percent")
@@ -81,7 +81,7 @@ class Conversion:
         values = without_axis_of_one(values)
         text = f"{origin} {form(values)}{roles.why}"
         if self.percent:
-            if roles.kind != "probs":
+            if roles.kind == "logits":
                 raise source.error(f"--percent is for probabilities, but {origin} holds logits")
             return _fractions(values), f"{text}, in percent"
         return values, text

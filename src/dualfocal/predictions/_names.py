@@ -29,6 +29,8 @@ LABELS = ("target", "targets", "label", "labels", "y", "y_true", "y_test", "true
 OTHER_LABELS = ("answer", "answers", "gold", "ground_truth", "true_class")  # if there are none of the above
 LOG = "log_?(prob|softmax)"  # how names of log-probabilities start
 LOG_REMARK = ", log-probabilities: their softmax sums to 1 over these classes"
+PREDICTED = ("prediction", "predictions", "predicted", "pred", "y_pred", "predicted_label", "predicted_class")
+CONFIDENCES = ("confidence", "confidences", "conf", "score", "max_prob")  # beside a predicted class
 # What a program writes: the names, and their kind. Trainer.predict of Hugging Face returns the model's logits.
 PAIRS = {("predictions", "label_ids"): "logits"}
 # Prefixes of class columns. "p" is only a prefix: a column "p" can be many things, but p0 and p1 are probabilities.
@@ -63,12 +65,15 @@ def find_names(source: PredictionFile, given: Given, *, required: bool) -> Roles
     split = _find_split(source, given.split, usual, required or given.values is None, questions)
     target, group = (None if name is None else _given_name(source, name, split) for name in (given.target, given.group))
     labels = [target] if target is not None else _find_labels(source, split, inferred)
-    values = (
-        _usual_values(source, split, target, group, labels, questions)
-        if given.values is None
-        else _given_values(source, split, given.values, given.kind, (target, group))
-    )
-    taken = set() if values is None else set(values.names)
+    values: Values | None
+    if given.values is not None:
+        values = _given_values(source, split, given.values, given.kind, (target, group))
+    elif given.confidence is not None and given.prediction is not None:
+        confidence, prediction = (_given_name(source, name, split) for name in (given.confidence, given.prediction))
+        values = Values("confidence", [confidence], ordered=True, prediction=prediction)
+    else:
+        values = _usual_values(source, split, target, group, labels, questions)
+    taken = set() if values is None else {*values.names, *([values.prediction] if values.prediction else [])}
     labels = [name for name in labels if name not in taken or name == target]
     if required and len(labels) != 1:
         questions.ask_for_labels(labels, taken)
@@ -86,7 +91,7 @@ def find_names(source: PredictionFile, given: Given, *, required: bool) -> Roles
 def splits(names: list[str], usual: tuple[str, ...] = VALUES + LABELS) -> list[str]:
     """Return the split prefixes of names, sorted: "val" for val_y_prob. A usual name such as y_prob has no prefix."""
     pattern = re.compile(f"(.+?)_(?:{'|'.join(usual)})")
-    unprefixed = set(_usual(names, VALUES + SCORES + LABELS + OTHER_LABELS, None))
+    unprefixed = set(_usual(names, VALUES + SCORES + LABELS + OTHER_LABELS + PREDICTED + CONFIDENCES, None))
     matches = [pattern.fullmatch(name.lower()) for name in names if name not in unprefixed]
     return sorted({match[1] for match in matches if match})
 
@@ -199,6 +204,9 @@ def _usual_values(
     if columns_of_labels and hold_probabilities(source, columns_of_labels):
         return Values("probs", columns_of_labels, unless_indices(columns_of_labels), why=", named like the labels")
     free = [name for name in names if name not in labels]
+    predicted, confidences = _usual(free, PREDICTED, split), _usual(free, CONFIDENCES, split)
+    if len(predicted) == len(confidences) == 1:
+        return Values("confidence", confidences, prediction=predicted[0])
     scores = _usual(free, SCORES, split) or list(_unnamed_pair(source)[:1]) or free
     questions.ask_for_values(scores if len(scores) == 1 else [], free)
     return None

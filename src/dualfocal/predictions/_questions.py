@@ -19,6 +19,8 @@ class Given:
     target: str | None = None
     group: str | None = None
     split: str | None = None
+    prediction: str | None = None
+    confidence: str | None = None
 
     @property
     def values(self) -> str | None:

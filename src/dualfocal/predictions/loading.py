@@ -15,10 +15,12 @@ from dualfocal.metrics.rows import are_probabilities
 from dualfocal.predictions._class_columns import parse_class_names, suggested
 from dualfocal.predictions._conversion import REMEDY, Conversion, are_percent, nan_rows
 from dualfocal.predictions._formats import PredictionFile, PredictionsError, TooLargeError, form, one_line_errors
-from dualfocal.predictions._labels import class_indices, plain_groups
+from dualfocal.predictions._labels import class_indices, correctness, plain_groups
 from dualfocal.predictions._names import VALUES, Roles, find_names, only_name, splits
 from dualfocal.predictions._questions import Given
 from dualfocal.predictions._readers import JoinedFile, is_prediction_file, open_prediction_file
+
+KINDS = {"logits": "logits", "probs": "probabilities", "confidence": "confidences of the predicted class"}
 
 
 @dataclass(frozen=True, eq=False)  # == of tensors is not a bool
@@ -26,9 +28,11 @@ class Predictions:
     """Predictions for N samples, with labels if the file has them.
 
     Args:
-        values: logits or probabilities, (N, C) or (N, C, d1, ...), or (N,) for one score per sample.
-        input: ``"logits"`` or ``"probs"``.
-        labels: class indices, (N,) or (N, d1, ...) int64 (None: no labels).
+        values: logits or probabilities, (N, C) or (N, C, d1, ...), or (N,) for one score per sample; or (N,), the
+            confidence of each predicted class.
+        input: ``"logits"``, ``"probs"`` or ``"confidence"``.
+        labels: class indices, (N,) or (N, d1, ...) int64 (None: no labels); with ``input="confidence"``, 1 where the
+            prediction is right and 0 where it is wrong.
         groups: group of each sample, (N,) strings, integers or booleans (None: not requested).
         class_names: class names, from the header of a table or an array ``class_names`` (None: unknown).
         taken: which arrays or columns were read: "logits from 'logits' (10000 x 10, float32), labels from 'target'".
@@ -68,6 +72,8 @@ def load_predictions(
     group: str | None = None,
     split: str | None = None,
     default_split: str | None = None,
+    prediction: str | None = None,
+    confidence: str | None = None,
     positive: str | None = None,
     class_names: str | Sequence[str] | None = None,
     percent: bool = False,
@@ -88,6 +94,8 @@ def load_predictions(
         split: prefix of the names, "test" for ``test_logits`` and ``test_target``. Not for tables.
         default_split: the split to read if ``split`` is not given and the names have such prefixes (None: the only
             split; several are an error).
+        prediction: name of the column of predicted classes, if there are no probabilities of all classes.
+        confidence: name of the column of their confidences. Give both or none of the two.
         positive: with one score per sample, the label of class 1; there must be at most one other label.
         class_names: names of the classes, in order: a list, text with commas, or a file with one name per line. If
             columns have names of classes, these must be the same.
@@ -115,9 +123,19 @@ def load_predictions(
     """
     if logits is not None and probs is not None:
         raise PredictionsError(f"{path}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
+    if (prediction is None) != (confidence is None) or (prediction is not None and (logits or probs) is not None):
+        raise PredictionsError(f"{path}: give --prediction and --confidence together, without --logits and --probs")
     # Apart from bugs, only memory and numbers of thousands of digits raise other errors than PredictionsError here.
     with one_line_errors(Path(path), kinds=(MemoryError, ValueError, OverflowError)):
-        given = Given(logits=logits, probs=probs, target=target, group=group, split=split)
+        given = Given(
+            logits=logits,
+            probs=probs,
+            target=target,
+            group=group,
+            split=split,
+            prediction=prediction,
+            confidence=confidence,
+        )
         source = _with_files(open_prediction_file(Path(path), max_memory), given)
         if split is None and splits(source.names, VALUES):
             given = replace(given, split=default_split)
@@ -154,7 +172,7 @@ def check_usable(data: Predictions, ignore_index: int = -100) -> None:
         count = f"{int(rows.sum()):,} of {len(rows):,} rows have missing values"
         rule = f"{data.input} must not be NaN, but row {int(rows.argmax())} holds NaN"
         raise PredictionsError(f"{data.path}: {rule}; {count}: {REMEDY}")
-    if data.input == "probs" and are_percent(data.values):
+    if data.input != "logits" and are_percent(data.values):
         problem = "probabilities must be from 0 to 1, but these are percent: give --percent"
         raise PredictionsError(f"{data.path}: {problem} ({data.taken})")
 
@@ -171,19 +189,24 @@ def _with_files(source: PredictionFile, given: Given) -> PredictionFile:
 
 
 def _load(source: PredictionFile, roles: Roles, conversion: Conversion) -> Predictions:
-    names = [name for name in (roles.label, roles.group) if name is not None]
+    names = [name for name in (roles.label, roles.group, roles.values.prediction) if name is not None]
     content = source.read(roles.values.names, names)
     content, remark = conversion.without_missing(source, roles.values.names, names, content)
     others = dict(zip(names, content.others, strict=True))
     values, origin = conversion.values(source, roles.values, content.values)
     value_names = conversion.named(source, roles.values, values)
-    taken = f"{'probabilities' if roles.values.kind == 'probs' else 'logits'} from {origin}"
+    taken = f"{KINDS[roles.values.kind]} from {origin}"
     labels = groups = None
     if roles.label is None:
         taken += f", no labels{roles.no_label}"
     else:
-        column, shape = others[roles.label], tuple(values.shape)
-        indices, how = class_indices(source, roles.label, column, value_names, shape, conversion.positive)
+        if roles.values.prediction is None:
+            column, shape = others[roles.label], tuple(values.shape)
+            indices, how = class_indices(source, roles.label, column, value_names, shape, conversion.positive)
+        else:
+            predicted, column = others[roles.values.prediction], others[roles.label]
+            indices = correctness(source, roles.values, values, predicted, roles.label, column)
+            how = f", predictions from {roles.values.prediction!r}"
         if indices.ndim == 0 or len(values) != len(indices):
             raise source.error(f"each row needs one label, got {origin} and {roles.label!r} {form(indices)}")
         labels = torch.from_numpy(indices)
@@ -193,13 +216,12 @@ def _load(source: PredictionFile, roles: Roles, conversion: Conversion) -> Predi
         if groups.shape != (len(values),):
             raise source.error(f"each row needs one group, got {origin} and {roles.group!r} {form(groups)}")
         taken += f", groups from {roles.group!r}"
-    many = values.ndim > 1
     return Predictions(
         values,
         roles.values.kind,
         labels,
         groups,
-        (value_names.classes or source.class_names(values.shape[1])) if many else None,
+        (value_names.classes or source.class_names(values.shape[1])) if values.ndim > 1 else None,
         taken + remark,
         path=source.path,
         columns=tuple(roles.values.names),

@@ -22,6 +22,8 @@ class Reading:
     target: str | None = None
     group: str | None = None
     split: str | None = None
+    prediction: str | None = None
+    confidence: str | None = None
     positive: str | None = None
     class_names: str | None = None
     percent: bool = False
@@ -34,7 +36,13 @@ class Reading:
     seed: int = 0
 
     def load(
-        self, path: Path, *, split: str | None = None, run_split: str = "test", labels: bool = True
+        self,
+        path: Path,
+        *,
+        split: str | None = None,
+        run_split: str = "test",
+        labels: bool = True,
+        confidence_only: bool = False,
     ) -> Predictions:
         """Load the predictions of a file, or of one split of a run folder.
 
@@ -43,9 +51,10 @@ class Reading:
             split: the split to read, instead of ``self.split``.
             run_split: the split of a run folder to read if no split is given.
             labels: whether labels are required.
+            confidence_only: whether the confidence of the predicted class is enough.
 
         Raises:
-            PredictionsError: the folder is not a finished run, or the file cannot be read.
+            PredictionsError: the folder is not a finished run, the file cannot be read, or it has only confidences.
         """
         is_folder = path.is_dir()
         data = load_predictions(
@@ -56,6 +65,8 @@ class Reading:
             group=self.group,
             split=split or self.split,
             default_split=run_split if is_folder else None,
+            prediction=self.prediction,
+            confidence=self.confidence,
             positive=self.positive,
             class_names=self.class_names,
             percent=self.percent,
@@ -63,6 +74,11 @@ class Reading:
             labels=labels,
             max_memory=self.max_memory,
         )
+        if data.input == "confidence" and not confidence_only:
+            raise PredictionsError(
+                f"{path}: this needs the probabilities of all classes, but the file has only the confidence of the "
+                f"predicted class, for dualfocal evaluate without --calibrate and --group-by ({data.taken})"
+            )
         check_usable(data, self.ignore_index)
         return data
 
