@@ -247,7 +247,7 @@ def test_the_label_of_class_1_by_option(records, refused):
     rows = "".join(f"{i / 40},{'yes' if i > 10 else 'no'}\n" for i in range(41))
     Path("a.csv").write_text(f"score,outcome\n{rows}")
     options = ["a.csv", "--probs", "score", "--target", "outcome", "--binary", "positive", "--no-inference"]
-    assert "--positive (labels: no, yes)" in refused("evaluate", *options)
+    assert "--positive LABEL (labels: no, yes)" in refused("evaluate", *options)
     for label, accuracy in (("yes", 30 / 41), ("no", 11 / 41)):
         [record] = records(*options, "--positive", label)
         assert record["accuracy"] == pytest.approx(accuracy)  # of class 1, the share that is

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
+import torch
 
 ROWS, CLASSES = 6, 3
 LOGITS = np.random.default_rng(0).normal(size=(ROWS, CLASSES))
@@ -34,7 +36,7 @@ class BadFile:
         name: name of the case; its end is the suffix of the file.
         write: writes the file.
         message: regular expression within the one line of the error (None: the file is harmless and is evaluated).
-        options: options of the command.
+        options: options of the command; {folder} is that of the file.
     """
 
     name: str
@@ -97,6 +99,33 @@ def lying_directory(descr: str, shape: tuple[int, ...], claimed: int) -> Callabl
         path.write_bytes(content)
 
     return write
+
+
+def jsonl(**columns: object) -> str:
+    """Return a line of JSON for each row."""
+    rows = zip(*(np.asarray(column).tolist() for column in columns.values()), strict=True)
+    return "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
+
+
+def feather(compression: str = "uncompressed", **columns: object) -> Callable[[Path], object]:
+    return lambda path: pyarrow.feather.write_feather(pa.table(columns), path, compression=compression)
+
+
+def overlapping_views(count: int) -> Callable[[Path], object]:
+    """Write an Arrow file with texts that are all parts of one text, of a megabyte each."""
+    view = struct.pack("<i4sii", MB, b"xxxx", 0, 0)
+    buffers = [None, pa.py_buffer(view * count), pa.py_buffer(b"x" * MB)]
+    texts = pa.Array.from_buffers(pa.string_view(), count, buffers)
+    return feather("zstd", logit_0=np.zeros(count), logit_1=np.ones(count), label=texts)
+
+
+def tensors(content: object) -> Callable[[Path], object]:
+    return lambda path: torch.save(content, path)
+
+
+def torch_pickle(program: bytes, method: int = zipfile.ZIP_STORED) -> Callable[[Path], object]:
+    """Write a file of torch.save with this pickle."""
+    return members({"archive/data.pkl": program, "archive/version": b"3\n", "archive/data/0": bytes(144)}, method)
 
 
 def wide(count: int) -> str:
@@ -262,12 +291,127 @@ def safetensors_files() -> Iterator[BadFile]:
     yield BadFile("escapes in classes.safetensors", safetensors(named, data), None)
 
 
+def npy_files() -> Iterator[BadFile]:
+    """Arrays, whose name is 'file', and whose labels are in another file."""
+
+    def labelled(content: bytes) -> Callable[[Path], object]:
+        return lambda path: [path.with_name("y.npy").write_bytes(npy(TARGET)), path.write_bytes(content)]
+
+    options = ["--logits", "file", "--target", "{folder}/y.npy"]
+    for name, content, message in (
+        ("good", npy(LOGITS), None),
+        ("empty", b"", "cannot be read"),
+        ("noise", b"noise" * 100, "cannot be read"),
+        ("claims more", npy_header("<f8", (10**6, 10**9)) + bytes(100), "its header promises"),
+        ("objects", npy(np.array([{}] * ROWS)), "Object arrays are pickles.*astype"),
+        ("truncated", npy(LOGITS)[:-8], "its header promises"),
+        ("version 9", b"\x93NUMPY\x09" + npy(LOGITS)[7:], "version 9.0"),
+    ):
+        yield BadFile(f"{name}.npy", labelled(content), message, options)
+    yield BadFile("no name.npy", text(npy(LOGITS)), "file can be logits or probabilities.*no labels")
+
+
+def json_files() -> Iterator[BadFile]:
+    good = jsonl(logits=LOGITS, label=TARGET)
+    yield BadFile("good.jsonl", text(good), None)
+    yield BadFile("good.jsonl.gz", text(gzip.compress(good.encode())), None)
+    yield BadFile(
+        "byte order mark, blank lines.jsonl", text(b"\xef\xbb\xbf" + good.replace("\n", "\r\n\n").encode()), None
+    )
+    yield BadFile("empty.jsonl", text("\n\n"), "is empty")
+    yield BadFile("noise.jsonl", text(b"\xff\xfe" * 100), "cannot be read")
+    yield BadFile("a list.jsonl", text("[1, 2]\n"), "line 1 must be an object")
+    yield BadFile("one array.jsonl", text('[{"logits": [1, 2], "label": 0},\n'), "line 1 is not JSON")
+    yield BadFile("cut.jsonl", text(good[:-20]), "line 6 is not JSON")
+    yield BadFile("nested.jsonl", text('{"logits": ' + "[" * 100_000 + "\n"), "cannot be read|not JSON")
+    yield BadFile("nested lists.jsonl", text('{"logits": [[1, 2]], "label": 0}\n'), "'logits' must hold numbers, got")
+    yield BadFile(
+        "texts.jsonl", text('{"logits": ["1", "2"], "label": 0}\n'), "'logits' must hold numbers, got '1' in line 1"
+    )
+    yield BadFile("booleans.jsonl", text('{"logits": [true, 2], "label": 0}\n'), "must hold numbers, got True")
+    yield BadFile("uneven.jsonl", text(good + '{"logits": [1, 2], "label": 0}\n'), "same length, got 3 and 2 in line 7")
+    yield BadFile("numbers and lists.jsonl", text(good + '{"logits": 1, "label": 0}\n'), "not both.* in line 7")
+    yield BadFile("no label.jsonl", text(good + '{"logits": [1, 2, 3]}\n'), "'label' is empty in line 7; 1 of 7 rows")
+    yield BadFile("null.jsonl", text(good + '{"logits": [1, null, 3], "label": 0}\n'), "'logits' is empty in line 7")
+    yield BadFile(
+        "digits.jsonl", text(f'{{"logits": [{"9" * 5000}, 2], "label": 0}}\n'), "line 1 is not JSON: .*digits"
+    )
+    yield BadFile("large.jsonl", text(f'{{"logits": [1{"0" * 400}, 2], "label": 0}}\n'), "in line 1|cannot be read")
+    yield BadFile("infinite.jsonl", text('{"logits": [1e999, 2], "label": 0}\n'), "row 0 holds .inf")
+    yield BadFile("large label.jsonl", text(f'{{"logits": [1, 2], "label": {2**70}}}\n'), "cannot be read")
+    yield BadFile("twice.jsonl", text('{"a": {"b": 1}, "a.b": 2}\n'), "more than one value of 'a.b'")
+    names = {ESCAPE: 0.5, f"b{REVERSED}": 0.5}
+    yield BadFile("escapes.jsonl", text(json.dumps({"probs": names, "label": ESCAPE}) + "\n"), None)
+    yield BadFile("escapes in names.jsonl", text(json.dumps({ESCAPE: 1}) + "\n"), r"holds no column .*'.x1b")
+    many = json.dumps({"logits": {f"c{k}": 1.0 for k in range(20_000)}, "label": "c1"})
+    yield BadFile("many classes.jsonl", text(many + "\n"), None)
+    packed = gzip.compress(good.encode())
+    yield BadFile("truncated.jsonl.gz", text(packed[:-9]), "cannot be read")
+
+
+def arrow_files() -> Iterator[BadFile]:
+    rows = {"logits": list(LOGITS), "label": TARGET}
+    for compression in ("uncompressed", "lz4", "zstd"):
+        yield BadFile(f"{compression}.feather", feather(compression, **rows), None)
+    yield BadFile("empty.arrow", text(""), "cannot be read")
+    yield BadFile("noise.arrow", text(b"noise" * 100), "cannot be read")
+    yield BadFile("noise.feather", text(b"ARROW1\0\0" + b"noise" * 100 + b"ARROW1"), "cannot be read")
+    yield BadFile("version 1.feather", text(b"FEA1" + bytes(100)), "version 1 of Feather")
+    yield BadFile("structs.feather", feather(logits=[{"a": 1.0}] * ROWS, label=TARGET), "must hold numbers, texts or")
+    yield BadFile(
+        "lists of texts.feather", feather(logits=[["a", "b"]] * ROWS, label=TARGET), "must hold numbers, texts"
+    )
+    nothing = pa.array([[]] * ROWS, pa.list_(pa.float64(), 0))  # a row takes no byte
+    yield BadFile("lists of nothing.feather", feather(logits=nothing, label=TARGET), "must hold numbers, texts or")
+    yield BadFile("nulls.feather", feather(logits=pa.nulls(ROWS), label=TARGET), "must hold numbers, texts or")
+    yield BadFile(
+        "uneven lists.feather", feather(logits=[[1.0, 2.0], [1.0]], label=[0, 1]), "must have the same length"
+    )
+    yield BadFile("empty cells.feather", feather(logits=[[1.0, 2.0], None], label=[0, 1]), "is empty in row 1; 1 of 2")
+    texts = pa.array([["a"], ["b"]] * 3, pa.list_(pa.string_view()))
+    yield BadFile("lists of views.arrow", feather(logits=texts, label=TARGET), "must hold numbers")
+    rows = {f"logit_{text}": LOGITS[:, k] for k, text in enumerate("abc")}
+    yield BadFile("views.arrow", feather(**rows, label=pa.array(["a", "b", "c"] * 2, pa.string_view())), None)
+
+
+def torch_files() -> Iterator[BadFile]:
+    logits, target = torch.tensor(LOGITS), torch.tensor(TARGET)
+    yield BadFile("good.pt", tensors({"logits": logits, "target": target}), None)
+    yield BadFile("parameter.pth", tensors({"logits": torch.nn.Parameter(logits), "target": target}), None)
+    yield BadFile("empty.pt", text(""), "is not a file of torch.save")
+    yield BadFile("noise.pt", text(b"noise" * 100), "is not a file of torch.save")
+    yield BadFile("a pickle.pt", text(b"\x80\x02]."), "is not a file of torch.save")
+    yield BadFile(
+        "numpy.pt", tensors({"logits": LOGITS, "target": TARGET}), "holds Python objects .*numpy.*never loaded"
+    )
+    yield BadFile("a module.pt", tensors(torch.nn.Linear(2, 2)), "holds Python objects")
+    yield BadFile("sparse.pt", tensors({"logits": logits.to_sparse(), "target": target}), "holds Python objects")
+    yield BadFile("nested.pt", tensors({"logits": [logits], "target": target}), "it is a list, but not of numbers")
+    yield BadFile("a set.pt", tensors({1, 2}), "holds Python objects")
+    yield BadFile("a number.pt", tensors(3), "must hold a dict or tuple of tensors, or one tensor, got int")
+    yield BadFile("code.pt", torch_pickle(b"cos\nsystem\n(S'exit 3'\ntR."), "holds Python objects .*os system")
+    yield BadFile(
+        "code on the stack.pt", torch_pickle(b"\x80\x04\x8c\x02os\x8c\x06system\x93."), "holds Python objects"
+    )
+    yield BadFile("bytes.pt", torch_pickle(b"cbuiltins\nbytearray\n(I99999999999\ntR."), "holds Python objects")
+    yield BadFile("packed.pt", torch_pickle(b"}." + bytes(999), zipfile.ZIP_DEFLATED), "is compressed")
+    yield BadFile("no pickle.pt", members({"a/b": b""}, 0), "is not a file of torch.save")
+    yield BadFile("half a pickle.pt", torch_pickle(b"\x80\x02}("), "cannot be read")
+    huge = logits[:1, :1].expand(10**6, 10**6)  # 8 bytes in the file
+    yield BadFile("expanded.pt", tensors({"logits": huge, "target": target}), "needs 8.0 TB of memory")
+    yield BadFile("escapes.pt", tensors({ESCAPE: logits}), r"can be logits or probabilities.*'.x1b")
+
+
 def other_files() -> Iterator[BadFile]:
     yield BadFile("pipe.csv", os.mkfifo, "must be a regular file, not a pipe")
     yield BadFile("folder.csv", Path.mkdir, "is not a run folder")
     yield BadFile("missing.csv", lambda path: None, "there is no such file")
     yield BadFile("link to itself.csv", lambda path: path.symlink_to(path), "[Tt]oo many|no such file|loop")
-    yield BadFile("pickle.pkl", text(b"\x80\x04."), "must be .npz")
+    yield BadFile("pickle.pkl", text(b"\x80\x04."), "is a pickle, .* never read")
+
+
+def rows_of(count: int) -> dict[str, np.ndarray]:
+    return {"logit_0": np.zeros(count), "logit_1": np.zeros(count), "label": np.zeros(count, np.int8)}
 
 
 def bombs() -> Iterator[BadFile]:
@@ -284,6 +428,20 @@ def bombs() -> Iterator[BadFile]:
     repeated = pa.DictionaryArray.from_arrays(np.zeros(5000, "i4"), pa.array(["x" * MB]))  # five gigabytes
     columns = {"logit_0": column[:5000], "logit_1": column[:5000], "label": repeated}
     yield BadFile("repeated text.parquet", parquet(**columns, plain=True), "label 'x", TRUSTED)
+    for compression in ("lz4", "zstd"):
+        yield BadFile(f"{compression}.feather", feather(compression, **rows_of(8 * MB)), message, LIMITED)
+    names = pa.DictionaryArray.from_arrays(np.zeros(ROWS, "i4"), pa.array(["x" * 60 * MB]))
+    yield BadFile("dictionary.feather", feather("zstd", **{**rows_of(ROWS), "label": names}), message, LIMITED)
+    yield BadFile("views.arrow", overlapping_views(200), "needs 800.0 MB of memory, but the limit is 50.0 MB", LIMITED)
+    lines = b'{"logits": [0, 1], "label": 0}\n' * 100_000
+    for name, start, part in (
+        ("bomb", b"", lines),
+        ("one line", b'{"logits": [0, 1], "label": 0}\n{"a": "', b"a" * MB),
+        ("one list", b'{"logits": [', b"0," * MB),
+        ("empty lists", b'{"logits": [0, 1], "label": 0}\n{"a": [', b"[]," * MB),
+    ):
+        packed = gzip.compress(start) + gzip.compress(part) * 40
+        yield BadFile(f"{name}.jsonl.gz", text(packed), message, LIMITED)
     head, rows = b"logit_0,logit_1,label\n", b"0,0,0\n" * MB
     for name, start, part in (
         ("bomb", head, rows),
@@ -303,6 +461,10 @@ def mutants(count: int) -> Iterator[BadFile]:
         ".csv.gz": text(gzip.compress(TABLE.encode())),
         ".npz": npz(True, class_names=np.array(["a", "b", "c"])),
         ".parquet": parquet(logits=list(LOGITS), label=TARGET),
+        ".feather": feather("lz4", logits=list(LOGITS), label=TARGET),
+        ".arrow": feather(**{f"logit_{text}": LOGITS[:, k] for k, text in enumerate("abc")}, label=["a", "b", "c"] * 2),
+        ".jsonl": text(jsonl(logits=LOGITS, label=TARGET)),
+        ".pt": tensors({"logits": torch.tensor(LOGITS), "target": torch.tensor(TARGET)}),
     }
 
     def damaged(write: Callable[[Path], object], seed: int) -> Callable[[Path], object]:
@@ -331,4 +493,14 @@ def mutants(count: int) -> Iterator[BadFile]:
             yield BadFile(f"mutant {seed}{suffix}", damaged(write, seed), "")
 
 
-FILES = [*text_files(), *npz_files(), *parquet_files(), *safetensors_files(), *other_files()]
+FILES = [
+    *text_files(),
+    *npz_files(),
+    *npy_files(),
+    *json_files(),
+    *parquet_files(),
+    *arrow_files(),
+    *safetensors_files(),
+    *torch_files(),
+    *other_files(),
+]

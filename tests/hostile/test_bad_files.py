@@ -23,7 +23,7 @@ ROOM = 250_000_000  # bytes of memory that a process may take for a bomb, beyond
 CHILD = """
 import contextlib, io, json, re, resource, sys
 from pathlib import Path
-import dualfocal.runs.source, dualfocal.metrics, dualfocal.calibrators, pyarrow.parquet, pyarrow.compute
+import dualfocal.runs.source, dualfocal.metrics, dualfocal.calibrators, pyarrow.parquet, pyarrow.compute, pyarrow.ipc
 from dualfocal.cli import main
 
 results = []
@@ -46,7 +46,7 @@ def command(file: BadFile, folder: Path) -> list[str]:
     folder.mkdir(exist_ok=True)
     path = folder / f"file{''.join(Path(file.name).suffixes)}"
     file.write(path)
-    return ["evaluate", str(path), "--no-inference", *file.options]
+    return ["evaluate", str(path), "--no-inference", *(option.format(folder=folder) for option in file.options)]
 
 
 def check(file: BadFile, path: str, code: object, out: str, err: str) -> None:

@@ -282,7 +282,7 @@ def test_labels_beside_class_names(npz, refusal):
     path = npz(probs=PROBS[:, 0], y=np.array(["yes", "no", "no", "yes"]), class_names=np.array(["no", "yes"]))
     assert of_true_class(path) == [0.5, 0.875, 1.0, 1.0]
     message = refusal(npz(probs=PROBS, y=labels))
-    assert re.search("label 'cat' in row 0 is not a class index: .*'class_names'", message)
+    assert re.search("label 'cat' in row 0 is not a class index: .*--class-names cat,dog,emu", message)
     path = npz(probs=PROBS, y=labels, class_names=np.array(["cat", "dog", "fox"]))
     assert re.search(r"label 'emu' in row 2 .*none of the classes \(cat, dog, fox\)", refusal(path))
     path = npz(probs=PROBS, y=CODES, class_names=backwards)  # numbers are positions: no column has a name here
@@ -313,7 +313,7 @@ def test_an_option_names_the_label_of_class_1(tables, refusal):
             assert re.search(f"--positive .*one of two labels in 'outcome', got 'x' for {both}$", message)
             if "yes" in words:
                 place = "line 2" if path.suffix == ".csv" else "row 0"
-                pattern = rf"label {words[0]!r} in {place} is not a class index: .*--positive \(labels: no, yes\)$"
+                pattern = rf"label {words[0]!r} in {place} is not a class index: .*--positive .*\(labels: no, yes\)$"
                 assert re.search(pattern, refusal(path, **options))
     for path in tables(score=[0.25, 0.75, 0.5], y=["a", "b", "c"]):
         assert re.search("two labels in 'y', got 'a' for a, b, c$", refusal(path, probs="score", positive="a"))

@@ -142,7 +142,9 @@ def test_unclear_names_are_never_guessed(npz, parquet, text_file, refusal):
     probs = np.array([[0.5, 0.5], [0.25, 0.75]], np.float32)
     for name in ("scores", "predictions", "outputs", "preds", "x", "arr_0", "p"):
         path = npz(**{name: probs, "target": np.array([0, 1])})
-        words = rf"no array with a usual name.*--logits NAME or --probs NAME.*'{name}' \(2 x 2, float32\), 'target' "
+        words = (
+            rf"no array with a usual name.*--logits {name} or --probs {name}.*'{name}' \(2 x 2, float32\), 'target' "
+        )
         assert re.search(words, refusal(path))
         assert_same(load_predictions(path, probs=name), probs, [0, 1], "probs")
         assert_same(load_predictions(path, logits=name), probs, [0, 1], "logits")
@@ -163,7 +165,7 @@ def test_options_choose_among_several_names(npz, text_file, refusal):
     assert_same(load_predictions(path, probs="prob"), np.array([0.5]), [1], "probs")
     assert_same(load_predictions(path, probs="prob_"), np.array([[0.25, 0.75]]), [1], "probs")
     path = npz(logits=LOGITS, y=TARGET, label=2 - TARGET)
-    assert re.search(r"several labels \('y', 'label'\): .*--target NAME \(it holds: ", refusal(path))
+    assert re.search(r"several labels \('y', 'label'\): .*--target NAME.*--target label \(it holds: ", refusal(path))
     assert_same(load_predictions(path, target="label"), LOGITS, 2 - TARGET)
 
 
@@ -173,7 +175,7 @@ def test_names_that_are_missing_or_have_two_roles_are_refused(npz, text_file, re
         assert re.search(r"no array 'nope'.*'logits' \(4 x 3, float64\), 'target' \(4, int64\)", message), option
         message = refusal(text_file("logit_0,logit_1,y\n1,2,0\n"), **{option: "no"})
         assert re.search("no column 'no'.*'logit_0', 'logit_1', 'y'", message), option
-    words = r"no labels with a usual name.*--target NAME \(it holds: 'logits' \(4 x 3, float64\)\)"
+    words = r"no labels with a usual name.*--target NAME.*\(it holds: 'logits' \(4 x 3, float64\)\)"
     assert re.search(words, refusal(npz(logits=LOGITS)))
     path = npz(scores=LOGITS[:, 0], target=TARGET)
     assert "'scores' cannot hold both logits and" in refusal(path, logits="scores", group="scores")
@@ -247,7 +249,7 @@ def test_class_names(text_file, parquet):
         ("p0,p1,y\n", rf"'p0' to 'p1' .*{FLOATS_RULE}, got \(0 x 2, float64\)"),
         ("p0,p1,y\n0,1,1\n\n0,x1,1\n", "'p1' must hold numbers, got 'x1' in line 4"),
         ("p0;p1;y\n0,5;0,5;1\n", "'p0' must hold numbers, got '0,5' in line 2; .*decimal points"),
-        ("p0,p1,y\n0,1,1\n,1,1\n", "'p0' must hold numbers, got '' in line 3"),
+        ("p0,p1,y\n0,1,1\n,1,1\n", "'p0' is empty in line 3; 1 of 2 rows have empty cells: .*--drop-missing"),
         ("p0,p1,y\n0,1,1\n0,1, \n", "'y' is empty in line 3"),
         ("p0,p1,y\n0,1,1\n0,1\n", "line 3 has 2 fields, .*header has 3"),
         ("name,p0,p1,y\nA,0,1,1\nB, C,0,1,1\n", "line 3 has 5 fields, .*header has 4"),
@@ -322,10 +324,15 @@ def test_arrays_of_a_wrong_type_or_shape_are_refused(npz, refusal):
 def test_missing_files_and_other_formats_are_refused(tmp_path, refusal):
     assert "no such file" in refusal(tmp_path / "none.npz")
     assert "must be a file, but is a folder" in refusal(tmp_path)
-    formats = r"must be \.npz, \.safetensors, \.csv, \.tsv, \.csv\.gz, \.tsv\.gz, \.parquet"
-    for suffix in (".pkl", ".npz.gz"):
+    remedies = {
+        ".npz.gz": r"must be \.npz, .*\.feather, got '\.npz\.gz'",
+        ".pkl": r"is a pickle.* never read.*savez\(.*pickle\.load\(open\('file\.pkl', 'rb'\)\)",
+        ".json": "one object per line, and the suffix .jsonl",
+        ".xlsx": "save it as .csv",
+    }
+    for suffix, words in remedies.items():
         (tmp_path / f"file{suffix}").write_bytes(b"x")
-        assert re.search(f"{formats}, got {suffix!r}", refusal(tmp_path / f"file{suffix}"))
+        assert re.search(words, refusal(tmp_path / f"file{suffix}"))
 
 
 class Trap:

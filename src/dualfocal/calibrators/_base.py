@@ -3,7 +3,7 @@
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,7 +16,7 @@ from dualfocal.calibrators._tiles import tile_slices
 from dualfocal.calibrators.inputs import NAMES, FittedOn, digest, kind_of, log_probs, zero_values
 from dualfocal.calibrators.notes import Note, absent_classes
 from dualfocal.metrics.evaluation import finite
-from dualfocal.metrics.rows import INPUTS, Array, Rows, as_rows, as_tensor
+from dualfocal.metrics.rows import INPUTS, Array, Rows, as_rows, as_tensor, class_targets
 from dualfocal.metrics.scan import scan
 
 MIN_SAMPLES = 20  # a fit to fewer samples is mostly noise
@@ -143,7 +143,15 @@ class Calibrator(nn.Module, ABC):
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
 
     @torch.no_grad()
-    def fit(self, logits: Array, target: Array, *, input: str | None = None, ignore_index: int = -100) -> Self:
+    def fit(
+        self,
+        logits: Array,
+        target: Array,
+        *,
+        input: str | None = None,
+        ignore_index: int = -100,
+        class_names: Sequence[str] | None = None,
+    ) -> Self:
         """Fit the calibrator to held-out predictions (not those of the training data, which are over-confident).
 
         Args:
@@ -154,6 +162,7 @@ class Calibrator(nn.Module, ABC):
                 the values look like probabilities. Probabilities are converted to logarithms; a probability of 0 is
                 replaced by half of the smallest non-zero one, at most 1 / C^2, here and in later calls.
             ignore_index: samples with this target are ignored.
+            class_names: names of the classes if the labels are texts, see :func:`~dualfocal.metrics.evaluate`.
 
         Returns:
             The calibrator itself, with a new ``report``.
@@ -161,6 +170,7 @@ class Calibrator(nn.Module, ABC):
         Raises:
             ValueError: the data do not fit the method. An earlier fit is kept.
         """
+        target = class_targets(logits, target, class_names)
         values = as_tensor("logits", logits)
         binary = "top_label" if values.ndim == 1 else None
         rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)

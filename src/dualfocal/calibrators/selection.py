@@ -23,7 +23,7 @@ from dualfocal.calibrators.notes import absent_classes
 from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
 from dualfocal.metrics.evaluation import Evaluation
 from dualfocal.metrics.resampling import ShareDone
-from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor
+from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, class_targets
 
 
 def compare_calibrators(
@@ -91,7 +91,7 @@ def compare_calibrators(
     check_count("repeats", repeats)
     check_level(level)
     calibrators = _calibrators(methods)
-    values, target = as_tensor("logits", logits), as_tensor("target", target)
+    values, target = as_tensor("logits", logits), as_tensor("target", class_targets(logits, target))
     binary = "top_label" if values.ndim == 1 and binary is None else binary
     rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
     if validation is None and len(rows) < max(MIN_SAMPLES, folds):

@@ -70,12 +70,12 @@ Logits = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Array, column or column prefix of the logits; or one column per class, separated by commas, in the order "
-        "of the classes.",
+        help="Array, column or column prefix of the logits; one column per class, separated by commas, in the order "
+        "of the classes; or another file, such as logits.npy.",
     ),
 ]
 Probs = Annotated[str | None, typer.Option(metavar="NAME", help="The same, for probabilities.")]
-Target = Annotated[str | None, typer.Option(metavar="NAME", help="Array or column of the labels.")]
+Target = Annotated[str | None, typer.Option(metavar="NAME", help="Array or column of the labels, or another file.")]
 Positive = Annotated[
     str | None,
     typer.Option(
@@ -89,6 +89,26 @@ Split = Annotated[
         help="Split to read: the prefix in `val_logits`, `test_logits`, or a split of a run folder. "
         "[default for run folders: test; for `calibrate`: val]",
     ),
+]
+Prediction = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column of the predicted classes, if there are no probabilities of all classes; with --confidence.",
+    ),
+]
+Confidence = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the confidence of --prediction.")]
+ClassNames = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Names of the classes in order, separated by commas, or a file with one name per line. For labels that "
+        "are texts, if the file does not name the classes.",
+    ),
+]
+Percent = Annotated[bool, typer.Option("--percent", help="Probabilities are in percent, 0 to 100.")]
+DropMissing = Annotated[
+    bool, typer.Option("--drop-missing", help="Leave out rows with NaN or empty cells, and say how many.")
 ]
 MaxMemory = Annotated[
     str | None,
@@ -138,7 +158,10 @@ SYSTEM_ERRNOS = {
 NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # in errors of torch
 Number = TypeVar("Number", int, float)
 
-FILES = "Formats: .npz, .safetensors, .csv, .tsv, .csv.gz, .parquet, or a run folder. "
+FILES = (
+    "Formats: .npz, .npy, .safetensors, .pt, .csv, .tsv, .jsonl (also gzipped), .parquet, .arrow, .feather, or a run "
+    "folder. "
+)
 
 
 def consoles(as_json: bool) -> tuple[Console, Console]:

@@ -13,10 +13,13 @@ from dualfocal.cli._common import (
     FILES,
     AsJson,
     BinaryOption,
+    ClassNames,
+    DropMissing,
     Force,
     IgnoreIndex,
     Logits,
     MaxMemory,
+    Percent,
     Positive,
     Probs,
     Split,
@@ -41,6 +44,9 @@ def calibrate(
     target: Target = None,
     split: Split = None,
     positive: Positive = None,
+    class_names: ClassNames = None,
+    percent: Percent = False,
+    drop_missing: DropMissing = False,
     max_memory: MaxMemory = None,
     binary: BinaryOption = None,
     ignore_index: IgnoreIndex = -100,
@@ -63,7 +69,17 @@ def calibrate(
     check_output(files.check_suffix(out), file)
     calibrator = make_calibrator(method, force=force)
     reading = Reading(
-        logits=logits, probs=probs, target=target, split=split, positive=positive, binary=binary, max_memory=max_memory
+        logits=logits,
+        probs=probs,
+        target=target,
+        split=split,
+        positive=positive,
+        class_names=class_names,
+        percent=percent,
+        drop_missing=drop_missing,
+        binary=binary,
+        ignore_index=ignore_index,
+        max_memory=max_memory,
     )
     data = reading.load(file, run_split="val")
     say(err, f"{file}: {data.taken}")
@@ -96,6 +112,9 @@ def apply(
     target: Target = None,
     split: Split = None,
     positive: Positive = None,
+    class_names: ClassNames = None,
+    percent: Percent = False,
+    drop_missing: DropMissing = False,
     max_memory: MaxMemory = None,
     binary: BinaryOption = None,
     ignore_index: IgnoreIndex = -100,
@@ -122,7 +141,18 @@ def apply(
     check_output(out, file, calibrator)
     check_suffix(out)
     fitted = load_calibrator(calibrator)
-    reading = Reading(logits=logits, probs=probs, target=target, split=split, positive=positive, max_memory=max_memory)
+    reading = Reading(
+        logits=logits,
+        probs=probs,
+        target=target,
+        split=split,
+        positive=positive,
+        class_names=class_names,
+        percent=percent,
+        drop_missing=drop_missing,
+        ignore_index=ignore_index,
+        max_memory=max_memory,
+    )
     data = reading.load(file, labels=False)
     num_classes = data.values.shape[1] if data.values.ndim > 1 else 2
     if fitted.report is not None and fitted.report.num_classes != num_classes:

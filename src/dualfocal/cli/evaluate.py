@@ -16,13 +16,18 @@ from dualfocal.cli._common import (
     FILES,
     AsJson,
     BinaryOption,
+    ClassNames,
+    Confidence,
+    DropMissing,
     Force,
     IgnoreIndex,
     Level,
     Logits,
     MaxMemory,
     NumBins,
+    Percent,
     Positive,
+    Prediction,
     Probs,
     Seed,
     Split,
@@ -68,6 +73,8 @@ def evaluate(
     probs: Probs = None,
     target: Target = None,
     split: Split = None,
+    prediction: Prediction = None,
+    confidence: Confidence = None,
     merge: Annotated[bool, typer.Option("--merge", help="Treat the files as parts of one set of predictions.")] = False,
     group_by: Annotated[
         str | None,
@@ -75,6 +82,9 @@ def evaluate(
     ] = None,
     binary: BinaryOption = None,
     positive: Positive = None,
+    class_names: ClassNames = None,
+    percent: Percent = False,
+    drop_missing: DropMissing = False,
     max_memory: MaxMemory = None,
     num_bins: NumBins = 15,
     ignore_index: IgnoreIndex = -100,
@@ -128,9 +138,12 @@ def evaluate(
     """Is this model calibrated? Every metric, what a perfectly calibrated model would score, and a verdict.
 
     Logits or probabilities and labels are found by their usual names (`logits`, `probs`, `target`, `label`, ...; in
-    tables `logit_0`, `logit_1`, ...), never guessed from the values. If the names are ambiguous, give them as options.
+    tables `logit_0`, `logit_1`, ..., or columns named like the labels if their rows sum to 1). If the names are
+    ambiguous, give them as options: the error lists all questions, with a command that answers them.
 
         dualfocal evaluate predictions.npz --plot reliability.png
+
+        dualfocal evaluate logits.npy --target labels.npy
 
         dualfocal evaluate predictions.csv --probs score --target outcome --binary positive --group-by hospital
 
@@ -156,7 +169,12 @@ def evaluate(
         target=target,
         group=group_by,
         split=split,
+        prediction=prediction,
+        confidence=confidence,
         positive=positive,
+        class_names=class_names,
+        percent=percent,
+        drop_missing=drop_missing,
         max_memory=max_memory,
         num_bins=num_bins,
         ignore_index=ignore_index,
@@ -164,7 +182,7 @@ def evaluate(
         level=level,
         seed=seed,
     )
-    loaded = _load(files, reading, merge)
+    loaded = _load(files, reading, merge, bool(methods))
     findings = []
     for name, data in loaded.items():
         say(err, f"{name}: {data.taken}")
@@ -227,7 +245,7 @@ class Finding:
             self.name,
             f"{one.num_samples:,}",
             f"{100 * one.error:.2f}",
-            f"{one.nll:.4f}",
+            "" if math.isnan(one.nll) else f"{one.nll:.4f}",
             f"{100 * one.ece:.2f}",
             floor,
         ]
@@ -244,11 +262,12 @@ class Finding:
         return content
 
 
-def _load(files: list[Path], reading: "Reading", merge: bool) -> "dict[str, Predictions]":
+def _load(files: list[Path], reading: "Reading", merge: bool, calibrate: bool) -> "dict[str, Predictions]":
     """Load the predictions of each file, or of all files merged into one."""
     from dualfocal.predictions import merge_predictions
 
-    loaded = {str(path): reading.load(path) for path in files}
+    all_needed = calibrate or reading.group is not None
+    loaded = {str(path): reading.load(path, confidence_only=not all_needed) for path in files}
     for name, data in loaded.items():
         if data.group_name is not None and data.group_name == data.label_name:
             raise ValueError(
@@ -292,6 +311,7 @@ def _compare(
 
 
 def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
+    from dualfocal.metrics.evaluation import CONFIDENCE_ONLY
     from dualfocal.metrics.groups import group_table, groups_follow_labels
     from dualfocal.metrics.registry import MEANINGS
 
@@ -303,6 +323,8 @@ def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
         for metric, (low, high) in evaluation.inference.published.items():
             say(out, f"published pivotal bootstrap of {metric}: {100 * low:.2f} to {100 * high:.2f} %")
         say(out, evaluation.verdict(data.class_names), "bold")
+    elif evaluation.confidence_only:
+        say(out, CONFIDENCE_ONLY, "dim", wrap=True)
     if evaluation.num_classes == 2:
         say(out, POSITIVE if evaluation.positive else TOP_LABEL, "dim", wrap=True)
     if evaluation.nll == math.inf:

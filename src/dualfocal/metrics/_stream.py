@@ -22,6 +22,7 @@ from dualfocal.metrics.rows import (
     are_probabilities,
     as_rows,
     as_tensor,
+    class_targets,
 )
 from dualfocal.metrics.scan import fused_kernels
 
@@ -78,7 +79,7 @@ class Streaming(Metric):
 
         On CUDA, ``compute`` raises the errors of batches after the first, where a kernel adds them.
         """
-        target = as_tensor("target", target)
+        target = as_tensor("target", class_targets(logits, target))
         if isinstance(logits, Tensor) and self._add_on_device(logits, target):
             self._carry(len(logits))
         elif not bool((class_indices(target) == self.ignore_index).all()):  # long: -100 would wrap around in uint8

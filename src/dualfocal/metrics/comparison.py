@@ -115,6 +115,7 @@ def compare(
     binary: str | None = None,
     level: float = 0.9,
     seed: int = 0,
+    class_names: Sequence[str] | None = None,
     names: tuple[str, str] = ("a", "b"),
     progress: ShareDone | None = None,
 ) -> Comparison:
@@ -137,6 +138,7 @@ def compare(
         binary: see :func:`~dualfocal.metrics.ece`.
         level: nominal coverage of the intervals.
         seed: seed of the resampling.
+        class_names: names of the classes if the labels are texts, see :func:`~dualfocal.metrics.evaluate`.
         names: names of the models in error messages.
         progress: called with the share of the work that is done.
 
@@ -160,7 +162,9 @@ def compare(
     models = []
     for name, values, kind in zip(names, (a, b), inputs, strict=True):
         try:
-            rows = as_rows(values, target, input=kind, ignore_index=ignore_index, binary=binary)
+            rows = as_rows(
+                values, target, input=kind, ignore_index=ignore_index, binary=binary, class_names=class_names
+            )
             models.append((rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)))
         except (ValueError, IndexError) as error:
             raise type(error)(f"{name}: {error}") from error

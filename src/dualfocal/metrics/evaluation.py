@@ -21,6 +21,10 @@ from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import decompose, mean
 
 SCHEMA = 1
+CONFIDENCE_ONLY = (
+    "Only the confidence of the predicted class is known: NLL, Brier score, classwise ECE and the test of class "
+    "probabilities need all probabilities."
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Evaluation:
     positive: bool = False  # whether binary="positive": the probability of class 1 is scored
     # From BinnedPredictions: how much a metric can at most differ from its value from the predictions themselves.
     bounds: Mapping[str, float] = field(default_factory=dict)
+    # Whether input="confidence": num_classes is 0, and what needs all probabilities is NaN.
+    confidence_only: bool = False
 
     @property
     def rbs(self) -> float:
@@ -76,6 +82,8 @@ class Evaluation:
             raise ValueError("a verdict needs evaluate(..., inference=True)")
         significant, *significant_classes = (p <= SIGNIFICANCE for p in inference.adjusted)
         confidence = self._confidence_verdict(inference, significant)
+        if self.confidence_only:
+            return f"{confidence} {CONFIDENCE_ONLY}"
         if inference.classwise is None:
             return confidence
         classes = _classes_verdict(inference.classwise, significant_classes[0], self.num_classes, class_names)
@@ -121,11 +129,8 @@ class Evaluation:
             "bins": self.bins.to_dict(),
             "inference": None if self.inference is None else self.inference.to_dict(),
         }
-        if self.positive:
-            content["positive"] = True
-        if self.bounds:
-            content["bounds"] = dict(self.bounds)
-        return content
+        content |= {name: True for name in ("positive", "confidence_only") if getattr(self, name)}
+        return content | ({"bounds": dict(self.bounds)} if self.bounds else {})
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
         """Return a flat dict of floats for a logger (TensorBoard, W&B, MLflow, ``compute_metrics`` of Hugging Face).
@@ -163,7 +168,8 @@ class Evaluation:
         if content["schema"] != SCHEMA:
             raise ValueError(f"an evaluation has schema {content['schema']}, this version reads schema {SCHEMA}")
         scores = (*METRICS, "brier_calibration", "brier_refinement", "confidence", "accuracy")
-        values: dict[str, Any] = {name: math.inf if content[name] is None else float(content[name]) for name in scores}
+        unknown = math.nan if content.get("confidence_only", False) else math.inf
+        values: dict[str, Any] = {name: unknown if content[name] is None else float(content[name]) for name in scores}
         return cls(
             **{name: content[name] for name in ("num_samples", "num_classes", "num_bins", "convention")},
             **values,
@@ -171,6 +177,7 @@ class Evaluation:
             inference=None if content["inference"] is None else Inference.from_dict(content["inference"]),
             positive=content.get("positive", False),
             bounds=content.get("bounds", {}),
+            confidence_only=content.get("confidence_only", False),
         )
 
     def table(self) -> Table:
@@ -179,20 +186,22 @@ class Evaluation:
         Where values have bounds, a column shows them, rounded up.
         """
         headings = ["", "value"]
-        rows = [[metric.heading, metric.text(getattr(self, name))] for name, metric in METRICS.items()]
+        metrics = {name: metric for name, metric in METRICS.items() if not math.isnan(getattr(self, name))}
+        rows = [[metric.heading, metric.text(getattr(self, name))] for name, metric in metrics.items()]
         if self.bounds:
             headings.append("off by at most")
-            for row, (name, metric) in zip(rows, METRICS.items(), strict=True):
+            for row, (name, metric) in zip(rows, metrics.items(), strict=True):
                 row.append(metric.text_above(self.bounds[name]) if name in self.bounds else "")
         if self.inference is not None:
             headings += ["floor", "its 95 % quantile"]
-            for row, (name, metric) in zip(rows, METRICS.items(), strict=True):
+            for row, (name, metric) in zip(rows, metrics.items(), strict=True):
                 floor = self.inference.floors.get(name)
                 row += ["", ""] if floor is None else [metric.text(floor.mean), metric.text(floor.q95)]
             low, high = (METRICS["debiased_ece"].text(end) for end in self.inference.debiased_ece)
             interval = [f"  its {100 * self.inference.level:.4g} % interval [%]", f"{low} to {high}"]
             rows.append(interval + [""] * (len(headings) - 2))
-        return Table(headings, rows, f"{self.num_samples:,} samples, {self.num_classes} classes, {self.num_bins} bins")
+        classes = "only the predicted class" if self.confidence_only else f"{self.num_classes} classes"
+        return Table(headings, rows, f"{self.num_samples:,} samples, {classes}, {self.num_bins} bins")
 
     def __str__(self) -> str:
         table = self.table()
@@ -215,13 +224,16 @@ def evaluate(
     convention: str | None = None,
     level: float = 0.9,
     draws: int = 1000,
+    class_names: Sequence[str] | None = None,
 ) -> Evaluation:
     """Compute every metric in one pass: error, NLL, Brier score, AURC, and the calibration errors.
 
     Args:
         logits: see :func:`~dualfocal.metrics.ece`.
         target: see :func:`~dualfocal.metrics.ece`.
-        input: see :func:`~dualfocal.metrics.ece`.
+        input: see :func:`~dualfocal.metrics.ece`; or ``"confidence"``, if only the confidence of the predicted class is
+            known: then ``logits`` holds these confidences, ``(N,)``, and ``target`` is 1 where the prediction is right
+            and 0 where it is wrong. NLL, Brier score, classwise ECE and the test of class probabilities are left out.
         num_bins: number of bins of the calibration errors.
         inference: also compute the noise floor of each calibration error (its value for a perfectly calibrated model,
             by chance), the p-value of a test of calibration, a confidence interval of the debiased error, and the
@@ -235,6 +247,8 @@ def evaluate(
         level: nominal coverage of the interval.
         draws: number of draws of a calibrated model's outcomes, for floors and p-value; the p-value is at least
             1 / (draws + 1).
+        class_names: names of the classes, in the order of the columns of ``logits``, if the labels are texts. Not
+            needed if ``logits`` is a data frame whose columns are named like the classes.
 
     Returns:
         The metrics, as fractions.
@@ -255,9 +269,14 @@ def evaluate(
     check_count("draws", draws, 100)
     check_choice("convention", convention, CONVENTIONS)
     check_level(level)
-    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary)
+    if input == "confidence":  # calibrated like the probability of class 1, which is "the prediction is right"
+        rows = as_rows(logits, target, input="probs", ignore_index=ignore_index, binary="positive")
+    else:
+        rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, class_names=class_names)
     stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
     result = evaluate_rows(rows, stats, num_bins, inference=inference, level=level, draws=draws, seed=seed)
+    if input == "confidence":
+        result = _of_confidence(result, rows)
     if convention is None:
         return result
     if convention == "published" and result.inference is not None:
@@ -363,6 +382,26 @@ def evaluate_bins(
         inference=inference,
         positive=positive,
         bounds=bounds or {},
+    )
+
+
+def _of_confidence(result: Evaluation, rows: Rows) -> Evaluation:
+    """Return the evaluation of the probability that predictions are right as one of their confidence."""
+    if result.inference is not None:
+        del result.inference.floors["classwise_ece"]
+    uncertainty = 1 / rows.values[:, 1].double().clamp_min(1e-300)
+    return replace(
+        result,
+        nll=math.nan,
+        brier=math.nan,
+        brier_calibration=math.nan,
+        brier_refinement=math.nan,
+        classwise_ece=math.nan,
+        error=1 - result.accuracy,
+        aurc=SortedConfidences.from_uncertainty(uncertainty, rows.target == 1).aurc(),
+        num_classes=0,
+        positive=False,
+        confidence_only=True,
     )
 
 

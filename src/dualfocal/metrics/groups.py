@@ -14,7 +14,7 @@ from dualfocal._table import Table
 from dualfocal.metrics.evaluation import Evaluation, evaluate
 from dualfocal.metrics.holm import holm
 from dualfocal.metrics.inference import Inference
-from dualfocal.metrics.rows import Array, as_tensor
+from dualfocal.metrics.rows import Array, as_tensor, class_targets
 
 MOST_GROUPS = 1000
 FEW = 5  # samples per label: with fewer, labels can lie in one group each by chance
@@ -75,7 +75,7 @@ def evaluate_groups(
     Raises:
         ValueError: there are more than 1000 groups.
     """
-    values, target = as_tensor("logits", logits), as_tensor("target", target)
+    values, target = as_tensor("logits", logits), as_tensor("target", class_targets(logits, target))
     names = np.unique(groups).tolist()
     if len(names) > MOST_GROUPS:
         raise ValueError(f"--group-by: at most {MOST_GROUPS} groups are supported, got {len(names)}")

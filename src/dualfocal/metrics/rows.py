@@ -1,16 +1,26 @@
 """The common input of all metrics: predictions and targets, checked and laid out as rows."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal._checks import check_choice, check_ignore_index
 from dualfocal._tensors import class_indices, wide_dtype
 
-Array = Tensor | np.ndarray
+
+class SupportsArray(Protocol):
+    """What can be converted to a numpy array: data frames and series of pandas and polars, arrays of JAX, ..."""
+
+    def __array__(self) -> NDArray[Any]: ...
+
+
+Array = Tensor | np.ndarray | SupportsArray | Sequence[Any]
 
 INPUTS = ("logits", "probs")
 BINARY = (None, "top_label", "positive")
@@ -52,6 +62,7 @@ def as_rows(
     ignore_index: int = -100,
     binary: str | None = None,
     sample_weight: Array | None = None,
+    class_names: Sequence[str] | None = None,
 ) -> Rows:
     """Check shapes, dtypes and labels, and return the samples as rows; ``input=None`` means logits, which is checked.
 
@@ -67,7 +78,8 @@ def as_rows(
     checked, input = input is None, input or "logits"
     check_ignore_index(ignore_index)
     name = "logits" if input == "logits" else "probabilities"
-    values, target = as_tensor(name, values).detach(), as_tensor("target", target)
+    target = as_tensor("target", class_targets(values, target, class_names))
+    values = as_tensor(name, values).detach()
     if not values.is_floating_point():
         raise ValueError(f"{name} must be floating point, got {values.dtype}")
     if target.is_floating_point() or target.is_complex():
@@ -160,11 +172,18 @@ def _check_numbers(rows: Rows, ignore_index: int) -> Rows:
 
 
 def as_tensor(name: str, array: Array) -> Tensor:
-    """Return the array as a tensor that shares its memory; nothing writes to it."""
+    """Return the array as a tensor that shares its memory, if that is possible; nothing writes to it.
+
+    >>> as_tensor("logits", [[1, 2], [3, 4]])
+    tensor([[1., 2.],
+            [3., 4.]], dtype=torch.float64)
+    """
     if isinstance(array, Tensor):
         return array
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{name} must be a tensor or a numpy array, got {type(array).__name__}")
+    listed = isinstance(array, list | tuple)
+    array = _as_numpy(name, array)
+    if listed and array.dtype.kind in "iu" and name in ("logits", "probabilities"):
+        array = array.astype(np.float64)  # a list has no dtype
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     try:
@@ -173,6 +192,56 @@ def as_tensor(name: str, array: Array) -> Tensor:
             return torch.from_numpy(array if all(step > 0 for step in array.strides) else array.copy())
     except TypeError:
         raise ValueError(f"{name} must hold plain numbers, got {array.dtype}") from None
+
+
+def class_targets(values: Array, target: Array, class_names: Sequence[str] | None = None) -> Array:
+    """Return labels that are texts as class indices; other labels do not change.
+
+    Args:
+        values: the predictions; the columns of a data frame name the classes.
+        target: the labels.
+        class_names: names of the classes, in the order of the columns of the predictions.
+
+    Raises:
+        ValueError: a label is none of the classes, or the classes are unknown.
+
+    >>> class_targets([[0.9, 0.1], [0.2, 0.8]], ["no", "yes"], class_names=["no", "yes"])
+    array([0, 1])
+    """
+    if isinstance(target, Tensor):
+        return target
+    labels = _as_numpy("target", target)
+    texts = labels.ravel().tolist() if labels.dtype.kind in "UTO" else []
+    if not texts or not all(isinstance(text, str) for text in texts):
+        return target
+    names = [str(name) for name in getattr(values, "columns", ())] if class_names is None else list(class_names)
+    if not names:
+        raise ValueError(
+            f"target holds texts, such as {texts[0]!r}: pass class_names=[...], in the order of the columns of the "
+            "predictions, or class indices"
+        )
+    index = {name: i for i, name in enumerate(names)}
+    for i, text in enumerate(texts):
+        if text not in index:
+            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            raise ValueError(f"target {text!r} at {i} is none of the classes ({shown})")
+    return np.array([index[text] for text in texts], np.int64).reshape(labels.shape)
+
+
+def _as_numpy(name: str, array: Array) -> NDArray[Any]:
+    if isinstance(array, np.ndarray):
+        return array
+    if isinstance(array, list | tuple):
+        try:
+            return np.asarray(array)
+        except ValueError:
+            raise ValueError(f"{name} must be a list of numbers, or of lists of the same length") from None
+    if hasattr(array, "to_numpy"):  # pandas and polars
+        converted: NDArray[Any] = array.to_numpy()
+        return converted
+    if hasattr(array, "__array__"):
+        return np.asarray(array)
+    raise TypeError(f"{name} must be a tensor, an array, a list or a data frame, got {type(array).__name__}")
 
 
 def check_logits(peak: Tensor, start: int = 0) -> None:

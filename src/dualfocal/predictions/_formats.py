@@ -1,21 +1,17 @@
-"""The interface of all prediction formats, and the formats with named arrays: npz and safetensors."""
+"""The interface of all prediction formats."""
 
-import json
-import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
 from torch import Tensor
 
 from dualfocal._memory import check_memory
-from dualfocal._npz import NpzArchive
-from dualfocal._sealed import DamagedFileError, check_sealed
 from dualfocal._table import printable
 
 Array = NDArray[Any] | Tensor
@@ -23,7 +19,24 @@ Column = Array | list[str]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 LONGEST_MESSAGE = 2000
+MOST_LOOKED_AT = 1000  # arrays of a file, for suggestions
 INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+class Content(NamedTuple):
+    """What was read from a file."""
+
+    values: list[Array]
+    others: list[Column]  # labels and groups: arrays, or stripped texts
+    missing: Mapping[str, NDArray[np.bool_]] = {}  # of columns with empty cells: their rows, which mean nothing here
+
+
+class Look(NamedTuple):
+    """What an array or column looks like, without reading all of it."""
+
+    kind: str  # "float", "integer", "text" or "other"
+    ndim: int
+    length: int | None = None
 
 
 class PredictionsError(ValueError):
@@ -59,11 +72,13 @@ class PredictionFile(ABC):
     """
 
     noun = "array"
+    is_table = False  # whether it has columns and one row per sample
 
     def __init__(self, path: Path, max_memory: int | str | None = None) -> None:
         self.path = path
         self.max_memory = max_memory
         self.names: list[str] = []
+        self.kept: NDArray[np.intp] | None = None  # the rows in use, after others were dropped
 
     @cached_property
     def name_set(self) -> frozenset[str]:
@@ -71,8 +86,12 @@ class PredictionFile(ABC):
         return frozenset(self.names)
 
     @abstractmethod
-    def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
-        """Return the values as arrays, and the other columns as arrays or stripped texts."""
+    def read(self, values: list[str], others: list[str]) -> Content:
+        """Read columns of values as numbers, and other columns as they are."""
+
+    @abstractmethod
+    def looks(self) -> dict[str, Look]:
+        """Return what the arrays or columns look like; those that cannot be read are left out."""
 
     def class_names(self, num_classes: int) -> tuple[str, ...] | None:
         """Return the class names stored in the file, if there is one per class."""
@@ -82,6 +101,10 @@ class PredictionFile(ABC):
         return [shortened(repr(name)) for name in names]
 
     def place(self, row: int) -> str:
+        """Return where a row of those in use is, for a message."""
+        return self.line(row if self.kept is None else int(self.kept[row]))
+
+    def line(self, row: int) -> str:
         return f"row {row}"
 
     def error(self, text: str) -> PredictionsError:
@@ -103,6 +126,7 @@ class Table(PredictionFile):
     """A file with columns and one row per sample."""
 
     noun = "column"
+    is_table = True
 
     @abstractmethod
     def carried(self, names: list[str]) -> dict[str, Any]:
@@ -128,13 +152,26 @@ def dtype_name(array: Array) -> str:
 
 
 def form(array: Array) -> str:
-    return f"({' x '.join(map(str, array.shape)) or 'scalar'}, {dtype_name(array)})"
+    return form_text(array.shape, dtype_name(array))
+
+
+def form_text(shape: tuple[int, ...], dtype: str) -> str:
+    return f"({' x '.join(map(str, shape)) or 'scalar'}, {dtype})"
+
+
+def look_kind(dtype: str) -> str:
+    """Return the kind of a dtype, for ``Look``."""
+    text = dtype.startswith(("<U", "str", "object"))
+    return "float" if dtype in FLOATS else "integer" if dtype in INTEGERS else "text" if text else "other"
 
 
 def check_values(what: str, values: Array) -> None:
     """Raise a PredictionsError if an array cannot hold logits or probabilities."""
     if dtype_name(values) not in FLOATS or values.ndim == 0 or 0 in values.shape:
-        raise PredictionsError(f"{what} must be {', '.join(FLOATS)} and have at least one row, got {form(values)}")
+        hint = "; for whole percent give --percent" if dtype_name(values) in INTEGERS and "probs" in what else ""
+        raise PredictionsError(
+            f"{what} must be {', '.join(FLOATS)} and have at least one row, got {form(values)}{hint}"
+        )
 
 
 def without_axis_of_one(values: Tensor) -> Tensor:
@@ -166,17 +203,28 @@ class ArrayFile(PredictionFile):
         """Return the memory that arrays need, or an upper bound: without compression, the size of the file."""
         return self.path.stat().st_size
 
-    def form(self, file: Any, name: str) -> str:
-        return form(self.get(file, name))
+    def header(self, file: Any, name: str) -> tuple[tuple[int, ...], str]:
+        """Return shape and dtype of an array."""
+        array = self.get(file, name)
+        return tuple(array.shape), dtype_name(array)
 
-    def read(self, values: list[str], others: list[str]) -> tuple[list[Array], list[Column]]:
+    def read(self, values: list[str], others: list[str]) -> Content:
         names, arrays = values + others, []
         with one_line_errors(self.path), self.open() as file:
             self.check_memory(self.num_bytes(file, names))
             for name in names:
                 with self.errors_of(name):
                     arrays.append(self.get(file, name))
-        return arrays[: len(values)], [*arrays[len(values) :]]
+        return Content(arrays[: len(values)], [*arrays[len(values) :]])
+
+    def looks(self) -> dict[str, Look]:
+        looks = {}
+        with one_line_errors(self.path), self.open() as file:
+            for name in self.names[:MOST_LOOKED_AT]:
+                with suppress(PredictionsError), one_line_errors(self.path):
+                    shape, dtype = self.header(file, name)
+                    looks[name] = Look(look_kind(dtype), len(shape), shape[0] if shape else None)
+        return looks
 
     def errors_of(self, name: str) -> AbstractContextManager[None]:
         return one_line_errors(self.path, f"array {name!r} cannot be read")
@@ -187,7 +235,7 @@ class ArrayFile(PredictionFile):
             for name in names:
                 try:
                     with one_line_errors(self.path):
-                        texts.append(f"{shortened(repr(name))} {self.form(file, name)}")
+                        texts.append(f"{shortened(repr(name))} {form_text(*self.header(file, name))}")
                 except PredictionsError:
                     texts.append(f"{shortened(repr(name))} (unreadable)")
         return texts
@@ -203,48 +251,3 @@ class ArrayFile(PredictionFile):
         # The names may be of something else, or of the two classes of one score per sample.
         fits = isinstance(stated, list) and len(stated) == num_classes and all(isinstance(text, str) for text in stated)
         return tuple(stated) if fits else None
-
-
-class NpzFile(ArrayFile):
-    def open(self) -> AbstractContextManager[Any]:
-        if not zipfile.is_zipfile(self.path):
-            raise self.error("is not an .npz archive, or is damaged")
-        return NpzArchive(self.path)
-
-    def get(self, file: NpzArchive, name: str) -> Array:
-        return file[name]
-
-    def stated_names(self, file: NpzArchive) -> Any:
-        self.check_memory(file.num_bytes("class_names"))
-        return file["class_names"].tolist()
-
-    def num_bytes(self, file: NpzArchive, names: list[str]) -> int:
-        total = 0
-        for name in names:
-            with self.errors_of(name):
-                total += file.num_bytes(name)
-        return total
-
-    def form(self, file: NpzArchive, name: str) -> str:
-        shape, dtype = file.header(name)
-        return f"({' x '.join(map(str, shape)) or 'scalar'}, {dtype})"
-
-
-class SafetensorsFile(ArrayFile):
-    def __init__(self, path: Path, max_memory: int | str | None = None) -> None:
-        try:
-            with one_line_errors(path, kinds=(OSError,)):
-                check_sealed(path)
-        except DamagedFileError as error:
-            raise PredictionsError(str(error)) from error
-        super().__init__(path, max_memory)
-
-    def open(self) -> AbstractContextManager[Any]:
-        return safe_open(self.path, framework="pt")  # torch: numpy has no bfloat16
-
-    def get(self, file: Any, name: str) -> Array:
-        tensor: Array = file.get_tensor(name)
-        return tensor
-
-    def stated_names(self, file: Any) -> Any:
-        return json.loads(file.metadata()["class_names"])

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualfocal.predictions._class_columns import Values
 from dualfocal.predictions._formats import INTEGERS, Column, PredictionFile, dtype_name, form, is_number, shortened
-from dualfocal.predictions._names import Values
 
 WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # "007" is a name, not a number
 MOST_SHOWN = 8  # classes listed in a message
@@ -56,6 +56,43 @@ def class_indices(
         return _by_number(source, indices, names), f" by number ({names[0]} to {names[-1]})"
     _check_positions(source, name, indices, names, values)
     return indices, remark + _order(names, "position")
+
+
+def correctness(
+    source: PredictionFile, values: Values, confidence: Tensor, predicted: Column, label: str, labels: Column
+) -> NDArray[np.int64]:
+    """Return 1 where predicted class and label are the same, otherwise 0; negative labels, to be ignored, are kept.
+
+    Raises:
+        PredictionsError: the two have no value in common, such as numbers and names; or there are two classes, and
+            confidences below 0.5, which are not those of the predicted class.
+    """
+    texts, true = ([_plain_number(str(item).strip()) for item in np.asarray(x).ravel()] for x in (predicted, labels))
+    if not len(texts) == len(true) == confidence.numel():
+        counts = f"{confidence.numel()} of {values.names[0]!r}, {len(texts)} of {values.prediction!r}, {len(true)} of"
+        raise source.error(f"each row needs a confidence, a prediction and a label, got {counts} {label!r}")
+    classes = {*texts, *true}
+    if {*texts}.isdisjoint(true) and len({*true}) > 1:
+        raise source.error(
+            f"predictions in {values.prediction!r} ({_listing(sorted({*texts}))}) and labels in {label!r} "
+            f"({_listing(sorted({*true}))}) have no value in common"
+        )
+    if len(classes) == 2 and not values.ordered and bool((confidence < 0.4999).any()):
+        name = values.names[0]
+        raise source.error(
+            f"{name!r} must be the confidence of the predicted class, at least 0.5 for two classes, got "
+            f"{float(confidence.min()):g}: if it is the probability of class 1, give --probs {name} --binary positive, "
+            f"otherwise --prediction {values.prediction} --confidence {name}"
+        )
+    ignored = {text: int(text) for text in classes if WHOLE.fullmatch(text) and text.startswith("-")}
+    return np.array([ignored.get(b, int(a == b)) for a, b in zip(texts, true, strict=True)], np.int64)
+
+
+def _plain_number(text: str) -> str:
+    """Return 3 for 3.0, as pandas may write it; other texts do not change."""
+    if WHOLE.fullmatch(text) or not is_number(text) or not float(text).is_integer() or abs(float(text)) >= 2**53:
+        return text
+    return str(int(float(text)))
 
 
 def positions_are_clear(classes: tuple[str, ...]) -> bool:
@@ -143,7 +180,8 @@ def _by_name(source: PredictionFile, labels: list[str], names: tuple[str, ...] |
         row = next(i for i, text in enumerate(labels) if text in unknown)
         problem = f"none of the classes ({_listing(list(names or ()))})"
         if not names:
-            how = "name the columns like the classes, add an array 'class_names', or for one score give --positive"
+            example = ",".join(sorted(distinct)) if len(distinct) <= MOST_SHOWN else "NAME,NAME,..."
+            how = f"give the classes in order, such as --class-names {example}, or for one score --positive LABEL"
             problem = f"not a class index: {how} (labels: {_listing(sorted(distinct))})"
         raise source.error(f"label {shortened(repr(labels[row]))} in {source.place(row)} is {problem}")
     return np.array([index[text] for text in labels], dtype=np.int64) if by_name else None
@@ -179,7 +217,8 @@ def _whole(source: PredictionFile, name: str, labels: NDArray[Any]) -> NDArray[A
         whole = (np.abs(labels) < 2**53) & (np.floor(labels) == labels)
         if not whole.all():
             row = int(whole.reshape(len(labels), -1).all(1).argmin()) if labels.ndim else 0
-            raise source.error(f"label {labels[~whole].flat[0]} in {source.place(row)} is not a whole number")
+            hint = "; --drop-missing leaves out such rows" if np.isnan(labels[~whole].flat[0]) else ""
+            raise source.error(f"label {labels[~whole].flat[0]} in {source.place(row)} is not a whole number{hint}")
         return labels.astype(np.int64)
     if dtype_name(labels) not in INTEGERS:
         raise source.error(f"labels must be integers, but {name!r} is {dtype_name(labels)}")

@@ -1,41 +1,40 @@
 """Find the arrays or columns with logits, probabilities, labels and groups, by usual or given names."""
 
 import csv
-import os.path
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from dualfocal.predictions._formats import (
-    INTEGERS,
-    PredictionFile,
-    PredictionsError,
-    Table,
-    TooLargeError,
-    dtype_name,
-    is_number,
+from dualfocal.predictions._arrays import unnamed
+from dualfocal.predictions._class_columns import (
+    Values,
+    class_columns,
+    class_parts,
+    hold_probabilities,
+    in_class_order,
+    listed,
+    named_as_labels,
+    unless_indices,
 )
+from dualfocal.predictions._formats import PredictionFile
+from dualfocal.predictions._questions import Given, Questions
 
 LOGITS = ("logits", "logit")
-PROBS = ("probs", "prob", "probabilities", "probability", "proba", "softmax", "y_prob", "y_proba")
-LABELS = ("target", "targets", "label", "labels", "y", "y_true", "y_test")
+LOG_PROBS = ("log_probs", "log_prob", "logprobs", "logprob", "log_softmax")  # logits: their softmax is the same
+PROBS = ("probs", "prob", "probabilities", "probability", "proba", "softmax", "y_prob", "y_proba", "y_pred_proba")
+KINDS = {"logits": LOGITS + LOG_PROBS, "probs": PROBS}
+VALUES = tuple(name for names in KINDS.values() for name in names)
+SCORES = ("scores", "score", "y_score", "y_scores", "predictions", "preds", "outputs")  # of either kind
+LABELS = ("target", "targets", "label", "labels", "y", "y_true", "y_test", "true_label", "true_labels", "label_ids")
+OTHER_LABELS = ("answer", "answers", "gold", "ground_truth", "true_class")  # if there are none of the above
+LOG = "log_?(prob|softmax)"  # how names of log-probabilities start
+LOG_REMARK = ", log-probabilities: their softmax sums to 1 over these classes"
+PREDICTED = ("prediction", "predictions", "predicted", "pred", "y_pred", "predicted_label", "predicted_class")
+CONFIDENCES = ("confidence", "confidences", "conf", "score", "max_prob")  # beside a predicted class
+# What a program writes: the names, and their kind. Trainer.predict of Hugging Face returns the model's logits.
+PAIRS = {("predictions", "label_ids"): "logits"}
 # Prefixes of class columns. "p" is only a prefix: a column "p" can be many things, but p0 and p1 are probabilities.
-PREFIXES = {"logits": f"(?i:{'|'.join(LOGITS)})", "probs": f"(?i:{'|'.join(PROBS)}|p)"}
-MOST_SUGGESTED = 8  # columns listed in the suggestion of an error
-
-
-@dataclass(frozen=True)
-class Values:
-    """The arrays or columns of the predictions."""
-
-    kind: str  # "logits" or "probs"
-    names: list[str]  # one array or column, or one column per class, in class order
-    classes: tuple[str, ...] | None = None  # class names, from the names of the columns
-    ordered: bool = False  # whether the caller gave the order
-    why: str = ""  # how the columns were found, if not by usual or given names
+PREFIXES = {"logits": f"(?i:{'|'.join(KINDS['logits'])})", "probs": f"(?i:{'|'.join(PROBS)}|p)"}
 
 
 @dataclass(frozen=True)
@@ -48,63 +47,68 @@ class Roles:
     no_label: str = ""  # why there are no labels, in parentheses
 
 
-def find_names(
-    source: PredictionFile,
-    *,
-    given: str | None,
-    kind: str,
-    target: str | None,
-    group: str | None,
-    split: str | None,
-    required: bool,
-) -> Roles:
+def find_names(source: PredictionFile, given: Given, *, required: bool) -> Roles:
     """Find the values, the labels and the groups.
 
     Args:
         source: the file.
-        given: name of the values, if an option gives it.
-        kind: kind of the given values, "logits" or "probs".
-        target: name of the labels, if an option gives it.
-        group: name of the groups, if an option gives it.
-        split: prefix of all names, if an option gives it.
+        given: the names that options give.
         required: whether labels are required.
 
     Raises:
-        PredictionsError: a name is missing or ambiguous; the message says which option decides.
+        PredictionsError: names are missing or ambiguous; the message lists all questions, and a command that would
+            answer them.
     """
-    inferred = split is None
-    usual = LOGITS + PROBS if given is None else LABELS if target is None else ()
-    split = _find_split(source, split, usual, required or given is None)
-    target, group = (None if name is None else _given_name(source, name, split) for name in (target, group))
-    values = (
-        _usual_values(source, split, target, group)
-        if given is None
-        else _given_values(source, split, given, kind, (target, group))
-    )
-    labels = [target] if target is not None else _find_labels(source, split, values.names, required, inferred)
+    questions = Questions(source, given)
+    inferred = given.split is None
+    usual = VALUES if given.values is None else LABELS + OTHER_LABELS if given.target is None else ()
+    split = _find_split(source, given.split, usual, required or given.values is None, questions)
+    target, group = (None if name is None else _given_name(source, name, split) for name in (given.target, given.group))
+    labels = [target] if target is not None else _find_labels(source, split, inferred)
+    values: Values | None
+    if given.values is not None:
+        values = _given_values(source, split, given.values, given.kind, (target, group))
+    elif given.confidence is not None and given.prediction is not None:
+        confidence, prediction = (_given_name(source, name, split) for name in (given.confidence, given.prediction))
+        values = Values("confidence", [confidence], ordered=True, prediction=prediction)
+    else:
+        values = _usual_values(source, split, target, group, labels, questions)
+    taken = set() if values is None else {*values.names, *([values.prediction] if values.prediction else [])}
+    labels = [name for name in labels if name not in taken or name == target]
+    if required and len(labels) != 1:
+        questions.ask_for_labels(labels, taken)
+    if questions.problems or values is None:
+        raise questions.error()
     if len(labels) == 1:
         return Roles(values, labels[0], group)
     which = f" ({' or '.join(map(repr, labels))}: choose one with --target)" if labels else ""
     return Roles(values, None, group, which)
 
 
-def splits(names: list[str], usual: tuple[str, ...] = LOGITS + PROBS + LABELS) -> list[str]:
+# Splits
+
+
+def splits(names: list[str], usual: tuple[str, ...] = VALUES + LABELS) -> list[str]:
     """Return the split prefixes of names, sorted: "val" for val_y_prob. A usual name such as y_prob has no prefix."""
     pattern = re.compile(f"(.+?)_(?:{'|'.join(usual)})")
-    unprefixed = set(_usual(names, LOGITS + PROBS + LABELS, None))
+    unprefixed = set(_usual(names, VALUES + SCORES + LABELS + OTHER_LABELS + PREDICTED + CONFIDENCES, None))
     matches = [pattern.fullmatch(name.lower()) for name in names if name not in unprefixed]
     return sorted({match[1] for match in matches if match})
 
 
-def _find_split(source: PredictionFile, split: str | None, usual: tuple[str, ...], required: bool) -> str | None:
+def _find_split(
+    source: PredictionFile, split: str | None, usual: tuple[str, ...], required: bool, questions: Questions
+) -> str | None:
     """Return the split to read: the given one, or the only one with a name in ``usual``; None: no prefix."""
     if split is None:
-        unprefixed = isinstance(source, Table) or not usual or _usual(source.names, usual, None)
+        unprefixed = source.is_table or not usual or _usual(source.names, usual, None)
         prefixes = [] if unprefixed else splits(source.names, usual)
         if len(prefixes) > 1 and required:
-            raise source.error(f"holds several splits ({', '.join(prefixes)}): choose one with --split")
+            example = "test" if "test" in prefixes else prefixes[0]
+            questions.add(f"holds several splits ({', '.join(prefixes)}): choose one with --split", split=example)
+            return example
         return prefixes[0] if len(prefixes) == 1 else None
-    if isinstance(source, Table):
+    if source.is_table:
         raise source.error(f"a table has no splits, got --split {split}")
     if not any(name.lower().startswith(f"{split.lower()}_") for name in source.names):
         prefixes = splits(source.names)
@@ -117,6 +121,9 @@ def _usual(names: list[str], usual: tuple[str, ...], split: str | None) -> list[
     start = "" if split is None else f"{split.lower()}_"
     words = {start + word for word in usual}
     return [name for name in names if name.lower() in words]
+
+
+# Names that options give
 
 
 def _given_name(source: PredictionFile, name: str, split: str | None) -> str:
@@ -132,157 +139,110 @@ def _given_name(source: PredictionFile, name: str, split: str | None) -> str:
     return name
 
 
-def _find_labels(
-    source: PredictionFile, split: str | None, taken: list[str], required: bool, inferred: bool
-) -> list[str]:
-    """Return the arrays or columns with a usual name of labels; if ``required``, exactly one."""
-    values = set(taken)
-    names = [name for name in source.names if name not in values]
-    labels = _usual(names, LABELS, split)
-    if not labels and inferred:  # the prefix "y_pred" of y_pred_proba is not a split: y_true holds its labels
-        labels = _usual(names, LABELS, None)
-    if required and len(labels) != 1:
-        problem = f"several labels ({', '.join(map(repr, labels))}):" if labels else "no labels with a usual name:"
-        raise source.error(f"holds {problem} name them with --target NAME {source.holds()}")
-    return labels
-
-
 def _given_values(
     source: PredictionFile, split: str | None, given: str, kind: str, taken: tuple[str | None, str | None]
 ) -> Values:
     """Return the values that an option names; ``taken`` are the names of labels and groups."""
     if not given.strip():
         raise source.error(f"--{kind} must name an array or column, got {given!r}")
-    table = isinstance(source, Table)
-    listed = table and given not in source.names and "," in given
-    if table and given not in source.names and not listed:
+    several = source.is_table and given not in source.names and "," in given
+    if source.is_table and given not in source.names and not several:
         free = [name for name in source.names if name not in taken]
-        if by_class := _class_columns(free, re.escape(given.rstrip("_. -"))):
-            return _in_class_order(source, kind, {name: text for group in by_class for name, text in group.items()})
-    texts = [text.strip() for text in next(csv.reader([given], skipinitialspace=True))] if listed else [given]
+        if by_class := class_columns(free, re.escape(given.rstrip("_. -"))):
+            return in_class_order(source, kind, {name: text for group in by_class for name, text in group.items()})
+    texts = [text.strip() for text in next(csv.reader([given], skipinitialspace=True))] if several else [given]
     names = [_given_name(source, text, split) for text in texts]
     for name, count in Counter(names).items():
         if count > 1:
             raise source.error(f"--{kind} must name each column once, got {name!r} twice")
         if name in taken:
             raise source.error(f"{name!r} cannot hold both {kind} and labels or groups")
-    if listed:
-        return Values(kind, names, _class_parts(names), ordered=True)
+    if several:
+        return Values(kind, names, class_parts(names), ordered=True)
     # One score per sample is the score of class 1: a column named like class 0 would invert every prediction.
-    if table and re.fullmatch(rf"{PREFIXES[kind]}[_. -]*0", given):
+    if source.is_table and re.fullmatch(rf"{PREFIXES[kind]}[_. -]*0", given):
         how = f"give --{kind} {given[:-1]}1, or rename {given!r} if it is the score of class 1"
         raise source.error(f"{given!r} is named like class 0, but one score per sample must be that of class 1: {how}")
     return Values(kind, names)
 
 
-def _usual_values(source: PredictionFile, split: str | None, target: str | None, group: str | None) -> Values:
-    """Return the values with a usual name, other than ``target`` and ``group``."""
+# Usual names
+
+
+def _usual_values(
+    source: PredictionFile,
+    split: str | None,
+    target: str | None,
+    group: str | None,
+    labels: list[str],
+    questions: Questions,
+) -> Values | None:
+    """Return the values with a usual name, other than ``target`` and ``group``; asks if it is not clear."""
     names = [name for name in source.names if name not in (target, group)]
     candidates: list[tuple[str, dict[str, str]]] = []  # kind, and the class of each column
-    for kind, usual in (("logits", LOGITS), ("probs", PROBS)):
+    for kind, usual in KINDS.items():
         candidates += [(kind, {name: ""}) for name in _usual(names, usual, split)]
-        if isinstance(source, Table):
-            candidates += [(kind, columns) for columns in _class_columns(names, PREFIXES[kind])]
+        if source.is_table:
+            candidates += [(kind, columns) for columns in class_columns(names, PREFIXES[kind])]
     if len(candidates) > 1:
         both = " and ".join(repr(next(iter(columns))) for _, columns in candidates)
-        raise source.error(f"holds both {both}: choose one with --logits or --probs")
+        kind, columns = candidates[0]
+        questions.add(f"holds both {both}: choose one with --logits or --probs", **{kind: listed(list(columns))})
+        return None
     if candidates:
         kind, columns = candidates[0]
-        return Values(kind, list(columns)) if "" in columns.values() else _in_class_order(source, kind, columns)
-    if isinstance(source, Table) and (named := _named_as_labels(source, target, group)):
-        return named
-    how = "--logits NAME or --probs NAME (for a table also NAME,NAME,... in class order)"
-    raise source.error(
-        f"holds no {source.noun} with a usual name: name the logits or probabilities with {how} {source.holds()}"
-    )
-
-
-# One column per class
-
-
-def _class_columns(names: list[str], prefix: str) -> list[dict[str, str]]:
-    """Return the class columns (p0, logit_0, "prob.cat"), grouped by the text before the class."""
-    pattern = re.compile(rf"((?:{prefix})(?:[_. -][_. ]*|(?=\d+$)))(.+)", re.DOTALL)
-    groups: dict[str, dict[str, str]] = {}
-    for name in names:
-        if match := pattern.fullmatch(name):
-            groups.setdefault(match[1], {})[name] = match[2]
-    return list(groups.values())
-
-
-def _in_class_order(source: PredictionFile, kind: str, columns: dict[str, str]) -> Values:
-    """Sort numbered class columns by number; named class columns keep the order of the file."""
-    names, classes = list(columns), list(columns.values())
-    if len(names) == 1:
-        raise source.error(f"has only one class column; if it is one score per sample, give --{kind} {names[0]!r}")
-    unnumbered = [name for name in names if not re.fullmatch("[0-9]+", columns[name])]
-    if not unnumbered:
-        numbers = [int(text) for text in classes]
-        columns_of = Counter(numbers)
-        first = 1 if 0 not in columns_of and 1 in columns_of else 0
-        for k in range(first, first + len(names)):
-            if columns_of[k] != 1:
-                raise source.error(
-                    f"classes must be numbered {first} to {first + len(names) - 1}, one column each: class {k} has "
-                    f"{columns_of[k]} columns ({names[0]!r} to {names[-1]!r})"
-                )
-        ordered = [name for _, name in sorted(zip(numbers, names, strict=True))]
-        return Values(kind, ordered, tuple(str(k + 1) for k in range(len(names))) if first else None)
-    columns_named = Counter(classes)
-    misfits = [name for name in names if columns_named[columns[name]] > 1]
-    numeric = [name for name in names if is_number(columns[name])]
-    if numeric and not misfits:  # numbers or names, whichever are fewer
-        misfits = min([name for name in names if not is_number(columns[name])] or unnumbered, numeric, key=len)
-    if misfits:
-        odd = set(misfits)
-        rest = [name for name in names if name not in odd]
-        hint = f"; if it is not a class, give --{kind} {suggested(rest)}" if len(rest) > 1 else ""
-        raise source.error(
-            f"classes must all be numbered or all have distinct names: {misfits[0]!r} does not fit{hint}"
+        values = Values(kind, list(columns)) if "" in columns.values() else in_class_order(source, kind, columns)
+        logs = re.match(LOG, values.names[0].removeprefix(f"{split}_"), re.IGNORECASE)
+        return (
+            replace(values, why=", log-probabilities: their softmax sums to 1 over these classes") if logs else values
         )
-    return Values(kind, names, tuple(classes))
+    for pair, kind in PAIRS.items():
+        of_values, of_labels = ([name for name in names if name.lower() == word] for word in pair)
+        if len(of_values) == len(of_labels) == 1:
+            return Values(kind, of_values, why=f" beside {pair[1]!r}")
+    columns_of_labels = named_as_labels(source, labels[0], group) if source.is_table and len(labels) == 1 else []
+    if columns_of_labels and hold_probabilities(source, columns_of_labels):
+        return Values("probs", columns_of_labels, unless_indices(columns_of_labels), why=", named like the labels")
+    free = [name for name in names if name not in labels]
+    predicted, confidences = _usual(free, PREDICTED, split), _usual(free, CONFIDENCES, split)
+    if len(predicted) == len(confidences) == 1:
+        return Values("confidence", confidences, prediction=predicted[0])
+    scores = _usual(free, SCORES, split) or list(_unnamed_pair(source)[:1]) or free
+    questions.ask_for_values(scores if len(scores) == 1 else [], free)
+    return None
 
 
-def _class_parts(names: list[str]) -> tuple[str, ...] | None:
-    """Strip the common prefix of names: up to a separator (prob_cat, prob_cow), or before numbers (p10, p11)."""
-    common = os.path.commonprefix(names)  # noqa: RUF071, compares characters on purpose
-    start = len(common.rstrip("0123456789"))
-    if not all(name[start:].isdecimal() for name in names):
-        start = max(common.rfind(mark) for mark in "_. -") + 1
-    parts = [name[start:] for name in names]
-    return unless_indices(parts if all(parts) else names)
+def _find_labels(source: PredictionFile, split: str | None, inferred: bool) -> list[str]:
+    """Return the arrays or columns with a usual name of labels."""
+    for usual in (LABELS, OTHER_LABELS):
+        # The prefix "x" of x_probs may not be a split: y_true can hold its labels.
+        for prefix in (split, None) if inferred else (split,):
+            if labels := _usual(source.names, usual, prefix):
+                return labels
+    return list(_unnamed_pair(source)[1:])
 
 
-def unless_indices(classes: Sequence[str]) -> tuple[str, ...] | None:
-    """Return class names, or None if they are only the indices 0, 1, ..."""
-    return None if list(classes) == [str(k) for k in range(len(classes))] else tuple(classes)
+def _unnamed_pair(source: PredictionFile) -> tuple[str, ...]:
+    """Return the values and the labels of two arrays without names, if their shapes leave no doubt."""
+    names = (unnamed(0), unnamed(1))
+    if set(source.names) != set(names):
+        return ()
+    looks = source.looks()
+    for values, labels in (names, names[::-1]):
+        look, other = looks.get(values), looks.get(labels)
+        if look is None or other is None or look.length != other.length:
+            continue
+        if (look.kind, look.ndim, other.kind, other.ndim) == ("float", 2, "integer", 1):
+            return values, labels
+    return ()
 
 
-def _named_as_labels(source: PredictionFile, target: str | None, group: str | None) -> Values | None:
-    """Return the columns named like the labels, as in cat,dog,emu,label, if all exist and hold probabilities."""
-    labels = [target] if target is not None else _usual(source.names, LABELS, None)
-    if len(labels) != 1:
-        return None
-    try:
-        column = source.read([], labels)[1][0]
-        # Only text, integer and boolean labels can be names of columns.
-        plain = isinstance(column, list) or dtype_name(column) in INTEGERS
-        texts = set(map(str, np.unique(np.asarray(column)).tolist())) if plain else set()
-        names = [name for name in source.names if name in texts and name not in (labels[0], group)]
-        if len(names) < max(2, len(texts)):
-            return None
-        rows = np.stack(source.read(names, [])[0], axis=1)
-    except TooLargeError:
-        raise
-    except PredictionsError:  # not numbers, or no label: the error about names is clearer
-        return None
-    if rows.dtype.kind != "f" or not bool(((rows > -1e-6) & (abs(rows.sum(1, keepdims=True) - 1) < 0.0101)).all()):
-        return None
-    names = sorted(names, key=int) if all(map(str.isdecimal, names)) else names
-    return Values("probs", names, unless_indices(names), why=", named like the labels")
-
-
-def suggested(names: list[str]) -> str:
-    texts = [f'"{name}"' if "," in name else name for name in names[:MOST_SUGGESTED]]
-    text = ",".join(texts) + (",..." if len(names) > MOST_SUGGESTED else "")
-    return f"'{text}'" if re.search(r"[^\w.,-]", text) else text
+def only_name(source: PredictionFile, option: str) -> str:
+    """Return the one array or column of a file that an option names, or the one with a usual name."""
+    usual = {"target": LABELS + OTHER_LABELS, "group": ()}.get(option, VALUES)
+    names = source.names if len(source.names) == 1 else _usual(source.names, usual, None)
+    if len(names) != 1:
+        raise source.error(
+            f"a file for --{option} must hold one {source.noun}, or one with a usual name {source.holds()}"
+        )
+    return names[0]

@@ -1,8 +1,7 @@
 """Load predictions from a file, and merge the predictions of several files."""
 
 import os
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,25 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._files import check_readable
-from dualfocal._memory import memory_limit
 from dualfocal.metrics.rows import are_probabilities
-from dualfocal.predictions._formats import (
-    Array,
-    NpzFile,
-    PredictionFile,
-    PredictionsError,
-    SafetensorsFile,
-    TooLargeError,
-    check_values,
-    form,
-    one_line_errors,
-    shortened,
-    without_axis_of_one,
-)
-from dualfocal.predictions._labels import class_indices, plain_groups
-from dualfocal.predictions._names import LOGITS, PROBS, Roles, Values, find_names, splits, suggested
-from dualfocal.predictions._tables import ParquetFile, TextTable
+from dualfocal.predictions._class_columns import parse_class_names, suggested
+from dualfocal.predictions._conversion import REMEDY, Conversion, are_percent, nan_rows
+from dualfocal.predictions._formats import PredictionFile, PredictionsError, TooLargeError, form, one_line_errors
+from dualfocal.predictions._labels import class_indices, correctness, plain_groups
+from dualfocal.predictions._names import VALUES, Roles, find_names, only_name, splits
+from dualfocal.predictions._questions import Given
+from dualfocal.predictions._readers import JoinedFile, is_prediction_file, open_prediction_file
+
+KINDS = {"logits": "logits", "probs": "probabilities", "confidence": "confidences of the predicted class"}
 
 
 @dataclass(frozen=True, eq=False)  # == of tensors is not a bool
@@ -38,9 +28,11 @@ class Predictions:
     """Predictions for N samples, with labels if the file has them.
 
     Args:
-        values: logits or probabilities, (N, C) or (N, C, d1, ...), or (N,) for one score per sample.
-        input: ``"logits"`` or ``"probs"``.
-        labels: class indices, (N,) or (N, d1, ...) int64 (None: no labels).
+        values: logits or probabilities, (N, C) or (N, C, d1, ...), or (N,) for one score per sample; or (N,), the
+            confidence of each predicted class.
+        input: ``"logits"``, ``"probs"`` or ``"confidence"``.
+        labels: class indices, (N,) or (N, d1, ...) int64 (None: no labels); with ``input="confidence"``, 1 where the
+            prediction is right and 0 where it is wrong.
         groups: group of each sample, (N,) strings, integers or booleans (None: not requested).
         class_names: class names, from the header of a table or an array ``class_names`` (None: unknown).
         taken: which arrays or columns were read: "logits from 'logits' (10000 x 10, float32), labels from 'target'".
@@ -48,6 +40,7 @@ class Predictions:
         columns: names of the arrays or columns of the values, in class order.
         label_name: name of the array or column of the labels.
         group_name: name of the array or column of the groups.
+        kept: which rows of the file these are (None: all); others have missing values and were dropped.
     """
 
     values: Tensor
@@ -60,6 +53,7 @@ class Predictions:
     columns: tuple[str, ...] = ()
     label_name: str | None = None
     group_name: str | None = None
+    kept: NDArray[np.intp] | None = None
 
     @property
     def target(self) -> Tensor:
@@ -78,23 +72,36 @@ def load_predictions(
     group: str | None = None,
     split: str | None = None,
     default_split: str | None = None,
+    prediction: str | None = None,
+    confidence: str | None = None,
     positive: str | None = None,
+    class_names: str | Sequence[str] | None = None,
+    percent: bool = False,
+    drop_missing: bool = False,
     labels: bool = True,
     max_memory: int | str | None = None,
 ) -> Predictions:
     """Read logits or probabilities, labels and, on request, a group per sample from a file.
 
     Args:
-        path: a ``.npz``, ``.safetensors``, ``.csv``, ``.tsv``, ``.csv.gz``, ``.tsv.gz`` or ``.parquet`` file.
+        path: a ``.npz``, ``.npy``, ``.safetensors``, ``.pt``, ``.csv``, ``.tsv``, ``.jsonl``, ``.parquet``, ``.arrow``
+            or ``.feather`` file; text may be gzipped.
         logits: name of the array of logits; in a table, the name of a column, the prefix of one column per class, or
-            the names of these columns in class order, separated by commas.
+            the names of these columns in class order, separated by commas; or another file, with one array or column.
         probs: the same for probabilities. Give at most one of the two.
-        target: name of the array or column of labels.
-        group: name of an array or column with one group per sample.
+        target: name of the array or column of labels, or another file.
+        group: name of an array or column with one group per sample, or another file.
         split: prefix of the names, "test" for ``test_logits`` and ``test_target``. Not for tables.
         default_split: the split to read if ``split`` is not given and the names have such prefixes (None: the only
             split; several are an error).
+        prediction: name of the column of predicted classes, if there are no probabilities of all classes.
+        confidence: name of the column of their confidences. Give both or none of the two.
         positive: with one score per sample, the label of class 1; there must be at most one other label.
+        class_names: names of the classes, in order: a list, text with commas, or a file with one name per line. If
+            columns have names of classes, these must be the same.
+        percent: whether probabilities are in percent. Rows whose sum is 100 up to rounding are divided by it.
+        drop_missing: leave out rows with NaN or empty cells, and say in ``taken`` how many. Otherwise an empty cell is
+            an error, and so is a label of NaN; NaN among the values is left to the metrics.
         labels: whether labels are required. If not, they are read if ``target`` or exactly one usual name identifies
             them; labels with a usual name that cannot be used are left out, and ``taken`` says why.
         max_memory: the most memory that reading may take, in bytes or as text such as ``"8GB"`` (None: half of the
@@ -116,28 +123,37 @@ def load_predictions(
     """
     if logits is not None and probs is not None:
         raise PredictionsError(f"{path}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
+    if (prediction is None) != (confidence is None) or (prediction is not None and (logits or probs) is not None):
+        raise PredictionsError(f"{path}: give --prediction and --confidence together, without --logits and --probs")
     # Apart from bugs, only memory and numbers of thousands of digits raise other errors than PredictionsError here.
     with one_line_errors(Path(path), kinds=(MemoryError, ValueError, OverflowError)):
-        source = open_prediction_file(Path(path), max_memory)
-        if split is None and splits(source.names, LOGITS + PROBS):
-            split = default_split
-        roles = find_names(
-            source,
-            given=probs if logits is None else logits,
-            kind="probs" if logits is None else "logits",
+        given = Given(
+            logits=logits,
+            probs=probs,
             target=target,
             group=group,
             split=split,
-            required=labels,
+            prediction=prediction,
+            confidence=confidence,
+        )
+        source = _with_files(open_prediction_file(Path(path), max_memory), given)
+        if split is None and splits(source.names, VALUES):
+            given = replace(given, split=default_split)
+        roles = find_names(source, given, required=labels)
+        conversion = Conversion(
+            positive=positive,
+            class_names=None if class_names is None else parse_class_names(class_names),
+            percent=percent,
+            drop_missing=drop_missing,
         )
         try:
-            data = _load(source, roles, positive)
+            data = _load(source, roles, conversion)
         except PredictionsError as error:
             if labels or target is not None or roles.label is None or isinstance(error, TooLargeError):
                 raise
             why = f" ({roles.label!r} cannot be used: {str(error).removeprefix(f'{source.path}: ')})"
             # If the labels are not the reason, this raises the error again.
-            data = _load(source, replace(roles, label=None, no_label=why), positive)
+            data = _load(source, replace(roles, label=None, no_label=why), conversion)
         if logits is None and data.input == "logits" and data.values.ndim == 2 and are_probabilities(data.values):
             names = suggested(list(data.columns))
             raise source.error(
@@ -147,50 +163,72 @@ def load_predictions(
         return data
 
 
-def _load(source: PredictionFile, roles: Roles, positive: str | None) -> Predictions:
-    names = [name for name in (roles.label, roles.group) if name is not None]
-    arrays, columns = source.read(roles.values.names, names)
-    others = dict(zip(names, columns, strict=True))
-    values, origin = _checked_values(source, roles.values, arrays)
-    taken = f"{'probabilities' if roles.values.kind == 'probs' else 'logits'} from {origin}"
+def check_usable(data: Predictions, ignore_index: int = -100) -> None:
+    """Raise a PredictionsError, with the option that helps, if values are NaN or percent; ignored rows may be NaN."""
+    rows = nan_rows(data.values)
+    if rows is not None and data.labels is not None:
+        rows &= (data.labels != ignore_index).reshape(len(rows), -1).any(1).numpy()
+    if rows is not None and rows.any():
+        count = f"{int(rows.sum()):,} of {len(rows):,} rows have missing values"
+        rule = f"{data.input} must not be NaN, but row {int(rows.argmax())} holds NaN"
+        raise PredictionsError(f"{data.path}: {rule}; {count}: {REMEDY}")
+    if data.input != "logits" and are_percent(data.values):
+        problem = "probabilities must be from 0 to 1, but these are percent: give --percent"
+        raise PredictionsError(f"{data.path}: {problem} ({data.taken})")
+
+
+def _with_files(source: PredictionFile, given: Given) -> PredictionFile:
+    """Add the files that options name instead of arrays or columns."""
+    parts = {}
+    for option in ("logits", "probs", "target", "group"):
+        text = getattr(given, option)
+        if text is not None and text not in source.name_set and is_prediction_file(text):
+            part = open_prediction_file(Path(text), source.max_memory)
+            parts[text] = part, only_name(part, option)
+    return JoinedFile(source, parts) if parts else source
+
+
+def _load(source: PredictionFile, roles: Roles, conversion: Conversion) -> Predictions:
+    names = [name for name in (roles.label, roles.group, roles.values.prediction) if name is not None]
+    content = source.read(roles.values.names, names)
+    content, remark = conversion.without_missing(source, roles.values.names, names, content)
+    others = dict(zip(names, content.others, strict=True))
+    values, origin = conversion.values(source, roles.values, content.values)
+    value_names = conversion.named(source, roles.values, values)
+    taken = f"{KINDS[roles.values.kind]} from {origin}"
     labels = groups = None
     if roles.label is None:
         taken += f", no labels{roles.no_label}"
     else:
-        column, shape = others[roles.label], tuple(values.shape)
-        indices, remark = class_indices(source, roles.label, column, roles.values, shape, positive)
+        if roles.values.prediction is None:
+            column, shape = others[roles.label], tuple(values.shape)
+            indices, how = class_indices(source, roles.label, column, value_names, shape, conversion.positive)
+        else:
+            predicted, column = others[roles.values.prediction], others[roles.label]
+            indices = correctness(source, roles.values, values, predicted, roles.label, column)
+            how = f", predictions from {roles.values.prediction!r}"
         if indices.ndim == 0 or len(values) != len(indices):
             raise source.error(f"each row needs one label, got {origin} and {roles.label!r} {form(indices)}")
         labels = torch.from_numpy(indices)
-        taken += f", labels from {roles.label!r}{remark}"
+        taken += f", labels from {roles.label!r}{how}"
     if roles.group is not None:
         groups = plain_groups(source, roles.group, others[roles.group])
         if groups.shape != (len(values),):
             raise source.error(f"each row needs one group, got {origin} and {roles.group!r} {form(groups)}")
         taken += f", groups from {roles.group!r}"
-    class_names = roles.values.classes or (source.class_names(values.shape[1]) if values.ndim > 1 else None)
     return Predictions(
         values,
         roles.values.kind,
         labels,
         groups,
-        class_names,
-        taken,
+        (value_names.classes or source.class_names(values.shape[1])) if values.ndim > 1 else None,
+        taken + remark,
         path=source.path,
         columns=tuple(roles.values.names),
         label_name=roles.label,
         group_name=roles.group,
+        kept=source.kept,
     )
-
-
-def _checked_values(source: PredictionFile, roles: Values, arrays: list[Array]) -> tuple[Tensor, str]:
-    array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
-    names = roles.names
-    first, last = shortened(repr(names[0])), shortened(repr(names[-1]))
-    origin = first if len(names) == 1 else f"{len(names)} columns {first} to {last}"
-    check_values(f"{source.path}: {roles.kind} of {origin}", array)
-    values = array if isinstance(array, Tensor) else torch.from_numpy(np.require(array, requirements="W"))
-    return without_axis_of_one(values), f"{origin} {form(values)}{roles.why}"
 
 
 def merge_predictions(parts: Mapping[str, Predictions]) -> Predictions:
@@ -232,34 +270,3 @@ def check_same_labels(a: Predictions, b: Predictions) -> None:
     if differ:
         labels = " and ".join(map(str, pairs[differ[0]].tolist()))
         raise ValueError(f"{rule}: {len(differ)} differ, the first at {differ[0]}: {labels}")
-
-
-READERS: dict[str, Callable[[Path, int | str | None], PredictionFile]] = {
-    ".npz": NpzFile,
-    ".safetensors": SafetensorsFile,
-    ".csv": TextTable,
-    ".tsv": TextTable,
-    ".csv.gz": TextTable,
-    ".tsv.gz": TextTable,
-    ".parquet": ParquetFile,
-}
-
-
-def open_prediction_file(path: Path, max_memory: int | str | None = None) -> PredictionFile:
-    """Open a prediction file, in the format of its suffix; its readers allocate at most ``max_memory``."""
-    try:
-        check_readable(path)
-    except ValueError as error:
-        raise PredictionsError(str(error)) from None
-    try:
-        memory_limit(max_memory)
-    except ValueError as error:
-        raise PredictionsError(f"{path}: {error}") from None
-    suffix = "".join(path.suffixes[-2:] if path.suffix.lower() == ".gz" else path.suffixes[-1:]).lower()
-    if suffix not in READERS:
-        raise PredictionsError(f"{path}: must be {', '.join(READERS)}, got {suffix!r}")
-    source = READERS[suffix](path, max_memory)
-    for name, count in Counter(source.names).items():
-        if count > 1:
-            raise source.error(f"has more than one {source.noun} {name!r}")
-    return source

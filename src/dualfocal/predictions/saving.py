@@ -14,6 +14,8 @@ from torch import Tensor
 from dualfocal._checks import check_choice
 from dualfocal._files import atomic_path, check_place
 from dualfocal._sealed import save_sealed
+from dualfocal.predictions._arrow import import_pyarrow
+from dualfocal.predictions._class_columns import unless_indices
 from dualfocal.predictions._formats import (
     INTEGERS,
     PredictionsError,
@@ -26,9 +28,8 @@ from dualfocal.predictions._formats import (
     without_axis_of_one,
 )
 from dualfocal.predictions._labels import WHOLE
-from dualfocal.predictions._names import unless_indices
-from dualfocal.predictions._tables import import_pyarrow
-from dualfocal.predictions.loading import Predictions, open_prediction_file
+from dualfocal.predictions._readers import open_prediction_file
+from dualfocal.predictions.loading import Predictions
 
 Names = tuple[str, ...]
 
@@ -125,7 +126,8 @@ def rewrite_predictions(
     path, columns = Path(path), original.columns
     suffix = check_suffix(path)
     source = None if original.path is None else open_prediction_file(original.path, max_memory)
-    if suffix not in TABLE_WRITERS or not isinstance(source, Table):
+    in_table = isinstance(source, Table) and set(columns) <= source.name_set  # values may come from another file
+    if suffix not in TABLE_WRITERS or not isinstance(source, Table) or not in_table:
         names = original.class_names
         return save_predictions(path, values, input=original.input, target=original.labels, class_names=names)
     check_place(path)
@@ -140,6 +142,8 @@ def rewrite_predictions(
         new = {columns[0]: {columns[0]: rows}}
     replaced = set(columns)
     old = source.carried([name for name in source.names if name not in replaced])
+    if original.kept is not None:
+        old = {name: _rows(column, original.kept) for name, column in old.items()}
     if both := old.keys() & {name for part in new.values() for name in part}:
         raise PredictionsError(f"{path}: the new values need a column {min(both)!r}, which already exists")
     parts = [new.get(name) or {name: old[name]} for name in source.names]
@@ -197,6 +201,11 @@ def _class_columns(path: Path, kind: str, values: Tensor, class_names: Names | N
 def _quoted(text: str) -> str:
     """Return a csv field, quoted if it contains any character that a reader could take for a delimiter."""
     return '"' + text.replace('"', '""') + '"' if set(text) & set(',;\t"\r\n') else text
+
+
+def _rows(column: Any, kept: NDArray[np.intp]) -> Any:
+    """Return the kept rows of a list of texts or of a pyarrow column."""
+    return [column[row] for row in kept.tolist()] if isinstance(column, list) else column.take(kept)
 
 
 def _as_numpy(values: Tensor) -> NDArray[Any]:

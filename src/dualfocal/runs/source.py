@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dualfocal.metrics.rows import Rows, as_rows
-from dualfocal.predictions import Predictions, PredictionsError, load_predictions
+from dualfocal.predictions import Predictions, PredictionsError, check_usable, load_predictions
 from dualfocal.runs.layout import PREDICTIONS, RECIPE
 
 
@@ -22,7 +22,12 @@ class Reading:
     target: str | None = None
     group: str | None = None
     split: str | None = None
+    prediction: str | None = None
+    confidence: str | None = None
     positive: str | None = None
+    class_names: str | None = None
+    percent: bool = False
+    drop_missing: bool = False
     max_memory: int | str | None = None
     num_bins: int = 15
     ignore_index: int = -100
@@ -31,7 +36,13 @@ class Reading:
     seed: int = 0
 
     def load(
-        self, path: Path, *, split: str | None = None, run_split: str = "test", labels: bool = True
+        self,
+        path: Path,
+        *,
+        split: str | None = None,
+        run_split: str = "test",
+        labels: bool = True,
+        confidence_only: bool = False,
     ) -> Predictions:
         """Load the predictions of a file, or of one split of a run folder.
 
@@ -40,12 +51,13 @@ class Reading:
             split: the split to read, instead of ``self.split``.
             run_split: the split of a run folder to read if no split is given.
             labels: whether labels are required.
+            confidence_only: whether the confidence of the predicted class is enough.
 
         Raises:
-            PredictionsError: the folder is not a finished run, or the file cannot be read.
+            PredictionsError: the folder is not a finished run, the file cannot be read, or it has only confidences.
         """
         is_folder = path.is_dir()
-        return load_predictions(
+        data = load_predictions(
             predictions_file(path) if is_folder else path,
             logits=self.logits,
             probs=self.probs,
@@ -53,10 +65,22 @@ class Reading:
             group=self.group,
             split=split or self.split,
             default_split=run_split if is_folder else None,
+            prediction=self.prediction,
+            confidence=self.confidence,
             positive=self.positive,
+            class_names=self.class_names,
+            percent=self.percent,
+            drop_missing=self.drop_missing,
             labels=labels,
             max_memory=self.max_memory,
         )
+        if data.input == "confidence" and not confidence_only:
+            raise PredictionsError(
+                f"{path}: this needs the probabilities of all classes, but the file has only the confidence of the "
+                f"predicted class, for dualfocal evaluate without --calibrate and --group-by ({data.taken})"
+            )
+        check_usable(data, self.ignore_index)
+        return data
 
     @property
     def scoring(self) -> dict[str, Any]:

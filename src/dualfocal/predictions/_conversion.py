@@ -1,0 +1,141 @@
+"""From what was read to tensors: rows with missing values, percent, names of classes."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dualfocal.predictions._class_columns import Values
+from dualfocal.predictions._formats import (
+    INTEGERS,
+    Array,
+    Column,
+    Content,
+    PredictionFile,
+    check_values,
+    dtype_name,
+    form,
+    shortened,
+    without_axis_of_one,
+)
+
+REMEDY = "give --drop-missing to leave them out"
+ROUNDING = 0.005  # of one probability, in whole percent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """Options on the content of a file; see :func:`~dualfocal.predictions.load_predictions`."""
+
+    positive: str | None = None
+    class_names: tuple[str, ...] | None = None
+    percent: bool = False
+    drop_missing: bool = False
+
+    def without_missing(
+        self, source: PredictionFile, values: list[str], others: list[str], content: Content
+    ) -> tuple[Content, str]:
+        """Drop rows with missing values, and return a remark on their number.
+
+        Raises:
+            PredictionsError: there are such rows, and the caller did not ask to drop them.
+        """
+        missing = dict(content.missing)
+        if self.drop_missing:  # otherwise NaN is left to the metrics, which ignore it in rows that are ignored
+            for name, column in zip(values + others, [*content.values, *content.others], strict=True):
+                rows = nan_rows(column)
+                missing |= {} if rows is None or name in missing else {name: rows}
+        number = len(content.values[0]) if content.values[0].ndim else 0
+        masks = {name: rows for name, rows in missing.items() if len(rows) == number}
+        if not masks:
+            return content, ""
+        dropped = np.logical_or.reduce([*masks.values()])
+        count = f"{int(dropped.sum()):,} of {number:,} rows"
+        if not self.drop_missing:
+            name, rows = next(iter(masks.items()))
+            place = source.line(int(rows.argmax()))
+            raise source.error(f"{source.noun} {name!r} is empty in {place}; {count} have empty cells: {REMEDY}")
+        if dropped.all():
+            raise source.error("every row has missing values: no row is left")
+        source.kept = kept = np.flatnonzero(~dropped)
+        rest = Content(
+            [_rows(column, kept) for column in content.values], [_rows(each, kept) for each in content.others]
+        )
+        return rest, f"; {count} had missing values and were dropped"
+
+    def values(self, source: PredictionFile, roles: Values, arrays: list[Array]) -> tuple[Tensor, str]:
+        """Return the values as a tensor, and a description of their origin."""
+        array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
+        first, last = shortened(repr(roles.names[0])), shortened(repr(roles.names[-1]))
+        origin = first if len(roles.names) == 1 else f"{len(roles.names)} columns {first} to {last}"
+        if dtype_name(array) in INTEGERS and array.ndim and roles.kind != "logits" and int(array.max()) > 1:
+            if not self.percent:
+                rule = f"{origin} must hold probabilities from 0 to 1, got {form(array)} up to {int(array.max())}"
+                raise source.error(f"{rule}: if they are percent, give --percent")
+            array = np.asarray(array, np.float64)
+        check_values(f"{source.path}: {roles.kind} of {origin}", array)
+        values = array if isinstance(array, Tensor) else torch.from_numpy(np.require(array, requirements="W"))
+        values = without_axis_of_one(values)
+        text = f"{origin} {form(values)}{roles.why}"
+        if self.percent:
+            if roles.kind == "logits":
+                raise source.error(f"--percent is for probabilities, but {origin} holds logits")
+            return _fractions(values), f"{text}, in percent"
+        return values, text
+
+    def named(self, source: PredictionFile, roles: Values, values: Tensor) -> Values:
+        """Return the values with the class names that an option gives."""
+        if self.class_names is None:
+            return roles
+        number = 2 if values.ndim == 1 else values.shape[1]
+        if len(self.class_names) != number or len(set(self.class_names)) < number:
+            raise source.error(
+                f"--class-names must be {number} distinct names, one per class, got {shortened(str(self.class_names))}"
+            )
+        numbers = roles.classes is None or all(map(str.isdecimal, roles.classes))
+        if not numbers and roles.classes != self.class_names:
+            raise source.error(
+                f"--class-names must be those of the columns, {shortened(str(roles.classes))}, in the same order, got "
+                f"{shortened(str(self.class_names))}"
+            )
+        return replace(roles, classes=self.class_names, ordered=True)
+
+
+def nan_rows(column: Column) -> NDArray[np.bool_] | None:
+    """Return the rows with NaN, or None if there are none."""
+    if isinstance(column, np.ndarray):
+        if column.dtype.kind != "f":
+            return None
+        column = torch.from_numpy(np.require(column, requirements="W"))
+    if isinstance(column, list) or not column.is_floating_point() or column.ndim == 0 or not column.numel():
+        return None
+    if not bool(column.amax().isnan()):  # needs no memory
+        return None
+    rows: NDArray[np.bool_] = column.reshape(len(column), -1).isnan().any(1).numpy()
+    return rows
+
+
+def _rows(column: Any, kept: NDArray[np.intp]) -> Any:
+    if isinstance(column, list):
+        return [column[row] for row in kept.tolist()]
+    return column[torch.from_numpy(kept)] if isinstance(column, Tensor) else column[kept]
+
+
+def are_percent(values: Tensor) -> bool:
+    """Whether probabilities must be percent: up to 100, with rows that sum to 100."""
+    if values.ndim > 2 or not 1.5 < float(values.amax()) <= 100.5 or float(values.amin()) < 0:
+        return False
+    sums = values.double().sum(1) if values.ndim == 2 else torch.tensor(100.0)
+    return bool(((sums - 100).abs() <= 100 * ROUNDING * values.shape[-1] + 0.1).all())
+
+
+def _fractions(percent: Tensor) -> Tensor:
+    """Divide by 100, or rows that do not sum to 100 only because they were rounded, by their sum."""
+    if percent.ndim != 2:
+        return percent / 100
+    sums = percent.sum(1, keepdim=True)
+    rounded = (sums - 100).abs() <= 100 * ROUNDING * percent.shape[1]
+    return percent / torch.where(rounded, sums, 100.0)

@@ -1,0 +1,118 @@
+"""Open a prediction file in the format of its suffix, and read several files as one."""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dualfocal._files import check_readable
+from dualfocal._memory import memory_limit
+from dualfocal.predictions._arrays import NpyFile, NpzFile, SafetensorsFile, TorchFile
+from dualfocal.predictions._arrow import ParquetFile
+from dualfocal.predictions._arrow_files import ArrowFile
+from dualfocal.predictions._formats import Array, Column, Content, Look, PredictionFile, PredictionsError
+from dualfocal.predictions._json_lines import JsonLines
+from dualfocal.predictions._tables import TextTable
+
+READERS: dict[str, Callable[[Path, int | str | None], PredictionFile]] = {
+    ".npz": NpzFile,
+    ".npy": NpyFile,
+    ".safetensors": SafetensorsFile,
+    ".pt": TorchFile,
+    ".pth": TorchFile,
+    ".csv": TextTable,
+    ".tsv": TextTable,
+    ".csv.gz": TextTable,
+    ".tsv.gz": TextTable,
+    ".jsonl": JsonLines,
+    ".jsonl.gz": JsonLines,
+    ".parquet": ParquetFile,
+    ".arrow": ArrowFile,
+    ".feather": ArrowFile,
+}
+PICKLE = (
+    "is a pickle, which can run any program and is never read. If you trust it, convert it once in Python, a dict of "
+    "arrays: import pickle, numpy; numpy.savez('predictions.npz', **pickle.load(open({name!r}, 'rb'))), or a table: "
+    "import pandas; pandas.read_pickle({name!r}).to_csv('predictions.csv')"
+)
+REMEDIES = dict.fromkeys((".pkl", ".pickle", ".joblib"), PICKLE)
+REMEDIES[".json"] = "must have one object per line, and the suffix .jsonl"
+REMEDIES |= dict.fromkeys((".xlsx", ".xls", ".ods"), "is a spreadsheet: save it as .csv")
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix in lower case, with the one before ``.gz``."""
+    return "".join(path.suffixes[-2:] if path.suffix.lower() == ".gz" else path.suffixes[-1:]).lower()
+
+
+def open_prediction_file(path: Path, max_memory: int | str | None = None) -> PredictionFile:
+    """Open a prediction file, in the format of its suffix; its readers allocate at most ``max_memory``."""
+    try:
+        check_readable(path)
+    except ValueError as error:
+        raise PredictionsError(str(error)) from None
+    try:
+        memory_limit(max_memory)
+    except ValueError as error:
+        raise PredictionsError(f"{path}: {error}") from None
+    suffix = suffix_of(path)
+    if suffix in REMEDIES:
+        raise PredictionsError(f"{path}: {REMEDIES[suffix].format(name=path.name)}")
+    if suffix not in READERS:
+        raise PredictionsError(f"{path}: must be {', '.join(READERS)}, got {suffix!r}")
+    source = READERS[suffix](path, max_memory)
+    for name, count in Counter(source.names).items():
+        if count > 1:
+            raise source.error(f"has more than one {source.noun} {name!r}")
+    return source
+
+
+def is_prediction_file(text: str) -> bool:
+    """Whether an option names an existing file of a known format."""
+    if suffix_of(Path(text)) in {*READERS, *REMEDIES}:
+        with suppress(OSError, ValueError):  # too long for a path, or with a null character
+            return Path(text).is_file()
+    return False
+
+
+class JoinedFile(PredictionFile):
+    """A file, and arrays or columns of other files, whose names are those of their files.
+
+    Args:
+        main: the file.
+        parts: for each name, the file and its array or column.
+    """
+
+    def __init__(self, main: PredictionFile, parts: dict[str, tuple[PredictionFile, str]]) -> None:
+        super().__init__(main.path, main.max_memory)
+        self.main, self.parts = main, parts
+        self.noun, self.is_table = main.noun, main.is_table
+        self.names = [*main.names, *parts]
+
+    def read(self, values: list[str], others: list[str]) -> Content:
+        owners = {name: self.parts.get(name, (self.main, name)) for name in values + others}
+        numbers: dict[str, Array] = {}
+        columns: dict[str, Column] = {}
+        missing: dict[str, NDArray[np.bool_]] = {}
+        for source in {id(source): source for source, _ in owners.values()}.values():
+            mine, rest = ([name for name in names if owners[name][0] is source] for names in (values, others))
+            content = source.read([owners[name][1] for name in mine], [owners[name][1] for name in rest])
+            numbers |= zip(mine, content.values, strict=True)
+            columns |= zip(rest, content.others, strict=True)
+            missing |= {
+                name: content.missing[owners[name][1]] for name in mine + rest if owners[name][1] in content.missing
+            }
+        return Content([numbers[name] for name in values], [columns[name] for name in others], missing)
+
+    def looks(self) -> dict[str, Look]:
+        looks = {text: part.looks().get(name) for text, (part, name) in self.parts.items()}
+        return self.main.looks() | {text: look for text, look in looks.items() if look is not None}
+
+    def describe(self, names: list[str]) -> list[str]:
+        return self.main.describe([name for name in names if name not in self.parts])
+
+    def class_names(self, num_classes: int) -> tuple[str, ...] | None:
+        return self.main.class_names(num_classes)

@@ -1,0 +1,50 @@
+"""Data frames of pandas and polars, as arguments and as files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dualfocal import TemperatureScaling, compare, evaluate
+from dualfocal.predictions import load_predictions
+
+pandas = pytest.importorskip("pandas")
+polars = pytest.importorskip("polars")
+
+RNG = np.random.default_rng(0)
+LOGITS = 2 * RNG.normal(size=(60, 3))
+TARGET = RNG.integers(0, 3, 60)
+NAMES = np.array(["emu", "cat", "dog"])
+COLUMNS = {str(name): LOGITS[:, k] for k, name in enumerate(NAMES)}
+
+
+@pytest.mark.parametrize("library", [pandas, polars])
+def test_frames_and_series(library):
+    frame = library.DataFrame(COLUMNS)
+    expected = evaluate(LOGITS, TARGET).to_dict()
+    for labels in (library.Series(TARGET), library.Series(NAMES[TARGET].tolist())):
+        assert evaluate(frame, labels).to_dict() == expected
+        assert compare(frame, frame, labels).differences["nll"].difference == 0
+        assert float(TemperatureScaling().fit(frame, labels).temperature) == float(
+            TemperatureScaling().fit(LOGITS, TARGET).temperature
+        )
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".feather", ".arrow", ".jsonl"])
+def test_files_that_they_write(tmp_path, suffix):
+    columns = {f"logit_{name}": column for name, column in COLUMNS.items()} | {"label": NAMES[TARGET].tolist()}
+    one, two = pandas.DataFrame(columns), polars.DataFrame(columns)
+    writers = {
+        ".csv": (lambda path: one.to_csv(path, index=False), two.write_csv),
+        ".parquet": (one.to_parquet, two.write_parquet),
+        ".feather": (one.to_feather, two.write_ipc),
+        ".arrow": (one.to_feather, two.write_ipc_stream),
+        ".jsonl": (lambda path: one.to_json(path, orient="records", lines=True, double_precision=15), two.write_ndjson),
+    }
+    for write in writers[suffix]:
+        path = Path(tmp_path, f"file{suffix}")
+        write(path)
+        data = load_predictions(path)
+        np.testing.assert_allclose(data.values, LOGITS, rtol=1e-12, atol=1e-14)
+        assert data.target.tolist() == TARGET.tolist()
+        assert data.class_names == tuple(NAMES)
