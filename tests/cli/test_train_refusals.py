@@ -40,7 +40,12 @@ def test_a_wrong_setting_is_refused(assert_refused):
     for setting, *words in (
         ("epochs", "field=value", "'epochs'"),
         (" = 3", "field=value", "' = 3'"),
-        ("epoch=3", "no field 'epoch'", "did you mean epochs?", "test_each_epoch, loss.OPTION, data.OPTION"),
+        (
+            "epoch=3",
+            "no field 'epoch'",
+            "did you mean epochs?",
+            "test_each_epoch, loss.OPTION, data.OPTION, optimizer.OPTION",
+        ),
         ("epochs=three", "epochs", "whole number", "'three'"),
         ("epochs=", "epochs", "whole number", "''"),
         ("epochs=0", "epochs", "at least 1", "0"),
@@ -188,7 +193,7 @@ def test_a_file_that_is_no_recipe_is_refused(assert_refused):
 def test_a_missing_recipe_is_refused(assert_refused):
     Path("empty").mkdir()
     assert_refused("my.json", words=("my.json: cannot be read",))
-    assert_refused("empty", words=("empty/recipe.json: cannot be read",))
+    assert_refused("empty", words=("empty: is neither a run folder (it has no recipe.json) nor a folder of images",))
 
 
 # --- custom models ---

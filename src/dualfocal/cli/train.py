@@ -169,6 +169,11 @@ def _named(name: str) -> "tuple[Callable[[Iterable[str]], Recipe], Path | None]"
         return load_recipe(path).with_settings, path if path.is_dir() else None
     if path.is_dir() and (inside := find_runs(path)):
         raise ValueError(f"{path}: is not a run folder, but contains some; name one of them, such as {inside[0].path}")
+    if path.is_dir() and not any(inner.is_dir() for inner in path.iterdir()):
+        raise ValueError(
+            f"{path}: is neither a run folder (it has no recipe.json) nor a folder of images by class (it has no "
+            "subfolders)"
+        )
     if path.is_dir() or path.suffix.lower() == ".npz" or custom_function(name) is not None:
         return custom(name, "small_cnn").with_settings, None
     return partial(preset, name), None  # which refuses the name
@@ -200,10 +205,10 @@ def _show(printer: Console, recipe: "Recipe", as_json: bool) -> None:
 
     if as_json:
         print_json(recipe.to_dict())
-    docs = field_docs()
+    docs, content = field_docs(), recipe.to_dict()
     rows = [
         [name, value if isinstance(value, str) else "none" if value is None else json.dumps(value), docs[name]]
-        for name, value in ((name, getattr(recipe, name)) for name in docs)
+        for name, value in ((name, content.get(name, {})) for name in docs)
     ]
     printer.print(Table(["setting", "value", "meaning"], rows, left=range(3)).rich(boxed=False))
 

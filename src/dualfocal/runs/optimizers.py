@@ -43,7 +43,7 @@ CHOSEN = ("params", "fused", "foreach", "capturable", "differentiable", "maximiz
 OF_SGD = ("momentum", "dampening")
 
 
-def check_optimizer(name: str, options: Mapping[str, Any], *, weight_decay: float) -> None:
+def check_optimizer(name: str, options: Mapping[str, Any], *, momentum: float, weight_decay: float) -> None:
     """Check the name and the options of an optimizer. A custom optimizer is not imported: its options are not checked.
 
     Raises:
@@ -55,23 +55,25 @@ def check_optimizer(name: str, options: Mapping[str, Any], *, weight_decay: floa
         if field in options:
             raise ValueError(f"optimizer.{field}: {field} is a field of the recipe; set {field}={options[field]}")
     if name in OPTIMIZERS:
-        arguments = optimizer_arguments(name, OPTIMIZERS[name], options, weight_decay=weight_decay)
+        make = OPTIMIZERS[name]
+        arguments = optimizer_arguments(name, make, options, momentum=momentum, weight_decay=weight_decay)
         try:
             if options:  # the first optimizer of a process takes seconds, since it imports a part of torch
-                OPTIMIZERS[name]([torch.zeros(1)], lr=1e-3, **arguments)
+                make([torch.zeros(1)], lr=1e-3, **arguments)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"optimizer {name}: {error}") from error
 
 
 def optimizer_arguments(
-    name: str, make: Callable[..., Any], options: Mapping[str, Any], *, weight_decay: float
+    name: str, make: Callable[..., Any], options: Mapping[str, Any], *, momentum: float, weight_decay: float
 ) -> dict[str, Any]:
-    """Return the keyword arguments of an optimizer, besides the learning rate: its options and the weight decay.
+    """Return the keyword arguments of an optimizer, besides the learning rate: options, momentum of sgd, weight decay.
 
     Args:
         name: name of the optimizer, for messages.
         make: the class or function that makes the optimizer.
         options: the options of the recipe.
+        momentum: the momentum of sgd.
         weight_decay: the weight decay; an optimizer without this argument needs 0.
 
     Raises:
@@ -81,5 +83,9 @@ def optimizer_arguments(
     check_options("optimizer", name, make, options, reserved)
     if weight_decay and not takes(make, "weight_decay"):
         raise ValueError(f"optimizer {name} has no weight decay, got weight_decay={weight_decay:g}; set weight_decay=0")
-    plain = {option: tuple(value) if isinstance(value, list) else value for option, value in options.items()}
-    return plain | ({"weight_decay": weight_decay} if takes(make, "weight_decay") else {})
+    arguments = {option: tuple(value) if isinstance(value, list) else value for option, value in options.items()}
+    if name == "sgd":
+        arguments["momentum"] = momentum
+    if takes(make, "weight_decay"):
+        arguments["weight_decay"] = weight_decay
+    return arguments

@@ -31,7 +31,7 @@ CHOICES = {
     "step": ("auto", "eager", "captured", "compiled"),
 }
 AT_LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "lr": 0.0, "momentum": 0.0, "weight_decay": 0.0, "lr_factor": 0.0}
-OWNERS = ("data", "loss", "optimizer")  # fields with options
+OWNERS = ("loss", "data", "optimizer")  # fields with options
 LATER = ("optimizer_options",)  # fields that version 0.1 did not have: written only if they are not empty
 
 
@@ -135,7 +135,8 @@ class Recipe:
             raise ValueError(unknown_name("loss", self.loss, LOSSES))
         if self.loss in LOSSES:
             self.make_loss()
-        check_optimizer(self.optimizer, self.optimizer_options, weight_decay=self.weight_decay)
+        numbers = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        check_optimizer(self.optimizer, self.optimizer_options, **numbers)
 
     def make_loss(self) -> nn.Module:
         """Return the loss module, with ``reduction="sum"``; a custom loss is imported.

@@ -23,16 +23,15 @@ def make_optimizer(recipe: Recipe, weights: list[nn.Parameter]) -> Optimizer:
     Raises:
         ValueError: a custom optimizer cannot be imported or made, or an option is invalid.
     """
-    make = load_optimizer(recipe)
     name = recipe.optimizer
-    arguments = optimizer_arguments(name, make, recipe.optimizer_options, weight_decay=recipe.weight_decay)
+    make, arguments = load_optimizer(recipe)
     on_cuda = weights[0].is_cuda
     lr = torch.tensor(recipe.lr, device=weights[0].device) if on_cuda else recipe.lr
     if name in ("adam", "adamw"):
         return make(weights, lr=lr, **arguments, fused=True, capturable=on_cuda)  # type: ignore[no-any-return]
     if name != "sgd":
         return _make_other(name, make, weights, {**arguments, "lr": recipe.lr})
-    optimizer = SGD(weights, lr=lr, momentum=recipe.momentum, **arguments, fused=True)
+    optimizer = SGD(weights, lr=lr, **arguments, fused=True)
     if recipe.momentum:
         # Zeros are equivalent to missing buffers. Fused SGD fails if only some buffers are missing, as happens for
         # models that skip layers at random.
@@ -41,21 +40,20 @@ def make_optimizer(recipe: Recipe, weights: list[nn.Parameter]) -> Optimizer:
     return optimizer
 
 
-def load_optimizer(recipe: Recipe) -> Any:
-    """Return the class or function that makes the optimizer; a custom one is imported.
+def load_optimizer(recipe: Recipe) -> tuple[Any, dict[str, Any]]:
+    """Return the class or function that makes the optimizer, and its arguments; a custom one is imported.
 
     Raises:
-        ValueError: it cannot be imported, or cannot be called with a learning rate.
+        ValueError: it cannot be imported, or cannot be called with a learning rate and the options.
     """
     name = recipe.optimizer
-    if name in OPTIMIZERS:
-        return OPTIMIZERS[name]
-    make = load_object("optimizer", name)
+    make = OPTIMIZERS[name] if name in OPTIMIZERS else load_object("optimizer", name)
     if not callable(make) or isinstance(make, Optimizer):
         raise ValueError(f"optimizer {name}: is {type(make).__name__}, but {CONTRACT}")
     if not takes(make, "lr"):
         raise ValueError(f"optimizer {name}: does not accept lr as a keyword argument, but {CONTRACT}")
-    return make
+    numbers = {"momentum": recipe.momentum, "weight_decay": recipe.weight_decay}
+    return make, optimizer_arguments(name, make, recipe.optimizer_options, **numbers)
 
 
 def _make_other(name: str, make: Any, weights: list[nn.Parameter], arguments: dict[str, Any]) -> Optimizer:

@@ -8,7 +8,7 @@ from dualfocal.data.registry import custom_function
 from dualfocal.losses import LOSSES
 from dualfocal.models import MODELS
 from dualfocal.runs import Recipe
-from dualfocal.runs.optimizers import OPTIMIZERS, optimizer_arguments
+from dualfocal.runs.optimizers import OPTIMIZERS
 from dualfocal.train.optimizer import load_optimizer
 
 
@@ -31,8 +31,7 @@ def import_objects(recipe: Recipe) -> dict[str, dict[str, str | None]]:
     if "loss" in sources:
         recipe.make_loss()
     if "optimizer" in sources:
-        make, decay = load_optimizer(recipe), recipe.weight_decay
-        optimizer_arguments(recipe.optimizer, make, recipe.optimizer_options, weight_decay=decay)
+        load_optimizer(recipe)
     return sources
 
 
