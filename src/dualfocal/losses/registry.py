@@ -71,12 +71,13 @@ def check_loss(name: str, loss: nn.Module, *, num_classes: int, device: torch.de
             raise ValueError("has no gradient: it does not depend on the logits")
         if not getattr(loss, "per_sample", True):
             return
-        each = sum(float(loss(logits[i : i + 1], target[i : i + 1])) for i in range(3))
+        together = float(total.detach())
+        each = sum(float(loss(logits[i : i + 1], target[i : i + 1]).detach()) for i in range(3))
     except Exception as error:
         raise ValueError(f"loss {name}: {str(error) or type(error).__name__}") from error
-    if abs(each - float(total)) > TOLERANCE * max(abs(each), abs(float(total))):
+    if abs(each - together) > TOLERANCE * max(abs(each), abs(together)):
         raise ValueError(
-            f"loss {name}: is {float(total):.4g} for three samples, but the sum of their losses is {each:.4g}; with "
+            f"loss {name}: is {together:.4g} for three samples, but the sum of their losses is {each:.4g}; with "
             "reduction='sum' it must return the sum over the samples; if it is computed over a whole batch, set its "
             "attribute per_sample = False"
         )

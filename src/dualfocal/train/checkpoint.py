@@ -250,6 +250,13 @@ def _restore(optimizer: Optimizer, tensors: dict[str, Tensor], numbers: dict[str
         i, _, key = name.partition(".")
         weight = weights[int(i)]
         # The optimizer keeps its state in the memory format of the weight.
-        like = torch.empty_like(weight).copy_(tensor) if tensor.shape == weight.shape and tensor.ndim else tensor
-        state.setdefault(int(i), {})[key] = like
+        if tensor.shape == weight.shape and tensor.ndim:
+            tensor = torch.empty_like(weight, dtype=tensor.dtype).copy_(tensor)
+        state.setdefault(int(i), {})[key] = tensor
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    for i, saved in state.items():
+        loaded = optimizer.state[weights[i]]
+        for key, value in saved.items():
+            # torch converts state to the dtype of the weight; some optimizers keep scalars in another one.
+            if isinstance(value, Tensor) and loaded[key].dtype != value.dtype:
+                loaded[key] = value.to(loaded[key].device)
