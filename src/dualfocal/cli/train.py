@@ -78,7 +78,6 @@ def train(
 
         torchrun --nproc-per-node=4 -m dualfocal train cifar10_resnet50
     """
-    from dualfocal._objects import load_object
     from dualfocal.train import CallbackError, DivergedError
     from dualfocal.train import train as train_run
     from dualfocal.train.distributed import rank_and_size
@@ -105,7 +104,7 @@ def train(
                 device=device,
                 checkpoint_every=checkpoint_every,
                 tensorboard=tensorboard,
-                callbacks=[load_object("callback", callback)() for callback in callbacks or () if first],
+                callbacks=[_make_callback(callback) for callback in callbacks or () if first],
             )
     except (DivergedError, CallbackError) as error:
         typer.echo(f"dualfocal: {error}", err=True)
@@ -179,6 +178,16 @@ def _named(name: str) -> "tuple[Callable[[Iterable[str]], Recipe], Path | None]"
     return partial(preset, name), None  # which refuses the name
 
 
+def _make_callback(name: str) -> object:
+    from dualfocal._objects import load_object
+
+    make = load_object("callback", name)
+    try:
+        return make()
+    except Exception as error:  # any code of the user
+        raise ValueError(f"callback {name}: cannot be created without arguments: {error}") from error
+
+
 def _place(folder: Path, recipe: "Recipe", settings: list[str]) -> Path | None:
     """Return the run folder if its settings are unchanged, or None for a new run.
 
@@ -193,7 +202,8 @@ def _place(folder: Path, recipe: "Recipe", settings: list[str]) -> Path | None:
         return folder
     if changed - {"epochs", "milestones"} or "epochs" not in changed:
         return None
-    command = shlex.join(["dualfocal", "train", str(folder), *(f"--set={text}" for text in settings), "--out", "NEW"])
+    changes = [word for text in settings for word in ("--set", text)]
+    command = shlex.join(["dualfocal", "train", str(folder), *changes, "--out", "NEW"])
     raise ValueError(
         f"{folder}: is a {run.state} run of {run.recipe.epochs} epochs, and a run is not extended: its learning rates "
         f"depend on the number of epochs; to train a new run for {recipe.epochs} epochs: {command}"

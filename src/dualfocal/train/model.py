@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from dualfocal.data import DataSet
 from dualfocal.losses import LOSSES
 from dualfocal.losses.registry import check_loss
-from dualfocal.models import make_model
+from dualfocal.models import MODELS, make_model
 from dualfocal.runs import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, without_search
@@ -147,6 +147,7 @@ def _pass(
             logits = Forward(model, recipe, device)(inputs)
     except Exception as error:  # any user model
         reason = " ".join(str(error).split()) or type(error).__name__
+        hint = hint or "; set model=package.module:function for a network of your own" * (recipe.model in MODELS)
         raise ValueError(
             f"model {recipe.model} fails in {mode} on inputs of shape {tuple(inputs.shape)}: {reason}{hint}"
         ) from error
