@@ -34,7 +34,7 @@ types: $(VENV)/installed
 pytest: $(VENV)/installed
 	$(BIN)/pytest -n auto --dist worksteal --durations=15
 
-test-integrations: $(VENV)/integrations  ## tests with other frameworks (transformers), which are installed first
+test-integrations: $(VENV)/integrations  ## tests with other frameworks (transformers, MLflow, Weights & Biases), which are installed first
 	$(BIN)/pytest tests/integrations
 
 $(VENV)/integrations: $(VENV)/installed
