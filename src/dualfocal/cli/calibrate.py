@@ -137,7 +137,11 @@ def apply(
             require_labels=target is not None,
         )
     if applied.on_fit_data:
-        say(err, "dualfocal: the calibrator was fitted on these data, so its scores on them are too good")
+        say(
+            err,
+            "dualfocal: the calibrator was fitted on these data, so its scores on them are too good; fit it on a "
+            "validation split that the model was not trained on",
+        )
     if applied.unusable_labels:
         say(err, f"{file}: labels are ignored: {applied.unusable_labels}")
     rewrite_predictions(out, replace(data, labels=applied.target), applied.values, max_memory=max_memory)

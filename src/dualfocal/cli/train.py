@@ -156,22 +156,23 @@ def runs(
 
 def _named(name: str) -> "tuple[Callable[[Iterable[str]], Recipe], Path | None]":
     """Return a function from settings to the recipe that a name stands for, and the run folder if it is one."""
+    from dualfocal.data.custom import has_images
     from dualfocal.data.registry import custom_function
     from dualfocal.runs import Run, find_runs
     from dualfocal.runs.recipe import load_recipe
     from dualfocal.train.presets import custom, preset
 
     path = Path(name)
-    if name in PRESETS:
+    if name in PRESETS or not name:
         return partial(preset, name), None
     if path.suffix == ".json" or Run(path).exists:
         return load_recipe(path).with_settings, path if path.is_dir() else None
-    if path.is_dir() and (inside := find_runs(path)):
+    if path.is_dir() and (inside := find_runs(path, depth=1)):
         raise ValueError(f"{path}: is not a run folder, but contains some; name one of them, such as {inside[0].path}")
-    if path.is_dir() and not any(inner.is_dir() for inner in path.iterdir()):
+    if path.is_dir() and not has_images(path):
         raise ValueError(
-            f"{path}: is neither a run folder (it has no recipe.json) nor a folder of images by class (it has no "
-            "subfolders)"
+            f"{path}: is neither a run folder (it has no recipe.json) nor a folder of images by class (CLASS/*.png, or "
+            "train/CLASS/*.png)"
         )
     if path.is_dir() or path.suffix.lower() == ".npz" or custom_function(name) is not None:
         return custom(name, "small_cnn").with_settings, None

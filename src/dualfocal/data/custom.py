@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from dualfocal.data.transforms import CropFlip, Normalize
 
 LIMIT = 2**40
 MAX_SIDE = 8_192
+QUICK_LOOK = 20_000  # files and folders
 PART_FOLDERS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 PART_ARRAYS = ("train", "val", "test")
 
@@ -93,6 +95,15 @@ def image_folder(
         encoder=normalize_by(samples.inputs, splits["train"]),
         augment=CropFlip(padding, flip=flip) if padding or flip else None,
     )
+
+
+def has_images(folder: Path) -> bool:
+    """Return whether a folder has images by class, as far as a quick look shows: ``/`` must not be searched."""
+    entries = islice(chain(folder.glob("*/*"), folder.glob("*/*/*")), QUICK_LOOK)
+    try:
+        return any(path.suffix.lower() in FORMATS for path in entries)
+    except OSError:
+        return False
 
 
 def _sort(folder: Path) -> tuple[list[str], list[str], list[int], tuple[str, ...]]:

@@ -145,6 +145,8 @@ def _pass(
     try:
         with torch.set_grad_enabled(model.training), without_search():
             logits = Forward(model, recipe, device)(inputs)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # any user model
         reason = " ".join(str(error).split()) or type(error).__name__
         hint = hint or "; set model=package.module:function for a network of your own" * (recipe.model in MODELS)
