@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from case_loops import for_each
 from small_runs import assert_same_bytes
 from toys import go, recipe_for
 
+from dualfocal.cli import main
 from dualfocal.data import load_data
+from dualfocal.plots import run_groups
 from dualfocal.runs import Recipe, Run
 from dualfocal.runs.optimizers import OPTIMIZERS
 from dualfocal.train import step as steps
@@ -159,6 +162,22 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     write(CODE)
     yield write
     sys.modules.pop(MODULE, None)
+
+
+@contextmanager
+def stopped_after(epochs: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A training in this context is stopped in the next epoch; the checkpoint is of the last one."""
+    append = Run.append
+
+    def stop(self: Run, line: dict[str, Any]) -> None:
+        if line["epoch"] > epochs:
+            raise KeyboardInterrupt
+        append(self, line)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "append", stop)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 pytestmark = pytest.mark.usefixtures("quick", "write")
@@ -346,17 +365,8 @@ def test_a_resumed_run_has_the_state_of_its_optimizer(
     changes: dict[str, Any], toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = trained(toy, tmp_path / "whole", **changes)
-    append = Run.append
-
-    def stop(self: Run, line: dict[str, Any]) -> None:
-        if line["epoch"] == 3:
-            raise KeyboardInterrupt
-        append(self, line)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "append", stop)
-        with pytest.raises(KeyboardInterrupt):
-            trained(toy, tmp_path / "run", **changes)
+    with stopped_after(2, monkeypatch):
+        trained(toy, tmp_path / "run", **changes)
     assert_same_bytes(trained(toy, tmp_path / "run", **changes), whole)
 
 
@@ -404,47 +414,36 @@ def test_a_resumed_run_says_that_a_source_changed(
     toy: Path, tmp_path: Path, write: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = recipe_for(toy, loss=named("Scaled"))
-    append = Run.append
-
-    def stop(self: Run, line: dict[str, Any]) -> None:
-        append(self, line)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "append", stop)
-        for _ in range(2):  # the same source: no warning
-            with pytest.raises(KeyboardInterrupt):
-                go(recipe, tmp_path / "run")
+    for epochs in (1, 2):  # the second session has the same source: a warning would fail
+        with stopped_after(epochs, monkeypatch):
+            go(recipe, tmp_path / "run")
     write(CODE + "# changed\n")
-    # The first sessions saved no checkpoint, so that the next one starts again, unless it saves one now.
-    patched = pytest.MonkeyPatch()
-    patched.setattr(Run, "append", lambda self, line: append(self, line) if line["epoch"] < 3 else _interrupt())
-    with pytest.raises(KeyboardInterrupt):
-        go(recipe, tmp_path / "run")
-    patched.undo()
-    write(CODE + "# changed again\n")
     with pytest.warns(UserWarning, match=f"source file of loss {named('Scaled')} changed before epoch 3"):
         run = go(recipe, tmp_path / "run")
-    [note] = [note for note in run.require_result().notes if "source file" in note]
+    result = run.require_result()
+    assert [session["from_epoch"] for session in result.sessions] == [1, 2, 3]
+    [note] = [note for note in result.notes if "source file" in note]
     assert "so the run is of neither version alone" in note
 
 
-def _interrupt() -> None:
-    raise KeyboardInterrupt
-
-
-def test_reading_a_run_imports_nothing(toy: Path, tmp_path: Path) -> None:
-    changes = {"loss": named("Scaled"), "optimizer": named("Counting"), "data": named("whole"), "data_options": {}}
-    path = trained(toy, tmp_path / "run", **changes).path
-    del sys.modules[MODULE]
-    Path(f"{MODULE}.py").unlink()
+def test_reading_a_run_imports_nothing(toy: Path, tmp_path: Path, write: Callable[[str], None]) -> None:
+    objects = {kind: named(name) for kind, name in (("loss", "Scaled"), ("optimizer", "Counting"), ("data", "whole"))}
+    path = trained(toy, tmp_path / "run", **objects, data_options={}).path
+    write("from pathlib import Path\nPath('imported').touch()\n")
     run = Run(path)
-    assert run.state == "finished"
-    assert run.recipe.loss == named("Scaled")
-    assert len(run.log) == 3
+    assert (run.state, len(run.log), run.recipe.loss) == ("finished", 3, named("Scaled"))
     assert run.predictions("test")[0].shape == (18, 4)
     assert run.require_result().num_classes == 4
     assert run.recipe.with_settings(["seed=5"]).seed == 5
-    assert MODULE not in sys.modules
-    with pytest.raises(ValueError, match="cannot import"):
+    [setting], unfinished = run_groups.group_runs([path])
+    assert (setting.title, [entry.label for entry in setting.entries]) == ("whole, perceptron, 3 epochs", ["Scaled"])
+    assert unfinished == {}
+    for command in (["runs", path], ["evaluate", path], ["report", path, "-o", tmp_path / "report.html"]):
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in command])
+        assert ended.value.code == 0, command
+    assert "is a custom function, which a report does not call" in (tmp_path / "report.html").read_text()
+    assert not Path("imported").exists()
+    with pytest.raises(ValueError, match="has no 'whole'"):
         go(run.recipe.with_settings(["seed=5"]), tmp_path / "other")
+    assert Path("imported").exists()

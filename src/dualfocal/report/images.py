@@ -61,9 +61,8 @@ class RunData:
         if "newsgroups" in recipe.data:
             return "No images: the samples are texts."
         name = shortened(without_folders(recipe.data))
-        if (
-            custom_function(recipe.data) is not None
-        ):  # a run may come from a stranger: nothing that it names is imported
+        # A run may come from a stranger: nothing that it names is imported.
+        if custom_function(recipe.data) is not None:
             return f"No images: data set {name} is a custom function, which a report does not call."
         try:
             return load_data(recipe.data, self.root, **recipe.data_options)
