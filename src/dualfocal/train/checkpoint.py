@@ -254,8 +254,8 @@ def _restore(optimizer: Optimizer, tensors: dict[str, Tensor], numbers: dict[str
             tensor = torch.empty_like(weight, dtype=tensor.dtype).copy_(tensor)
         state.setdefault(int(i), {})[key] = tensor
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    for i, saved in state.items():
-        loaded = optimizer.state[weights[i]]
+    for number_of_weight, saved in state.items():
+        loaded = optimizer.state[weights[number_of_weight]]
         for key, value in saved.items():
             # torch converts state to the dtype of the weight; some optimizers keep scalars in another one.
             if isinstance(value, Tensor) and loaded[key].dtype != value.dtype:
