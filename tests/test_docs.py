@@ -1,18 +1,23 @@
-"""Pages and help texts: links, commands, options and imports exist."""
+"""Pages and help texts: links, commands, options and imports exist, and the examples of docs/extending.md run."""
 
 import ast
 import importlib
 import re
 import shlex
 import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 from case_loops import for_each
 
-from dualfocal.cli import app
+from dualfocal.cli import app, main
+from dualfocal.runs import find_runs
+from dualfocal.train import result as train_result
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -90,3 +95,59 @@ def test_shell_scripts_are_valid() -> None:
     for script in scripts:
         checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
         assert (checked.returncode, checked.stderr) == (0, ""), script
+
+
+# docs/extending.md: every example is run, except those of loggers, which tests/integrations runs.
+
+EXTENDING = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the files of the page, and its plug-in package as if it were installed."""
+    blocks = re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```", EXTENDING, re.M | re.S)
+    for module, code in blocks:
+        (tmp_path / f"{module}.py").write_text(code, encoding="utf-8")
+    [project] = re.findall(r"^```toml\n(.*?)^```", EXTENDING, re.M | re.S)
+    groups = tomllib.loads(project)["project"]["entry-points"]
+    lines = [
+        line for group, names in groups.items() for line in (f"[{group}]", *(f"{k} = {v}" for k, v in names.items()))
+    ]
+    info = tmp_path / "site" / "example-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: example\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train_result, "metrics_of", lambda predictions: ({}, {}))
+    yield tmp_path
+    for module, _ in blocks:
+        sys.modules.pop(module, None)
+
+
+def test_commands_of_the_page_on_extending_run(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    commands = [shlex.split(line) for line in dict.fromkeys(re.findall(r"^    \$ dualfocal (.*)$", EXTENDING, re.M))]
+    trainings = [words for words in commands if words[0] == "train"]
+    assert len(trainings) == len(commands) - 1 == 8
+    for number, words in enumerate(trainings):
+        out = f"runs/{number}"
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--set", "epochs=1", "--out", out])
+        output = capsys.readouterr()
+        assert ended.value.code == 0, (words, output.err)
+        assert ("validation error" in output.out) == ("my_callbacks:PrintError" in words)
+    runs = find_runs(Path("runs"))
+    assert len(runs) == len(trainings)
+    recipes = [run.recipe for run in runs]
+    assert [recipe.loss for recipe in recipes].count("my_losses:Tilted") == 2  # once by the name of the plug-in
+    assert {recipe.optimizer for recipe in recipes} == {"sgd", "adamw", "rmsprop", "my_optimizers:SignSGD"}
+    assert {recipe.data for recipe in recipes} == {"digits", "my_data:spirals", "spirals"}
+
+
+def test_python_of_the_page_on_extending_runs(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tensorboard")
+    [code] = re.findall(r"^```python\n(from .*?)^```", EXTENDING, re.M | re.S)
+    exec(code, {})
+    assert "epoch 1: validation error" in capsys.readouterr().out
+    assert list(Path("runs/with-callbacks/tensorboard").iterdir())

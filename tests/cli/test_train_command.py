@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dualfocal.losses import LOSSES
 from dualfocal.runs import Recipe, Run
 from dualfocal.train import engine
-from dualfocal.train.presets import PRESETS, preset
+from dualfocal.train.presets import PRESETS, custom, preset
 
 SMALL = ("--set", "epochs=3", "--set", "seed=3")
 STOPPED = "dualfocal: stopped; run the same command again to continue"
@@ -194,10 +195,7 @@ def test_tensorboard_gets_every_number_of_the_log(run, monkeypatch):
         def flush(self):
             pass
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
+        def close(self):
             scalars["closed"] = True
 
     module = types.ModuleType("torch.utils.tensorboard")  # the real one takes seconds to import
@@ -224,7 +222,7 @@ def test_show_lists_every_field_and_trains_nothing(run, record, monkeypatch, fil
         assert [line.split()[0] for line in lines] == fields
         for field, line in zip(fields, lines, strict=True):
             value, meaning = line[len(field) :].strip().split("  ", 1)
-            expected = recipe[field]
+            expected = recipe.get(field, {})
             printed = "none" if expected is None else expected if isinstance(expected, str) else json.dumps(expected)
             assert value == printed, (name, field)
             assert meaning.strip().endswith("."), field
@@ -285,6 +283,44 @@ def test_a_run_repeated_has_the_same_result(record, finished):
     assert without_times(again) == without_times(finished.result.to_dict())
     for name in ("recipe.json", "model.safetensors", "predictions.safetensors"):
         assert Path("b", name).read_bytes() == Path("runs/a", name).read_bytes()
+
+
+def test_the_settings_of_a_run_may_be_repeated(run, finished, trained):
+    assert run("train", "runs/a", *SMALL) == (trained.out, "")
+
+
+def test_images_arrays_and_functions_are_data_to_train_on(record, run):
+    rng = np.random.default_rng(0)
+    for label in "ab":
+        Path("pictures", label).mkdir(parents=True)
+        for number in range(30):
+            pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(f"pictures/{label}/{number}.png")
+    np.savez("arrays.npz", x=rng.integers(0, 256, (60, 8, 8), dtype=np.uint8), y=np.arange(60) % 3)
+    for name in ("pictures", "arrays.npz", "my_module:load"):
+        recipe = record("train", name, "--show", "--set", "seed=3")
+        assert recipe == custom(name, "small_cnn").with_settings(["seed=3"]).to_dict()
+    result = record("train", "pictures", "--set", "epochs=1", "--set", "loss=focal")
+    assert (result["num_classes"], result["in_channels"]) == (2, 3)
+
+
+def test_a_custom_loss_and_a_callback(run, monkeypatch):
+    Path("own_loss.py").write_text(
+        "from dualfocal import FocalLoss\n\nclass Loss(FocalLoss):\n    pass\n\n"
+        "class Callback:\n    def on_epoch_end(self, log):\n        print('epoch', log['epoch'])\n\n"
+        "class Failing(Callback):\n    def on_train_end(self, run):\n        raise RuntimeError('my trouble')\n"
+    )
+    monkeypatch.setitem(sys.modules, "own_loss", None)  # the module is forgotten afterwards
+    del sys.modules["own_loss"]
+    command = ("train", "digits", "--set=epochs=1", "--set=loss=own_loss:Loss", "--set=loss.gamma=2")
+    out, _ = run(*command, "--out=a", "--callback", "own_loss:Callback")
+    assert out.startswith("epoch 1\n")
+    assert Run("a").recipe.loss == "own_loss:Loss"
+    _, err = run(*command, "--out=b", "--callback", "own_loss:Failing", code=1)
+    assert "callback Failing failed in on_train_end: RuntimeError: my trouble" in err.splitlines()[-1]
+    assert Run("b").state == "finished"
+    [folder] = run(*command, "--json")[1] and Path("runs").iterdir()
+    assert folder.name.startswith("digits-small_cnn-Loss-seed1-")
 
 
 def test_a_folder_does_not_hide_the_preset_of_its_name(record):
@@ -366,7 +402,7 @@ def test_help_names_presets_and_options_and_its_examples_work(run, record):
     for word in (*PRESETS, "--data-root", "--device", "--checkpoint-every", "--tensorboard", "torchrun"):
         assert word in text, word
     examples = [line.split()[2:] for line in map(str.strip, text.splitlines()) if line.startswith("dualfocal train ")]
-    assert len(examples) == 3
+    assert len(examples) == 4
     for example in examples:
         assert record("train", *example, "--show")["schema"] == 1, example
     text = run("--help")[0]

@@ -40,7 +40,12 @@ def test_a_wrong_setting_is_refused(assert_refused):
     for setting, *words in (
         ("epochs", "field=value", "'epochs'"),
         (" = 3", "field=value", "' = 3'"),
-        ("epoch=3", "no field 'epoch'", "did you mean epochs?", "test_each_epoch, loss.OPTION, data.OPTION"),
+        (
+            "epoch=3",
+            "no field 'epoch'",
+            "did you mean epochs?",
+            "test_each_epoch, loss.OPTION, data.OPTION, optimizer.OPTION",
+        ),
         ("epochs=three", "epochs", "whole number", "'three'"),
         ("epochs=", "epochs", "whole number", "''"),
         ("epochs=0", "epochs", "at least 1", "0"),
@@ -188,7 +193,27 @@ def test_a_file_that_is_no_recipe_is_refused(assert_refused):
 def test_a_missing_recipe_is_refused(assert_refused):
     Path("empty").mkdir()
     assert_refused("my.json", words=("my.json: cannot be read",))
-    assert_refused("empty", words=("empty/recipe.json: cannot be read",))
+    assert_refused("empty", words=("empty: is neither a run folder (it has no recipe.json) nor a folder of images",))
+
+
+def test_a_run_is_not_extended(assert_refused, finished):
+    words = (
+        "runs/a: is a finished run of 3 epochs",
+        "not extended",
+        "dualfocal train runs/a --set epochs=400 --out NEW",
+    )
+    assert_refused("runs/a", "--set", "epochs=400", words=words)
+    assert_refused("runs", words=("runs: is not a run folder, but contains some", "runs/a"))
+
+
+def test_a_callback_that_cannot_be_made_is_refused(assert_refused):
+    for name, *words in (
+        ("no_module:Mine", "callback 'no_module:Mine': cannot import", "No module named"),
+        ("mine", "'mine'", "package.module:object"),
+        ("math:pi", "callback math:pi: cannot be created without arguments"),
+        ("datetime:timedelta", "on_train_start, on_epoch_end, on_train_end"),
+    ):
+        assert_refused("digits", "--callback", name, "--out", "a", words=tuple(words))
 
 
 # --- custom models ---

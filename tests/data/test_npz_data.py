@@ -11,7 +11,7 @@ import pytest
 import torch
 from official import saying, some_images
 
-from dualfocal.data import custom, load_data
+from dualfocal.data import arrays, load_data
 
 IMAGES, LABELS = some_images(40, 4, side=5)
 FEATURES = np.random.default_rng(2).normal(size=(40, 7))
@@ -201,9 +201,9 @@ def test_a_missing_file_is_named_and_no_data_folder_is_made(file, tmp_path, monk
 
 def test_a_file_that_needs_more_than_the_free_memory_is_refused(file, monkeypatch):
     save(file, x=FEATURES, y=LABELS, other=np.zeros(10**6))  # only x and y are read
-    monkeypatch.setattr(custom, "free_memory", lambda: 20_000)
+    monkeypatch.setattr(arrays, "free_memory", lambda: 20_000)
     assert len(load(file).inputs) == 40
-    monkeypatch.setattr(custom, "free_memory", lambda: 5_000)
+    monkeypatch.setattr(arrays, "free_memory", lambda: 5_000)
     with pytest.raises(
         ValueError, match=saying(file, "bytes of memory, but only 5,000 bytes are free; use fewer or smaller")
     ):
@@ -224,7 +224,7 @@ def test_running_out_of_memory_is_one_line(file, monkeypatch):
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr(custom.NpzArchive, "__getitem__", fail)
+    monkeypatch.setattr(arrays.NpzArchive, "__getitem__", fail)
     with pytest.raises(ValueError, match=saying(file, "there is not enough memory")):
         load(save(file, x=FEATURES, y=LABELS))
 
@@ -232,4 +232,4 @@ def test_running_out_of_memory_is_one_line(file, monkeypatch):
 def test_a_pipe_is_not_called_missing(file):
     os.mkfifo(file)
     with pytest.raises(ValueError, match="not a pipe"):
-        custom.npz(file)
+        arrays.npz(file)

@@ -48,6 +48,7 @@ TABLE = [
     (APPLY, "--out", ("o.pt", "/", "\0.npz", "a.npz")),
     (TRAIN, "--checkpoint-every", (*COUNT[:2], *COUNT[3:])),
     (TRAIN, "--device", ("x", f"cpu:{HUGE}")),
+    (TRAIN, "--callback", ("", "x", ":", "\0:x", "no_such_module:x", "math:pi", f"{LONG}:{LONG}")),
     (["train"], None, ("", "nope", "\0", LONG, "/", "nope.json")),
     (
         TRAIN,
@@ -63,6 +64,13 @@ TABLE = [
             *("momentum=2", "clip_norm=0", "clip_norm=nan", "milestones=0", f"milestones={HUGE},1"),
             *("loss=x", "loss.gamma=nan", "loss.gamma=x", "loss.nope=1", f"loss.num_bins={HUGE}"),
             *("data=", "data=nope", "model=", "model=nope", "model=nope:nope", "schedule=x", "precision=x", "step=x"),
+            *(
+                f"{field}={value}"
+                for field in ("loss", "optimizer")
+                for value in ("", ":", "a:b:c", "math:pi", "nope:x")
+            ),
+            *("data=nope:x", "data=math:pi", "loss=json:dumps", "optimizer=json:dumps", "data=json:dumps"),
+            *("optimizer.nope=1", "optimizer.lr=1", "optimizer_options=1", "optimizer.nesterov=x"),
             *(f"data.{field}={HUGE}" for field in ("split_seed", "val_size", "val2_size")),
             *("data.val_size=nan", "data.noise=nan", "data.noise=1e400", "=", "", "x", "epochs"),
         ),

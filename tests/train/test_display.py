@@ -66,7 +66,7 @@ def test_bars(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = StringIO()
     line = {"epoch": 2, "lr": 0.1, "train_loss": 0.25, "val_error": 0.125, "val_ece": 0.0625, "val_nll": 0.5}
     monkeypatch.setattr(display, "_Console", lambda **options: terminal(text))
-    with closing(display.Display(progress=True, scalars=None)) as bars:
+    with closing(display.Display(progress=True)) as bars:
         bars.begin(recipe_for(toy), Position(epoch=1, step=1), 48, [])
         bars.progress.refresh()
         assert "resuming after epoch 1 + 1 steps of 3" in plain(text)

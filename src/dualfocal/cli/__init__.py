@@ -23,6 +23,10 @@ from dualfocal.cli.report import report
 from dualfocal.cli.study import study
 from dualfocal.cli.train import runs, train
 
+NEEDS_LESS = {  # remedies, if the memory is not enough for a command
+    "train": "; a smaller batch_size needs less, and so does step=eager on a GPU",
+    "study": "; --jobs 1 and a smaller batch_size need less",
+}
 CLOSED_PIPE = 141  # exit code of a shell for a command that SIGPIPE ended
 
 app = typer.Typer(
@@ -83,6 +87,7 @@ def _report(error: Exception, arguments: list[str]) -> int:
     message = str(error) if usage is None else usage() + _refused_value(error, usage(), arguments)
     if is_out_of_memory(error):
         message = f"not enough memory for `{shlex.join(['dualfocal', *arguments])}`: {message or 'MemoryError'}"
+        message += NEEDS_LESS.get(arguments[0] if arguments else "", "")
     elif isinstance(error, OSError) and error.strerror:
         # An error of writing has no file name, unless we added it.
         place = error.filename or ("standard output" if failed and _stdout_fails() else "")

@@ -172,7 +172,11 @@ def apply(
             require_labels=target is not None,
         )
     if applied.on_fit_data:
-        say(err, "dualfocal: the calibrator was fitted on these data, so its scores on them are too good")
+        say(
+            err,
+            "dualfocal: the calibrator was fitted on these data, so its scores on them are too good; fit it on a "
+            "validation split that the model was not trained on",
+        )
     if applied.unusable_labels:
         say(err, f"{file}: labels are ignored: {applied.unusable_labels}")
     written = replace(data, labels=None if applied.target is None else data.labels)

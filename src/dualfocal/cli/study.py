@@ -43,7 +43,8 @@ def study(
         str | None,
         typer.Option(
             metavar="A,B,...",
-            help=f"Losses to train: {', '.join(LOSSES)}. The others are compared with the first. "
+            help=f"Losses to train: {', '.join(LOSSES)}, or `package.module:object`. The others are compared with the "
+            "first. "
             f"[default: {','.join(PAPER_LOSSES)}]",
         ),
     ] = None,

@@ -25,7 +25,9 @@ def train(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="PRESET", help=f"{', '.join(PRESETS)}; or a recipe.json; or a run folder, to continue it."
+            metavar="PRESET",
+            help=f"{', '.join(PRESETS)}; or a recipe.json; or a run folder, to continue it; or your data: a folder of "
+            "images by class, an .npz file, or `package.module:function`.",
         ),
     ],
     settings: Annotated[
@@ -52,6 +54,12 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write the log for TensorBoard, to `RUN/tensorboard`.")
     ] = False,
+    callbacks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--callback", metavar="MODULE:CLASS", help="Callback, created without arguments; can be repeated."
+        ),
+    ] = None,
     show: Annotated[bool, typer.Option("--show", help="Print all settings and exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -66,22 +74,21 @@ def train(
 
         dualfocal train cifar10_resnet50 --set data=path/to/folder --set model=my_package.nets:my_net
 
+        dualfocal train digits --set loss=my_losses:Mine --set optimizer=adamw --set optimizer.eps=1e-6
+
         torchrun --nproc-per-node=4 -m dualfocal train cifar10_resnet50
     """
-    from dualfocal.runs.recipe import load_recipe
-    from dualfocal.train import DivergedError
+    from dualfocal.train import CallbackError, DivergedError
     from dualfocal.train import train as train_run
     from dualfocal.train.distributed import rank_and_size
-    from dualfocal.train.presets import preset
 
     first = rank_and_size()[0] == 0  # with torchrun, only the first process prints
     printer, err = consoles(as_json or not first)
-    path, given = Path(name), settings or []
-    make_recipe: Callable[[Iterable[str]], Recipe] = partial(preset, name)
-    if name not in PRESETS and (path.suffix == ".json" or path.is_dir()):
-        make_recipe = load_recipe(path).with_settings
-        out = path if path.is_dir() and not given and out is None else out
+    given = settings or []
+    make_recipe, run_folder = _named(name)
     recipe = make_recipe(given)
+    if run_folder is not None and out is None and not show:
+        out = _place(run_folder, recipe, given)
     if make_recipe([text for text in given if not text.strip().startswith("epochs")]).milestones != recipe.milestones:
         say(err, f"milestones are scaled with the epochs: {','.join(map(str, recipe.milestones))}")
     if show:
@@ -97,8 +104,9 @@ def train(
                 device=device,
                 checkpoint_every=checkpoint_every,
                 tensorboard=tensorboard,
+                callbacks=[_make_callback(callback) for callback in callbacks or () if first],
             )
-    except DivergedError as error:
+    except (DivergedError, CallbackError) as error:
         typer.echo(f"dualfocal: {error}", err=True)
         raise typer.Exit(1) from error
     if first and as_json:
@@ -146,16 +154,72 @@ def runs(
             say(printer, f"{run.path}: {run.problem}")
 
 
+def _named(name: str) -> "tuple[Callable[[Iterable[str]], Recipe], Path | None]":
+    """Return a function from settings to the recipe that a name stands for, and the run folder if it is one."""
+    from dualfocal.data.custom import has_images
+    from dualfocal.data.registry import custom_function
+    from dualfocal.runs import Run, find_runs
+    from dualfocal.runs.recipe import load_recipe
+    from dualfocal.train.presets import custom, preset
+
+    path = Path(name)
+    if name in PRESETS or not name:
+        return partial(preset, name), None
+    if path.suffix == ".json" or Run(path).exists:
+        return load_recipe(path).with_settings, path if path.is_dir() else None
+    if path.is_dir() and (inside := find_runs(path, depth=1)):
+        raise ValueError(f"{path}: is not a run folder, but contains some; name one of them, such as {inside[0].path}")
+    if path.is_dir() and not has_images(path):
+        raise ValueError(
+            f"{path}: is neither a run folder (it has no recipe.json) nor a folder of images by class (CLASS/*.png, or "
+            "train/CLASS/*.png)"
+        )
+    if path.is_dir() or path.suffix.lower() == ".npz" or custom_function(name) is not None:
+        return custom(name, "small_cnn").with_settings, None
+    return partial(preset, name), None  # which refuses the name
+
+
+def _make_callback(name: str) -> object:
+    from dualfocal._objects import load_object
+
+    make = load_object("callback", name)
+    try:
+        return make()
+    except Exception as error:  # any code of the user
+        raise ValueError(f"callback {name}: cannot be created without arguments: {error}") from error
+
+
+def _place(folder: Path, recipe: "Recipe", settings: list[str]) -> Path | None:
+    """Return the run folder if its settings are unchanged, or None for a new run.
+
+    Raises:
+        ValueError: only the number of epochs is changed, as if the run could be extended.
+    """
+    from dualfocal.runs import Run
+
+    run = Run(folder)
+    changed = {difference.partition(":")[0] for difference in run.recipe.differences(recipe)}
+    if not changed:
+        return folder
+    if changed - {"epochs", "milestones"} or "epochs" not in changed:
+        return None
+    changes = [word for text in settings for word in ("--set", text)]
+    command = shlex.join(["dualfocal", "train", str(folder), *changes, "--out", "NEW"])
+    raise ValueError(
+        f"{folder}: is a {run.state} run of {run.recipe.epochs} epochs, and a run is not extended: its learning rates "
+        f"depend on the number of epochs; to train a new run for {recipe.epochs} epochs: {command}"
+    )
+
+
 def _show(printer: Console, recipe: "Recipe", as_json: bool) -> None:
     from dualfocal.runs.recipe import field_docs
 
     if as_json:
         print_json(recipe.to_dict())
-    docs = field_docs()
+    docs, content = field_docs(), recipe.to_dict()
     rows = [
-        [name, value if isinstance(value, str) else "none" if value is None else json.dumps(value), docs.get(name, "")]
-        for name, value in recipe.to_dict().items()
-        if name != "schema"
+        [name, value if isinstance(value, str) else "none" if value is None else json.dumps(value), docs[name]]
+        for name, value in ((name, content.get(name, {})) for name in docs)
     ]
     printer.print(Table(["setting", "value", "meaning"], rows, left=range(3)).rich(boxed=False))
 

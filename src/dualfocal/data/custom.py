@@ -1,21 +1,14 @@
-"""Custom data sets: a folder with images by class, or an ``.npz`` file."""
+"""Custom data sets: a folder with images by class."""
 
-import math
 import os
-import zipfile
 from collections.abc import Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dualfocal._checks import check_choice
-from dualfocal._files import check_readable
-from dualfocal._memory import free_memory, show_size
-from dualfocal._npz import NpzArchive
 from dualfocal.data._cache import Samples, decoded
 from dualfocal.data._images import FORMATS, MODES, DecodedShare, decode_images
 from dualfocal.data._tree import list_files
@@ -24,9 +17,8 @@ from dualfocal.data.paths import Root
 from dualfocal.data.transforms import CropFlip, Normalize
 
 LIMIT = 2**40
-MAX_CLASSES = 100_000
 MAX_SIDE = 8_192
-BYTES_PER_SAMPLE = 64  # of labels and splits
+QUICK_LOOK = 20_000  # files and folders
 PART_FOLDERS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 PART_ARRAYS = ("train", "val", "test")
 
@@ -93,83 +85,25 @@ def image_folder(
         decode,
         options={"path": str(folder.absolute()), "size": size, "channels": channels},
     )
-    splits = _split(part_of, val_size=val_size, val2_size=val2_size, test_size=test_size, seed=split_seed)
+    splits = split_parts(part_of, val_size=val_size, val2_size=val2_size, test_size=test_size, seed=split_seed)
     return DataSet(
         name=folder.absolute().name,
         class_names=samples.class_names,
         inputs=samples.inputs,
         target=samples.target,
         splits=splits,
-        encoder=_normalize_by(samples.inputs, splits["train"]),
+        encoder=normalize_by(samples.inputs, splits["train"]),
         augment=CropFlip(padding, flip=flip) if padding or flip else None,
     )
 
 
-def npz(
-    path: str | os.PathLike[str],
-    root: object = None,
-    *,
-    layout: str | None = None,
-    val_size: Size = 0.1,
-    val2_size: Size = 0,
-    test_size: Size = 0.2,
-    split_seed: int = 1,
-    padding: int = 0,
-    flip: bool = False,
-) -> DataSet:
-    """Load arrays from an ``.npz`` file: ``x_train, y_train, x_test, y_test`` (and ``x_val, y_val``), or ``x, y``.
-
-    uint8 arrays are images, which are normalised with the mean and std of the training split. Other numbers are
-    converted to float32. The file can also have ``class_names``.
-
-    Args:
-        path: the file.
-        root: unused.
-        layout: layout of images: ``"NHWC"``, ``"NCHW"``, or ``"NHW"`` for grey images (the default for three
-            dimensions).
-        val_size: size of the validation split, if there is no ``x_val``.
-        val2_size: size of a second validation split.
-        test_size: size of the test split, if there is no ``x_test``.
-        split_seed: see :func:`image_folder`.
-        padding: see :func:`image_folder`.
-        flip: see :func:`image_folder`.
-
-    Raises:
-        ValueError: the file cannot be read, or its arrays or an option are invalid.
-    """
-    file = Path(path)
-    arrays = _load(file)
-    if layout is not None:
-        check_choice("layout", layout, ("NHWC", "NCHW", "NHW"))
-    x_names = [name for name in ("x", *(f"x_{part}" for part in PART_ARRAYS)) if name in arrays]
-    if x_names != ["x"] and x_names[:1] != ["x_train"]:
-        raise ValueError(
-            f"{file}: must have arrays x_train and y_train (also _val and _test), or only x and y; "
-            f"got {', '.join(x_names) or 'none of them'}"
-        )
-    inputs, target, part_of = [], [], []
-    for name in x_names:
-        inputs.append(_as_inputs(file, name, arrays[name], layout))
-        target.append(_as_target(file, f"y{name[1:]}", arrays.get(f"y{name[1:]}"), len(inputs[-1])))
-        part_of += [name[2:] or "train"] * len(inputs[-1])
-        if inputs[-1].shape[1:] != inputs[0].shape[1:] or inputs[-1].dtype != inputs[0].dtype:
-            raise ValueError(
-                f"{file}: {name} must be like {x_names[0]}: {tuple(inputs[0].shape[1:])} {inputs[0].dtype}"
-            )
-    samples, labels = torch.cat(inputs), torch.cat(target)
-    names = arrays.get("class_names", np.arange(int(labels.max()) + 1))
-    splits = _split(part_of, val_size=val_size, val2_size=val2_size, test_size=test_size, seed=split_seed)
-    if (padding or flip) and samples.ndim != 4:
-        raise ValueError(f"padding and flip need images, but samples of {file} have {samples.ndim - 1} dimensions")
-    return DataSet(
-        name=file.stem,
-        class_names=tuple(names.reshape(-1).astype(str).tolist()),
-        inputs=samples,
-        target=labels,
-        splits=splits,
-        encoder=_normalize_by(samples, splits["train"]) if samples.dtype == torch.uint8 else nn.Identity(),
-        augment=CropFlip(padding, flip=flip) if padding or flip else None,
-    )
+def has_images(folder: Path) -> bool:
+    """Return whether a folder has images by class, as far as a quick look shows: ``/`` must not be searched."""
+    entries = islice(chain(folder.glob("*/*"), folder.glob("*/*/*")), QUICK_LOOK)
+    try:
+        return any(path.suffix.lower() in FORMATS for path in entries)
+    except OSError:
+        return False
 
 
 def _sort(folder: Path) -> tuple[list[str], list[str], list[int], tuple[str, ...]]:
@@ -196,7 +130,9 @@ def _sort(folder: Path) -> tuple[list[str], list[str], list[int], tuple[str, ...
     return [part for part, _, _ in images], names, [number_of[label] for _, label, _ in images], tuple(class_names)
 
 
-def _split(part_of: Sequence[str], *, val_size: Size, val2_size: Size, test_size: Size, seed: int) -> dict[str, Tensor]:
+def split_parts(
+    part_of: Sequence[str], *, val_size: Size, val2_size: Size, test_size: Size, seed: int
+) -> dict[str, Tensor]:
     """Return the splits of the files; a missing test split, then a missing validation split, is drawn at random."""
     train, val, test = (torch.from_numpy(np.flatnonzero(np.array(part_of) == part)) for part in PART_ARRAYS)
     if not len(test):
@@ -213,7 +149,7 @@ def _split(part_of: Sequence[str], *, val_size: Size, val2_size: Size, test_size
     return {part: train[index] for part, index in drawn.items()} | without_empty(test=test)
 
 
-def _normalize_by(images: Tensor, train: Tensor) -> Normalize:
+def normalize_by(images: Tensor, train: Tensor) -> Normalize:
     """Normalise by the mean and std of each channel of the training images, computed exactly from a histogram."""
     values = torch.arange(256, dtype=torch.float64) / 255
     means, stds = [], []
@@ -225,64 +161,3 @@ def _normalize_by(images: Tensor, train: Tensor) -> Normalize:
         means.append(float(mean))
         stds.append(float((share * (values - mean) ** 2).sum().sqrt()) or 1.0)  # a constant channel
     return Normalize(means, stds)
-
-
-def _load(file: Path) -> dict[str, npt.NDArray[Any]]:
-    check_readable(file)
-    known = ("x", "y", "class_names", *(f"{letter}_{part}" for letter in "xy" for part in PART_ARRAYS))
-    try:
-        if not zipfile.is_zipfile(file):
-            raise ValueError("it is not an .npz file, or is damaged")
-        with NpzArchive(file) as archive:
-            names = set(known).intersection(archive.keys())
-            needed, free = sum(_num_bytes(*archive.header(name)) for name in names), free_memory()
-            if needed > free:
-                raise ValueError(
-                    f"it needs {show_size(needed)} of memory, but only {show_size(free)} are free; use fewer or "
-                    "smaller samples, or images as uint8"
-                )
-            return {name: archive[name] for name in names}
-    except MemoryError as error:
-        raise ValueError(f"{file}: cannot be read: there is not enough memory") from error
-    except Exception as error:  # a damaged archive can raise anything
-        raise ValueError(f"{file}: cannot be read: {error}") from error
-
-
-def _num_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """Return the memory of an array, of its conversion to uint8 or float32, a copy of that, and the splits."""
-    converted = 1 if dtype == np.uint8 else 4
-    return math.prod(shape) * (dtype.itemsize + 2 * converted) + BYTES_PER_SAMPLE * sum(shape[:1])
-
-
-def _as_inputs(file: Path, name: str, array: npt.NDArray[Any], layout: str | None) -> Tensor:
-    if not array.size or array.ndim < 2 or array.dtype.kind not in "biuf":
-        raise ValueError(f"{file}: {name} must hold numbers, (N, ...), got {array.dtype} {array.shape}")
-    images = array.dtype == np.uint8
-    if images and array.ndim not in (3, 4):
-        raise ValueError(
-            f"{file}: {name} is uint8, so it must hold images of three or four dimensions, got {array.shape}"
-        )
-    if len(layout) != array.ndim if layout is not None else array.ndim == 4:
-        raise ValueError(
-            f"{file}: {name} is {array.shape}: set layout to NHWC, NCHW or NHW, which is never guessed; got {layout}"
-        )
-    if not images:
-        array = array.astype(np.float32)
-        if not np.isfinite(array).all():
-            raise ValueError(f"{file}: {name} has values that are not finite")
-    if layout == "NHW" or (array.ndim == 3 and images):
-        array = array[:, None]
-    elif layout == "NHWC":
-        array = array.transpose(0, 3, 1, 2)
-    return torch.from_numpy(np.ascontiguousarray(array))
-
-
-def _as_target(file: Path, name: str, array: npt.NDArray[Any] | None, count: int) -> Tensor:
-    if array is None or array.dtype.kind not in "iu" or array.size != count:
-        got = "none" if array is None else f"{array.dtype} {array.shape}"
-        raise ValueError(f"{file}: {name} must be {count} class numbers from 0, got {got}")
-    if not 0 <= array.min() <= array.max() < MAX_CLASSES:
-        raise ValueError(
-            f"{file}: {name} must be class numbers from 0 to {MAX_CLASSES - 1}, got {array.min()} to {array.max()}"
-        )
-    return torch.from_numpy(array.reshape(-1).astype(np.int64))

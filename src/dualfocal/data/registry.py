@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from dualfocal._checks import did_you_mean
+from dualfocal._objects import is_object_name, plugins, resolve
+from dualfocal.data.arrays import custom_data, npz
 from dualfocal.data.cifar import cifar10, cifar10c, cifar100
-from dualfocal.data.custom import image_folder, npz
+from dualfocal.data.custom import image_folder
 from dualfocal.data.dataset import DataSet
 from dualfocal.data.digits import digits, svhn
 from dualfocal.data.newsgroups import newsgroups, newsgroups_by_date
@@ -28,10 +30,13 @@ DATASETS: dict[str, Callable[..., DataSet]] = {
 
 
 def load_data(name: str | os.PathLike[str], root: Root = None, **options: Any) -> DataSet:
-    """Load a data set: one of ``DATASETS`` by name, or a custom data set from a folder of images or an ``.npz`` file.
+    """Load a data set: one of ``DATASETS`` by name, or a custom data set from images, an ``.npz`` file or a function.
 
     Args:
-        name: name of a data set, or a path. For a folder with the name of a data set, write ``./cifar10``.
+        name: name of a data set; a path (for a folder with the name of a data set, write ``./cifar10``);
+            ``package.module:function``; or the name of an installed plug-in, which is an entry point of the group
+            ``dualfocal.data``. The function returns a :class:`DataSet`, or arrays, see
+            :func:`~dualfocal.data.arrays.custom_data`.
         root: folder of the data (None: ``$DUALFOCAL_DATA``, or the user's cache folder).
         options: options of the data set's function, such as ``val_size``.
 
@@ -53,10 +58,13 @@ def load_data(name: str | os.PathLike[str], root: Root = None, **options: Any) -
         load, arguments = npz, {"path": path, **options}
     elif name and path.is_dir():
         load, arguments = image_folder, {"path": path, **options}
+    elif (function := custom_function(name)) is not None:
+        return custom_data(function, root, options)
     else:
+        names = [*DATASETS, *plugins("data")]
         raise ValueError(
-            f"data must be one of {', '.join(DATASETS)}, a folder of images by class, or an .npz file, "
-            f"got {name!r}{did_you_mean(name, DATASETS)}"
+            f"data must be one of {', '.join(names)}, a folder of images by class, an .npz file, or "
+            f"package.module:function, got {name!r}{did_you_mean(name, names)}"
         )
     known = [option for option in inspect.signature(load).parameters if option not in ("root", "path")]
     if unknown := [option for option in options if option not in known]:
@@ -64,3 +72,15 @@ def load_data(name: str | os.PathLike[str], root: Root = None, **options: Any) -
             f"{name} has the options {', '.join(known)}; got {', '.join(unknown)}{did_you_mean(unknown[0], known)}"
         )
     return load(root=root, **arguments)
+
+
+def custom_function(name: str) -> str | None:
+    """Return ``package.module:function`` if a name stands for a custom function or a plug-in, else None.
+
+    Nothing is imported.
+    """
+    path = Path(name).expanduser()
+    if name in DATASETS or path.suffix.lower() == ".npz" or path.is_dir():
+        return None
+    function = resolve("data", name, DATASETS)
+    return function if is_object_name(function) else None

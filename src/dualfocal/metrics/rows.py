@@ -83,7 +83,8 @@ def as_rows(
     if not values.is_floating_point():
         raise ValueError(f"{name} must be floating point, got {values.dtype}")
     if target.is_floating_point() or target.is_complex():
-        raise ValueError(f"target must hold integer class indices, got {target.dtype}")
+        hint = "; of one-hot labels, use target.argmax(1)" if target.ndim > 1 else ""
+        raise ValueError(f"target must hold integer class indices, got {target.dtype}{hint}")
     if values.device != target.device:
         raise ValueError(f"{name} are on {values.device}, target is on {target.device}: move one to the other")
     dtype = values.dtype if input == "probs" else torch.float64
@@ -101,7 +102,8 @@ def as_rows(
     if target.shape != shape:
         raise ValueError(
             f"target for {name} of shape {tuple(values.shape)} must have shape {tuple(shape)}, got "
-            f"{tuple(target.shape)}: one class index per sample (multilabel problems: evaluate each label on its own)"
+            f"{tuple(target.shape)}: one class index per sample (one-hot labels: target.argmax(1); multilabel "
+            "problems: evaluate each label on its own)"
         )
     weight = None
     if sample_weight is not None:
@@ -191,7 +193,8 @@ def as_tensor(name: str, array: Array) -> Tensor:
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             return torch.from_numpy(array if all(step > 0 for step in array.strides) else array.copy())
     except TypeError:
-        raise ValueError(f"{name} must hold plain numbers, got {array.dtype}") from None
+        hint = "; number the classes: np.unique(labels, return_inverse=True)[1]" if name == "target" else ""
+        raise ValueError(f"{name} must hold plain numbers, got {array.dtype}{hint}") from None
 
 
 def class_targets(values: Array, target: Array, class_names: Sequence[str] | None = None) -> Array:

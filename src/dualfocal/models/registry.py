@@ -1,16 +1,13 @@
 """Models by name, and custom models."""
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from dualfocal._checks import check_count, did_you_mean
+from dualfocal._objects import current_folder_first, is_object_name, load_object, plugins, resolve
 from dualfocal.models.densenet import densenet40, densenet121
 from dualfocal.models.preact_resnet import resnet110_kde, resnet110_sd, wide_resnet26_10, wide_resnet34_10
 from dualfocal.models.resnet import resnet50, resnet110, tiny_resnet50
@@ -34,12 +31,13 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def make_model(name: str, *, num_classes: int, in_channels: int | None = None) -> nn.Module:
-    """Create a model with new weights, by its name in ``MODELS`` or from a custom factory.
+    """Create a model with new weights, by its name in ``MODELS``, by the name of a plug-in, or from a custom factory.
 
     Args:
-        name: a key of ``MODELS``, or ``package.module:function`` for a custom factory. The module may be in the current
-            directory. The function is called with ``num_classes``, and with ``in_channels`` if that is given and the
-            function has an argument of this name.
+        name: a key of ``MODELS``, the name of an installed plug-in (an entry point of the group
+            ``dualfocal.models``), or ``package.module:function`` for a custom factory, whose module may be in the
+            current directory. The function is called with ``num_classes``, and with ``in_channels`` if that is given
+            and the function has an argument of this name.
         num_classes: number of classes.
         in_channels: number of image channels, or dimension of the word vectors. Default: that of the factory.
 
@@ -60,36 +58,15 @@ def make_model(name: str, *, num_classes: int, in_channels: int | None = None) -
         check_count(size, value)
     if name in MODELS:
         return MODELS[name](**sizes)
-    here = str(Path.cwd())
-    sys.path.insert(0, here)  # like `python -m`, unlike a console script
-    importlib.invalidate_caches()  # the file may just have been written
-    try:
-        return _call(name, _load(name), sizes)
-    finally:  # after the call, because a factory may import more
-        with suppress(ValueError):  # the custom module may have removed the entry
-            sys.path.remove(here)
-
-
-def _load(name: str) -> Any:
-    """Import the object named by ``package.module:function``."""
-    module_name, _, attribute = name.partition(":")
-    if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
+    name = resolve("model", name, MODELS)
+    if not is_object_name(name):
+        known = [*MODELS, *plugins("model")]
         raise ValueError(
-            f"unknown model {name!r}{did_you_mean(name, MODELS)}; choose from {', '.join(MODELS)}, or name a custom "
+            f"unknown model {name!r}{did_you_mean(name, known)}; choose from {', '.join(known)}, or name a custom "
             "factory as package.module:function"
         )
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise ValueError(
-            f"model {name!r}: cannot import {module_name!r} from {str(Path.cwd())!r} or the installed packages: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    if not hasattr(module, attribute):
-        raise ValueError(
-            f"model {name!r}: module {module_name!r} has no {attribute!r}{did_you_mean(attribute, vars(module))}"
-        )
-    return getattr(module, attribute)
+    with current_folder_first():  # also for the call, because a factory may import more
+        return _call(name, load_object("model", name), sizes)
 
 
 def _call(name: str, factory: Any, sizes: dict[str, int]) -> nn.Module:

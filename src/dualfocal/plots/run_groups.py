@@ -134,8 +134,9 @@ def _setting(groups: Iterable[Mapping[int, Run]]) -> Setting:
     recipes = [next(iter(runs.values())).recipe for runs in by_seed]
     first = recipes[0]
     entries = [Entry(_label(recipe, recipes), recipe, runs) for recipe, runs in zip(recipes, by_seed, strict=True)]
-    entries.sort(key=lambda entry: (list(LABELS).index(entry.recipe.loss), _natural(entry.label)))
-    data, model = Path(first.data).stem, first.model.rpartition(":")[2]
+    order = {loss: place for place, loss in enumerate(LABELS)}  # custom losses come last
+    entries.sort(key=lambda entry: (order.get(entry.recipe.loss, len(order)), _natural(entry.label)))
+    data, model = (name.rpartition(":")[2] for name in (Path(first.data).stem, first.model))
     options = "".join(f", {name} {value}" for name, value in _without_split(first).items())
     epochs = {recipe.epochs for recipe in recipes}
     length = f", {epochs.pop()} epochs" if len(epochs) == 1 else ""
@@ -144,7 +145,7 @@ def _setting(groups: Iterable[Mapping[int, Run]]) -> Setting:
 
 def _label(recipe: Recipe, among: list[Recipe]) -> str:
     """Return the paper's name of the loss, and the settings that differ from other recipes with this loss."""
-    label = LABELS[recipe.loss]
+    label = LABELS.get(recipe.loss, recipe.loss.rpartition(":")[2])
     if recipe.loss == "label_smoothing":
         label += f"-{recipe.loss_options.get('alpha', ALPHA):g}"
     same_loss = [_flat(other) for other in among if other.loss == recipe.loss]

@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from dualfocal.data import DataNotFoundError, DataSet, load_data
+from dualfocal.data.registry import custom_function
 from dualfocal.report.inputs import ReportInput, shortened, without_folders
 from dualfocal.runs import Recipe
 from dualfocal.runs.source import Reading
@@ -60,6 +61,9 @@ class RunData:
         if "newsgroups" in recipe.data:
             return "No images: the samples are texts."
         name = shortened(without_folders(recipe.data))
+        # A run may come from a stranger: nothing that it names is imported.
+        if custom_function(recipe.data) is not None:
+            return f"No images: data set {name} is a custom function, which a report does not call."
         try:
             return load_data(recipe.data, self.root, **recipe.data_options)
         except DataNotFoundError:

@@ -15,21 +15,24 @@ import torch
 from torch import nn
 
 from dualfocal._checks import AT_MOST, check_choice, did_you_mean
+from dualfocal._objects import is_object_name, resolve, unknown_name
 from dualfocal.losses import LOSSES
+from dualfocal.losses.registry import make_loss
 from dualfocal.models import MODELS
 from dualfocal.runs._settings import checked, from_text, option_from_text, plain
 from dualfocal.runs.layout import RECIPE, SCHEMA, RunError, check_content, read_json
+from dualfocal.runs.optimizers import check_optimizer
 
 CHOICES = {
     "reduction": ("sum", "mean"),
-    "optimizer": ("sgd", "adam"),
     "schedule": ("step", "cosine"),
     "weights": ("last", "best_error", "best_nll"),
     "precision": ("auto", "float32", "tf32", "bfloat16", "float64"),
     "step": ("auto", "eager", "captured", "compiled"),
 }
 AT_LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "lr": 0.0, "momentum": 0.0, "weight_decay": 0.0, "lr_factor": 0.0}
-NOT_OPTIONS = ("weight", "ignore_index", "reduction")  # arguments of losses that cannot be options of a recipe
+OWNERS = ("loss", "data", "optimizer")  # fields with options
+LATER = ("optimizer_options",)  # fields that version 0.1 did not have: written only if they are not empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +46,15 @@ class Recipe:
     {'gamma': 3}
 
     Attributes:
-        data: Name of a data set, a folder of images by class, or an .npz file.
+        data: Name of a data set, a folder of images by class, an .npz file, or package.module:function.
         data_options: Options of the data set, such as val_size; to set one: data.val_size=1000.
         model: Name of a model, or package.module:function.
-        loss: Name of a loss.
+        loss: Name of a loss, or package.module:object.
         loss_options: Options of the loss, such as gamma; to set one: loss.gamma=3.
         reduction: Reduction of the loss over the batch: sum (published together with clip_norm=2) or mean.
         clip_norm: Clip the global gradient norm to this value (none: no clipping).
-        optimizer: sgd or adam.
+        optimizer: sgd, adam, adamw, the name of another class of torch.optim, or package.module:object.
+        optimizer_options: Options of the optimizer, such as betas; to set one: optimizer.eps=1e-6.
         lr: Learning rate at the start.
         momentum: Momentum of sgd.
         weight_decay: Weight decay, on all weights.
@@ -79,6 +83,7 @@ class Recipe:
     reduction: str = "sum"
     clip_norm: float | None = 2.0
     optimizer: str = "sgd"
+    optimizer_options: dict[str, Any] = field(default_factory=dict)
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
@@ -113,36 +118,33 @@ class Recipe:
             raise ValueError(f"clip_norm must be finite and above 0, or none, got {self.clip_norm}")
         if any(m < 1 for m in self.milestones) or any(a >= b for a, b in pairwise(self.milestones)):
             raise ValueError(f"milestones must be increasing epochs from 1, got {_text(self.milestones)}")
-        if self.model not in MODELS and ":" not in self.model:
-            known = f"{', '.join(MODELS)}, or package.module:function"
-            raise ValueError(f"model must be one of {known}, got {self.model!r}{did_you_mean(self.model, MODELS)}")
         if not self.data:
             raise ValueError("data must name a data set, a folder or an .npz file, got ''")
-        self.make_loss()
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Check names and options; nothing is imported, so that a recipe can be read without its custom objects.
+
+        The name of a plug-in is replaced by the object that it stands for, for the same reason.
+        """
+        for kind, known in (("model", MODELS), ("loss", LOSSES)):
+            object.__setattr__(self, kind, resolve(kind, getattr(self, kind), known))
+        if self.model not in MODELS and ":" not in self.model:
+            raise ValueError(unknown_name("model", self.model, MODELS, "package.module:function"))
+        if self.loss not in LOSSES and not is_object_name(self.loss):
+            raise ValueError(unknown_name("loss", self.loss, LOSSES))
+        if self.loss in LOSSES:
+            self.make_loss()
+        numbers = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        check_optimizer(self.optimizer, self.optimizer_options, **numbers)
 
     def make_loss(self) -> nn.Module:
-        """Return the loss module, with ``reduction="sum"``.
+        """Return the loss module, with ``reduction="sum"``; a custom loss is imported.
 
         Raises:
             ValueError: the loss or one of its options is unknown or invalid.
         """
-        if self.loss not in LOSSES:
-            near = did_you_mean(self.loss, LOSSES)
-            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}{near}")
-        parameters = inspect.signature(LOSSES[self.loss]).parameters
-        known = [name for name in parameters if name not in NOT_OPTIONS]
-        for name, value in self.loss_options.items():
-            if name not in known:
-                has = f"has the options {', '.join(known)}" if known else "has no options"
-                raise ValueError(f"loss {self.loss} {has}; got {name}{did_you_mean(name, known)}")
-            is_flag = isinstance(parameters[name].default, bool)
-            if is_flag != isinstance(value, bool):
-                rule = "must be" if is_flag else "must not be"
-                raise ValueError(f"loss {self.loss}: {name} {rule} true or false, got {value!r}")
-        try:
-            return LOSSES[self.loss](**self.loss_options, reduction="sum")
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"loss {self.loss}: {error}") from error
+        return make_loss(self.loss, self.loss_options)
 
     def on(self, device: torch.device, processes: int = 1) -> Self:
         """Return the recipe with auto and none replaced by the settings for a device.
@@ -191,11 +193,11 @@ class Recipe:
     def with_settings(self, settings: Iterable[str]) -> Self:
         """Return a copy with settings changed.
 
-        If the loss or the data set changes, its options start from their defaults. If only the number of epochs
-        changes, and a milestone would lie beyond the last epoch, the milestones are scaled with the epochs.
+        If the loss, the data set or the optimizer changes, its options start from their defaults. If only the number
+        of epochs changes, and a milestone would lie beyond the last epoch, the milestones are scaled with the epochs.
 
         Args:
-            settings: texts ``field=value``, ``loss.option=value`` or ``data.option=value``.
+            settings: texts ``field=value``, ``loss.option=value``, ``data.option=value`` or ``optimizer.option=value``.
 
         Raises:
             ValueError: a field is unknown (the message suggests the nearest name), or a value has the wrong type.
@@ -208,16 +210,16 @@ class Recipe:
             owner, dot, option = name.partition(".")
             if not equals or not name:
                 raise ValueError(f"a setting is written field=value, got {setting!r}")
-            if dot and owner in ("loss", "data") and option:
+            if dot and owner in OWNERS and option:
                 options.setdefault(f"{owner}_options", {})[option] = option_from_text(text)
             elif name in hints:
                 changes[name] = from_text(name, text, hints[name])
             else:
-                known = (*hints, "loss.OPTION", "data.OPTION")
+                known = (*hints, *(f"{owner}.OPTION" for owner in OWNERS))
                 raise ValueError(
                     f"a recipe has no field {name!r}{did_you_mean(name, known)}; it has {', '.join(known)}"
                 )
-        for owner in ("loss", "data"):
+        for owner in OWNERS:
             if owner in changes and changes[owner] != getattr(self, owner):
                 changes.setdefault(f"{owner}_options", {})
         for name, given in options.items():
@@ -236,15 +238,17 @@ class Recipe:
         momentum = f", momentum {self.momentum:g}" if self.optimizer == "sgd" else ""
         clip = "" if self.clip_norm is None else f", gradient norm clipped to {self.clip_norm:g}"
         data = "".join(f", {name} {value}" for name, value in self.data_options.items() if name != "split_seed")
+        options = "".join(f", {name} {value}" for name, value in self.optimizer_options.items())
         return (
-            f"{self.data}{data}; {self.model}; {self.optimizer}, lr {self.lr:g} ({schedule}){momentum}"
+            f"{self.data}{data}; {self.model}; {self.optimizer}, lr {self.lr:g} ({schedule}){momentum}{options}"
             f", weight decay {self.weight_decay:g}, {self.epochs} epochs, batches of {self.batch_size}"
             f", {self.reduction} of the loss{clip}"
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain content for JSON, which :meth:`from_dict` reads."""
-        return {"schema": SCHEMA, **{f.name: plain(f.name, getattr(self, f.name)) for f in fields(self)}}
+        values = {f.name: plain(f.name, getattr(self, f.name)) for f in fields(self)}
+        return {"schema": SCHEMA, **{name: value for name, value in values.items() if value or name not in LATER}}
 
     @classmethod
     def from_dict(cls, content: object) -> Self:
@@ -258,14 +262,14 @@ class Recipe:
         known = {f.name for f in fields(cls)}
         for name in values.keys() - known:
             raise ValueError(f"a recipe has no field {name!r}{did_you_mean(str(name), known)}")
-        if missing := known - values.keys():
+        if missing := known - values.keys() - set(LATER):
             raise ValueError(f"recipe lacks {', '.join(sorted(missing))}")
         return cls(**values)
 
     def differences(self, other: "Recipe") -> list[str]:
         """Return ``"epochs: 30, not 60"`` for each field with another value in ``other``, the second."""
-        mine, theirs = ({name: _text(value) for name, value in recipe.to_dict().items()} for recipe in (self, other))
-        return [f"{name}: {mine[name]}, not {theirs[name]}" for name in mine if mine[name] != theirs[name]]
+        pairs = {f.name: [_text(plain(f.name, getattr(r, f.name))) for r in (self, other)] for f in fields(self)}
+        return [f"{name}: {mine}, not {theirs}" for name, (mine, theirs) in pairs.items() if mine != theirs]
 
     @property
     def digest(self) -> str:

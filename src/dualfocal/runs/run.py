@@ -400,8 +400,9 @@ def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def default_folder(recipe: Recipe) -> Path:
     """Return the default folder of a run; the same recipe always has the same folder."""
-    data, model = Path(recipe.data).stem, recipe.model.rpartition(":")[2]
-    return Path("runs", f"{data}-{model}-{recipe.loss}-seed{recipe.seed}-{recipe.digest}")
+    names = (Path(recipe.data).stem, recipe.model, recipe.loss)
+    data, model, loss = (name.rpartition(":")[2] for name in names)  # without the module of a custom object
+    return Path("runs", f"{data}-{model}-{loss}-seed{recipe.seed}-{recipe.digest}")
 
 
 def find_runs(folder: Path, depth: int = 3) -> list[Run]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dualfocal._checks import did_you_mean
-from dualfocal.data.registry import DATASETS
+from dualfocal.data.registry import DATASETS, custom_function
 from dualfocal.runs import Recipe, Run, RunResult
 from dualfocal.train.presets import PRESETS, custom, preset
 
@@ -45,7 +45,7 @@ class Study:
     def folders(self, out: Path) -> dict[tuple[str, int], Path]:
         """Return the run folder of each entry and seed."""
         return {
-            (entry, seed): out / "runs" / f"{entry.replace(' ', '_')}-seed{seed}"
+            (entry, seed): out / "runs" / f"{entry.replace(' ', '_').replace(':', '.')}-seed{seed}"
             for entry in self.entries
             for seed in self.seeds
         }
@@ -82,8 +82,10 @@ def make_study(
     ['gamma 2', 'gamma 5']
 
     Args:
-        losses: names from :data:`~dualfocal.losses.LOSSES`; the others are compared with the first.
-        dataset: name of a data set, or a custom data set: a folder of images or an .npz file.
+        losses: names from :data:`~dualfocal.losses.LOSSES` or of plug-ins, or ``package.module:object``; the others
+            are compared with the first.
+        dataset: name of a data set, or a custom data set: a folder of images, an .npz file or
+            ``package.module:function``.
         model: name of a model (default: the model of the data set's first preset, small_cnn for custom data sets).
         seeds: seeds of the training, and for digits also of the split.
         gammas: values of gamma to compare, for one loss.
@@ -133,8 +135,8 @@ def _recipe(dataset: str, model: str | None, settings: list[str]) -> Recipe:
         return preset(named[0], settings)
     if names:  # another model than the paper's
         return preset(names[0], [f"model={model}", *settings])
-    if dataset not in DATASETS and not Path(dataset).exists():
-        known = [*DATASETS, "a folder", "an .npz file"]
+    if dataset not in DATASETS and not Path(dataset).exists() and custom_function(dataset) is None:
+        known = [*DATASETS, "a folder", "an .npz file", "package.module:function"]
         raise ValueError(
             f"unknown data set {dataset!r}; data sets are {', '.join(known)}{did_you_mean(dataset, DATASETS)}"
         )

@@ -133,11 +133,13 @@ def pack(
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Collect the state of a training as the arguments of :meth:`Run.write_tensors`: tensors and metadata."""
     state = optimizer.state_dict()["state"]
+    values = {f"{i}.{name}": value for i, s in state.items() for name, value in s.items() if value is not None}
     tensors = {
         **{f"model.{name}": tensor for name, tensor in model.state_dict().items()},
         **{f"loss.{name}": tensor for name, tensor in criterion.state_dict().items()},
         **{f"best.{name}": tensor for name, tensor in position.best_weights.items()},
-        **{f"optimizer.{i}.{name}": value for i, s in state.items() for name, value in s.items() if value is not None},
+        **{f"optimizer.{name}": value for name, value in values.items() if isinstance(value, Tensor)},
+        **{f"number.{name}": _as_tensor(value) for name, value in values.items() if not isinstance(value, Tensor)},
         "random.cpu": torch.get_rng_state(),
         **{f"random.{name}": state for name, state in host_random_states().items()},
     }
@@ -195,7 +197,8 @@ def unpack(
             raise ValueError(f"is damaged: it must have losses and norms of {position.step} steps, got {got}")
         model.load_state_dict(_part(tensors, "model."))  # copies in place: memory formats and devices stay
         criterion.load_state_dict(_part(tensors, "loss."))
-        _restore(optimizer, _part(tensors, "optimizer."))
+        numbers = {name: tensor.item() for name, tensor in _part(tensors, "number.").items()}
+        _restore(optimizer, _part(tensors, "optimizer."), numbers)
         return position, _part(tensors, "random.")
     except (json.JSONDecodeError, KeyError, IndexError, TypeError, RuntimeError, OverflowError) as error:
         raise ValueError(f"is not a checkpoint of this run, or is damaged: {' '.join(str(error).split())}") from error
@@ -231,13 +234,28 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _restore(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
+def _as_tensor(number: float) -> Tensor:
+    """Return a number of the state of a custom optimizer as a tensor with the same value."""
+    return torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else None)
+
+
+def _restore(optimizer: Optimizer, tensors: dict[str, Tensor], numbers: dict[str, float]) -> None:
     weights: list[Tensor] = [weight for group in optimizer.param_groups for weight in group["params"]]
-    state: dict[int, dict[str, Tensor]] = {}
+    state: dict[int, dict[str, Any]] = {}
+    for name, number in numbers.items():
+        i, _, key = name.partition(".")
+        state.setdefault(int(i), {})[key] = number
     for name, tensor in tensors.items():
         i, _, key = name.partition(".")
         weight = weights[int(i)]
         # The optimizer keeps its state in the memory format of the weight.
-        like = torch.empty_like(weight).copy_(tensor) if tensor.shape == weight.shape and tensor.ndim else tensor
-        state.setdefault(int(i), {})[key] = like
+        if tensor.shape == weight.shape and tensor.ndim:
+            tensor = torch.empty_like(weight, dtype=tensor.dtype).copy_(tensor)
+        state.setdefault(int(i), {})[key] = tensor
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    for number_of_weight, saved in state.items():
+        loaded = optimizer.state[weights[number_of_weight]]
+        for key, value in saved.items():
+            # torch converts state to the dtype of the weight; some optimizers keep scalars in another one.
+            if isinstance(value, Tensor) and loaded[key].dtype != value.dtype:
+                loaded[key] = value.to(loaded[key].device)

@@ -1,9 +1,8 @@
-"""Progress of a training: bars on a terminal, one line per epoch, and TensorBoard scalars on request."""
+"""Progress of a training: bars on a terminal, and one line per epoch."""
 
 import time
 from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -19,11 +18,7 @@ from torch import Tensor
 from dualfocal.runs import Recipe
 from dualfocal.train.checkpoint import Position
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
 EVERY = 0.5  # seconds between updates of the loss: reading it waits for the GPU
-SCALARS = "tensorboard"  # folder in the run folder
 
 Line = dict[str, Any]
 
@@ -36,14 +31,13 @@ class _Console(Console):
 
 
 class Display:
-    """Show progress bars on a terminal and one line per epoch, and write TensorBoard scalars.
+    """Show progress bars on a terminal and one line per epoch.
 
     Args:
         progress: whether to show anything.
-        scalars: folder for TensorBoard (None: no scalars).
     """
 
-    def __init__(self, progress: bool, scalars: Path | None) -> None:
+    def __init__(self, progress: bool) -> None:
         self.console = _Console(stderr=True, emoji=False)
         self.console.quiet = not progress
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
@@ -51,7 +45,6 @@ class Display:
         self.has_bars = progress and self.console.is_terminal
         # A long estimation period bridges the pauses for validation.
         self.progress = Progress(*columns, *rest, console=self.console, transient=True, speed_estimate_period=120)
-        self.scalars = None if scalars is None else Scalars(scalars)
         self.resources = ExitStack()
 
     def say(self, text: str) -> None:
@@ -62,8 +55,6 @@ class Display:
         """Start the bars at the given position, and show a line if an earlier session is resumed."""
         if self.has_bars:
             self.resources.enter_context(self.progress)
-        if self.scalars is not None:
-            self.resources.enter_context(self.scalars.begin(log))
         if at.epoch or at.step:
             where = f" + {at.step} steps" if at.step else ""
             self.say(f"resuming after epoch {at.epoch}{where} of {recipe.epochs}")
@@ -85,8 +76,6 @@ class Display:
 
     def epoch(self, line: Line) -> None:
         """Show the log line of a finished epoch above the bars, and start the bar of the next one."""
-        if self.scalars is not None:
-            self.scalars.write(line)
         self.say(describe(line, self.epochs))
         self.before, self.done, self.counted = line["epoch"] * self.num_samples, 0, 0
         self.updated_at = time.monotonic()
@@ -95,41 +84,8 @@ class Display:
         self.progress.reset(self.this, description="evaluating" if last else f"epoch {line['epoch'] + 1}", note="")
 
     def close(self) -> None:
-        """Remove the bars and close TensorBoard's files."""
+        """Remove the bars."""
         self.resources.close()
-
-
-class Scalars:
-    """TensorBoard scalars in the run folder; a resumed run writes them again from the log."""
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ValueError(
-                f'TensorBoard is not installed; run pip install "dualfocal[tensorboard]" ({error})'
-            ) from error
-        self.folder, self.make = folder, SummaryWriter
-
-    def begin(self, log: list[Line]) -> "SummaryWriter":
-        """Replace the files of earlier sessions. Returns the writer, which the caller closes."""
-        for file in self.folder.rglob("events.out.tfevents.*"):
-            file.unlink()
-        self.writer = self.make(str(self.folder))
-        for line in log:
-            self.write(line)
-        return self.writer
-
-    def write(self, line: Line) -> None:
-        """Write every number of a log line; ``val_ece`` becomes ``val/ece``."""
-        for name, value in line.items():
-            part, _, rest = name.partition("_")
-            tag = f"{part}/{rest}" if part in ("train", "val", "val2", "test") else f"run/{name}"
-            if isinstance(value, int | float) and name not in ("schema", "epoch"):
-                self.writer.add_scalar(tag, value, line["epoch"])
-            elif isinstance(value, list):
-                self.writer.add_scalars(tag, {f"{i:02}": number for i, number in enumerate(value)}, line["epoch"])
-        self.writer.flush()
 
 
 def describe(line: Line, epochs: int) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -18,14 +19,17 @@ from dualfocal.data.paths import Root
 from dualfocal.metrics.evaluation import finite
 from dualfocal.runs import Recipe, Run, default_folder, layout
 from dualfocal.runs.lease import EXPIRES
+from dualfocal.train.callbacks import Callbacks, TensorBoard
 from dualfocal.train.checkpoint import identify, pack, resume
-from dualfocal.train.display import SCALARS, Display
+from dualfocal.train.display import Display
 from dualfocal.train.distributed import Group, processes
 from dualfocal.train.failure import DivergedError, Interrupts, diagnosis
 from dualfocal.train.forward import Forward, float32_products
-from dualfocal.train.model import check_fit, make_optimizer, notes_on, prepare_model, try_out
+from dualfocal.train.model import check_fit, notes_on, prepare_model, try_out
+from dualfocal.train.optimizer import make_optimizer
 from dualfocal.train.randomness import derived_seed, make_batches, repeatable, seed_all, set_random_states
 from dualfocal.train.result import finish, notes_on_sessions, session, speed_settings
+from dualfocal.train.sources import import_objects, notes_on_sources
 from dualfocal.train.step import make_step
 from dualfocal.train.validation import follows_validation, looks_at_validation, predict, summarize, watched_part
 
@@ -40,6 +44,7 @@ def train(
     checkpoint_pause: float = 0.0,
     tensorboard: bool = False,
     progress: bool = True,
+    callbacks: Sequence[object] = (),
     lease_seconds: float = EXPIRES,
 ) -> Run:
     """Train a model from a recipe into a run folder, or resume the run if an earlier call was interrupted.
@@ -58,8 +63,12 @@ def train(
         checkpoint_every: number of epochs between checkpoints. After a crash, training resumes from the last
             checkpoint. Ctrl-C saves one first, except with several processes.
         checkpoint_pause: minimum number of seconds between checkpoints, so that saving does not slow down short epochs.
-        tensorboard: whether to write scalars to ``tensorboard/`` in the run folder.
+        tensorboard: whether to write scalars to ``tensorboard/`` in the run folder; the same as the callback
+            :class:`~dualfocal.train.TensorBoard`.
         progress: whether to show progress: bars on a terminal, and one line per epoch.
+        callbacks: objects with any of the methods ``on_train_start(run)``, ``on_epoch_end(log)``, with the line of the
+            log as a dict, and ``on_train_end(run)``, which is also called if the training stops or fails. With several
+            processes, the first one calls them.
         lease_seconds: time without a sign of life of this process after which another machine may take over the folder.
 
     Returns:
@@ -71,6 +80,7 @@ def train(
             is renamed, with a warning, and the training starts again.
         DivergedError: the loss, a weight or a prediction is not finite. The last checkpoint is kept, and
             ``failure.json`` describes the failure.
+        CallbackError: a callback failed; the run is saved, and the same call continues it.
         KeyboardInterrupt: Ctrl-C was pressed; the run is saved. SIGTERM and SIGHUP raise SystemExit with code 143 and
             129.
     """
@@ -85,9 +95,11 @@ def train(
         group.first_does(run.tidy)
         if group.first_does(lambda: run.state.encode()) == b"finished":
             return run
-        display = Display(progress and group.first, run.path / SCALARS if tensorboard and group.first else None)
+        display = Display(progress and group.first)
+        listeners = Callbacks([*callbacks, *([TensorBoard()] if tensorboard else [])] if group.first else [])
         requested, recipe = recipe, recipe.on(group.device, group.size)
-        with repeatable(recipe, group.device):
+        with repeatable(recipe, group.device), listeners.ending(run):
+            sources = import_objects(recipe)
             data = load_data(recipe.data, data_root, **recipe.data_options)
             notes = check_fit(recipe, data, group)
             model = prepare_model(recipe, data, group.device)
@@ -101,7 +113,9 @@ def train(
                 # Another program may have finished the run before this one claimed the folder.
                 if group.first_does(lambda: run.state.encode()) != b"finished":
                     pace = checkpoint_every, checkpoint_pause
-                    training = Training(recipe, run, data, model, group, display, pace, all_used=all_used)
+                    training = Training(
+                        recipe, run, data, model, group, display, listeners, pace, sources, all_used=all_used
+                    )
                     training.run_epochs()
                     training.finish(notes)
     return run
@@ -112,6 +126,7 @@ class Training:
 
     Args:
         pace: number of epochs, and minimum number of seconds, between checkpoints.
+        sources: files of the custom objects of the recipe.
     """
 
     def __init__(
@@ -122,11 +137,14 @@ class Training:
         model: nn.Module,
         group: Group,
         display: Display,
+        callbacks: Callbacks,
         pace: tuple[int, float],
+        sources: dict[str, Any],
         *,
         all_used: bool,
     ) -> None:
-        self.recipe, self.run, self.model, self.group, self.display = recipe, run, model, group, display
+        self.recipe, self.run, self.model, self.group = recipe, run, model, group
+        self.display, self.callbacks = display, callbacks
         self.data_identity = identify(data)
         self.data = data.to(group.device)
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
@@ -140,7 +158,9 @@ class Training:
         self.every, self.pause = pace
         self.saved = self.at.epoch if (run.path / layout.CHECKPOINT).exists() else None
         self.saved_at = monotonic()
-        self.at.sessions.append(session(recipe, group, self.at.epoch))
+        self.at.sessions.append(session(recipe, group, self.at.epoch) | ({"sources": sources} if sources else {}))
+        for note in notes_on_sources(self.at.sessions[-2:]) if group.first else ():
+            warnings.warn(note, stacklevel=3)
         forward = Forward(group.wrap(model, sync_bn=recipe.sync_bn, all_used=all_used), recipe, group.device)
         # Without DDP: ranks may have different numbers of batches.
         self.eval_forward = Forward(model, recipe, group.device)
@@ -157,6 +177,7 @@ class Training:
             KeyboardInterrupt, SystemExit: a signal was received; the run is saved.
         """
         self.display.begin(self.recipe, self.at, len(self.data.splits["train"]), self.log)
+        self.group.first_does(partial(self.callbacks.start, self.run))
         with Interrupts(catch=self.group.size == 1) as stop, closing(self.step):
             for epoch in range(self.at.epoch, self.recipe.epochs):
                 line = self._train_epoch(epoch, stop)
@@ -167,6 +188,7 @@ class Training:
                     partial(self._save, asked)
                 )  # whether it is due is decided by the first process's clock
                 self.display.epoch(line)
+                self.group.first_does(partial(self.callbacks.end_epoch, line, self._save))
                 if asked:
                     stop.leave()
             stop.leave()
@@ -187,7 +209,7 @@ class Training:
                     logits, target = map(group.gather, predict(forward, self.data, part, group))
                     predictions[part] = logits.cpu(), target.cpu()
         notes += dict.fromkeys(why for session in self.at.sessions for why in session.get("slowed_by", []))
-        notes += notes_on_sessions(self.at.sessions)
+        notes += notes_on_sessions(self.at.sessions) + notes_on_sources(self.at.sessions)
         group.first_does(partial(finish, recipe, self.run, self.data, self.model, self.at, predictions, notes))
 
     def _train_epoch(self, epoch: int, stop: Interrupts) -> dict[str, Any]:
@@ -254,7 +276,8 @@ class Training:
             entries |= {f"{part}_{name}": value for name, value in summary.items()}
         if follows_validation(self.criterion):
             self.criterion.update(*map(self.group.gather, predicted[self.watched]))
-            entries["gamma"] = self.criterion.gamma.tolist()
+            if isinstance(gamma := getattr(self.criterion, "gamma", None), Tensor):
+                entries["gamma"] = gamma.tolist()
         return entries
 
     def _keep_best(self, line: dict[str, Any]) -> None:

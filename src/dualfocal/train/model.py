@@ -1,16 +1,18 @@
-"""Build and test the model and the optimizer of a recipe, and check that recipe, data and processes fit together."""
+"""Build the model of a recipe, try it out with its loss and optimizer, and check that recipe and data fit together."""
 
 from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
 
 from dualfocal.data import DataSet
-from dualfocal.models import make_model
+from dualfocal.losses import LOSSES
+from dualfocal.losses.registry import check_loss
+from dualfocal.models import MODELS, make_model
 from dualfocal.runs import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, without_search
+from dualfocal.train.optimizer import CAPTURABLE, try_optimizer
 from dualfocal.train.randomness import seed_all
 from dualfocal.train.validation import follows_validation, looks_at_validation, watched_part
 
@@ -41,7 +43,7 @@ def check_fit(recipe: Recipe, data: DataSet, group: Group) -> list[str]:
         f"sync_bn=true needs a CUDA device, but the device is {group.device.type}": recipe.sync_bn
         and group.device.type != "cuda",
         f"loss {recipe.loss} is computed over a whole batch and cannot be split over {group.size} processes": (
-            group.size > 1 and not criterion.per_sample
+            group.size > 1 and not getattr(criterion, "per_sample", True)
         ),
         f"the last batch has {tail} samples for {group.size} processes; set drop_last=true to leave it out": (
             0 < tail < group.size
@@ -95,15 +97,22 @@ def prepare_model(recipe: Recipe, data: DataSet, device: torch.device) -> nn.Mod
 
 
 def try_out(model: nn.Module, recipe: Recipe, data: DataSet, group: Group) -> bool:
-    """Run the model on a few samples before the run folder is made, since a model that does not fit is common.
+    """Run model, custom loss and other optimizers on a few samples before the run folder is made.
+
+    A model that does not fit is common.
 
     Returns:
         Whether every trainable weight got a gradient.
 
     Raises:
         ValueError: the model fails in evaluation, in training or on the smallest batch, does not return logits of the
-            right shape, or has state that is not a tensor.
+            right shape, or has state that is not a tensor; or a custom loss or optimizer fails, see
+            :func:`~dualfocal.losses.registry.check_loss` and :func:`~dualfocal.train.optimizer.try_optimizer`.
     """
+    if recipe.loss not in LOSSES:
+        dtype = torch.float64 if recipe.precision == "float64" else torch.float32
+        loss = recipe.make_loss().to(group.device)
+        check_loss(recipe.loss, loss, num_classes=data.num_classes, device=group.device, dtype=dtype)
     index = data.splits["train"]
     last = recipe.batch_size if recipe.drop_last else len(index) % recipe.batch_size or recipe.batch_size
     fewest = min(last, len(index)) // group.size
@@ -121,7 +130,11 @@ def try_out(model: nn.Module, recipe: Recipe, data: DataSet, group: Group) -> bo
     if fewest == 1:  # batch norm fails on one sample
         hint = "; the last batch is that small, set drop_last=true to leave it out" if last < recipe.batch_size else ""
         _pass(trial, recipe, data, index[:1], group.device, hint)
-    return all(weight.grad is not None for weight in trial.parameters() if weight.requires_grad)
+    weights = [weight for weight in trial.parameters() if weight.requires_grad]
+    all_used = all(weight.grad is not None for weight in weights)
+    if recipe.optimizer not in CAPTURABLE:
+        try_optimizer(recipe, weights)
+    return all_used
 
 
 def _pass(
@@ -132,8 +145,11 @@ def _pass(
     try:
         with torch.set_grad_enabled(model.training), without_search():
             logits = Forward(model, recipe, device)(inputs)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # any user model
         reason = " ".join(str(error).split()) or type(error).__name__
+        hint = hint or "; set model=package.module:function for a network of your own" * (recipe.model in MODELS)
         raise ValueError(
             f"model {recipe.model} fails in {mode} on inputs of shape {tuple(inputs.shape)}: {reason}{hint}"
         ) from error
@@ -143,18 +159,3 @@ def _pass(
             f"{tuple(inputs.shape)}, got {tuple(logits.shape)}"
         )
     return logits, target
-
-
-def make_optimizer(recipe: Recipe, weights: list[nn.Parameter]) -> Optimizer:
-    """Build the optimizer of a recipe. On CUDA the learning rate is a tensor, which a CUDA graph reads."""
-    on_cuda = weights[0].is_cuda
-    lr = torch.tensor(recipe.lr, device=weights[0].device) if on_cuda else recipe.lr
-    if recipe.optimizer == "adam":
-        return Adam(weights, lr=lr, weight_decay=recipe.weight_decay, fused=True, capturable=on_cuda)
-    optimizer = SGD(weights, lr=lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=True)
-    if recipe.momentum:
-        # Zeros are equivalent to missing buffers. Fused SGD fails if only some buffers are missing, as happens for
-        # models that skip layers at random.
-        for weight in weights:
-            optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
-    return optimizer

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,13 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from dualfocal.data import DataSet
+from dualfocal.losses import LOSSES
 from dualfocal.runs import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, HalfWeights, without_search
 from dualfocal.train.host_state import garbage_collection_paused, host_state
+from dualfocal.train.optimizer import CAPTURABLE
+from dualfocal.train.validation import follows_validation
 
 WARM_UP = 3  # steps before a capture, in which libraries choose algorithms, kernels are compiled and states are created
 
@@ -284,10 +287,33 @@ class CompiledStep(CapturedStep):
         self.compiled = None
 
 
-def make_step(recipe: Recipe, *arguments: Any, **options: Any) -> Step:
-    """Make the step of a recipe, whose ``step`` must be eager, captured or compiled."""
+def make_step(
+    recipe: Recipe,
+    data: DataSet,
+    forward: Forward,
+    criterion: nn.Module,
+    optimizer: Optimizer,
+    group: Group,
+    say: Callable[[str], None],
+) -> Step:
+    """Make the step of a recipe, whose ``step`` must be eager, captured or compiled.
+
+    The step is eager if a CUDA graph could miss changes: of the learning rate, which only some optimizers have on the
+    device, or of a custom loss, which may replace its tensors when it is updated.
+    """
     kinds = {"eager": Step, "captured": CapturedStep, "compiled": CompiledStep}
-    return kinds[recipe.step](recipe, *arguments, **options)
+    reasons = {
+        f"optimizer {recipe.optimizer} is not one of {', '.join(CAPTURABLE)}": recipe.optimizer not in CAPTURABLE,
+        f"the custom loss {recipe.loss} is updated each epoch": recipe.loss not in LOSSES
+        and follows_validation(criterion),
+    }
+    reason = next((reason for reason, holds in reasons.items() if holds and recipe.step != "eager"), None)
+    kind = kinds[recipe.step] if reason is None else Step
+    step = kind(recipe, data, forward, criterion, optimizer, group, say)
+    if reason is not None:
+        step.problem = f"the step is not captured as a CUDA graph, so training is slower: {reason}"
+        say(step.problem)
+    return step
 
 
 def _reason(error: BaseException) -> str:

@@ -1,13 +1,12 @@
 """Predict a split and compute its metrics for the log."""
 
-from typing import TypeGuard
+from typing import Protocol, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from dualfocal._tensors import wide_dtype
 from dualfocal.data.dataset import DataSet
-from dualfocal.losses import AdaFocalLoss
 from dualfocal.losses.rival import true_and_rival
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import top_bins
@@ -61,9 +60,16 @@ def summarize(logits: Tensor, target: Tensor, criterion: nn.Module, batch_size: 
     return {"error": wrong / number, "ece": ece, **dict(means)}
 
 
-def follows_validation(criterion: nn.Module) -> TypeGuard[AdaFocalLoss]:
-    """Return whether the loss is updated with validation data after each epoch."""
-    return isinstance(criterion, AdaFocalLoss) and not criterion.frozen
+class AdaptiveLoss(Protocol):
+    """A loss that changes with the predictions on validation data."""
+
+    def update(self, logits: Tensor, target: Tensor, /) -> object:
+        """Adapt the loss to logits and labels of the validation split."""
+
+
+def follows_validation(criterion: nn.Module) -> TypeGuard[AdaptiveLoss]:
+    """Return whether the loss is updated with validation data after each epoch: it has ``update`` and is not frozen."""
+    return callable(getattr(criterion, "update", None)) and not getattr(criterion, "frozen", False)
 
 
 def looks_at_validation(recipe: Recipe, criterion: nn.Module) -> bool:
