@@ -200,3 +200,23 @@ def test_classes_in_another_order_are_aligned(run, record):
     assert aligned["differences"] == same["differences"]
     assert "b.npz: " in run("a.npz", "b.npz")[1]
     assert "same order" in run("a.npz", "b.npz")[1]
+
+
+def test_rows_in_another_order_are_matched_by_id(run, record, refused):
+    logits, target = drawn(300)
+    ids = np.array([f"image{k}" for k in range(300)])
+    order = np.random.default_rng(0).permutation(300)[:280]
+    np.savez("a.npz", logits=logits, target=target, id=ids)
+    np.savez("b.npz", logits=1.5 * logits[order], target=target[order], id=ids[order])
+    kept = np.sort(order)
+    np.savez("same_a.npz", logits=logits[kept], target=target[kept])
+    np.savez("same_b.npz", logits=1.5 * logits[kept], target=target[kept])
+    matched, same = record("a.npz", "b.npz", "--id", "id"), record("same_a.npz", "same_b.npz")
+    assert matched["differences"] == same["differences"]
+    remark = run("a.npz", "b.npz", "--id", "id")[1].splitlines()[-1]
+    assert remark == "280 rows matched by 'id'; 20 rows are only in A and 0 only in B"
+    ids[7] = "image3"
+    np.savez("twice.npz", logits=logits, target=target, id=ids)
+    assert "'image3' more than once" in refused("twice.npz", "b.npz", "--id", "id")
+    np.savez("other.npz", logits=logits, target=target, id=np.arange(300))
+    assert "no id" in refused("a.npz", "other.npz", "--id", "id")

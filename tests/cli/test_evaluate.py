@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -621,3 +622,26 @@ def test_fail_over_is_a_gate(run, refused):
     assert err.splitlines()[-1].startswith("dualfocal: sharp.npz: calibration error above the limit of 3 %")
     run("evaluate", "sharp.npz", "--fail-over", "0.9")
     assert "--no-inference" in refused("evaluate", "good.npz", "--fail-over", "0.03", "--no-inference")
+
+
+def test_numbers_are_grouped_by_quantiles(run, record, refused):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(600, 3)).astype(np.float32)
+    target, age, code = rng.integers(3, size=600), rng.integers(18, 90, 600), [f"{k % 3:03}" for k in range(600)]
+    np.savez("p.npz", logits=logits, target=target, age=age, dose=rng.random(600))
+    groups = record("evaluate", "p.npz", "--group-by", "dose")["files"][0]["groups"]
+    assert [group["num_samples"] for group in groups] == [120] * 5
+    assert len(record("evaluate", "p.npz", "--group-by", "age")["files"][0]["groups"]) == len(np.unique(age))
+    assert "the worst 20 of" in run("evaluate", "p.npz", "--group-by", "age")[0]
+    groups = record("evaluate", "p.npz", "--group-by", "age", "--group-quantiles", "3")["files"][0]["groups"]
+    ends = sorted(tuple(map(int, group["group"].split(" to "))) for group in groups)
+    assert all(high < low for (_, high), (low, _) in pairwise(ends))
+    for low, high in ends:
+        assert ((age >= low) & (age <= high)).sum() in [group["num_samples"] for group in groups]
+
+    lines = [f"{a},{b},{c},{y},{g},{x}" for (a, b, c), y, g, x in zip(logits, target, code, age / 7, strict=True)]
+    Path("p.csv").write_text("\n".join(["logit_0,logit_1,logit_2,label,code,ratio", *lines]))
+    assert len(record("evaluate", "p.csv", "--group-by", "code")["files"][0]["groups"]) == 3  # 007 is a name
+    assert len(record("evaluate", "p.csv", "--group-by", "ratio")["files"][0]["groups"]) == 5
+    assert "need numbers" in refused("evaluate", "p.csv", "--group-by", "code", "--group-quantiles", "3")
+    assert "--group-by" in refused("evaluate", "p.csv", "--group-quantiles", "3")

@@ -38,6 +38,12 @@ def compare(
     b: Annotated[
         Path, typer.Argument(metavar="B", help="The other model's predictions for the same samples, in the same order.")
     ],
+    identity: Annotated[
+        str | None,
+        typer.Option(
+            "--id", metavar="COLUMN", help="Column or array that identifies the samples, if they are in another order."
+        ),
+    ] = None,
     logits: Logits = None,
     probs: Probs = None,
     target: Target = None,
@@ -56,15 +62,17 @@ def compare(
 ) -> None:
     """Which of two models is better? Paired differences on the same samples, B - A, with intervals and a verdict.
 
-    Both files must have the same labels; classes with names may be in another order. Arrays and columns are found as
-    in `dualfocal evaluate`.
+    Both files must have the same labels; classes with names may be in another order, and rows with `--id`. Arrays and
+    columns are found as in `dualfocal evaluate`.
 
         dualfocal compare cross_entropy.npz dual_focal.npz
+
+        dualfocal compare a.csv b.parquet --id image
     """
     from dualfocal import metrics
     from dualfocal.metrics.registry import MEANINGS
     from dualfocal.predictions import check_same_labels
-    from dualfocal.predictions.alignment import class_order, reorder_classes
+    from dualfocal.predictions.alignment import align_rows, class_order, reorder_classes
     from dualfocal.runs.source import Reading
 
     out, err = consoles(as_json)
@@ -72,6 +80,7 @@ def compare(
         logits=logits,
         probs=probs,
         target=target,
+        group=identity,
         positive=positive,
         class_names=class_names,
         percent=percent,
@@ -81,12 +90,15 @@ def compare(
         ignore_index=ignore_index,
     )
     first, second = reading.load(a), reading.load(b)
+    remark = ""
+    if identity is not None:
+        first, second, remark = align_rows(first, second)
     with errors_name(b):
         order = class_order(second.class_names, first.class_names)
     if order is not None:
         second = reorder_classes(second, order)
     check_same_labels(first, second)
-    say(err, f"{a}: {first.taken}\n{b}: {second.taken}")
+    say(err, f"{a}: {first.taken}\n{b}: {second.taken}" + (f"\n{remark}" if remark else ""))
     with progress_bar(err, "resampling") as progress:
         result = metrics.compare(
             first.values,

@@ -1,7 +1,7 @@
 """`dualfocal evaluate`: metrics, noise floors and a verdict for prediction files."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,7 +78,15 @@ def evaluate(
     merge: Annotated[bool, typer.Option("--merge", help="Treat the files as parts of one set of predictions.")] = False,
     group_by: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Also evaluate each group of samples in this column, worst first."),
+        typer.Option(
+            metavar="COLUMN",
+            help="Also evaluate each group of samples in this column, worst first. Numbers that are not whole are cut "
+            "into five groups of equal size.",
+        ),
+    ] = None,
+    group_quantiles: Annotated[
+        int | None,
+        typer.Option(min=2, max=100, metavar="N", help="Cut the numbers of `--group-by` into N groups of equal size."),
     ] = None,
     binary: BinaryOption = None,
     positive: Positive = None,
@@ -182,7 +190,9 @@ def evaluate(
         level=level,
         seed=seed,
     )
-    loaded = _load(files, reading, merge, bool(methods))
+    if group_quantiles is not None and group_by is None:
+        raise ValueError("--group-quantiles needs --group-by")
+    loaded = _load(files, reading, merge, bool(methods), group_quantiles)
     findings = []
     for name, data in loaded.items():
         say(err, f"{name}: {data.taken}")
@@ -262,8 +272,11 @@ class Finding:
         return content
 
 
-def _load(files: list[Path], reading: "Reading", merge: bool, calibrate: bool) -> "dict[str, Predictions]":
-    """Load the predictions of each file, or of all files merged into one."""
+def _load(
+    files: list[Path], reading: "Reading", merge: bool, calibrate: bool, group_quantiles: int | None
+) -> "dict[str, Predictions]":
+    """Load the predictions of each file, or of all files merged into one; groups of numbers are cut into quantiles."""
+    from dualfocal.metrics.groups import QUANTILES, quantile_groups
     from dualfocal.predictions import merge_predictions
 
     all_needed = calibrate or reading.group is not None
@@ -274,7 +287,13 @@ def _load(files: list[Path], reading: "Reading", merge: bool, calibrate: bool) -
                 f"--group-by: {data.group_name!r} of {name} holds the labels, and among samples of one label no model "
                 "is calibrated; group by something that is known before the label"
             )
-    return {" + ".join(loaded): merge_predictions(loaded)} if merge and len(loaded) > 1 else loaded
+    if merge and len(loaded) > 1:
+        loaded = {" + ".join(loaded): merge_predictions(loaded)}
+    for name, data in loaded.items():
+        if data.groups is not None and (group_quantiles is not None or data.groups.dtype.kind == "f"):
+            with errors_name(f"{name}: --group-by {data.group_name}"):
+                loaded[name] = replace(data, groups=quantile_groups(data.groups, group_quantiles or QUANTILES))
+    return loaded
 
 
 def _compare(
@@ -312,7 +331,7 @@ def _compare(
 
 def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
     from dualfocal.metrics.evaluation import CONFIDENCE_ONLY
-    from dualfocal.metrics.groups import group_table, groups_follow_labels
+    from dualfocal.metrics.groups import MOST_SHOWN, group_table, groups_follow_labels
     from dualfocal.metrics.registry import MEANINGS
 
     evaluation, data, groups, comparison = finding.evaluation, finding.data, finding.groups, finding.comparison
@@ -337,6 +356,8 @@ def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
         show(out, group_table(str(reading.group), groups))
         number = sum(group.p_adjusted <= 0.05 for group in groups)
         tests = f"p-values adjusted for {len(groups)} tests (Holm). Worst first by the lower end of the interval."
+        if len(groups) > MOST_SHOWN:
+            tests += " --json has all groups."
         say(out, f"{number} of {len(groups)} groups are miscalibrated at 5 %, {tests}", "bold")
     if data.groups is not None and groups_follow_labels(data.groups, data.target, reading.ignore_index):
         say(out, f"Each label lies in one group of {reading.group!r}. {FOLLOWS}")

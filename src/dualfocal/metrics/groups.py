@@ -17,6 +17,8 @@ from dualfocal.metrics.inference import Inference
 from dualfocal.metrics.rows import Array, as_tensor, class_targets
 
 MOST_GROUPS = 1000
+MOST_SHOWN = 20  # groups in a table
+QUANTILES = 5  # groups of numbers that are not whole
 FEW = 5  # samples per label: with fewer, labels can lie in one group each by chance
 
 
@@ -62,7 +64,7 @@ def evaluate_groups(
     Args:
         logits: see :func:`~dualfocal.metrics.evaluate`.
         target: see :func:`~dualfocal.metrics.evaluate`.
-        groups: ``(N,)``, the group of each sample: strings, integers or booleans.
+        groups: ``(N,)``, the group of each sample: strings, integers or booleans; see also :func:`quantile_groups`.
         input: see :func:`~dualfocal.metrics.evaluate`.
         num_bins: see :func:`~dualfocal.metrics.evaluate`.
         ignore_index: see :func:`~dualfocal.metrics.evaluate`.
@@ -78,7 +80,10 @@ def evaluate_groups(
     values, target = as_tensor("logits", logits), as_tensor("target", class_targets(logits, target))
     names = np.unique(groups).tolist()
     if len(names) > MOST_GROUPS:
-        raise ValueError(f"--group-by: at most {MOST_GROUPS} groups are supported, got {len(names)}")
+        raise ValueError(
+            f"--group-by: at most {MOST_GROUPS} groups are supported, got {len(names)}; --group-quantiles {QUANTILES} "
+            "makes a few groups of numbers"
+        )
     # The adjustment multiplies p-values by up to the number of groups: more draws allow smaller p-values.
     draws = min(max(1000, 50 * len(names)), 20_000)
     evaluated: list[GroupEvaluation] = []
@@ -108,6 +113,32 @@ def evaluate_groups(
     return [replace(group, p_adjusted=p) for group, p in zip(evaluated, adjusted, strict=True)]
 
 
+def quantile_groups(numbers: NDArray[Any], num_groups: int = QUANTILES) -> NDArray[np.str_]:
+    """Cut numbers into groups of about equal size, named by their ranges. Equal numbers share a group.
+
+    >>> print(quantile_groups(np.array([20, 31, 45, 45, 60, 78]), 3))
+    ['20 to 31' '20 to 31' '45' '45' '60 to 78' '60 to 78']
+
+    Args:
+        numbers: ``(N,)``, integers or floating point.
+        num_groups: number of groups; fewer if many numbers are equal.
+
+    Raises:
+        ValueError: a value is not a number, or is NaN.
+    """
+    if numbers.dtype.kind not in "iuf" or np.isnan(numbers).any():
+        raise ValueError(f"groups by quantiles need numbers and no NaN, got {numbers.dtype}")
+    ranks = [-(-k * len(numbers) // num_groups) - 1 for k in range(1, num_groups)]  # in integers: no rounding
+    edges = np.sort(numbers)[ranks]
+    index = np.searchsorted(edges, numbers, side="left")  # a number on an edge belongs below it
+    names = np.empty(num_groups, dtype=object)
+    for group in np.unique(index):
+        members = numbers[index == group]
+        low, high = f"{members.min():.4g}", f"{members.max():.4g}"
+        names[group] = low if low == high else f"{low} to {high}"
+    return names[index].astype(np.str_)
+
+
 def groups_follow_labels(groups: NDArray[Any], target: Tensor, ignore_index: int = -100) -> bool:
     """Return whether each label lies in one group only, as if the groups had been made from the labels."""
     kept = (target != ignore_index).numpy()
@@ -118,10 +149,10 @@ def groups_follow_labels(groups: NDArray[Any], target: Tensor, ignore_index: int
     return bool(num_pairs == num_labels > 1 and index.max() > 0 and len(labels) >= FEW * num_labels)
 
 
-def group_table(column: str, groups: Sequence[GroupEvaluation]) -> Table:
-    """Return a table with a row per group, in percent."""
+def group_table(column: str, groups: Sequence[GroupEvaluation], most: int = MOST_SHOWN) -> Table:
+    """Return a table with a row for each of the first ``most`` groups, in percent."""
     rows = []
-    for group in groups:
+    for group in groups[:most]:
         evaluation, inference = group.evaluation, group.inference
         low, high = inference.debiased_ece
         rows.append(
@@ -138,4 +169,5 @@ def group_table(column: str, groups: Sequence[GroupEvaluation]) -> Table:
         )
     level = f"debiased, {100 * groups[0].inference.level:.4g} %"
     headings = [column, "N", "error", "conf - acc", "ECE", "floor", level, "adjusted p"]
-    return Table(headings, rows, f"by {column}, worst first; percent")
+    which = f"the worst {most} of {len(groups)} groups" if len(groups) > most else "worst first"
+    return Table(headings, rows, f"by {column}, {which}; percent")

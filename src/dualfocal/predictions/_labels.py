@@ -9,9 +9,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal.predictions._class_columns import Values
-from dualfocal.predictions._formats import INTEGERS, Column, PredictionFile, dtype_name, form, is_number, shortened
+from dualfocal.predictions._formats import (
+    FLOATS,
+    INTEGERS,
+    Column,
+    PredictionFile,
+    dtype_name,
+    form,
+    is_number,
+    shortened,
+)
 
 WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # "007" is a name, not a number
+NUMBER = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 MOST_SHOWN = 8  # classes listed in a message
 
 
@@ -108,14 +118,18 @@ def positions_are_clear(classes: tuple[str, ...]) -> bool:
 
 
 def plain_groups(source: PredictionFile, name: str, groups: Column) -> NDArray[Any]:
-    """Return groups as an array of strings, integers or booleans."""
+    """Return groups as an array of strings, numbers or booleans."""
     if isinstance(groups, list):  # from a table
-        numbers = all(WHOLE.fullmatch(text) for text in set(groups))
+        texts = set(groups)
+        whole = all(WHOLE.fullmatch(text) for text in texts)
+        numbers = whole or all(NUMBER.fullmatch(text) and is_number(text) for text in texts)
         source.check_memory(len(groups) * (8 if numbers else 4 * max(map(len, groups), default=0)))  # equally long
-        return np.array(groups, dtype=np.int64 if numbers else np.str_)
-    if dtype_name(groups) in INTEGERS or (isinstance(groups, np.ndarray) and groups.dtype.kind == "U"):
+        return np.array(groups, dtype=np.int64 if whole else np.float64 if numbers else np.str_)
+    if isinstance(groups, Tensor) and groups.is_floating_point():
+        groups = groups.double()
+    if dtype_name(groups) in (*FLOATS, *INTEGERS) or (isinstance(groups, np.ndarray) and groups.dtype.kind == "U"):
         return np.asarray(groups)
-    raise source.error(f"groups must be strings, integers or booleans, but {name!r} is {dtype_name(groups)}")
+    raise source.error(f"groups must be strings, numbers or booleans, but {name!r} is {dtype_name(groups)}")
 
 
 def _without_class_axis(

@@ -1,9 +1,12 @@
-"""Bring predictions with the same classes in another order into one order."""
+"""Align predictions whose classes or rows are in another order."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal.predictions.loading import Predictions
@@ -38,6 +41,48 @@ def reorder_classes(data: Predictions, order: Sequence[int]) -> Predictions:
         class_names=None if names is None else tuple(names[place] for place in order),
         columns=tuple(columns[place] for place in order) if len(columns) == len(order) else columns,
         taken=f"{data.taken}, classes brought into the same order",
+    )
+
+
+def align_rows(a: Predictions, b: Predictions) -> tuple[Predictions, Predictions, str]:
+    """Return the rows that both predictions have, in the order of ``a``, and a remark on what was done.
+
+    Args:
+        a: predictions whose ``groups`` identify the samples.
+        b: other predictions of the same samples.
+
+    Raises:
+        ValueError: an id occurs more than once, or the predictions have no samples in common.
+    """
+    ids = [_unique_ids(data) for data in (a, b)]
+    if ids[0].dtype.kind != ids[1].dtype.kind:  # 7 in one file, "7" in the other
+        ids = [one.astype(np.str_) for one in ids]
+    common, first, second = np.intersect1d(ids[0], ids[1], assume_unique=True, return_indices=True)
+    if not len(common):
+        raise ValueError(f"{a.path} and {b.path} have no id of {a.group_name!r} in common, such as {str(ids[0][0])!r}")
+    order = np.argsort(first)
+    left_out = f"; {len(ids[0]) - len(common):,} rows are only in A and {len(ids[1]) - len(common):,} only in B"
+    remark = f"{len(common):,} rows matched by {a.group_name!r}{left_out if len(common) < max(map(len, ids)) else ''}"
+    return _select_rows(a, first[order]), _select_rows(b, second[order]), remark
+
+
+def _unique_ids(data: Predictions) -> NDArray[Any]:
+    assert data.groups is not None
+    ids, count = np.unique(data.groups, return_counts=True)
+    if len(ids) < len(data.groups):
+        twice = ids[count > 1][0]
+        raise ValueError(f"{data.path}: ids must be unique, but {data.group_name!r} has {str(twice)!r} more than once")
+    return data.groups
+
+
+def _select_rows(data: Predictions, rows: NDArray[np.intp]) -> Predictions:
+    index = torch.from_numpy(rows)
+    assert data.groups is not None
+    return replace(
+        data,
+        values=data.values[index],
+        labels=None if data.labels is None else data.labels[index],
+        groups=data.groups[rows],
     )
 
 

@@ -18,6 +18,7 @@ from dualfocal._checks import check_count
 from dualfocal.data.paths import Root
 from dualfocal.runs import Recipe, RunError
 from dualfocal.study.engine import LOOK, Outcome, Task, Update, check_data, train_run
+from dualfocal.study.multi_process_service import multi_process_service
 from dualfocal.train.distributed import choose_device, num_cores
 from dualfocal.train.failure import Interrupts
 
@@ -29,7 +30,8 @@ class LocalEngine:
     """Trains runs in processes of this machine, which end with this process.
 
     Attributes:
-        jobs: Number of trainings at a time (None: one per core, or one on a GPU). They share the cores.
+        jobs: Number of trainings at a time (None: one per core, or one on a GPU). They share the cores; on a GPU, they
+            share it by CUDA's multi-process service, if that is installed.
         device: Such as ``"cpu"`` or ``"cuda:1"`` (None: a GPU if there is one).
     """
 
@@ -50,7 +52,11 @@ class LocalEngine:
         threads = max(1, num_cores() // jobs)
         # Spawn, since a fork of a process that has used threads or a GPU may hang.
         context = multiprocessing.get_context("spawn")
-        with Interrupts() as interrupts, ProcessPoolExecutor(jobs, context, begin, (threads,)) as pool:
+        with (
+            Interrupts() as interrupts,
+            multi_process_service(on_gpu and jobs > 1),
+            ProcessPoolExecutor(jobs, context, begin, (threads,)) as pool,
+        ):
             waiting: dict[Future[Outcome], Path] = {}
             queue = iter(tasks)
             try:
