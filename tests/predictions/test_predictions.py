@@ -311,7 +311,7 @@ def test_arrays_of_a_wrong_type_or_shape_are_refused(npz, refusal):
         ({"logits": TARGET[:, None]}, rf"'logits' .*{FLOATS_RULE}, got \(4 x 1, int64\)"),
         ({"logits": TARGET > 0}, rf"'logits' .*{FLOATS_RULE}, got \(4, bool\)"),
         ({"y": TARGET * 1j}, "labels must be integers, but 'y' is complex128"),
-        ({"g": LOGITS[:, 0]}, "groups must be strings, integers or booleans, but 'g' is float64"),
+        ({"g": TARGET * 1j}, "groups must be strings, numbers or booleans, but 'g' is complex128"),
         ({"y": TARGET[:3]}, r"one label, got 'logits' \(4 x 3, float64\) and 'y' \(3, int64\)"),
         ({"g": TARGET[:3]}, r"one group, got 'logits' \(4 x 3, float64\) and 'g' \(3, int64\)"),
         ({"g": TARGET[:, None]}, r"one group, got 'logits' \(4 x 3, float64\) and 'g' \(4 x 1, int64\)"),

@@ -33,7 +33,7 @@ class Predictions:
         input: ``"logits"``, ``"probs"`` or ``"confidence"``.
         labels: class indices, (N,) or (N, d1, ...) int64 (None: no labels); with ``input="confidence"``, 1 where the
             prediction is right and 0 where it is wrong.
-        groups: group of each sample, (N,) strings, integers or booleans (None: not requested).
+        groups: group of each sample, (N,) strings, numbers or booleans (None: not requested).
         class_names: class names, from the header of a table or an array ``class_names`` (None: unknown).
         taken: which arrays or columns were read: "logits from 'logits' (10000 x 10, float32), labels from 'target'".
         path: the file (None: several files).
