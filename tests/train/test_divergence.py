@@ -66,7 +66,7 @@ def test_a_sample_that_breaks_the_loss_is_found(tmp_path) -> None:
     assert (batch["inputs"]["not_finite"], batch["inputs"]["shape"]) == (0, [10, 5])
     assert batch["inputs"]["mean"] == pytest.approx(3e38 / 50, rel=1e-6)
     assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
-    assert sorted(contents(tmp_path / "run")) == ["failure.json", "recipe.json"]
+    assert sorted(contents(tmp_path / "run")) == ["failure.json", "log.jsonl", "recipe.json"]
 
 
 def test_the_last_checkpoint_outlives_a_loss_that_is_not_finite(tmp_path, at_step, expected) -> None:
