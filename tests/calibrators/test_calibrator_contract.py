@@ -371,8 +371,8 @@ def test_forward_takes_no_rows_and_refuses_invalid_logits(name) -> None:
         calibrator(torch.zeros(3, 4, dtype=torch.int64))
     with pytest.raises(ValueError, match="floating point"):
         calibrator(torch.tensor(1.0))
-    with pytest.raises(TypeError, match="got list"):
-        calibrator([[0.0, 1.0, 2.0, 3.0]])
+    with pytest.raises(TypeError, match="got float"):
+        calibrator(1.0)
 
 
 @for_each(name=NAMES, n=[400, 1])

@@ -34,6 +34,8 @@ FIGURES = ["paper", "figures", "--out", "f", "--only", "phi"]
 TABLE = [
     *((EVALUATE, option, COUNT) for option in ("--num-bins", "--folds", "--repeats")),
     *((EVALUATE, option, NAME) for option in ("--logits", "--probs", "--target", "--group-by")),
+    (EVALUATE, "--class-names", (*NAME, "", "@", "@nope", "a.npz")),
+    *((EVALUATE, option, NAME) for option in ("--prediction", "--confidence")),
     *((EVALUATE, option, CHOICE) for option in ("--binary", "--convention", "--calibrate", "--nope")),
     *((command, "--ignore-index", INDEX) for command in (EVALUATE, COMPARE, REPORT, CALIBRATE, APPLY)),
     *((command, "--num-bins", COUNT) for command in (COMPARE, REPORT)),

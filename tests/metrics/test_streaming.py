@@ -194,8 +194,8 @@ def test_numpy_arrays(name) -> None:
     metric = make()
     metric.update(logits.numpy(), target.numpy())
     assert metric.compute().item() == pytest.approx(function(logits, target), abs=1e-9)
-    with pytest.raises(TypeError, match="target must be a tensor or a numpy array, got list"):
-        metric.update(logits, target.tolist())
+    with pytest.raises(TypeError, match="target must be a tensor, an array, a list or a data frame, got int"):
+        metric.update(logits, 3)
 
 
 def test_state_has_the_size_of_the_bins() -> None:

@@ -55,7 +55,7 @@ def test_labels_of_another_length_or_file_are_refused(refusal):
     np.save("short.npy", CODES[:3])
     np.savez("two.npz", a=CODES, b=CODES)
     assert "each row needs one label, got 'probs'" in refusal(Path("probs.npy"), target="short.npy")
-    assert "has no array 'none.npy'" in refusal(Path("probs.npy"), target="none.npy")
+    assert "has no array 'none.npy', and there is no such file" in refusal(Path("probs.npy"), target="none.npy")
     with pytest.raises(ValueError, match=r"two\.npz: a file for --target must hold one array"):
         load_predictions("probs.npy", target="two.npz")
     np.savez("two.npz", a=CODES, label=CODES)

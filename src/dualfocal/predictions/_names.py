@@ -4,6 +4,7 @@ import csv
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from dualfocal.predictions._arrays import unnamed
 from dualfocal.predictions._class_columns import (
@@ -18,6 +19,7 @@ from dualfocal.predictions._class_columns import (
 )
 from dualfocal.predictions._formats import PredictionFile
 from dualfocal.predictions._questions import Given, Questions
+from dualfocal.predictions._readers import READERS, suffix_of
 
 LOGITS = ("logits", "logit")
 LOG_PROBS = ("log_probs", "log_prob", "logprobs", "logprob", "log_softmax")  # logits: their softmax is the same
@@ -131,7 +133,8 @@ def _given_name(source: PredictionFile, name: str, split: str | None) -> str:
     if split is not None and f"{split}_{name}" in source.name_set:
         return f"{split}_{name}"
     if name not in source.name_set:
-        raise source.error(f"has no {source.noun} {name!r} {source.holds()}")
+        no_file = ", and there is no such file" if suffix_of(Path(name)) in READERS else ""
+        raise source.error(f"has no {source.noun} {name!r}{no_file} {source.holds()}")
     if split is not None and not name.lower().startswith(f"{split.lower()}_"):
         for other in splits(source.names):
             if name.lower().startswith(f"{other}_"):
