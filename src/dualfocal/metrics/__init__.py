@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dualfocal.metrics.binned import BinnedPredictions
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, kde_ece, mce
 from dualfocal.metrics.comparison import Comparison, compare
@@ -21,6 +22,7 @@ from dualfocal.metrics.scores import (
 __all__ = [
     "AdaptiveCalibrationError",
     "BinStats",
+    "BinnedPredictions",
     "BrierDecomposition",
     "BrierScore",
     "ClasswiseCalibrationError",

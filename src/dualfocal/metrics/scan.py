@@ -18,7 +18,8 @@ from torch import Tensor
 
 from dualfocal import kernels
 from dualfocal._tensors import wide_dtype
-from dualfocal.metrics.bins import ONE, Binner, BinStats, equal_edges, scatter_sum, to_units
+from dualfocal.metrics._class_bins import ClassBins, ClassMoments, MomentBins
+from dualfocal.metrics.bins import ONE, BinStats, equal_edges, to_units
 from dualfocal.metrics.rows import FEW_CLASSES, ROUNDING, Rows, check_logits
 
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements per tile
@@ -40,10 +41,17 @@ class Scan:
     nll: Tensor  # float64, -log p of the true class
     brier: Tensor  # float64, sum_c (p_c - y_c)^2; (p_1 - y)^2 if rows.positive
     classes: BinStats  # (C, B), every row in the bins of every class
+    moments: ClassMoments | None = None  # the same, apart for rows that are predicted as the class, and with moments
 
 
 def scan(
-    rows: Rows, *, num_bins: int = 15, scores: bool = False, classwise: bool = False, as_given: bool = False
+    rows: Rows,
+    *,
+    num_bins: int = 15,
+    scores: bool = False,
+    classwise: bool = False,
+    moments: bool = False,
+    as_given: bool = False,
 ) -> Scan:
     """Check the values of all rows and compute what the metrics need, in one pass.
 
@@ -52,6 +60,7 @@ def scan(
         num_bins: number of classwise bins.
         scores: whether to compute NLL and Brier score.
         classwise: whether to compute the classwise bins.
+        moments: whether to compute the classwise bins with their moments; needs ``classwise``.
         as_given: whether to round confidences to the dtype of the values, like code that computes in that dtype.
 
     Raises:
@@ -79,7 +88,8 @@ def scan(
         brier=torch.empty(n if scores else 0, dtype=wide, device=device),
         classes=BinStats.empty(0, edges=equal_edges(num_bins, device=device)),
     )
-    bins = _ClassBins(rows, num_bins, dim) if classwise else None
+    bins = (MomentBins if moments else ClassBins)(rows, num_bins, dim) if classwise else None
+    predicted = None if bins is None else bins.predicted
 
     for start in range(0, n, block):
         part = slice(start, min(start + block, n))
@@ -93,7 +103,8 @@ def scan(
             tile = buffer[: values.numel()].view((num_classes, -1) if dim == 0 else values.shape)
             tile.copy_(values.T if dim == 0 else values)
             torch.gather(tile, dim, target.unsqueeze(dim), out=target_value[local].unsqueeze(dim))
-            right[here] = _predict(values, tile, target_value[local], target, dim, peak=peak[local])
+            guess = None if predicted is None else predicted[here]
+            right[here] = _predict(values, tile, target_value[local], target, dim, peak=peak[local], predicted=guess)
             # From here on the tile holds p times the total; for logits exp(z - max), whose largest entry is 1.
             if rows.input == "logits":
                 tile.sub_(peak[local].unsqueeze(dim)).exp_()
@@ -110,7 +121,10 @@ def scan(
         _write(stats, rows, part, (peak, target_value, class_one, total, squares), scores=scores, as_given=as_given)
         if bins is not None:
             bins.flush()
-    return stats if bins is None else replace(stats, classes=bins.stats())
+    if bins is None:
+        return stats
+    classes = bins.stats()
+    return replace(stats, classes=classes, moments=bins.moments(classes))
 
 
 def fused_kernels(values: Tensor) -> ModuleType | None:
@@ -164,59 +178,6 @@ def _write(stats: Scan, rows: Rows, part: slice, numbers: tuple[Tensor, ...], *,
             stats.brier[part] = squares.div_(total * total).sub_(target_value / total, alpha=2).add_(1).clamp_min_(0)
 
 
-class _ClassBins:
-    """Bins of all rows for every class.
-
-    Only entries above the first bin are looked up; the first bin is the total minus the other bins. Fewer than
-    ``num_bins`` classes of a row can have a probability above 1 / num_bins, so with many classes few entries are looked
-    up.
-    """
-
-    def __init__(self, rows: Rows, num_bins: int, dim: int) -> None:
-        self.rows, self.dim, self.num_bins = rows, dim, num_bins
-        self.binner = Binner(equal_edges(num_bins, rows.dtype, rows.values.device))
-        self.first = float(self.binner.bounds[1])
-        dtype = torch.int64 if rows.weight is None else torch.float64
-        self.count = torch.zeros(rows.num_classes * num_bins, dtype=dtype, device=rows.values.device)
-        self.confidence = torch.zeros_like(self.count)
-        self.total = self.count.new_zeros(rows.num_classes)  # sum of confidences of all rows, by class
-        self.target_units = torch.empty(len(rows), dtype=torch.int64, device=rows.values.device)
-        self.waiting: list[tuple[Tensor, Tensor, Tensor]] = []  # (class, row, units) above the first bin
-        self.sums: list[Tensor] = []  # sum of confidences by class, of each tile
-
-    def add(self, units: Tensor, part: slice) -> None:
-        """Add a tile of ``p * 2^32``, whole numbers in float64."""
-        rows, dim = self.rows, self.dim
-        self.target_units[part] = units.gather(dim, rows.target[part].unsqueeze(dim)).squeeze(dim)
-        weighted = units if rows.weight is None else units * rows.weight[part].unsqueeze(dim)
-        self.sums.append(weighted.sum(1 - dim))  # exact: whole numbers
-        label, row, some = _above(units, self.first, dim)
-        self.waiting.append((label, row if rows.weight is None else row + part.start, some))
-
-    def flush(self) -> None:
-        """Look up the bins of the entries added since the last flush."""
-        label, row, some = (torch.cat(parts) for parts in zip(*self.waiting, strict=True))
-        index = label.mul_(self.num_bins).add_(self.binner(some))
-        weight = torch.ones_like(index) if self.rows.weight is None else self.rows.weight[row]
-        self.count.index_add_(0, index, weight)
-        self.confidence.index_add_(0, index, some.long() if self.rows.weight is None else some * weight)
-        self.total += torch.stack(self.sums).sum(0).to(self.total.dtype)
-        self.waiting, self.sums = [], []
-
-    def stats(self) -> BinStats:
-        """Return the bins of all rows added so far."""
-        rows, shape = self.rows, (self.rows.num_classes, self.num_bins)
-        hits = rows.target * self.num_bins + self.binner(self.target_units)
-        weight = torch.ones_like(hits) if rows.weight is None else rows.weight
-        correct = scatter_sum(hits, weight, len(self.count)).view(shape)
-        count, confidence = self.count.view(shape), self.confidence.view(shape)
-        count[:, 0] = weight.sum() - count.sum(1)
-        confidence[:, 0] = self.total - confidence.sum(1)
-        if rows.weight is not None:
-            return BinStats(count, confidence / ONE, torch.zeros_like(confidence), correct, self.binner.edges)
-        return BinStats.from_sums(count, confidence, correct, self.binner.edges)
-
-
 def _sum(tile: Tensor, dim: int, out: Tensor) -> None:
     """Sum over classes in an order that depends only on their number, so that a row gives the same bits in any tile."""
     if dim == 1 and tile.is_cpu and tile.shape[1] > LONG_ROW:
@@ -229,30 +190,33 @@ def _sum(tile: Tensor, dim: int, out: Tensor) -> None:
             out += row
 
 
-def _above(units: Tensor, first: float, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return class, row and value of every entry above ``first``."""
-    if not units.is_cpu:
-        major, minor = (units > first).nonzero(as_tuple=True)
-        some = units[major, minor]
-    else:  # numpy is five times as fast here
-        position = np.flatnonzero(units.numpy() > first)
-        width = units.shape[1]
-        # Faster than an integer division, and exact: adding 0.5 keeps the quotient away from whole numbers.
-        major = torch.from_numpy(((position + 0.5) * (1 / width)).astype(np.int64))
-        some = torch.from_numpy(units.view(-1).numpy()[position])
-        minor = torch.from_numpy(position).sub_(major, alpha=width)
-    return (major, minor, some) if dim == 0 else (minor, major, some)
+def _predict(
+    values: Tensor,
+    tile: Tensor,
+    target_value: Tensor,
+    target: Tensor,
+    dim: int,
+    *,
+    peak: Tensor,
+    predicted: Tensor | None,
+) -> Tensor:
+    """Write the largest value of each row to ``peak``; return whether the target is the first class with that value.
 
-
-def _predict(values: Tensor, tile: Tensor, target_value: Tensor, target: Tensor, dim: int, *, peak: Tensor) -> Tensor:
-    """Write the largest value of each row to ``peak``; return whether the target is the first class with that value."""
+    Also write the first class with the largest value to ``predicted``, if it is given.
+    """
     if dim == 1:
         # numpy's argmax is vectorised and finds NaN; the caller's dtype, if numpy has it, is narrower than the tile's.
         native = values if values.dtype in (torch.float32, torch.float64) else tile
-        predicted = torch.from_numpy(native.numpy().argmax(1)) if tile.is_cpu else tile.argmax(1)
-        torch.gather(tile, 1, predicted.unsqueeze(1), out=peak.unsqueeze(1))
-        return predicted == target
+        first = torch.from_numpy(native.numpy().argmax(1)) if tile.is_cpu else tile.argmax(1)
+        torch.gather(tile, 1, first.unsqueeze(1), out=peak.unsqueeze(1))
+        if predicted is not None:
+            predicted.copy_(first)
+        return first == target
     torch.amax(tile, 0, out=peak)
+    if predicted is not None:
+        for c in range(len(tile) - 1, -1, -1):
+            predicted.masked_fill_(tile[c] == peak, c)
+        return predicted == target
     if np.count_nonzero(np.equal(tile.numpy(), peak.numpy())) == len(target):  # no ties in this tile
         return target_value == peak
     return torch.from_numpy(tile.numpy().argmax(0) == target.numpy())
