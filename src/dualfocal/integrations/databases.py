@@ -4,28 +4,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 POSTGRESQL = ("postgresql://", "postgres://")
 
 
-class Cursor(Protocol):
-    """The part of a DB-API cursor that is used here."""
-
-    @property
-    def description(self) -> Any: ...
-
-    def execute(self, query: Any, /) -> Any: ...
-
-    def fetchall(self) -> list[tuple[Any, ...]]: ...
-
-    def close(self) -> Any: ...
-
-
-class Connection(Protocol):
-    """The part of a DB-API connection that is used here, such as that of duckdb or psycopg."""
-
-    def cursor(self) -> Any: ...
+Connection = Any  # an open connection of a DB-API driver: duckdb, psycopg, ...
 
 
 class DatabaseError(ValueError):

@@ -175,8 +175,8 @@ class BinStats:
             index, count, units, correct = (int(value) for value in row)
             if [index, count, units, correct] != list(row) or not (0 <= index < num_bins and 0 <= correct <= count):
                 raise ValueError(
-                    f"a row must be (bin below {num_bins}, count, units, correct), whole numbers with correct <= count, "
-                    f"got {tuple(row)}"
+                    f"a row must be (bin below {num_bins}, count, units, correct), whole numbers with correct <= "
+                    f"count, got {tuple(row)}"
                 )
             if not 0 <= units <= count * ONE:
                 raise ValueError(f"{count} confidences must sum to 0 to {count * ONE} units of 2^-32, got {units}")
