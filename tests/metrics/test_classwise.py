@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from dualfocal.metrics import evaluate
-from dualfocal.metrics.classwise import class_gaps, classwise_test
+from dualfocal.metrics.classwise import ClasswiseTest, class_gaps, classwise_test
+from dualfocal.metrics.label_counts import RowLabels
 from dualfocal.metrics.poisson_binomial import approximate_mid_p, distribution, mid_p_value
 from dualfocal.metrics.rows import Rows, as_rows
 
@@ -29,6 +30,10 @@ def rows_of(n: int, num_classes: int, seed: int, scale: float = 2.0, bias: np.nd
     return as_rows(z, draw(softmax(z + bias), rng), input="logits")
 
 
+def run_test(rows: Rows, seed: int = 0) -> tuple[ClasswiseTest, torch.Tensor]:
+    return classwise_test(RowLabels(rows, 15, seed))
+
+
 def weighted_model(n: int = 1000) -> tuple[np.ndarray, np.ndarray]:
     """A model trained with class weights on imbalanced data: the top label looks calibrated, rare classes do not."""
     rng = np.random.default_rng(0)
@@ -42,7 +47,7 @@ def weighted_model(n: int = 1000) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(("num_classes", "n", "scale"), [(2, 200, 2.0), (5, 200, 2.0), (8, 60, 8.0), (50, 100, 2.0)])
 def test_calibrated_models_are_seldom_rejected(num_classes, n, scale) -> None:
     """Of 150 calibrated models, more than 17 below 5 % would happen once in 1,000 times."""
-    p_values = np.array([classwise_test(rows_of(n, num_classes, s, scale), seed=s)[0].p_value for s in range(150)])
+    p_values = np.array([run_test(rows_of(n, num_classes, s, scale), seed=s)[0].p_value for s in range(150)])
     assert (p_values <= 0.05).sum() <= 17
     assert (p_values <= 0.5).sum() <= 98
     assert (p_values <= 0.5).sum() >= 20  # not a test that never rejects
@@ -51,7 +56,7 @@ def test_calibrated_models_are_seldom_rejected(num_classes, n, scale) -> None:
 def test_a_class_that_is_predicted_too_often_is_found_and_named() -> None:
     bias = np.zeros(10)
     bias[3] = -1.5
-    result, _ = classwise_test(rows_of(1000, 10, 0, bias=bias))
+    result, _ = run_test(rows_of(1000, 10, 0, bias=bias))
     assert result.p_value < 1e-4
     worst = result.gaps[0]
     assert worst.index == 3
@@ -64,18 +69,18 @@ def test_many_small_errors_are_found_where_no_class_stands_out() -> None:
     rng = np.random.default_rng(0)
     z = 3 * rng.standard_normal((3000, 40))
     rows = as_rows(z, draw(softmax(z / 1.15), rng), input="logits")
-    assert classwise_test(rows)[0].p_value <= 0.01
+    assert run_test(rows)[0].p_value <= 0.01
 
 
 def test_errors_of_many_classes_with_three_samples_each_are_found() -> None:
     bias = np.log(3) * (np.arange(200) < 100)
-    assert classwise_test(rows_of(600, 200, 1, scale=3.0, bias=bias))[0].p_value <= 0.01
+    assert run_test(rows_of(600, 200, 1, scale=3.0, bias=bias))[0].p_value <= 0.01
 
 
 @pytest.mark.parametrize("num_classes", [4, 40])  # labels drawn by comparison, and by search
 def test_the_drawn_errors_are_those_of_labels_drawn_one_by_one(num_classes) -> None:
     rows = rows_of(400, num_classes, 0)
-    errors = classwise_test(rows)[1].numpy()
+    errors = run_test(rows)[1].numpy()
     rng = np.random.default_rng(5)
     p = softmax(rows.values.numpy())
     expected = [evaluate(rows.values, torch.from_numpy(draw(p, rng)), input="logits").classwise_ece for _ in range(150)]
@@ -87,11 +92,11 @@ def test_the_drawn_errors_are_those_of_labels_drawn_one_by_one(num_classes) -> N
 def test_impossible_classes_are_never_drawn_and_an_impossible_label_is_refuted() -> None:
     p = np.tile([0.6, 0.4, 0.0], (50, 1))
     target = np.arange(50) % 5 // 3  # 3 of 5 in class 0
-    calibrated, errors = classwise_test(as_rows(p, target, input="probs"))
+    calibrated, errors = run_test(as_rows(p, target, input="probs"))
     assert calibrated.p_value > 0.5
     assert float(errors.min()) == pytest.approx(0.0, abs=1e-12)
     target[0] = 2
-    result, _ = classwise_test(as_rows(p, target, input="probs"))
+    result, _ = run_test(as_rows(p, target, input="probs"))
     assert result.p_value == 0.0
     assert (result.gaps[0].index, result.gaps[0].probability, result.gaps[0].share) == (2, 0.0, 1 / 50)
 
@@ -114,7 +119,7 @@ def test_with_two_classes_the_second_mirrors_the_first() -> None:
 
 def test_the_same_seed_gives_the_same_result() -> None:
     rows = rows_of(300, 5, 0)
-    (first, errors), (again, same) = (classwise_test(rows, seed=3) for _ in range(2))
+    (first, errors), (again, same) = (run_test(rows, seed=3) for _ in range(2))
     assert first == again
     assert torch.equal(errors, same)
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dualfocal._tensors import wide_dtype
 from dualfocal.metrics.bins import ONE, BinStats
 
 # Relative tolerance of ties: sums of the same numbers in another order differ by a few units of 2^-52.
@@ -29,6 +30,11 @@ def tie_ends(ordered: Tensor) -> tuple[Tensor, Tensor]:
     group = torch.cat([new.new_zeros(1), new]).cumsum(0)
     bounds = torch.cat([group.new_zeros(1), new.nonzero()[:, 0] + 1, group.new_full((1,), len(ordered))])
     return bounds[group], bounds[group + 1] - 1
+
+
+def quantile_positions(n: int, num_bins: int) -> Tensor:
+    """Return the positions of the quantiles between bins of equal mass, among n sorted samples."""
+    return torch.linspace(0, n, num_bins + 1, dtype=torch.float64, device="cpu").clamp_max_(n - 1)
 
 
 def risk_coverage(wrong: Tensor, weight: Tensor, ends: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -79,6 +85,17 @@ class SortedConfidences:
         units, correct = (torch.cat([x.new_zeros(1), x.cumsum(0)])[ranks] for x in (self.units, self.correct))
         return ranks.diff(), units.diff(), correct.diff()
 
+    def cuts(self, most: int) -> np.ndarray:
+        """Return ranks that cut the samples into about ``most`` groups of similar confidence."""
+        n = len(self)
+        return np.arange(n + 1) if n <= 2 * most else np.linspace(0, n, most + 1).astype(np.int64)
+
+    def mean_confidence(self, ranks: np.ndarray) -> np.ndarray:
+        """Return the mean confidence of the samples between consecutive ranks."""
+        count, units, _ = self.between(torch.from_numpy(ranks).to(self.units.device))
+        mean: np.ndarray = (units.to(wide_dtype(units)) / (ONE * count)).cpu().numpy()
+        return mean
+
     def adaptive_bins(self, num_bins: int, *, drop_lowest: bool = False) -> BinStats:
         """Return bins of equal mass, ``(lo, hi]`` between interpolated quantiles.
 
@@ -86,7 +103,7 @@ class SortedConfidences:
         lowest confidence are in no bin, as in the published code.
         """
         n = len(self)
-        position = torch.linspace(0, n, num_bins + 1, dtype=torch.float64, device=self.units.device).clamp_max_(n - 1)
+        position = quantile_positions(n, num_bins).to(self.units.device)
         below = position.floor().long()
         low, high = self.units[below].double(), self.units[(below + 1).clamp_max_(n - 1)].double()
         edges = low + (position - below) * (high - low)  # in units

@@ -1,12 +1,19 @@
 """Fine cells of confidences, nested in the bins: they stand in for sorted samples where no sample is kept."""
 
+from typing import NamedTuple
+
+import numpy as np
 import torch
+from scipy.special import digamma
 from torch import Tensor
 
+from dualfocal.metrics._sorting import quantile_positions
 from dualfocal.metrics.bins import ONE, SUMS, BinStats, to_units
 
 CELLS = 256  # per bin, and per split of a topmost cell
 SPLITS = 3  # of the topmost cell: most samples of a confident model lie there
+ROUNDING = 1e-12  # of sums in float64, added to each bound
+ROUNDING_OF_QUANTILE = 2.0**-20  # relative to the distance of two samples
 
 
 def fine_edges(edges: Tensor) -> Tensor:
@@ -48,3 +55,105 @@ def bins_of_cells(cells: BinStats, edges: Tensor) -> BinStats:
         torch.cat([sums.new_zeros(1), sums.cumsum(0)])[ends].diff() for sums in (getattr(cells, name) for name in SUMS)
     )
     return BinStats.from_sums(count, units, correct, edges, whole)
+
+
+class Estimate(NamedTuple):
+    """A metric from cells, and a proven bound of its difference to the metric from sorted samples."""
+
+    value: float
+    bound: float
+
+
+class CellConfidences:
+    """Confidences of which only the fine cell is known, in place of sorted samples.
+
+    Args:
+        cells: the fine cells of all samples, at least one.
+    """
+
+    def __init__(self, cells: BinStats) -> None:
+        full = cells.count > 0
+        self.count, self.whole, self.units, self.correct = (getattr(cells, name)[full].numpy() for name in SUMS)
+        upper = cells.edges[1:][full]
+        self.low, self.high = cells.edges[:-1][full].numpy(), upper.numpy()
+        self.top = to_units(upper).numpy()  # the largest number of units in each cell
+        self.ends = self.count.cumsum()  # rank after the last sample of each cell
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def cuts(self, most: int) -> np.ndarray:
+        """Return ranks between cells that cut the samples into about ``most`` groups of similar confidence."""
+        ranks = np.concatenate([[0], self.ends])
+        if len(ranks) <= 2 * most:
+            return ranks
+        return np.unique(ranks[np.searchsorted(ranks, np.linspace(0, len(self), most + 1))])
+
+    def mean_confidence(self, ranks: np.ndarray) -> np.ndarray:
+        """Return the mean confidence of the samples between consecutive ranks, which must be ends of cells."""
+        bins = self._between(np.searchsorted(self.ends, ranks[1:]) + 1)
+        mean: np.ndarray = bins.mean_confidence.numpy()
+        return mean
+
+    def _between(self, ends: np.ndarray) -> BinStats:
+        """Merge cells: each bin ends before the cell of this index; the first begins with cell 0."""
+        count, whole, units, correct = (
+            torch.from_numpy(np.diff(np.concatenate([[0], sums.cumsum()])[ends], prepend=0))
+            for sums in (self.count, self.whole, self.units, self.correct)
+        )
+        edges = torch.from_numpy(np.concatenate([[0.0], self.high])[np.concatenate([[0], ends])])
+        return BinStats.from_sums(count, units, correct, edges, whole)
+
+    def adaptive_bins(self, num_bins: int) -> tuple[BinStats, float]:
+        """Return bins of equal mass, and a bound of the difference of their error to that from sorted samples.
+
+        Samples of a cell share a bin, as equal confidences do. The quantile between two bins may lie within a cell,
+        though. Then the samples of the cell above the quantile, at most m of them, belong to the next bin. To move
+        them from one bin to the next changes the sum of absolute gaps by at most twice their own gap, which is at most
+        ``max(hi * min(m, wrong), (1 - lo) * min(m, correct))``, with the numbers of wrong and correct samples of the
+        cell. If several quantiles lie in one cell, its samples belong to several bins, and the sum of both terms, once,
+        replaces the second of the two changes. A cell whose samples are all equal is not divided.
+        """
+        position = quantile_positions(len(self), num_bins).numpy()[1:]
+        first = np.floor(position).astype(np.int64)
+        # Rounding may move a quantile that is just below a sample to this sample.
+        rank = np.minimum(first + (position - first > 1 - ROUNDING_OF_QUANTILE), len(self) - 1)
+        cell = np.searchsorted(self.ends, rank, side="right")
+        bound = 0.0
+        for j in np.unique(cell[:-1]).tolist():
+            quantiles = np.flatnonzero(cell[:-1] == j)
+            below = first[quantiles[0]]
+            above = self.ends[j] - below - 1
+            if not above or (self._all_equal(j) and below >= self.ends[j] - self.count[j]):
+                continue
+            wrong = self.high[j] * min(above, self.count[j] - self.correct[j])
+            right = (1 - self.low[j]) * min(above, self.correct[j])
+            bound += max(wrong, right) + (max(wrong, right) if len(quantiles) == 1 else wrong + right)
+        return self._between(cell + 1), float(bound) / len(self) + ROUNDING
+
+    def _all_equal(self, j: int) -> bool:
+        """Whether the sum of a cell shows that all its confidences equal its upper bound."""
+        return int(self.whole[j]) * ONE + int(self.units[j]) == int(self.count[j]) * int(self.top[j])
+
+    def aurc(self) -> Estimate:
+        """Return the area under the risk-coverage curve, as if the samples of a cell were in random order.
+
+        In the best order, the right predictions of each cell come first, in the worst order the wrong ones: the area
+        from sorted samples lies between these two. (Samples whose confidences differ by the rounding of float64 count
+        as equal there, also if they lie in two cells.)
+        """
+        count, wrong = (x[::-1].astype(np.float64) for x in (self.count, self.count - self.correct))
+        n, w = count.cumsum() - count, wrong.cumsum() - wrong  # samples, and wrong ones, that are more confident
+        rate = wrong / count
+        even = wrong + (w - rate * n) * _reciprocals(n, count)
+        best = w * _reciprocals(n, count - wrong) + wrong
+        best += (w + wrong - n - count) * _reciprocals(n + count - wrong, wrong)
+        worst = wrong + (w - n) * _reciprocals(n, wrong) + (w + wrong) * _reciprocals(n + wrong, count - wrong)
+        value, low, high = (float(area.sum()) / len(self) for area in (even, best, worst))
+        return Estimate(value, max(value - low, high - value, 0.0) + ROUNDING)
+
+
+def _reciprocals(n: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Return the sum of 1 / k over the ``count`` numbers after n."""
+    total: np.ndarray = digamma(n + count + 1) - digamma(n + 1)
+    return total

@@ -14,9 +14,12 @@ miscalibration. Each is turned into an approximate p-value, and the smallest of 
 The p-value of the test is the rank of that minimum among the draws, so the approximations affect the power of the test
 but not its level. ``FIRST_DRAWS`` sets of labels are drawn, and more while the decision at 5 % is uncertain; for
 small data also if the p-value is small. The same draws give the noise floor of the classwise ECE.
+
+Where the rows are not kept, the numbers of labels in the cells of :class:`~dualfocal.metrics.label_counts.CellLabels`
+are drawn instead of labels. ``benchmarks/binned_inference.py`` compares the two tests.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -27,16 +30,14 @@ from numpy.typing import NDArray
 from scipy.special import gammaincc
 from torch import Tensor
 
-from dualfocal.metrics.bins import ONE, Binner, equal_edges
 from dualfocal.metrics.holm import holm
-from dualfocal.metrics.poisson_binomial import approximate_mid_p, mid_p_value
-from dualfocal.metrics.rows import Rows, first_maximum
+from dualfocal.metrics.label_counts import LabelCounts, RowLabels
+from dualfocal.metrics.poisson_binomial import approximate_mid_p
+from dualfocal.metrics.rows import Rows
 
 FIRST_DRAWS, MOST_DRAWS = 200, 1000
-FEW_LABELS = 1 << 25  # up to this many labels (rows x draws), small p-values are computed more precisely
+FEW_LABELS = 1 << 25  # up to this many random numbers (rows x draws), small p-values are computed more precisely
 UNCERTAIN = (0.006, 0.15)  # p-values for which 200 draws do not decide at 2.5 or 5 %
-FEW_CLASSES = 32  # up to this many, labels are drawn by one comparison per class, which is faster than a search
-TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 24  # labels drawn at a time; those of a CPU stay in its cache
 MOST_COUNTS = 1 << 24  # counts by draw, class and bin in memory at a time
 LEAST_VARIANCE = 5.0  # of the number of samples of a class in a merged bin
 SIGNIFICANCE = 0.05  # of all verdicts
@@ -92,22 +93,22 @@ class ClasswiseTest:
         return cls(content["p_value"], tuple(ClassGap(**gap) for gap in content["gaps"]), content["draws"])
 
 
-def classwise_test(rows: Rows, num_bins: int = 15, seed: int = 0) -> tuple[ClasswiseTest, Tensor]:
+def classwise_test(labels: LabelCounts) -> tuple[ClasswiseTest, Tensor]:
     """Test the probabilities of all classes; also return the classwise ECE of each set of drawn labels."""
-    labels = _Labels(rows, num_bins)
     statistics = _Statistics(labels)
-    generator = torch.Generator(rows.values.device).manual_seed(seed)
     batch = max(1, min(FIRST_DRAWS, MOST_COUNTS // labels.expected.size))
     observed, bound = statistics.compute(labels.observed[None]), statistics.bonferroni()
     errors, drawn = list[Array](), list[tuple[Array, Array]]()
     p_value, draws = 1.0, 0
-    lowest = 0.0 if len(rows) * MOST_DRAWS <= FEW_LABELS else UNCERTAIN[0]
+    lowest = 0.0 if labels.draw_size * MOST_DRAWS <= FEW_LABELS else UNCERTAIN[0]
+    scale = labels.num_samples * len(labels.expected)
     while draws < FIRST_DRAWS or (draws < MOST_DRAWS and lowest < p_value < UNCERTAIN[1]):
-        counts = labels.draw(min(batch, MOST_DRAWS - draws), generator)
-        errors.append(np.abs(counts - labels.expected)[:, :, :-1].sum((1, 2)) / (len(rows) * rows.num_classes))
+        counts = labels.draw(min(batch, MOST_DRAWS - draws))
+        errors.append(np.abs(counts - labels.expected)[:, :, :-1].sum((1, 2)) / scale)
         drawn.append(statistics.compute(counts))
         draws += len(counts)
-        p_value = min(bound, _rank(observed, [np.concatenate(parts) for parts in zip(*drawn, strict=True)]))
+        single, total = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+        p_value = min(bound, _rank(observed, [single, _spread(total, labels.sum_variance)]))
     gaps = sorted(statistics.gaps(), key=lambda gap: (gap.p_value, -abs(gap.probability - gap.share)))
     significant = tuple(gap for gap in gaps[:MOST_GAPS] if gap.p_value <= SIGNIFICANCE)
     return ClasswiseTest(p_value, significant, draws), torch.from_numpy(np.concatenate(errors))
@@ -118,7 +119,7 @@ def class_gaps(rows: Rows) -> list[ClassGap]:
 
     Classes that are never predicted have no second entry.
     """
-    return _Statistics(_Labels(rows, num_bins=1)).gaps()
+    return _Statistics(RowLabels(rows, num_bins=1)).gaps()
 
 
 def _rank(observed: tuple[Array, Array], drawn: list[Array]) -> float:
@@ -134,10 +135,16 @@ def _rank(observed: tuple[Array, Array], drawn: list[Array]) -> float:
     return float((1 + (others <= data + SAME * np.abs(data)).sum()) / (1 + len(others)))
 
 
-class _Statistics:
-    """The three statistics of counts of labels by class and bin, see :class:`_Labels`."""
+def _spread(values: Array, variance: float) -> Array:
+    """Multiply the variance of values by a factor."""
+    mean = values.mean()
+    return values if variance == 1 else mean + np.sqrt(variance) * (values - mean)
 
-    def __init__(self, labels: "_Labels") -> None:
+
+class _Statistics:
+    """The three statistics of counts of labels by class and bin, see :class:`LabelCounts`."""
+
+    def __init__(self, labels: LabelCounts) -> None:
         self.labels = labels
         two = len(labels.expected) == 2
         self.tested = slice(1, 2) if two else slice(None)  # of two classes, one mirrors the other
@@ -182,7 +189,7 @@ class _Statistics:
     def gaps(self) -> list[ClassGap]:
         """Compare all observed totals with their expectations."""
         labels, first = self.labels, len(self.index) - len(self.labels.expected)
-        count = np.concatenate([np.full(first, len(labels.rows)), labels.predicted])
+        count = np.concatenate([np.full(first, labels.num_samples), labels.predicted])
         adjusted, totals = holm(self.mid_p_values), self._totals(labels.observed)
         return [
             ClassGap(int(c), i >= first, self.cumulants[0][i] / n, totals[i] / n, adjusted[i])
@@ -192,13 +199,13 @@ class _Statistics:
 
     @cached_property
     def mid_p_values(self) -> list[float]:
-        """Mid-p-values of the observed totals; those that can be significant are exact."""
+        """Mid-p-values of the observed totals; those that can be significant are exact, where the rows are known."""
         totals = self._totals(self.labels.observed)
         p_values = approximate_mid_p(totals, *self.cumulants)
         first = len(self.index) - len(self.labels.expected)
         for i in np.flatnonzero(p_values * len(p_values) < 1):  # Holm's method multiplies the smallest by their number
-            p = self.labels.column(int(self.index[i]), among_predicted=bool(i >= first))
-            p_values[i] = mid_p_value(p, int(totals[i]))
+            exact = self.labels.mid_p_value(int(self.index[i]), int(totals[i]), among_predicted=bool(i >= first))
+            p_values[i] = p_values[i] if exact is None else exact
         return [float(p) for p in p_values]
 
 
@@ -216,91 +223,3 @@ def _merged_ends(variance: Array) -> NDArray[np.int64]:
         index, total = index + full, np.where(full, 0.0, total)
     group = np.minimum(group, np.maximum(index - 1, 0)[:, None])  # what is left joins the last merged bin
     return np.stack([(group <= g).sum(1) for g in range(int(group.max()) + 1)], axis=1)
-
-
-class _Labels:
-    """Counts of labels by class: in each bin of its probability, and among the samples predicted as the class.
-
-    Attributes are ``(C, B + 1)``: the number of observed labels, its expectation, variance and third cumulant.
-    """
-
-    def __init__(self, rows: Rows, num_bins: int) -> None:
-        self.rows, self.num_bins, self.device = rows, num_bins, rows.values.device
-        self.binner = Binner(equal_edges(num_bins, rows.dtype, self.device))
-        self.width = num_bins + 1
-        shape = (rows.num_classes, self.width)
-        expected, squares, cubes, observed = torch.zeros(
-            4, shape[0] * shape[1], dtype=torch.float64, device=self.device
-        )
-        self.guess = torch.empty(len(rows), dtype=torch.int64, device=self.device)  # the predicted class of each row
-        self.total = torch.empty(len(rows), dtype=torch.float64, device=self.device)  # its normaliser, or the log of it
-        for part, p, cell in self._tiles(max(1, (1 << 20) // rows.num_classes)):
-            guess = self.guess[part] = first_maximum(rows.values[part])
-            top, is_right = p.gather(1, guess[:, None])[:, 0], (guess == rows.target[part]).double()
-            for power, sums in enumerate((expected, squares, cubes), start=1):
-                sums.index_add_(0, cell.reshape(-1), (p**power).reshape(-1))
-                sums.index_add_(0, guess * self.width + num_bins, top**power)
-            observed.index_add_(0, cell.gather(1, rows.target[part, None])[:, 0], torch.ones_like(is_right))
-            observed.index_add_(0, guess * self.width + num_bins, is_right)
-            values = rows.values[part].double()
-            self.total[part] = values.logsumexp(1) if rows.input == "logits" else values.sum(1)
-        sums = [part.view(shape).cpu().numpy() for part in (expected, squares, cubes)]
-        self.expected, self.observed = sums[0], observed.view(shape).cpu().numpy()
-        self.variance = np.maximum(sums[0] - sums[1], 0.0)  # sum of p (1 - p)
-        self.third = sums[0] - 3 * sums[1] + 2 * sums[2]  # sum of p (1 - p) (1 - 2 p)
-        self.predicted = torch.bincount(self.guess, minlength=rows.num_classes).cpu().numpy()
-
-    def column(self, c: int, *, among_predicted: bool) -> Array:
-        """Return the probabilities of a class, of all rows or of those predicted as that class."""
-        p = self.rows.values[:, c].double()
-        p = (p - self.total).exp_() if self.rows.input == "logits" else p / self.total
-        return (p[self.guess == c] if among_predicted else p).clamp_(0.0, 1.0).cpu().numpy()
-
-    def _tiles(self, size: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Yield rows, their probabilities and the cell (class and bin) of each, (T, C)."""
-        rows = self.rows
-        offset = self.width * torch.arange(rows.num_classes, device=self.device)
-        for start in range(0, len(rows), size):
-            part = slice(start, min(start + size, len(rows)))
-            p = rows.values[part].double()
-            p = p.softmax(1) if rows.input == "logits" else p / p.sum(1, keepdim=True)
-            yield part, p, offset + self.binner((p * ONE).round_().reshape(-1)).view_as(p)
-
-    def draw(self, draws: int, generator: torch.Generator) -> Array:
-        """Draw the labels of all rows ``draws`` times: counts by draw, class and bin."""
-        size = max(1, (TILE_CPU if self.device.type == "cpu" else TILE_DEVICE) // draws)
-        few = self.rows.num_classes <= FEW_CLASSES
-        counts = (self._by_comparison if few else self._by_search)(draws, size, generator)
-        return counts.view(draws, self.rows.num_classes, self.width).cpu().numpy()
-
-    def _by_comparison(self, draws: int, size: int, generator: torch.Generator) -> Tensor:
-        """Count labels with matrix products: u < cumulative probability, times the cells of two classes."""
-        num_classes, width = self.rows.num_classes, self.width
-        counts = torch.zeros(num_classes * width, draws, dtype=torch.float64, device=self.device)
-        for part, p, cell in self._tiles(size):
-            cumulative = p.cumsum(1).float()
-            cumulative[:, -1] = 1.0  # above any u
-            member = torch.zeros(len(p), num_classes * width, device=self.device).scatter_(1, cell, 1.0)
-            member.scatter_(1, (self.guess[part] * width + self.num_bins)[:, None], 1.0)
-            uniform = torch.rand(len(p), draws, generator=generator, device=self.device)
-            below = torch.empty_like(uniform)
-            for c in range(num_classes):
-                torch.lt(uniform, cumulative[:, c, None], out=below)
-                both = member[:, c * width : (c + 2) * width].T @ below
-                counts[c * width : (c + 1) * width] += both[:width]
-                counts[(c + 1) * width : (c + 2) * width] -= both[width:]
-        return counts.T.contiguous()
-
-    def _by_search(self, draws: int, size: int, generator: torch.Generator) -> Tensor:
-        num_classes, num_cells = self.rows.num_classes, self.rows.num_classes * self.width
-        counts = torch.zeros(draws * num_cells, dtype=torch.int32, device=self.device)
-        offset = num_cells * torch.arange(draws, device=self.device)
-        for part, p, cell in self._tiles(size):
-            guess = self.guess[part, None]
-            uniform = torch.rand(len(p), draws, generator=generator, device=self.device)
-            label = torch.searchsorted(p.cumsum(1).float(), uniform, right=True).clamp_max_(num_classes - 1)
-            hits = [(cell.gather(1, label) + offset).reshape(-1)]
-            hits.append((guess * self.width + self.num_bins + offset)[label == guess])
-            for index in hits:
-                counts.index_add_(0, index, torch.ones_like(index, dtype=torch.int32))
-        return counts.double()

@@ -3,7 +3,7 @@
 import html
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from dualfocal._checks import check_choice, check_count, check_level
@@ -12,7 +12,8 @@ from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.bins import CONVENTIONS, BinStats
 from dualfocal.metrics.calibration import adaptive_error, top_bins
 from dualfocal.metrics.classwise import SIGNIFICANCE, ClasswiseTest, classwise_test
-from dualfocal.metrics.inference import POWER, Inference, infer, noise_floor
+from dualfocal.metrics.inference import POWER, Confidences, Inference, infer, noise_floor
+from dualfocal.metrics.label_counts import LabelCounts, RowLabels
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import quantiles, resample
 from dualfocal.metrics.rows import Array, Rows, as_rows
@@ -46,6 +47,8 @@ class Evaluation:
     inference: Inference | None = None
     convention: str | None = None
     positive: bool = False  # whether binary="positive": the probability of class 1 is scored
+    # From BinnedPredictions: how much a metric can at most differ from its value from the predictions themselves.
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def rbs(self) -> float:
@@ -118,7 +121,11 @@ class Evaluation:
             "bins": self.bins.to_dict(),
             "inference": None if self.inference is None else self.inference.to_dict(),
         }
-        return content | {"positive": True} if self.positive else content
+        if self.positive:
+            content["positive"] = True
+        if self.bounds:
+            content["bounds"] = dict(self.bounds)
+        return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
@@ -138,12 +145,16 @@ class Evaluation:
             bins=BinStats.from_dict(content["bins"]),
             inference=None if content["inference"] is None else Inference.from_dict(content["inference"]),
             positive=content.get("positive", False),
+            bounds=content.get("bounds", {}),
         )
 
     def table(self) -> Table:
-        """Return a table of the metrics, with noise floors if the evaluation was made with ``inference=True``."""
+        """Return a table of the metrics, with noise floors if the evaluation was made with ``inference=True``.
+
+        Metrics with a bound are followed by it (4.33 ± 0.02), unless it is below the last decimal.
+        """
         headings = ["", "value"]
-        rows = [[metric.heading, metric.text(getattr(self, name))] for name, metric in METRICS.items()]
+        rows = [[metric.heading, self._text(name)] for name, metric in METRICS.items()]
         if self.inference is not None:
             headings += ["floor", "its 95 % quantile"]
             for row, (name, metric) in zip(rows, METRICS.items(), strict=True):
@@ -152,6 +163,11 @@ class Evaluation:
             low, high = (METRICS["debiased_ece"].text(end) for end in self.inference.debiased_ece)
             rows.append([f"  its {100 * self.inference.level:.4g} % interval [%]", f"{low} to {high}", "", ""])
         return Table(headings, rows, f"{self.num_samples:,} samples, {self.num_classes} classes, {self.num_bins} bins")
+
+    def _text(self, name: str) -> str:
+        metric, bound = METRICS[name], self.bounds.get(name, 0.0)
+        text, largest = metric.text(getattr(self, name)), metric.text(bound)
+        return f"{text} ± {largest}" if float(largest) else text
 
     def __str__(self) -> str:
         table = self.table()
@@ -247,34 +263,81 @@ def evaluate_rows(
     bins = top_bins(stats, rows, num_bins, None)
     samples = SortedConfidences.from_units(stats.confidence, stats.correct)
     adaptive, adaptive_bins = adaptive_error(samples, num_bins, None)
-    brier = decompose(mean(stats.brier), stats.classes)
     inferred = None
     if inference:
-        classwise, errors = classwise_test(rows, num_bins, seed)
-        significance = SIGNIFICANCE if rows.positive else SIGNIFICANCE / 2  # by Holm's method, for the first of two
-        inferred = infer(samples, bins, adaptive_bins, level=level, draws=draws, seed=seed, significance=significance)
-        inferred.floors["classwise_ece"] = noise_floor(errors)
-        inferred = inferred if rows.positive else replace(inferred, classwise=classwise)
-    return Evaluation(
-        num_samples=len(rows),
-        num_classes=rows.num_classes,
-        num_bins=num_bins,
+        labels = RowLabels(rows, num_bins, seed)
+        inferred = infer_both(
+            samples, bins, adaptive_bins, labels, positive=rows.positive, level=level, draws=draws, seed=seed
+        )
+    return evaluate_bins(
+        bins,
+        stats.classes,
         error=mean((~stats.right).double()),
         nll=mean(stats.nll),
-        brier=brier.score,
-        brier_calibration=brier.calibration,
-        brier_refinement=brier.refinement,
+        brier=mean(stats.brier),
         aurc=SortedConfidences.from_uncertainty(stats.uncertainty, stats.right).aurc(),
-        ece=float(bins.ece()),
         adaptive_ece=adaptive,
-        classwise_ece=float(stats.classes.ece().mean()),
-        mce=float(bins.mce()),
-        debiased_ece=float(bins.squared_error().clamp_min(0).sqrt()),
-        confidence=float(bins.confidence.sum()) / len(rows),
-        accuracy=float(bins.correct.sum()) / len(rows),
-        bins=bins,
         inference=inferred,
         positive=rows.positive,
+    )
+
+
+def infer_both(
+    samples: Confidences,
+    bins: BinStats,
+    adaptive: BinStats,
+    labels: LabelCounts,
+    *,
+    positive: bool = False,
+    level: float = 0.9,
+    draws: int = 1000,
+    seed: int = 0,
+) -> Inference:
+    """Compute the inference of the confidences and the class-wise test."""
+    classwise, errors = classwise_test(labels)
+    significance = SIGNIFICANCE if positive else SIGNIFICANCE / 2  # by Holm's method, for the first of two
+    result = infer(samples, bins, adaptive, level=level, draws=draws, seed=seed, significance=significance)
+    result.floors["classwise_ece"] = noise_floor(errors)
+    return result if positive else replace(result, classwise=classwise)
+
+
+def evaluate_bins(
+    bins: BinStats,
+    classes: BinStats,
+    *,
+    error: float,
+    nll: float,
+    brier: float,
+    aurc: float,
+    adaptive_ece: float,
+    inference: Inference | None = None,
+    positive: bool = False,
+    bounds: Mapping[str, float] | None = None,
+) -> Evaluation:
+    """Compute the metrics of the bins of the confidence and of the classes; the other metrics are given."""
+    num_samples = int(bins.count.sum())
+    parts = decompose(brier, classes)
+    return Evaluation(
+        num_samples=num_samples,
+        num_classes=len(classes.count),
+        num_bins=bins.num_bins,
+        error=error,
+        nll=nll,
+        brier=brier,
+        brier_calibration=parts.calibration,
+        brier_refinement=parts.refinement,
+        aurc=aurc,
+        ece=float(bins.ece()),
+        adaptive_ece=adaptive_ece,
+        classwise_ece=float(classes.ece().mean()),
+        mce=float(bins.mce()),
+        debiased_ece=float(bins.squared_error().clamp_min(0).sqrt()),
+        confidence=float(bins.confidence.sum()) / num_samples,
+        accuracy=float(bins.correct.sum()) / num_samples,
+        bins=bins,
+        inference=inference,
+        positive=positive,
+        bounds=bounds or {},
     )
 
 

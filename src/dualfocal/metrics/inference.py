@@ -30,14 +30,13 @@ miscalibrated.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.metrics._sorting import SortedConfidences
-from dualfocal.metrics.bins import ONE, SUMS, BinStats, debiased_square
+from dualfocal.metrics.bins import SUMS, BinStats, debiased_square
 from dualfocal.metrics.classwise import SIGNIFICANCE, ClasswiseTest
 from dualfocal.metrics.holm import holm
 
@@ -48,6 +47,18 @@ SHAPES = 100  # shapes of miscalibration for the interval, which share the draws
 POWER = 0.8  # of the smallest detectable error
 TIE = 1e-12  # values of T that differ by less are equal up to rounding
 SAME = 1e-7  # relative tolerance of equal squares: confidences are rounded
+
+
+class Confidences(Protocol):
+    """Confidences in ascending order: of samples, or of fine cells that were counted."""
+
+    def __len__(self) -> int: ...
+
+    def cuts(self, most: int) -> np.ndarray:
+        """Return ranks that cut the samples into about ``most`` groups of similar confidence."""
+
+    def mean_confidence(self, ranks: np.ndarray) -> np.ndarray:
+        """Return the mean confidence of the samples between consecutive ranks; these include ends of bins."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +143,7 @@ class Inference:
 
 
 def infer(
-    samples: SortedConfidences,
+    samples: Confidences,
     bins: BinStats,
     adaptive: BinStats,
     *,
@@ -174,19 +185,16 @@ def _occupied(bins: BinStats) -> BinStats:
 
 
 def _calibrated_outcomes(
-    samples: SortedConfidences, bins: BinStats, adaptive: BinStats, draws: int, rng: np.random.Generator
+    samples: Confidences, bins: BinStats, adaptive: BinStats, draws: int, rng: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
     """Draw how many samples of each bin a calibrated model gets right: (R, B) for both kinds of bins.
 
     Samples of similar confidence are drawn together, as one binomial number with their mean confidence. The error of
     the variance is negligible: the squared spread of confidence within 1/256 of the samples.
     """
-    n = len(samples)
     ends = [np.concatenate([[0], stats.count.numpy().cumsum()]) for stats in (bins, adaptive)]
-    fine = np.arange(n + 1) if n <= 2 * CELLS else np.linspace(0, n, CELLS + 1).astype(np.int64)
-    cuts = np.unique(np.concatenate([fine, *ends]))
-    count, units, _ = (x.cpu().numpy() for x in samples.between(torch.from_numpy(cuts).to(samples.units.device)))
-    correct = _binomial(count, np.minimum(units / (ONE * count), 1.0), draws, rng)
+    cuts = np.unique(np.concatenate([samples.cuts(CELLS), *ends]))
+    correct = _binomial(np.diff(cuts), np.minimum(samples.mean_confidence(cuts), 1.0), draws, rng)
     total = torch.from_numpy(np.pad(correct.cumsum(0), ((1, 0), (0, 0))))
     first, second = (total[torch.from_numpy(np.searchsorted(cuts, end))].diff(dim=0).T for end in ends)
     return first, second
