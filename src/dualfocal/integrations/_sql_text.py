@@ -1,6 +1,6 @@
 """The text of the SQL that reduces predictions to sums, see :func:`~dualfocal.integrations.sql.reduction_query`.
 
-The text is plain SQL that DuckDB and PostgreSQL read alike. These points are not obvious:
+The text is plain SQL that DuckDB and PostgreSQL read alike; only for speed they differ. These points are not obvious:
 
 - ``x + 2^52 - 2^52`` rounds to a whole number, a half to the even one, wherever arithmetic is that of IEEE 754, for
   0 <= x < 2^52. ``ROUND`` treats halves differently in different databases.
@@ -32,6 +32,8 @@ ROUNDER = "4503599627370496e0"  # 2^52
 INFINITY = "CAST('Infinity' AS DOUBLE PRECISION)"
 LARGEST_NLL = "2147483648e0"  # larger values count as infinite, as in BinnedPredictions
 LEAST_EXPONENT, LEAST_FACTOR = "-700e0", "1e-100"  # below them, exp(x) and x * x can underflow
+# PostgreSQL would repeat the expressions of a step wherever a later step uses them; OFFSET 0 prevents it.
+FENCES = {"duckdb": "", "postgresql": "\nOFFSET 0"}
 KINDS = ("confidence", "scores", "class")  # of the rows of a result, see BinnedPredictions.from_table
 # Further kinds: the rules that a row can break. A row has status 0 if it is valid, otherwise 1, 2, ... in this order.
 RULES = ("width", "missing value", "value", "missing label", "label", "missing group")
@@ -52,8 +54,10 @@ class Reduction:
     dtype: str
     group: str | None
     class_labels: tuple[str | int, ...] | None
+    dialect: str
 
     def __post_init__(self) -> None:
+        check_choice("dialect", self.dialect, tuple(FENCES))
         check_choice("input", self.input, INPUTS)
         check_choice("dtype", self.dtype, tuple(DTYPES))
         check_count("num_bins", self.num_bins)
@@ -87,16 +91,24 @@ class Reduction:
             ("loaded", self._loaded()),
             ("ranged", self._ranged()),
             ("checked", self._checked()),
-            *([("exponentiated", self._exponentiated())] if self.input == "logits" else []),
+            *([("powers", self._powers()), ("totalled", self._totalled())] if self.input == "logits" else []),
             ("probabilities", self._probabilities()),
             ("scored", self._scored()),
             ("rounded", self._rounded()),
             ("cells", self._cells()),
             ("entries", self._entries()),
+            ("entry_units", _select("grp, class, label, predicted", f"{_round('p')} AS units", source="entries")),
+            ("entry_squares", _select("*", f"FLOOR(units * units / {ONE}e0) AS squares", source="entry_units")),
             ("placed", self._placed()),
         ]
         # Materialised, the other steps would store all rows; the cells are few, and are used three times.
-        texts = [f"{name} AS {'' if name == 'cells' else 'NOT '}MATERIALIZED (\n{text}\n)" for name, text in steps]
+        fence = FENCES[self.dialect]
+        texts = [
+            f"{name} AS MATERIALIZED (\n{text}\n)"
+            if name == "cells"
+            else f"{name} AS NOT MATERIALIZED (\n{text}{fence}\n)"
+            for name, text in steps
+        ]
         return "WITH " + ",\n".join(texts) + "\n" + "\nUNION ALL\n".join(self._results())
 
     def _each(self, text: str) -> list[str]:
@@ -155,9 +167,13 @@ class Reduction:
             source="ranged",
         )
 
-    def _exponentiated(self) -> str:
+    def _powers(self) -> str:
         columns = (f"{_exp('x# - highest')} AS x#", "grp, label, predicted, status, highest - of_label AS gap")
         return _select(*self._each(columns[0]), columns[1], source="checked")
+
+    def _totalled(self) -> str:
+        """The largest power is 1, so the total is smaller only if the row is invalid; it must not be 0."""
+        return _select("*", f"GREATEST({_sum(self._each('x#'))}, 1e0) AS total", source="powers")
 
     def _probabilities(self) -> str:
         """Probabilities, confidence and negative log-likelihood of each row; NaN, NULL and so on if it is invalid."""
@@ -175,8 +191,7 @@ class Reduction:
                 f"{_exp('-gap')} / total AS of_label",
                 "gap + LN(total) AS nll",
             ]
-            with_total = _select("*", f"{_sum(self._each('x#'))} AS total", source="exponentiated")
-            source = f"(\n{with_total}\n) AS totals"
+            source = "totalled"
         return _select(*columns, "grp, label, predicted, status", source=source)
 
     def _scored(self) -> str:
@@ -216,9 +231,7 @@ class Reduction:
         return _select("grp, label, predicted", *unnested, source="probabilities") + "\nWHERE status <= 0"
 
     def _placed(self) -> str:
-        """Units, powers and bin of each entry."""
-        units = _select("grp, class, label, predicted", f"{_round('p')} AS units", source="entries")
-        squares = _select("*", f"FLOOR(units * units / {ONE}e0) AS squares", source=f"(\n{units}\n) AS a")
+        """Units, squares, cubes and bin of each entry."""
         bounds = to_units(self.edges).tolist()[1:-1]
         cases = " ".join(f"WHEN units <= {bound}e0 THEN {b}" for b, bound in enumerate(bounds))
         return _select(
@@ -227,7 +240,7 @@ class Reduction:
             "CASE WHEN class = predicted THEN 1 ELSE 0 END AS predicted",
             "CASE WHEN class = label THEN 1 ELSE 0 END AS correct",
             f"{f'CASE {cases} ELSE {len(bounds)} END' if cases else '0'} AS cell",
-            source=f"(\n{squares}\n) AS b",
+            source="entry_squares",
         )
 
     def _results(self) -> list[str]:

@@ -18,7 +18,7 @@ from dualfocal.integrations._sql_rows import read_rows
 from dualfocal.integrations._sql_text import Reduction
 from dualfocal.integrations._sql_types import column_type, labels_of_classes, listed
 from dualfocal.integrations.databases import Connection
-from dualfocal.metrics import BinnedPredictions
+from dualfocal.metrics import BinnedPredictions, Evaluation
 from dualfocal.metrics.groups import MOST_GROUPS
 from dualfocal.predictions import PredictionsError
 from dualfocal.predictions.columns import PredictionColumns, find_columns
@@ -35,6 +35,7 @@ def reduction_query(
     dtype: str = "float64",
     group: str | None = None,
     class_labels: Sequence[str | int] | None = None,
+    dialect: str = "duckdb",
 ) -> str:
     """Return the SQL that reduces a table of predictions to sums.
 
@@ -54,6 +55,8 @@ def reduction_query(
             the bins are rounded to it.
         group: column of the groups (None: no groups).
         class_labels: label of each class, in class order; texts or numbers (None: 0, 1, ...).
+        dialect: ``"duckdb"`` or ``"postgresql"``. Both read either text, but PostgreSQL would take much longer for the
+            other one.
 
     >>> query = reduction_query("predictions", ["cat", "dog"], "label", class_labels=["cat", "dog"])
     >>> query.splitlines()[2]
@@ -69,6 +72,7 @@ def reduction_query(
         dtype=dtype,
         group=group,
         class_labels=None if class_labels is None else tuple(class_labels),
+        dialect=dialect,
     )
     return reduction.text()
 
@@ -176,6 +180,7 @@ class PredictionTable:
             dtype=self.dtype,
             group=self.columns.group,
             class_labels=self.class_labels,
+            dialect="duckdb" if "duckdb" in type(self.connection).__module__ else "postgresql",
         )
 
     def bin(self, *, num_bins: int = 15) -> BinnedPredictions:
@@ -238,6 +243,48 @@ def bin_table(
         connection, source, logits=logits, probs=probs, target=target, class_labels=class_labels
     )
     return table.bin(num_bins=num_bins)
+
+
+def evaluate_table(
+    connection: Connection,
+    source: str,
+    *,
+    logits: str | None = None,
+    probs: str | None = None,
+    target: str | None = None,
+    class_labels: Sequence[str | int] | None = None,
+    num_bins: int = 15,
+    inference: bool = True,
+    level: float = 0.9,
+    seed: int = 0,
+) -> Evaluation:
+    """Evaluate a table of predictions, inside the database: every metric, noise floors and the verdict.
+
+    Args:
+        connection: see :meth:`PredictionTable.find`.
+        source: see :meth:`PredictionTable.find`.
+        logits: see :meth:`PredictionTable.find`.
+        probs: see :meth:`PredictionTable.find`.
+        target: see :meth:`PredictionTable.find`.
+        class_labels: see :meth:`PredictionTable.find`.
+        num_bins: number of bins of the calibration errors.
+        inference: see :meth:`BinnedPredictions.evaluate <dualfocal.metrics.BinnedPredictions.evaluate>`.
+        level: nominal coverage of the interval.
+        seed: seed of the draws.
+
+    Raises:
+        PredictionsError: columns are missing or ambiguous, or rows are invalid; the message says how many and why.
+    """
+    bins = bin_table(
+        connection,
+        source,
+        logits=logits,
+        probs=probs,
+        target=target,
+        class_labels=class_labels,
+        num_bins=num_bins,
+    )
+    return bins.evaluate(inference=inference, level=level, seed=seed)
 
 
 def _run(connection: Connection, query: str) -> Any:

@@ -1,7 +1,7 @@
 """Calibration of subgroups of samples, with p-values adjusted for the number of groups."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,13 +79,12 @@ def evaluate_groups(
     names = np.unique(groups).tolist()
     if len(names) > MOST_GROUPS:
         raise ValueError(f"--group-by: at most {MOST_GROUPS} groups are supported, got {len(names)}")
-    # The adjustment multiplies p-values by up to the number of groups: more draws allow smaller p-values.
-    draws = min(max(1000, 50 * len(names)), 20_000)
-    evaluated: list[GroupEvaluation] = []
+    draws = draws_for_groups(len(names))
+    evaluations: dict[str, Evaluation] = {}
     for done, name in enumerate(names, start=1):
         mask = torch.from_numpy(groups == name)
         if bool(target[mask].ne(ignore_index).any()):
-            evaluation = evaluate(
+            evaluations[str(name)] = evaluate(
                 values[mask],
                 target[mask],
                 input=input,
@@ -98,14 +97,24 @@ def evaluate_groups(
                 draws=draws,
                 seed=seed,
             )
-            evaluated.append(GroupEvaluation(str(name), evaluation, math.nan))
         if progress is not None:
             progress(done / len(names))
-    evaluated.sort(
+    return rank_groups(evaluations)
+
+
+def draws_for_groups(num_groups: int) -> int:
+    """Return the number of draws: the adjustment multiplies p-values by up to the number of groups."""
+    return min(max(1000, 50 * num_groups), 20_000)
+
+
+def rank_groups(evaluations: Mapping[str, Evaluation]) -> list[GroupEvaluation]:
+    """Adjust the p-values of groups, by name, and sort the groups as :func:`evaluate_groups` does."""
+    groups = [GroupEvaluation(name, evaluation, math.nan) for name, evaluation in evaluations.items()]
+    groups.sort(
         key=lambda g: (g.inference.debiased_ece[0], g.evaluation.ece - g.inference.floors["ece"].mean), reverse=True
     )
-    adjusted = holm([group.inference.joint_p_value for group in evaluated])
-    return [replace(group, p_adjusted=p) for group, p in zip(evaluated, adjusted, strict=True)]
+    adjusted = holm([group.inference.joint_p_value for group in groups])
+    return [replace(group, p_adjusted=p) for group, p in zip(groups, adjusted, strict=True)]
 
 
 def groups_follow_labels(groups: NDArray[Any], target: Tensor, ignore_index: int = -100) -> bool:
