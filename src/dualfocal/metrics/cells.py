@@ -108,28 +108,33 @@ class CellConfidences:
         """Return bins of equal mass, and a bound of the difference of their error to that from sorted samples.
 
         Samples of a cell share a bin, as equal confidences do. The quantile between two bins may lie within a cell,
-        though. Then the samples of the cell above the quantile, at most m of them, belong to the next bin. To move
-        them from one bin to the next changes the sum of absolute gaps by at most twice their own gap, which is at most
-        ``max(hi * min(m, wrong), (1 - lo) * min(m, correct))``, with the numbers of wrong and correct samples of the
-        cell. If several quantiles lie in one cell, its samples belong to several bins, and the sum of both terms, once,
-        replaces the second of the two changes. A cell whose samples are all equal is not divided.
+        though. Then the samples of the cell above the quantile, at most m of them, belong to the next bin. Their gap,
+        the sum of (confidence - correctness), lies between ``-(1 - lo) * min(m, correct)`` and ``hi * min(m, wrong)``,
+        with the numbers of correct and wrong samples of the cell; :func:`_largest_change` follows from that. If several
+        quantiles lie in one cell, its samples may belong to several bins. No sum of absolute gaps of its parts is
+        larger than the sum of the two limits. A cell whose samples are all equal is not divided.
         """
         position = quantile_positions(len(self), num_bins).numpy()[1:]
         first = np.floor(position).astype(np.int64)
         # Rounding may move a quantile that is just below a sample to this sample.
         rank = np.minimum(first + (position - first > 1 - ROUNDING_OF_QUANTILE), len(self) - 1)
         cell = np.searchsorted(self.ends, rank, side="right")
-        bound = 0.0
+        bins = self._between(cell + 1)
+        low, high, several = np.zeros(num_bins - 1), np.zeros(num_bins - 1), 0.0
         for j in np.unique(cell[:-1]).tolist():
             quantiles = np.flatnonzero(cell[:-1] == j)
             below = first[quantiles[0]]
-            above = self.ends[j] - below - 1
-            if not above or (self._all_equal(j) and below >= self.ends[j] - self.count[j]):
+            if self._all_equal(j) and below >= self.ends[j] - self.count[j]:
                 continue
-            wrong = self.high[j] * min(above, self.count[j] - self.correct[j])
-            right = (1 - self.low[j]) * min(above, self.correct[j])
-            bound += max(wrong, right) + (max(wrong, right) if len(quantiles) == 1 else wrong + right)
-        return self._between(cell + 1), float(bound) / len(self) + ROUNDING
+            above = self.ends[j] - below - 1
+            wrong = float(self.high[j] * min(above, self.count[j] - self.correct[j]))
+            right = float((1 - self.low[j]) * min(above, self.correct[j]))
+            if len(quantiles) == 1:
+                low[quantiles], high[quantiles] = -right, wrong
+            else:
+                several += max(wrong, right) + wrong + right
+        bound = _largest_change(bins.gap.numpy(), low, high) + several
+        return bins, bound / len(self) + ROUNDING
 
     def _all_equal(self, j: int) -> bool:
         """Whether the sum of a cell shows that all its confidences equal its upper bound."""
@@ -151,6 +156,21 @@ class CellConfidences:
         worst = wrong + (w - n) * _reciprocals(n, wrong) + (w + wrong) * _reciprocals(n + wrong, count - wrong)
         value, low, high = (float(area.sum()) / len(self) for area in (even, best, worst))
         return Estimate(value, max(value - low, high - value, 0.0) + ROUNDING)
+
+
+def _largest_change(gaps: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:
+    """Return a bound of the change of sum |gap| if a gap from low_k to high_k moves from each bin k to the next.
+
+    The sum is convex in what moves, so it is largest at the ends of these ranges, which are tried bin by bin. It is at
+    least sum_k s_k gap_k for any signs s_k, such as those of the gaps before.
+    """
+    step = np.sign(gaps[:-1]) - np.sign(gaps[1:])
+    fall = float(np.maximum(step * low, step * high).sum())
+    most, entering = np.zeros(1), np.zeros(1)
+    for gap, leaving in zip(gaps, [*np.stack([low, high], axis=1), np.zeros(1)], strict=True):
+        most = (most[:, None] + np.abs(gap - leaving + entering[:, None])).max(0)
+        entering = leaving
+    return max(float(most[0] - np.abs(gaps).sum()), fall)
 
 
 def _reciprocals(n: np.ndarray, count: np.ndarray) -> np.ndarray:

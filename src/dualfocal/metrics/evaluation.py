@@ -151,23 +151,23 @@ class Evaluation:
     def table(self) -> Table:
         """Return a table of the metrics, with noise floors if the evaluation was made with ``inference=True``.
 
-        Metrics with a bound are followed by it (4.33 ± 0.02), unless it is below the last decimal.
+        Where values have bounds, a column shows them, rounded up.
         """
         headings = ["", "value"]
-        rows = [[metric.heading, self._text(name)] for name, metric in METRICS.items()]
+        rows = [[metric.heading, metric.text(getattr(self, name))] for name, metric in METRICS.items()]
+        if self.bounds:
+            headings.append("off by at most")
+            for row, (name, metric) in zip(rows, METRICS.items(), strict=True):
+                row.append(metric.text_above(self.bounds[name]) if name in self.bounds else "")
         if self.inference is not None:
             headings += ["floor", "its 95 % quantile"]
             for row, (name, metric) in zip(rows, METRICS.items(), strict=True):
                 floor = self.inference.floors.get(name)
                 row += ["", ""] if floor is None else [metric.text(floor.mean), metric.text(floor.q95)]
             low, high = (METRICS["debiased_ece"].text(end) for end in self.inference.debiased_ece)
-            rows.append([f"  its {100 * self.inference.level:.4g} % interval [%]", f"{low} to {high}", "", ""])
+            interval = [f"  its {100 * self.inference.level:.4g} % interval [%]", f"{low} to {high}"]
+            rows.append(interval + [""] * (len(headings) - 2))
         return Table(headings, rows, f"{self.num_samples:,} samples, {self.num_classes} classes, {self.num_bins} bins")
-
-    def _text(self, name: str) -> str:
-        metric, bound = METRICS[name], self.bounds.get(name, 0.0)
-        text, largest = metric.text(getattr(self, name)), metric.text(bound)
-        return f"{text} ± {largest}" if float(largest) else text
 
     def __str__(self) -> str:
         table = self.table()

@@ -261,7 +261,7 @@ def _interval(
     count, correct, observed = bins.count.numpy(), bins.correct.numpy(), float(bins.squared_error())
     if not (count > 1).any():
         return 0.0, 1.0  # no bin has two samples: there is no information
-    n, accuracy, gap = count.sum(), bins.accuracy.numpy(), bins.gap.numpy() / count
+    n, accuracy, gap = float(count.sum()), bins.accuracy.numpy(), bins.gap.numpy() / count
     spread = float(null.std())  # 0 if the model is always certain
     linear = 4 * (count * gap**2 * accuracy * (1 - accuracy)).sum() / n**2
     noise = 6 * math.sqrt(spread**2 + linear)
