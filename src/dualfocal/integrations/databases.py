@@ -24,8 +24,8 @@ def open_database(place: str | None) -> Iterator[Connection]:
         place: a DuckDB file, or a ``postgresql://`` URL (None: DuckDB in memory, for queries of parquet or csv files).
 
     Raises:
-        DatabaseError: the database cannot be opened, or refuses a query of the ``with`` block.
-        ModuleNotFoundError: the driver is not installed.
+        DatabaseError: the driver is not installed, the database cannot be opened, or it refuses a query of the ``with``
+            block.
     """
     try:
         if place is not None and place.startswith(POSTGRESQL):
@@ -33,7 +33,7 @@ def open_database(place: str | None) -> Iterator[Connection]:
         else:
             import duckdb
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f'{error.name} is not installed: pip install "dualfocal[sql]"') from None
+        raise DatabaseError(f'{error.name} is not installed: pip install "dualfocal[sql]"') from None
     if place is not None and place.startswith(POSTGRESQL):
         with one_line(psycopg.Error, place), psycopg.connect(place) as connection:
             connection.read_only = True
