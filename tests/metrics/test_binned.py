@@ -350,5 +350,8 @@ def test_bad_arguments() -> None:
         BinnedPredictions.empty(2).evaluate()
     with pytest.raises(ValueError, match="level"):
         state.evaluate(level=2)
+    for content, message in (({"num_classes": 10**12}, "each class needs one"), ({"edges": [0, 0.5]}, "from 0 to 1")):
+        with pytest.raises(ValueError, match=message):
+            BinnedPredictions.from_dict(state.to_dict() | content)
     with pytest.raises(ValueError, match="schema 7"):
         BinnedPredictions.from_dict(state.to_dict() | {"schema": 7})

@@ -21,6 +21,7 @@ from dualfocal.metrics.scan import scan
 
 SCHEMA = 1
 LARGEST_NLL = 2.0**31  # of a sample; larger values count as infinite
+MOST_EMPTY = 1 << 16  # classes of a table with fewer rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +97,15 @@ class BinnedPredictions:
             num_classes: number of classes.
             num_bins: number of bins.
             edges: edges of the bins, if they are not ``equal_edges(num_bins)``.
+
+        Raises:
+            ValueError: a number is too small or too large, or edges do not increase from 0 to 1.
         """
         check_count("num_classes", num_classes, 2)
-        edges = equal_edges(num_bins) if edges is None else edges
+        edges = equal_edges(num_bins) if edges is None else edges.cpu().double()
+        check_count("num_bins", len(edges) - 1)
+        if edges[0] != 0 or edges[-1] != 1 or not bool((edges.diff() >= 0).all()):
+            raise ValueError(f"edges must increase from 0 to 1, got {edges.tolist()}")
         zeros = torch.zeros(num_classes, 2, len(edges) - 1, dtype=torch.int64)
         fine, classes = BinStats.empty(edges=fine_edges(edges)), BinStats.empty(num_classes, 2, edges=edges)
         return cls(fine, classes, WideSum(zeros, zeros), WideSum(zeros, zeros))
@@ -270,6 +277,9 @@ class BinnedPredictions:
             ValueError: a column is missing, has another length or holds something else, or the sums contradict each
                 other.
         """
+        rows = len(columns["kind"]) if "kind" in columns else 0
+        if num_classes > max(rows, MOST_EMPTY):  # before memory is reserved
+            raise ValueError(f"num_classes is {num_classes}, but the table has {rows} rows: each class needs one")
         return read_table(cls.empty(num_classes, num_bins, edges=edges), columns)
 
     def to_dict(self) -> dict[str, Any]:
