@@ -9,7 +9,7 @@ in memory  pandas loads all rows; torchmetrics computes the ECE, scikit-learn th
            rows, and nothing else: no class-wise errors, no AURC, no test
 
 Files of a million rows, float32, uncompressed, are written to a temporary folder (4.2 GB for 1e8 rows) and removed.
-Each way runs in a process of its own, in one thread; Ray uses all cores. The sums of the first three ways must be equal.
+Each way runs in a process of its own, in one thread (Ray: on all cores). The sums of the first three ways must agree.
 
 wall, cpu  seconds from the first file to the sums, or to the scores; CPU time of the process and its children. Best and
            median of the repeats. Other jobs on the machine lengthen the wall time, so the CPU time is the fair number

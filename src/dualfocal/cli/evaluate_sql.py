@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from dualfocal.cli._common import consoles, errors_name, print_json, progress_bar, say, show
-from dualfocal.cli.evaluate import FLOOR, print_groups
+from dualfocal.cli.evaluate import FLOOR, FOLLOWS, print_groups
 
 if TYPE_CHECKING:
     from dualfocal.integrations.sql import PredictionTable
@@ -36,6 +36,7 @@ class TableFinding:
     table: "PredictionTable"
     evaluation: "Evaluation"
     groups: "list[GroupEvaluation]" = field(default_factory=list)
+    groups_follow_labels: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -137,7 +138,9 @@ def _evaluate(
     inference: bool,
 ) -> TableFinding:
     """Evaluate all groups together and, if there are groups, each of them."""
-    from dualfocal.metrics.groups import draws_for_groups, rank_groups
+    import torch
+
+    from dualfocal.metrics.groups import draws_for_groups, label_counts_follow_groups, rank_groups
 
     first, *others = states.values()
     evaluation = sum(others, first).evaluate(inference=inference, level=reading.level, seed=reading.seed)
@@ -148,7 +151,8 @@ def _evaluate(
         for done, (group, state) in enumerate(states.items(), start=1):
             evaluations[group] = state.evaluate(level=reading.level, draws=draws, seed=reading.seed)
             progress(done / len(states))
-    return TableFinding(name, table, evaluation, rank_groups(evaluations))
+    counts = torch.stack([state.classes.correct.sum((1, 2)) for state in states.values()])
+    return TableFinding(name, table, evaluation, rank_groups(evaluations), label_counts_follow_groups(counts))
 
 
 def _print_finding(out: Console, finding: TableFinding) -> None:
@@ -166,3 +170,5 @@ def _print_finding(out: Console, finding: TableFinding) -> None:
         say(out, "NLL is infinite: a true class has probability 0.")
     if finding.groups:
         print_groups(out, str(finding.table.columns.group), finding.groups)
+    if finding.groups_follow_labels:
+        say(out, f"Each label lies in one group of {finding.table.columns.group!r}. {FOLLOWS}")

@@ -37,5 +37,5 @@ def relation(source: str) -> str:
     ('"main"."predictions"', '(\\nSELECT * FROM predictions\\n)')
     """
     if QUERY.match(source):
-        return f"(\n{source.strip().rstrip(';')}\n)"  # a line break, because the query can end with a comment
+        return f"(\n{source.strip().rstrip('; ')}\n)"  # a line break, because the query can end with a comment
     return ".".join(identifier(part) for part in source.strip().split("."))

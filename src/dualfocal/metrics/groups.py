@@ -127,6 +127,14 @@ def groups_follow_labels(groups: NDArray[Any], target: Tensor, ignore_index: int
     return bool(num_pairs == num_labels > 1 and index.max() > 0 and len(labels) >= FEW * num_labels)
 
 
+def label_counts_follow_groups(counts: Tensor) -> bool:
+    """Return the same as :func:`groups_follow_labels`, from the number of samples by group and label, ``(G, C)``."""
+    counts = counts[:, counts.sum(0) > 0]
+    one_group_each = bool(((counts > 0).sum(0) == 1).all())
+    num_groups, num_labels = counts.shape
+    return one_group_each and num_groups > 1 and num_labels > 1 and int(counts.sum()) >= FEW * num_labels
+
+
 def group_table(column: str, groups: Sequence[GroupEvaluation]) -> Table:
     """Return a table with a row per group, in percent."""
     rows = []
