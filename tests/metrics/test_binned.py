@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dualfocal.metrics import BinnedPredictions, BinStats, Evaluation, evaluate
+from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics._wide import WideSum
 from dualfocal.metrics.bins import ONE, equal_edges
 from dualfocal.metrics.cells import CellConfidences, fine_edges
@@ -162,6 +163,24 @@ def test_bounds_hold(confidence, num_bins, seed) -> None:
     check_against_rows(torch.stack([1 - p, p], dim=1), target, "probs", num_bins)
 
 
+def test_bounds_of_crowded_cells_hold_and_are_tight() -> None:
+    """Many samples in few cells, so that quantiles lie within cells."""
+    largest = 0.0
+    for seed in range(400):
+        rng = np.random.default_rng(seed)
+        n, num_bins = int(rng.integers(2, 40)), int(rng.integers(2, 6))
+        center = rng.integers(ONE // 2, ONE, size=rng.integers(1, 5))
+        units = torch.from_numpy(np.minimum(rng.choice(center, n) + rng.integers(2000, size=n), ONE))
+        correct = torch.from_numpy(rng.random(n) < rng.random())
+        fine = BinStats.from_units(units, correct, fine_edges(equal_edges(15)))
+        bins, bound = CellConfidences(fine).adaptive_bins(num_bins)
+        exact = SortedConfidences.from_units(units, correct).adaptive_bins(num_bins)
+        difference = abs(float(bins.ece()) - float(exact.ece()))
+        assert difference <= bound
+        largest = max(largest, difference / bound)
+    assert largest > 0.9
+
+
 def test_bounds_are_attained() -> None:
     """Two cells with known contents, in the best and in the worst order."""
     low, high = 0.70001, 0.70002  # in one cell
@@ -220,6 +239,8 @@ def test_cells_draw_counts_like_rows(num_classes) -> None:
     assert drawn.var(0)[large] == pytest.approx(cells.variance[large], rel=0.2)
     if num_classes == 2:  # the labels of the two classes add up
         assert drawn[:, :, :-1].sum((1, 2)) == pytest.approx(800)
+        of_class_1_predicted_as_0 = drawn[:, 1, :-1].sum(1) - drawn[:, 1, -1]
+        assert drawn[:, 0, -1] + of_class_1_predicted_as_0 == pytest.approx(cells.predicted[0])
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 10])
