@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PEERS  := .venv-peers
 
-.PHONY: help demo test test-integrations types pytest mutants attack chromium bench clean
+.PHONY: help demo test test-integrations types pytest mutants attack chromium postgresql bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list what there is to make
@@ -34,8 +34,8 @@ types: $(VENV)/installed
 pytest: $(VENV)/installed
 	$(BIN)/pytest -n auto --dist worksteal --durations=15 --ignore=tests/integrations
 
-test-integrations: $(VENV)/integrations  ## slow tests, and tests with other frameworks (transformers, Ray, DuckDB, ...), which are installed first
-	$(BIN)/pytest tests/integrations
+test-integrations: $(VENV)/integrations postgresql  ## slow tests, and tests with other frameworks and databases, which are installed first
+	DUALFOCAL_INTEGRATIONS=required $(BIN)/pytest tests/integrations
 
 $(VENV)/integrations: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,integrations]"
@@ -50,23 +50,32 @@ ATTACK := 100
 attack: $(VENV)/installed  ## bad files, bit flips, kills, stops and absurd options, many times more than in make test (ten minutes); prints counts
 	DUALFOCAL_ATTACK=$(ATTACK) $(BIN)/pytest tests/hostile -n auto --dist worksteal -rP --durations=5
 
-# The HTML report is tested in a real browser, Debian's: installed where that can be done, looked for in PATH or $CHROMIUM.
-chromium:
-	@if command -v "$${CHROMIUM:-chromium}" > /dev/null; then exit 0; fi; \
-	if [ "$$(id -u)" = 0 ]; then as_root=; elif sudo -n true 2> /dev/null; then as_root='sudo -n'; else as_root=no; fi; \
-	echo "Installing chromium with apt-get, for the tests of the report"; \
-	get="apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3"; \
-	if ! command -v apt-get > /dev/null || [ "$$as_root" = no ] || ! { $$as_root $$get update && $$as_root env \
-	DEBIAN_FRONTEND=noninteractive $$get install -y --no-install-recommends chromium fonts-dejavu-core; } > /dev/null; then \
-	echo "No chromium, and it cannot be installed here: the report is not tested in a browser"; fi
+# $(1): test whether it is there  $(2): Debian's packages  $(3): what is not tested without it. Installed where that can be done.
+define apt_install
+@if $(1) > /dev/null 2>&1; then exit 0; fi; \
+if [ "$$(id -u)" = 0 ]; then as_root=; elif sudo -n true 2> /dev/null; then as_root='sudo -n'; else as_root=no; fi; \
+echo "Installing $(2) with apt-get, for the tests"; \
+get="apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3"; \
+if ! command -v apt-get > /dev/null || [ "$$as_root" = no ] || ! { $$as_root $$get update && $$as_root env \
+DEBIAN_FRONTEND=noninteractive $$get install -y --no-install-recommends $(2); } > /dev/null; then \
+echo "No $(firstword $(2)), and it cannot be installed here: $(3)"; fi
+endef
 
-bench: $(VENV)/installed $(PEERS)/installed  ## every script of benchmarks/; results go to benchmarks/results/ (an hour)
+# The HTML report is tested in a real browser, looked for in PATH or $CHROMIUM.
+chromium:
+	$(call apt_install,command -v "$${CHROMIUM:-chromium}",chromium fonts-dejavu-core,the report is not tested in a browser)
+
+postgresql:
+	$(call apt_install,command -v initdb || ls /usr/lib/postgresql/*/bin/initdb,postgresql,SQL is tested with DuckDB only)
+
+bench: $(VENV)/integrations $(PEERS)/installed  ## every script of benchmarks/; results go to benchmarks/results/ (an hour)
 	$(BIN)/python benchmarks/loss_cpu.py --csv benchmarks/results/loss_cpu.csv
 	$(BIN)/python benchmarks/inference_coverage.py --csv benchmarks/results/inference_coverage.csv
 	$(BIN)/python benchmarks/learned_prior.py --csv benchmarks/results/learned_prior.csv
 	$(BIN)/python benchmarks/cross_fit_coverage.py --csv benchmarks/results/cross_fit_coverage.csv
 	$(BIN)/python benchmarks/data_cpu.py --csv benchmarks/results/data_cpu.csv
 	$(BIN)/python benchmarks/train_step_cpu.py --csv benchmarks/results/train_step_cpu.csv
+	$(BIN)/python benchmarks/predictions_at_scale.py --csv benchmarks/results/predictions_at_scale.csv
 	$(BIN)/python benchmarks/theory_claims.py --csv benchmarks/results/theory_claims.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --csv benchmarks/results/metrics_cpu.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --stream --csv benchmarks/results/metrics_stream.csv

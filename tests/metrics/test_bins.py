@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from decimal import Decimal
 
 import pytest
 import torch
@@ -219,3 +220,30 @@ def test_a_row_has_the_same_bits_in_any_tile(num_classes) -> None:
         assert torch.equal(read(slice(None)), whole)
     finally:
         torch.set_num_threads(threads)
+
+
+def test_a_table_of_whole_numbers_is_read_back() -> None:
+    confidence, correct = torch.rand(100, dtype=torch.float64), torch.rand(100) < 0.5
+    bins = BinStats.from_confidence(confidence, correct, num_bins=5)
+    rows = [
+        (index, count, Decimal(whole * ONE + units), hits)
+        for index, (count, whole, units, hits) in enumerate(
+            zip(*(getattr(bins, name).tolist() for name in ("count", "whole", "units", "correct")), strict=True)
+        )
+    ]
+    assert BinStats.from_table(rows, num_bins=5) == bins
+    assert BinStats.from_table([*rows, *reversed(rows)], num_bins=5) == bins + bins
+    huge = BinStats.from_table([(0, 10**15, 10**15 * ONE, 7)], num_bins=1)
+    assert (huge.confidence.tolist(), huge.correct.tolist()) == ([1e15], [7])
+
+
+@for_each(row=[(5, 1, 0, 0), (0, 1, 0, 2), (0, 1, 2 * ONE, 0), (0, 1, -1, 0), (0, 1.5, 0, 0), (-1, 1, 0, 0)])
+def test_a_table_that_contradicts_itself_is_refused(row) -> None:
+    with pytest.raises(ValueError, match="must"):
+        BinStats.from_table([row], num_bins=5)
+
+
+def test_one_bin_counts_a_probability_just_above_one() -> None:
+    p, target = torch.tensor([[1.0 + 5e-7, 0.0], [0.5, 0.5]], dtype=torch.float64), torch.tensor([0, 0])
+    classes = scan(as_rows(p, target, input="probs"), num_bins=1, classwise=True).classes
+    assert classes.count.tolist() == [[2], [2]]

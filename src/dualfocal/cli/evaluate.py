@@ -67,8 +67,18 @@ Convention = StrEnum("Convention", ["published", "torchmetrics"])  # which defin
 
 def evaluate(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help=f"Prediction files. {FILES}Each is evaluated separately.")
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE",
+            help=f"Prediction files. {FILES}Each is evaluated separately. With `--sql`: a DuckDB file or a "
+            "postgresql:// URL. [default with `--sql`: DuckDB without a database, which reads files]",
+            show_default=False,
+        ),
+    ] = None,
+    sql: Annotated[
+        str | None,
+        typer.Option(metavar="QUERY", help="Evaluate a table or a SELECT of a database, without loading its rows."),
+    ] = None,
     logits: Logits = None,
     probs: Probs = None,
     target: Target = None,
@@ -158,19 +168,21 @@ def evaluate(
         dualfocal evaluate predictions.npz --calibrate temperature,vector,isotonic
 
         dualfocal evaluate predictions.npz --fail-over 0.03 || echo "not calibrated"
+
+        dualfocal evaluate --sql "SELECT * FROM 'predictions/*.parquet'"
     """
     from dualfocal import metrics
     from dualfocal.calibrators import make_calibrator, parse_methods
+    from dualfocal.cli.evaluate_sql import evaluate_sql
     from dualfocal.metrics.groups import evaluate_groups
     from dualfocal.runs.source import Reading
 
-    out, err = consoles(as_json)
     for option, value in (("--group-by", group_by), ("--fail-over", fail_over)):
         if value is not None and not inference:
             raise ValueError(f"{option} needs inference: remove --no-inference")
+    if group_quantiles is not None and group_by is None:
+        raise ValueError("--group-quantiles needs --group-by")
     methods = {name: make_calibrator(name, force=force) for name in parse_methods(calibrate)}
-    if len(set(files)) < len(files):
-        raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
     reading = Reading(
         logits=logits,
         probs=probs,
@@ -190,9 +202,25 @@ def evaluate(
         level=level,
         seed=seed,
     )
-    if group_quantiles is not None and group_by is None:
-        raise ValueError("--group-quantiles needs --group-by")
-    loaded = _load(files, reading, merge, bool(methods), group_quantiles)
+    if sql is not None:
+        refused = {
+            "--merge": merge,
+            "--calibrate": bool(methods),
+            "--convention": convention is not None,
+            "--group-quantiles": group_quantiles is not None,
+        }
+        result = evaluate_sql(
+            sql, files or [], reading, inference=inference, plot=plot, as_json=as_json, refused=refused
+        )
+        if fail_over is not None:
+            gate(consoles(as_json)[1], {result.name: result.evaluation}, fail_over)
+        return
+    if not files:
+        raise ValueError("Missing argument 'FILE...': give prediction files, or a query of a database with --sql")
+    if len(set(files)) < len(files):
+        raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
+    out, err = consoles(as_json)
+    loaded = _load([Path(file) for file in files], reading, merge, bool(methods), group_quantiles)
     findings = []
     for name, data in loaded.items():
         say(err, f"{name}: {data.taken}")
@@ -331,7 +359,7 @@ def _compare(
 
 def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
     from dualfocal.metrics.evaluation import CONFIDENCE_ONLY
-    from dualfocal.metrics.groups import MOST_SHOWN, group_table, groups_follow_labels
+    from dualfocal.metrics.groups import groups_follow_labels
     from dualfocal.metrics.registry import MEANINGS
 
     evaluation, data, groups, comparison = finding.evaluation, finding.data, finding.groups, finding.comparison
@@ -353,18 +381,25 @@ def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
         reason = f"{number:,} true classes have probability 0" if number else "logits are too far apart to be summed"
         say(out, f"NLL is infinite: {reason}.")
     if groups:
-        show(out, group_table(str(reading.group), groups))
-        number = sum(group.p_adjusted <= 0.05 for group in groups)
-        tests = f"p-values adjusted for {len(groups)} tests (Holm). Worst first by the lower end of the interval."
-        if len(groups) > MOST_SHOWN:
-            tests += " --json has all groups."
-        say(out, f"{number} of {len(groups)} groups are miscalibrated at 5 %, {tests}", "bold")
+        print_groups(out, str(reading.group), groups)
     if data.groups is not None and groups_follow_labels(data.groups, data.target, reading.ignore_index):
         say(out, f"Each label lies in one group of {reading.group!r}. {FOLLOWS}")
     if comparison is not None:
         show(out, comparison.table())
         say(out, "\n".join([*comparison.remarks(), comparison.caveat()]), "dim")
         say(out, comparison.verdict(), "bold")
+
+
+def print_groups(out: Console, column: str, groups: "list[GroupEvaluation]") -> None:
+    """Print the table of the groups, and how many are miscalibrated."""
+    from dualfocal.metrics.groups import MOST_SHOWN, group_table
+
+    show(out, group_table(column, groups))
+    number = sum(group.p_adjusted <= 0.05 for group in groups)
+    tests = f"p-values adjusted for {len(groups)} tests (Holm). Worst first by the lower end of the interval."
+    if len(groups) > MOST_SHOWN:
+        tests += " --json has all groups."
+    say(out, f"{number} of {len(groups)} groups are miscalibrated at 5 %, {tests}", "bold")
 
 
 def _draw(findings: list[Finding], methods: list[str], plot: Path) -> None:

@@ -1,5 +1,6 @@
 """Bins of the probabilities of every class, and their moments, collected tile by tile during a scan."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +35,7 @@ class ClassBins:
     def __init__(self, rows: Rows, num_bins: int, dim: int) -> None:
         self.rows, self.dim, self.num_bins = rows, dim, num_bins
         self.binner = Binner(equal_edges(num_bins, rows.dtype, rows.values.device))
-        self.first = float(self.binner.bounds[1])
+        self.first = float(self.binner.bounds[1]) if num_bins > 1 else math.inf  # a probability can be 1.0000001
         dtype = torch.int64 if rows.weight is None else torch.float64
         self.count = torch.zeros(rows.num_classes * num_bins, dtype=dtype, device=rows.values.device)
         self.confidence = torch.zeros_like(self.count)

@@ -4,7 +4,7 @@ Each confidence is rounded once, to a multiple of 2^-32. All sums are integer su
 batches, processes or files and merged in any order: the result has the same bits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -149,6 +149,41 @@ class BinStats:
         if weight is not None:
             return cls(count, confidence, torch.zeros_like(confidence), hits, edges)
         return cls.from_sums(count, confidence, hits, edges)
+
+    @classmethod
+    def from_table(
+        cls, table: Iterable[Sequence[Any]], *, num_bins: int = 15, dtype: torch.dtype = torch.float64
+    ) -> Self:
+        """Read rows (bin, samples, sum of confidences in units of 2^-32, correct samples), as a database sums them.
+
+        Empty bins may be missing. Rows of the same bin are added.
+
+        Args:
+            table: the rows; whole numbers of any size and type, such as ``Decimal``.
+            num_bins: number of equal-width bins.
+            dtype: dtype of the confidences, to which the edges k/B are rounded.
+
+        Raises:
+            ValueError: a number is not whole or out of range.
+
+        >>> BinStats.from_table([(1, 2, 3 << 31, 1)], num_bins=2).mean_confidence
+        tensor([   nan, 0.7500], dtype=torch.float64)
+        """
+        edges = equal_edges(num_bins, dtype)
+        sums = [[0, 0, 0] for _ in range(num_bins)]
+        for row in table:
+            index, count, units, correct = (int(value) for value in row)
+            if [index, count, units, correct] != list(row) or not (0 <= index < num_bins and 0 <= correct <= count):
+                raise ValueError(
+                    f"a row must be (bin below {num_bins}, count, units, correct), whole numbers with correct <= "
+                    f"count, got {tuple(row)}"
+                )
+            if not 0 <= units <= count * ONE:
+                raise ValueError(f"{count} confidences must sum to 0 to {count * ONE} units of 2^-32, got {units}")
+            sums[index] = [a + b for a, b in zip(sums[index], (count, units, correct), strict=True)]
+        rows = [(n, *divmod(total, ONE), hits) for n, total, hits in sums]
+        counts, whole, rest, right = torch.tensor(rows, dtype=torch.int64).T.contiguous()
+        return cls(counts, whole, rest, right, edges)
 
     @classmethod
     def empty(cls, *shape: int, edges: Tensor) -> Self:

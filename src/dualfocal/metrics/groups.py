@@ -1,7 +1,7 @@
 """Calibration of subgroups of samples, with p-values adjusted for the number of groups."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,13 +84,12 @@ def evaluate_groups(
             f"--group-by: at most {MOST_GROUPS} groups are supported, got {len(names)}; --group-quantiles {QUANTILES} "
             "makes a few groups of numbers"
         )
-    # The adjustment multiplies p-values by up to the number of groups: more draws allow smaller p-values.
-    draws = min(max(1000, 50 * len(names)), 20_000)
-    evaluated: list[GroupEvaluation] = []
+    draws = draws_for_groups(len(names))
+    evaluations: dict[str, Evaluation] = {}
     for done, name in enumerate(names, start=1):
         mask = torch.from_numpy(groups == name)
         if bool(target[mask].ne(ignore_index).any()):
-            evaluation = evaluate(
+            evaluations[str(name)] = evaluate(
                 values[mask],
                 target[mask],
                 input=input,
@@ -103,14 +102,24 @@ def evaluate_groups(
                 draws=draws,
                 seed=seed,
             )
-            evaluated.append(GroupEvaluation(str(name), evaluation, math.nan))
         if progress is not None:
             progress(done / len(names))
-    evaluated.sort(
+    return rank_groups(evaluations)
+
+
+def draws_for_groups(num_groups: int) -> int:
+    """Return the number of draws: the adjustment multiplies p-values by up to the number of groups."""
+    return min(max(1000, 50 * num_groups), 20_000)
+
+
+def rank_groups(evaluations: Mapping[str, Evaluation]) -> list[GroupEvaluation]:
+    """Adjust the p-values of groups, by name, and sort the groups as :func:`evaluate_groups` does."""
+    groups = [GroupEvaluation(name, evaluation, math.nan) for name, evaluation in evaluations.items()]
+    groups.sort(
         key=lambda g: (g.inference.debiased_ece[0], g.evaluation.ece - g.inference.floors["ece"].mean), reverse=True
     )
-    adjusted = holm([group.inference.joint_p_value for group in evaluated])
-    return [replace(group, p_adjusted=p) for group, p in zip(evaluated, adjusted, strict=True)]
+    adjusted = holm([group.inference.joint_p_value for group in groups])
+    return [replace(group, p_adjusted=p) for group, p in zip(groups, adjusted, strict=True)]
 
 
 def quantile_groups(numbers: NDArray[Any], num_groups: int = QUANTILES) -> NDArray[np.str_]:
@@ -147,6 +156,14 @@ def groups_follow_labels(groups: NDArray[Any], target: Tensor, ignore_index: int
     labels, index = target.numpy()[kept], np.unique(groups[kept], return_inverse=True)[1]
     num_pairs, num_labels = len(np.unique(np.stack([labels, index]), axis=1).T), len(np.unique(labels))
     return bool(num_pairs == num_labels > 1 and index.max() > 0 and len(labels) >= FEW * num_labels)
+
+
+def label_counts_follow_groups(counts: Tensor) -> bool:
+    """Return the same as :func:`groups_follow_labels`, from the number of samples by group and label, ``(G, C)``."""
+    counts = counts[:, counts.sum(0) > 0]
+    one_group_each = bool(((counts > 0).sum(0) == 1).all())
+    num_groups, num_labels = counts.shape
+    return one_group_each and num_groups > 1 and num_labels > 1 and int(counts.sum()) >= FEW * num_labels
 
 
 def group_table(column: str, groups: Sequence[GroupEvaluation], most: int = MOST_SHOWN) -> Table:

@@ -91,6 +91,6 @@ class Questions:
         options = {one.name: getattr(self.given, one.name) for one in fields(self.given)} | self.answers
         options["group-by"] = options.pop("group")
         words = [word for name, value in options.items() if value is not None for word in (f"--{name}", value)]
-        command = shlex.join(["dualfocal", "evaluate", str(self.source.path), *words])
+        command = shlex.join([*self.source.command, *words])
         example = f"; for example: {command}{self.remark}" if self.answers else ""
         return self.source.error(f"{'; '.join(self.problems)}{example} {self.source.holds()}")

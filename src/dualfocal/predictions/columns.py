@@ -1,0 +1,100 @@
+"""Find the columns of predictions that are not in a file, such as a table of a database, by the same names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dualfocal.predictions._formats import Content, Look, PredictionsError, Table, shortened
+from dualfocal.predictions._labels import positions_are_clear
+from dualfocal.predictions._names import find_names
+from dualfocal.predictions._questions import Given
+
+
+@dataclass(frozen=True)
+class PredictionColumns:
+    """The columns of predictions, labels and groups.
+
+    Args:
+        input: ``"logits"`` or ``"probs"``.
+        values: one column per class, in class order, or the only column: an array per row, or one score per sample.
+        target: column of the labels.
+        group: column of the groups (None: not requested).
+        class_names: class names, from the names of the columns (None: unknown, or 0, 1, ...).
+        ordered: whether the caller gave the order of the classes.
+    """
+
+    input: str
+    values: tuple[str, ...]
+    target: str
+    group: str | None
+    class_names: tuple[str, ...] | None
+    ordered: bool
+
+    @property
+    def numbers_are_positions(self) -> bool:
+        """Whether labels 0, 1, ... can only be the positions of the classes."""
+        return self.class_names is None or self.ordered or positions_are_clear(self.class_names)
+
+
+def find_columns(
+    place: str,
+    names: Sequence[str],
+    *,
+    logits: str | None = None,
+    probs: str | None = None,
+    target: str | None = None,
+    group: str | None = None,
+) -> PredictionColumns:
+    """Find the columns of logits or probabilities, labels and groups, as in a file with these columns.
+
+    Columns named like the labels (``cat``, ``dog``, ``label``) are not recognised: no row is read. Give their names.
+
+    Args:
+        place: what has the columns, for messages.
+        names: names of all columns.
+        logits: see :func:`~dualfocal.predictions.load_predictions`.
+        probs: see :func:`~dualfocal.predictions.load_predictions`.
+        target: see :func:`~dualfocal.predictions.load_predictions`.
+        group: see :func:`~dualfocal.predictions.load_predictions`.
+
+    Raises:
+        PredictionsError: a name is missing or ambiguous; the message says which option decides.
+
+    >>> columns = find_columns("predictions", ["id", "prob_cat", "prob_dog", "label"])
+    >>> columns.input, columns.values, columns.target, columns.class_names
+    ('probs', ('prob_cat', 'prob_dog'), 'label', ('cat', 'dog'))
+    """
+    if logits is not None and probs is not None:
+        raise PredictionsError(f"{place}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
+    source = _Columns(place, names)
+    roles = find_names(source, Given(logits=logits, probs=probs, target=target, group=group), required=True)
+    values = roles.values
+    assert roles.label is not None  # it is required
+    if values.kind == "confidence":
+        raise source.error("has only the predicted class and its confidence: export the rows to a file for that")
+    return PredictionColumns(values.kind, tuple(values.names), roles.label, roles.group, values.classes, values.ordered)
+
+
+class _Columns(Table):
+    """Names of columns without their content."""
+
+    def __init__(self, place: str, names: Sequence[str]) -> None:
+        super().__init__(Path())
+        self.place_name, self.names = place, list(names)
+
+    @property
+    def command(self) -> list[str]:
+        return ["dualfocal", "evaluate", "--sql", "..."]
+
+    def read(self, values: list[str], others: list[str]) -> Content:
+        raise self.error("no row is read")
+
+    def looks(self) -> dict[str, Look]:
+        return {}
+
+    def carried(self, names: list[str]) -> dict[str, Any]:
+        raise self.error("no row is read")
+
+    def error(self, text: str) -> PredictionsError:
+        return PredictionsError(f"{self.place_name}: {shortened(text, 2000)}")
