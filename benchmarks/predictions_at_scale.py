@@ -30,12 +30,13 @@ import sys
 import tempfile
 import time
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from _measure import Record, cpu_name, show
+from _measure import Record, cpu_name, say_missing, show
 
 CLASSES, ROWS = 10, 1_000_000  # rows of a file
 COLUMNS = [f"prob_{k}" for k in range(CLASSES)]
@@ -122,6 +123,7 @@ def in_memory(folder: Path, files: int) -> Any:
 
 
 WAYS = {"duckdb": with_duckdb, "stream": with_stream, "ray": with_ray, "in memory": in_memory}
+PACKAGES = {"duckdb": "duckdb", "stream": "pyarrow", "ray": "ray", "in memory": "pandas"}
 
 
 def _edges() -> torch.Tensor:
@@ -232,13 +234,16 @@ def main() -> None:
     options = parser.parse_args()
     if options.way:
         return run_way(options.way, options.folder, options.files)
+    ways = [way for way in options.ways.split(",") if find_spec(PACKAGES[way])]
+    for way in set(options.ways.split(",")) - set(ways):
+        say_missing(way, ImportError(PACKAGES[way]))
     records: list[Record] = []
     with tempfile.TemporaryDirectory(prefix="predictions") as temporary:
         folder = options.folder or Path(temporary)
         for size in options.sizes.split(","):
             rows = int(float(size))
             repeats = 1 if rows > IN_MEMORY_ROWS else options.repeats
-            records += compare_ways(folder, rows, repeats, options.ways.split(","))
+            records += compare_ways(folder, rows, repeats, ways)
     show("stored predictions", records, options.csv)
 
 
