@@ -52,7 +52,7 @@ attack: $(VENV)/installed  ## bad files, bit flips, kills, stops and absurd opti
 
 # $(1): test whether it is there  $(2): Debian's packages  $(3): what is not tested without it. Installed where that can be done.
 define apt_install
-@if $(1) > /dev/null 2>&1; then exit 0; fi; \
+@if { $(1); } > /dev/null 2>&1; then exit 0; fi; \
 if [ "$$(id -u)" = 0 ]; then as_root=; elif sudo -n true 2> /dev/null; then as_root='sudo -n'; else as_root=no; fi; \
 echo "Installing $(2) with apt-get, for the tests"; \
 get="apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3"; \

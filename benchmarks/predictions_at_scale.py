@@ -30,12 +30,13 @@ import sys
 import tempfile
 import time
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from _measure import Record, cpu_name, show
+from _measure import Record, cpu_name, say_missing, show
 
 CLASSES, ROWS = 10, 1_000_000  # rows of a file
 COLUMNS = [f"prob_{k}" for k in range(CLASSES)]
@@ -46,54 +47,57 @@ TICK = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def write_files(folder: Path, rows: int) -> None:
-    """Write files of slightly over-confident predictions."""
+def write_files(folder: Path, rows: int) -> Path:
+    """Write files of slightly over-confident predictions, and return a folder with those of the first ``rows`` rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    linked = folder / f"{rows:.0e}"
+    linked.mkdir(parents=True, exist_ok=True)
     for start in range(0, rows, ROWS):
         path = folder / f"{start // ROWS:04d}.parquet"
-        if path.exists():
-            continue
-        generator = np.random.default_rng(start)
-        count = min(ROWS, rows - start)
-        logits = 3 * generator.standard_normal((count, CLASSES), dtype=np.float32)
-        p, truth = (torch.from_numpy(logits * scale).softmax(1).numpy() for scale in (1, 0.97))
-        label = (generator.random((count, 1), dtype=np.float32) > truth.cumsum(1)).sum(1).clip(0, CLASSES - 1)
-        columns = {name: p[:, k].copy() for k, name in enumerate(COLUMNS)}
-        pq.write_table(pa.table({**columns, "label": label.astype(np.int8)}), path, compression="none")
+        if not path.exists():
+            generator = np.random.default_rng(start)
+            count = min(ROWS, rows - start)
+            logits = 3 * generator.standard_normal((count, CLASSES), dtype=np.float32)
+            p, truth = (torch.from_numpy(logits * scale).softmax(1).numpy() for scale in (1, 0.97))
+            label = (generator.random((count, 1), dtype=np.float32) > truth.cumsum(1)).sum(1).clip(0, CLASSES - 1)
+            columns = {name: p[:, k].copy() for k, name in enumerate(COLUMNS)}
+            pq.write_table(pa.table({**columns, "label": label.astype(np.int8)}), path, compression="none")
+        if not (linked / path.name).exists():
+            (linked / path.name).hardlink_to(path)
+    return linked
 
 
 # The ways. Each returns the sums, or the scores, of all files in a folder.
 
 
-def with_duckdb(folder: Path, files: int) -> Any:
+def with_duckdb(folder: Path) -> Any:
     """Sum by one SQL query."""
     import duckdb
 
     from dualfocal.integrations.sql import bin_table
 
-    names = [f"{folder}/{k:04d}.parquet" for k in range(files)]
     with duckdb.connect(config={"threads": 1}) as connection:
-        return bin_table(connection, f"SELECT * FROM read_parquet({names!r})")
+        return bin_table(connection, f"SELECT * FROM '{folder}/*.parquet'")
 
 
-def with_stream(folder: Path, files: int) -> Any:
+def with_stream(folder: Path) -> Any:
     """Sum batch by batch."""
     import pyarrow.parquet as pq
 
     from dualfocal.metrics import BinnedPredictions
 
     total = BinnedPredictions.empty(CLASSES, edges=_edges())
-    for k in range(files):
-        for batch in pq.ParquetFile(folder / f"{k:04d}.parquet").iter_batches(BATCH):
+    for path in sorted(folder.glob("*.parquet")):
+        for batch in pq.ParquetFile(path).iter_batches(BATCH):
             p = np.stack([batch[name].to_numpy() for name in COLUMNS], axis=1)
             target = batch["label"].to_numpy().astype(np.int64)
             total += BinnedPredictions.from_predictions(p, target, input="probs")
     return total
 
 
-def with_ray(folder: Path, files: int) -> Any:
+def with_ray(folder: Path) -> Any:
     """Sum block by block."""
     import ray
 
@@ -101,17 +105,16 @@ def with_ray(folder: Path, files: int) -> Any:
 
     ray.init(include_dashboard=False, log_to_driver=False, logging_level="error")
     ray.data.DataContext.get_current().enable_progress_bars = False
-    dataset = ray.data.read_parquet([f"{folder}/{k:04d}.parquet" for k in range(files)])
-    return bin_dataset(dataset, probs=COLUMNS, target="label")
+    return bin_dataset(ray.data.read_parquet(str(folder)), probs=COLUMNS, target="label")
 
 
-def in_memory(folder: Path, files: int) -> Any:
+def in_memory(folder: Path) -> Any:
     """Load all rows, and compute three scores."""
     import pandas
     from sklearn.metrics import accuracy_score, log_loss
     from torchmetrics.functional.classification import multiclass_calibration_error
 
-    frame = pandas.concat([pandas.read_parquet(folder / f"{k:04d}.parquet") for k in range(files)])
+    frame = pandas.read_parquet(folder)
     p, target = frame[COLUMNS].to_numpy(), frame["label"].to_numpy()
     ece = multiclass_calibration_error(torch.tensor(p), torch.tensor(target).long(), CLASSES, 15)
     return {
@@ -122,6 +125,7 @@ def in_memory(folder: Path, files: int) -> Any:
 
 
 WAYS = {"duckdb": with_duckdb, "stream": with_stream, "ray": with_ray, "in memory": in_memory}
+PACKAGES = {"duckdb": "duckdb", "stream": "pyarrow", "ray": "ray", "in memory": "pandas"}
 
 
 def _edges() -> torch.Tensor:
@@ -130,12 +134,12 @@ def _edges() -> torch.Tensor:
     return equal_edges(15, torch.float32)
 
 
-def run_way(way: str, folder: Path, files: int) -> None:
+def run_way(way: str, folder: Path) -> None:
     """Run one way in this process, and print the result as JSON; used by :func:`measure`."""
     from dualfocal.metrics import BinnedPredictions
 
     start, cpu = time.perf_counter(), time.process_time()
-    result = WAYS[way](folder, files)
+    result = WAYS[way](folder)
     record: Record = {"wall": time.perf_counter() - start, "cpu": time.process_time() - cpu}
     if isinstance(result, BinnedPredictions):
         table = {name: column.tolist() for name, column in result.to_table().items() if not name.startswith("nll")}
@@ -148,9 +152,9 @@ def run_way(way: str, folder: Path, files: int) -> None:
     print(json.dumps(record))
 
 
-def measure(way: str, folder: Path, files: int) -> Record:
+def measure(way: str, folder: Path) -> Record:
     """Run one way in a process of its own, and watch the memory and CPU time of its process tree."""
-    words = [sys.executable, __file__, "--way", way, "--folder", str(folder), "--files", str(files)]
+    words = [sys.executable, __file__, "--way", way, "--folder", str(folder)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     peak, cpu = 0, dict[int, float]()
     while process.poll() is None:
@@ -184,11 +188,11 @@ def tree_usage(root: int) -> dict[int, tuple[float, int]]:
 
 def compare_ways(folder: Path, rows: int, repeats: int, ways: list[str]) -> list[Record]:
     """Measure all ways for one number of rows; they take turns."""
-    write_files(folder, rows)
+    linked = write_files(folder, rows)
     runs: dict[str, list[Record]] = {way: [] for way in ways if way != "in memory" or rows <= IN_MEMORY_ROWS}
     for _ in range(repeats):
         for way, records in runs.items():
-            records.append(measure(way, folder, rows // ROWS))
+            records.append(measure(way, linked))
             print(f"{rows:.0e} {way}: {records[-1]['wall']:.1f} s", file=sys.stderr)
     sums = [record for records in runs.values() for record in records if "sums" in record]
     assert len({record["sums"] for record in sums}) == 1, "the ways have different sums"
@@ -228,17 +232,19 @@ def main() -> None:
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--folder", type=Path, help="keep the files here, to use them again")
     parser.add_argument("--way", help=argparse.SUPPRESS)
-    parser.add_argument("--files", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.way:
-        return run_way(options.way, options.folder, options.files)
+        return run_way(options.way, options.folder)
+    ways = [way for way in options.ways.split(",") if find_spec(PACKAGES[way])]
+    for way in set(options.ways.split(",")) - set(ways):
+        say_missing(way, ImportError(PACKAGES[way]))
     records: list[Record] = []
     with tempfile.TemporaryDirectory(prefix="predictions") as temporary:
         folder = options.folder or Path(temporary)
         for size in options.sizes.split(","):
             rows = int(float(size))
             repeats = 1 if rows > IN_MEMORY_ROWS else options.repeats
-            records += compare_ways(folder, rows, repeats, options.ways.split(","))
+            records += compare_ways(folder, rows, repeats, ways)
     show("stored predictions", records, options.csv)
 
 

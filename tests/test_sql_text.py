@@ -103,3 +103,11 @@ def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
     with pytest.raises(ValueError, match=re.escape('pip install "dualfocal[sql]"')), open_database(None):
         pass
+
+
+def test_a_place_that_is_no_database_is_named_without_its_password() -> None:
+    place = "host=h user=ann password=secret"
+    pytest.importorskip("duckdb", reason="pip install duckdb")
+    with pytest.raises(ValueError, match="no such DuckDB file") as error, open_database(place):
+        pass
+    assert "secret" not in str(error.value)

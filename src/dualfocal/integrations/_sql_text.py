@@ -103,12 +103,8 @@ class Reduction:
         ]
         # Materialised, the other steps would store all rows; the cells are few, and are used three times.
         fence = FENCES[self.dialect]
-        texts = [
-            f"{name} AS MATERIALIZED (\n{text}\n)"
-            if name == "cells"
-            else f"{name} AS NOT MATERIALIZED (\n{text}{fence}\n)"
-            for name, text in steps
-        ]
+        opened = {name: f"{name} AS {'' if name == 'cells' else 'NOT '}MATERIALIZED (" for name, _ in steps}
+        texts = [f"{opened[name]}\n{text}{'' if name == 'cells' else fence}\n)" for name, text in steps]
         return "WITH " + ",\n".join(texts) + "\n" + "\nUNION ALL\n".join(self._results())
 
     def _each(self, text: str) -> list[str]:
@@ -168,8 +164,8 @@ class Reduction:
         )
 
     def _powers(self) -> str:
-        columns = (f"{_exp('x# - highest')} AS x#", "grp, label, predicted, status, highest - of_label AS gap")
-        return _select(*self._each(columns[0]), columns[1], source="checked")
+        powers = self._each(f"{_exp('x# - highest')} AS x#")
+        return _select(*powers, "grp, label, predicted, status, highest - of_label AS gap", source="checked")
 
     def _totalled(self) -> str:
         """The largest power is 1, so the total is smaller only if the row is invalid; it must not be 0."""

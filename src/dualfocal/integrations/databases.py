@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 POSTGRESQL = ("postgresql://", "postgres://")
+LONGEST_MESSAGE = 2000
 
 
 Connection = Any  # an open connection of a DB-API driver: duckdb, psycopg, ...
@@ -35,25 +36,28 @@ def open_database(place: str | None) -> Iterator[Connection]:
     except ModuleNotFoundError as error:
         raise DatabaseError(f'{error.name} is not installed: pip install "dualfocal[sql]"') from None
     if place is not None and place.startswith(POSTGRESQL):
-        with one_line(psycopg.Error, place), psycopg.connect(place) as connection:
+        with one_line_errors(psycopg.Error, place), psycopg.connect(place) as connection:
             connection.read_only = True
             yield connection
         return
     if place is not None and not Path(place).is_file():
-        raise DatabaseError(f"{place}: no such DuckDB file; give a DuckDB file, or postgresql://USER@HOST/DATABASE")
-    with one_line(duckdb.Error, place), duckdb.connect(place or ":memory:", read_only=place is not None) as database:
+        raise DatabaseError(
+            f"{without_password(place)}: no such DuckDB file; give a DuckDB file, or postgresql://USER@HOST/DATABASE"
+        )
+    read_only = place is not None
+    with one_line_errors(duckdb.Error, place), duckdb.connect(place or ":memory:", read_only=read_only) as database:
         yield database
 
 
 @contextmanager
-def one_line(kind: type[Exception], place: str | None) -> Iterator[None]:
-    """Turn the errors of a driver into a DatabaseError with the first line of their message and its position."""
+def one_line_errors(kind: type[Exception], place: str | None) -> Iterator[None]:
+    """Turn the errors of a driver into a DatabaseError whose message is one line."""
     try:
         yield
     except kind as error:
         text = " ".join(line.strip() for line in str(error).splitlines() if line.strip(" ^"))
         where = "" if place is None else f"{place}: "
-        raise DatabaseError(without_password(where + (text or type(error).__name__))) from None
+        raise DatabaseError(without_password(where + (text or type(error).__name__))[:LONGEST_MESSAGE]) from None
 
 
 def without_password(text: str) -> str:

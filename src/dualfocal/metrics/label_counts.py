@@ -135,8 +135,10 @@ class CellLabels(LabelCounts):
     The number of labels in each cell is drawn as a binomial number whose mean and variance are those of the number of
     labels. Draws of different classes are independent, except that of two classes, one mirrors the other. True labels
     are not quite independent, because each sample has one label: the sum of a statistic over all classes has a larger
-    variance. In simulations it was larger by 17 % with 3 classes and by 0 to 13 % with more; ``sum_variance``, which is
-    1 + 1 / (3 (C - 1)), allows for that.
+    variance. How much larger depends on how many classes compete for a sample, which the sums do not tell. In
+    simulations it was larger by 12 to 17 % with 3 classes (by 26 to 37 % if the model is very confident), and by 0 to
+    13 % with 10 or 100. ``sum_variance``, 1 + 1 / (3 (C - 1)), is a compromise. The level of the test hardly depends on
+    it, because this sum is one of three statistics.
 
     Args:
         bins: counts, sums of p and numbers of labels, ``(C, 2, B)``.
