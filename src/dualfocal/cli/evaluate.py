@@ -40,6 +40,7 @@ from dualfocal.cli._common import (
     say,
     show,
 )
+from dualfocal.cli._streamed import evaluate_stream, open_stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from dualfocal.calibrators import Calibrator, CalibratorComparison
     from dualfocal.metrics import Evaluation
     from dualfocal.metrics.groups import GroupEvaluation
-    from dualfocal.predictions import Predictions
+    from dualfocal.predictions import Predictions, PredictionStream
     from dualfocal.runs.source import Reading
 
 FLOOR = "noise floor: the mean score of a perfectly calibrated model with the same confidences and number of samples"
@@ -154,6 +155,7 @@ def evaluate(
     from dualfocal import metrics
     from dualfocal.calibrators import make_calibrator, parse_methods
     from dualfocal.metrics.groups import evaluate_groups
+    from dualfocal.predictions import PredictionStream
     from dualfocal.runs.source import Reading
 
     out, err = consoles(as_json)
@@ -182,9 +184,14 @@ def evaluate(
         level=level,
         seed=seed,
     )
-    loaded = _load(files, reading, merge, bool(methods))
+    loaded = _load(err, files, reading, merge, {"--calibrate": bool(methods), "--convention": convention is not None})
     findings = []
     for name, data in loaded.items():
+        if isinstance(data, PredictionStream):
+            evaluation = evaluate_stream(err, name, data, reading, inference=inference)
+            findings.append(Finding(name, data, evaluation))
+            _print_finding(out, findings[-1], reading)
+            continue
         say(err, f"{name}: {data.taken}")
         given = {"input": data.input, **reading.scoring}
         with errors_name(name):
@@ -197,7 +204,7 @@ def evaluate(
                     )
             if methods:
                 finding.comparison = _compare(
-                    err, finding, reading, methods, merged=len(loaded) < len(files), folds=folds, repeats=repeats
+                    err, finding, data, reading, methods, merged=len(loaded) < len(files), folds=folds, repeats=repeats
                 )
         _print_finding(out, finding, reading)
         findings.append(finding)
@@ -232,7 +239,7 @@ class Finding:
     """The evaluation of one set of predictions."""
 
     name: str
-    data: "Predictions"
+    data: "Predictions | PredictionStream"
     evaluation: "Evaluation"
     groups: "list[GroupEvaluation]" = field(default_factory=list)
     comparison: "CalibratorComparison | None" = None
@@ -262,24 +269,42 @@ class Finding:
         return content
 
 
-def _load(files: list[Path], reading: "Reading", merge: bool, calibrate: bool) -> "dict[str, Predictions]":
-    """Load the predictions of each file, or of all files merged into one."""
-    from dualfocal.predictions import merge_predictions
+def _load(
+    err: Console, files: list[Path], reading: "Reading", merge: bool, needs_all_rows: dict[str, bool]
+) -> "Mapping[str, Predictions | PredictionStream]":
+    """Load the predictions of each file, or of all files merged into one; files that are too large are opened only."""
+    from dualfocal.predictions import TooLargeError, merge_predictions
 
-    all_needed = calibrate or reading.group is not None
-    loaded = {str(path): reading.load(path, confidence_only=not all_needed) for path in files}
+    merge = merge and len(files) > 1
+    confidence_only = not needs_all_rows["--calibrate"] and reading.group is None
+    needs_all_rows |= {
+        "--group-by": reading.group is not None,
+        "--merge": merge,
+        "--binary positive": reading.binary == "positive",
+        "--confidence": reading.confidence is not None,
+    }
+    loaded: dict[str, Predictions] = {}
+    streams: dict[str, PredictionStream] = {}
+    for path in files:
+        try:
+            loaded[str(path)] = reading.load(path, confidence_only=confidence_only)
+        except TooLargeError as error:
+            streams[str(path)] = open_stream(err, path, reading, error, needs_all_rows)
     for name, data in loaded.items():
         if data.group_name is not None and data.group_name == data.label_name:
             raise ValueError(
                 f"--group-by: {data.group_name!r} of {name} holds the labels, and among samples of one label no model "
                 "is calibrated; group by something that is known before the label"
             )
-    return {" + ".join(loaded): merge_predictions(loaded)} if merge and len(loaded) > 1 else loaded
+    if merge:
+        return {" + ".join(loaded): merge_predictions(loaded)}
+    return {str(path): (loaded | streams)[str(path)] for path in files}
 
 
 def _compare(
     err: Console,
     finding: Finding,
+    data: "Predictions",
     reading: "Reading",
     methods: "dict[str, Calibrator]",
     *,
@@ -290,7 +315,6 @@ def _compare(
     """Compare calibrators, fitted on the validation split of a run folder, otherwise cross-validated."""
     from dualfocal.calibrators import compare_calibrators
 
-    data = finding.data
     validation, remark = (None, "") if merged else reading.validation(Path(finding.name), reading.rows(data))
     if remark:
         say(err, f"{finding.name}: {remark}")
@@ -314,6 +338,7 @@ def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
     from dualfocal.metrics.evaluation import CONFIDENCE_ONLY
     from dualfocal.metrics.groups import group_table, groups_follow_labels
     from dualfocal.metrics.registry import MEANINGS
+    from dualfocal.predictions import PredictionStream
 
     evaluation, data, groups, comparison = finding.evaluation, finding.data, finding.groups, finding.comparison
     show(out, evaluation.table(), f"{finding.name}: ")
@@ -327,6 +352,10 @@ def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
         say(out, CONFIDENCE_ONLY, "dim", wrap=True)
     if evaluation.num_classes == 2:
         say(out, POSITIVE if evaluation.positive else TOP_LABEL, "dim", wrap=True)
+    if isinstance(data, PredictionStream):
+        if evaluation.nll == math.inf:
+            say(out, "NLL is infinite: true classes have probability 0, or logits are too far apart to be summed.")
+        return
     if evaluation.nll == math.inf:
         rows = reading.rows(data)
         of_target = rows.values.gather(1, rows.target[:, None])
