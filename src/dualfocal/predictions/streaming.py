@@ -174,8 +174,8 @@ def stream_predictions(
         roles = find_names(source, given, required=True)
         if roles.values.kind == "confidence":
             raise source.error(
-                f"holds only the confidence of the predicted class ({roles.values.names[0]!r}), which cannot be read in "
-                "one pass: all rows decide how predictions and labels are compared"
+                f"holds only the confidence of the predicted class ({roles.values.names[0]!r}), which needs all rows: "
+                "they decide how predictions and labels are compared"
             )
         conversion = Conversion(
             positive=positive,
