@@ -15,6 +15,20 @@ CONTROL_GROUPS = (
 )
 
 
+class MemoryLimitError(ValueError):
+    """Something needs more memory than allowed.
+
+    Args:
+        needed: bytes that it needs, or more than which it needs.
+        problem: need and limit, without a remedy: "needs 12.3 GB of memory, but the limit is 8.0 GB".
+        remedy: how to allow it.
+    """
+
+    def __init__(self, what: object, needed: int, problem: str, remedy: str) -> None:
+        super().__init__(f"{what}: {problem}: {remedy}")
+        self.needed, self.problem = needed, problem
+
+
 def parse_size(size: int | str) -> int:
     """Return a size in bytes; text may have a unit.
 
@@ -52,7 +66,7 @@ def memory_limit(max_memory: int | str | None) -> int:
 
 
 def check_memory(what: object, needed: int, max_memory: int | str | None, *, at_least: bool = False) -> None:
-    """Raise a ValueError if something needs more memory than allowed.
+    """Raise a MemoryLimitError if something needs more memory than allowed.
 
     Args:
         what: name for the message.
@@ -66,10 +80,8 @@ def check_memory(what: object, needed: int, max_memory: int | str | None, *, at_
         size, remedy = show_size(needed), f"--max-memory {_rounded_up(needed)}"
         if at_least:
             size, remedy = f"more than {size}", "a larger --max-memory"
-        raise ValueError(
-            f"{what}: needs {size} of memory, but the limit is {show_size(limit)}{share}: if you trust the file, give "
-            f"{remedy}"
-        )
+        problem = f"needs {size} of memory, but the limit is {show_size(limit)}{share}"
+        raise MemoryLimitError(what, needed, problem, f"if you trust the file, give {remedy}")
 
 
 def _rounded_up(size: int) -> str:

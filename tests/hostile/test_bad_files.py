@@ -115,4 +115,4 @@ def test_every_command_that_reads_predictions_has_the_limit(name, tmp_path, caps
     assert ended.value.code == 2
     line = capsys.readouterr().err
     assert line.startswith("dualfocal: a.npz: needs 192 bytes of memory, but the limit is 100 bytes: ")
-    assert line.endswith("give --max-memory 1MB\n")
+    assert "give --max-memory 1MB; dualfocal evaluate reads .npy" in line

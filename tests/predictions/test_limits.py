@@ -39,7 +39,7 @@ def test_a_file_is_refused_beyond_the_limit_and_read_within_it(tmp_path, refusal
 
 def test_the_suggested_limit_is_enough(tmp_path, refusal):
     path = file_of(tmp_path, ".npz")
-    size = re.search("--max-memory (.*)", refusal(path, max_memory=1000))[1]
+    size = re.search(r"--max-memory (\w+)", refusal(path, max_memory=1000))[1]
     assert torch.equal(load_predictions(path, max_memory=size).values, torch.tensor(LOGITS))
 
 

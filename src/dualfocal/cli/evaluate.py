@@ -1,10 +1,9 @@
 """`dualfocal evaluate`: metrics, noise floors and a verdict for prediction files."""
 
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -40,28 +39,16 @@ from dualfocal.cli._common import (
     say,
     show,
 )
+from dualfocal.cli._findings import Finding, draw_findings, gate, print_finding
+from dualfocal.cli._streamed import evaluate_stream, open_stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dualfocal.calibrators import Calibrator, CalibratorComparison
-    from dualfocal.metrics import Evaluation
-    from dualfocal.metrics.groups import GroupEvaluation
-    from dualfocal.predictions import Predictions
+    from dualfocal.predictions import Predictions, PredictionStream
     from dualfocal.runs.source import Reading
 
-FLOOR = "noise floor: the mean score of a perfectly calibrated model with the same confidences and number of samples"
-TOP_LABEL = (
-    "Two classes: the metrics are about the confidence of the predicted class; --binary positive evaluates the "
-    "probability of class 1."
-)
-POSITIVE = (
-    "The metrics are about the probability of class 1; --binary top_label evaluates the confidence of the predicted "
-    "class."
-)
-FOLLOWS = (
-    "If the groups were made from the labels, ignore this table: among samples of one label, no model is calibrated."
-)
 Convention = StrEnum("Convention", ["published", "torchmetrics"])  # which definitions to follow
 
 
@@ -173,8 +160,9 @@ def evaluate(
     """
     from dualfocal import metrics
     from dualfocal.calibrators import make_calibrator, parse_methods
-    from dualfocal.cli.evaluate_sql import evaluate_sql
+    from dualfocal.cli._sql import evaluate_sql
     from dualfocal.metrics.groups import evaluate_groups
+    from dualfocal.predictions import PredictionStream
     from dualfocal.runs.source import Reading
 
     for option, value in (("--group-by", group_by), ("--fail-over", fail_over)):
@@ -220,9 +208,15 @@ def evaluate(
     if len(set(files)) < len(files):
         raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
     out, err = consoles(as_json)
-    loaded = _load([Path(file) for file in files], reading, merge, bool(methods), group_quantiles)
+    needs_all_rows = {"--calibrate": bool(methods), "--convention": convention is not None}
+    loaded = _load(err, [Path(file) for file in files], reading, merge, needs_all_rows, group_quantiles)
     findings = []
     for name, data in loaded.items():
+        if isinstance(data, PredictionStream):
+            evaluation = evaluate_stream(err, name, data, reading, inference=inference)
+            findings.append(Finding(name, data, evaluation))
+            print_finding(out, findings[-1], reading)
+            continue
         say(err, f"{name}: {data.taken}")
         given = {"input": data.input, **reading.scoring}
         with errors_name(name):
@@ -235,9 +229,9 @@ def evaluate(
                     )
             if methods:
                 finding.comparison = _compare(
-                    err, finding, reading, methods, merged=len(loaded) < len(files), folds=folds, repeats=repeats
+                    err, finding, data, reading, methods, merged=len(loaded) < len(files), folds=folds, repeats=repeats
                 )
-        _print_finding(out, finding, reading)
+        print_finding(out, finding, reading)
         findings.append(finding)
     if len(findings) > 1:
         headings = ["file", "N", "error %", "NLL", "ECE %", "ECE floor %"]
@@ -245,88 +239,61 @@ def evaluate(
     if as_json:
         print_json({"schema": 1, "files": [finding.to_dict() for finding in findings]})
     if plot is not None:
-        _draw(findings, list(methods), plot)
+        draw_findings(findings, list(methods), plot)
         say(err, f"Reliability diagram: {plot}")
     if fail_over is not None:
         gate(err, {finding.name: finding.evaluation for finding in findings}, fail_over)
 
 
-def gate(err: Console, evaluations: "Mapping[str, Evaluation]", limit: float) -> None:
-    """Exit with code 3 if the debiased error of an evaluation is certainly above the limit (``--fail-over``)."""
-    failed = False
-    for name, evaluation in evaluations.items():
-        assert evaluation.inference is not None
-        low, high = (f"{100 * end:.2f}" for end in evaluation.inference.debiased_ece)
-        interval = f"{100 * evaluation.inference.level:.4g} % interval {low} to {high} %"
-        if evaluation.inference.debiased_ece[0] > limit:
-            say(err, f"dualfocal: {name}: calibration error above the limit of {100 * limit:g} %: {interval}")
-            failed = True
-    if failed:
-        raise typer.Exit(3)
-
-
-@dataclass
-class Finding:
-    """The evaluation of one set of predictions."""
-
-    name: str
-    data: "Predictions"
-    evaluation: "Evaluation"
-    groups: "list[GroupEvaluation]" = field(default_factory=list)
-    comparison: "CalibratorComparison | None" = None
-
-    def cells(self) -> list[str]:
-        """The row of the table of several files."""
-        one = self.evaluation
-        floor = "" if one.inference is None else f"{100 * one.inference.floors['ece'].mean:.2f}"
-        return [
-            self.name,
-            f"{one.num_samples:,}",
-            f"{100 * one.error:.2f}",
-            "" if math.isnan(one.nll) else f"{one.nll:.4f}",
-            f"{100 * one.ece:.2f}",
-            floor,
-        ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        content: dict[str, Any] = {"file": self.name, "taken": self.data.taken, **self.evaluation.to_dict()}
-        if self.evaluation.inference is not None:
-            content["verdict"] = self.evaluation.verdict(self.data.class_names)
-        if self.groups:
-            content["groups"] = [group.to_dict() for group in self.groups]
-        if self.comparison is not None:
-            content["calibration"] = {**self.comparison.to_dict(), "verdict": self.comparison.verdict()}
-        return content
-
-
 def _load(
-    files: list[Path], reading: "Reading", merge: bool, calibrate: bool, group_quantiles: int | None
-) -> "dict[str, Predictions]":
-    """Load the predictions of each file, or of all files merged into one; groups of numbers are cut into quantiles."""
-    from dualfocal.metrics.groups import QUANTILES, quantile_groups
-    from dualfocal.predictions import merge_predictions
+    err: Console,
+    files: list[Path],
+    reading: "Reading",
+    merge: bool,
+    needs_all_rows: dict[str, bool],
+    group_quantiles: int | None,
+) -> "Mapping[str, Predictions | PredictionStream]":
+    """Load the predictions of each file, or of all files merged into one; files that are too large are opened only.
 
-    all_needed = calibrate or reading.group is not None
-    loaded = {str(path): reading.load(path, confidence_only=not all_needed) for path in files}
+    Groups of numbers are cut into quantiles.
+    """
+    from dualfocal.metrics.groups import QUANTILES, quantile_groups
+    from dualfocal.predictions import TooLargeError, merge_predictions
+
+    merge = merge and len(files) > 1
+    confidence_only = not needs_all_rows["--calibrate"] and reading.group is None
+    needs_all_rows |= {
+        "--group-by": reading.group is not None,
+        "--merge": merge,
+        "--binary positive": reading.binary == "positive",
+        "--confidence": reading.confidence is not None,
+    }
+    loaded: dict[str, Predictions] = {}
+    streams: dict[str, PredictionStream] = {}
+    for path in files:
+        try:
+            loaded[str(path)] = reading.load(path, confidence_only=confidence_only)
+        except TooLargeError as error:
+            streams[str(path)] = open_stream(err, path, reading, error, needs_all_rows)
     for name, data in loaded.items():
         if data.group_name is not None and data.group_name == data.label_name:
             raise ValueError(
                 f"--group-by: {data.group_name!r} of {name} holds the labels, and among samples of one label no model "
                 "is calibrated; group by something that is known before the label"
             )
-    if merge and len(loaded) > 1:
+    if merge:
         loaded = {" + ".join(loaded): merge_predictions(loaded)}
     for name, data in loaded.items():
         if data.groups is not None and (group_quantiles is not None or data.groups.dtype.kind == "f"):
             with errors_name(f"{name}: --group-by {data.group_name}"):
                 loaded[name] = replace(data, groups=quantile_groups(data.groups, group_quantiles or QUANTILES))
-    return loaded
+    return loaded if merge else {str(path): (loaded | streams)[str(path)] for path in files}
 
 
 def _compare(
     err: Console,
     finding: Finding,
+    data: "Predictions",
     reading: "Reading",
     methods: "dict[str, Calibrator]",
     *,
@@ -337,7 +304,6 @@ def _compare(
     """Compare calibrators, fitted on the validation split of a run folder, otherwise cross-validated."""
     from dualfocal.calibrators import compare_calibrators
 
-    data = finding.data
     validation, remark = (None, "") if merged else reading.validation(Path(finding.name), reading.rows(data))
     if remark:
         say(err, f"{finding.name}: {remark}")
@@ -355,64 +321,3 @@ def _compare(
             progress=progress,
             **reading.scoring,
         )
-
-
-def _print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
-    from dualfocal.metrics.evaluation import CONFIDENCE_ONLY
-    from dualfocal.metrics.groups import groups_follow_labels
-    from dualfocal.metrics.registry import MEANINGS
-
-    evaluation, data, groups, comparison = finding.evaluation, finding.data, finding.groups, finding.comparison
-    show(out, evaluation.table(), f"{finding.name}: ")
-    say(out, MEANINGS, "dim", wrap=True)
-    if evaluation.inference is not None:
-        say(out, FLOOR, "dim", wrap=True)
-        for metric, (low, high) in evaluation.inference.published.items():
-            say(out, f"published pivotal bootstrap of {metric}: {100 * low:.2f} to {100 * high:.2f} %")
-        say(out, evaluation.verdict(data.class_names), "bold")
-    elif evaluation.confidence_only:
-        say(out, CONFIDENCE_ONLY, "dim", wrap=True)
-    if evaluation.num_classes == 2:
-        say(out, POSITIVE if evaluation.positive else TOP_LABEL, "dim", wrap=True)
-    if evaluation.nll == math.inf:
-        rows = reading.rows(data)
-        of_target = rows.values.gather(1, rows.target[:, None])
-        number = int((of_target == (0 if data.input == "probs" else -math.inf)).sum())
-        reason = f"{number:,} true classes have probability 0" if number else "logits are too far apart to be summed"
-        say(out, f"NLL is infinite: {reason}.")
-    if groups:
-        print_groups(out, str(reading.group), groups)
-    if data.groups is not None and groups_follow_labels(data.groups, data.target, reading.ignore_index):
-        say(out, f"Each label lies in one group of {reading.group!r}. {FOLLOWS}")
-    if comparison is not None:
-        show(out, comparison.table())
-        say(out, "\n".join([*comparison.remarks(), comparison.caveat()]), "dim")
-        say(out, comparison.verdict(), "bold")
-
-
-def print_groups(out: Console, column: str, groups: "list[GroupEvaluation]") -> None:
-    """Print the table of the groups, and how many are miscalibrated."""
-    from dualfocal.metrics.groups import MOST_SHOWN, group_table
-
-    show(out, group_table(column, groups))
-    number = sum(group.p_adjusted <= 0.05 for group in groups)
-    tests = f"p-values adjusted for {len(groups)} tests (Holm). Worst first by the lower end of the interval."
-    if len(groups) > MOST_SHOWN:
-        tests += " --json has all groups."
-    say(out, f"{number} of {len(groups)} groups are miscalibrated at 5 %, {tests}", "bold")
-
-
-def _draw(findings: list[Finding], methods: list[str], plot: Path) -> None:
-    """Draw the models and their calibrators, named without folders where the names stay distinct."""
-    from dualfocal.plots import reliability_figure, save
-
-    panels = {finding.name: finding.evaluation for finding in findings} | {
-        f"{finding.name}, {score.name}": score.evaluation
-        for finding in findings
-        if finding.comparison is not None
-        for score in finding.comparison.methods
-        if score.name in methods
-    }
-    short = [" + ".join(Path(part).name for part in name.split(" + ")) for name in panels]
-    names = short if len(set(short)) == len(panels) else list(panels)
-    save(reliability_figure(dict(zip(names, panels.values(), strict=True))), plot, dpi=150)

@@ -29,6 +29,20 @@ ROUNDING = 1e-6  # a probability may lie outside [0, 1] by this much
 FIRST_ROWS = 256  # looked at first
 
 
+class RowError(ValueError):
+    """A row of the predictions is invalid.
+
+    Args:
+        rule: what must hold for all rows.
+        row: the row, without ignored samples.
+        problem: what the row holds instead.
+    """
+
+    def __init__(self, rule: str, row: int, problem: str) -> None:
+        super().__init__(f"{rule}: row {row} {problem}")
+        self.rule, self.row, self.problem = rule, row, problem
+
+
 @dataclass(frozen=True)
 class Rows:
     """Predictions and targets, one row per sample, without ignored samples."""
@@ -256,6 +270,5 @@ def check_logits(peak: Tensor, start: int = 0) -> None:
     if not bool(good.all()):
         row = int((~good).nonzero()[0])
         problem = "NaN" if bool(peak[row].isnan()) else "no finite value" if peak[row] < 0 else "+inf"
-        raise ValueError(
-            f"logits must not be NaN or +inf, and each row needs a finite value: row {start + row} holds {problem}"
-        )
+        rule = "logits must not be NaN or +inf, and each row needs a finite value"
+        raise RowError(rule, start + row, f"holds {problem}")

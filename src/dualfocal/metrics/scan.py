@@ -20,7 +20,7 @@ from dualfocal import kernels
 from dualfocal._tensors import wide_dtype
 from dualfocal.metrics._class_bins import ClassBins, ClassMoments, MomentBins
 from dualfocal.metrics.bins import ONE, BinStats, equal_edges, to_units
-from dualfocal.metrics.rows import FEW_CLASSES, ROUNDING, Rows, check_logits
+from dualfocal.metrics.rows import FEW_CLASSES, ROUNDING, RowError, Rows, check_logits
 
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements per tile
 BLOCK = 1 << 14  # minimum number of rows whose per-row numbers are computed together
@@ -228,7 +228,8 @@ def _check_probabilities(tile: Tensor, peak: Tensor, total: Tensor, dim: int, st
     good = (lowest >= 0) & (peak <= 1 + ROUNDING) & ((total - 1).abs() <= SUM_TOLERANCE + ROUNDING)
     if not bool(good.all()):
         row = int((~good).nonzero()[0])
-        raise ValueError(
-            f"probabilities must sum to 1 (within {SUM_TOLERANCE:g}), lie in [0, 1] and not be NaN: row {start + row} "
-            f"sums to {total[row]:.6g} and holds {lowest[row]:.6g} to {peak[row]:.6g}; are these logits?"
+        raise RowError(
+            f"probabilities must sum to 1 (within {SUM_TOLERANCE:g}), lie in [0, 1] and not be NaN",
+            start + row,
+            f"sums to {total[row]:.6g} and holds {lowest[row]:.6g} to {peak[row]:.6g}; are these logits?",
         )

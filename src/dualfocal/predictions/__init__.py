@@ -8,7 +8,7 @@ here; the metrics check NaN, ranges and sums. In messages, rows are counted from
 from 1.
 """
 
-from dualfocal.predictions._formats import PredictionsError
+from dualfocal.predictions._formats import PredictionsError, TooLargeError
 from dualfocal.predictions.loading import (
     Predictions,
     check_same_labels,
@@ -17,14 +17,19 @@ from dualfocal.predictions.loading import (
     merge_predictions,
 )
 from dualfocal.predictions.saving import rewrite_predictions, save_predictions
+from dualfocal.predictions.streaming import PredictionStream, bin_predictions, stream_predictions
 
 __all__ = [
+    "PredictionStream",
     "Predictions",
     "PredictionsError",
+    "TooLargeError",
+    "bin_predictions",
     "check_same_labels",
     "check_usable",
     "load_predictions",
     "merge_predictions",
     "rewrite_predictions",
     "save_predictions",
+    "stream_predictions",
 ]

@@ -4,6 +4,7 @@ import json
 import pickletools
 import re
 import zipfile
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -16,7 +17,16 @@ from torch import Tensor
 
 from dualfocal._npz import NpzArchive, npy_num_bytes, read_npy, read_npy_header
 from dualfocal._sealed import DamagedFileError, check_sealed
-from dualfocal.predictions._formats import Array, ArrayFile, PredictionsError, one_line_errors
+from dualfocal.predictions._formats import (
+    STREAMED,
+    Array,
+    ArrayFile,
+    Content,
+    PredictionsError,
+    dtype_name,
+    form_text,
+    one_line_errors,
+)
 
 BYTES_PER_OPERATION = 200  # of a pickle: the largest objects that one byte can make
 TENSOR_GLOBALS = {"collections OrderedDict", "torch Size"}
@@ -29,7 +39,43 @@ def unnamed(index: int) -> str:
     return f"arr_{index}"
 
 
-class NpyFile(ArrayFile):
+class SlicedFile(ArrayFile):
+    """A file of arrays whose rows can be read without the others."""
+
+    @abstractmethod
+    def part(self, file: Any, name: str, start: int, stop: int) -> Array:
+        """Return some rows of an array of the opened file."""
+
+    def chunks(self, values: list[str], others: list[str], num_rows: int) -> Iterator[Content]:
+        total = self._num_rows(values + others)
+        for start in range(0, total, num_rows):
+            stop = min(start + num_rows, total)
+            self.first_row, self.fraction = start, stop / total
+            # Open the file for each chunk: the pages of a mapped file count as memory until it is closed.
+            with one_line_errors(self.path), self.open() as file:
+                arrays = [self.part(file, name, start, stop) for name in values + others]
+            yield Content(arrays[: len(values)], [*arrays[len(values) :]])
+
+    def bytes_per_row(self, values: list[str], others: list[str]) -> int:
+        self._num_rows(values + others)
+        with one_line_errors(self.path), self.open() as file:
+            return sum(int(self.part(file, name, 0, 1).nbytes) for name in values + others)
+
+    def _num_rows(self, names: list[str]) -> int:
+        """Return the number of rows, or raise an error if arrays have different numbers."""
+        with one_line_errors(self.path), self.open() as file:
+            forms = {name: self.header(file, name) for name in names}
+        first, *rest = names
+        for name in rest:
+            if forms[name][0][:1] != forms[first][0][:1]:
+                texts = " and ".join(f"{each!r} {form_text(*forms[each])}" for each in (first, name))
+                raise self.error(f"each row needs one label, got {texts}")
+        if not forms[first][0]:
+            raise self.error(f"{first!r} must have one row per sample, got {form_text(*forms[first])}")
+        return forms[first][0][0]
+
+
+class NpyFile(SlicedFile):
     """One array, which has the name of the file: ``logits.npy`` holds logits."""
 
     def open(self) -> AbstractContextManager[Any]:
@@ -44,6 +90,11 @@ class NpyFile(ArrayFile):
         with self.path.open("rb") as opened:
             return read_npy(opened)
 
+    def part(self, file: Any, name: str, start: int, stop: int) -> Array:
+        self._header()
+        rows = np.load(self.path, mmap_mode="r", allow_pickle=False)[start:stop]
+        return np.array(rows, rows.dtype.newbyteorder("="))  # a copy in memory
+
     def num_bytes(self, file: Any, names: list[str]) -> int:
         return npy_num_bytes(*self._header())
 
@@ -57,6 +108,11 @@ class NpyFile(ArrayFile):
 
 class NpzFile(ArrayFile):
     """A zip archive of arrays."""
+
+    how_to_stream = (
+        f"dualfocal evaluate reads {STREAMED} in one pass, so save each array with numpy.save('logits.npy', logits), "
+        "and give --target labels.npy"
+    )
 
     def open(self) -> AbstractContextManager[Any]:
         if not zipfile.is_zipfile(self.path):
@@ -82,7 +138,7 @@ class NpzFile(ArrayFile):
         return shape, str(dtype)
 
 
-class SafetensorsFile(ArrayFile):
+class SafetensorsFile(SlicedFile):
     """Tensors; class names may be in the metadata, as JSON."""
 
     def __init__(self, path: Path, max_memory: int | str | None = None) -> None:
@@ -100,6 +156,15 @@ class SafetensorsFile(ArrayFile):
         tensor: Array = file.get_tensor(name)
         return tensor
 
+    def part(self, file: Any, name: str, start: int, stop: int) -> Array:
+        tensor: Tensor = file.get_slice(name)[start:stop]
+        return tensor
+
+    def header(self, file: Any, name: str) -> tuple[tuple[int, ...], str]:
+        tensor = file.get_slice(name)
+        shape = tuple(tensor.get_shape())
+        return shape, dtype_name(tensor[:0] if shape else file.get_tensor(name))
+
     def stated_names(self, file: Any) -> Any:
         return json.loads(file.metadata()["class_names"])
 
@@ -110,6 +175,11 @@ class TorchFile(ArrayFile):
     Only the tensors that are read take memory: the file is mapped. Its pickle may only build tensors in lists, tuples
     and dicts, which is less than ``torch.load(weights_only=True)`` allows: a bytearray of any size, for example.
     """
+
+    how_to_stream = (
+        f"dualfocal evaluate reads {STREAMED} in one pass, so save the tensors with safetensors.torch.save_file(tensors"
+        ", 'predictions.safetensors')"
+    )
 
     @contextmanager
     def open(self) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,8 @@
 """Tables that pyarrow reads, and the first of them: parquet."""
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ from dualfocal.predictions._formats import Column, Content, Look, Table, one_lin
 
 PARQUET_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 PARQUET_WIDTHS["BYTE_ARRAY"] = 16  # an index and a reference per row; the texts are counted by their size
+
+BUFFER = 1 << 20  # bytes of a column that are read at a time; otherwise all of a row group
 
 Converted = tuple[NDArray[Any], NDArray[np.bool_] | None]  # an array, and which of its rows are missing
 
@@ -48,7 +52,10 @@ class ArrowTable(Table):
     def read(self, values: list[str], others: list[str]) -> Content:
         names = list(dict.fromkeys(values + others))
         with one_line_errors(self.path):
-            converted = {name: self._convert(name, column) for name, column in self.columns(names).items()}
+            return self._content(self.columns(names), values, others)
+
+    def _content(self, columns: dict[str, Any], values: list[str], others: list[str]) -> Content:
+        converted = {name: self._convert(name, column) for name, column in columns.items()}
         missing = {name: mask for name, (_, mask) in converted.items() if mask is not None}
         arrays = {name: array for name, (array, _) in converted.items()}
         return Content([arrays[name] for name in values], [_plain(arrays[name]) for name in others], missing)
@@ -77,8 +84,8 @@ class ArrowTable(Table):
         lengths = np.asarray(self.arrow.compute.list_value_length(column).fill_null(0))[filled]
         if len(odd := np.flatnonzero(lengths != lengths[:1])):
             raise self.error(
-                f"the lists of column {name!r} must have the same length, got {lengths[0]} in row {filled[0]} "
-                f"and {lengths[odd[0]]} in row {filled[odd[0]]}"
+                f"the lists of column {name!r} must have the same length, got {lengths[0]} in "
+                f"{self.place(filled[0])} and {lengths[odd[0]]} in {self.place(filled[odd[0]])}"
             )
         width = int(lengths[0]) if len(lengths) else 1
         array, empty = self._convert(name, self.arrow.compute.list_flatten(column))
@@ -105,27 +112,65 @@ class ParquetFile(ArrowTable):
         self.names = list(self.schema.names)
 
     def read(self, values: list[str], others: list[str]) -> Content:
-        names = {*values, *others}
+        self._check_lists({*values, *others})
+        return super().read(values, others)
+
+    def columns(self, names: list[str]) -> dict[str, Any]:
+        with self._open(names) as file:
+            self.check_memory(_num_bytes(file.metadata, {leaf.path for leaf in self._leaves(names)}))
+            table = file.read(columns=names)
+        return dict(zip(table.column_names, table.columns, strict=True))
+
+    def chunks(self, values: list[str], others: list[str], num_rows: int) -> Iterator[Content]:
+        names = list(dict.fromkeys(values + others))
+        self._check_lists(set(names))
+        with one_line_errors(self.path), self._open(names) as file:
+            start = 0
+            for table in self._tables(file.iter_batches(num_rows, columns=names), num_rows):
+                self.first_row, start = start, start + len(table)
+                self.fraction = start / file.metadata.num_rows
+                yield self._content(dict(zip(table.column_names, table.columns, strict=True)), values, others)
+
+    def bytes_per_row(self, values: list[str], others: list[str]) -> int:
+        paths = {leaf.path for leaf in self._leaves(values + others)}
+        with one_line_errors(self.path), self.arrow.parquet.ParquetFile(self.path) as file:
+            return int(_num_bytes(file.metadata, paths) / max(1, file.metadata.num_rows))
+
+    def _tables(self, batches: Iterator[Any], num_rows: int) -> Iterator[Any]:
+        """Turn batches, which end where a row group ends, into tables of equal length."""
+        waiting: list[Any] = []
+        for batch in batches:
+            waiting.append(batch)
+            while sum(map(len, waiting)) >= num_rows:
+                table = self.arrow.Table.from_batches(waiting)
+                yield table[:num_rows]
+                waiting = table[num_rows:].to_batches()
+        if sum(map(len, waiting)):
+            yield self.arrow.Table.from_batches(waiting)
+
+    def _check_lists(self, names: set[str]) -> None:
         for leaf in self.leaves:
             if leaf.path not in names and leaf.path.split(".")[0] in names and leaf.physical_type == "BYTE_ARRAY":
                 name = leaf.path.split(".")[0]
                 raise self.error(f"lists must hold numbers, but {name!r} is {self.schema.field(name).type}")
-        return super().read(values, others)
 
-    def columns(self, names: list[str]) -> dict[str, Any]:
+    def _leaves(self, names: list[str]) -> list[Any]:
         wanted = set(names)
         # "logits.list.element" is a part of the column "logits"; a name may have dots, too.
-        leaves = [leaf for leaf in self.leaves if leaf.path in wanted or leaf.path.split(".")[0] in wanted]
+        return [leaf for leaf in self.leaves if leaf.path in wanted or leaf.path.split(".")[0] in wanted]
+
+    @contextmanager
+    def _open(self, names: list[str]) -> Iterator[Any]:
+        """Open the file to read columns, after a check that they are not damaged."""
+        leaves, wanted = self._leaves(names), set(names)
         # Texts are read as dictionaries: each text once, and an index per row. A repeated text can fill any memory.
         texts = [leaf.path for leaf in leaves if leaf.path in wanted and leaf.physical_type == "BYTE_ARRAY"]
-        with self.arrow.parquet.ParquetFile(self.path, read_dictionary=texts) as file:
+        with self.arrow.parquet.ParquetFile(self.path, read_dictionary=texts, buffer_size=BUFFER) as file:
             if leaves:
                 # Scanning needs little memory and a sixth of the time of reading. Without it, the metadata of a column
                 # are not checked, and damaged ones would abort the process instead of raising an error.
                 file.scan_contents(columns=[leaf.path for leaf in leaves])
-            self.check_memory(_num_bytes(file.metadata, {leaf.path for leaf in leaves}))
-            table = file.read(columns=names)
-        return dict(zip(table.column_names, table.columns, strict=True))
+            yield file
 
 
 def _categories(column: Any) -> Converted:

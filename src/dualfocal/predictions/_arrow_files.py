@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dualfocal.predictions._arrow import ArrowTable
-from dualfocal.predictions._formats import one_line_errors
+from dualfocal.predictions._formats import STREAMED, one_line_errors
 
 BYTES_PER_CELL = 16  # an index and a reference, or a number and its copy
 COPIES = 4  # of a column, at most, while it is converted
@@ -16,6 +16,11 @@ COPIES = 4  # of a column, at most, while it is converted
 
 class ArrowFile(ArrowTable):
     """An ``.arrow`` or ``.feather`` file: record batches, with a directory at the end or as a stream."""
+
+    how_to_stream = (
+        f"dualfocal evaluate reads {STREAMED} in one pass, so write the table as .parquet, for example with "
+        "polars.scan_ipc(file).sink_parquet('predictions.parquet')"
+    )
 
     def __init__(self, path: Path, max_memory: int | str | None = None) -> None:
         super().__init__(path, max_memory)

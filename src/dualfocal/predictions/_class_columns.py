@@ -116,7 +116,7 @@ def parse_class_names(names: str | Sequence[str]) -> tuple[str, ...]:
 def named_as_labels(source: PredictionFile, label: str, group: str | None) -> list[str]:
     """Return the columns that are named like the labels, as in cat,dog,emu,label; none unless every label has one."""
     try:
-        column = source.read([], [label]).others[0]
+        column = source.sample([], [label]).others[0]
     except TooLargeError:
         raise
     except PredictionsError:  # the error about names is clearer
@@ -133,7 +133,7 @@ def named_as_labels(source: PredictionFile, label: str, group: str | None) -> li
 def hold_probabilities(source: PredictionFile, names: list[str]) -> bool:
     """Whether the rows of these columns are probabilities; rows with an empty cell do not count."""
     try:
-        content = source.read(names, [])
+        content = source.sample(names, [])
     except TooLargeError:
         raise
     except PredictionsError:  # not numbers: the error about names is clearer

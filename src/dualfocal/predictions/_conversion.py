@@ -18,6 +18,7 @@ from dualfocal.predictions._formats import (
     check_values,
     dtype_name,
     form,
+    form_text,
     shortened,
     without_axis_of_one,
 )
@@ -37,8 +38,8 @@ class Conversion:
 
     def without_missing(
         self, source: PredictionFile, values: list[str], others: list[str], content: Content
-    ) -> tuple[Content, str]:
-        """Drop rows with missing values, and return a remark on their number.
+    ) -> tuple[Content, int]:
+        """Drop rows with missing values, and return their number.
 
         Raises:
             PredictionsError: there are such rows, and the caller did not ask to drop them.
@@ -51,27 +52,26 @@ class Conversion:
         number = len(content.values[0]) if content.values[0].ndim else 0
         masks = {name: rows for name, rows in missing.items() if len(rows) == number}
         if not masks:
-            return content, ""
+            return content, 0
         dropped = np.logical_or.reduce([*masks.values()])
-        count = f"{int(dropped.sum()):,} of {number:,} rows"
         if not self.drop_missing:
             name, rows = next(iter(masks.items()))
-            place = source.line(int(rows.argmax()))
+            place = source.place(int(rows.argmax()))
+            count = f"{int(dropped.sum()):,} of {number:,} rows{source.from_row()}"
             raise source.error(f"{source.noun} {name!r} is empty in {place}; {count} have empty cells: {REMEDY}")
-        if dropped.all():
-            raise source.error("every row has missing values: no row is left")
         source.kept = kept = np.flatnonzero(~dropped)
         rest = Content(
             [_rows(column, kept) for column in content.values], [_rows(each, kept) for each in content.others]
         )
-        return rest, f"; {count} had missing values and were dropped"
+        return rest, number - len(kept)
 
     def values(self, source: PredictionFile, roles: Values, arrays: list[Array]) -> tuple[Tensor, str]:
         """Return the values as a tensor, and a description of their origin."""
         array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
         first, last = shortened(repr(roles.names[0])), shortened(repr(roles.names[-1]))
         origin = first if len(roles.names) == 1 else f"{len(roles.names)} columns {first} to {last}"
-        if dtype_name(array) in INTEGERS and array.ndim and roles.kind != "logits" and int(array.max()) > 1:
+        whole = dtype_name(array) in INTEGERS and array.ndim and roles.kind != "logits"
+        if whole and (self.percent or int(array.max()) > 1):
             if not self.percent:
                 rule = f"{origin} must hold probabilities from 0 to 1, got {form(array)} up to {int(array.max())}"
                 raise source.error(f"{rule}: if they are percent, give --percent")
@@ -79,7 +79,8 @@ class Conversion:
         check_values(f"{source.path}: {roles.kind} of {origin}", array)
         values = array if isinstance(array, Tensor) else torch.from_numpy(np.require(array, requirements="W"))
         values = without_axis_of_one(values)
-        text = f"{origin} {form(values)}{roles.why}"
+        shape = ("N", *values.shape[1:]) if source.in_chunks else values.shape
+        text = f"{origin} {form_text(shape, dtype_name(values))}{roles.why}"
         if self.percent:
             if roles.kind == "logits":
                 raise source.error(f"--percent is for probabilities, but {origin} holds logits")

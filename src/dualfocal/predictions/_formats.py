@@ -1,7 +1,7 @@
 """The interface of all prediction formats."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._memory import check_memory
+from dualfocal._memory import MemoryLimitError, check_memory
 from dualfocal._table import printable
 
 Array = NDArray[Any] | Tensor
@@ -19,6 +19,9 @@ Column = Array | list[str]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 LONGEST_MESSAGE = 2000
+MOST_UNPACKED = 1000  # bytes of memory per byte of a file that is read in one pass; more is made to harm
+SAMPLE_ROWS = 10_000  # that decide what unusual names mean, if a file is read in one pass
+STREAMED = ".npy, .safetensors, .parquet, .csv and .tsv"  # formats that can be read in one pass
 MOST_LOOKED_AT = 1000  # arrays of a file, for suggestions
 INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
@@ -44,7 +47,17 @@ class PredictionsError(ValueError):
 
 
 class TooLargeError(PredictionsError):
-    """A predictions file needs more memory than may be allocated."""
+    """A predictions file needs more memory than may be allocated.
+
+    Args:
+        message: what it needs, and remedies.
+        problem: the message without file and remedies.
+        streamable: whether the file can be read in one pass, see :func:`~dualfocal.predictions.stream_predictions`.
+    """
+
+    def __init__(self, message: str, problem: str = "", *, streamable: bool = False) -> None:
+        super().__init__(message)
+        self.problem, self.streamable = problem, streamable
 
 
 @contextmanager
@@ -66,6 +79,8 @@ def one_line_errors(
 class PredictionFile(ABC):
     """A file of predictions. Each format is a subclass that sets ``names`` and implements ``read``.
 
+    Formats that can be read in one pass also implement ``chunks`` and ``bytes_per_row``.
+
     Args:
         path: the file.
         max_memory: limit of the memory that a read may allocate (None: half of the free memory).
@@ -73,12 +88,16 @@ class PredictionFile(ABC):
 
     noun = "array"
     is_table = False  # whether it has columns and one row per sample
+    how_to_stream = ""  # for formats that cannot be read in one pass: how to convert them
 
     def __init__(self, path: Path, max_memory: int | str | None = None) -> None:
         self.path = path
         self.max_memory = max_memory
         self.names: list[str] = []
         self.kept: NDArray[np.intp] | None = None  # the rows in use, after others were dropped
+        self.in_chunks = False  # whether the file is read in one pass, in chunks
+        self.first_row = 0  # row of the file where the current chunk starts
+        self.fraction = 0.0  # of the file that has been read in chunks
 
     @cached_property
     def name_set(self) -> frozenset[str]:
@@ -94,6 +113,20 @@ class PredictionFile(ABC):
     def read(self, values: list[str], others: list[str]) -> Content:
         """Read columns of values as numbers, and other columns as they are."""
 
+    def chunks(self, values: list[str], others: list[str], num_rows: int) -> Iterator[Content]:
+        """Read the same in one pass, ``num_rows`` rows at a time (the last time the rest); sets ``first_row``."""
+        raise self.error(f"cannot be read in one pass: {self.how_to_stream}")
+
+    def bytes_per_row(self, values: list[str], others: list[str]) -> int:
+        """Return about how much memory a row of a chunk needs."""
+        raise self.error(f"cannot be read in one pass: {self.how_to_stream}")
+
+    def sample(self, values: list[str], others: list[str]) -> Content:
+        """Read all rows, or the first ones of a file that is read in chunks."""
+        if not self.in_chunks:
+            return self.read(values, others)
+        return next(self.chunks(values, others, SAMPLE_ROWS), None) or self.read(values, others)
+
     @abstractmethod
     def looks(self) -> dict[str, Look]:
         """Return what the arrays or columns look like; those that cannot be read are left out."""
@@ -107,10 +140,14 @@ class PredictionFile(ABC):
 
     def place(self, row: int) -> str:
         """Return where a row of those in use is, for a message."""
-        return self.line(row if self.kept is None else int(self.kept[row]))
+        return self.line(self.first_row + (row if self.kept is None else int(self.kept[row])))
 
     def line(self, row: int) -> str:
         return f"row {row}"
+
+    def from_row(self) -> str:
+        """Return where the current chunk starts, for a message."""
+        return f" from row {self.first_row} on" if self.in_chunks else ""
 
     def error(self, text: str) -> PredictionsError:
         return PredictionsError(f"{self.path}: {shortened(text, LONGEST_MESSAGE)}")
@@ -123,8 +160,10 @@ class PredictionFile(ABC):
         """Raise a TooLargeError if ``needed`` bytes are more than may be allocated."""
         try:
             check_memory(self.path, needed, self.max_memory, at_least=at_least)
-        except ValueError as error:
-            raise TooLargeError(str(error)) from None
+        except MemoryLimitError as error:
+            streamable = not self.how_to_stream and error.needed <= MOST_UNPACKED * self.path.stat().st_size
+            remedy = f"; {self.how_to_stream}" if self.how_to_stream else ""
+            raise TooLargeError(f"{error}{remedy}", error.problem, streamable=streamable) from None
 
 
 class Table(PredictionFile):
@@ -160,7 +199,7 @@ def form(array: Array) -> str:
     return form_text(array.shape, dtype_name(array))
 
 
-def form_text(shape: tuple[int, ...], dtype: str) -> str:
+def form_text(shape: Sequence[int | str], dtype: str) -> str:
     return f"({' x '.join(map(str, shape)) or 'scalar'}, {dtype})"
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dualfocal._memory import memory_limit
-from dualfocal.predictions._formats import Column, Content, Look, Table, one_line_errors, shortened
+from dualfocal.predictions._formats import STREAMED, Column, Content, Look, Table, one_line_errors, shortened
 
 BYTES_PER_CHARACTER = 40  # of a line: "[]," is a list of 56 bytes and a reference
 BYTES_PER_NAME = 1000  # of a column: its name, and its entries in the tables of names
@@ -28,6 +28,11 @@ class JsonLines(Table):
     The keys of the first line are the columns. An object within the line, such as ``{"probs": {"cat": 0.9}}``, has a
     column for each of its keys: ``probs.cat``.
     """
+
+    how_to_stream = (
+        f"dualfocal evaluate reads {STREAMED} in one pass, so write the table as .parquet or .csv, for example with "
+        "polars.scan_ndjson(file).sink_parquet('predictions.parquet')"
+    )
 
     def __init__(self, path: Path, max_memory: int | str | None = None) -> None:
         super().__init__(path, max_memory)

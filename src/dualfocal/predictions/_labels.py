@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,35 @@ NUMBER = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 MOST_SHOWN = 8  # classes listed in a message
 
 
+@dataclass
+class LabelRule:
+    """How labels are read, which is the same for all chunks of a file."""
+
+    how: str = ""  # empty until there is a label that is a class
+    texts: set[str] = field(default_factory=set)  # labels of a problem with one score per sample, if one is positive
+
+    def check(self, source: PredictionFile, how: str, indices: NDArray[np.int64], num_classes: int) -> None:
+        """Raise a PredictionsError if labels of this chunk are read in another way than those before."""
+        is_class = (indices >= 0) & (indices < num_classes)
+        if not is_class.any():  # all are ignored, or an error of the metrics
+            return
+        if self.how not in ("", how):
+            row = int(is_class.reshape(len(is_class), -1).any(1).argmax())
+            raise source.error(
+                f"the label in {source.place(row)} is {how}, but labels before are {self.how}: write all of them in "
+                "the same way"
+            )
+        self.how = how
+
+
 def class_indices(
-    source: PredictionFile, name: str, column: Column, values: Values, shape: tuple[int, ...], positive: str | None
+    source: PredictionFile,
+    name: str,
+    column: Column,
+    values: Values,
+    shape: tuple[int, ...],
+    positive: str | None,
+    rule: LabelRule,
 ) -> tuple[NDArray[np.int64], str]:
     """Turn labels into class indices.
 
@@ -37,6 +65,7 @@ def class_indices(
         values: names and order of the classes, if the columns give them.
         shape: shape of the values.
         positive: the label of class 1, if an option gives it.
+        rule: how the labels before were read.
 
     Returns:
         The indices, and a remark on how the labels were read.
@@ -46,26 +75,49 @@ def class_indices(
     """
     labels, remark = _without_class_axis(source, name, column, shape)
     if positive is not None:
-        return _one_against_other(source, name, labels, shape, positive), f", {positive!r} as class 1"
-    names = values.classes
+        return _one_against_other(source, name, labels, shape, positive, rule), f", {positive!r} as class 1"
+    num_classes = 2 if len(shape) == 1 else shape[1]
+    indices, remark, how = _find_indices(source, name, labels, values, num_classes, remark)
+    rule.check(source, how, indices, num_classes)
+    return indices, remark
+
+
+def _find_indices(
+    source: PredictionFile,
+    name: str,
+    labels: NDArray[Any] | list[str],
+    values: Values,
+    num_classes: int,
+    remark: str,
+) -> tuple[NDArray[np.int64], str, str]:
+    """Return the indices, a remark, and what kind of labels they are."""
+    names, kind = values.classes, "a number"
     if isinstance(labels, list):
-        names = names or source.class_names(2 if len(shape) == 1 else shape[1])
+        names = names or source.class_names(num_classes)
         indices = _by_name(source, labels, names)
         if indices is not None:
-            return indices, _order(names, "name")
+            return indices, _order(names, "name"), "the name of a class"
         booleans = _are_booleans(labels)
         labels = np.array([text.casefold() == "true" if booleans else float(text) for text in labels])
+        kind = "true or false" if booleans else kind
     if names and labels.dtype == bool and _are_true_and_false(names):
         true = [text.casefold() for text in names].index("true")
-        return np.where(labels, true, 1 - true), _order(names, "name")
+        return np.where(labels, true, 1 - true), _order(names, "name"), "the name of a class"
     indices = _whole(source, name, labels).astype(np.int64, copy=False)
     numbered = names is not None and all(map(str.isdecimal, names))
     if not names or (numbered and remark):
-        return indices, remark
+        return indices, remark, kind
     if numbered:
-        return _by_number(source, indices, names), f" by number ({names[0]} to {names[-1]})"
+        return _by_number(source, indices, names), f" by number ({names[0]} to {names[-1]})", kind
     _check_positions(source, name, indices, names, values)
-    return indices, remark + _order(names, "position")
+    return indices, remark + _order(names, "position"), kind
+
+
+def check_positive(source: PredictionFile, name: str, positive: str, rule: LabelRule) -> None:
+    """Raise a PredictionsError unless ``positive`` is one of at most two labels."""
+    if positive not in rule.texts or len(rule.texts) > 2:
+        got = f"{positive!r} for {_listing(sorted(rule.texts))}"
+        raise source.error(f"--positive must name one of two labels in {name!r}, got {got}")
 
 
 def correctness(
@@ -157,20 +209,24 @@ def _from_one_hot(source: PredictionFile, name: str, labels: NDArray[Any]) -> ND
         row = int(good.argmin())
         got = _listing([f"{value:g}" for value in labels[row].tolist() if value != 0]) or "only 0"
         rule = "labels with a column per class must be one-hot, one 1 and the rest 0"
-        raise source.error(f"{rule}, but row {row} of {name!r} {form(labels)} holds {got}")
+        raise source.error(f"{rule}, but {source.place(row)} of {name!r} {form(labels)} holds {got}")
     return np.asarray(ones.argmax(1))
 
 
 def _one_against_other(
-    source: PredictionFile, name: str, labels: NDArray[Any] | list[str], shape: tuple[int, ...], positive: str
+    source: PredictionFile,
+    name: str,
+    labels: NDArray[Any] | list[str],
+    shape: tuple[int, ...],
+    positive: str,
+    rule: LabelRule,
 ) -> NDArray[np.int64]:
     if len(shape) > 1:
         raise source.error(f"--positive {positive} needs one score per sample, but here each class has a score")
     texts = labels if isinstance(labels, list) else list(map(str, _whole(source, name, labels).tolist()))
-    distinct = sorted(set(texts))
-    if positive not in distinct or len(distinct) > 2:
-        got = f"{positive!r} for {_listing(distinct)}"
-        raise source.error(f"--positive must name one of two labels in {name!r}, got {got}")
+    rule.texts |= set(texts)
+    if len(rule.texts) > 2 or not source.in_chunks:
+        check_positive(source, name, positive, rule)
     return np.array([text == positive for text in texts], dtype=np.int64)
 
 

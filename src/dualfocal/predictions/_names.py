@@ -48,6 +48,11 @@ class Roles:
     group: str | None
     no_label: str = ""  # why there are no labels, in parentheses
 
+    @property
+    def others(self) -> list[str]:
+        """Labels, groups and predicted classes, as far as there are any."""
+        return [name for name in (self.label, self.group, self.values.prediction) if name is not None]
+
 
 def find_names(source: PredictionFile, given: Given, *, required: bool) -> Roles:
     """Find the values, the labels and the groups.

@@ -1,9 +1,11 @@
 """Open a prediction file in the format of its suffix, and read several files as one."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +80,17 @@ def is_prediction_file(text: str) -> bool:
     return False
 
 
+class Share(NamedTuple):
+    """The arrays or columns that one of several files has."""
+
+    source: PredictionFile
+    names: dict[str, str]  # a name, and the name in the file
+
+    def own(self, names: list[str]) -> list[str]:
+        """Return those of the names that are here, as the file has them."""
+        return [self.names[name] for name in names if name in self.names]
+
+
 class JoinedFile(PredictionFile):
     """A file, and arrays or columns of other files, whose names are those of their files.
 
@@ -93,19 +106,38 @@ class JoinedFile(PredictionFile):
         self.names = [*main.names, *parts]
 
     def read(self, values: list[str], others: list[str]) -> Content:
+        shares = self._shares(values, others)
+        return _joined(
+            shares, [share.source.read(share.own(values), share.own(others)) for share in shares], values, others
+        )
+
+    def chunks(self, values: list[str], others: list[str], num_rows: int) -> Iterator[Content]:
+        shares = self._shares(values, others)
+        readers = [share.source.chunks(share.own(values), share.own(others), num_rows) for share in shares]
+        row = 0
+        for contents in zip_longest(*readers):
+            lengths = [0 if content is None else _length(content) for content in contents]
+            if min(lengths) < max(lengths):
+                short, long = (shares[lengths.index(end(lengths))].source.path for end in (min, max))
+                raise self.error(
+                    f"each row needs one label, but {short} has {row + min(lengths):,} rows, and {long} has more"
+                )
+            self.first_row, self.fraction = row, shares[0].source.fraction
+            row += lengths[0]
+            yield _joined(shares, list(contents), values, others)
+
+    def bytes_per_row(self, values: list[str], others: list[str]) -> int:
+        return sum(
+            share.source.bytes_per_row(share.own(values), share.own(others)) for share in self._shares(values, others)
+        )
+
+    def _shares(self, values: list[str], others: list[str]) -> list["Share"]:
+        """Return which of the names are in which file."""
         owners = {name: self.parts.get(name, (self.main, name)) for name in values + others}
-        numbers: dict[str, Array] = {}
-        columns: dict[str, Column] = {}
-        missing: dict[str, NDArray[np.bool_]] = {}
-        for source in {id(source): source for source, _ in owners.values()}.values():
-            mine, rest = ([name for name in names if owners[name][0] is source] for names in (values, others))
-            content = source.read([owners[name][1] for name in mine], [owners[name][1] for name in rest])
-            numbers |= zip(mine, content.values, strict=True)
-            columns |= zip(rest, content.others, strict=True)
-            missing |= {
-                name: content.missing[owners[name][1]] for name in mine + rest if owners[name][1] in content.missing
-            }
-        return Content([numbers[name] for name in values], [columns[name] for name in others], missing)
+        sources = {id(source): source for source, _ in owners.values()}.values()
+        return [
+            Share(source, {name: own for name, (owner, own) in owners.items() if owner is source}) for source in sources
+        ]
 
     def looks(self) -> dict[str, Look]:
         looks = {text: part.looks().get(name) for text, (part, name) in self.parts.items()}
@@ -116,3 +148,20 @@ class JoinedFile(PredictionFile):
 
     def class_names(self, num_classes: int) -> tuple[str, ...] | None:
         return self.main.class_names(num_classes)
+
+
+def _joined(shares: list[Share], contents: list[Content], values: list[str], others: list[str]) -> Content:
+    """Return the content of several files as one."""
+    numbers: dict[str, Array] = {}
+    columns: dict[str, Column] = {}
+    missing: dict[str, NDArray[np.bool_]] = {}
+    for share, content in zip(shares, contents, strict=True):
+        mine, rest = ([name for name in names if name in share.names] for names in (values, others))
+        numbers |= zip(mine, content.values, strict=True)
+        columns |= zip(rest, content.others, strict=True)
+        missing |= {name: content.missing[own] for name, own in share.names.items() if own in content.missing}
+    return Content([numbers[name] for name in values], [columns[name] for name in others], missing)
+
+
+def _length(content: Content) -> int:
+    return len([*content.values, *content.others][0])

@@ -14,11 +14,18 @@ from torch import Tensor
 from dualfocal.metrics.rows import are_probabilities
 from dualfocal.predictions._class_columns import parse_class_names, suggested
 from dualfocal.predictions._conversion import REMEDY, Conversion, are_percent, nan_rows
-from dualfocal.predictions._formats import PredictionFile, PredictionsError, TooLargeError, form, one_line_errors
-from dualfocal.predictions._labels import class_indices, correctness, plain_groups
-from dualfocal.predictions._names import VALUES, Roles, find_names, only_name, splits
+from dualfocal.predictions._formats import (
+    Content,
+    PredictionFile,
+    PredictionsError,
+    TooLargeError,
+    form,
+    one_line_errors,
+)
+from dualfocal.predictions._labels import LabelRule, class_indices, correctness, plain_groups
+from dualfocal.predictions._names import Roles, find_names
+from dualfocal.predictions._opening import open_source
 from dualfocal.predictions._questions import Given
-from dualfocal.predictions._readers import JoinedFile, is_prediction_file, open_prediction_file
 
 KINDS = {"logits": "logits", "probs": "probabilities", "confidence": "confidences of the predicted class"}
 
@@ -41,6 +48,7 @@ class Predictions:
         label_name: name of the array or column of the labels.
         group_name: name of the array or column of the groups.
         kept: which rows of the file these are (None: all); others have missing values and were dropped.
+        first_row: row of the file where these start, if they are a chunk of it.
     """
 
     values: Tensor
@@ -54,6 +62,7 @@ class Predictions:
     label_name: str | None = None
     group_name: str | None = None
     kept: NDArray[np.intp] | None = None
+    first_row: int = 0
 
     @property
     def target(self) -> Tensor:
@@ -61,6 +70,10 @@ class Predictions:
         if self.labels is None:
             raise PredictionsError(f"{self.path}: has no usable labels: {self.taken}")
         return self.labels
+
+    def row_of_file(self, row: int) -> int:
+        """Return which row of the file a row is."""
+        return self.first_row + row if self.kept is None else int(self.kept[row])
 
 
 def load_predictions(
@@ -121,10 +134,6 @@ def load_predictions(
     >>> data.values.shape, data.input, data.labels, data.class_names
     (torch.Size([2, 2]), 'probs', tensor([0, 0]), ('cat', 'dog'))
     """
-    if logits is not None and probs is not None:
-        raise PredictionsError(f"{path}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
-    if (prediction is None) != (confidence is None) or (prediction is not None and (logits or probs) is not None):
-        raise PredictionsError(f"{path}: give --prediction and --confidence together, without --logits and --probs")
     # Apart from bugs, only memory and numbers of thousands of digits raise other errors than PredictionsError here.
     with one_line_errors(Path(path), kinds=(MemoryError, ValueError, OverflowError)):
         given = Given(
@@ -136,9 +145,7 @@ def load_predictions(
             prediction=prediction,
             confidence=confidence,
         )
-        source = _with_files(open_prediction_file(Path(path), max_memory), given)
-        if split is None and splits(source.names, VALUES):
-            given = replace(given, split=default_split)
+        source, given = open_source(Path(path), given, default_split, max_memory)
         roles = find_names(source, given, required=labels)
         conversion = Conversion(
             positive=positive,
@@ -154,12 +161,8 @@ def load_predictions(
             why = f" ({roles.label!r} cannot be used: {str(error).removeprefix(f'{source.path}: ')})"
             # If the labels are not the reason, this raises the error again.
             data = _load(source, replace(roles, label=None, no_label=why), conversion)
-        if logits is None and data.input == "logits" and data.values.ndim == 2 and are_probabilities(data.values):
-            names = suggested(list(data.columns))
-            raise source.error(
-                f"{names!r} must hold logits, but all rows lie in [0, 1] and sum to 1: if they are probabilities, give "
-                f"--probs {names}, otherwise --logits {names}"
-            )
+        if logits is None:
+            check_not_probabilities(source, data)
         return data
 
 
@@ -170,29 +173,29 @@ def check_usable(data: Predictions, ignore_index: int = -100) -> None:
         rows &= (data.labels != ignore_index).reshape(len(rows), -1).any(1).numpy()
     if rows is not None and rows.any():
         count = f"{int(rows.sum()):,} of {len(rows):,} rows have missing values"
-        rule = f"{data.input} must not be NaN, but row {int(rows.argmax())} holds NaN"
+        rule = f"{data.input} must not be NaN, but row {data.row_of_file(int(rows.argmax()))} holds NaN"
         raise PredictionsError(f"{data.path}: {rule}; {count}: {REMEDY}")
     if data.input != "logits" and are_percent(data.values):
         problem = "probabilities must be from 0 to 1, but these are percent: give --percent"
         raise PredictionsError(f"{data.path}: {problem} ({data.taken})")
 
 
-def _with_files(source: PredictionFile, given: Given) -> PredictionFile:
-    """Add the files that options name instead of arrays or columns."""
-    parts = {}
-    for option in ("logits", "probs", "target", "group"):
-        text = getattr(given, option)
-        if text is not None and text not in source.name_set and is_prediction_file(text):
-            part = open_prediction_file(Path(text), source.max_memory)
-            parts[text] = part, only_name(part, option)
-    return JoinedFile(source, parts) if parts else source
+def convert(
+    source: PredictionFile, roles: Roles, conversion: Conversion, content: Content, rule: LabelRule
+) -> Predictions:
+    """Convert what was read from a file, or from a chunk of it, to tensors.
 
+    Args:
+        source: the file.
+        roles: which arrays or columns hold what.
+        conversion: options on the content.
+        content: values and other columns of the roles, without missing values.
+        rule: how labels of chunks before were read.
 
-def _load(source: PredictionFile, roles: Roles, conversion: Conversion) -> Predictions:
-    names = [name for name in (roles.label, roles.group, roles.values.prediction) if name is not None]
-    content = source.read(roles.values.names, names)
-    content, remark = conversion.without_missing(source, roles.values.names, names, content)
-    others = dict(zip(names, content.others, strict=True))
+    Raises:
+        PredictionsError: the content cannot be used.
+    """
+    others = dict(zip(roles.others, content.others, strict=True))
     values, origin = conversion.values(source, roles.values, content.values)
     value_names = conversion.named(source, roles.values, values)
     taken = f"{KINDS[roles.values.kind]} from {origin}"
@@ -202,7 +205,7 @@ def _load(source: PredictionFile, roles: Roles, conversion: Conversion) -> Predi
     else:
         if roles.values.prediction is None:
             column, shape = others[roles.label], tuple(values.shape)
-            indices, how = class_indices(source, roles.label, column, value_names, shape, conversion.positive)
+            indices, how = class_indices(source, roles.label, column, value_names, shape, conversion.positive, rule)
         else:
             predicted, column = others[roles.values.prediction], others[roles.label]
             indices = correctness(source, roles.values, values, predicted, roles.label, column)
@@ -222,13 +225,39 @@ def _load(source: PredictionFile, roles: Roles, conversion: Conversion) -> Predi
         labels,
         groups,
         (value_names.classes or source.class_names(values.shape[1])) if values.ndim > 1 else None,
-        taken + remark,
+        taken,
         path=source.path,
         columns=tuple(roles.values.names),
         label_name=roles.label,
         group_name=roles.group,
-        kept=source.kept,
+        kept=None if source.kept is None else source.kept + source.first_row,
+        first_row=source.first_row,
     )
+
+
+def check_not_probabilities(source: PredictionFile, data: Predictions) -> None:
+    """Raise a PredictionsError if values with a usual name of logits are probabilities."""
+    if data.input == "logits" and data.values.ndim == 2 and are_probabilities(data.values):
+        names = suggested(list(data.columns))
+        raise source.error(
+            f"{names!r} must hold logits, but all rows lie in [0, 1] and sum to 1: if they are probabilities, give "
+            f"--probs {names}, otherwise --logits {names}"
+        )
+
+
+def _load(source: PredictionFile, roles: Roles, conversion: Conversion) -> Predictions:
+    content = source.read(roles.values.names, roles.others)
+    number = len(content.values[0]) if content.values[0].ndim else 0
+    content, dropped = conversion.without_missing(source, roles.values.names, roles.others, content)
+    if dropped and dropped == number:
+        raise source.error("every row has missing values: no row is left")
+    data = convert(source, roles, conversion, content, LabelRule())
+    return replace(data, taken=data.taken + dropped_remark(dropped, number))
+
+
+def dropped_remark(dropped: int, number: int) -> str:
+    """Return how many rows were dropped, for ``Predictions.taken``."""
+    return f"; {dropped:,} of {number:,} rows had missing values and were dropped" if dropped else ""
 
 
 def merge_predictions(parts: Mapping[str, Predictions]) -> Predictions:

@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from dualfocal.metrics.rows import Rows, as_rows
-from dualfocal.predictions import Predictions, PredictionsError, check_usable, load_predictions
+from dualfocal.predictions import (
+    Predictions,
+    PredictionsError,
+    PredictionStream,
+    check_usable,
+    load_predictions,
+    stream_predictions,
+)
 from dualfocal.runs.layout import PREDICTIONS, RECIPE
 
 
@@ -81,6 +88,31 @@ class Reading:
             )
         check_usable(data, self.ignore_index)
         return data
+
+    def stream(self, path: Path, *, run_split: str = "test") -> PredictionStream:
+        """Read the predictions of a file, or of one split of a run folder, in chunks.
+
+        Args:
+            path: a prediction file or a run folder.
+            run_split: the split of a run folder to read if no split is given.
+
+        Raises:
+            PredictionsError: the file cannot be read in one pass.
+        """
+        is_folder = path.is_dir()
+        return stream_predictions(
+            predictions_file(path) if is_folder else path,
+            logits=self.logits,
+            probs=self.probs,
+            target=self.target,
+            split=self.split,
+            default_split=run_split if is_folder else None,
+            positive=self.positive,
+            class_names=self.class_names,
+            percent=self.percent,
+            drop_missing=self.drop_missing,
+            max_memory=self.max_memory,
+        )
 
     @property
     def scoring(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from dualfocal.cli._common import consoles, errors_name, print_json, progress_bar, say, show
-from dualfocal.cli.evaluate import FLOOR, FOLLOWS, print_groups
+from dualfocal.cli._findings import FLOOR, FOLLOWS, print_groups
 
 if TYPE_CHECKING:
     from dualfocal.integrations.sql import PredictionTable

@@ -1,0 +1,42 @@
+"""Open a prediction file with the files that options name."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from dualfocal.predictions._formats import PredictionFile, PredictionsError
+from dualfocal.predictions._names import VALUES, only_name, splits
+from dualfocal.predictions._questions import Given
+from dualfocal.predictions._readers import JoinedFile, is_prediction_file, open_prediction_file
+
+
+def open_source(
+    path: Path, given: Given, default_split: str | None, max_memory: int | str | None
+) -> tuple[PredictionFile, Given]:
+    """Open a file, with those that options name instead of arrays or columns.
+
+    Returns:
+        The file, and the names that options give, with the default split if the names of the file have splits.
+
+    Raises:
+        PredictionsError: options contradict each other, or a file cannot be opened.
+    """
+    logits, probs, prediction = given.logits, given.probs, given.prediction
+    if logits is not None and probs is not None:
+        raise PredictionsError(f"{path}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
+    if (prediction is None) != (given.confidence is None) or (prediction is not None and (logits or probs) is not None):
+        raise PredictionsError(f"{path}: give --prediction and --confidence together, without --logits and --probs")
+    source = _with_files(open_prediction_file(path, max_memory), given)
+    if given.split is None and splits(source.names, VALUES):
+        given = replace(given, split=default_split)
+    return source, given
+
+
+def _with_files(source: PredictionFile, given: Given) -> PredictionFile:
+    """Add the files that options name instead of arrays or columns."""
+    parts = {}
+    for option in ("logits", "probs", "target", "group"):
+        text = getattr(given, option)
+        if text is not None and text not in source.name_set and is_prediction_file(text):
+            part = open_prediction_file(Path(text), source.max_memory)
+            parts[text] = part, only_name(part, option)
+    return JoinedFile(source, parts) if parts else source
