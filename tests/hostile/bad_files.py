@@ -451,7 +451,7 @@ def bombs() -> Iterator[BadFile]:
         ("many columns", b"logit_0", b",a" * MB),
     ):
         packed = gzip.compress(start) + gzip.compress(part) * 40
-        yield BadFile(f"{name}.csv.gz", text(packed), message, LIMITED)
+        yield BadFile(f"{name}.csv.gz", text(packed), f"{message}|unpacks to more than 200 times its size", LIMITED)
 
 
 def mutants(count: int) -> Iterator[BadFile]:

@@ -207,8 +207,7 @@ def as_tensor(name: str, array: Array) -> Tensor:
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             return torch.from_numpy(array if all(step > 0 for step in array.strides) else array.copy())
     except TypeError:
-        hint = "; number the classes: np.unique(labels, return_inverse=True)[1]" if name == "target" else ""
-        raise ValueError(f"{name} must hold plain numbers, got {array.dtype}{hint}") from None
+        raise ValueError(f"{name} must hold plain numbers, got {array.dtype}") from None
 
 
 def class_targets(values: Array, target: Array, class_names: Sequence[str] | None = None) -> Array:
