@@ -167,8 +167,8 @@ def compare(
             )
             models.append((rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)))
         except (ValueError, IndexError) as error:
-            kind = IndexError if isinstance(error, IndexError) else ValueError
-            raise kind(f"{name}: {error}") from error
+            exception = IndexError if isinstance(error, IndexError) else ValueError
+            raise exception(f"{name}: {error}") from error
     if len(models[0][0]) < LEAST:
         raise ValueError(f"a comparison needs at least {LEAST} samples, got {len(models[0][0])}")
     evaluations = [evaluate_rows(rows, stats, num_bins) for rows, stats in models]
