@@ -76,6 +76,7 @@ bench: $(VENV)/integrations $(PEERS)/installed  ## every script of benchmarks/; 
 	$(BIN)/python benchmarks/data_cpu.py --csv benchmarks/results/data_cpu.csv
 	$(BIN)/python benchmarks/train_step_cpu.py --csv benchmarks/results/train_step_cpu.csv
 	$(BIN)/python benchmarks/predictions_at_scale.py --csv benchmarks/results/predictions_at_scale.csv
+	$(BIN)/python benchmarks/binned_inference.py --csv benchmarks/results/binned_inference.csv
 	$(BIN)/python benchmarks/theory_claims.py --csv benchmarks/results/theory_claims.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --csv benchmarks/results/metrics_cpu.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --stream --csv benchmarks/results/metrics_stream.csv
