@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,6 +75,12 @@ class Application:
         if self.nll_change is not None and self.nll_change[2] >= 0:
             return f"No significant change of the NLL: {numbers}"
         return f"Better than without the calibrator: {numbers}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the effect of the calibrator for JSON, with scores and verdict if there are labels."""
+        content: dict[str, Any] = {"num_samples": self.num_samples, "argmax_changed": self.argmax_changed}
+        content |= {name: score.to_dict() for name, score in self.scores.items()}
+        return content | ({"worse": self.worse, "verdict": self.verdict()} if self.scores else {})
 
 
 def apply_calibrator(

@@ -32,6 +32,11 @@ from dualfocal.cli._common import (
     show,
 )
 
+ON_FIT_DATA = (
+    "dualfocal: the calibrator was fitted on these data, so its scores on them are too good; fit it on a validation "
+    "split that the model was not trained on"
+)
+
 
 def calibrate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Held-out predictions with labels. {FILES}")],
@@ -124,16 +129,13 @@ def apply(
 
     The new file has the calibrated values (at least float32) in the same order and the labels, if there are any. From
     table to table, all other columns are copied unchanged. With labels, the scores before and after are printed, and
-    what the calibrator did to NLL and ECE.
-    Labels that cannot be read are left out, unless `--target` names them.
+    what the calibrator did to NLL and ECE. Labels that cannot be read are left out, unless `--target` names them.
 
         dualfocal apply cal.safetensors test.npz --out calibrated.npz
     """
-    import torch
-
     from dualfocal.calibrators import apply_calibrator, load_calibrator
     from dualfocal.predictions import rewrite_predictions
-    from dualfocal.predictions.alignment import class_order, reorder_classes
+    from dualfocal.predictions.alignment import class_order, reorder_classes, restore_classes
     from dualfocal.predictions.saving import check_suffix
     from dualfocal.runs.source import Reading
 
@@ -172,24 +174,15 @@ def apply(
             require_labels=target is not None,
         )
     if applied.on_fit_data:
-        say(
-            err,
-            "dualfocal: the calibrator was fitted on these data, so its scores on them are too good; fit it on a "
-            "validation split that the model was not trained on",
-        )
+        say(err, ON_FIT_DATA)
     if applied.unusable_labels:
         say(err, f"{file}: labels are ignored: {applied.unusable_labels}")
     written = replace(data, labels=None if applied.target is None else data.labels)
-    values = applied.values if order is None else torch.empty_like(applied.values)
-    if order is not None:
-        values[:, order] = applied.values  # in the order of the file
+    values = applied.values if order is None else restore_classes(applied.values, order)
     rewrite_predictions(out, written, values, max_memory=max_memory)
     if as_json:
-        numbers = {"num_samples": applied.num_samples, "argmax_changed": applied.argmax_changed}
-        files = {"schema": 1, "calibrator": str(calibrator), "file": str(file), "out": str(out)}
-        scores = {name: score.to_dict() for name, score in applied.scores.items()}
-        verdict = {"worse": applied.worse, "verdict": applied.verdict()} if scores else {}
-        print_json(files | numbers | scores | verdict)
+        files = {"calibrator": str(calibrator), "file": str(file), "out": str(out)}
+        print_json({"schema": 1, **files, **applied.to_dict()})
     if applied.scores:
         before, after = (score.table().rows for score in applied.scores.values())
         rows = [[*first, second[1]] for first, second in zip(before, after, strict=True)]

@@ -158,10 +158,8 @@ def evaluate(
 
         dualfocal evaluate --sql "SELECT * FROM 'predictions/*.parquet'"
     """
-    from dualfocal import metrics
     from dualfocal.calibrators import make_calibrator, parse_methods
     from dualfocal.cli._sql import evaluate_sql
-    from dualfocal.metrics.groups import evaluate_groups
     from dualfocal.predictions import PredictionStream
     from dualfocal.runs.source import Reading
 
@@ -210,27 +208,18 @@ def evaluate(
     out, err = consoles(as_json)
     needs_all_rows = {"--calibrate": bool(methods), "--convention": convention is not None}
     loaded = _load(err, [Path(file) for file in files], reading, merge, needs_all_rows, group_quantiles)
+    merged = len(loaded) < len(files)
     findings = []
     for name, data in loaded.items():
         if isinstance(data, PredictionStream):
-            evaluation = evaluate_stream(err, name, data, reading, inference=inference)
-            findings.append(Finding(name, data, evaluation))
-            print_finding(out, findings[-1], reading)
-            continue
-        say(err, f"{name}: {data.taken}")
-        given = {"input": data.input, **reading.scoring}
-        with errors_name(name):
-            evaluation = metrics.evaluate(data.values, data.target, convention=convention, inference=inference, **given)
-            finding = Finding(name, data, evaluation)
-            if data.groups is not None:
-                with progress_bar(err, "groups") as progress:
-                    finding.groups = evaluate_groups(
-                        data.values, data.target, data.groups, convention=convention, progress=progress, **given
-                    )
+            finding = Finding(name, data, evaluate_stream(err, name, data, reading, inference=inference))
+        else:
+            finding = _evaluate(err, name, data, reading, convention, inference)
             if methods:
-                finding.comparison = _compare(
-                    err, finding, data, reading, methods, merged=len(loaded) < len(files), folds=folds, repeats=repeats
-                )
+                with errors_name(name):
+                    finding.comparison = _compare(
+                        err, finding, data, reading, methods, merged=merged, folds=folds, repeats=repeats
+                    )
         print_finding(out, finding, reading)
         findings.append(finding)
     if len(findings) > 1:
@@ -288,6 +277,28 @@ def _load(
             with errors_name(f"{name}: --group-by {data.group_name}"):
                 loaded[name] = replace(data, groups=quantile_groups(data.groups, group_quantiles or QUANTILES))
     return loaded if merge else {str(path): (loaded | streams)[str(path)] for path in files}
+
+
+def _evaluate(
+    err: Console,
+    name: str,
+    data: "Predictions",
+    reading: "Reading",
+    convention: Convention | None,
+    inference: bool,
+) -> Finding:
+    """Evaluate predictions and, if there are groups, each of them."""
+    from dualfocal import metrics
+    from dualfocal.metrics.groups import evaluate_groups
+
+    say(err, f"{name}: {data.taken}")
+    given = {"input": data.input, "convention": convention, **reading.scoring}
+    with errors_name(name):
+        finding = Finding(name, data, metrics.evaluate(data.values, data.target, inference=inference, **given))
+        if data.groups is not None:
+            with progress_bar(err, "groups") as progress:
+                finding.groups = evaluate_groups(data.values, data.target, data.groups, progress=progress, **given)
+    return finding
 
 
 def _compare(

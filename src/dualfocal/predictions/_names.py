@@ -201,9 +201,7 @@ def _usual_values(
         kind, columns = candidates[0]
         values = Values(kind, list(columns)) if "" in columns.values() else in_class_order(source, kind, columns)
         logs = re.match(LOG, values.names[0].removeprefix(f"{split}_"), re.IGNORECASE)
-        return (
-            replace(values, why=", log-probabilities: their softmax sums to 1 over these classes") if logs else values
-        )
+        return replace(values, why=LOG_REMARK) if logs else values
     for pair, kind in PAIRS.items():
         of_values, of_labels = ([name for name in names if name.lower() == word] for word in pair)
         if len(of_values) == len(of_labels) == 1:

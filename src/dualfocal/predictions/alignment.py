@@ -44,6 +44,13 @@ def reorder_classes(data: Predictions, order: Sequence[int]) -> Predictions:
     )
 
 
+def restore_classes(values: Tensor, order: Sequence[int]) -> Tensor:
+    """Return values of reordered classes in the order that they had before :func:`reorder_classes`."""
+    restored = torch.empty_like(values)
+    restored[:, list(order)] = values
+    return restored
+
+
 def align_rows(a: Predictions, b: Predictions) -> tuple[Predictions, Predictions, str]:
     """Return the rows that both predictions have, in the order of ``a``, and a remark on what was done.
 
