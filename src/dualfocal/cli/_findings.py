@@ -70,9 +70,9 @@ class Finding:
 
 def print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
     """Print table, verdict, groups and the comparison of calibrators."""
-    from dualfocal.metrics.evaluation import CONFIDENCE_ONLY
     from dualfocal.metrics.groups import groups_follow_labels
     from dualfocal.metrics.registry import MEANINGS
+    from dualfocal.metrics.verdict import CONFIDENCE_ONLY
     from dualfocal.predictions import PredictionStream
 
     evaluation, data, groups, comparison = finding.evaluation, finding.data, finding.groups, finding.comparison

@@ -7,24 +7,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from dualfocal._checks import check_choice, check_count, check_level
-from dualfocal._table import Table, printable
+from dualfocal._table import Table
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.bins import CONVENTIONS, BinStats
 from dualfocal.metrics.calibration import adaptive_error, top_bins
-from dualfocal.metrics.classwise import SIGNIFICANCE, ClasswiseTest, classwise_test
-from dualfocal.metrics.inference import POWER, Confidences, Inference, infer, noise_floor
+from dualfocal.metrics.classwise import SIGNIFICANCE, classwise_test
+from dualfocal.metrics.inference import Confidences, Inference, infer, noise_floor
 from dualfocal.metrics.label_counts import LabelCounts, RowLabels
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import quantiles, resample
 from dualfocal.metrics.rows import Array, Rows, as_rows
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import decompose, mean
+from dualfocal.metrics.verdict import CONFIDENCE_ONLY, classes_verdict, confidence_verdict
 
 SCHEMA = 1
-CONFIDENCE_ONLY = (
-    "Only the confidence of the predicted class is known: NLL, Brier score, classwise ECE and the test of class "
-    "probabilities need all probabilities."
-)
 
 
 @dataclass(frozen=True)
@@ -81,38 +78,15 @@ class Evaluation:
         if inference is None:
             raise ValueError("a verdict needs evaluate(..., inference=True)")
         significant, *significant_classes = (p <= SIGNIFICANCE for p in inference.adjusted)
-        confidence = self._confidence_verdict(inference, significant)
+        confidence = confidence_verdict(self, inference, significant)
         if self.confidence_only:
             return f"{confidence} {CONFIDENCE_ONLY}"
         if inference.classwise is None:
             return confidence
-        classes = _classes_verdict(inference.classwise, significant_classes[0], self.num_classes, class_names)
+        classes = classes_verdict(inference.classwise, significant_classes[0], self.num_classes, class_names)
         if significant_classes[0] and not significant:
             confidence = f"Confidence of the predicted class: {confidence[0].lower()}{confidence[1:]}"
         return f"{confidence} {classes}"
-
-    def _confidence_verdict(self, inference: Inference, significant: bool) -> str:
-        ece, floor = f"ECE is {_points(self.ece)} points", _points(inference.floors["ece"].mean)
-        chance = f"a calibrated model would show {floor} by chance ({_p(inference.p_value, significant)})."
-        if not significant:
-            gap = (
-                f"a gap of {_points(inference.detectable)} points or more between confidence and accuracy in every bin"
-            )
-            power = (
-                f"{gap} would have been detected ({100 * POWER:.0f} % power)"
-                if math.isfinite(inference.detectable)
-                else "too few samples to detect a gap of any size"
-            )
-            return f"No miscalibration detectable at N = {self.num_samples:,}: {power}. {ece}; {chance}"
-        share = self.overconfidence / self.ece
-        side, kind, size = ("above", "Over-confident", "high") if share > 0 else ("below", "Under-confident", "low")
-        mean, truth = "mean confidence", "accuracy"
-        if self.positive:
-            mean, truth, kind = "their mean", "the share of class 1", f"Probabilities of class 1 too {size}"
-        kind = kind if abs(share) > 0.5 else "Miscalibrated in both directions"
-        if self.ece <= inference.floors["ece"].q95 and abs(share) > 0.5:  # the evidence is the mean, not the ECE
-            ece = f"{mean} is {_points(abs(self.overconfidence))} points {side} {truth}, {ece}"
-        return f"{kind}: {ece}; {chance}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers under stable names: fractions, NLL in nats; values that are not finite are None."""
@@ -405,43 +379,6 @@ def _of_confidence(result: Evaluation, rows: Rows) -> Evaluation:
     )
 
 
-def _classes_verdict(test: ClasswiseTest, significant: bool, num_classes: int, names: Sequence[str] | None) -> str:
-    subject = "Class probabilities" if num_classes > 2 else f"Probability of class {_name(1, names)}"
-    p = _p(test.p_value, significant)
-    if not significant:
-        return f"{subject}: no miscalibration detectable ({p})."
-    if not test.gaps:
-        no_class = "no class's mean probability is" if num_classes > 2 else "its mean is not"
-        return f"{subject}: miscalibrated ({p}); {no_class} significantly off."
-    gap = test.gaps[0]
-    name = f"class {_name(gap.index, names)}"
-    if gap.among_predicted:
-        worst = f"predictions of {name}, confidence {_percent(gap.probability)} %, right {_percent(gap.share)} %"
-    else:
-        worst = f"{name}, predicted {_percent(gap.probability)} %, occurs {_percent(gap.share)} %"
-    return f"{subject}: miscalibrated ({p}); worst: {worst}."
-
-
-def _name(index: int, names: Sequence[str] | None) -> str:
-    return printable(names[index]) if names else str(index)
-
-
-def _percent(fraction: float) -> str:
-    """Format with one decimal, or with two digits if that is too coarse."""
-    return f"{100 * fraction:{'.1f' if fraction >= 0.01 or fraction == 0 else '.2g'}}"
-
-
 def finite(value: float) -> float | None:
     """Return the value, or None if it is not finite, for JSON."""
     return value if math.isfinite(value) else None
-
-
-def _points(fraction: float) -> str:
-    """Format with one decimal, or with two digits if it would be 0.0 otherwise."""
-    return f"{100 * fraction:{'.1f' if fraction >= 5e-4 or fraction == 0 else '.2g'}}"
-
-
-def _p(value: float, significant: bool) -> str:
-    text = "p < 0.001" if value < 0.001 else f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"
-    two_tests = value <= SIGNIFICANCE and not significant
-    return f"{text}, above {SIGNIFICANCE / 2:g}, the limit for two tests" if two_tests else text

@@ -1,0 +1,78 @@
+"""The verdict of an evaluation, in words."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dualfocal._table import printable
+from dualfocal.metrics.classwise import SIGNIFICANCE, ClasswiseTest
+from dualfocal.metrics.inference import POWER, Inference
+
+if TYPE_CHECKING:
+    from dualfocal.metrics.evaluation import Evaluation
+
+CONFIDENCE_ONLY = (
+    "Only the confidence of the predicted class is known: NLL, Brier score, classwise ECE and the test of class "
+    "probabilities need all probabilities."
+)
+
+
+def confidence_verdict(evaluation: "Evaluation", inference: Inference, significant: bool) -> str:
+    """Say whether the confidences of an evaluation are calibrated."""
+    ece, floor = f"ECE is {_points(evaluation.ece)} points", _points(inference.floors["ece"].mean)
+    chance = f"a calibrated model would show {floor} by chance ({_p(inference.p_value, significant)})."
+    if not significant:
+        gap = f"a gap of {_points(inference.detectable)} points or more between confidence and accuracy in every bin"
+        power = (
+            f"{gap} would have been detected ({100 * POWER:.0f} % power)"
+            if math.isfinite(inference.detectable)
+            else "too few samples to detect a gap of any size"
+        )
+        return f"No miscalibration detectable at N = {evaluation.num_samples:,}: {power}. {ece}; {chance}"
+    share = evaluation.overconfidence / evaluation.ece
+    side, kind, size = ("above", "Over-confident", "high") if share > 0 else ("below", "Under-confident", "low")
+    mean, truth = "mean confidence", "accuracy"
+    if evaluation.positive:
+        mean, truth, kind = "their mean", "the share of class 1", f"Probabilities of class 1 too {size}"
+    kind = kind if abs(share) > 0.5 else "Miscalibrated in both directions"
+    if evaluation.ece <= inference.floors["ece"].q95 and abs(share) > 0.5:  # the evidence is the mean, not the ECE
+        ece = f"{mean} is {_points(abs(evaluation.overconfidence))} points {side} {truth}, {ece}"
+    return f"{kind}: {ece}; {chance}"
+
+
+def classes_verdict(test: ClasswiseTest, significant: bool, num_classes: int, names: Sequence[str] | None) -> str:
+    """Say whether the probabilities of all classes are calibrated, and name the worst class."""
+    subject = "Class probabilities" if num_classes > 2 else f"Probability of class {_name(1, names)}"
+    p = _p(test.p_value, significant)
+    if not significant:
+        return f"{subject}: no miscalibration detectable ({p})."
+    if not test.gaps:
+        no_class = "no class's mean probability is" if num_classes > 2 else "its mean is not"
+        return f"{subject}: miscalibrated ({p}); {no_class} significantly off."
+    gap = test.gaps[0]
+    name = f"class {_name(gap.index, names)}"
+    if gap.among_predicted:
+        worst = f"predictions of {name}, confidence {_percent(gap.probability)} %, right {_percent(gap.share)} %"
+    else:
+        worst = f"{name}, predicted {_percent(gap.probability)} %, occurs {_percent(gap.share)} %"
+    return f"{subject}: miscalibrated ({p}); worst: {worst}."
+
+
+def _name(index: int, names: Sequence[str] | None) -> str:
+    return printable(names[index]) if names else str(index)
+
+
+def _percent(fraction: float) -> str:
+    """Format with one decimal, or with two digits if that is too coarse."""
+    return f"{100 * fraction:{'.1f' if fraction >= 0.01 or fraction == 0 else '.2g'}}"
+
+
+def _points(fraction: float) -> str:
+    """Format with one decimal, or with two digits if it would be 0.0 otherwise."""
+    return f"{100 * fraction:{'.1f' if fraction >= 5e-4 or fraction == 0 else '.2g'}}"
+
+
+def _p(value: float, significant: bool) -> str:
+    text = "p < 0.001" if value < 0.001 else f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"
+    two_tests = value <= SIGNIFICANCE and not significant
+    return f"{text}, above {SIGNIFICANCE / 2:g}, the limit for two tests" if two_tests else text
