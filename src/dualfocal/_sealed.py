@@ -148,3 +148,18 @@ def _scan(file: BinaryIO) -> Checksum:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors in the form that safetensors needs: on the CPU, contiguous, and without shared memory."""
+    storages: set[int] = set()
+    stored = {}
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        if plain.numel() and (
+            plain.untyped_storage().data_ptr() in storages or plain.untyped_storage().nbytes() > plain.nbytes
+        ):
+            plain = plain.clone()  # tied weights, or a view of a larger tensor
+        storages.add(plain.untyped_storage().data_ptr())
+        stored[name] = plain
+    return stored

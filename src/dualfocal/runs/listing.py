@@ -1,7 +1,8 @@
-"""List run folders: the state of each run, and the metrics of finished runs."""
+"""Find and list run folders: the state of each run, and the metrics of finished runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from dualfocal._table import Table
@@ -48,6 +49,21 @@ class Listed:
         numbers = [METRICS[kind].text(self.scores.get(name)) for name, kind in kinds.items()]
         temperature = f"{self.scores['temperature']:.3f}" if "temperature" in self.scores else ""
         return [self.path, state, epoch, *numbers, temperature, trained]
+
+
+def find_runs(folder: Path, depth: int = 3) -> list[Run]:
+    """Return the run folders in a folder, or the folder itself, sorted by path.
+
+    Args:
+        folder: where to search.
+        depth: how many levels of subfolders to search.
+    """
+    if Run(folder).exists:
+        return [Run(folder)]
+    if depth == 0 or not folder.is_dir():
+        return []
+    inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return [run for path in inner for run in find_runs(path, depth - 1)]
 
 
 def list_run(run: Run) -> Listed:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dualfocal._files import atomic_path, leftovers
-from dualfocal._sealed import load_sealed, save_sealed
+from dualfocal._sealed import load_sealed, save_sealed, storable
 from dualfocal.predictions import load_predictions
 from dualfocal.runs.layout import (
     ATTEMPT,
@@ -383,38 +383,8 @@ def _writing(path: Path) -> Iterator[None]:
         raise RunError(f"{prefix}{reason.removeprefix(prefix)}") from error
 
 
-def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors in the form that safetensors needs: on the CPU, contiguous, and without shared memory."""
-    storages: set[int] = set()
-    stored = {}
-    for name, tensor in tensors.items():
-        plain = tensor.detach().cpu().contiguous()
-        if plain.numel() and (
-            plain.untyped_storage().data_ptr() in storages or plain.untyped_storage().nbytes() > plain.nbytes
-        ):
-            plain = plain.clone()  # tied weights, or a view of a larger tensor
-        storages.add(plain.untyped_storage().data_ptr())
-        stored[name] = plain
-    return stored
-
-
 def default_folder(recipe: Recipe) -> Path:
     """Return the default folder of a run; the same recipe always has the same folder."""
     names = (Path(recipe.data).stem, recipe.model, recipe.loss)
     data, model, loss = (name.rpartition(":")[2] for name in names)  # without the module of a custom object
     return Path("runs", f"{data}-{model}-{loss}-seed{recipe.seed}-{recipe.digest}")
-
-
-def find_runs(folder: Path, depth: int = 3) -> list[Run]:
-    """Return the run folders in a folder, or the folder itself, sorted by path.
-
-    Args:
-        folder: where to search.
-        depth: how many levels of subfolders to search.
-    """
-    if Run(folder).exists:
-        return [Run(folder)]
-    if depth == 0 or not folder.is_dir():
-        return []
-    inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return [run for path in inner for run in find_runs(path, depth - 1)]

@@ -69,7 +69,7 @@ def run_study(
         watch: called twice a second with the status of each run, in the order of the study.
 
     Returns:
-        Entry and seed of each run that diverged -> message.
+        Entry and seed of each run that diverged -> message, in the order of the study.
 
     Raises:
         RunError, ValueError: a recipe cannot be trained, or a folder belongs to another recipe.
@@ -99,7 +99,7 @@ def run_study(
                 warned.update(outcome.warnings)
             problems = {folder: outcome.problem for folder, outcome in update.ended.items()}
             failed |= {key: problem for key, task in tasks.items() if (problem := problems.get(task.folder))}
-    return failed
+    return {key: failed[key] for key in tasks if key in failed}  # in the order of the study, not of the failures
 
 
 class _Board:
