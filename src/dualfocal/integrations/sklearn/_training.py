@@ -83,7 +83,7 @@ def train_layers(
     Raises:
         FloatingPointError: the loss is not finite.
     """
-    optimizer = torch.optim.Adam([part for layer in layers for part in layer], lr=settings.learning_rate)
+    optimizer = torch.optim.Adam([part for layer in layers for part in layer], lr=settings.learning_rate, fused=True)
     whole = len(samples) <= settings.batch_size  # one batch: the order of the samples does not matter
     best, best_epoch = layers, 0
     loss_curve: list[float] = []
