@@ -196,6 +196,7 @@ def test_float32_features_train_in_float32() -> None:
         ({"max_iter": 0}, "max_iter must be at least 1, got 0"),
         ({"alpha": -0.1}, "alpha must be finite and at least 0, got -0.1"),
         ({"early_stopping": True, "validation_fraction": 1.0}, "validation_fraction must be above 0 and below 1"),
+        ({"learning_rate_init": 1e308, "max_iter": 1, "alpha": 1e10}, "training diverged: .*StandardScaler"),
         ({"learning_rate_init": 1e300}, "training diverged.*learning_rate_init, which is 1e[+]300"),
     ],
 )
@@ -207,3 +208,9 @@ def test_an_error_names_the_value_and_the_rule(options: dict[str, Any], message:
 def test_one_class_is_an_error() -> None:
     with pytest.raises(ValueError, match="y has one class, 'emu'"):
         small().fit(X, np.full(len(X), "emu"))
+
+
+def test_it_trains_although_the_caller_switched_gradients_off() -> None:
+    with torch.no_grad():
+        model = small().fit(X, Y)
+    np.testing.assert_array_equal(model.predict_proba(X), small().fit(X, Y).predict_proba(X))

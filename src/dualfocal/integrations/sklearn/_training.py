@@ -81,25 +81,17 @@ def train_layers(
     the method ``update`` adapts to them after each epoch.
 
     Raises:
-        FloatingPointError: the loss is not finite.
+        FloatingPointError: the loss or a weight is not finite.
     """
-    optimizer = torch.optim.Adam([part for layer in layers for part in layer], lr=settings.learning_rate, fused=True)
-    whole = len(samples) <= settings.batch_size  # one batch: the order of the samples does not matter
+    parameters = [part for layer in layers for part in layer]
+    optimizer = torch.optim.Adam(parameters, lr=settings.learning_rate, fused=True)
     best, best_epoch = layers, 0
     loss_curve: list[float] = []
     validation_curve: list[float] = []
     for epoch in range(1, settings.max_iter + 1):
-        total = 0.0
-        for batch in [samples] if whole else shuffled(samples, settings.batch_size, generator):
-            loss = mean_loss(criterion, forward(layers, batch.features), batch)
-            penalty = sum((weight.square().sum() for weight, _ in layers), start=loss.new_zeros(()))
-            optimizer.zero_grad()
-            (loss + settings.alpha / 2 * penalty).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            total += loss.item() * len(batch)
-        if not math.isfinite(total):
-            raise FloatingPointError(f"the loss is {total} in epoch {epoch}")
-        loss_curve.append(total / len(samples))
+        loss_curve.append(train_epoch(layers, criterion, samples, optimizer, settings, generator))
+        if not (math.isfinite(loss_curve[-1]) and all(bool(part.isfinite().all()) for part in parameters)):
+            raise FloatingPointError(f"the loss is {loss_curve[-1]:g} in epoch {epoch}, or a weight is not finite")
         if validation is None:
             continue
         with torch.no_grad():
@@ -114,8 +106,32 @@ def train_layers(
     return Trained(best, len(loss_curve), loss_curve, validation_curve)
 
 
-def shuffled(samples: Samples, batch_size: int, generator: torch.Generator) -> Iterator[Samples]:
-    """Yield all samples in batches, in a random order."""
+def train_epoch(
+    layers: Layers,
+    criterion: nn.Module,
+    samples: Samples,
+    optimizer: torch.optim.Optimizer,
+    settings: Settings,
+    generator: torch.Generator,
+) -> float:
+    """Take one step for each batch, and return the mean loss, without the penalty."""
+    total = 0.0
+    for batch in batches(samples, settings.batch_size, generator):
+        with torch.enable_grad():  # the caller may have switched it off
+            loss = mean_loss(criterion, forward(layers, batch.features), batch)
+            penalty = sum((weight.square().sum() for weight, _ in layers), start=loss.new_zeros(()))
+            optimizer.zero_grad()
+            (loss + settings.alpha / 2 * penalty).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        total += loss.item() * len(batch)
+    return total / len(samples)
+
+
+def batches(samples: Samples, batch_size: int, generator: torch.Generator) -> Iterator[Samples]:
+    """Yield all samples in a random order; if one batch holds them all, in their own order."""
+    if len(samples) <= batch_size:
+        yield samples
+        return
     order = torch.randperm(len(samples), generator=generator)
     for start in range(0, len(samples), batch_size):
         yield samples.at(order[start : start + batch_size])

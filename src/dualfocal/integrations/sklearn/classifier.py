@@ -252,7 +252,7 @@ class DualFocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not 0 < share < 1:
             raise ValueError(f"validation_fraction must be above 0 and below 1, got {share!r}")
         smallest = np.unique(target, return_counts=True)[1].min()
-        stratify = target if smallest > 1 and share * len(X) >= len(self.classes_) else None
+        stratify = target if smallest > 1 and min(share, 1 - share) * len(X) >= len(self.classes_) else None
         rows = train_test_split(np.arange(len(X)), test_size=share, stratify=stratify, random_state=random)
         first, second = (_samples(X[i], target[i], None if weight is None else weight[i]) for i in rows)
         return first, second

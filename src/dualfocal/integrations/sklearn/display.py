@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_array, check_consistent_length
 
 from dualfocal.integrations.sklearn._labels import class_labels, class_numbers, y_labels
 from dualfocal.metrics import Evaluation, evaluate
@@ -56,13 +56,13 @@ class ReliabilityDisplay:
         """Draw the reliability diagram of a fitted classifier on held-out data.
 
         Args:
-            estimator: a fitted classifier, or a pipeline that ends in one, with ``predict_proba`` and ``classes_``.
+            estimator: a fitted classifier, or a pipeline that ends in one, with ``predict_proba``.
             X: features, as the classifier takes them.
             y: class labels.
             n_bins: number of bins of equal width.
             pos_label: one of two classes: draw its frequency over its probability. None (default): draw the accuracy
                 over the confidence of the predicted class, for two classes, too.
-            inference: also compute and show the noise floor of the ECE.
+            inference: also compute the noise floors and p-values of the evaluation, and show the floor of the ECE.
             name: title of the diagram; None: name of the class of the estimator.
             ax: axes to draw on; None: those of a new figure.
 
@@ -81,16 +81,15 @@ class ReliabilityDisplay:
         >>> display.ax_.get_title(), round(display.evaluation.accuracy, 2)
         ('GaussianNB', 0.96)
         """
-        if not (hasattr(estimator, "predict_proba") and hasattr(estimator, "fit")):
+        if not hasattr(estimator, "predict_proba"):
             raise ValueError(
                 f"{type(estimator).__name__} has no predict_proba: pass a fitted classifier that has it, or wrap it in "
                 "sklearn.calibration.CalibratedClassifierCV"
             )
-        check_is_fitted(estimator)
         return cls.from_predictions(
             y,
             estimator.predict_proba(X),
-            labels=estimator.classes_,
+            labels=getattr(estimator, "classes_", None),
             n_bins=n_bins,
             pos_label=pos_label,
             inference=inference,
@@ -122,7 +121,7 @@ class ReliabilityDisplay:
             n_bins: number of bins of equal width.
             pos_label: one of two classes: draw its frequency over its probability. None (default): draw the accuracy
                 over the confidence of the predicted class, for two classes, too.
-            inference: also compute and show the noise floor of the ECE.
+            inference: also compute the noise floors and p-values of the evaluation, and show the floor of the ECE.
             name: title of the diagram.
             ax: axes to draw on; None: those of a new figure.
 
