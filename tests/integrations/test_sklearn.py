@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dualfocal import load_calibrator
-from dualfocal.integrations.sklearn import DualFocalClassifier
+from dualfocal import evaluate, load_calibrator
+from dualfocal.integrations.sklearn import DualFocalClassifier, ProbabilityCalibrator, ReliabilityDisplay
 from dualfocal.predictions import load_predictions
 
 ROOT = Path(__file__).parents[2]
@@ -57,3 +57,25 @@ def test_the_example_with_files_calibrates_and_reports(tmp_path: Path, capsys: p
     assert calibrated.class_names == original.class_names == tuple(sorted(original.class_names or ()))
     assert (calibrated.target == original.target).all()
     assert "calibrated" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_columns_of_a_data_frame_name_the_classes() -> None:
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.ones(3), 300)
+    columns = ["wren", "crow", "emu"]  # not sorted
+    labels = np.array(columns)[(rng.random((300, 1)) > probs.cumsum(1)).sum(1)]
+    frame = pandas.DataFrame(probs, columns=columns)
+    expected = ProbabilityCalibrator("vector", classes=columns).fit(probs, labels)
+    for y in (labels, pandas.Series(labels), pandas.Series(labels).astype("category")):
+        by_name = ProbabilityCalibrator("vector").fit(frame, y)
+        assert by_name.classes_.tolist() == columns
+        np.testing.assert_allclose(by_name.predict_proba(frame), expected.predict_proba(probs), rtol=1e-12)
+        display = ReliabilityDisplay.from_predictions(y, frame, inference=False)
+        assert display.evaluation.ece == evaluate(frame, labels, input="probs").ece
+    assert by_name.set_output(transform="pandas").transform(frame).columns.tolist() == columns
+    with pytest.raises(ValueError, match="feature names should match"):
+        by_name.predict_proba(frame[sorted(columns)])
+    few = labels != "emu"
+    assert ProbabilityCalibrator().fit(frame[few], labels[few]).classes_.tolist() == columns
+    matplotlib.pyplot.close("all")

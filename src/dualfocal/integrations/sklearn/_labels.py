@@ -8,34 +8,38 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 
-def class_labels(name: str, labels: Any, y: NDArray[Any], num_columns: int) -> NDArray[Any]:
-    """Return the label of each column: the given ones, or the sorted labels of y.
+def class_labels(name: str, labels: Any, predictions: Any, y: NDArray[Any], num_columns: int) -> NDArray[Any]:
+    """Return the label of each column: the given ones, the columns of a data frame, or the sorted labels of y.
 
     Args:
         name: name of the argument with the labels, for messages.
         labels: label of each column, or None.
+        predictions: the predictions; the columns of a data frame count if they are named like the labels of y.
         y: class label of each sample.
-        num_columns: number of columns of the probabilities; 1 or 2 for two classes.
+        num_columns: number of columns of the predictions; 1 or 2 for two classes.
 
     Raises:
         ValueError: the number of labels is not that of the columns.
 
-    >>> class_labels("classes", None, np.array(["dog", "cat", "dog"]), 2).tolist()
+    >>> class_labels("classes", None, [[0.1, 0.9]], np.array(["dog", "cat", "dog"]), 2).tolist()
     ['cat', 'dog']
     """
     num_classes = max(num_columns, 2)
-    if labels is None:
-        known = np.unique(y)
-        if len(known) != num_classes:
+    if labels is not None:
+        known = np.asarray(column_or_1d(labels))
+        if len(known) != num_classes or len(np.unique(known)) != num_classes:
             raise ValueError(
-                f"the predictions are for {num_classes} classes, but y has the {len(known)} labels {_shown(known)}: "
-                f"pass {name}=..., the label of each column, such as model.classes_"
+                f"{name} must be {num_classes} different labels, one for each column of the values, got {_shown(known)}"
             )
         return known
-    known = np.asarray(column_or_1d(labels))
-    if len(known) != num_classes or len(np.unique(known)) != num_classes:
+    known = np.unique(y)
+    columns = list(getattr(predictions, "columns", ()))
+    if len(columns) == num_classes and set(known.tolist()) <= set(columns):
+        return np.array(columns, dtype=known.dtype if known.dtype.kind == "O" else None)
+    if len(known) != num_classes:
         raise ValueError(
-            f"{name} must be {num_classes} different labels, one for each column of the values, got {_shown(known)}"
+            f"the predictions are for {num_classes} classes, but y has the {len(known)} labels {_shown(known)}: "
+            f"pass {name}=..., the label of each column, such as model.classes_"
         )
     return known
 

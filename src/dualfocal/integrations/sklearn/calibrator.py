@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
-from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from dualfocal._checks import check_choice
 from dualfocal.calibrators import Calibrator, make_calibrator
@@ -29,13 +29,15 @@ class ProbabilityCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  
     Args:
         method: a name of ``dualfocal.CALIBRATORS``, several joined by ``+``, or a calibrator, which is copied.
         input: ``"probs"`` for the output of ``predict_proba``, ``"logits"`` for that of ``decision_function``.
-        classes: class label of each column, such as ``model.classes_``. None (default): the sorted labels of y, which
-            must contain each class. Leave it out in a ``StackingClassifier``, which numbers the labels itself.
+        classes: class label of each column, such as ``model.classes_``. None (default): the columns of a data frame
+            that is named by class, or the sorted labels of y, which must contain each class. Leave it out in a
+            ``StackingClassifier``, which numbers the labels itself.
 
     Attributes:
         classes_: class labels, in the order of the columns of ``predict_proba``.
         calibrator_: the fitted calibrator, with its ``report``; ``save_calibrator`` writes it to a file.
         n_features_in_: number of columns of the input.
+        feature_names_in_: names of the columns, if X was a data frame with texts as column names.
 
     >>> from sklearn.datasets import load_iris
     >>> from sklearn.naive_bayes import GaussianNB
@@ -70,10 +72,10 @@ class ProbabilityCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  
             ValueError: the values are not probabilities, or the labels do not fit them.
         """
         check_choice("input", self.input, INPUTS)
-        values, labels = self._values(X), y_labels(y)
+        values, labels = self._values(X, reset=True), y_labels(y)
         check_consistent_length(values, labels)
         num_columns = 1 if values.ndim == 1 else values.shape[1]
-        classes = class_labels("classes", self.classes, labels, num_columns)
+        classes = class_labels("classes", self.classes, X, labels, num_columns)
         if isinstance(self.method, Calibrator):
             calibrator = copy.deepcopy(self.method)
         elif isinstance(self.method, str):
@@ -95,7 +97,7 @@ class ProbabilityCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  
             X: predictions, as for :meth:`fit`.
         """
         check_is_fitted(self)
-        values = self._values(X)
+        values = self._values(X, reset=False)
         num_columns = 1 if values.ndim == 1 else values.shape[1]
         if num_columns != self.n_features_in_:
             raise ValueError(f"X has {num_columns} columns, but this calibrator was fitted on {self.n_features_in_}")
@@ -132,9 +134,12 @@ class ProbabilityCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  
         check_is_fitted(self)
         return np.array([str(label) for label in self.classes_.tolist()], dtype=object)
 
-    def _values(self, X: Any) -> NDArray[Any]:
-        """Return predictions as (n_samples, n_classes), or (n_samples,) for one column."""
-        values: NDArray[Any] = check_array(X, dtype=(np.float64, np.float32), ensure_2d=False)
+    def _values(self, X: Any, *, reset: bool) -> NDArray[Any]:
+        """Return predictions as (n_samples, n_classes), or (n_samples,) for one column.
+
+        The names of the columns of a data frame are stored (``reset``), or compared with those of the fit.
+        """
+        values: NDArray[Any] = validate_data(self, X, reset=reset, dtype=(np.float64, np.float32), ensure_2d=False)
         if values.ndim == 2 and values.shape[1] == 1:
             return values[:, 0]
         return values

@@ -116,8 +116,8 @@ class ReliabilityDisplay:
             y_true: class labels, numbers or texts, of shape ``(n_samples,)``.
             y_prob: probabilities of shape ``(n_samples, n_classes)``; with two classes also ``(n_samples,)``, the
                 probability of ``pos_label``, or of the second label if ``pos_label`` is None.
-            labels: class label of each column. None (default): the sorted labels of ``y_true``, which must contain
-                each class.
+            labels: class label of each column. None (default): the columns of a data frame that is named by class, or
+                the sorted labels of ``y_true``, which must contain each class.
             n_bins: number of bins of equal width.
             pos_label: one of two classes: draw its frequency over its probability. None (default): draw the accuracy
                 over the confidence of the predicted class, for two classes, too.
@@ -142,7 +142,7 @@ class ReliabilityDisplay:
         """
         y, values = y_labels(y_true), check_array(y_prob, dtype=(np.float64, np.float32), ensure_2d=False)
         check_consistent_length(y, values)
-        known = class_labels("labels", labels, y, 1 if values.ndim == 1 else values.shape[1])
+        known = class_labels("labels", labels, y_prob, y, 1 if values.ndim == 1 else values.shape[1])
         target = class_numbers(y, known)
         if pos_label is None:
             binary = "top_label" if values.ndim == 1 or values.shape[1] == 1 else None
