@@ -348,6 +348,6 @@ def test_the_page_on_frameworks_runs(tmp_path, monkeypatch, capsys):
     for block in blocks:
         exec(block, names)
     assert (tmp_path / "temperature.safetensors").is_file()
-    assert "200 samples, 3 classes, 15 bins" in capsys.readouterr().out
+    assert "2,000 samples, 3 classes, 15 bins" in capsys.readouterr().out
     assert names["results"].keys() >= {"test/ece", "test/ece_calibrated", "test/nll_calibrated"}
     assert names["calibrator"].is_fitted

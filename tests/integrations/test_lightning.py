@@ -158,6 +158,13 @@ def test_few_samples_are_a_warning_at_the_end(tmp_path):
     assert len(list(tmp_path.rglob("temperature.safetensors"))) == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*defined a .validation_step. but have no")
+def test_a_training_without_validation_is_a_warning(tmp_path):
+    run = trainer(tmp_path, callbacks=[CalibrationCallback()], max_epochs=1)
+    with pytest.warns(UserWarning, match="pass val_dataloaders"):
+        run.fit(Noisy(), loaders()[0])
+
+
 def test_the_callback_works_with_pytorch_lightning(tmp_path):
     other = pytest.importorskip("pytorch_lightning")
 

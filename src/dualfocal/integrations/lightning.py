@@ -170,6 +170,8 @@ class CalibrationCallback(Callback):
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Save the calibrator beside the checkpoints."""
         folder = getattr(trainer.checkpoint_callback, "dirpath", None)
+        if self.calibrator is None:
+            warnings.warn("there was no validation, so there is no temperature: pass val_dataloaders", stacklevel=2)
         if self.calibrator is None or self.filename is None or folder is None or not trainer.is_global_zero:
             return
         _warn_of_few_samples(self.calibrator)
