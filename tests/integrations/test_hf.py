@@ -231,6 +231,7 @@ def test_a_loss_of_the_whole_batch_is_weighted_by_the_labels_of_its_batch(batch)
     [
         (DualFocalLoss(reduction="sum"), "reduction=\"mean\", got 'sum'"),
         (DualFocalLoss(ignore_index=0), "ignore_index=-100, got 0"),
+        (DualFocalLoss(gamma=nn.Parameter(torch.tensor(2.0))), "must not have parameters, got gamma"),
         (nn.BCEWithLogitsLoss(), "got BCEWithLogitsLoss"),
     ],
 )

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 
 from dualfocal import TemperatureScaling, evaluate, load_calibrator
 from dualfocal.integrations import lightning as module
-from dualfocal.integrations.lightning import CalibrationCallback, KeptRows, checkpoint_calibrator
+from dualfocal.integrations._kept_rows import KeptRows
+from dualfocal.integrations.lightning import CalibrationCallback, checkpoint_calibrator
 from dualfocal.metrics import BinnedPredictions, ece
 
 if os.environ.get("DUALFOCAL_INTEGRATIONS") != "required":  # in make test-integrations, a missing library is a failure
@@ -64,6 +65,10 @@ class Recorder(Callback):
     def __init__(self, callback: CalibrationCallback) -> None:
         self.callback = callback
         self.epochs: list[tuple[int, float]] = []
+        self.of_check: list[Any] = []
+
+    def on_sanity_check_end(self, trainer: Any, pl_module: Any) -> None:
+        self.of_check.append((self.callback.evaluation, self.callback.calibrator))
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.sanity_checking:
@@ -93,6 +98,7 @@ def fitted(tmp_path_factory) -> dict[str, Any]:
 
 
 def test_the_check_before_training_does_not_count(fitted):
+    assert fitted["recorder"].of_check == [(None, None)]
     assert [num_samples for num_samples, _ in fitted["recorder"].epochs] == [NUM_VALIDATION] * 3
 
 

@@ -124,18 +124,21 @@ class TrainerLoss:
 
 
 def _check_criterion(criterion: nn.Module) -> None:
-    name = type(criterion).__name__
     if not isinstance(criterion, nn.Module) or not hasattr(criterion, "reduction"):
-        hint = f": pass {name}(), not the class" if isinstance(criterion, type) else ""
+        hint = f": pass {criterion.__name__}(), not the class" if isinstance(criterion, type) else ""
         raise TypeError(
             f"criterion must be a Module with a reduction, such as DualFocalLoss(), got {criterion!r}{hint}"
         )
     if isinstance(criterion, nn.BCEWithLogitsLoss | nn.BCELoss | nn.MSELoss | nn.L1Loss):
-        raise ValueError(f"criterion must be a loss of logits and class indices, got {name}")
+        raise ValueError(f"criterion must be a loss of logits and class indices, got {type(criterion).__name__}")
     if criterion.reduction != "mean":
         raise ValueError(
             f'criterion must have reduction="mean", got {criterion.reduction!r}: the sum over a step is divided by the '
             "number of its labels in any case"
+        )
+    if trained := [name for name, parameter in criterion.named_parameters() if parameter.requires_grad]:
+        raise ValueError(
+            f"criterion must not have parameters, got {trained[0]}: Trainer trains those of the model only"
         )
     if (ignore_index := getattr(criterion, "ignore_index", IGNORED)) != IGNORED:
         raise ValueError(

@@ -9,18 +9,17 @@ import warnings
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from dualfocal._checks import check_choice, check_count, check_ignore_index
 from dualfocal.calibrators import TemperatureScaling, save_calibrator
+from dualfocal.integrations._kept_rows import KeptRows, gathered, num_processes
 from dualfocal.metrics import BinnedPredictions, Evaluation, ece
 from dualfocal.metrics.rows import INPUTS, Rows, as_rows, as_tensor, check_logits
 
-T = TypeVar("T")
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
@@ -215,7 +214,7 @@ class CalibrationCallback(Callback):
 
     def _reset(self) -> None:
         self._state = self._calibrated_state = None
-        self._kept = KeptRows(max(1, self.max_samples // _num_processes()))
+        self._kept = KeptRows(max(1, self.max_samples // num_processes()))
 
     def _plus(self, state: BinnedPredictions | None, values: Tensor, target: Tensor, kind: str) -> BinnedPredictions:
         batch = BinnedPredictions.from_predictions(values, target, input=kind, num_bins=self.num_bins)
@@ -236,39 +235,6 @@ class CalibrationCallback(Callback):
         if rows.input == "logits":
             check_logits(rows.values.amax(1))
         return rows
-
-
-class KeptRows:
-    """At most ``limit`` rows of predictions and their targets on the CPU, evenly spread over all rows that were added.
-
-    >>> kept = KeptRows(limit=4)
-    >>> for start in (0, 3, 6):
-    ...     kept.add(torch.arange(start, start + 3)[:, None], torch.arange(start, start + 3))
-    >>> kept.gathered()[1]
-    tensor([0, 4, 8])
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._stride, self._added = 1, 0
-        self._values: list[Tensor] = []
-        self._target: list[Tensor] = []
-
-    def add(self, values: Tensor, target: Tensor) -> None:
-        """Add a batch."""
-        chosen = slice(-self._added % self._stride, None, self._stride)
-        self._added += len(target)
-        self._values.append(values[chosen].to("cpu", copy=True))  # a copy: a view would keep the whole batch
-        self._target.append(target[chosen].to("cpu", copy=True))
-        while sum(map(len, self._target)) > self.limit:
-            self._stride *= 2
-            self._values, self._target = ([torch.cat(parts)[::2].clone()] for parts in (self._values, self._target))
-
-    def gathered(self) -> tuple[Tensor, Tensor]:
-        """Return the values and targets of all processes; at least one of them must have some."""
-        own = (torch.cat(self._values), torch.cat(self._target)) if self._target else None
-        pairs = [pair for pair in _gathered(own) if pair is not None]
-        return torch.cat([values for values, _ in pairs]), torch.cat([target for _, target in pairs])
 
 
 def checkpoint_calibrator(path: str | os.PathLike[str], prefix: str = "val/") -> TemperatureScaling:
@@ -320,21 +286,9 @@ def _warn_of_few_samples(calibrator: TemperatureScaling) -> None:
         warnings.warn(caution, stacklevel=2)
 
 
-def _num_processes() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def _gathered(content: T) -> list[T]:
-    """Return the contents of all processes, in the order of their ranks."""
-    contents = [content] * _num_processes()
-    if len(contents) > 1:
-        dist.all_gather_object(contents, content)
-    return contents
-
-
 def _merged(state: BinnedPredictions | None) -> BinnedPredictions | None:
     """Return the sum over all processes; None if no process has samples."""
-    contents = _gathered(None if state is None else state.to_dict())
+    contents = gathered(None if state is None else state.to_dict())
     states = [BinnedPredictions.from_dict(content) for content in contents if content is not None]
     return sum(states[1:], start=states[0]) if states else None
 
