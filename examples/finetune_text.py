@@ -73,7 +73,6 @@ def finetune(criterion: CrossEntropyLoss | DualFocalLoss, folder: str) -> dict[s
         per_device_eval_batch_size=500,
         learning_rate=1e-3,
         save_strategy="no",
-        logging_strategy="no",
         disable_tqdm=True,
         dataloader_pin_memory=False,
         report_to=[],
