@@ -1,7 +1,6 @@
 """Pages and help texts: links, commands, options and imports exist, and the examples of docs/extending.md run."""
 
 import ast
-import importlib
 import re
 import shlex
 import subprocess
@@ -81,8 +80,7 @@ def test_imported_names_exist(page: Path) -> None:
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dualfocal"):
-                module = importlib.import_module(node.module)
-                assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
+                exec(ast.unparse(node), {})  # a name may be a submodule, which is no attribute before it is imported
 
 
 def test_shell_scripts_are_valid() -> None:
