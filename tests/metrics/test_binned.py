@@ -376,3 +376,10 @@ def test_bad_arguments() -> None:
             BinnedPredictions.from_dict(state.to_dict() | content)
     with pytest.raises(ValueError, match="schema 7"):
         BinnedPredictions.from_dict(state.to_dict() | {"schema": 7})
+
+
+def test_a_row_of_nan_is_named() -> None:
+    logits, target = model(50, 3)
+    logits[7] = math.nan
+    with pytest.raises(ValueError, match="row 7 holds NaN"):
+        BinnedPredictions.from_predictions(logits, target)

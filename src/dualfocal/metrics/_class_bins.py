@@ -91,7 +91,7 @@ class MomentBins(ClassBins):
 
     def __init__(self, rows: Rows, num_bins: int, dim: int) -> None:
         super().__init__(rows, num_bins, dim)
-        self.predicted = torch.empty_like(rows.target)
+        self.predicted = torch.zeros_like(rows.target)  # of a row of NaN, which is found later, it stays 0
         self.predicted_units = torch.empty_like(rows.target)  # the probability of that class
         self.powers = torch.zeros(2, len(self.count), dtype=torch.int64, device=rows.values.device)  # squares, cubes
         self.power_totals = torch.zeros(2, rows.num_classes, dtype=torch.int64, device=rows.values.device)
