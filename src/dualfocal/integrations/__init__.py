@@ -1,1 +1,4 @@
-"""Predictions that live in other systems. Each module needs the extra of its name, ``pip install "dualfocal[sql]"``."""
+"""Other frameworks and systems. A module needs the extra of its name, such as ``pip install "dualfocal[sql]"``.
+
+scikit-learn comes with dualfocal: ``dualfocal.integrations.sklearn`` needs no extra.
+"""
