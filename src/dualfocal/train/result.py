@@ -125,7 +125,7 @@ def commit() -> str | None:
 def device_name(device: torch.device) -> str:
     """Return the model of a device; of a CPU with the number of cores."""
     if device.type != "cpu":
-        return torch.cuda.getdevice_name(device) if device.type == "cuda" else device.type
+        return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     name = platform.processor() or platform.machine()
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
