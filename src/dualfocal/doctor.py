@@ -64,7 +64,7 @@ class DataFolder:
     path: str
     chosen_by: str
     writable: bool
-    free_bytes: int
+    free_bytes: int | None  # None: unknown, because it is not writable
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,9 @@ class Diagnosis:
             ]
             for item in self.data
         ]
-        state = "writable" if folder.writable else f"not writable; {VARIABLE} can name another folder"
-        title = f"Data sets in {folder.path} ({folder.chosen_by}; {state}; {show_size(folder.free_bytes)} free)"
+        free = f"writable, {show_size(folder.free_bytes)} free" if folder.free_bytes is not None else ""
+        state = free or f"not writable; {VARIABLE} can name another folder"
+        title = f"Data sets in {folder.path} ({folder.chosen_by}; {state})"
         yield Table(["data set", "download", "where it is, or how to get it"], data, title, left=(0, 2))
         extras = [
             [extra.name, extra.feature, extra.remedy or "installed", "; ".join(map(str, extra.unmet))]
@@ -187,7 +188,7 @@ def diagnose(root: Root = None) -> Diagnosis:
     >>> diagnose().problems
     []
     """
-    devices = tuple(_devices())
+    folder, devices = _data_folder(root), tuple(_devices())
     trials = [try_loss("cpu"), try_calibrator()]
     trials += [try_loss(device.name) for device in devices if device.name != "cpu"]
     cuda = [device.name for device in devices if device.name.startswith("cuda")]
@@ -201,7 +202,7 @@ def diagnose(root: Root = None) -> Diagnosis:
         devices,
         tuple(trials),
         tuple(_unmet(None)),
-        _data_folder(root),
+        folder,
         tuple(_data_sets(root)),
         tuple(_extras()),
     )
@@ -242,14 +243,22 @@ def _reason_against_kernels(has_cuda: bool) -> str:
 
 def _data_folder(root: Root) -> DataFolder:
     folder = data_root(root)
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
     chosen_by = "--data-root" if root else VARIABLE if os.environ.get(VARIABLE) else "your cache folder"
     try:
+        existing = _nearest_existing(folder.absolute())
         with tempfile.TemporaryFile(dir=existing):
-            writable = True
+            return DataFolder(str(folder), chosen_by, True, shutil.disk_usage(existing).free)
     except OSError:
-        writable = False
-    return DataFolder(str(folder), chosen_by, writable, shutil.disk_usage(existing).free)
+        return DataFolder(str(folder), chosen_by, False, None)
+
+
+def _nearest_existing(path: Path) -> Path:
+    """Return the path or the first of its parents that exists."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return _nearest_existing(path.parent)
+    return path
 
 
 def _data_sets(root: Root) -> Iterator[DataStatus]:

@@ -81,12 +81,25 @@ def test_data_sets_are_found_where_they_are_looked_for(record, requirements) -> 
 
 def test_the_environment_variable_is_named_as_the_source_of_the_folder(run, requirements, monkeypatch) -> None:
     monkeypatch.setenv("DUALFOCAL_DATA", "elsewhere")
-    assert "Data sets in elsewhere (DUALFOCAL_DATA; writable; " in run("doctor")[0]
+    assert "Data sets in elsewhere (DUALFOCAL_DATA; writable, " in run("doctor")[0]
 
 
 def test_a_file_in_place_of_the_data_folder_is_refused(refused, requirements) -> None:
     Path("file").write_text("")
     assert "the data root must be a folder, but file is a file" in refused("doctor", "--data-root", "file")
+
+
+def test_a_folder_that_cannot_be_written_is_named_but_is_no_problem(run, record, requirements) -> None:
+    Path("file").write_text("")
+    assert record("doctor", "--data-root", "file/data")["folder"] == {
+        "path": "file/data",
+        "chosen_by": "--data-root",
+        "writable": False,
+        "free_bytes": None,
+    }
+    assert "Data sets in file/data (--data-root; not writable; DUALFOCAL_DATA can name" in run(
+        "doctor", "--data-root", "file/data"
+    )[0].replace("\n", " ")
 
 
 # What is missing
