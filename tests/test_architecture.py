@@ -82,7 +82,9 @@ for arguments in (["--help"], ["--version"], ["evaluate", "--help"], ["train", "
 def test_help_names_what_the_registries_hold() -> None:
     from dualfocal.calibrators import CALIBRATORS
     from dualfocal.cli import _common as cli
+    from dualfocal.data.sources import OFFICIAL
     from dualfocal.losses import LOSSES
+    from dualfocal.models import MODELS
     from dualfocal.paper.figures import FIGURES
     from dualfocal.paper.reproduce import FIELDS
     from dualfocal.study import PAPER_LOSSES
@@ -98,3 +100,5 @@ def test_help_names_what_the_registries_hold() -> None:
     assert tuple(FIGURES) == cli.FIGURES
     assert tuple(FIELDS) == cli.FIELDS
     assert cli.FIGURE_1 == FIGURE_1
+    assert tuple(OFFICIAL) == cli.DATA_SETS
+    assert tuple(MODELS) == cli.MODELS

@@ -1,5 +1,6 @@
 """The package as a whole: what importing it loads, its version, its names, its example."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -25,8 +26,23 @@ def test_import_loads_torch_and_numpy_only() -> None:
     assert done.stdout.splitlines() == ["dualfocal", "dualfocal.metrics.streaming True"]
 
 
-def test_version_is_the_packages() -> None:
-    assert dualfocal.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+def test_the_version_is_written_once_and_repeated_correctly() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "dualfocal.__version__"}
+    [cited] = re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.M)
+    newest = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)[0]
+    assert cited == newest == dualfocal.__version__
+
+
+def test_the_workflow_tests_the_declared_versions_of_python() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
+    prefix = "Programming Language :: Python :: 3."
+    declared = [text.removeprefix(prefix) for text in project["classifiers"] if text.startswith(prefix)]
+    [matrix] = re.findall(r"python-version: \[(.*)\]", workflow)
+    assert [f'"3.{minor}"' for minor in declared] == matrix.split(", ")
+    assert project["requires-python"] == f">=3.{declared[0]}"
 
 
 def test_every_loss_is_a_public_name() -> None:

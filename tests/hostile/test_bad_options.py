@@ -88,6 +88,8 @@ TABLE = [
     (["runs"], None, ("nope", "a.npz", "\0", LONG)),
     (["data", "verify"], None, ("", "nope", "\0", LONG)),
     (["data", "fetch"], None, ("", "nope", "20newsgroups")),
+    (["doctor"], "--data-root", ("a.npz", "\0")),
+    (["doctor"], None, ("nope", "--nope", "")),
     (THEORY, "--gamma", ("nan", "inf", "1e300", "0", "-1", "x", "")),
     (THEORY, "--eta", ("1", "nan,nan", ".5,.6", "inf,-inf", "x", ",".join(["1e-3"] * 1_000))),
     (REPRODUCE, "--seeds", (HUGE, "x", "-1")),

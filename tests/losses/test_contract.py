@@ -365,7 +365,7 @@ def test_repr_round_trips(case: tuple[str, dict[str, object]]) -> None:
 def test_help_documents_every_argument(name: str) -> None:
     for documented in (L.LOSSES[name], getattr(L, f"{name}_loss")):
         for argument in inspect.signature(documented).parameters:
-            assert f"\n        {argument}: " in documented.__doc__, argument
+            assert f"\n    {argument}: " in inspect.getdoc(documented), argument
 
 
 def test_every_loss_is_tested() -> None:

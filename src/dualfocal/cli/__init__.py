@@ -17,6 +17,7 @@ from dualfocal.cli._common import BAD_INPUT, is_out_of_memory, is_system_failure
 from dualfocal.cli.calibrate import apply, calibrate
 from dualfocal.cli.compare import compare
 from dualfocal.cli.data import app as data
+from dualfocal.cli.doctor import doctor
 from dualfocal.cli.evaluate import evaluate
 from dualfocal.cli.paper import app as paper
 from dualfocal.cli.report import report
@@ -38,6 +39,7 @@ for command in (evaluate, report, compare, calibrate, apply, train, study, runs)
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(paper, name="paper")
+app.command()(doctor)
 
 
 def _version(wanted: bool) -> None:
@@ -61,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: print(f"dualfocal: {printable(str(message))}", file=sys.stderr)
-            code = app(arguments, standalone_mode=False)
+            code = app(arguments, prog_name="dualfocal", standalone_mode=False)
             if sys.stdout is not None:
                 sys.stdout.flush()  # a full disk may show only now
     except KeyboardInterrupt:

@@ -19,7 +19,7 @@ from dualfocal._files import check_place
 from dualfocal._startup import end_startup
 from dualfocal._table import Table, printable
 
-# Names for help texts, because the registries import torch. A test checks that both agree.
+# Names for help texts and shell completion, because the registries import torch. A test checks that both agree.
 CALIBRATORS = (
     "temperature",
     "temperature_ece",
@@ -60,6 +60,31 @@ PRESETS = (
     "tiny_imagenet_resnet50",
     "20newsgroups_text_cnn",
 )
+DATA_SETS = (
+    "cifar10",
+    "cifar100",
+    "svhn",
+    "cifar10c",
+    "tiny_imagenet",
+    "20newsgroups",
+    "20newsgroups_bydate",
+    "glove",
+    "digits",
+)
+MODELS = (
+    "resnet50",
+    "resnet110",
+    "wide_resnet26_10",
+    "densenet121",
+    "tiny_resnet50",
+    "text_cnn",
+    "small_cnn",
+    "resnet110_kde",
+    "resnet110_sd",
+    "wide_resnet34_10",
+    "densenet40",
+)
+DEVICES = ("cpu", "cuda")
 FIGURES = ("phi", "reliability", "corp", "metrics", "training", "logits", "rival")
 FIELDS = ("dataset", "model", "method", "variant")  # by which the trainings of a table are selected
 FIGURE_1 = (1.0, 0.3)  # gamma and C of the paper's Figure 1

@@ -31,6 +31,7 @@ from dualfocal.cli._common import (
     say,
     show,
 )
+from dualfocal.cli._completion import names_of
 
 ON_FIT_DATA = (
     "dualfocal: the calibrator was fitted on these data, so its scores on them are too good; fit it on a validation "
@@ -42,7 +43,10 @@ def calibrate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Held-out predictions with labels. {FILES}")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The .safetensors file to write.")],
     method: Annotated[
-        str, typer.Option(help=f"{', '.join(CALIBRATORS)}; join names with + for a chain.")
+        str,
+        typer.Option(
+            autocompletion=names_of(CALIBRATORS, "+"), help=f"{', '.join(CALIBRATORS)}; join names with + for a chain."
+        ),
     ] = "temperature",
     logits: Logits = None,
     probs: Probs = None,

@@ -8,7 +8,8 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from dualfocal._table import Table
-from dualfocal.cli._common import AsJson, check_plot, consoles, print_json, progress_bar, say
+from dualfocal.cli._common import DATA_SETS, AsJson, check_plot, consoles, print_json, progress_bar, say
+from dualfocal.cli._completion import names_of
 
 VERDICTS = {True: "ok     ", False: "WRONG  ", None: "unknown"}
 
@@ -22,7 +23,9 @@ app = typer.Typer(
     place and decoded once, into `decoded/`.""",
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="See `dualfocal data list`.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", autocompletion=names_of(DATA_SETS), help="See `dualfocal data list`.")
+]
 Root = Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Folder of the data sets.")]
 
 

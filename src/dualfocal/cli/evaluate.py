@@ -39,6 +39,7 @@ from dualfocal.cli._common import (
     say,
     show,
 )
+from dualfocal.cli._completion import names_of
 from dualfocal.cli._findings import Finding, draw_findings, gate, print_finding
 from dualfocal.cli._streamed import evaluate_stream, open_stream
 
@@ -101,6 +102,7 @@ def evaluate(
         str,
         typer.Option(
             metavar="METHODS",
+            autocompletion=names_of(CALIBRATORS, ",+", alone=("all", "none")),
             help="Compare calibrators: names separated by commas, or `all`. They are fitted on the validation split of "
             "a run folder, otherwise cross-validated. "
             f"Names: {', '.join(CALIBRATORS)}; join names with + for a chain.",

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from dualfocal._checks import check_known
 from dualfocal.cli._common import (
+    DEVICES,
     FIELDS,
     FIGURES,
     AsJson,
@@ -24,6 +25,7 @@ from dualfocal.cli._common import (
     stopped_goes_on,
     training_bar,
 )
+from dualfocal.cli._completion import names_of
 from dualfocal.cli._engines import (
     Address,
     CpusPerRun,
@@ -44,6 +46,7 @@ from dualfocal.paper.published import published_tables
 WIDTH = 80  # longer lines are hard to read
 INDENT = 4
 HEADING = "bold underline"
+TABLES = (*(f"table{number}" for number in range(1, 14)), *(table.name for table in published_tables()))
 FORMATS = ("pdf", "png", "svg")
 
 app = typer.Typer(
@@ -58,7 +61,9 @@ def reproduce(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="TABLE", help=f"table1 to table13, or {', '.join(table.name for table in published_tables())}."
+            metavar="TABLE",
+            autocompletion=names_of(TABLES),
+            help=f"table1 to table13, or {', '.join(table.name for table in published_tables())}.",
         ),
     ],
     only: Annotated[
@@ -98,7 +103,9 @@ def reproduce(
     ),
     data_root_: Root = None,
     jobs: Jobs = None,
-    device: Annotated[str | None, typer.Option(help="Device. [default: a GPU if there is one]")] = None,
+    device: Annotated[
+        str | None, typer.Option(autocompletion=names_of(DEVICES), help="Device. [default: a GPU if there is one]")
+    ] = None,
     engine: EngineOption = EngineName.local,
     address: Address = None,
     cpus_per_run: CpusPerRun = None,
@@ -183,7 +190,12 @@ def figures(
         ),
     ] = None,
     only: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help=f"Figures to draw: {', '.join(FIGURES)}. [default: all]")
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            autocompletion=names_of(FIGURES, ","),
+            help=f"Figures to draw: {', '.join(FIGURES)}. [default: all]",
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the figures; created if necessary.")] = Path(
         "figures"

@@ -27,6 +27,7 @@ from dualfocal.cli._common import (
     progress_bar,
     say,
 )
+from dualfocal.cli._completion import names_of
 
 
 def report(
@@ -42,6 +43,7 @@ def report(
         str,
         typer.Option(
             metavar="METHODS",
+            autocompletion=names_of(CALIBRATORS, ",+", alone=("all", "none")),
             help="Calibrators to compare: `none`, `all`, or names separated by commas. "
             f"Names: {', '.join(CALIBRATORS)}; join names with + for a chain.",
         ),

@@ -11,7 +11,10 @@ from rich.text import Text
 from dualfocal._files import atomic_path
 from dualfocal._table import Table
 from dualfocal.cli._common import (
+    DATA_SETS,
+    DEVICES,
     LOSSES,
+    MODELS,
     PAPER_LOSSES,
     AsJson,
     Criterion,
@@ -23,6 +26,7 @@ from dualfocal.cli._common import (
     say,
     stopped_goes_on,
 )
+from dualfocal.cli._completion import names_of
 from dualfocal.cli._engines import (
     Address,
     CpusPerRun,
@@ -43,6 +47,7 @@ def study(
         str | None,
         typer.Option(
             metavar="A,B,...",
+            autocompletion=names_of(LOSSES, ","),
             help=f"Losses to train: {', '.join(LOSSES)}, or `package.module:object`. The others are compared with the "
             "first. "
             f"[default: {','.join(PAPER_LOSSES)}]",
@@ -55,11 +60,17 @@ def study(
     criterion: Annotated[
         Criterion, typer.Option(help="Metric on the validation split by which gamma is chosen.")
     ] = Criterion.nll,
-    dataset: Annotated[str, typer.Option(help="Name of a data set, a folder of images by class, or an .npz file.")] = (
-        "digits"
-    ),
+    dataset: Annotated[
+        str,
+        typer.Option(
+            autocompletion=names_of(DATA_SETS), help="Name of a data set, a folder of images by class, or an .npz file."
+        ),
+    ] = ("digits"),
     model: Annotated[
-        str | None, typer.Option(help="Name of a model. [default: the paper's first on this data set]")
+        str | None,
+        typer.Option(
+            autocompletion=names_of(MODELS), help="Name of a model. [default: the paper's first on this data set]"
+        ),
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="0,1,...", help="Seeds of the trainings.")] = "0,1,2",
     settings: Annotated[
@@ -71,7 +82,9 @@ def study(
         "study"
     ),
     data_root_: Root = None,
-    device: Annotated[str | None, typer.Option(help="Device. [default: a GPU if there is one]")] = None,
+    device: Annotated[
+        str | None, typer.Option(autocompletion=names_of(DEVICES), help="Device. [default: a GPU if there is one]")
+    ] = None,
     engine: EngineOption = EngineName.local,
     address: Address = None,
     cpus_per_run: CpusPerRun = None,

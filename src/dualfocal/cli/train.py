@@ -12,7 +12,8 @@ from rich.console import Console
 
 from dualfocal._checks import AT_MOST
 from dualfocal._table import Table
-from dualfocal.cli._common import PRESETS, AsJson, consoles, print_json, say, show, stopped_goes_on
+from dualfocal.cli._common import DEVICES, PRESETS, AsJson, consoles, print_json, say, show, stopped_goes_on
+from dualfocal.cli._completion import names_of
 from dualfocal.cli.data import Root
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def train(
         str,
         typer.Argument(
             metavar="PRESET",
+            autocompletion=names_of(PRESETS),
             help=f"{', '.join(PRESETS)}; or a recipe.json; or a run folder, to continue it; or your data: a folder of "
             "images by class, an .npz file, or `package.module:function`.",
         ),
@@ -40,7 +42,10 @@ def train(
     ] = None,
     data_root_: Root = None,
     device: Annotated[
-        str | None, typer.Option(help="`cpu`, `cuda`, `cuda:1`, ... [default: a GPU if there is one]")
+        str | None,
+        typer.Option(
+            autocompletion=names_of(DEVICES), help="`cpu`, `cuda`, `cuda:1`, ... [default: a GPU if there is one]"
+        ),
     ] = None,
     checkpoint_every: Annotated[
         int,

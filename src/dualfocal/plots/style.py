@@ -229,4 +229,4 @@ def save(figure: Figure | Axes, path: str | Path, *, dpi: float = DPI) -> None:
         finally:
             fonts.setLevel(level)
     with atomic_path(path) as temporary:
-        temporary.write_bytes(drawn.getbuffer())
+        temporary.write_bytes(drawn.getvalue())  # a view of the buffer would outlive it if writing fails

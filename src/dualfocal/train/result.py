@@ -79,7 +79,7 @@ def session(recipe: Recipe, group: Group, epoch: int) -> dict[str, Any]:
     return {
         "from_epoch": epoch + 1,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": _device_name(group.device),
+        "device": device_name(group.device),
         "processes": group.size,
         "threads": torch.get_num_threads(),
         **{name: getattr(recipe, name) for name in ("precision", "channels_last", "step")},
@@ -122,7 +122,8 @@ def commit() -> str | None:
     return head if head is None or not git("status", "--porcelain", "..") else f"{head}+"
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """Return the model of a device; of a CPU with the number of cores."""
     if device.type != "cpu":
         return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     name = platform.processor() or platform.machine()
