@@ -100,7 +100,7 @@ def varied(look: Look, place: int) -> Look:
 def styled() -> Iterator[None]:
     """Draw in our style; previous settings are restored afterwards, except for the interactive mode.
 
-    The first pyplot figure loads the backend, and the backend of notebooks switches the interactive mode on. If the mode
+    The first pyplot figure loads the backend; the backend of notebooks switches the interactive mode on. If the mode
     were restored, notebooks would not display later figures.
 
     >>> with styled():
