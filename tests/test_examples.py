@@ -72,8 +72,11 @@ def test_long_tailed_data(capsys: pytest.CaptureFixture[str]) -> None:
     )
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
     assert len(rows) == 12
-    excess = {tuple(row[:-11]): float(row[-8]) for row in rows}
-    assert len(excess) == 12
+    excess = {" ".join(row[:-11]): float(row[-8]) for row in rows}
+    for loss in ("cross-entropy", "dual focal"):
+        weighted = excess[f"{loss} 1/frequency none"]
+        assert weighted > excess[f"{loss} none none"]
+        assert weighted > excess[f"{loss} 1/frequency divide"]
 
 
 def test_choosing_gamma(tmp_path: Path) -> None:

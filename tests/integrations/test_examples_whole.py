@@ -53,6 +53,7 @@ def test_gamma_is_not_chosen_as_zero_for_noisy_digits(tmp_path: Path) -> None:
     assert chosen != "0"
 
 
+@pytest.mark.filterwarnings("ignore")  # of Jupyter; warnings in a notebook are in its outputs, which are checked
 @for_each(path=NOTEBOOKS)
 def test_a_notebook_runs_in_an_empty_folder(path: Path, tmp_path: Path) -> None:
     if os.environ.get("DUALFOCAL_INTEGRATIONS") != "required":
