@@ -308,3 +308,5 @@ def test_a_gamma_without_all_its_runs_is_not_chosen(copied: tuple[Study, Path]) 
     (study.folders(out)["gamma 1", 1] / RESULT).unlink()
     with pytest.raises(ValueError, match="no gamma has finished runs for all seeds"):
         choose_gamma(study, out)
+    with pytest.raises(ValueError, match="criterion must be one of 'nll', 'ece', got 'brier'"):
+        choose_gamma(study, out, "brier")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from dualfocal._checks import check_choice
 from dualfocal._table import Table
 from dualfocal.metrics import compare
 from dualfocal.metrics.registry import METRICS
@@ -95,8 +96,9 @@ def choose_gamma(study: Study, out: Path, criterion: str = "nll") -> GammaChoice
         criterion: ``"nll"`` or ``"ece"``.
 
     Raises:
-        ValueError: no entry has finished runs for all seeds.
+        ValueError: the criterion is unknown, or no entry has finished runs for all seeds.
     """
+    check_choice("criterion", criterion, CRITERIA)
     folders, results = study.folders(out), study.results(out)
     complete = [entry for entry in study.entries if all((entry, seed) in results for seed in study.seeds)]
     if not complete:
