@@ -1,5 +1,6 @@
 """Cross-validation: no sample is scored by a fit that used it, and the scores equal those of a plain loop."""
 
+import html
 import json
 import math
 from typing import ClassVar
@@ -153,6 +154,9 @@ def test_order_and_differences() -> None:
     gain = result["temperature"].changes["nll"]
     assert gain.high < 0  # three times too sharp: clearly significant
     assert result["temperature"].argmax_changed == 0
+    page = result._repr_html_()
+    assert page.index("<td>temperature</td>") < page.index("<td>uncalibrated</td>") < page.index("Cross-validated")
+    assert page.endswith(f"<b>{html.escape(result.verdict())}</b></p>")
     wider = compare_calibrators(logits, target, ["temperature"], folds=4, level=0.99)["temperature"].changes["nll"]
     assert wider.low < gain.low < gain.high < wider.high
 

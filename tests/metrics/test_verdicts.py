@@ -1,5 +1,6 @@
 """Texts of evaluations and comparisons: the verdict, the table, strict JSON."""
 
+import html
 import json
 import math
 from dataclasses import replace
@@ -41,6 +42,8 @@ def test_an_infinite_nll_is_significantly_different_from_a_finite_one() -> None:
         assert result.differences["nll"].significant
         assert result.verdict().startswith(f"{better} has the lower NLL (infinite for {other}:")
         row = {row[0]: row[1:] for row in result.table().rows}["NLL [nats]"]
+        assert result._repr_html_().endswith(f"<b>{html.escape(result.verdict())}</b></p>")
+        assert f"<td>{row[0]}</td><td>{row[1]}</td>" in result._repr_html_()
         assert row[2:] == ["-inf" if better == "B" else "+inf", "", better]
         assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["differences"]["nll"][other.lower()] is None
 

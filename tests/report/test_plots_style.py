@@ -2,6 +2,7 @@
 
 import io
 import re
+import struct
 
 import matplotlib
 import numpy as np
@@ -78,3 +79,25 @@ def test_style_is_undone_after_an_error():
     with pytest.raises(RuntimeError), styled():
         raise RuntimeError
     assert dict(matplotlib.rcParams) == before
+
+
+def test_interactive_mode_that_a_backend_switches_on_survives_the_style():
+    before = matplotlib.is_interactive()
+    try:
+        matplotlib.interactive(False)
+        with styled():
+            matplotlib.interactive(True)
+        assert matplotlib.is_interactive()
+        with styled():
+            pass
+        assert matplotlib.is_interactive()
+    finally:
+        matplotlib.interactive(before)
+
+
+def test_figures_display_themselves_in_notebooks():
+    image = metric_figure({"ECE": {"a": MetricBar((0.02,))}})
+    width, height = np.array(image.get_size_inches() * 100, dtype=int)
+    png = image._repr_png_()
+    assert png.startswith(b"\x89PNG")
+    assert struct.unpack(">II", png[16:24]) == (width, height)

@@ -17,8 +17,7 @@ from dualfocal.metrics import evaluate
 from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.runs.layout import PREDICTIONS, RECIPE, RESULT
 from dualfocal.runs.result import Scaled
-from dualfocal.study import PAPER_LOSSES, Study, Summary, make_study, summarize
-from dualfocal.study.gammas import choose_gamma
+from dualfocal.study import PAPER_LOSSES, Study, Summary, choose_gamma, make_study, summarize
 from dualfocal.study.summary import NAMES, Interval
 
 # What is trained
@@ -294,6 +293,10 @@ def test_gamma_is_chosen_with_all_that_cannot_be_told_from_it(faked: tuple[Study
         means[entry].append(Run(folder).result.parts["val"].nll)
     assert both.means == pytest.approx({entry: sum(values) / 2 for entry, values in means.items()})
     assert "| gamma 1 |" in both.markdown()
+    lines = str(both).splitlines()
+    assert [line.split()[:2] for line in lines[1:-1]] == [["gamma", number] for number in "123"]
+    assert lines[-1] == both.sentence()
+    assert both._repr_html_().endswith(f"<p><b>{html.escape(both.sentence())}</b></p>")
 
 
 def test_a_gamma_without_all_its_runs_is_not_chosen(copied: tuple[Study, Path]) -> None:
@@ -305,3 +308,5 @@ def test_a_gamma_without_all_its_runs_is_not_chosen(copied: tuple[Study, Path]) 
     (study.folders(out)["gamma 1", 1] / RESULT).unlink()
     with pytest.raises(ValueError, match="no gamma has finished runs for all seeds"):
         choose_gamma(study, out)
+    with pytest.raises(ValueError, match="criterion must be one of 'nll', 'ece', got 'brier'"):
+        choose_gamma(study, out, "brier")

@@ -1,5 +1,6 @@
 """Result of :func:`compare_calibrators`: scores of each method, a table and a recommendation."""
 
+import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -140,6 +141,10 @@ class CalibratorComparison:
 
     def __str__(self) -> str:
         return "\n".join([self.table().text(), *self.remarks(), self.caveat(), self.verdict()])
+
+    def _repr_html_(self) -> str:
+        remarks = "<br>".join(map(html.escape, [*self.remarks(), self.caveat()]))
+        return f"{self.table().html()}<p>{remarks}</p><p><b>{html.escape(self.verdict())}</b></p>"
 
 
 def _plain_method(method: MethodScore) -> dict[str, object]:

@@ -107,8 +107,7 @@ def study(
         dualfocal study --shard 2/8 --out /shared/study
     """
     from dualfocal.plots import save, study_figure
-    from dualfocal.study import make_study, run_study, summarize
-    from dualfocal.study.gammas import choose_gamma
+    from dualfocal.study import choose_gamma, make_study, run_study, summarize
 
     printer, errors = consoles(as_json)
     gammas = comma_separated("--gamma", gamma, float)

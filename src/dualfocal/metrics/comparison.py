@@ -1,5 +1,6 @@
 """Comparison of two models on the same samples: paired differences of every metric, with confidence intervals."""
 
+import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -102,6 +103,9 @@ class Comparison:
     def __str__(self) -> str:
         table = self.table()
         return "\n".join([table.title, table.text(), self.verdict()])
+
+    def _repr_html_(self) -> str:
+        return f"{self.table().html()}<p><b>{html.escape(self.verdict())}</b></p>"
 
 
 def compare(

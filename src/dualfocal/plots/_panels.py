@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.corp import Corp
 from dualfocal.metrics.rows import Array
-from dualfocal.plots.style import GREY, legend_below, plain, styled, tidy
+from dualfocal.plots.style import GREY, NotebookFigure, legend_below, plain, styled, tidy
 
 COLUMNS = 4
 SIZE = (4.6, 5.0)  # of a figure with one diagram, in inches
@@ -59,7 +59,7 @@ def panels(
     alone, columns = len(diagrams) == 1, min(len(diagrams), COLUMNS)
     lines = -(-len(diagrams) // columns)
     width = 4.2 if alone else 2.65
-    figure = Figure(figsize=(width * columns + 0.4, (width + 1.2) * lines + 0.6), layout="constrained")
+    figure = NotebookFigure(figsize=(width * columns + 0.4, (width + 1.2) * lines + 0.6), layout="constrained")
     axes = figure.subplots(2 * lines, columns, squeeze=False, height_ratios=[4, 1] * lines)
     for axis in axes.flat:
         axis.set_visible(False)

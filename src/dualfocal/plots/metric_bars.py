@@ -14,7 +14,19 @@ from matplotlib.patches import Patch
 from scipy.special import stdtrit
 
 from dualfocal.metrics import Evaluation
-from dualfocal.plots.style import BLACK, DARK_GREY, GREY, Look, axes_or_new, legend_below, look_of, plain, styled, tidy
+from dualfocal.plots.style import (
+    BLACK,
+    DARK_GREY,
+    GREY,
+    Look,
+    NotebookFigure,
+    axes_or_new,
+    legend_below,
+    look_of,
+    plain,
+    styled,
+    tidy,
+)
 
 LEVEL = 0.9
 
@@ -145,7 +157,7 @@ def metric_figure(
     if intervals and not interval:
         raise ValueError("bars have intervals, but interval is empty: describe them for the legend")
     rows = max(len(panel) for panel in panels.values())
-    figure = Figure(figsize=(2.5 * len(panels) + 1.2, 0.3 * rows + 1.5), layout="constrained")
+    figure = NotebookFigure(figsize=(2.5 * len(panels) + 1.2, 0.3 * rows + 1.5), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axis, (metric, panel) in zip(axes, panels.items(), strict=True):
         draw_bars(axis, panel, looks)

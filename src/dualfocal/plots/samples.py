@@ -6,6 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from dualfocal.plots.style import NotebookFigure
+
 
 def sample_sheet(blocks: Mapping[str, Sequence[Tensor]], row_names: Sequence[str]) -> Figure:
     """Draw images in rows by class, in one or several blocks side by side.
@@ -16,7 +18,9 @@ def sample_sheet(blocks: Mapping[str, Sequence[Tensor]], row_names: Sequence[str
         row_names: labels of the rows.
     """
     columns = max(len(images) for rows in blocks.values() for images in rows)
-    figure = Figure(figsize=(0.55 * columns * len(blocks) + 1.6, 0.55 * len(row_names) + 0.5), layout="constrained")
+    figure = NotebookFigure(
+        figsize=(0.55 * columns * len(blocks) + 1.6, 0.55 * len(row_names) + 0.5), layout="constrained"
+    )
     for axis, (title, rows) in zip(figure.subplots(1, len(blocks), squeeze=False)[0], blocks.items(), strict=True):
         channels, height, width = rows[0].shape[1:]
         sheet = np.ones((len(rows), height + 2, columns, width + 2, channels))  # with a white border around each image

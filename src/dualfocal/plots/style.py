@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,7 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "dualfocal",  # otherwise ids are random
 }
 DPI = 200
+NOTEBOOK_DPI = 100
 # Without date and version, so that the same figure has the same bytes.
 METADATA: dict[str, dict[str, None]] = {
     ".png": {"Software": None},
@@ -96,7 +96,36 @@ def varied(look: Look, place: int) -> Look:
     return replace(others[(place - 1) % len(others)], colour=look.colour) if place else look
 
 
-styled = partial(matplotlib.rc_context, STYLE)  # draw in this style; previous settings are restored afterwards
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw in our style; previous settings are restored afterwards, except for the interactive mode.
+
+    The first pyplot figure loads the backend; the backend of notebooks switches the interactive mode on. If the mode
+    were restored, notebooks would not display later figures.
+
+    >>> with styled():
+    ...     matplotlib.rcParams["font.family"]
+    ['sans-serif']
+    """
+    interactive = matplotlib.is_interactive()
+    try:
+        with matplotlib.rc_context(STYLE):
+            try:
+                yield
+            finally:
+                interactive = matplotlib.is_interactive()
+    finally:
+        matplotlib.interactive(interactive)
+
+
+class NotebookFigure(Figure):
+    """A figure that notebooks display, although pyplot does not know it."""
+
+    def _repr_png_(self) -> bytes:
+        drawn = io.BytesIO()
+        with styled():
+            self.savefig(drawn, format="png", dpi=NOTEBOOK_DPI)
+        return drawn.getvalue()
 
 
 def plain(name: str) -> str:
@@ -163,7 +192,7 @@ def one_axis(
     """
     with styled():
         height = 3.4 if rows is None else 0.42 * rows + 1.2
-        figure = Figure(figsize=(6.2 if legend else 5.2, height), layout="constrained")
+        figure = NotebookFigure(figsize=(6.2 if legend else 5.2, height), layout="constrained")
         axis = figure.subplots()
         yield figure, axis
         axis.set_title(plain(title))

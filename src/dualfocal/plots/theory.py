@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from dualfocal.plots.style import BLUE, GREY, VERMILION, styled, tidy
+from dualfocal.plots.style import BLUE, GREY, VERMILION, NotebookFigure, styled, tidy
 from dualfocal.theory import FIGURE_1, phi, regions
 
 
@@ -16,7 +16,7 @@ def phi_figure(gamma: float = FIGURE_1[0], c: float = FIGURE_1[1]) -> Figure:
         gamma: above 0.
         c: probability of the rival, 0 <= c < 1.
     """
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    figure = NotebookFigure(figsize=(6.4, 4.4), layout="constrained")
     axis = figure.subplots()
     region = regions(gamma, c)
     v = torch.linspace(0, 1, 1001, dtype=torch.float64)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dualfocal.plots.style import BLUE, GREY, VERMILION, Look, axes_or_new, look_of, plain, styled, tidy
+from dualfocal.plots.style import BLUE, GREY, VERMILION, Look, NotebookFigure, axes_or_new, look_of, plain, styled, tidy
 
 if TYPE_CHECKING:
     from dualfocal.study import Summary
@@ -118,7 +118,7 @@ def study_figure(summary: "Summary") -> Figure:
     Dots are seeds, strokes are means, and the grey mark is the noise floor of the ECE.
     """
     entries = summary.study.entries
-    figure = Figure(figsize=(9.5, 0.45 * len(entries) + 1.9), layout="constrained")
+    figure = NotebookFigure(figsize=(9.5, 0.45 * len(entries) + 1.9), layout="constrained")
     places = np.arange(len(entries))[::-1]
     for axis, (column, label, factor) in zip(
         figure.subplots(1, 2, sharey=True), (("ece", "test ECE [%]", 100), ("nll", "test NLL [nats]", 1)), strict=True

@@ -1,5 +1,6 @@
 """Compare losses on one data set: train each with several seeds, and summarize the runs in one table."""
 
+from dualfocal.study.gammas import GammaChoice, choose_gamma
 from dualfocal.study.local import LocalEngine
 from dualfocal.study.plan import PAPER_LOSSES, Study, make_study
 from dualfocal.study.ray_engine import RayEngine
@@ -9,12 +10,14 @@ from dualfocal.study.summary import Summary, summarize
 
 __all__ = [
     "PAPER_LOSSES",
+    "GammaChoice",
     "LocalEngine",
     "RayEngine",
     "RunStatus",
     "Shard",
     "Study",
     "Summary",
+    "choose_gamma",
     "make_study",
     "run_study",
     "summarize",

@@ -1,5 +1,6 @@
 """Choose gamma by validation NLL or ECE, with the gammas that are within one standard error of the best."""
 
+import html
 import math
 import statistics
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from dualfocal._checks import check_choice
 from dualfocal._table import Table
 from dualfocal.metrics import compare
 from dualfocal.metrics.registry import METRICS
@@ -20,7 +22,7 @@ CRITERIA = ("nll", "ece")
 
 @dataclass(frozen=True)
 class GammaChoice:
-    """The entry with the lowest validation criterion, and how far the others are above it.
+    """The entry with the lowest validation criterion, and how far the others are above it. ``print`` it.
 
     Attributes:
         criterion: ``"nll"`` or ``"ece"``.
@@ -56,13 +58,23 @@ class GammaChoice:
             return f"{start}, more than one standard error below all others.{left_out}"
         return f"{start}; within one standard error of it: {', '.join(others)}.{left_out}"
 
-    def markdown(self) -> str:
-        """Return a table of the entries and the sentence as Markdown."""
+    def table(self) -> Table:
+        """Return a table of the entries: mean of the criterion, distance to the best entry, its standard error."""
         metric = METRICS[self.criterion]
         unit = " %" if metric.unit == "%" else ""
         headings = ["", f"validation {metric.label}{unit}", "above the best", "standard error"]
         rows = [[entry, *map(metric.text, (self.means[entry], *self.behind[entry]))] for entry in self.behind]
-        return f"{Table(headings, rows).markdown()}\n\n{self.sentence()}"
+        return Table(headings, rows)
+
+    def markdown(self) -> str:
+        """Return the table and the sentence as Markdown."""
+        return f"{self.table().markdown()}\n\n{self.sentence()}"
+
+    def __str__(self) -> str:
+        return f"{self.table().text()}\n{self.sentence()}"
+
+    def _repr_html_(self) -> str:
+        return f"{self.table().html()}<p><b>{html.escape(self.sentence())}</b></p>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content for JSON."""
@@ -84,8 +96,9 @@ def choose_gamma(study: Study, out: Path, criterion: str = "nll") -> GammaChoice
         criterion: ``"nll"`` or ``"ece"``.
 
     Raises:
-        ValueError: no entry has finished runs for all seeds.
+        ValueError: the criterion is unknown, or no entry has finished runs for all seeds.
     """
+    check_choice("criterion", criterion, CRITERIA)
     folders, results = study.folders(out), study.results(out)
     complete = [entry for entry in study.entries if all((entry, seed) in results for seed in study.seeds)]
     if not complete:

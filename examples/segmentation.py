@@ -1,0 +1,99 @@
+"""Segmentation: train a small U-Net with cross-entropy and with dual focal, and measure the calibration of its pixels.
+
+    python examples/segmentation.py
+
+The images are drawn here: circles and squares in noise. A loss of this package takes logits ``(N, C, H, W)`` and labels
+``(N, H, W)``, and leaves out the pixels with ``ignore_index``: here the borders of the shapes, as in many data sets.
+
+The pixels of an image are not independent: where one pixel of a square is taken for a circle, its neighbours are, too.
+Noise floors and tests, ``evaluate(..., inference=True)``, are valid only for independent samples: do not use them on
+pixels. Images are independent: compute one number per image, and a standard error from the spread of these numbers.
+
+Cross-entropy (gamma = 0) is over-confident here, gamma = 2 much less so, and gamma = 5 is under-confident.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import MetricCollection
+
+from dualfocal import DualFocalLoss, TemperatureScaling
+from dualfocal.metrics import BrierScore, ExpectedCalibrationError
+
+NUM_CLASSES, SIZE, NOISE, VOID = 3, 32, 1.0, -100  # classes: background, circle, square
+EPOCHS, SEED = 60, 0
+
+
+def draw_images(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return images (N, 1, H, W) with three shapes each, and the class of each pixel (N, H, W)."""
+    generator = torch.Generator().manual_seed(seed)
+    y, x = torch.arange(SIZE)[:, None], torch.arange(SIZE)
+    images, target = torch.zeros(count, SIZE, SIZE), torch.zeros(count, SIZE, SIZE, dtype=torch.long)
+    for _ in range(3):
+        kind = torch.randint(1, 3, (count, 1, 1), generator=generator)
+        brightness, size, *centre = torch.rand(4, count, 1, 1, generator=generator)
+        dy, dx = (axis - SIZE * middle for axis, middle in zip((y, x), centre, strict=True))
+        distance = torch.where(kind == 1, torch.hypot(dy, dx), torch.maximum(dy.abs(), dx.abs()) / 0.886)  # equal areas
+        radius = 4 + 4 * size
+        images = torch.where(distance < radius, 0.5 + brightness, images)
+        target = torch.where(distance < radius - 0.7, kind, torch.where(distance < radius + 0.7, VOID, target))
+    return (images + NOISE * torch.randn(images.shape, generator=generator))[:, None], target
+
+
+class SmallUNet(nn.Module):
+    """Two levels down, two levels up, with skip connections."""
+
+    def __init__(self, width: int = 12) -> None:
+        super().__init__()
+        sizes = (1, width), (width, 2 * width), (2 * width, 4 * width), (6 * width, 2 * width), (3 * width, width)
+        layers = [nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU()) for a, b in sizes]
+        self.blocks, self.head = nn.ModuleList(layers), nn.Conv2d(width, NUM_CLASSES, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits (N, C, H, W)."""
+        fine = self.blocks[0](images)
+        middle = self.blocks[1](F.max_pool2d(fine, 2))
+        coarse = self.blocks[2](F.max_pool2d(middle, 2))
+        middle = self.blocks[3](torch.cat([F.interpolate(coarse, scale_factor=2), middle], 1))
+        return self.head(self.blocks[4](torch.cat([F.interpolate(middle, scale_factor=2), fine], 1)))
+
+
+def train(criterion: nn.Module, images: Tensor, target: Tensor) -> nn.Module:
+    """Train a network with the usual loop."""
+    torch.manual_seed(SEED)
+    net = SmallUNet()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.005)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
+    for _ in range(EPOCHS):
+        for batch in torch.randperm(len(images)).split(10):
+            loss = criterion(net(images[batch]), target[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        schedule.step()
+    return net.eval().requires_grad_(False)
+
+
+def gap_per_image(logits: Tensor, target: Tensor) -> Tensor:
+    """Mean confidence minus accuracy of each image (N,)."""
+    confidence, prediction = logits.softmax(1).max(1)
+    labelled = target != VOID
+    return ((confidence - (prediction == target).float()) * labelled).sum((1, 2)) / labelled.sum((1, 2))
+
+
+train_set, (val_images, val_target), test_set = (draw_images(count, seed=count + SEED) for count in (100, 200, 300))
+print("gamma     T  Brier  ECE [%]  confidence - accuracy [%], mean over images ± standard error")
+for gamma in (0, 2, 5):  # gamma = 0 is cross-entropy
+    net = train(DualFocalLoss(gamma=gamma, ignore_index=VOID), *train_set)
+    scaling = TemperatureScaling().fit(net(val_images), val_target, ignore_index=VOID)
+    for temperature, calibrate in ((1.0, nn.Identity()), (float(scaling.temperature), scaling)):
+        metrics = MetricCollection([BrierScore(ignore_index=VOID), ExpectedCalibrationError(ignore_index=VOID)])
+        gaps = []
+        for images, target in DataLoader(TensorDataset(*test_set), batch_size=50):
+            logits = calibrate(net(images))
+            metrics.update(logits, target)  # the state has a fixed size, however many pixels there are
+            gaps.append(gap_per_image(logits, target))
+        (brier, ece), gap = metrics.compute().values(), 100 * torch.cat(gaps)
+        line = f"{gamma:5}  {temperature:4.2f}  {brier:.3f}  {100 * ece:7.1f}  {gap.mean():+.1f}"
+        print(f"{line} ± {gap.std() / len(gap) ** 0.5:.1f}")
