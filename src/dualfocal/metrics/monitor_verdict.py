@@ -15,6 +15,8 @@ WRITTEN_OUT = 1e7  # larger numbers are written as powers of ten
 
 def monitor_verdict(monitor: "CalibrationMonitor", class_names: Sequence[str] | None) -> str:
     """Say whether a model is still calibrated."""
+    if not monitor.num_samples:
+        return "No samples yet."
     alarm, limit = monitor.alarm, -math.log(monitor.alpha)
     beyond = f" beyond the tolerance of {100 * monitor.tolerance:g} points" if monitor.tolerance else ""
     if alarm is None:
