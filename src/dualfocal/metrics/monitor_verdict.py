@@ -18,7 +18,7 @@ def monitor_verdict(monitor: "CalibrationMonitor", class_names: Sequence[str] | 
     if not monitor.num_samples:
         return "No samples yet."
     alarm, limit = monitor.alarm, -math.log(monitor.alpha)
-    beyond = f" beyond the tolerance of {100 * monitor.tolerance:g} points" if monitor.tolerance else ""
+    beyond = f" beyond the tolerance of {monitor.tolerance:g}" if monitor.tolerance else ""
     if alarm is None:
         seen = f"{_count(monitor.num_samples, 'sample')} in {_count(monitor.num_periods, 'period')}"
         return (
