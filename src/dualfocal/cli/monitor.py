@@ -72,7 +72,7 @@ def monitor(
         int | None,
         typer.Option(
             min=1,
-            max=1_000_000_000,
+            max=100_000_000,
             metavar="N",
             help=f"Largest number of samples that depend on each other, such as pixels of an image. {FIXED} "
             "[default: 1]",
