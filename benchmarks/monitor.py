@@ -16,7 +16,8 @@ median and 90 % quantile of a fifth of the streams; those with an alarm before t
 alarm later than 600 days counts as 600 days. `one look` is the number of samples for which a one-sided z-test of
 the mean, made once and only of samples after the change, finds the gap with probability one half.
 
-Settings that the CSV already has are not repeated. The last part measures the speed of `update` on this machine.
+Settings that the CSV already has are not repeated; the picture beside it is drawn again. The last part measures the
+speed of `update` on this machine.
 """
 
 import argparse
@@ -28,10 +29,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from dualfocal._table import Table
 from dualfocal.metrics import BinStats, CalibrationMonitor, MonitorBatch
+from dualfocal.plots import save, styled
+from dualfocal.plots.style import legend_below, look_of, tidy, varied
 
 DAY = 500  # samples
 FALSE_ALARM_DAYS, PAST, HORIZON = 100, 100, 600
@@ -103,7 +107,11 @@ def simulate(population: str, gap: float, past: int, streams: int, limits: dict[
         first = [alarms[test] for alarms in every]
         if gap:
             after = [DAY * (days if day is None else day - past + 1) for day in first if day is None or day >= past]
-            row |= {"alarms": streams - len(after), "median": np.median(after), "q90": np.quantile(after, 0.9)}
+            row |= {
+                "alarms": streams - len(after),
+                "median": round(np.median(after)),
+                "q90": round(np.quantile(after, 0.9)),
+            }
             row["one_look"] = round(variance(population) * (1.645 / gap) ** 2)
         else:
             row["alarms"] = sum(day is not None for day in first)
@@ -133,6 +141,33 @@ def speed() -> list[dict[str, object]]:
     return rows
 
 
+def draw_delays(rows: list[dict[str, str]]) -> Figure:
+    """Draw the delay over the gap: median, and a stroke up to the 90 % quantile."""
+    kinds = {  # (test, days before the change) -> label, look, horizontal shift
+        ("monitor", "0"): ("monitor, change at the start", look_of("dual_focal"), -0.09),
+        ("monitor", str(PAST)): (f"monitor, change after {PAST} days", varied(look_of("dual_focal"), 1), -0.03),
+        ("strict", "0"): ("ECE of each day, corrected for 100 looks", look_of("flsd"), 0.03),
+        ("naive", "0"): ("ECE of each day, naive: 99 % false alarms", look_of("label_smoothing"), 0.09),
+    }
+    with styled():
+        figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+        for axis, name in zip(figure.subplots(1, 2, sharey=True), DELAYED, strict=True):
+            for (test, past), (label, look, shift) in kinds.items():
+                part = [row for row in rows if (row["population"], row["test"], row["past_days"]) == (name, test, past)]
+                part = [row for row in part if row["part"] == "delay"]
+                place = [i + shift for i in range(len(part))]
+                median, high = ([float(row[column]) for row in part] for column in ("median", "q90"))
+                axis.vlines(place, median, high, color=look.colour, linewidth=1)
+                axis.plot(place, median, look.marker, color=look.colour, linestyle=look.line, linewidth=1, label=label)
+            ends = [f"{100 * gap:g}" for gap in GAPS]
+            axis.set_xticks(range(len(GAPS)), ends)
+            axis.set(title=name, xlabel="gap between confidence and accuracy [points]", yscale="log")
+            tidy(axis, grid="y")
+        figure.axes[0].set_ylabel("samples until the alarm\n(median to 90 % quantile)")
+        legend_below(figure, *figure.axes[0].get_legend_handles_labels(), columns=2)
+    return figure
+
+
 def main() -> None:
     """Run what is missing in the CSV, and print it."""
     parser = argparse.ArgumentParser(description="Simulate CalibrationMonitor.")
@@ -158,6 +193,7 @@ def main() -> None:
             writer.writerows(speed())
     rows = list(csv.DictReader(options.csv.open()))
     Console().print(Table(FIELDS, [[row[name] for name in FIELDS] for row in rows], left=(0, 1, 4)).rich())
+    save(draw_delays(rows), options.csv.with_suffix(".png"), dpi=150)
     print(f"{os.cpu_count()} cores, torch {torch.__version__}")
 
 

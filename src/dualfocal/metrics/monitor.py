@@ -8,22 +8,16 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dualfocal._checks import check_choice, check_count
-from dualfocal.metrics._bets import SHIFTS, log_cash, log_factors, log_investment, log_prior, log_sum
+from dualfocal.metrics._gamblers import Gamblers
 from dualfocal.metrics.binned import BinnedPredictions
 from dualfocal.metrics.monitor_batch import MonitorBatch
-from dualfocal.metrics.monitor_history import Alarm, Period, Source, finite_number, read_cells, shortened
+from dualfocal.metrics.monitor_history import Alarm, Period, Source, finite_number, shortened
 from dualfocal.metrics.monitor_verdict import monitor_verdict
 from dualfocal.metrics.rows import BINARY, Array
 
 SCHEMA = 1
 SETTINGS = ("num_bins", "classwise", "binary", "tolerance", "cluster_size", "alpha")
-ARRAYS = {"log_wealth": np.float64, "since": np.int64, "count": np.int64, "confidence": np.float64, "correct": np.int64}
-SINCE_START = ("count", "confidence", "correct")  # sums of the samples since the period `since` of a cell
-MOST_CELLS = 1 << 20  # 40 MB
 MOST_TIME = 200  # characters of a label
 
 
@@ -110,19 +104,7 @@ class CalibrationMonitor:
         self.history: list[Period] = []
         self.num_periods = self.num_samples = 0
         self.log_peak = 0.0
-        self._start(self._num_classes)
-
-    def _start(self, num_classes: int) -> None:
-        shape = (1 + num_classes, 1 + self.num_bins, len(SHIFTS))
-        if math.prod(shape) > MOST_CELLS:
-            raise ValueError(
-                f"num_bins = {self.num_bins} for {num_classes} classes are too many: at most "
-                f"{MOST_CELLS // len(SHIFTS) // (1 + num_classes) - 1} bins are possible"
-            )
-        self._num_classes = num_classes
-        self._log_prior = log_prior(num_classes, self.num_bins)
-        self._arrays: dict[str, NDArray[Any]] = {name: np.zeros(shape, kind) for name, kind in ARRAYS.items()}
-        self._arrays["log_wealth"] += log_investment(1)
+        self._gamblers = Gamblers(self._num_classes, self.num_bins)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -132,8 +114,7 @@ class CalibrationMonitor:
     @property
     def log_evidence(self) -> float:
         """Natural logarithm of the present evidence."""
-        invested = log_sum(self._log_prior + self._arrays["log_wealth"])
-        return float(np.logaddexp(log_cash(self.num_periods + 1), invested))
+        return self._gamblers.log_evidence
 
     @property
     def p_value(self) -> float:
@@ -146,21 +127,17 @@ class CalibrationMonitor:
     @property
     def source(self) -> Source:
         """Which samples carry most of the evidence, in which direction, by how much and since when."""
-        weight = self._log_prior + self._arrays["log_wealth"]
-        by_sign = weight.reshape(*weight.shape[:2], 2, -1)
-        row, place, sign = np.unravel_index(int(np.logaddexp.reduce(by_sign, axis=-1).argmax()), by_sign.shape[:3])
-        cell = (row, place, sign * by_sign.shape[-1] + by_sign[row, place, sign].argmax())
-        count, since = int(self._arrays["count"][cell]), int(self._arrays["since"][cell])
-        periods = [period for period in self.history if period.last >= since]
+        winner = self._gamblers.winner()
+        periods = [period for period in self.history if period.last >= winner.since]
         return Source(
-            direction=("over", "under")[sign],
-            class_index=int(row) - 1 if row else None,
-            low=(int(place) - 1) / self.num_bins if place else 0.0,
-            high=int(place) / self.num_bins if place else 1.0,
+            direction="over" if winner.overconfident else "under",
+            class_index=winner.row - 1 if winner.row else None,
+            low=(winner.place - 1) / self.num_bins if winner.place else 0.0,
+            high=winner.place / self.num_bins if winner.place else 1.0,
             since=periods[0].time if periods else "",
-            num_samples=count,
-            confidence=float(self._arrays["confidence"][cell]) / count if count else 0.0,
-            accuracy=int(self._arrays["correct"][cell]) / count if count else 0.0,
+            num_samples=winner.count,
+            confidence=winner.confidence / winner.count if winner.count else 0.0,
+            accuracy=winner.correct / winner.count if winner.count else 0.0,
         )
 
     def collect(
@@ -252,25 +229,16 @@ class CalibrationMonitor:
         if self.classwise != (batch.classes is not None):
             raise ValueError(f"the monitor has classwise={self.classwise}, but the batch was collected by another one")
         if self.classwise and not self.num_periods:
-            self._start(batch.num_classes)
+            self._num_classes = batch.num_classes
+            self._gamblers = Gamblers(self._num_classes, self.num_bins)
         if batch.num_classes != self._num_classes:
             raise ValueError(f"the batch has {batch.num_classes} classes, but the monitor has {self._num_classes}")
         self._add(batch, _label(time))
 
     def _add(self, batch: MonitorBatch, time: str) -> None:
-        arrays, bins = self._arrays, batch.rows
-        arrays["log_wealth"] += log_factors(bins, self.tolerance, self.cluster_size)
-        for name in SINCE_START:
-            sums = getattr(bins, name).numpy()
-            arrays[name] += np.concatenate([sums.sum(1, keepdims=True), sums], axis=1)[..., None]
+        self._gamblers.play(batch.rows, self.tolerance, self.cluster_size)
         self.num_periods += 1
         self.num_samples += batch.num_samples
-        investment = log_investment(self.num_periods + 1)
-        poor = arrays["log_wealth"] <= investment  # the new investment outweighs all older ones: evidence starts here
-        arrays["log_wealth"] = np.logaddexp(arrays["log_wealth"], investment)
-        arrays["since"][poor] = self.num_periods
-        for name in SINCE_START:
-            arrays[name][poor] = 0
         log_evidence = self.log_evidence
         self.log_peak = max(self.log_peak, log_evidence)
         self.history.append(Period.from_batch(time, self.num_periods - 1, batch, log_evidence))
@@ -297,7 +265,7 @@ class CalibrationMonitor:
             "log_peak": self.log_peak,
             "alarm": None if self.alarm is None else self.alarm.to_dict(),
             "history": [period.to_dict() for period in self.history],
-            "cells": {name: array.ravel().tolist() for name, array in self._arrays.items()},
+            "cells": self._gamblers.to_dict(),
         }
 
     @classmethod
@@ -314,10 +282,10 @@ class CalibrationMonitor:
             counts = {name: content[name] for name in ("num_classes", "num_periods", "num_samples")}
             for name, value in counts.items():
                 check_count(name, value, low=0)
-            cells = read_cells(content["cells"], ARRAYS, (1 + counts["num_classes"], 1 + monitor.num_bins, len(SHIFTS)))
-            monitor._start(counts["num_classes"])
-            monitor._arrays = cells
-            monitor.num_periods, monitor.num_samples = counts["num_periods"], counts["num_samples"]
+            monitor._num_classes, monitor.num_periods, monitor.num_samples = counts.values()
+            monitor._gamblers = Gamblers.from_dict(
+                content["cells"], monitor._num_classes, monitor.num_bins, monitor.num_periods
+            )
             monitor.log_peak = finite_number("log_peak", content["log_peak"])
             monitor.alarm = None if content["alarm"] is None else Alarm.from_dict(content["alarm"])
             monitor.history = [Period.from_dict(period) for period in content["history"]]

@@ -1,12 +1,9 @@
 """What a monitor keeps of the past: its periods, the alarm, and where the evidence comes from."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dualfocal.metrics.monitor_batch import MonitorBatch
 
@@ -144,28 +141,6 @@ def shortened(history: list[Period]) -> list[Period]:
     whole = history[:-1]
     pairs = [a + b for a, b in zip(whole[::2], whole[1::2], strict=False)]
     return [*pairs, *whole[2 * len(pairs) :], history[-1]]
-
-
-def read_cells(content: Mapping[str, Any], kinds: Mapping[str, type], shape: Sequence[int]) -> dict[str, NDArray[Any]]:
-    """Read flat lists of numbers as arrays.
-
-    Raises:
-        ValueError: a list is missing, has another length, or holds something else than numbers of its kind.
-    """
-    if not isinstance(content, Mapping) or content.keys() != kinds.keys():
-        raise ValueError(f"cells must have the entries {', '.join(kinds)}")
-    arrays: dict[str, NDArray[Any]] = {}
-    for name, kind in kinds.items():
-        values, size = content[name], math.prod(shape)
-        if not isinstance(values, list) or len(values) != size:
-            raise ValueError(f"cells: {name} must be a list of {size} numbers")
-        types = (int,) if kind is np.int64 else (int, float)
-        if not all(type(value) in types for value in values):
-            raise ValueError(f"cells: {name} must hold {'whole ' if kind is np.int64 else ''}numbers only")
-        arrays[name] = np.array(values, dtype=kind).reshape(shape)
-        if not np.isfinite(arrays[name]).all():
-            raise ValueError(f"cells: {name} must hold finite numbers only")
-    return arrays
 
 
 def finite_number(name: str, value: Any) -> float:
