@@ -16,6 +16,9 @@ median and 90 % quantile of a fifth of the streams; those with an alarm before t
 alarm later than 600 days counts as 600 days. `one look` is the number of samples for which a one-sided z-test of
 the mean, made once and only of samples after the change, finds the gap with probability one half.
 
+*Restarts*: the delay of the monitor with other rules for the investment of cash, see `dualfocal/metrics/_bets.py`,
+after a past of 100 and of 1,000 days, for a tenth of the streams.
+
 Settings that the CSV already has are not repeated; the picture beside it is drawn again. The last part measures the
 speed of `update` on this machine.
 """
@@ -25,6 +28,7 @@ import csv
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +37,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from dualfocal._table import Table
-from dualfocal.metrics import BinStats, CalibrationMonitor, MonitorBatch
+from dualfocal.metrics import BinStats, CalibrationMonitor, MonitorBatch, _gamblers
 from dualfocal.plots import save, styled
 from dualfocal.plots.style import legend_below, look_of, tidy, varied
 
@@ -50,6 +54,7 @@ POPULATIONS = {  # Beta parameters of 1 - confidence, whose mean is the error ra
 }
 DELAYED = ("5 % errors", "30 % errors")
 GAPS = (0.01, 0.02, 0.05)
+RESTARTED, LONG_PAST, SHARE_OF_RESTARTS = ("5 % errors", 0.02), 1000, 0.1
 FIELDS = ("part", "population", "gap", "past_days", "test", "streams", "alarms", "median", "q90", "one_look")
 
 
@@ -85,7 +90,7 @@ def first_alarms(
         for name, limit in limits.items():
             if alarms[name] is None and error > limit and day >= past:
                 alarms[name] = day
-        if gap and None not in alarms.values():
+        if gap and None not in [alarms["monitor"], *(alarms[name] for name in limits)]:
             break
     return alarms
 
@@ -116,6 +121,35 @@ def simulate(population: str, gap: float, past: int, streams: int, limits: dict[
         else:
             row["alarms"] = sum(day is not None for day in first)
         rows.append(row)
+    return rows
+
+
+def invested_at(k: int) -> int:
+    """Number of the investments at 1, 2, 4, 8, ... until the k-th opportunity."""
+    return int(k).bit_length()
+
+
+RULES: dict[str, Callable[[int], float]] = {  # share of cash that is left after k opportunities to invest
+    "1 / (1 + ln(1 + k))": lambda k: 1 / (1 + math.log1p(k)),
+    "1 / (k + 1)": lambda k: 1 / (k + 1),
+    "1 / (j + 1), at k = 1, 2, 4, 8, ...": lambda k: 1 / (invested_at(k) + 1),
+    "no restarts": lambda k: float(k == 0),
+}
+
+
+def compare_restarts(past: int, streams: int) -> list[dict[str, object]]:
+    """Return one row of the CSV for each rule."""
+    population, gap, rows = *RESTARTED, []
+    before = _gamblers.log_cash, _gamblers.log_investment
+    for name, cash in RULES.items():
+        _gamblers.log_cash = lambda k, cash=cash: float(np.log(max(cash(k), 1e-300)))
+        _gamblers.log_investment = lambda k, cash=cash: float(np.log(max(cash(k - 1) - cash(k), 1e-300)))
+        days = [first_alarms(seed, population, gap, past, HORIZON, {})["monitor"] for seed in range(streams)]
+        after = [DAY * (HORIZON if day is None else day - past + 1) for day in days if day is None or day >= past]
+        rows.append({"part": "restarts", "population": population, "gap": gap, "past_days": past, "test": name})
+        rows[-1] |= {"streams": streams, "alarms": streams - len(after)}
+        rows[-1] |= {"median": round(np.median(after)), "q90": round(np.quantile(after, 0.9))}
+    _gamblers.log_cash, _gamblers.log_investment = before
     return rows
 
 
@@ -183,12 +217,17 @@ def main() -> None:
         if not known:
             writer.writeheader()
         for name, gap, past in plan:
-            if any((row["population"], row["gap"], row["past_days"]) == (name, str(gap), str(past)) for row in known):
+            setting = ("delay" if gap else "false alarms", name, str(gap), str(past))
+            if any(tuple(row[field] for field in FIELDS[:4]) == setting for row in known):
                 continue
             limits[name] = limits.get(name) or quantiles_of_floor(name)
             streams = round(options.streams * (SHARE_OF_DELAYS if gap else 1))
             writer.writerows(simulate(name, gap, past, streams, limits[name]))
             file.flush()
+        for past in (PAST, LONG_PAST):
+            if not any((row["part"], row["past_days"]) == ("restarts", str(past)) for row in known):
+                writer.writerows(compare_restarts(past, round(options.streams * SHARE_OF_RESTARTS)))
+                file.flush()
         if not any(row["part"] == "rows per second" for row in known):
             writer.writerows(speed())
     rows = list(csv.DictReader(options.csv.open()))

@@ -40,8 +40,8 @@ class CalibrationMonitor:
             classes), ``"positive"`` that of class 1.
         tolerance: difference between probability and frequency that counts as calibrated, such as 0.01. No model is
             perfectly calibrated: with millions of samples, tolerance 0 raises an alarm for every model.
-        cluster_size: the largest number of samples that depend on each other, such as pixels of an image or visits of
-            a patient, if they come in the same batch.
+        cluster_size: the largest number of samples of a batch that depend on each other, such as pixels of an image.
+            Samples of different batches must not depend on each other, given their predictions.
         alpha: bound of the probability of a false alarm, over the whole stream.
 
     Attributes:
