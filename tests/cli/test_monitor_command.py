@@ -36,7 +36,7 @@ def test_a_state_is_started_and_goes_on(day, run):
     out, err = run("monitor", "state.json", day(0))
     assert err.startswith("day0.npz: logits from 'logits' (300 x 3, float64)")
     assert "1970-01-01 00:00" in out
-    assert out.splitlines()[-1].startswith("Still calibrated: no miscalibration detected (300 samples in 1 period).")
+    assert out.splitlines()[-1].startswith("No alarm: no miscalibration detected (300 samples in 1 period).")
     out, _ = run("monitor", "state.json", day(1), day(2))
     assert "900 samples in 3 periods" in out
     assert sorted(path.name for path in Path().iterdir()) == ["day0.npz", "day1.npz", "day2.npz", "state.json"]

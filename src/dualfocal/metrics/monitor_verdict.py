@@ -22,7 +22,7 @@ def monitor_verdict(monitor: "CalibrationMonitor", class_names: Sequence[str] | 
     if alarm is None:
         seen = f"{_count(monitor.num_samples, 'sample')} in {_count(monitor.num_periods, 'period')}"
         return (
-            f"Still calibrated: no miscalibration detected{beyond} ({seen}). The evidence is "
+            f"No alarm: no miscalibration detected{beyond} ({seen}). The evidence is "
             f"{evidence_text(monitor.log_evidence)}; an alarm needs {evidence_text(limit)}, which at most "
             f"{100 * monitor.alpha:g} % of calibrated models ever reach."
         )

@@ -120,7 +120,7 @@ def update_monitor(
         raise ValueError(f"--time is the label of one file, but {len(files)} are given")
     check_place(path)
     linked = Path(os.path.realpath(path))  # of a link, the file itself is replaced
-    with _locked(linked) as folder:
+    with _locked(path, linked) as folder:
         state = read_monitor(path) if path.exists() else MonitorState(CalibrationMonitor(**settings))
         _check_settings(path, state.monitor, settings)
         if reset:
@@ -207,13 +207,13 @@ def _changed(file: Path) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[Path]:
-    """Yield a folder for temporary files that only this process has.
+def _locked(path: Path, linked: Path) -> Iterator[Path]:
+    """Yield a folder for temporary files that only this process has; ``linked`` is the file that ``path`` stands for.
 
     Raises:
         RunBusyError: another process updates the state.
     """
-    place = path.with_name(f".{path.name}.lock")
+    place = linked.with_name(f".{linked.name}.lock")
     try:
         place.mkdir(exist_ok=True)
     except OSError as error:
