@@ -105,3 +105,35 @@ def aurc(confidence: list[float], correct: list[int]) -> float:
 def auroc(known: list[float], foreign: list[float]) -> float:
     wins = [(f > k) + 0.5 * (f == k) for f in foreign for k in known]
     return math.fsum(wins) / len(wins)
+
+
+def monitor_evidence(
+    days: list[tuple[list[float], list[int]]], num_bins: int, tolerance: float = 0.0, cluster_size: int = 1
+) -> float:
+    """Evidence of a monitor after some days of (confidences, outcomes), where every investment is kept on its own."""
+    places = [(0.0, 1.0), *pairwise(equal_width(num_bins))]  # all samples, then the bins
+    evidence = 1 / (1 + math.log(1 + len(days) + 1))  # the cash that is left
+    for place in range(len(places)):
+        share = 0.5 if place == 0 else 0.5 / num_bins
+        for theta in [sign * 2.0**k for sign in (-1, 1) for k in range(-5, 3)]:
+            factors = [_day_factor(day, num_bins, place, theta, tolerance, cluster_size) for day in days]
+            for start in range(len(days) + 1):
+                invested = 1 / (1 + math.log(1 + start)) - 1 / (1 + math.log(2 + start))
+                evidence += share / 16 * invested * math.prod(factors[start:])
+    return evidence
+
+
+def _day_factor(
+    day: tuple[list[float], list[int]], num_bins: int, place: int, theta: float, tolerance: float, cluster_size: int
+) -> float:
+    """Factor of the wealth of a gambler: of the bin number ``place``, from 1; 0: of all bins."""
+    confidence, outcomes = day
+    log_factor = 0.0
+    for b, members in enumerate(bin_members(confidence, equal_width(num_bins)), start=1):
+        if members and place in (0, b):
+            mean = math.fsum(confidence[i] for i in members) / len(members)
+            slack = math.copysign(tolerance + 2.0**-20, theta)
+            stated = min(1.0, max(0.0, mean + slack))
+            log_factor += theta * sum(outcomes[i] for i in members)
+            log_factor -= len(members) * math.log(1 + stated * (math.exp(theta) - 1))
+    return math.exp(log_factor / cluster_size)

@@ -98,7 +98,7 @@ def test_bombs_are_refused_before_they_are_unpacked(tmp_path):
         check(file, arguments[1], *result)
 
 
-@pytest.mark.parametrize("name", ["evaluate", "report", "compare", "calibrate", "apply"])
+@pytest.mark.parametrize("name", ["evaluate", "report", "compare", "calibrate", "apply", "monitor"])
 def test_every_command_that_reads_predictions_has_the_limit(name, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for file in ("a.npz", "b.npz"):
@@ -110,6 +110,7 @@ def test_every_command_that_reads_predictions_has_the_limit(name, tmp_path, caps
         "compare": ["a.npz", "b.npz"],
         "calibrate": ["a.npz", "--out", "new.safetensors"],
         "apply": ["cal.safetensors", "a.npz", "--out", "new.npz"],
+        "monitor": ["state.json", "a.npz"],
     }
     with pytest.raises(SystemExit) as ended:
         main([name, *arguments[name], "--max-memory", "100"])

@@ -26,6 +26,7 @@ PICTURE = ("x", "x.gif", "/", "nope/x.png", "\0.png")
 
 EVALUATE, COMPARE, REPORT = ["evaluate", "a.npz"], ["compare", "a.npz", "a.npz"], ["report", "a.npz"]
 CALIBRATE, APPLY = ["calibrate", "a.npz", "--out", "c.safetensors"], ["apply", "a.npz", "a.npz", "--out", "o.npz"]
+MONITOR = ["monitor", "s.json", "a.npz"]
 TRAIN, STUDY = ["train", "digits", "--out", "r"], ["study", "--out", "s"]
 THEORY, REPRODUCE = ["paper", "theory"], ["paper", "reproduce", "table1", "--dry-run"]
 FIGURES = ["paper", "figures", "--out", "f", "--only", "phi"]
@@ -48,6 +49,13 @@ TABLE = [
     (CALIBRATE, "--method", ("", "x", "+", "temperature+" * 500, "\0")),
     (CALIBRATE, "--out", ("c.pt", "/", "\0.safetensors", f"{LONG}.safetensors")),
     (APPLY, "--out", ("o.pt", "/", "\0.npz", "a.npz")),
+    *((MONITOR, option, COUNT) for option in ("--num-bins", "--cluster-size")),
+    (MONITOR, "--tolerance", ("nan", "inf", "-inf", "1", "-1", "1e400", "x", "")),
+    (MONITOR, "--time", (LONG,)),
+    (MONITOR, "--ignore-index", INDEX),
+    (MONITOR, "--plot", PICTURE),
+    (["monitor"], None, ("", "/", "\0", "\0.json", LONG, f"{LONG}.json", "nope.json", "nope.npz", "a.npz")),
+    (["monitor", "s.json"], None, ("", "/", "\0", LONG, "nope.npz")),
     (TRAIN, "--checkpoint-every", (*COUNT[:2], *COUNT[3:])),
     (TRAIN, "--device", ("x", f"cpu:{HUGE}")),
     (TRAIN, "--callback", ("", "x", ":", "\0:x", "no_such_module:x", "math:pi", f"{LONG}:{LONG}")),

@@ -19,6 +19,7 @@ from dualfocal.cli.compare import compare
 from dualfocal.cli.data import app as data
 from dualfocal.cli.doctor import doctor
 from dualfocal.cli.evaluate import evaluate
+from dualfocal.cli.monitor import monitor
 from dualfocal.cli.paper import app as paper
 from dualfocal.cli.report import report
 from dualfocal.cli.study import study
@@ -35,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (evaluate, report, compare, calibrate, apply, train, study, runs):
+for command in (evaluate, report, compare, calibrate, apply, monitor, train, study, runs):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(paper, name="paper")

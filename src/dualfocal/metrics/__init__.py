@@ -9,6 +9,8 @@ from dualfocal.metrics.comparison import Comparison, compare
 from dualfocal.metrics.evaluation import Evaluation, evaluate
 from dualfocal.metrics.inference import Floor, Inference
 from dualfocal.metrics.linear import LinearCalibration, linear_calibration
+from dualfocal.metrics.monitor import CalibrationMonitor
+from dualfocal.metrics.monitor_batch import MonitorBatch
 from dualfocal.metrics.scores import (
     BrierDecomposition,
     aurc,
@@ -25,6 +27,7 @@ __all__ = [
     "BinnedPredictions",
     "BrierDecomposition",
     "BrierScore",
+    "CalibrationMonitor",
     "ClasswiseCalibrationError",
     "Comparison",
     "Evaluation",
@@ -33,6 +36,7 @@ __all__ = [
     "Inference",
     "LinearCalibration",
     "MaximumCalibrationError",
+    "MonitorBatch",
     "adaptive_ece",
     "aurc",
     "brier_decomposition",

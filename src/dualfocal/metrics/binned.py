@@ -210,7 +210,7 @@ class BinnedPredictions:
         check_level(level)
         if not self.num_samples:
             raise ValueError("no samples: add some predictions first")
-        bins, classes, samples = self.bins, _all_of_class(self.classes), CellConfidences(self.fine)
+        bins, classes, samples = self.bins, all_of_class(self.classes), CellConfidences(self.fine)
         adaptive, adaptive_bound = samples.adaptive_bins(self.num_bins)
         inferred = None
         if inference:
@@ -305,7 +305,7 @@ class BinnedPredictions:
         return cls.from_table(content["columns"], num_classes=content["num_classes"], edges=edges)
 
 
-def _all_of_class(classes: BinStats) -> BinStats:
+def all_of_class(classes: BinStats) -> BinStats:
     """Merge samples that are predicted as the class and others: (C, B)."""
     count, whole, units, correct = (getattr(classes, name).sum(1) for name in SUMS)
     return BinStats.from_sums(count, units, correct, classes.edges, whole)

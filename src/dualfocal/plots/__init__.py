@@ -8,6 +8,7 @@ functions return a whole :class:`~matplotlib.figure.Figure` and do not use pyplo
 from dualfocal.plots.corp import corp_diagram, corp_figure
 from dualfocal.plots.distributions import max_logit_histogram, rival_boxplot
 from dualfocal.plots.metric_bars import MetricBar, metric_bars, metric_figure
+from dualfocal.plots.monitor import evidence_diagram, evidence_figure
 from dualfocal.plots.reliability import reliability_diagram, reliability_figure
 from dualfocal.plots.style import LOOKS, Look, save, styled
 from dualfocal.plots.training import ece_over_training, study_figure
@@ -19,6 +20,8 @@ __all__ = [
     "corp_diagram",
     "corp_figure",
     "ece_over_training",
+    "evidence_diagram",
+    "evidence_figure",
     "max_logit_histogram",
     "metric_bars",
     "metric_figure",

@@ -1,0 +1,232 @@
+"""The state file of a monitor: update it with prediction files, one process at a time, each file once.
+
+state.json         settings, cells and history of the monitor, and the digests of the last files; with a checksum
+.state.json.lock/  only while a process updates the file, see :mod:`dualfocal.runs.lease`
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dualfocal._files import atomic_path, check_place, check_readable
+from dualfocal.metrics import CalibrationMonitor, MonitorBatch
+from dualfocal.metrics.monitor_history import Period
+from dualfocal.predictions import PredictionsError, TooLargeError
+from dualfocal.runs.layout import SCHEMA, RunBusyError, RunError, read_json, seal
+from dualfocal.runs.lease import Lease, find_owner
+from dualfocal.runs.source import Reading, predictions_file
+
+SUFFIX = ".json"
+KIND = "calibration monitor"
+FIELDS = ("schema", "kind", "class_names", "seen", "monitor")
+MOST_BYTES = 200_000_000  # of a state file
+MOST_SEEN = 1000  # files whose digests are kept
+
+
+@dataclass
+class MonitorState:
+    """A monitor, and what its file says about the prediction files that it has seen.
+
+    Args:
+        monitor: the monitor.
+        class_names: names of the classes, if a prediction file had them.
+        seen: digest -> name of the last files, oldest first.
+    """
+
+    monitor: CalibrationMonitor
+    class_names: tuple[str, ...] | None = None
+    seen: dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain content for JSON."""
+        names = None if self.class_names is None else list(self.class_names)
+        content = (SCHEMA, KIND, names, self.seen, self.monitor.to_dict())
+        return dict(zip(FIELDS, content, strict=True))
+
+
+@dataclass(frozen=True)
+class NewPeriod:
+    """A prediction file that was added, and its period in the history."""
+
+    name: str
+    taken: str
+    period: Period
+
+
+def read_monitor(path: Path) -> MonitorState:
+    """Read a state file.
+
+    Raises:
+        RunError: the file is damaged, too large, or no state of a monitor.
+        ValueError: there is no such file.
+    """
+    check_readable(path)
+    if path.stat().st_size > MOST_BYTES:
+        raise RunError(f"{path}: is no state of a monitor: it has more than {MOST_BYTES // 10**6} MB")
+    content = read_json(path)
+    if content.get("kind") != KIND or content.keys() != set(FIELDS):
+        raise RunError(f"{path}: is damaged, or no state of a monitor: choose another name for the state")
+    names, seen = content["class_names"], content["seen"]
+    try:
+        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise ValueError("class_names must be a list of texts")
+        if not isinstance(seen, dict) or not all(isinstance(name, str) for name in seen.values()):
+            raise ValueError("seen must hold the names of files")
+        monitor = CalibrationMonitor.from_dict(content["monitor"])
+    except (ValueError, TypeError) as error:
+        raise RunError(f"{path}: is damaged: {error}") from error
+    return MonitorState(monitor, None if names is None else tuple(names), seen)
+
+
+def update_monitor(
+    path: Path,
+    files: Sequence[Path],
+    reading: Reading,
+    settings: Mapping[str, Any],
+    *,
+    time: str | None = None,
+    again: bool = False,
+    reset: bool = False,
+) -> tuple[MonitorState, list[NewPeriod]]:
+    """Add prediction files to a state file, one period per file; all of them, or none if one cannot be read.
+
+    Args:
+        path: the state file; a new one is started if it does not exist.
+        files: prediction files or run folders, oldest first.
+        reading: how to read them; bins and ``binary`` are those of the monitor.
+        settings: arguments of :class:`~dualfocal.metrics.CalibrationMonitor`, for a new state; an existing one must
+            have the same.
+        time: label of the period (None: when the prediction file was changed last).
+        again: whether files may be added that have been added before.
+        reset: whether to forget samples and alarm first.
+
+    Returns:
+        The new state, and the period of each file.
+
+    Raises:
+        RunError: the state file is damaged, or another process is updating it.
+        PredictionsError: a prediction file cannot be read.
+        ValueError: settings differ from those of the state, or a file was added before.
+    """
+    if path.suffix != SUFFIX:
+        raise ValueError(f"{path}: the name of a state file must end in {SUFFIX}; it comes first, then the predictions")
+    if time is not None and len(files) > 1:
+        raise ValueError(f"--time is the label of one file, but {len(files)} are given")
+    check_place(path)
+    linked = Path(os.path.realpath(path))  # of a link, the file itself is replaced
+    with _locked(path, linked) as folder:
+        state = read_monitor(path) if path.exists() else MonitorState(CalibrationMonitor(**settings))
+        _check_settings(path, state.monitor, settings)
+        if reset:
+            state.monitor.reset()
+        batches = [_read(state, file, reading, again=again) for file in files]
+        new = []
+        for file, (taken, batch) in zip(files, batches, strict=True):
+            state.monitor.add(batch, time=_changed(file) if time is None else time)
+            new.append(NewPeriod(str(file), taken, state.monitor.history[-1]))
+        state.seen = dict(list(state.seen.items())[-MOST_SEEN:])
+        with atomic_path(linked, folder) as temporary:
+            temporary.write_text(json.dumps(seal(state.to_dict()), allow_nan=False) + "\n", encoding="utf-8")
+    return state, new
+
+
+def _check_settings(path: Path, monitor: CalibrationMonitor, settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        if getattr(monitor, name) != value:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(
+                f"{path}: was started with {option} {getattr(monitor, name)}, but now {option} is {value}: leave it "
+                "out, or start another state file"
+            )
+
+
+def _read(state: MonitorState, file: Path, reading: Reading, *, again: bool) -> tuple[str, MonitorBatch]:
+    """Return which arrays were read, and the samples; remember the file and the names of its classes."""
+    monitor = state.monitor
+    key = _digest(file, reading)
+    if key in state.seen and not again:
+        raise ValueError(
+            f"{file}: these predictions were added before, as {state.seen[key]!r}; --again adds them once more"
+        )
+    reading = replace(reading, num_bins=monitor.num_bins, binary=monitor.binary)
+    try:
+        taken, names, batch = _collect(monitor, file, reading)
+    except PredictionsError:
+        raise
+    except (ValueError, IndexError) as error:
+        raise PredictionsError(f"{file}: {error}") from error
+    if monitor.classwise and None not in (names, state.class_names) and names != state.class_names:
+        raise ValueError(f"{file}: its classes must be those of the files before, in the same order: {_short(state)}")
+    state.class_names = state.class_names or names
+    state.seen.pop(key, None)  # to the end: the oldest are forgotten first
+    state.seen[key] = str(file)
+    return taken, batch
+
+
+def _collect(
+    monitor: CalibrationMonitor, file: Path, reading: Reading
+) -> tuple[str, tuple[str, ...] | None, MonitorBatch]:
+    try:
+        data = reading.load(file, confidence_only=not monitor.classwise)
+    except TooLargeError as error:
+        if not error.streamable or reading.binary == "positive":
+            raise
+        stream = reading.stream(file)
+        binned = stream.bin(num_bins=reading.num_bins, ignore_index=reading.ignore_index, binary=reading.binary)
+        return stream.taken, stream.class_names, MonitorBatch.from_binned(binned, classwise=monitor.classwise)
+    batch = monitor.collect(data.values, data.target, input=data.input, ignore_index=reading.ignore_index)
+    return data.taken, data.class_names, batch
+
+
+def _short(state: MonitorState) -> str:
+    names = state.class_names or ()
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+
+
+def _digest(file: Path, reading: Reading) -> str:
+    """Return a digest of the content of a file and of the options that choose a part of it."""
+    chosen = [getattr(reading, name) for name in ("logits", "probs", "target", "split", "prediction", "confidence")]
+    digest = hashlib.sha256(json.dumps(chosen).encode())
+    place = predictions_file(file) if file.is_dir() else file
+    check_readable(place)
+    with place.open("rb") as content:
+        while block := content.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()[:32]
+
+
+def _changed(file: Path) -> str:
+    place = predictions_file(file) if file.is_dir() else file
+    return datetime.fromtimestamp(place.stat().st_mtime, UTC).isoformat(sep=" ", timespec="minutes")[:16]
+
+
+@contextmanager
+def _locked(path: Path, linked: Path) -> Iterator[Path]:
+    """Yield a folder for temporary files that only this process has; ``linked`` is the file that ``path`` stands for.
+
+    Raises:
+        RunBusyError: another process updates the state.
+    """
+    place = linked.with_name(f".{linked.name}.lock")
+    try:
+        place.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written: {error.strerror}") from error
+    lease = Lease(place)
+    try:
+        lease.acquire()
+    except RunBusyError as error:
+        owner = find_owner(place) or "another process"
+        raise RunBusyError(f"{path}: {owner} is updating this file: try again when it has finished") from error
+    try:
+        yield lease.folder
+    finally:
+        lease.release()
+        with suppress(OSError):  # another process waits for the lock
+            place.rmdir()

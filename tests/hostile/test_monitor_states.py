@@ -1,0 +1,123 @@
+"""State files of `dualfocal monitor` that are damaged, hostile or of another kind: one line, and the file stays."""
+
+import json
+import os
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bad_files import ESCAPE, LOGITS, TARGET
+
+from dualfocal.cli import main
+from dualfocal.runs.layout import seal
+
+FLIPS = 60 * int(os.environ.get("DUALFOCAL_ATTACK", "1"))
+Change = Callable[[bytes], bytes]
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch, capsys) -> Path:
+    """A state file that has seen one prediction file; another one is `new.npz`."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("old.npz", logits=LOGITS, target=TARGET)
+    np.savez("new.npz", logits=2 * LOGITS, target=TARGET)
+    assert command(capsys, "monitor", "state.json", "old.npz", "--time", "day 1")[0] == 0
+    return Path("state.json")
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
+    """Return exit code, stdout and stderr of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return ended.value.code, *capsys.readouterr()
+
+
+def resealed(change: Callable[[dict], object]) -> Change:
+    """Change the JSON, and give it a right checksum."""
+
+    def apply(content: bytes) -> bytes:
+        state = json.loads(content)
+        del state["crc32"]
+        change(state)
+        return json.dumps(seal(state)).encode()
+
+    return apply
+
+
+def setting(name: str, value: object) -> Change:
+    return resealed(lambda state: state["monitor"]["settings"].update({name: value}))
+
+
+BAD: dict[str, tuple[Change, str]] = {
+    "empty": (lambda content: b"", "is not JSON, or damaged"),
+    "truncated": (lambda content: content[: len(content) // 2], "is not JSON, or damaged"),
+    "noise": (lambda content: bytes(range(256)) * 9, "is not JSON, or damaged"),
+    "nested": (lambda content: b"[" * 10**5, "is not JSON, or damaged"),
+    "many digits": (lambda content: content.replace(b'"schema": 1', b'"schema": ' + b"1" * 9999), "is not JSON"),
+    "a list": (lambda content: b"[1, 2]", "has schema None"),
+    "edited": (lambda content: content.replace(b'"num_samples": 6', b'"num_samples": 7'), "is damaged, or was edited"),
+    "other version": (resealed(lambda state: state.update(schema=2)), "has schema 2, this version .* reads schema 1"),
+    "other kind": (resealed(lambda state: state.update(kind="result")), "no state of a monitor"),
+    "unknown field": (resealed(lambda state: state.update(more=1)), "no state of a monitor"),
+    "newer monitor": (resealed(lambda state: state["monitor"].update(schema=9)), "has schema 9"),
+    "no monitor": (resealed(lambda state: state.update(monitor=None)), "is damaged: .* wrong entry"),
+    "files are a list": (resealed(lambda state: state.update(seen=[1])), "seen must hold the names of files"),
+    "classes are numbers": (resealed(lambda state: state.update(class_names=[1])), "class_names must be a list"),
+    "huge": (setting("num_bins", 10**9), "num_bins must be at most 10,000"),
+    "many bins": (setting("num_bins", 9_000), "must be a list of 144016 numbers"),
+    "no tolerance": (setting("tolerance", "x" * 10**4), "tolerance must be a number"),
+    "escapes": (setting("binary", ESCAPE), r"binary must be one of .*x1b"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_state_is_refused_and_kept(case, state, capsys):
+    change, message = BAD[case]
+    damaged = change(state.read_bytes())
+    state.write_bytes(damaged)
+    for more in ((), ("new.npz",), ("new.npz", "--reset")):
+        code, out, err = command(capsys, "monitor", "state.json", *more)
+        (line,) = err.splitlines()
+        assert (code, out) == (2, "")
+        assert line.startswith("dualfocal: state.json: ")
+        assert re.search(message, line), line[:500]
+        assert line.isprintable()
+        assert state.read_bytes() == damaged
+    assert {path.name for path in Path().iterdir()} == {"state.json", "old.npz", "new.npz"}
+
+
+def test_a_state_that_is_too_large_is_not_read(state, capsys):
+    os.truncate(state, 10**12)  # takes no space on the disk
+    code, _, err = command(capsys, "monitor", "state.json", "new.npz")
+    assert (code, "has more than 200 MB" in err) == (2, True)
+
+
+def test_a_pipe_is_no_state(state, capsys):
+    os.mkfifo("pipe.json")
+    for more in ((), ("new.npz",)):
+        code, _, err = command(capsys, "monitor", "pipe.json", *more)
+        assert (code, "must be a regular file" in err) == (2, True)
+
+
+def test_a_flipped_bit_is_noticed_or_harmless(state, capsys):
+    content = state.read_bytes()
+    _, wanted, _ = command(capsys, "monitor", "state.json", "--json")
+    rng, refused = random.Random(0), 0
+    for bit in rng.sample(range(8 * len(content)), FLIPS):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        state.write_bytes(changed)
+        code, out, err = command(capsys, "monitor", "state.json", "--json")
+        assert (code, out) == (0, wanted) or (code == 2 and err.startswith("dualfocal: state.json: ")), bit
+        refused += code == 2
+    print(f"{refused} of {FLIPS} damaged states refused")
+    assert refused > FLIPS // 2
+
+
+def test_labels_cannot_control_the_terminal(state, capsys):
+    code, out, _ = command(capsys, "monitor", "state.json", "new.npz", "--time", ESCAPE)
+    assert code == 0
+    assert all(character.isprintable() or character == "\n" for character in out)
