@@ -8,6 +8,7 @@ from dualfocal.calibrators._base import Calibrator, FitReport
 from dualfocal.calibrators._scoring import MethodScore
 from dualfocal.calibrators.application import Application, apply_calibrator
 from dualfocal.calibrators.binning import BayesianBinning, HistogramBinning, IsotonicCalibration
+from dualfocal.calibrators.calibrated_model import CalibratedModel
 from dualfocal.calibrators.comparison import CalibratorComparison
 from dualfocal.calibrators.files import load_calibrator, save_calibrator
 from dualfocal.calibrators.inputs import log_probs
@@ -23,6 +24,7 @@ __all__ = [
     "Application",
     "BayesianBinning",
     "BetaCalibration",
+    "CalibratedModel",
     "Calibrator",
     "CalibratorComparison",
     "Chain",

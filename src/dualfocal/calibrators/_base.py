@@ -226,21 +226,59 @@ class Calibrator(nn.Module, ABC):
         if not logits.is_floating_point() or logits.ndim == 0:
             raise ValueError(f"logits must be floating point (N, C), got {logits.dtype} {tuple(logits.shape)}")
         kind = kind_of(logits, input)
-        wrong_width = logits.ndim == 1 and self.num_classes not in (None, 2)  # a clearer error is raised below
-        if self.fitted_on and self.offset == "seen" and self.fitted_on.kind != kind and not wrong_width:
+        if not (logits.ndim == 1 and self.num_classes not in (None, 2)):  # otherwise a clearer error is raised below
+            self.check_kind(kind)
+        rows = self._as_rows(logits, input)
+        mapped = self._apply_rows(rows)
+        if logits.ndim == 1:
+            return mapped[:, 1] - mapped[:, 0]
+        shape = logits.movedim(1, -1).shape
+        return mapped.view(shape).movedim(-1, 1)
+
+    def check_kind(self, kind: str) -> None:
+        """Raise a ValueError if the map depends on the kind of its input, and was fitted on another kind.
+
+        Args:
+            kind: ``"logits"``, ``"probs"``, or ``"log-odds"`` for one score per sample.
+        """
+        if self.fitted_on and self.offset == "seen" and self.fitted_on.kind != kind:
             fitted, given = NAMES[self.fitted_on.kind], NAMES[kind]
             raise ValueError(
                 f"this {type(self).__name__} was fitted on {fitted}, but got {given}: they differ by a constant per "
                 f"row, which changes the output of this method; pass {fitted}, or fit a calibrator on {given}"
             )
+
+    def sensitivity(self, logits: Tensor, *, input: str = "logits", margin: float = 1e-13) -> Tensor:
+        """Bound on the change of the calibrated probabilities if rounding moves each class probability by ``margin``.
+
+        The maps of histogram and Bayesian binning have jumps, that of isotonic regression has steep parts. There, two
+        correct implementations of softmax, which differ in the last bits, lead to different results. All other
+        methods are smooth: their bound is 0, which stands for a change of the order of ``margin``.
+
+        Args:
+            logits: tensor of any shape that :meth:`fit` takes.
+            input: whether ``logits`` holds ``"logits"`` or ``"probs"``.
+            margin: relative change of the class probabilities.
+
+        Returns:
+            One value per row, float64: ``(N,)``, or ``(N * d1 * ...,)`` for ``(N, C, d1, ...)``.
+
+        >>> from dualfocal.calibrators import HistogramBinning
+        >>> logits, target = torch.tensor([[0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 1, 0])
+        >>> calibrator = HistogramBinning(2, bins="width").fit(logits, target)  # a jump at p = 0.5
+        >>> (calibrator.sensitivity(torch.tensor([[0.0, 0.1], [0.0, 0.0]])) > 0).tolist()
+        [False, True]
+        """
+        return self._sensitivity(self._as_rows(logits, input), margin)
+
+    def _as_rows(self, logits: Tensor, input: str) -> Tensor:
+        """Logits as (N, C) rows, float32 or float64."""
         if input == "probs":
             logits = log_probs(logits, None if self.fitted_on is None else self.fitted_on.zeros)
         logits = logits.to(compute_dtype(logits))
         if logits.ndim == 1:  # sigmoid(z) = softmax(0, z)[1]
-            pair = self._apply_rows(torch.stack([torch.zeros_like(logits), logits], dim=1))
-            return pair[:, 1] - pair[:, 0]
-        rows = logits.movedim(1, -1)
-        return self._apply_rows(rows.reshape(-1, logits.shape[1])).view(rows.shape).movedim(-1, 1)
+            return torch.stack([torch.zeros_like(logits), logits], dim=1)
+        return logits.movedim(1, -1).reshape(-1, logits.shape[1])
 
     @abstractmethod
     def _fit(self, rows: Rows) -> Fit:
@@ -249,6 +287,10 @@ class Calibrator(nn.Module, ABC):
     @abstractmethod
     def _map(self, logits: Tensor) -> Tensor:
         """Calibrated logits of (N, C) logits in float32 or float64, as a new tensor of that dtype."""
+
+    def _sensitivity(self, logits: Tensor, margin: float) -> Tensor:
+        """See :meth:`sensitivity`, for (N, C) logits. A map with jumps overrides it."""
+        return torch.zeros(len(logits), dtype=wide_dtype(logits), device=logits.device)
 
     def _apply_rows(self, logits: Tensor) -> Tensor:
         if self.num_classes not in (None, logits.shape[1]):

@@ -173,3 +173,10 @@ class Chain(Calibrator):
         for step in self:
             logits = step._map(logits)
         return logits
+
+    def _sensitivity(self, logits: Tensor, margin: float) -> Tensor:
+        total = super()._sensitivity(logits, margin)
+        for step in self:
+            total = total + step._sensitivity(logits, margin)
+            logits = step._map(logits)
+        return total

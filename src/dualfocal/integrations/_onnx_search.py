@@ -1,0 +1,47 @@
+"""ONNX translation of ``torch.searchsorted``, for which ONNX has no operator."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dualfocal.integrations._onnx_packages import require
+
+
+def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """Return the ``custom_translation_table`` of ``torch.onnx.export``."""
+    return {torch.ops.aten.searchsorted.Tensor: search_sorted}
+
+
+def search_sorted(
+    knots: Any, values: Any, out_int32: bool = False, right: bool = False, side: str | None = None, sorter: Any = None
+) -> Any:
+    """Number of knots below each value, row by row, by an unrolled binary search.
+
+    With knots (C, M), padded by infinities to 2^s - 1 columns, s steps are enough. A step adds 2^i to the position of
+    a value if the last knot that would be skipped is below the value. Each step costs one gather and one comparison
+    of float64 numbers, so the positions are those of torch, to the bit. NaN comes last, as in torch.
+
+    Args:
+        knots: sorted rows (C, M), of known shape.
+        values: (C, n).
+        out_int32: must be False, as ``right``: the calibrators use neither. The names are those of torch.
+        right: must be False.
+        side: must be None or ``"left"``.
+        sorter: must be None.
+    """
+    if out_int32 or right or side not in (None, "left") or sorter is not None:
+        raise NotImplementedError("only torch.searchsorted(sorted_sequence, values) can be exported to ONNX")
+    op = require("onnxscript").opset18
+    num_knots = int(knots.shape[1])
+    steps = num_knots.bit_length()
+    missing = 2**steps - 1 - num_knots
+    if missing:
+        infinity = op.CastLike(op.Constant(value_float=float("inf")), knots)
+        knots = op.Pad(knots, op.Constant(value_ints=[0, 0, 0, missing]), infinity)
+    position = op.Expand(op.Constant(value_int=0), op.Shape(values))
+    for step in reversed(range(steps)):
+        last_skipped = op.Add(position, op.Constant(value_int=2**step - 1))
+        stays = op.GreaterOrEqual(op.GatherElements(knots, last_skipped, axis=1), values)
+        position = op.Where(stays, position, op.Add(position, op.Constant(value_int=2**step)))
+    return op.Min(position, op.Constant(value_int=num_knots))
