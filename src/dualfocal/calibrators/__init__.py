@@ -4,7 +4,8 @@
 :func:`compare_calibrators` scores all methods on held-out data and recommends one.
 """
 
-from dualfocal.calibrators._base import Calibrator, FitReport
+from dualfocal.calibrators._base import Calibrator
+from dualfocal.calibrators._fit_report import FitReport
 from dualfocal.calibrators._scoring import MethodScore
 from dualfocal.calibrators.application import Application, apply_calibrator
 from dualfocal.calibrators.binning import BayesianBinning, HistogramBinning, IsotonicCalibration

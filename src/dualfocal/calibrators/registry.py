@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from dualfocal._objects import is_object_name, load_object, plugins, resolve
-from dualfocal.calibrators._base import Calibrator, Fit
+from dualfocal.calibrators._base import Calibrator
+from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators.binning import BayesianBinning, HistogramBinning, IsotonicCalibration
 from dualfocal.calibrators.one_vs_rest import BetaCalibration, PlattScaling
 from dualfocal.calibrators.scaling import DirichletCalibration, MatrixScaling, VectorScaling

@@ -1,4 +1,4 @@
-"""ONNX translation of ``torch.searchsorted``, for which ONNX has no operator."""
+"""ONNX translations of operators that torch.onnx does not have, or has in an imprecise form."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from dualfocal.integrations._onnx_packages import require
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     """Return the ``custom_translation_table`` of ``torch.onnx.export``."""
-    return {torch.ops.aten.searchsorted.Tensor: search_sorted}
+    return {torch.ops.aten.searchsorted.Tensor: search_sorted, torch.ops.aten.log_sigmoid.default: log_sigmoid}
 
 
 def search_sorted(
@@ -45,3 +45,13 @@ def search_sorted(
         stays = op.GreaterOrEqual(op.GatherElements(knots, last_skipped, axis=1), values)
         position = op.Where(stays, position, op.Add(position, op.Constant(value_int=2**step)))
     return op.Min(position, op.Constant(value_int=num_knots))
+
+
+def log_sigmoid(x: Any) -> Any:
+    """min(x, 0) - log(1 + exp(-|x|)), finite for every finite x.
+
+    The translation of torch.onnx is log(sigmoid(x)), which is -inf below -745 and off by 0.001 at -30 in onnxruntime.
+    """
+    op = require("onnxscript").opset18
+    zero, one = (op.CastLike(op.Constant(value_float=value), x) for value in (0.0, 1.0))
+    return op.Sub(op.Min(x, zero), op.Log(op.Add(one, op.Exp(op.Neg(op.Abs(x))))))
