@@ -156,11 +156,15 @@ def shifted(knots: Any, values: Any) -> Any:
 def rounded(knots: Any, values: Any) -> Any:
     from onnxscript import opset18 as op
 
-    return search_sorted(op.Cast(knots, to=onnx.TensorProto.FLOAT), op.Cast(values, to=onnx.TensorProto.FLOAT))
+    narrow = op.Cast(op.Cast(knots, to=onnx.TensorProto.FLOAT), to=onnx.TensorProto.DOUBLE)
+    narrow.shape = knots.shape
+    return search_sorted(narrow, values)
 
 
-@pytest.mark.parametrize("wrong", [shifted, rounded])
-@pytest.mark.parametrize("name", ["histogram", "bbq", "isotonic"])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("histogram", shifted), ("isotonic", shifted), ("histogram", rounded), ("bbq", rounded)],
+)
 def test_a_wrong_or_imprecise_search_is_refused_and_the_old_file_kept(name, wrong, path, monkeypatch) -> None:
     path.write_bytes(b"old")
     monkeypatch.setattr(integration, "translations", lambda: {torch.ops.aten.searchsorted.Tensor: wrong})
