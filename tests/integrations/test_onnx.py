@@ -15,6 +15,7 @@ from dualfocal.calibrators import (
     BetaCalibration,
     CalibratedModel,
     Calibrator,
+    EnsembleTemperatureScaling,
     HistogramBinning,
     IsotonicCalibration,
     TemperatureScaling,
@@ -142,6 +143,16 @@ def test_log_sigmoid_is_exact_where_that_of_the_exporter_is_not(path) -> None:
     probs = run(path, logits)
     assert largest(probs, calibrator(logits).softmax(1)) <= BOUNDS[torch.float64]
     assert probs.isfinite().all()
+
+
+def test_the_uniform_part_of_an_ensemble_is_not_rounded_to_float32(path) -> None:
+    calibrator = EnsembleTemperatureScaling()
+    weights = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
+    calibrator.load_state_dict({"temperature": torch.tensor(1.7, dtype=torch.float64), "weights": weights})
+    export_onnx(calibrator, torch.zeros(2, 3, dtype=torch.float64), path)
+    logits = sample(1000, 3, dtype=torch.float64)[0]
+    expected = 0.5 * (logits / 1.7).softmax(1) + 0.2 * logits.softmax(1) + 0.3 / 3
+    assert largest(run(path, logits), expected) < 1e-14
 
 
 # Wrong exports
