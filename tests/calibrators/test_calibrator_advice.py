@@ -12,7 +12,7 @@ from case_loops import for_each
 from torch import Tensor
 
 from dualfocal.calibrators import Calibrator, MethodScore, Note, compare_calibrators, make_calibrator
-from dualfocal.calibrators._base import Fit
+from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators.comparison import advise, recommend
 from dualfocal.metrics.comparison import Difference
 from dualfocal.metrics.evaluation import evaluate

@@ -22,7 +22,7 @@ from dualfocal.calibrators import (
     make_calibrator,
 )
 from dualfocal.calibrators import _scoring as scoring
-from dualfocal.calibrators._base import Fit
+from dualfocal.calibrators._fit_report import Fit
 
 METHODS = ["temperature", "vector", "isotonic"]
 

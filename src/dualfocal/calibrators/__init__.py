@@ -4,10 +4,12 @@
 :func:`compare_calibrators` scores all methods on held-out data and recommends one.
 """
 
-from dualfocal.calibrators._base import Calibrator, FitReport
+from dualfocal.calibrators._base import Calibrator
+from dualfocal.calibrators._fit_report import FitReport
 from dualfocal.calibrators._scoring import MethodScore
 from dualfocal.calibrators.application import Application, apply_calibrator
 from dualfocal.calibrators.binning import BayesianBinning, HistogramBinning, IsotonicCalibration
+from dualfocal.calibrators.calibrated_model import CalibratedModel
 from dualfocal.calibrators.comparison import CalibratorComparison
 from dualfocal.calibrators.files import load_calibrator, save_calibrator
 from dualfocal.calibrators.inputs import log_probs
@@ -23,6 +25,7 @@ __all__ = [
     "Application",
     "BayesianBinning",
     "BetaCalibration",
+    "CalibratedModel",
     "Calibrator",
     "CalibratorComparison",
     "Chain",

@@ -1,10 +1,9 @@
-"""Base class of the calibrators and the report of a fit."""
+"""Base class of the calibrators."""
 
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -12,89 +11,14 @@ from torch import Tensor, nn
 
 from dualfocal._checks import check_choice
 from dualfocal._tensors import compute_dtype, wide_dtype
+from dualfocal.calibrators._fit_report import Fit, FitReport
 from dualfocal.calibrators._tiles import tile_slices
 from dualfocal.calibrators.inputs import NAMES, FittedOn, digest, kind_of, log_probs, zero_values
 from dualfocal.calibrators.notes import Note, absent_classes
-from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.rows import INPUTS, Array, Rows, as_rows, as_tensor, class_targets
 from dualfocal.metrics.scan import scan
 
-MIN_SAMPLES = 20  # a fit to fewer samples is mostly noise
 CHUNK_CPU, CHUNK_DEVICE = 1 << 20, 1 << 23  # elements mapped at a time, unless gradients are needed
-
-
-@dataclass(frozen=True)
-class FitReport:
-    """Summary of a fit. The NLL values are in-sample, so they are optimistic.
-
-    Attributes:
-        num_samples: number of samples of the fit.
-        num_classes: number of classes.
-        nll_before: NLL of the uncalibrated predictions, in nats.
-        nll_after: NLL of the calibrated predictions, in nats.
-        argmax_changed: number of samples whose predicted class changed.
-        iterations: number of iterations; None if the method does not iterate.
-        gradient: largest gradient entry at the end of the iteration; None if the method does not iterate.
-        converged: whether the iteration converged.
-        notes: what was unusual about the data, and how the fit handled it.
-    """
-
-    num_samples: int
-    num_classes: int
-    nll_before: float
-    nll_after: float
-    argmax_changed: int
-    iterations: int | None
-    gradient: float | None
-    converged: bool
-    notes: tuple[Note, ...]
-
-    def caution(self) -> str:
-        """Warning that there were too few samples; empty if there were enough.
-
-        Raises:
-            ValueError: there were too few samples, and they do not determine the parameters.
-        """
-        if self.num_samples >= MIN_SAMPLES:
-            return ""
-        few = f"{self.num_samples} sample{'s' if self.num_samples > 1 else ''}"
-        if findings := [note.finding for note in self.notes if note.kind in ("all_correct", "no_help")]:
-            raise ValueError(f"cannot fit a calibrator to {few}: {findings[0]}; use at least {MIN_SAMPLES} samples")
-        return f"a calibrator fitted to {few} is mostly noise; use at least {MIN_SAMPLES} samples"
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable dictionary; values that are not finite become None."""
-        content = {name: finite(value) if isinstance(value, float) else value for name, value in vars(self).items()}
-        return content | {"notes": list(map(str, self.notes))}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Inverse of :meth:`to_dict`; notes keep only their text."""
-        losses = {name: math.inf if content[name] is None else content[name] for name in ("nll_before", "nll_after")}
-        return cls(**{**content, **losses, "notes": tuple(Note("saved", saved=text) for text in content["notes"])})
-
-    def __str__(self) -> str:
-        lines = [
-            f"{self.num_samples:,} samples, {self.num_classes} classes: NLL {self.nll_before:.4f} before, "
-            f"{self.nll_after:.4f} after calibration (on the data used for the fit)",
-            f"{self.argmax_changed:,} of {self.num_samples:,} predicted classes changed",
-        ]
-        if self.iterations is not None:
-            state = "converged" if self.converged else "did NOT converge"
-            lines.append(f"{state} in {self.iterations} iterations, gradient {self.gradient:.1e}")
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
-
-
-@dataclass(frozen=True)
-class Fit:
-    """Result of ``_fit``: the learned buffers, and details for the :class:`FitReport`."""
-
-    learned: dict[str, Tensor]
-    iterations: int | None = None
-    gradient: float | None = None
-    converged: bool = True
-    notes: tuple[Note, ...] = ()
-    nll: tuple[float, float] | None = None  # before and after, if known; then no argmax changes
 
 
 class Calibrator(nn.Module, ABC):
@@ -226,21 +150,59 @@ class Calibrator(nn.Module, ABC):
         if not logits.is_floating_point() or logits.ndim == 0:
             raise ValueError(f"logits must be floating point (N, C), got {logits.dtype} {tuple(logits.shape)}")
         kind = kind_of(logits, input)
-        wrong_width = logits.ndim == 1 and self.num_classes not in (None, 2)  # a clearer error is raised below
-        if self.fitted_on and self.offset == "seen" and self.fitted_on.kind != kind and not wrong_width:
+        if not (logits.ndim == 1 and self.num_classes not in (None, 2)):  # otherwise a clearer error is raised below
+            self.check_kind(kind)
+        rows = self._as_rows(logits, input)
+        mapped = self._apply_rows(rows)
+        if logits.ndim == 1:
+            return mapped[:, 1] - mapped[:, 0]
+        shape = logits.movedim(1, -1).shape
+        return mapped.view(shape).movedim(-1, 1)
+
+    def check_kind(self, kind: str) -> None:
+        """Raise a ValueError if the map depends on the kind of its input, and was fitted on another kind.
+
+        Args:
+            kind: ``"logits"``, ``"probs"``, or ``"log-odds"`` for one score per sample.
+        """
+        if self.fitted_on and self.offset == "seen" and self.fitted_on.kind != kind:
             fitted, given = NAMES[self.fitted_on.kind], NAMES[kind]
             raise ValueError(
                 f"this {type(self).__name__} was fitted on {fitted}, but got {given}: they differ by a constant per "
                 f"row, which changes the output of this method; pass {fitted}, or fit a calibrator on {given}"
             )
+
+    def sensitivity(self, logits: Tensor, *, input: str = "logits", margin: float = 1e-13) -> Tensor:
+        """Bound on the change of the calibrated probabilities if rounding moves each class probability by ``margin``.
+
+        The maps of histogram and Bayesian binning have jumps, that of isotonic regression has steep parts. There, two
+        correct implementations of softmax, which differ in the last bits, lead to different results. All other
+        methods are smooth: their bound is 0, which stands for a change of the order of ``margin``.
+
+        Args:
+            logits: tensor of any shape that :meth:`fit` takes.
+            input: whether ``logits`` holds ``"logits"`` or ``"probs"``.
+            margin: relative change of the class probabilities.
+
+        Returns:
+            One value per row, float64: ``(N,)``, or ``(N * d1 * ...,)`` for ``(N, C, d1, ...)``.
+
+        >>> from dualfocal.calibrators import HistogramBinning
+        >>> logits, target = torch.tensor([[0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 1, 0])
+        >>> calibrator = HistogramBinning(2, bins="width").fit(logits, target)  # a jump at p = 0.5
+        >>> (calibrator.sensitivity(torch.tensor([[0.0, 0.1], [0.0, 0.0]])) > 0).tolist()
+        [False, True]
+        """
+        return self._sensitivity(self._as_rows(logits, input), margin)
+
+    def _as_rows(self, logits: Tensor, input: str) -> Tensor:
+        """Logits as (N, C) rows, float32 or float64."""
         if input == "probs":
             logits = log_probs(logits, None if self.fitted_on is None else self.fitted_on.zeros)
         logits = logits.to(compute_dtype(logits))
         if logits.ndim == 1:  # sigmoid(z) = softmax(0, z)[1]
-            pair = self._apply_rows(torch.stack([torch.zeros_like(logits), logits], dim=1))
-            return pair[:, 1] - pair[:, 0]
-        rows = logits.movedim(1, -1)
-        return self._apply_rows(rows.reshape(-1, logits.shape[1])).view(rows.shape).movedim(-1, 1)
+            return torch.stack([torch.zeros_like(logits), logits], dim=1)
+        return logits.movedim(1, -1).reshape(-1, logits.shape[1])
 
     @abstractmethod
     def _fit(self, rows: Rows) -> Fit:
@@ -249,6 +211,10 @@ class Calibrator(nn.Module, ABC):
     @abstractmethod
     def _map(self, logits: Tensor) -> Tensor:
         """Calibrated logits of (N, C) logits in float32 or float64, as a new tensor of that dtype."""
+
+    def _sensitivity(self, logits: Tensor, margin: float) -> Tensor:
+        """See :meth:`sensitivity`, for (N, C) logits. A map with jumps overrides it."""
+        return torch.zeros(len(logits), dtype=wide_dtype(logits), device=logits.device)
 
     def _apply_rows(self, logits: Tensor) -> Tensor:
         if self.num_classes not in (None, logits.shape[1]):

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from dualfocal._checks import check_choice, check_count
 from dualfocal._tensors import check_number, wide_dtype
-from dualfocal.calibrators._base import Calibrator, Fit
+from dualfocal.calibrators._base import Calibrator
+from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators._tiles import tile_slices
 from dualfocal.metrics.rows import Rows, check_logits
 
@@ -91,6 +92,14 @@ class _ClasswiseMap(Calibrator):
         q = self._look_up(p, self.knots.to(p.dtype), self.values.to(p.dtype))
         q = torch.where(p.isnan(), p, q)
         return (q / q.sum(0)).log().T.to(logits.dtype)
+
+    def _sensitivity(self, logits: Tensor, margin: float) -> Tensor:
+        p = logits.to(wide_dtype(logits)).softmax(1).T.contiguous()
+        knots, values = self.knots.to(p.dtype), self.values.to(p.dtype)
+        tiny = torch.finfo(p.dtype).tiny  # numbers below may be rounded to 0
+        ends = ((p * (1 - margin) - tiny).clamp(min=0), p, p * (1 + margin) + tiny)
+        q = torch.stack([self._look_up(end, knots, values) for end in ends])
+        return ((q.amax(0) - q.amin(0)).sum(0) / q.amin(0).sum(0)).nan_to_num(0.0)  # rows with NaN stay NaN anyway
 
 
 class HistogramBinning(_ClasswiseMap):
@@ -219,7 +228,7 @@ class IsotonicCalibration(_ClasswiseMap):
     def _look_up(self, p: Tensor, knots: Tensor, values: Tensor) -> Tensor:
         right = torch.searchsorted(knots, p).clamp_(1, knots.shape[1] - 1)
         x0, x1, y0, y1 = (column.gather(1, at) for column in (knots, values) for at in (right - 1, right))
-        share = ((p - x0) / (x1 - x0)).nan_to_num_(1.0).clamp_(0, 1)
+        share = ((p - x0) / (x1 - x0)).nan_to_num_(1.0, posinf=1.0, neginf=0.0).clamp_(0, 1)
         return y0 + share * (y1 - y0)
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dualfocal._files import atomic_path
 from dualfocal._sealed import load_sealed, save_sealed
-from dualfocal.calibrators._base import Calibrator, FitReport
+from dualfocal.calibrators._base import Calibrator
+from dualfocal.calibrators._fit_report import FitReport
 from dualfocal.calibrators.inputs import FittedOn
 from dualfocal.calibrators.registry import CALIBRATORS, Chain
 

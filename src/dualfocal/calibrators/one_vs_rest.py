@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dualfocal._tensors import wide_dtype
-from dualfocal.calibrators._base import Calibrator, Fit
+from dualfocal.calibrators._base import Calibrator
+from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._tiles import tile_slices
 from dualfocal.metrics.rows import Rows, check_logits
@@ -28,7 +29,8 @@ def log_odds_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
     # 1 - p of the largest class is summed over the others, because 1 - p would cancel.
     others = e.scatter(1, top, 0.0).sum(1, keepdim=True)
     rest = (total - e).scatter(1, top, others)
-    tiny, log_total = torch.finfo(logits.dtype).tiny, total.log()
+    # A tensor: exporters to ONNX round Python numbers to float32, where this one is 0.
+    tiny, log_total = logits.new_tensor(torch.finfo(logits.dtype).tiny), total.log()
     return e.clamp(min=tiny).log() - log_total, rest.clamp(min=tiny).log() - log_total
 
 

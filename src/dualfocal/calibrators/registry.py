@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from dualfocal._objects import is_object_name, load_object, plugins, resolve
-from dualfocal.calibrators._base import Calibrator, Fit
+from dualfocal.calibrators._base import Calibrator
+from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators.binning import BayesianBinning, HistogramBinning, IsotonicCalibration
 from dualfocal.calibrators.one_vs_rest import BetaCalibration, PlattScaling
 from dualfocal.calibrators.scaling import DirichletCalibration, MatrixScaling, VectorScaling
@@ -173,3 +174,10 @@ class Chain(Calibrator):
         for step in self:
             logits = step._map(logits)
         return logits
+
+    def _sensitivity(self, logits: Tensor, margin: float) -> Tensor:
+        total = super()._sensitivity(logits, margin)
+        for step in self:
+            total = total + step._sensitivity(logits, margin)
+            logits = step._map(logits)
+        return total

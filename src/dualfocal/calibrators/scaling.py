@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from dualfocal._tensors import check_number, wide_dtype
-from dualfocal.calibrators._base import Calibrator, Fit
+from dualfocal.calibrators._base import Calibrator
+from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators._logistic import Problem
 from dualfocal.calibrators._tiles import ShiftedLogits, tile_slices
 from dualfocal.calibrators.temperature import best_temperature, is_uniform

@@ -7,7 +7,8 @@ from functools import partial
 import torch
 
 from dualfocal._checks import check_count, check_level
-from dualfocal.calibrators._base import MIN_SAMPLES, Calibrator
+from dualfocal.calibrators._base import Calibrator
+from dualfocal.calibrators._fit_report import MIN_SAMPLES
 from dualfocal.calibrators._scoring import (
     Calibrated,
     MethodScore,

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from dualfocal._checks import check_choice, check_count
 from dualfocal._tensors import wide_dtype
-from dualfocal.calibrators._base import Calibrator, Fit
+from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._ece_grid import search_grid
+from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._tiles import ShiftedLogits, exponent_floor
 from dualfocal.calibrators.notes import Note
@@ -132,7 +133,8 @@ class EnsembleTemperatureScaling(Calibrator):
         log_w = self.weights.to(logits.dtype).log()
         sharp = (logits / self.temperature.to(logits.dtype)).log_softmax(1) + log_w[0]
         mixed = torch.logaddexp(sharp, logits.log_softmax(1) + log_w[1])
-        return torch.logaddexp(mixed, log_w[2] - math.log(logits.shape[1]))
+        # A tensor: exporters to ONNX round Python numbers to float32.
+        return torch.logaddexp(mixed, log_w[2] - log_w.new_tensor(math.log(logits.shape[1])))
 
 
 def best_temperature(data: ShiftedLogits) -> tuple[float, float, Fit]:
