@@ -78,6 +78,9 @@ bench: $(VENV)/integrations $(PEERS)/installed  ## every script of benchmarks/; 
 	$(BIN)/python benchmarks/predictions_at_scale.py --csv benchmarks/results/predictions_at_scale.csv
 	$(BIN)/python benchmarks/binned_inference.py --csv benchmarks/results/binned_inference.csv
 	$(BIN)/python benchmarks/theory_claims.py --csv benchmarks/results/theory_claims.csv
+	$(BIN)/python benchmarks/monitor.py --csv benchmarks/results/monitor.csv
+	$(BIN)/python benchmarks/onnx_agreement.py --csv benchmarks/results/onnx_agreement.csv
+	$(BIN)/python benchmarks/onnx_agreement.py --times --csv benchmarks/results/onnx_times.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --csv benchmarks/results/metrics_cpu.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --stream --csv benchmarks/results/metrics_stream.csv
 	$(PEERS)/bin/python benchmarks/metrics_cpu.py --cli --csv benchmarks/results/metrics_cli.csv
