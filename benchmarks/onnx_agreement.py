@@ -37,9 +37,11 @@ def simulate(rows: int, classes: int, scale: float, seed: int) -> Tensor:
 
 
 def simulate_fit(classes: int) -> tuple[Tensor, Tensor]:
-    """Logits that are twice too large, and labels."""
-    logits = simulate(FIT_ROWS, classes, 3.0, 0)
-    return logits, torch.multinomial((logits / 2).softmax(1), 1, generator=torch.Generator().manual_seed(1))[:, 0]
+    """Logits that are twice too large, and labels, of which a tenth is random: so ensemble scaling has three parts."""
+    logits, generator = simulate(FIT_ROWS, classes, 3.0, 0), torch.Generator().manual_seed(1)
+    target = torch.multinomial((logits / 2).softmax(1), 1, generator=generator)[:, 0]
+    random = torch.rand(FIT_ROWS, generator=generator) < 0.1
+    return logits, torch.where(random, torch.randint(classes, target.shape, generator=generator), target)
 
 
 def batches(rows: int, classes: int) -> Iterator[Tensor]:
