@@ -201,6 +201,7 @@ def run_page(page: Path, *, verbose: bool = False) -> str:
     """Run a page in a process and a temporary folder of its own; return "" or why it failed."""
     environment = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "120",  # otherwise rich wraps the cells of tables
         "MPLBACKEND": "Agg",
         "HF_HUB_OFFLINE": "1",
         "PYTHONWARNINGS": "default",
