@@ -21,7 +21,12 @@ from dualfocal.train import result as train_result
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "results").glob("*.md"), *ROOT.glob("benchmarks/*.md")]
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("**/*.md"),
+        *(ROOT / "results").glob("*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+    ]
 )
 COMMANDS = typer.main.get_command(app)
 
