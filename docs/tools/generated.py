@@ -64,8 +64,8 @@ def api_pages() -> Iterator[tuple[str, str]]:
     for part in [*sorted(parts - NOT_API), *integrations]:
         path = f"dualfocal.{part}"
         members = ", ".join(public_names(importlib.import_module(path)))
-        options = f"    options: {{members: [{members}], show_root_heading: false, show_root_toc_entry: false, summary: true}}"
-        yield f"api/{part}.md", f"---\ntitle: {part}\n---\n# {path}\n\n::: {path}\n{options}\n"
+        options = f"{{members: [{members}], show_root_heading: false, show_root_toc_entry: false, summary: true}}"
+        yield f"api/{part}.md", f"---\ntitle: {part}\n---\n# {path}\n\n::: {path}\n    options: {options}\n"
 
 
 def public_names(module: Any) -> list[str]:
@@ -209,8 +209,8 @@ def runs_page() -> str:
         contents = ", ".join(f"`{file.name}`" for file in sorted((ROOT / "results" / name).iterdir()))
         lists.append(f'<a id="{name.lower()}"></a>`results/{name}`: {contents}')
     return (
-        "# All runs\n\nThe run folders of the repository's `results/`, read by `dualfocal.runs`. Metrics are those of the "
-        "test split, before temperature scaling. [What they mean](README.md).\n\n"
+        "# All runs\n\nThe run folders of the repository's `results/`, read by `dualfocal.runs`. Metrics are those of "
+        "the test split, before temperature scaling. [What they mean](README.md).\n\n"
         f"{markdown(Table(table.headings, rows, left=table.left))}\n\n" + "\n\n".join(lists) + "\n"
     )
 

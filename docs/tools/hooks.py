@@ -50,7 +50,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def add_file(files: Files, config: MkDocsConfig, path: str, inclusion: Any = InclusionLevel.UNDEFINED) -> bool:
-    """Add a file of the repository to the site, and the page that shows it; return whether it is a new Markdown page."""
+    """Add a file of the repository to the site, and a page that shows it; return whether it is a new Markdown page."""
     place, source = links.site_path(path), links.ROOT / path
     if source.is_dir() or path.startswith("docs/") or files.get_file_from_path(path) or place == "index.md":
         return False
@@ -85,6 +85,8 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
     source = sources.get(page.file.src_uri)
     if source is None:
         return markdown
+    if source.startswith("docs/"):  # guides and concepts come first in the search
+        page.meta.setdefault("search", {"boost": 3})
     markdown = re.sub(r"^<!--\s*(run\b|not run:).*?-->\n", "", markdown, flags=re.M | re.S)
     return links.rewrite(console_blocks(markdown), source)
 

@@ -1,4 +1,4 @@
-"""The documentation site that `make docs` has built into site/: links, and every page in a browser, opened from disk."""
+"""The documentation that `make docs` has built into site/: its links, and every page in a browser, opened from disk."""
 
 import re
 from collections.abc import Iterator
@@ -144,10 +144,11 @@ def test_search_finds_the_page(browser: Any, query: str, place: str) -> None:
     tab.show(1280, "light")
     tab.page.goto((SITE / "index.html").as_uri())
     tab.page.click("input.md-search__input")
+    tab.page.wait_for_selector(".md-search-result__meta:has-text('Type to start')")
     tab.page.fill("input.md-search__input", query)
     tab.page.wait_for_selector(".md-search-result__item a")
     targets = tab.page.eval_on_selector_all(
-        ".md-search-result__item a", "links => links.slice(0, 6).map((a) => a.href)"
+        ".md-search-result__item a", "links => links.slice(0, 4).map((a) => a.href)"
     )
     places = [target.removeprefix(f"{SITE.as_uri()}/").split("?")[0] for target in targets]
     assert [one for one in places if re.match(place, one)], places
