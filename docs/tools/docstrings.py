@@ -5,7 +5,7 @@ from typing import Any
 
 import griffe
 
-ROLE = re.compile(r":(?:func|class|meth|mod|data|attr|exc|obj):`([^`]+)`")
+ROLE = re.compile(r":(func|class|meth|mod|data|attr|exc|obj):`([^`]+)`")
 DOCTEST = re.compile(r"(?:^>>> .*\n?(?:^(?!>>> )\S.*\n?|^(?!>>> )[ ]+\S.*\n?)*)+", re.M)
 
 
@@ -25,19 +25,19 @@ def to_markdown(text: str, path: str = "") -> str:
     'See <autoref optional identifier="dualfocal.metrics.ece"><code>ece</code></autoref>.'
     """
     text = DOCTEST.sub(lambda block: f"```pycon\n{block[0].rstrip()}\n```\n", text)
-    return ROLE.sub(lambda role: link(role[1], path), text)
+    return ROLE.sub(lambda role: link(role[1], role[2], path), text)
 
 
-def link(role: str, path: str) -> str:
+def link(kind: str, role: str, path: str) -> str:
     """Return a link to the object that a role names; it is plain code if the reference does not have that object."""
     role = " ".join(role.split())
     named = re.fullmatch(r"(.*) <(.*)>", role)
     text, target = (named[1], named[2]) if named else (role, role)
     if target.startswith("~"):
-        text = text.rsplit(".", 1)[-1].removeprefix("~")
-        target = target[1:]
+        text, target = target.rsplit(".", 1)[-1], target[1:]
     if not target.startswith("dualfocal"):  # of the same class, or of the same subpackage
         parts = path.split(".")
-        in_class = len(parts) > 2 and parts[-2][:1].isupper() and not target[:1].isupper()
-        target = ".".join([*(parts[:2] if not in_class else [*parts[:2], parts[-2]]), target])
+        classes = [part for part in parts[2:] if part[:1].isupper()]
+        own = classes[-1:] if kind in ("meth", "attr") and not target[:1].isupper() else []
+        target = ".".join([*parts[:2], *own, target])
     return f'<autoref optional identifier="{target}"><code>{text}</code></autoref>'

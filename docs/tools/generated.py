@@ -2,6 +2,7 @@
 
 import ast
 import csv
+import html
 import importlib
 import inspect
 import pkgutil
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from links import ROOT
+from links import ROOT, outside_code
 
 import dualfocal
 from dualfocal._table import Table
@@ -45,7 +46,7 @@ def pages() -> Iterator[tuple[str, str]]:
 
 def markdown(table: Table) -> str:
     """Return a table that may be wide or long; cells are Markdown."""
-    rows = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in table.rows]
+    rows = [[outside_code(cell, lambda text: text.replace("|", "\\|")) for cell in row] for row in table.rows]
     text = Table(table.headings, rows, left=table.left).markdown()
     return f'<div class="long" markdown>\n\n{text}\n\n</div>' if len(rows) >= LONG else text
 
@@ -121,7 +122,7 @@ def parameters(command: Any, context: Any) -> str:
     for parameter in command.params:
         record = None if parameter.hidden else parameter.get_help_record(context)
         if record:
-            rows.append([f"`{record[0]}`", re.sub(r"([\[\]<>*_])", r"\\\1", record[1].replace("`", ""))])
+            rows.append([f"`{record[0]}`", re.sub(r"([\[\]*_])", r"\\\1", html.escape(record[1].replace("`", "")))])
     return markdown(Table(["argument or option", ""], rows, left=(0, 1))) if rows else ""
 
 
@@ -141,11 +142,16 @@ def measurements_page(path: Path) -> str:
     command, script = origin(path)
     about = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
     summary = " ".join(about.split("\n\n")[0].split())
+    uses = [
+        f"[{page.stem}](../../{page.relative_to(ROOT / 'docs').as_posix()})"
+        for page in sorted(ROOT.glob("docs/**/*.md"))
+        if f"benchmarks/results/{path.name}" in page.read_text(encoding="utf-8")
+    ]
     picture = f"![{summary}]({path.stem}.png)" if path.with_suffix(".png").exists() else ""
     parts = [
         f"# {measurements_title(path.stem)}",
         summary,
-        f"Made by `{command}`. [Download as CSV]({path.name}). Conclusions: [speed](../../speed.md).",
+        f"Made by `{command}`. [Download as CSV]({path.name}). Used in: {', '.join(uses) or 'no page'}.",
         f"In all rows: {facts}." if facts else "",
         *(line.lstrip("# ") for line in lines if line.startswith("#")),
         markdown(table),
@@ -231,7 +237,8 @@ def replication_page() -> str:
     return f"""# Replication report
 
 The claims of the paper about CIFAR-10 and ResNet-50, the rules that decide them, and the verdicts so far. Claims and
-rules were fixed before the runs were made. `dualfocal paper replication` prints the same from your runs.
+rules were fixed when {len(plan["known_in_advance"])} of the runs were known; each verdict is repeated without these.
+`dualfocal paper replication` prints the same, from the runs that you name.
 
 !!! warning "{state}"
 

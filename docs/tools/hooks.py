@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import generated
 import links
 import notebooks
+import run_pages
 
 # Pages outside docs/ that the navigation names. Files that a page links to are added by themselves.
 OTHER_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "results/README.md", "benchmarks/NOTES.md")
@@ -81,20 +82,13 @@ def expand(nav: Any, files: Files) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
-    """Remove the marks of run_pages.py, give commands a highlighted block, and rewrite links."""
+    """Return what readers of the site see: no marks of run_pages.py, and links between pages of the site."""
     source = sources.get(page.file.src_uri)
     if source is None:
         return markdown
     if source.startswith("docs/"):  # guides and concepts come first in the search
         page.meta.setdefault("search", {"boost": 3})
-    markdown = re.sub(r"^<!--\s*(run\b|not run:).*?-->\n", "", markdown, flags=re.M | re.S)
-    return links.rewrite(console_blocks(markdown), source)
-
-
-def console_blocks(markdown: str) -> str:
-    """Turn indented blocks that begin with `$ ` into fenced ones, for colours and a copy button without prompts."""
-    block = re.compile(r"(?<=\n\n)((?: {4}\$ .*\n)(?:(?: {4}.*|\s*)\n)*(?<=\S\n))")
-    return block.sub(lambda match: "```console\n" + re.sub(r"^ {4}", "", match[1], flags=re.M) + "```\n", markdown)
+    return links.rewrite(run_pages.visible(markdown), source)
 
 
 def on_page_content(html: str, page: Page, **kwargs: Any) -> str:
@@ -114,6 +108,11 @@ def mathml(page: str) -> str:
 
     def formula(match: re.Match[str]) -> str:
         display = "block" if match[1] == "div" else "inline"
-        return convert(html.unescape(match[2]).strip(), display=display)
+        result = convert(html.unescape(match[2]).strip(), display=display)
+        # Spaces that TeX would set: a thin one in "log p", none between a bar and what it encloses.
+        result = re.sub(
+            r"(<mi>(?:log|ln|max|min)</mi>)(?=<m(?:i|sub|sup|row)\b)", r'\1<mspace width="0.17em"/>', result
+        )
+        return re.sub(r"<mo([^>]*)>(&#x0007C;|\|)</mo>", r'<mo\1 lspace="0" rspace="0">|</mo>', result)
 
     return re.sub(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', formula, page, flags=re.S)
