@@ -1,13 +1,16 @@
 """The tools that run and build the documentation: pages are parsed, run and compared with what they show."""
 
+import doctest
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
 
+import links  # noqa: E402
 import run_pages  # noqa: E402
 
 PAGE = """
@@ -97,3 +100,45 @@ def test_a_page_runs_in_one_namespace_and_one_folder(tmp_path: Path) -> None:
     assert "line 19: exit code 3, expected 0" in run_pages.run_page(page)
     page.write_text("    $ pip install dualfocal\n")
     assert "line 1: pip is not run" in run_pages.run_page(page)
+
+
+def test_readers_see_neither_marks_nor_set_up_and_commands_in_fenced_blocks() -> None:
+    page = run_pages.visible(PAGE)
+    assert "start = 3" not in page
+    assert "<!--" not in page
+    assert '\n```console\n$ python -c "print(1 / 8)"        # a comment\n0.25\n```\n' in page
+    assert "\n```python\n# numbers.py\n" in page
+
+
+# Links: the same in the repository, for GitHub, and in the site
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "expected"),
+    [
+        ("docs/speed.md", "[t](../benchmarks/results/loss_cpu.csv)", "[t](benchmarks/results/loss_cpu.md)"),
+        ("docs/study.md", "[t](../examples/swap_the_loss.py)", "[t](examples/swap_the_loss.md)"),
+        ("docs/study.md", "[`t`](clusters.md#slurm)", "[`t`](clusters.md#slurm)"),
+        ("docs/extending.md", "[t](../SECURITY.md)", "[t](SECURITY.md)"),
+        ("results/README.md", '<img src="../docs/cifar10-sheet.png">', '<img src="../cifar10-sheet.png">'),
+        ("results/README.md", "[t](../docs/paper.md)", "[t](../paper.md)"),
+        ("results/README.md", "[t](cifar10/resnet50-flsd-seed1)", "[t](runs.md#cifar10-resnet50-flsd-seed1)"),
+        ("SECURITY.md", "[t](README.md)", "[t](index.md)"),
+        ("CONTRIBUTING.md", '<a href="docs/train.md">t</a>', '<a href="train.html">t</a>'),
+        ("docs/study.md", "`[t](../SECURITY.md)`", "`[t](../SECURITY.md)`"),
+        ("docs/study.md", "[t](https://arxiv.org/abs/2305.13665)", "[t](https://arxiv.org/abs/2305.13665)"),
+        ("docs/study.md", "[t](missing.md)", "[t](missing.md)"),  # mkdocs reports it
+    ],
+)
+def test_links_lead_to_the_same_place_in_the_site(page: str, link: str, expected: str) -> None:
+    assert links.rewrite(link, page) == expected
+
+
+def test_linked_files_are_known_by_their_path_in_the_repository() -> None:
+    text = "[a](../SECURITY.md) [b](train.md#x) [c](https://b.org/x.md) [d](missing.md)"
+    assert links.targets(text, "docs/study.md") == {"SECURITY.md", "docs/train.md"}
+
+
+@pytest.mark.parametrize("module", [run_pages, links])
+def test_doctests(module: ModuleType) -> None:
+    assert doctest.testmod(module).failed == 0

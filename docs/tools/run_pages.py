@@ -135,6 +135,13 @@ def commands(block: Block) -> Iterator[Command]:
         yield Command(block.line + start, text, "\n".join(lines[end:stop]))
 
 
+def visible(text: str) -> str:
+    """Return a page without set-up and marks, with its indented commands as fenced `console` blocks, for the site."""
+    text = re.sub(r"^ *<!--\s*(run\b|not run:).*?-->\n", "", text, flags=re.M | re.S)
+    indented = re.compile(r"(?<=\n\n)((?: {4}\$ .*\n)(?:(?: {4}.*|[ \t]*)\n)*(?<=\S\n))")
+    return indented.sub(lambda block: f"```console\n{textwrap.dedent(block[1])}```\n", text)
+
+
 def pattern(expected: str) -> str:
     """Return a regular expression for `masked` output that the page shows as `expected`."""
     return ".*".join(re.escape(masked(part)) for part in expected.split("..."))
