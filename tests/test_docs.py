@@ -20,8 +20,14 @@ from dualfocal.runs import find_runs
 from dualfocal.train import result as train_result
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("*.md", "docs/**/*.md", "examples/*.md", "results/*.md", "benchmarks/*.md")
-PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(folder))
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("**/*.md"),
+        *(ROOT / "results").glob("*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+    ]
+)
 COMMANDS = typer.main.get_command(app)
 
 
