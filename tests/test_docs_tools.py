@@ -142,3 +142,16 @@ def test_linked_files_are_known_by_their_path_in_the_repository() -> None:
 @pytest.mark.parametrize("module", [run_pages, links])
 def test_doctests(module: ModuleType) -> None:
     assert doctest.testmod(module).failed == 0
+
+
+def test_python_must_raise_the_error_that_it_states() -> None:
+    def run(code: str) -> None:
+        run_pages.run_python(run_pages.Block("python", 5, code), Path("page.md"), {})
+
+    run("int('x')  # raises ValueError")
+    with pytest.raises(run_pages.PageError, match="line 5: the block does not raise ValueError"):
+        run("int('1')  # raises ValueError")
+    with pytest.raises(ZeroDivisionError):
+        run("1 / 0  # raises ValueError")
+    with pytest.raises(ValueError, match="invalid literal"):
+        run("int('x')")

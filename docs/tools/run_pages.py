@@ -4,7 +4,8 @@
 
 The blocks of a page run in page order, in one namespace and one temporary folder, which has `results/` of the project:
 
-- a fenced `python` block (one that begins with the comment `# NAME.py` is also saved as that file);
+- a fenced `python` block (one that begins with the comment `# NAME.py` is also saved as that file; one with the comment
+  `# raises ValueError` must raise this error);
 - lines that start with `$ ` in an indented block or in a fenced `console` block. The lines below a command are its
   expected output: numbers, white space and frames may differ, and `...` matches anything. A command must exit with 0,
   or with the number of its comment `# exit code 3`;
@@ -28,6 +29,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "pages"
@@ -189,6 +191,20 @@ def run_command(command: Command) -> None:
         raise PageError(f"line {command.line}: {what}\n$ {command.text}\n{output[-6000:]}")
 
 
+def run_python(block: Block, page: Path, namespace: dict[str, Any]) -> None:
+    """Run a block of Python; it must raise the error that it states in a comment `# raises ValueError`."""
+    stated = re.search(r"# raises (\w+)$", block.code, re.M)
+    try:
+        # With empty lines in front, a traceback shows the line of the page.
+        exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), namespace)
+    except Exception as error:
+        if not stated or stated[1] != type(error).__name__:
+            raise
+    else:
+        if stated:
+            raise PageError(f"line {block.line}: the block does not raise {stated[1]}")
+
+
 def run_here(page: Path) -> None:
     """Run all blocks of a page in this process and in the current folder."""
     module = sys.modules["__main__"] = types.ModuleType("__main__")  # as in a notebook: classes can be pickled
@@ -197,8 +213,7 @@ def run_here(page: Path) -> None:
         if block.runs and block.kind == "python":
             if name := re.match(r"# (\w+\.py)\n", block.code):
                 Path(name[1]).write_text(block.code + "\n", encoding="utf-8")
-            # With empty lines in front, a traceback shows the line of the page.
-            exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), module.__dict__)
+            run_python(block, page, module.__dict__)
         elif block.runs:
             for command in commands(block):
                 run_command(command)
