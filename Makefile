@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PEERS  := .venv-peers
 
-.PHONY: help demo test test-integrations types pytest mutants attack chromium postgresql bench clean
+.PHONY: help demo test test-integrations types pytest docs mutants attack chromium postgresql bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list what there is to make
@@ -32,13 +32,23 @@ types: $(VENV)/installed
 	$(BIN)/mypy
 
 pytest: $(VENV)/installed
-	$(BIN)/pytest -n auto --dist worksteal --durations=15 --ignore=tests/integrations
+	$(BIN)/pytest -n auto --dist worksteal --durations=15 --ignore=tests/integrations --ignore=tests/site
 
 test-integrations: $(VENV)/integrations postgresql  ## slow tests, and tests with other frameworks and databases, which are installed first
 	DUALFOCAL_INTEGRATIONS=required $(BIN)/pytest tests/integrations
 
 $(VENV)/integrations: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,integrations]"
+	touch $@
+
+docs: $(VENV)/docs chromium  ## run the examples of all pages, build the documentation into site/ and open every page in a browser
+	$(BIN)/python docs/tools/run_pages.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/pytest tests/site
+	@echo "Next: open site/index.html"
+
+$(VENV)/docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,integrations,docs]"
 	touch $@
 
 mutants: $(VENV)/installed  ## check that the tests notice each mistake of tests/mutants/mutants.toml (ten minutes)
@@ -95,4 +105,4 @@ $(PEERS)/installed: pyproject.toml constraints.txt benchmarks/peers.txt
 	touch $@
 
 clean:  ## remove what was installed and made
-	rm -rf $(VENV) $(PEERS) demo build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) demo build dist site .cache src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -52,7 +52,7 @@ def run_commands(commands: list[str], capsys: pytest.CaptureFixture[str]) -> str
     for command in commands:
         capsys.readouterr()
         with pytest.raises(SystemExit):
-            main(shlex.split(command)[1:])
+            main(shlex.split(command, comments=True)[1:])
     return capsys.readouterr().err
 
 

@@ -10,6 +10,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from dualfocal import metrics
 from dualfocal.metrics import Evaluation
@@ -49,7 +50,9 @@ def diagrams(figure: Figure) -> list[tuple[Axes, Axes]]:
 def bars(axis: Axes) -> dict[str, np.ndarray]:
     """Left edge, bottom and height of the bars, (n, 3), by what the legend calls them."""
     return {
-        container.get_label(): np.array([(bar.get_x(), bar.get_y(), bar.get_height()) for bar in container])
+        container.get_label(): np.array(
+            [(bar.get_x(), bar.get_y(), bar.get_height()) for bar in container if not np.isnan(bar.get_height())]
+        )
         for container in axis.containers
         if isinstance(container, BarContainer)
     }
@@ -287,3 +290,16 @@ def test_a_bar_of_several_seeds() -> None:
     assert bar.interval == t_interval(bar.values)
     assert bar.floor == pytest.approx(np.mean([result.inference.floors["mce"].mean for result in results]))
     assert MetricBar.from_evaluations([results[0]], "nll") == MetricBar((results[0].nll,))
+
+
+def test_the_legend_shows_both_hatches_if_no_gap_is_beyond_the_range() -> None:
+    logits = torch.tensor([[2.0, 0.0]] * 10)  # confidence .88, and 9 of 10 are right
+    figure = reliability_figure({"calibrated": metrics.evaluate(logits, torch.tensor([0] * 9 + [1]))})
+    assert BEYOND not in {label for label, drawn in bars(figure.axes[0]).items() if len(drawn)}
+    [legend] = figure.legends
+    hatches = {
+        t.get_text(): h.get_hatch()
+        for t, h in zip(legend.get_texts(), legend.legend_handles, strict=True)
+        if isinstance(h, Patch)
+    }
+    assert (hatches[BEYOND], hatches[WITHIN]) == ("////", "....")

@@ -115,7 +115,9 @@ class _OneVsRest(Calibrator):
 
 
 class PlattScaling(_OneVsRest):
-    """Platt scaling of each class, logit q = a logit p + c, then normalised (Platt, 1999).
+    r"""Platt scaling of each class, then normalised (Platt, 1999).
+
+    $$\operatorname{logit} q = a \operatorname{logit} p + c$$
 
     p is the softmax of the logits; a = 1 and c = 0 is the identity. The output is log-probabilities.
 
@@ -140,7 +142,9 @@ class PlattScaling(_OneVsRest):
 
 
 class BetaCalibration(_OneVsRest):
-    """Beta calibration of each class, logit q = a ln p - b ln(1 - p) + c with a, b >= 0, then normalised.
+    r"""Beta calibration of each class, then normalised.
+
+    $$\operatorname{logit} q = a \ln p - b \ln(1 - p) + c, \quad a, b \ge 0$$
 
     Kull et al., 2017. p is the softmax of the logits; a = b = 1 and c = 0 is the identity. The output is
     log-probabilities. The prior of :class:`PlattScaling` keeps the coefficients of separable classes finite.

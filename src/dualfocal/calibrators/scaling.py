@@ -88,7 +88,9 @@ class _LinearScaling(Calibrator):
 
 
 class VectorScaling(_LinearScaling):
-    """Vector scaling: one factor and one shift per class, softmax(w * z + b) (Guo et al., ICML 2017).
+    r"""Vector scaling: one factor and one shift per class (Guo et al., ICML 2017).
+
+    $$q = \operatorname{softmax}(w \odot z + b)$$
 
     A Gaussian prior shrinks the parameters towards temperature scaling, with a strength learned from the data
     (empirical Bayes). If one temperature is enough, the 2 C parameters do no harm; absent classes and separable data
@@ -111,7 +113,9 @@ class VectorScaling(_LinearScaling):
 
 
 class MatrixScaling(_LinearScaling):
-    """Matrix scaling: a regularised linear map of the logits, softmax(W z + b) (Guo et al., ICML 2017).
+    r"""Matrix scaling: a regularised linear map of the logits (Guo et al., ICML 2017).
+
+    $$q = \operatorname{softmax}(W z + b)$$
 
     Like :class:`VectorScaling`, with a separate prior for the off-diagonal entries. The C (C + 1) parameters need at
     least as many samples.
@@ -145,7 +149,9 @@ class MatrixScaling(_LinearScaling):
 
 
 class DirichletCalibration(MatrixScaling):
-    """Dirichlet calibration: a linear map of the log-probabilities, softmax(W ln p + b) (Kull et al., NeurIPS 2019).
+    r"""Dirichlet calibration: a linear map of the log-probabilities (Kull et al., NeurIPS 2019).
+
+    $$q = \operatorname{softmax}(W \ln p + b)$$
 
     Like :class:`MatrixScaling`. The prior of the off-diagonal entries is the off-diagonal regularisation (ODIR) of
     that paper, with a strength learned from the data instead of by cross-validation.

@@ -26,7 +26,9 @@ MOST_STEP, MOST_ITERATIONS = 2.0, 200
 
 
 class TemperatureScaling(Calibrator):
-    """Temperature scaling: divide all logits by one temperature T > 0 (Guo et al., ICML 2017).
+    r"""Temperature scaling: divide all logits by one temperature T > 0 (Guo et al., ICML 2017).
+
+    $$q = \operatorname{softmax}(z / T)$$
 
     Args:
         criterion: quantity that T minimises on the data of the fit. ``"nll"``: the negative log-likelihood, which is
@@ -76,7 +78,9 @@ class TemperatureScaling(Calibrator):
 
 
 class EnsembleTemperatureScaling(Calibrator):
-    """Ensemble temperature scaling, w1 softmax(z / T) + w2 softmax(z) + w3 / C (Zhang, Kailkhura and Han, ICML 2020).
+    r"""Ensemble temperature scaling (Zhang, Kailkhura and Han, ICML 2020).
+
+    $$q = w_1 \operatorname{softmax}(z / T) + w_2 \operatorname{softmax}(z) + w_3 / C$$
 
     T is the temperature of :class:`TemperatureScaling`. The non-negative weights sum to 1 and minimise the NLL (the
     authors minimise the squared error). The output is log-probabilities.

@@ -28,7 +28,9 @@ def ada_focal_loss(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Focal loss with one gamma per bin of p_k, L = -(1 - s p_k)^|gamma| log p_k, s = sign(gamma).
+    r"""Focal loss with one gamma per bin of $p_k$.
+
+    $$L = -(1 - s p_k)^{|\gamma|} \log p_k, \quad s = \operatorname{sign}(\gamma)$$
 
     A negative gamma gives the inverse focal loss. gamma is not differentiated.
 
@@ -69,7 +71,9 @@ def ada_dual_focal_loss(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Dual focal loss with one gamma per bin of p_k - p_j, L = -(1 - s (p_k - p_j))^|gamma| log p_k, s = sign(gamma).
+    r"""Dual focal loss with one gamma per bin of $p_k - p_j$.
+
+    $$L = -(1 - s (p_k - p_j))^{|\gamma|} \log p_k, \quad s = \operatorname{sign}(\gamma)$$
 
     A negative gamma gives the inverse form. gamma is not differentiated.
 

@@ -14,7 +14,9 @@ def brier_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Brier score, L = sum_c (p_c - y_c)^2, in [0, 2]. Brier, 1950.
+    r"""Brier score, in [0, 2]. Brier, 1950.
+
+    $$L = \sum_c (p_c - y_c)^2$$
 
     Args:
         logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
@@ -40,7 +42,7 @@ def brier_loss(
 
 
 class BrierLoss(ClassificationLoss):
-    """Brier score as a Module, L = sum_c (p_c - y_c)^2; see :func:`brier_loss`.
+    r"""Brier score as a Module, $L = \sum_c (p_c - y_c)^2$; see :func:`brier_loss`.
 
     Args:
         weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.

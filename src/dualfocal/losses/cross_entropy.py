@@ -56,7 +56,9 @@ def cross_entropy_loss(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Cross-entropy, L = -log p_k.
+    r"""Cross-entropy.
+
+    $$L = -\log p_k$$
 
     Equal to ``F.cross_entropy`` with three exceptions: half-precision logits give a float32 loss, the mean over no
     samples is 0 instead of NaN, and a masked class (logit -inf) with target probability 0 contributes 0.
@@ -87,7 +89,7 @@ def cross_entropy_loss(
 
 
 class CrossEntropyLoss(ClassificationLoss):
-    """Cross-entropy as a Module, L = -log p_k; see :func:`cross_entropy_loss`.
+    r"""Cross-entropy as a Module, $L = -\log p_k$; see :func:`cross_entropy_loss`.
 
     Args:
         weight: weight of each class, shape ``(C,)``: a tensor, a list or a numpy array.

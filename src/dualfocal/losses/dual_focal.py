@@ -28,11 +28,13 @@ def dual_focal_loss(
     label_smoothing: float = 0.0,
     impl: str = "auto",
 ) -> Tensor:
-    """Dual focal loss, L = -(1 - p_k + p_j)^gamma log p_k.
+    r"""Dual focal loss.
 
-    Here p = softmax(logits), p_k is the probability of the target, and p_j, the rival, is the largest probability
-    strictly below p_k (0 if there is none). Gradients flow through both. Unlike focal loss, which depends on p_k only,
-    the margin p_k - p_j distinguishes a hard sample from an under-confident one.
+    $$L = -(1 - p_k + p_j)^\gamma \log p_k$$
+
+    Here p = softmax(logits), $p_k$ is the probability of the target, and $p_j$, the rival, is the largest probability
+    strictly below $p_k$ (0 if there is none). Gradients flow through both. Unlike focal loss, which depends on $p_k$
+    only, the margin $p_k - p_j$ distinguishes a hard sample from an under-confident one.
 
     The function is a drop-in replacement for ``F.cross_entropy``, which it equals for gamma = 0, with two exceptions:
     half-precision logits give a float32 loss, and the mean over no samples is 0 with zero gradient instead of NaN.
@@ -46,7 +48,7 @@ def dual_focal_loss(
     Args:
         logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
         target: class indices of shape ``()``, ``(N,)`` or ``(N, d1, ...)``; or class probabilities y of the shape of
-            ``logits``, for which L = -sum_i y_i (1 - p_i + p_j(i))^gamma log p_i, with j(i) the rival of class i.
+            ``logits``, for which $L = -\sum_i y_i (1 - p_i + p_{j(i)})^\gamma \log p_i$, with j(i) the rival of i.
         gamma: focusing parameter, at least 0: a number, or a tensor with one value per target, of shape ``(N,)`` or
             ``(N, 1)``. The paper uses 5 for ResNet-50 on CIFAR-10 and CIFAR-100.
         rival: definition of p_j. ``"next"`` (default) is the published method. The paper's ablation has ``"2nd"`` and
@@ -87,9 +89,9 @@ def dual_focal_loss(
 
 
 class DualFocalLoss(ClassificationLoss):
-    """Dual focal loss as a Module, L = -(1 - p_k + p_j)^gamma log p_k; see :func:`dual_focal_loss`.
+    r"""Dual focal loss as a Module, $L = -(1 - p_k + p_j)^\gamma \log p_k$; see :func:`dual_focal_loss`.
 
-    p_k is the probability of the target, p_j the largest probability strictly below it.
+    $p_k$ is the probability of the target, $p_j$ the largest probability strictly below it.
 
     Args:
         gamma: focusing parameter, at least 0: a number, or a scalar tensor or parameter. 0 is cross-entropy.

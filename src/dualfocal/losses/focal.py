@@ -21,7 +21,9 @@ def focal_loss(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Focal loss, L = -(1 - p_k)^gamma log p_k. Lin et al., ICCV 2017, arXiv:1708.02002.
+    r"""Focal loss. Lin et al., ICCV 2017, arXiv:1708.02002.
+
+    $$L = -(1 - p_k)^\gamma \log p_k$$
 
     Args:
         logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
@@ -57,7 +59,9 @@ def inverse_focal_loss(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Inverse focal loss, L = -(1 + p_k)^gamma log p_k. Wang et al., NeurIPS 2021.
+    r"""Inverse focal loss. Wang et al., NeurIPS 2021.
+
+    $$L = -(1 + p_k)^\gamma \log p_k$$
 
     Args:
         logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
@@ -94,10 +98,12 @@ def flsd_loss(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Focal loss with a sample-dependent gamma; FLSD-53 by default. Mukhoti et al., NeurIPS 2020, arXiv:2002.09437.
+    r"""Focal loss with a sample-dependent gamma; FLSD-53 by default. Mukhoti et al., NeurIPS 2020, arXiv:2002.09437.
 
-    L = -(1 - p_k)^gamma(p_k) log p_k, with gamma = ``gammas[i]`` for p_k in [``thresholds[i - 1]``, ``thresholds[i]``).
-    FLSD-53 has gamma = 5 for p_k < 0.2 and 3 otherwise. gamma is not differentiated.
+    $$L = -(1 - p_k)^{\gamma(p_k)} \log p_k$$
+
+    gamma is ``gammas[i]`` for $p_k$ in [``thresholds[i - 1]``, ``thresholds[i]``).
+    FLSD-53 has gamma = 5 for $p_k < 0.2$ and 3 otherwise. gamma is not differentiated.
 
     Args:
         logits: scores of shape ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)``, any floating dtype.
@@ -125,7 +131,7 @@ def flsd_loss(
 
 
 class FocalLoss(ClassificationLoss):
-    """Focal loss as a Module, L = -(1 - p_k)^gamma log p_k; see :func:`focal_loss`.
+    r"""Focal loss as a Module, $L = -(1 - p_k)^\gamma \log p_k$; see :func:`focal_loss`.
 
     Args:
         gamma: focusing parameter, at least 0: a number, or a scalar tensor or parameter. 0 is cross-entropy.
@@ -154,7 +160,7 @@ class FocalLoss(ClassificationLoss):
 
 
 class InverseFocalLoss(ClassificationLoss):
-    """Inverse focal loss as a Module, L = -(1 + p_k)^gamma log p_k; see :func:`inverse_focal_loss`.
+    r"""Inverse focal loss as a Module, $L = -(1 + p_k)^\gamma \log p_k$; see :func:`inverse_focal_loss`.
 
     Args:
         gamma: exponent, at least 0: a number, or a scalar tensor or parameter. 0 is cross-entropy.

@@ -26,12 +26,14 @@ def kde_xe_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Cross-entropy plus the batch's canonical calibration error, L = -log p_k + strength * ECE_KDE(batch).
+    r"""Cross-entropy plus the batch's canonical calibration error, with weight ``strength``.
 
-    With p_i the predicted distributions, Dirichlet kernels k_ji of parameters p_i / h + 1 evaluated at p_j, and
-    leave-one-out sums over i != j (arXiv:2210.07810, Eq. 9):
+    $$L = -\log p_k + \text{strength} \cdot \text{ECE}_\text{KDE}, \quad
+    \text{ECE}_\text{KDE} = \operatorname{mean}_j
+    \left\| \frac{\sum_i k_{ji} y_i}{\max(\sum_i k_{ji}, 10^{-10})} - p_j \right\|_n^n$$
 
-        ECE_KDE = mean_j || sum_i k_ji y_i / max(sum_i k_ji, 1e-10) - p_j ||_n^n
+    $p_i$ are the predicted distributions, $k_{ji}$ Dirichlet kernels of parameters $p_i / h + 1$ evaluated at $p_j$.
+    Sums are leave-one-out, over i != j (arXiv:2210.07810, Eq. 9).
 
     The penalty is a property of the batch and is added to each row, so the losses of split batches do not add up.
     Memory is quadratic in the number of rows. With fewer than two samples the penalty is 0.

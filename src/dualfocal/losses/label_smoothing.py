@@ -19,7 +19,9 @@ def label_smoothing_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Cross-entropy against a smoothed target, L = -sum_i y'_i log p_i.
+    r"""Cross-entropy against a smoothed target.
+
+    $$L = -\sum_i y'_i \log p_i$$
 
     ``spread="others"``: y'_k = 1 - alpha, and alpha / (K - 1) for each other class, as in the public code behind the
     paper's tables. ``spread="all"``: y'_k = 1 - alpha + alpha / K, and alpha / K for the others, equal to

@@ -21,12 +21,17 @@ def mmce_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Cross-entropy plus a kernel calibration error, L = -log p_k + strength * MMCE(batch).
+    r"""Cross-entropy plus a kernel calibration error, with weight ``strength``.
 
-    With r the top-1 confidence, k(a, b) = exp(-|a - b| / width), and c and i the correct and incorrect rows:
+    $$L = -\log p_k + \text{strength} \cdot \text{MMCE}$$
 
-        MMCE_w^2 = mean_cc (1 - r)(1 - r') k + mean_ii r r' k - 2 mean_ci (1 - r) r' k     (``weighted``)
-        MMCE_m   = sum (c - r)(c' - r') k / B^2                                            (otherwise; no root)
+    With $r$ the top-1 confidence, $k(r, r') = \exp(-|r - r'| / \text{width})$, and c and i the correct and incorrect
+    rows, this is MMCE_w if ``weighted``, else MMCE_m, which has no root:
+
+    $$\text{MMCE}_w^2 = \operatorname{mean}_{cc} (1 - r)(1 - r') k + \operatorname{mean}_{ii} r r' k
+    - 2 \operatorname{mean}_{ci} (1 - r) r' k$$
+
+    $$\text{MMCE}_m = \frac{1}{B^2} \sum (c - r)(c' - r') k$$
 
     MMCE_w is 0 if all rows are correct or all are incorrect. The penalty is a property of the batch and is added to
     each row: the sum is B * (mean cross-entropy + strength * MMCE), and the losses of split batches do not add up.

@@ -1,6 +1,6 @@
 """Accuracy, likelihood and calibration metrics of classifiers: functions, and torchmetrics classes for streams."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dualfocal.metrics.binned import BinnedPredictions
 from dualfocal.metrics.bins import BinStats
@@ -20,6 +20,15 @@ from dualfocal.metrics.scores import (
     nll,
     ood_auroc,
 )
+
+if TYPE_CHECKING:
+    from dualfocal.metrics.streaming import (
+        AdaptiveCalibrationError,
+        BrierScore,
+        ClasswiseCalibrationError,
+        ExpectedCalibrationError,
+        MaximumCalibrationError,
+    )
 
 __all__ = [
     "AdaptiveCalibrationError",

@@ -25,7 +25,9 @@ def ece(
     sample_weight: Array | None = None,
     convention: str | None = None,
 ) -> float:
-    """Expected calibration error: sum over bins of |B|/N |accuracy - mean confidence|.
+    r"""Expected calibration error: the mean gap between accuracy and confidence over bins of the confidence.
+
+    $$\text{ECE} = \sum_b \frac{|B_b|}{N} \, |\text{acc}(B_b) - \text{conf}(B_b)|$$
 
     Bins are ``(lo, hi]`` of equal width over the confidence of the predicted class. Every sample is counted, in
     float64, and sums are exact.
@@ -75,7 +77,9 @@ def mce(
     sample_weight: Array | None = None,
     convention: str | None = None,
 ) -> float:
-    """Maximum calibration error: the largest |accuracy - mean confidence| of the bins that are not empty.
+    r"""Maximum calibration error: the largest gap between accuracy and confidence of a bin that is not empty.
+
+    $$\text{MCE} = \max_b |\text{acc}(B_b) - \text{conf}(B_b)|$$
 
     It is very noisy, because a bin with one sample counts as much as a bin with a thousand. Takes the same arguments as
     :func:`ece`.
@@ -97,7 +101,9 @@ def classwise_ece(
     ignore_index: int = -100,
     sample_weight: Array | None = None,
 ) -> float:
-    """Classwise ECE: the ECE of the probabilities of each class over all samples, averaged over the classes.
+    r"""Classwise ECE: the ECE of the probabilities of each class over all samples, averaged over the classes.
+
+    $$\frac{1}{K} \sum_k \sum_b \frac{|B_{bk}|}{N} \, |\text{freq}_k(B_{bk}) - \text{mean } p_k(B_{bk})|$$
 
     Takes the same arguments as :func:`ece`, except ``binary`` and ``convention``.
 
@@ -148,7 +154,10 @@ def debiased_ece(
     ignore_index: int = -100,
     binary: str | None = None,
 ) -> float:
-    """Root of the debiased squared calibration error, sum_b |B|/N [(acc - conf)^2 - acc (1 - acc) / (|B| - 1)].
+    r"""Root of the debiased squared calibration error.
+
+    $$\sqrt{\sum_b \frac{|B_b|}{N} \left[ (\text{acc} - \text{conf})^2
+    - \frac{\text{acc} (1 - \text{acc})}{|B_b| - 1} \right]}$$
 
     The expected sampling noise of each bin is subtracted (Kumar et al., NeurIPS 2019), so unlike the ECE it does not
     grow when there are fewer samples. A negative estimate is returned as 0. Takes the same arguments as :func:`ece`.
@@ -174,7 +183,10 @@ def kde_ece(
     as_published: bool = False,
     ignore_index: int = -100,
 ) -> float:
-    """ECE_KDE: mean_j || sum_i k_ji y_i / max(sum_i k_ji, 1e-10) - p_j ||_n^n, with Dirichlet kernels k and i != j.
+    r"""ECE_KDE: the calibration error of the whole distribution, by Dirichlet kernels k instead of bins.
+
+    $$\text{ECE}_\text{KDE} = \operatorname{mean}_j
+    \left\| \frac{\sum_{i \ne j} k_{ji} y_i}{\max(\sum_{i \ne j} k_{ji}, 10^{-10})} - p_j \right\|_n^n$$
 
     It has no bins and scores the whole distribution, not only the predicted class; like the ECE it is biased upwards by
     small samples. The defaults are the paper's, h = 0.001 and n = 1. Time grows with N^2, memory with N.

@@ -54,7 +54,9 @@ def nll(
     binary: str | None = None,
     sample_weight: Array | None = None,
 ) -> float:
-    """Mean negative log-likelihood of the targets, in nats; infinite if a target has probability 0.
+    r"""Mean negative log-likelihood of the targets, in nats; infinite if a target has probability 0.
+
+    $$\text{NLL} = -\operatorname{mean} \log p_k$$
 
     The paper's tables print it times 100. Takes the arguments of :func:`~dualfocal.metrics.ece`.
 
@@ -76,10 +78,12 @@ def brier_score(
     binary: str | None = None,
     sample_weight: Array | None = None,
 ) -> float:
-    """Brier score: mean of sum_c (p_c - y_c)^2, from 0 to 2; with ``root`` its square root (RBS of Gruber et al.).
+    r"""Brier score, from 0 to 2; with ``root`` its square root (RBS of Gruber et al.).
 
-    The paper's table "RBS" prints the score without the root. With ``binary="positive"`` it is the mean of (p_1 - y)^2,
-    as in scikit-learn. The other arguments are those of :func:`~dualfocal.metrics.ece`.
+    $$\text{BS} = \operatorname{mean} \sum_c (p_c - y_c)^2$$
+
+    The paper's table "RBS" prints the score without the root. With ``binary="positive"`` it is the mean of
+    $(p_1 - y)^2$, as in scikit-learn. The other arguments are those of :func:`~dualfocal.metrics.ece`.
 
     >>> import torch
     >>> probs = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
@@ -112,7 +116,9 @@ def brier_decomposition(
 def aurc(
     logits: Array, target: Array, *, input: str | None = None, ignore_index: int = -100, binary: str | None = None
 ) -> float:
-    """Area under the risk-coverage curve: mean over k of the error among the k most confident samples.
+    r"""Area under the risk-coverage curve: mean over k of the error among the k most confident samples.
+
+    $$\text{AURC} = \frac{1}{N} \sum_{k=1}^{N} \text{error of the } k \text{ most confident}$$
 
     Samples with equal confidences count as if they were in random order. Takes the arguments of
     :func:`~dualfocal.metrics.ece`.

@@ -126,10 +126,10 @@ def draw_reliability(axis: Axes, evaluation: Evaluation) -> Axes:
         (full & ~outside, DARK_GREY, "....", "gap within this range"),
     ):
         axis.bar(
-            edges[:-1][mask],
-            (confidence - accuracy)[mask],
-            width[mask],
-            bottom=accuracy[mask],
+            edges[:-1],
+            np.where(mask, confidence - accuracy, np.nan),  # never an empty list, which the legend cannot show
+            width,
+            bottom=accuracy,
             align="edge",
             facecolor="none",
             edgecolor=colour,
