@@ -164,10 +164,15 @@ def measurements_page(path: Path) -> str:
 def origin(path: Path) -> tuple[str, Path]:
     """Return the command that made a CSV file, as `make bench` runs it, and its script."""
     made = re.search(rf"(benchmarks/\w+\.py.*?) --csv \S*/{path.name}$", (ROOT / "Makefile").read_text("utf-8"), re.M)
-    scripts = {script.stem: script for script in ROOT.glob("benchmarks/*.py")}
-    prefixes = [name for name in scripts if path.stem.startswith(name)]
-    command = made[1] if made else f"benchmarks/{max(prefixes, key=len)}.py"
-    return f"python {command}", ROOT / command.split()[0]
+    if made:
+        return f"python {made[1]}", ROOT / made[1].split()[0]
+    scripts = sorted(ROOT.glob("benchmarks/[!_]*.py"), key=lambda script: len(script.stem), reverse=True)
+    by_name = [script for script in scripts if path.stem.startswith(script.stem)]
+    by_text = [script for script in scripts if path.name in script.read_text(encoding="utf-8")]
+    if not by_name + by_text:
+        raise ValueError(f"{path}: no script of benchmarks/ names it; write its name into the docstring of the script")
+    script = (by_name + by_text)[0]
+    return f"python benchmarks/{script.name}", script
 
 
 def measurements_title(name: str) -> str:

@@ -145,7 +145,7 @@ def test_search_finds_the_page(browser: Any, query: str, place: str) -> None:
     tab.page.goto((SITE / "index.html").as_uri())
     tab.page.click("input.md-search__input")
     tab.page.wait_for_selector(".md-search-result__meta:has-text('Type to start')")
-    tab.page.fill("input.md-search__input", query)
+    tab.page.locator("input.md-search__input").press_sequentially(query)
     tab.page.wait_for_selector(".md-search-result__item a")
     targets = tab.page.eval_on_selector_all(
         ".md-search-result__item a", "links => links.slice(0, 4).map((a) => a.href)"
