@@ -109,10 +109,10 @@ def mathml(page: str) -> str:
     def formula(match: re.Match[str]) -> str:
         display = "block" if match[1] == "div" else "inline"
         result = convert(html.unescape(match[2]).strip(), display=display)
-        # Spaces that TeX would set: a thin one in "log p", none between a bar and what it encloses.
-        result = re.sub(
-            r"(<mi>(?:log|ln|max|min)</mi>)(?=<m(?:i|sub|sup|row)\b)", r'\1<mspace width="0.17em"/>', result
-        )
+        # Spaces that TeX would set: thin ones around "log", none between a bar and what it encloses.
+        space = '<mspace width="0.17em"/>'
+        result = re.sub(r"(<mi>(?:log|ln|max|min)</mi>)(?=<m(?:i|sub|sup|row)\b)", rf"\1{space}", result)
+        result = re.sub(r"(</m(?:i|sub|sup|row)>)(?=<mi>(?:log|ln|max|min)</mi>)", rf"\1{space}", result)
         return re.sub(r"<mo([^>]*)>(&#x0007C;|\|)</mo>", r'<mo\1 lspace="0" rspace="0">|</mo>', result)
 
     return re.sub(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', formula, page, flags=re.S)
