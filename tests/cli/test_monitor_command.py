@@ -102,14 +102,14 @@ def test_settings_are_those_of_the_first_use(day, run, refused):
     run("monitor", "state.json", day(0), "--tolerance", 0.01, "--cluster-size", 2)
     run("monitor", "state.json", day(1), "--tolerance", 0.01)
     for option, old, new in (
-        ("--num-bins", 15, 10),
-        ("--tolerance", 0.01, 0.02),
-        ("--cluster-size", 2, 3),
-        ("--binary", None, "positive"),
+        ("--num-bins", "with --num-bins 15", 10),
+        ("--tolerance", "with --tolerance 0.01", 0.02),
+        ("--cluster-size", "with --cluster-size 2", 3),
+        ("--binary", "without --binary", "positive"),
     ):
         line = refused("monitor", "state.json", day(2), option, new)
-        assert line.startswith(f"state.json: was started with {option} {old}, but now {option} is {new}: leave it out")
-    assert "--classwise False, but now --classwise is True" in refused(
+        assert line.startswith(f"state.json: was started {old}, but now {option} is {new}: leave it out")
+    assert "without --classwise, but now --classwise is True" in refused(
         "monitor", "state.json", "day2.npz", "--classwise"
     )
 

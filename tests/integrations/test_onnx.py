@@ -314,6 +314,8 @@ def test_bad_arguments_are_refused(path) -> None:
         export_onnx(fitted(), torch.zeros(2, 4), path, input_names=["a", "b"])
     with pytest.raises(ValueError, match=r"dynamic_dims must not be negative, got \(-1,\)"):
         export_onnx(fitted(), torch.zeros(2, 4), path, dynamic_dims=(-1,))
+    with pytest.raises(ValueError, match=r"dynamic_dims must be below 2, .*got \(0, 2\)"):
+        export_onnx(fitted(), torch.zeros(2, 4), path, dynamic_dims=(0, 2))
 
 
 def test_what_onnxruntime_cannot_run_is_refused_with_the_remedy(path) -> None:

@@ -47,6 +47,11 @@ class Inputs:
             raise ValueError(f"example_inputs must have the same number of rows, at least one, got shapes {shapes}")
         if any(dim < 0 for dim in dynamic_dims):
             raise ValueError(f"dynamic_dims must not be negative, got {tuple(dynamic_dims)}")
+        most = max(tensor.ndim for tensor in tensors)
+        if any(dim >= most for dim in dynamic_dims):
+            raise ValueError(
+                f"dynamic_dims must be below {most}, as no example input has more dimensions, got {tuple(dynamic_dims)}"
+            )
         inputs = cls(args, kwargs, tuple(dynamic_dims))
         return inputs.resized(2) if 0 in dynamic_dims and len(tensors[0]) == 1 else inputs
 

@@ -139,10 +139,10 @@ def update_monitor(
 def _check_settings(path: Path, monitor: CalibrationMonitor, settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         if getattr(monitor, name) != value:
-            option = "--" + name.replace("_", "-")
+            option, old = "--" + name.replace("_", "-"), getattr(monitor, name)
+            before = f"without {option}" if old is None or old is False else f"with {option} {old}"
             raise ValueError(
-                f"{path}: was started with {option} {getattr(monitor, name)}, but now {option} is {value}: leave it "
-                "out, or start another state file"
+                f"{path}: was started {before}, but now {option} is {value}: leave it out, or start another state file"
             )
 
 
