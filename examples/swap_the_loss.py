@@ -32,6 +32,7 @@ def train(criterion: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
             optimizer.step()
         schedule.step()
     test_images, test_target = data.part("test")
+    net.eval()  # no effect on this network, but on each one with dropout or batch normalisation
     with torch.no_grad():
         return net(test_images), test_target
 

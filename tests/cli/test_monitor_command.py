@@ -102,14 +102,14 @@ def test_settings_are_those_of_the_first_use(day, run, refused):
     run("monitor", "state.json", day(0), "--tolerance", 0.01, "--cluster-size", 2)
     run("monitor", "state.json", day(1), "--tolerance", 0.01)
     for option, old, new in (
-        ("--num-bins", 15, 10),
-        ("--tolerance", 0.01, 0.02),
-        ("--cluster-size", 2, 3),
-        ("--binary", None, "positive"),
+        ("--num-bins", "with --num-bins 15", 10),
+        ("--tolerance", "with --tolerance 0.01", 0.02),
+        ("--cluster-size", "with --cluster-size 2", 3),
+        ("--binary", "without --binary", "positive"),
     ):
         line = refused("monitor", "state.json", day(2), option, new)
-        assert line.startswith(f"state.json: was started with {option} {old}, but now {option} is {new}: leave it out")
-    assert "--classwise False, but now --classwise is True" in refused(
+        assert line.startswith(f"state.json: was started {old}, but now {option} is {new}: leave it out")
+    assert "without --classwise, but now --classwise is True" in refused(
         "monitor", "state.json", "day2.npz", "--classwise"
     )
 
@@ -128,11 +128,30 @@ def test_a_bad_file_changes_nothing(day, run, refused):
     assert "nan.npz: " in refused("monitor", "state.json", day(1), "nan.npz")
     np.savez("labels.npz", logits=np.zeros((3, 3)), target=np.array([0, 1, 3]))
     assert "labels.npz: " in refused("monitor", "state.json", "labels.npz")
-    assert "the batch has 4 classes" in refused("monitor", "state.json", day(3, num_classes=4))
+    assert "day3.npz: has 4 classes" in refused("monitor", "state.json", day(3, num_classes=4))
     assert Path("state.json").read_bytes() == before
     refused("monitor", "new.json", "nan.npz")
     assert not Path("new.json").exists()
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
+
+
+def test_predictions_of_a_model_with_other_classes_are_refused(day, run, refused):
+    run("monitor", "state.json", day(0))
+    before = Path("state.json").read_bytes()
+    for options in ([], ["--again"], ["--reset"]):
+        line = refused("monitor", "state.json", day(1), day(2, num_classes=4), *options)
+        assert line.startswith("day2.npz: has 4 classes, but the files before have 3: ")
+    assert Path("state.json").read_bytes() == before
+    run("monitor", "other.json", day(2, num_classes=4))
+
+
+def test_a_file_of_confidences_fits_any_number_of_classes(day, run, refused):
+    Path("day1.csv").write_text("guess,sure,label\ncat,0.7,cat\ndog,0.6,cat\n")
+    options = ["--prediction", "guess", "--confidence", "sure", "--target", "label"]
+    run("monitor", "state.json", "day1.csv", *options)
+    run("monitor", "state.json", day(0))
+    assert "302 samples in 2 periods" in run("monitor", "state.json")[0]
+    assert "has 4 classes, but the files before have 3" in refused("monitor", "state.json", day(2, num_classes=4))
 
 
 def test_classes_keep_their_order(run, refused):

@@ -65,6 +65,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "newer monitor": (resealed(lambda state: state["monitor"].update(schema=9)), "has schema 9"),
     "no monitor": (resealed(lambda state: state.update(monitor=None)), "is damaged: .* wrong entry"),
     "files are a list": (resealed(lambda state: state.update(seen=[1])), "seen must hold the names of files"),
+    "one class": (resealed(lambda state: state.update(num_classes=1)), "num_classes must be at least 2, got 1"),
     "classes are numbers": (resealed(lambda state: state.update(class_names=[1])), "class_names must be a list"),
     "huge": (setting("num_bins", 10**9), "num_bins must be at most 10,000"),
     "many bins": (setting("num_bins", 9_000), "must be a list of 144016 numbers"),

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,15 @@ def test_every_calibrator_agrees_within_the_bound_of_its_dtype(name, dtype, path
     with_nan = run(path, logits)
     assert with_nan[1].isnan().all()
     torch.testing.assert_close(with_nan[[0, 2, 3]], probs[[0, 2, 3]])
+
+
+def test_a_softmax_before_a_calibrator_of_logits_is_a_warning(path) -> None:
+    calibrator = TemperatureScaling().fit(*sample(300, 4))
+    with pytest.warns(UserWarning, match=r"takes logits: remove the softmax of the model, or use .*input='probs'"):
+        export_onnx(CalibratedModel(nn.Softmax(1), calibrator).eval(), sample(5, 4)[0], path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        export_onnx(CalibratedModel(nn.Identity(), calibrator), sample(5, 4)[0], path)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -314,6 +324,8 @@ def test_bad_arguments_are_refused(path) -> None:
         export_onnx(fitted(), torch.zeros(2, 4), path, input_names=["a", "b"])
     with pytest.raises(ValueError, match=r"dynamic_dims must not be negative, got \(-1,\)"):
         export_onnx(fitted(), torch.zeros(2, 4), path, dynamic_dims=(-1,))
+    with pytest.raises(ValueError, match=r"dynamic_dims must be below 2, .*got \(0, 2\)"):
+        export_onnx(fitted(), torch.zeros(2, 4), path, dynamic_dims=(0, 2))
 
 
 def test_what_onnxruntime_cannot_run_is_refused_with_the_remedy(path) -> None:

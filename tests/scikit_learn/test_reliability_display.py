@@ -100,6 +100,7 @@ def test_it_draws_on_given_axes_and_draws_again() -> None:
         (TARGET, PROBS, {"pos_label": 1}, "pos_label=1 needs two classes, but the predictions are for 3"),
         (SPAM, CHANCE, {"pos_label": "eggs"}, "pos_label='eggs' must be one of 'ham', 'spam'"),
         (SPAM[1:], CHANCE, {}, "inconsistent numbers of samples"),
+        (SPAM, SPAM, {}, "y_prob must hold probabilities, as predict_proba returns them, got the text '(ham|spam)'"),
         (TARGET, PROBS, {"n_bins": 0}, "num_bins must be at least 1, got 0"),
     ],
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class Inputs:
     dynamic_dims: tuple[int, ...]
 
     @classmethod
-    def of(cls, example: Tensor | tuple[Tensor, ...] | Mapping[str, Tensor], dynamic_dims: Sequence[int]) -> Self:
+    def of(cls, example: Tensor | tuple[Tensor, ...] | Mapping[str, Tensor], dynamic_dims: Sequence[int]) -> "Inputs":
         """Check the example. A single row is doubled: torch.export takes a size of 1 for a constant."""
         kwargs = dict(example) if isinstance(example, Mapping) else {}
         args = () if isinstance(example, Mapping) else (example,) if isinstance(example, Tensor) else tuple(example)
@@ -47,6 +47,11 @@ class Inputs:
             raise ValueError(f"example_inputs must have the same number of rows, at least one, got shapes {shapes}")
         if any(dim < 0 for dim in dynamic_dims):
             raise ValueError(f"dynamic_dims must not be negative, got {tuple(dynamic_dims)}")
+        most = max(tensor.ndim for tensor in tensors)
+        if any(dim >= most for dim in dynamic_dims):
+            raise ValueError(
+                f"dynamic_dims must be below {most}, as no example input has more dimensions, got {tuple(dynamic_dims)}"
+            )
         inputs = cls(args, kwargs, tuple(dynamic_dims))
         return inputs.resized(2) if 0 in dynamic_dims and len(tensors[0]) == 1 else inputs
 
@@ -251,11 +256,10 @@ def hard_rows(model: CalibratedModel, classes: int) -> Iterator[tuple[str, Tenso
     pairs = noise[:100].clone()
     pairs[:, : min(2, classes)] = 3.0
     yield "ties", torch.cat([torch.zeros(1, classes), torch.full((1, classes), -3.25), pairs])
-    knots = [
-        module.knots for module in model.calibrator.modules() if isinstance(getattr(module, "knots", None), Tensor)
-    ]
-    for table in knots:
-        yield "knots", _rows_at_knots(table.double().cpu(), classes)
+    for module in model.calibrator.modules():
+        knots = getattr(module, "knots", None)
+        if isinstance(knots, Tensor):
+            yield "knots", _rows_at_knots(knots.double().cpu(), classes)
     holes = noise[:6].clone()
     holes[:2, 0], holes[2:4, 0] = math.nan, -math.inf
     yield "NaN and -inf", holes
@@ -281,7 +285,7 @@ def _shaped(rows: Tensor, example: Tensor, class_dim: int, dynamic: bool) -> Ite
     shape = torch.Size([len(example)]) if example.ndim == 1 else example.movedim(class_dim, -1).shape[:-1]
     size = shape.numel() // shape[0] * (1 if dynamic else shape[0])
     rows = rows[torch.arange(math.ceil(len(rows) / size) * size) % len(rows)]
-    for part in [rows] if dynamic else rows.split(size):
+    for part in [rows] if dynamic else torch.split(rows, size):
         if example.ndim == 1:
             yield part[:, 0]
         else:

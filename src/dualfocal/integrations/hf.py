@@ -103,7 +103,8 @@ class TrainerLoss:
         logits = _logits(outputs)
         if labels is None:
             raise ValueError(
-                'labels is None: Trainer takes them from the column "labels" of the data set, so rename yours to it'
+                'labels is None: Trainer takes them from the column "labels" of the data set, so rename yours to it; '
+                "labels that are texts are dropped by the data collator, so number the classes, 0, 1, ..."
             )
         labels = labels.to(logits.device)
         if self.task == "causal_lm":  # as in transformers; slices of the logits would be a copy of them

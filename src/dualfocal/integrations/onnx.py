@@ -19,6 +19,7 @@ from dualfocal.calibrators import CalibratedModel, Calibrator
 from dualfocal.integrations._onnx_operators import translations
 from dualfocal.integrations._onnx_packages import require
 from dualfocal.integrations._onnx_verification import BOUNDS, LOGITS, MARGIN, Inputs, OnnxAgreement, verify
+from dualfocal.metrics.rows import are_probabilities
 
 __all__ = ["BOUNDS", "MARGIN", "OnnxAgreement", "export_onnx"]
 
@@ -40,7 +41,8 @@ def export_onnx(
     random, saturated, tied and missing logits and on the knots of binning methods, and the whole model on the example,
     on perturbed copies of it and on other batch sizes. On equal logits, every calibrated probability must agree with
     torch within ``BOUNDS[dtype of the logits]`` plus :meth:`~dualfocal.calibrators.Calibrator.sensitivity`, which is
-    above 0 only beside jumps and on steep parts of binning methods.
+    above 0 only beside jumps and on steep parts of binning methods. A warning is given if the model returns
+    probabilities on the example although the calibrator takes logits.
 
     Args:
         model: a :class:`~dualfocal.calibrators.CalibratedModel`; or a fitted calibrator, to export the calibrator
@@ -74,7 +76,7 @@ def export_onnx(
     names = _names(model, inputs, input_names)
     output = f"calibrated_{model.output}" if model.output in names else model.output
     with _evaluation_mode(model), torch.no_grad():
-        model(*inputs.args, **inputs.kwargs)  # an error of the model itself is shown without the exporter's text
+        _check_example(model, inputs)
         proto = _convert(model, inputs, names, output, opset)
         proto.metadata_props.extend(_metadata(onnx, model))
         if proto.ByteSize() > MOST_BYTES:
@@ -85,6 +87,21 @@ def export_onnx(
     with atomic_path(path) as temporary:
         temporary.write_bytes(proto.SerializeToString())
     return agreement
+
+
+def _check_example(model: CalibratedModel, inputs: Inputs) -> None:
+    """Run the model, so that its own error is shown without the exporter's text; warn of a softmax in the model."""
+    logits = model.uncalibrated(*inputs.args, **inputs.kwargs)
+    model.calibrate(logits)
+    if model.input == "logits" and logits.ndim > 1:
+        rows = logits.movedim(model.class_dim, -1)
+        if are_probabilities(rows.reshape(-1, rows.shape[-1])):
+            warnings.warn(
+                "on the example, all outputs of the model lie in [0, 1] and sum to 1, but the calibrator takes logits: "
+                "remove the softmax of the model, or use CalibratedModel(..., input='probs') with a calibrator "
+                "fitted on probabilities",
+                stacklevel=3,
+            )
 
 
 class _WithLogits(nn.Module):

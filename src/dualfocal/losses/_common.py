@@ -130,7 +130,10 @@ def flatten(
     check_choice("reduction", reduction, REDUCTIONS)
     check_number("label_smoothing", label_smoothing, 0.0, 1.0)
     if not (isinstance(logits, Tensor) and isinstance(target, Tensor)):
-        raise TypeError(f"logits and target must be tensors, got {type(logits).__name__} and {type(target).__name__}")
+        raise TypeError(
+            f"logits and target must be tensors, got {type(logits).__name__} and {type(target).__name__}: convert "
+            "arrays and lists of numbers with torch.as_tensor; number the classes of labels that are texts, 0, 1, ..."
+        )
     if not isinstance(ignore_index, int):
         raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
     class_dim = min(logits.ndim - 1, 1)
@@ -144,10 +147,10 @@ def flatten(
     soft = target.is_floating_point()
     wrong_dtype = target.dtype == torch.bool or target.is_complex()
     if wrong_dtype or target.shape != (logits.shape if soft else shape):
-        hint = f"; {BINARY_HINT}" if logits.ndim == 1 or num_classes == 1 or target.shape == logits.shape else ""
         raise ValueError(
             f"target must hold integer class indices of shape {tuple(shape)}, or floating-point class probabilities "
-            f"of shape {tuple(logits.shape)}; got {target.dtype} of shape {tuple(target.shape)}{hint}"
+            f"of shape {tuple(logits.shape)}; got {target.dtype} of shape {tuple(target.shape)}"
+            + _target_remedy(logits, target, num_classes)
         )
     if soft and num_classes == 1:
         raise ValueError(f"logits of shape {tuple(logits.shape)} have a single class, whose loss is 0; {BINARY_HINT}")
@@ -173,6 +176,21 @@ def flatten(
             + (f"; {BINARY_HINT}" if num_classes == 1 else "")
         )
     return _smoothed(flat, label_smoothing)
+
+
+def _target_remedy(logits: Tensor, target: Tensor, num_classes: int) -> str:
+    """End of the message for a target of a wrong shape or dtype: what to change, for the usual mistakes."""
+    if logits.ndim == 1 or num_classes == 1:
+        return f"; {BINARY_HINT}"
+    if target.shape == logits.shape:
+        return f"; of one-hot labels, use target.argmax(1); {BINARY_HINT}"
+    if target.shape == (len(logits), *logits.shape[2:]):
+        return "; use target.long()"
+    if target.shape == (len(logits), 1, *logits.shape[2:]):
+        return "; use target.squeeze(1).long()"
+    if target.shape == logits.shape[:-1]:
+        return "; the classes must be dimension 1 of the logits: use logits.movedim(-1, 1)"
+    return ""
 
 
 def _smoothed(flat: Flat, label_smoothing: float) -> Flat:

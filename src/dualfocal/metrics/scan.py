@@ -228,8 +228,14 @@ def _check_probabilities(tile: Tensor, peak: Tensor, total: Tensor, dim: int, st
     good = (lowest >= 0) & (peak <= 1 + ROUNDING) & ((total - 1).abs() <= SUM_TOLERANCE + ROUNDING)
     if not bool(good.all()):
         row = int((~good).nonzero()[0])
+        scores = bool((lowest[row] >= 0) & (peak[row] <= 1 + ROUNDING))
+        question = (
+            "are these scores of a multi-label problem? Evaluate each label on its own"
+            if scores
+            else "are these logits?"
+        )
         raise RowError(
             f"probabilities must sum to 1 (within {SUM_TOLERANCE:g}), lie in [0, 1] and not be NaN",
             start + row,
-            f"sums to {total[row]:.6g} and holds {lowest[row]:.6g} to {peak[row]:.6g}; are these logits?",
+            f"sums to {total[row]:.6g} and holds {lowest[row]:.6g} to {peak[row]:.6g}; {question}",
         )

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dualfocal._checks import check_count
 from dualfocal._files import atomic_path, check_place, check_readable
 from dualfocal.metrics import CalibrationMonitor, MonitorBatch
 from dualfocal.metrics.monitor_history import Period
@@ -24,7 +25,7 @@ from dualfocal.runs.source import Reading, predictions_file
 
 SUFFIX = ".json"
 KIND = "calibration monitor"
-FIELDS = ("schema", "kind", "class_names", "seen", "monitor")
+FIELDS = ("schema", "kind", "num_classes", "class_names", "seen", "monitor")
 MOST_BYTES = 200_000_000  # of a state file
 MOST_SEEN = 1000  # files whose digests are kept
 
@@ -35,18 +36,20 @@ class MonitorState:
 
     Args:
         monitor: the monitor.
+        num_classes: number of classes (None: unknown, the files have only confidences).
         class_names: names of the classes, if a prediction file had them.
         seen: digest -> name of the last files, oldest first.
     """
 
     monitor: CalibrationMonitor
+    num_classes: int | None = None
     class_names: tuple[str, ...] | None = None
     seen: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain content for JSON."""
         names = None if self.class_names is None else list(self.class_names)
-        content = (SCHEMA, KIND, names, self.seen, self.monitor.to_dict())
+        content = (SCHEMA, KIND, self.num_classes, names, self.seen, self.monitor.to_dict())
         return dict(zip(FIELDS, content, strict=True))
 
 
@@ -72,8 +75,10 @@ def read_monitor(path: Path) -> MonitorState:
     content = read_json(path)
     if content.get("kind") != KIND or content.keys() != set(FIELDS):
         raise RunError(f"{path}: is damaged, or no state of a monitor: choose another name for the state")
-    names, seen = content["class_names"], content["seen"]
+    num_classes, names, seen = content["num_classes"], content["class_names"], content["seen"]
     try:
+        if num_classes is not None:
+            check_count("num_classes", num_classes, 2)
         if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise ValueError("class_names must be a list of texts")
         if not isinstance(seen, dict) or not all(isinstance(name, str) for name in seen.values()):
@@ -81,7 +86,7 @@ def read_monitor(path: Path) -> MonitorState:
         monitor = CalibrationMonitor.from_dict(content["monitor"])
     except (ValueError, TypeError) as error:
         raise RunError(f"{path}: is damaged: {error}") from error
-    return MonitorState(monitor, None if names is None else tuple(names), seen)
+    return MonitorState(monitor, num_classes, None if names is None else tuple(names), seen)
 
 
 def update_monitor(
@@ -139,10 +144,10 @@ def update_monitor(
 def _check_settings(path: Path, monitor: CalibrationMonitor, settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         if getattr(monitor, name) != value:
-            option = "--" + name.replace("_", "-")
+            option, old = "--" + name.replace("_", "-"), getattr(monitor, name)
+            before = f"without {option}" if old is None or old is False else f"with {option} {old}"
             raise ValueError(
-                f"{path}: was started with {option} {getattr(monitor, name)}, but now {option} is {value}: leave it "
-                "out, or start another state file"
+                f"{path}: was started {before}, but now {option} is {value}: leave it out, or start another state file"
             )
 
 
@@ -156,13 +161,19 @@ def _read(state: MonitorState, file: Path, reading: Reading, *, again: bool) -> 
         )
     reading = replace(reading, num_bins=monitor.num_bins, binary=monitor.binary)
     try:
-        taken, names, batch = _collect(monitor, file, reading)
+        taken, num_classes, names, batch = _collect(monitor, file, reading)
     except PredictionsError:
         raise
     except (ValueError, IndexError) as error:
         raise PredictionsError(f"{file}: {error}") from error
+    if None not in (num_classes, state.num_classes) and num_classes != state.num_classes:
+        raise ValueError(
+            f"{file}: has {num_classes} classes, but the files before have {state.num_classes}: for another model, "
+            "start another state file"
+        )
     if monitor.classwise and None not in (names, state.class_names) and names != state.class_names:
         raise ValueError(f"{file}: its classes must be those of the files before, in the same order: {_short(state)}")
+    state.num_classes = state.num_classes or num_classes
     state.class_names = state.class_names or names
     state.seen.pop(key, None)  # to the end: the oldest are forgotten first
     state.seen[key] = str(file)
@@ -171,7 +182,8 @@ def _read(state: MonitorState, file: Path, reading: Reading, *, again: bool) -> 
 
 def _collect(
     monitor: CalibrationMonitor, file: Path, reading: Reading
-) -> tuple[str, tuple[str, ...] | None, MonitorBatch]:
+) -> tuple[str, int | None, tuple[str, ...] | None, MonitorBatch]:
+    """Return which arrays were read, number and names of the classes as far as they are known, and the samples."""
     try:
         data = reading.load(file, confidence_only=not monitor.classwise)
     except TooLargeError as error:
@@ -179,9 +191,12 @@ def _collect(
             raise
         stream = reading.stream(file)
         binned = stream.bin(num_bins=reading.num_bins, ignore_index=reading.ignore_index, binary=reading.binary)
-        return stream.taken, stream.class_names, MonitorBatch.from_binned(binned, classwise=monitor.classwise)
+        batch = MonitorBatch.from_binned(binned, classwise=monitor.classwise)
+        return stream.taken, binned.num_classes, stream.class_names, batch
     batch = monitor.collect(data.values, data.target, input=data.input, ignore_index=reading.ignore_index)
-    return data.taken, data.class_names, batch
+    shape = data.values.shape
+    num_classes = None if data.input == "confidence" else 2 if len(shape) == 1 else int(shape[1])
+    return data.taken, num_classes, data.class_names, batch
 
 
 def _short(state: MonitorState) -> str:

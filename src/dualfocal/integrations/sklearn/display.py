@@ -140,6 +140,11 @@ class ReliabilityDisplay:
         >>> display.evaluation.verdict().partition(":")[0]
         'No miscalibration detectable at N = 1,000'
         """
+        for value in np.asarray(y_prob).ravel()[:1]:
+            if isinstance(value, str):
+                raise ValueError(
+                    f"y_prob must hold probabilities, as predict_proba returns them, got the text {str(value)!r}"
+                )
         y, values = y_labels(y_true), check_array(y_prob, dtype=(np.float64, np.float32), ensure_2d=False)
         check_consistent_length(y, values)
         known = class_labels("labels", labels, y_prob, y, 1 if values.ndim == 1 else values.shape[1])
