@@ -325,7 +325,7 @@ def test_language_model_metrics_need_the_statistics():
         hf.lm_statistics(torch.zeros(2, 5), torch.zeros(2))
 
 
-# The example, and the page
+# The example
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory")
@@ -336,19 +336,3 @@ def test_in_the_example_dual_focal_is_better_calibrated_than_cross_entropy(capsy
     assert second.startswith("DualFocalLoss ")
     cross_entropy, dual_focal = (float(re.search(r"ECE (\S+)%", line)[1]) for line in (first, second))
     assert dual_focal < cross_entropy / 2
-
-
-@pytest.mark.filterwarnings("ignore")  # of the frameworks
-def test_the_page_on_frameworks_runs(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("lightning", reason="make test-integrations installs it")
-    monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-    assert len(blocks) == 8
-    names: dict[str, Any] = {}
-    for block in blocks:
-        exec(block, names)
-    assert (tmp_path / "temperature.safetensors").is_file()
-    assert "2,000 samples, 3 classes, 15 bins" in capsys.readouterr().out
-    assert names["results"].keys() >= {"test/ece", "test/ece_calibrated", "test/nll_calibrated"}
-    assert names["calibrator"].is_fitted
