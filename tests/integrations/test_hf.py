@@ -176,6 +176,15 @@ def test_without_a_count_the_loss_is_the_mean_over_the_labels_of_the_batch(batch
     assert hf.loss_func()(batch, ignored) == 0
 
 
+@pytest.mark.parametrize("count", [0, torch.tensor(0)])
+def test_a_step_without_labels_changes_nothing(batch, count):
+    logits = batch.logits.requires_grad_()
+    loss = hf.loss_func()({"logits": logits}, torch.full_like(batch.labels, -100), num_items_in_batch=count)
+    loss.backward()
+    assert loss == 0
+    assert torch.equal(logits.grad, torch.zeros(6, 3))
+
+
 def test_class_weights_weight_the_sum_but_not_the_count(batch):
     weight = torch.tensor([1.0, 5.0, 0.5])
     for criterion in (CrossEntropyLoss(weight=weight), nn.CrossEntropyLoss(weight=weight)):

@@ -118,9 +118,11 @@ class TrainerLoss:
         if isinstance(num_items_in_batch, Tensor):
             # Under nn.DataParallel, these are as many equal numbers as there are GPUs, and Trainer multiplies the loss
             # by the number of GPUs, although it contains the samples of all of them.
-            num_items_in_batch = num_items_in_batch.to(logits.device).sum()
+            num_items = num_items_in_batch.to(logits.device).sum().clamp_min(1)
+        else:
+            num_items = total.new_tensor(max(num_items_in_batch, 1))  # 0 if no sample of the step has a label
         # Trainer counts each entry of the labels, also of class probabilities.
-        return total / (num_items_in_batch / num_classes if soft else num_items_in_batch)
+        return total / (num_items / num_classes if soft else num_items)
 
 
 def _check_criterion(criterion: nn.Module) -> None:
