@@ -108,4 +108,6 @@ class Gamblers:
             array = gamblers.arrays[name] = np.array(content[name], dtype=kind).reshape(gamblers.shape)
             if not np.isfinite(array).all():
                 raise ValueError(f"cells: {name} must hold finite numbers only")
+            if name != "log_wealth" and array.min() < 0:
+                raise ValueError(f"cells: {name} must not hold negative numbers")
         return gamblers

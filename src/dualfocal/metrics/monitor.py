@@ -287,6 +287,8 @@ class CalibrationMonitor:
                 content["cells"], monitor._num_classes, monitor.num_bins, monitor.num_periods
             )
             monitor.log_peak = finite_number("log_peak", content["log_peak"])
+            if monitor.log_peak < 0:
+                raise ValueError(f"log_peak must be at least 0, got {monitor.log_peak}")
             monitor.alarm = None if content["alarm"] is None else Alarm.from_dict(content["alarm"])
             monitor.history = [Period.from_dict(period) for period in content["history"]]
         except KeyError as error:
