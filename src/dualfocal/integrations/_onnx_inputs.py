@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ class Inputs:
     dynamic_dims: tuple[int, ...]
 
     @classmethod
-    def of(cls, example: Tensor | tuple[Tensor, ...] | Mapping[str, Tensor], dynamic_dims: Sequence[int]) -> Self:
+    def of(cls, example: Tensor | tuple[Tensor, ...] | Mapping[str, Tensor], dynamic_dims: Sequence[int]) -> "Inputs":
         """Check the example. A single row is doubled: torch.export takes a size of 1 for a constant."""
         kwargs = dict(example) if isinstance(example, Mapping) else {}
         args = () if isinstance(example, Mapping) else (example,) if isinstance(example, Tensor) else tuple(example)

@@ -199,11 +199,9 @@ def hard_rows(model: CalibratedModel, classes: int) -> Iterator[tuple[str, Tenso
     pairs = noise[:100].clone()
     pairs[:, : min(2, classes)] = 3.0
     yield "ties", torch.cat([torch.zeros(1, classes), torch.full((1, classes), -3.25), pairs])
-    knots = [
-        module.knots for module in model.calibrator.modules() if isinstance(getattr(module, "knots", None), Tensor)
-    ]
-    for table in knots:
-        yield "knots", _rows_at_knots(table.double().cpu(), classes)
+    for name, knots in model.calibrator.named_buffers():
+        if name.rpartition(".")[2] == "knots":
+            yield "knots", _rows_at_knots(knots.double().cpu(), classes)
     holes = noise[:6].clone()
     holes[:2, 0], holes[2:4, 0] = math.nan, -math.inf
     yield "NaN and -inf", holes
@@ -229,7 +227,7 @@ def _shaped(rows: Tensor, example: Tensor, class_dim: int, dynamic: bool) -> Ite
     shape = torch.Size([len(example)]) if example.ndim == 1 else example.movedim(class_dim, -1).shape[:-1]
     size = shape.numel() // shape[0] * (1 if dynamic else shape[0])
     rows = rows[torch.arange(math.ceil(len(rows) / size) * size) % len(rows)]
-    for part in [rows] if dynamic else rows.split(size):
+    for part in [rows] if dynamic else torch.split(rows, size):
         if example.ndim == 1:
             yield part[:, 0]
         else:
