@@ -332,6 +332,7 @@ def test_language_model_metrics_need_the_statistics():
         hf.compute_lm_metrics(EvalPrediction(statistics, labels))
     with pytest.raises(ValueError, match=re.escape("(N, T, V)")):
         hf.lm_statistics(torch.zeros(2, 5), torch.zeros(2))
+    assert hf.lm_statistics(torch.zeros(0, 3, 5), torch.zeros(0, 3).long()).shape == (0, 3, 4)
 
 
 # The example

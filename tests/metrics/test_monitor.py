@@ -293,6 +293,12 @@ def test_bad_settings(case) -> None:
         CalibrationMonitor(**options)
 
 
+def test_settings_may_be_numbers_of_numpy() -> None:
+    settings = CalibrationMonitor(num_bins=np.int64(7), tolerance=np.float32(0.25), alpha=np.float64(0.1)).settings
+    assert json.loads(json.dumps(settings)) == settings
+    assert (settings["num_bins"], settings["tolerance"], settings["alpha"]) == (7, 0.25, 0.1)
+
+
 def test_bad_batches_change_nothing() -> None:
     monitor = CalibrationMonitor(classwise=True)
     monitor.update(PROBS, [0, 1], input="probs", time="")

@@ -205,6 +205,21 @@ def test_an_error_names_the_value_and_the_rule(options: dict[str, Any], message:
         small(**options).fit(X, Y)
 
 
+def test_the_memory_layout_of_the_features_does_not_matter() -> None:
+    expected = small().fit(X, Y).predict_proba(X)
+    frozen, reverse = X.copy(), np.ascontiguousarray(X[::-1, ::-1])
+    frozen.flags.writeable = False
+    for features in (frozen, np.asfortranarray(X), reverse[::-1, ::-1]):
+        np.testing.assert_allclose(small().fit(features, Y).predict_proba(features), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e308])
+def test_only_the_ratios_of_weights_matter(scale: float) -> None:
+    weight = np.where(Y == 1, 0.5, 1.0)
+    expected = small().fit(X, Y, sample_weight=weight).predict_proba(X)
+    np.testing.assert_allclose(small().fit(X, Y, sample_weight=scale * weight).predict_proba(X), expected, rtol=1e-9)
+
+
 def test_one_class_is_an_error() -> None:
     with pytest.raises(ValueError, match="y has one class, 'emu'"):
         small().fit(X, np.full(len(X), "emu"))

@@ -235,7 +235,7 @@ def _batches(eval_prediction: EvalPrediction) -> list[tuple[Array, Array]]:
     predictions, labels = eval_prediction.predictions, eval_prediction.label_ids
     if labels is None:
         raise ValueError('there are no labels: the data set for evaluation needs a column "labels"')
-    if isinstance(predictions, list) and isinstance(labels, list) and np.ndim(labels[0]) > 0:
+    if isinstance(predictions, list) and isinstance(labels, list) and labels and np.ndim(labels[0]) > 0:
         return list(zip(map(_first, predictions), map(_first, labels), strict=True))
     return [(_first(predictions), _first(labels))]
 
@@ -292,7 +292,7 @@ def lm_statistics(logits: Tensor | Sequence[Tensor], labels: Tensor) -> Tensor:
         stats = scan(rows, scores=True)
         columns = (from_units(stats.confidence), stats.right, stats.nll, stats.brier)
         numbers[keep] = torch.stack([column.to(dtype) for column in columns], dim=1)
-    return numbers.view(*logits.shape[:2], -1)
+    return numbers.view(*logits.shape[:2], len(STATISTICS))
 
 
 def compute_lm_metrics(

@@ -6,6 +6,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from numbers import Real
 from typing import Any, Self
 
 from dualfocal._checks import check_choice, check_count
@@ -84,7 +85,7 @@ class CalibrationMonitor:
         if not isinstance(classwise, bool):
             raise TypeError(f"classwise must be True or False, got {classwise!r}")
         for name, value in (("tolerance", tolerance), ("alpha", alpha)):
-            if isinstance(value, bool) or not isinstance(value, int | float):
+            if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"{name} must be a number, got {value!r}")
         if not 0 <= tolerance < 1:
             raise ValueError(f"tolerance must be at least 0 and below 1, a fraction, got {tolerance!r}")
