@@ -75,11 +75,13 @@ def test_the_linear_model_with_cross_entropy_is_logistic_regression(class_weight
         (), loss="cross_entropy", alpha=alpha, learning_rate_init=0.1, max_iter=600, class_weight=class_weight
     )
     model.fit(features, labels, sample_weight=weight if weighted else None)
-    of_class = class_weight
+    class_weights = class_weight
     if class_weight == "balanced":
-        of_class = dict(enumerate(weight.sum() / (3 * np.bincount(labels, weight))))
-    total = weight.sum() if of_class is None else sum(weight[i] * of_class[labels[i]] for i in range(len(rows)))
-    peer = LogisticRegression(C=1 / (alpha * total), class_weight=of_class, tol=1e-8, max_iter=1000)
+        class_weights = dict(enumerate(weight.sum() / (3 * np.bincount(labels, weight))))
+    total = (
+        weight.sum() if class_weights is None else sum(weight[i] * class_weights[labels[i]] for i in range(len(rows)))
+    )
+    peer = LogisticRegression(C=1 / (alpha * total), class_weight=class_weights, tol=1e-8, max_iter=1000)
     peer.fit(features, labels, sample_weight=weight)
     np.testing.assert_allclose(model.predict_proba(features), peer.predict_proba(features), atol=1e-3)
 

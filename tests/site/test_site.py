@@ -36,8 +36,8 @@ class Links(HTMLParser):
 def test_links_and_anchors_lead_somewhere() -> None:
     links = {page: Links(page) for page in PAGES}
     broken = []
-    for page, found in links.items():
-        for target in found.targets:
+    for page, own in links.items():
+        for target in own.targets:
             parts = urlsplit(target)
             if parts.scheme in ("http", "https", "mailto", "data"):
                 continue

@@ -238,7 +238,8 @@ class DualFocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             weight = weight * compute_sample_weight(self.class_weight, y)
         if weight.min() < 0 or weight.max() == 0:
             raise ValueError("sample_weight and class_weight must not be negative, and not zero for all samples")
-        return weight / weight.max()  # otherwise the sum of large weights is infinite
+        weight = weight / weight.max()  # otherwise the sum of large weights is infinite
+        return weight
 
     def _split(
         self, X: NDArray[Any], target: NDArray[Any], weight: NDArray[Any] | None, random: np.random.RandomState
