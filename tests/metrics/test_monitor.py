@@ -378,6 +378,7 @@ DAMAGED = {
     "nan": ({"cells__log_wealth": [math.nan] * 256}, "log_wealth must hold finite numbers only"),
     "large": ({"cells__count": [10**30] * 256}, "wrong entry|too large"),
     "negative": ({"num_samples": -1}, "num_samples must be at least 0"),
+    "many periods": ({"num_periods": 2**70}, "must be those of the history, 5 and 500"),
     "peak": ({"log_peak": "high"}, "log_peak must be a finite number, got 'high'"),
     "history": ({"history__0__correct": 0.5}, "correct must be int, got 0.5"),
     "period": ({"history__0__first": None}, "Period must have the fields"),

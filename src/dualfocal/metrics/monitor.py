@@ -292,6 +292,10 @@ class CalibrationMonitor:
                 raise ValueError(f"log_peak must be at least 0, got {monitor.log_peak}")
             monitor.alarm = None if content["alarm"] is None else Alarm.from_dict(content["alarm"])
             monitor.history = [Period.from_dict(period) for period in content["history"]]
+            last = monitor.history[-1].last + 1 if monitor.history else 0
+            total = sum(period.num_samples for period in monitor.history)
+            if (monitor.num_periods, monitor.num_samples) != (last, total):
+                raise ValueError(f"num_periods and num_samples must be those of the history, {last} and {total}")
         except KeyError as error:
             raise ValueError(f"the state of a monitor lacks {error}") from error
         except (TypeError, AttributeError, OverflowError) as error:
