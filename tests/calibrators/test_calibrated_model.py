@@ -45,16 +45,22 @@ def test_probabilities_are_those_of_the_calibrator_applied_to_the_model(name) ->
 
 
 @for_each(name=NAMES)
-def test_the_whole_module_compiles_and_exports_for_any_batch_size(name) -> None:
+def test_the_whole_module_exports_for_any_batch_size(name) -> None:
     model = CalibratedModel(network(), fitted(name)).eval()
-    compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=True)
     shapes = {"args": ({0: torch.export.Dim("batch")},)}
     exported = torch.export.export(model, (torch.randn(3, FEATURES),), dynamic_shapes=shapes).module()
     for rows in (2, 7, 300):
         x = torch.randn(rows, FEATURES)
-        expected = model(x)
-        torch.testing.assert_close(compiled(x), expected, rtol=0, atol=1e-7)
-        torch.testing.assert_close(exported(x), expected, rtol=0, atol=1e-7)
+        torch.testing.assert_close(exported(x), model(x), rtol=0, atol=1e-7)
+
+
+@for_each(name=NAMES)
+def test_the_whole_module_compiles_for_any_batch_size(name) -> None:
+    model = CalibratedModel(network(), fitted(name)).eval()
+    compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=True)
+    for rows in (2, 7, 300):
+        x = torch.randn(rows, FEATURES)
+        torch.testing.assert_close(compiled(x), model(x), rtol=0, atol=1e-7)
     torch.compiler.reset()
 
 

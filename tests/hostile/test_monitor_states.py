@@ -47,6 +47,10 @@ def resealed(change: Callable[[dict], object]) -> Change:
     return apply
 
 
+def period(name: str, value: object) -> Change:
+    return resealed(lambda state: state["monitor"]["history"][0].update({name: value}))
+
+
 def setting(name: str, value: object) -> Change:
     return resealed(lambda state: state["monitor"]["settings"].update({name: value}))
 
@@ -70,6 +74,13 @@ BAD: dict[str, tuple[Change, str]] = {
     "huge": (setting("num_bins", 10**9), "num_bins must be at most 10,000"),
     "many bins": (setting("num_bins", 9_000), "must be a list of 144016 numbers"),
     "no tolerance": (setting("tolerance", "x" * 10**4), "tolerance must be a number"),
+    "a period without samples": (period("num_samples", 0), "a period needs samples"),
+    "a large number": (period("correct", 10**400), "correct must be at least 0 and below"),
+    "a negative peak": (resealed(lambda state: state["monitor"].update(log_peak=-1e4)), "log_peak must be at least 0"),
+    "a negative count": (
+        resealed(lambda state: state["monitor"]["cells"]["count"].__setitem__(3, -1)),
+        "count must not hold negative numbers",
+    ),
     "escapes": (setting("binary", ESCAPE), r"binary must be one of .*x1b"),
 }
 

@@ -176,6 +176,15 @@ def test_without_a_count_the_loss_is_the_mean_over_the_labels_of_the_batch(batch
     assert hf.loss_func()(batch, ignored) == 0
 
 
+@pytest.mark.parametrize("count", [0, torch.tensor(0)])
+def test_a_step_without_labels_changes_nothing(batch, count):
+    logits = batch.logits.requires_grad_()
+    loss = hf.loss_func()({"logits": logits}, torch.full_like(batch.labels, -100), num_items_in_batch=count)
+    loss.backward()
+    assert loss == 0
+    assert torch.equal(logits.grad, torch.zeros(6, 3))
+
+
 def test_class_weights_weight_the_sum_but_not_the_count(batch):
     weight = torch.tensor([1.0, 5.0, 0.5])
     for criterion in (CrossEntropyLoss(weight=weight), nn.CrossEntropyLoss(weight=weight)):
@@ -324,9 +333,10 @@ def test_language_model_metrics_need_the_statistics():
         hf.compute_lm_metrics(EvalPrediction(statistics, labels))
     with pytest.raises(ValueError, match=re.escape("(N, T, V)")):
         hf.lm_statistics(torch.zeros(2, 5), torch.zeros(2))
+    assert hf.lm_statistics(torch.zeros(0, 3, 5), torch.zeros(0, 3).long()).shape == (0, 3, 4)
 
 
-# The example, and the page
+# The example
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory")
@@ -337,19 +347,3 @@ def test_in_the_example_dual_focal_is_better_calibrated_than_cross_entropy(capsy
     assert second.startswith("DualFocalLoss ")
     cross_entropy, dual_focal = (float(re.search(r"ECE (\S+)%", line)[1]) for line in (first, second))
     assert dual_focal < cross_entropy / 2
-
-
-@pytest.mark.filterwarnings("ignore")  # of the frameworks
-def test_the_page_on_frameworks_runs(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("lightning", reason="make test-integrations installs it")
-    monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-    assert len(blocks) == 8
-    names: dict[str, Any] = {}
-    for block in blocks:
-        exec(block, names)
-    assert (tmp_path / "temperature.safetensors").is_file()
-    assert "2,000 samples, 3 classes, 15 bins" in capsys.readouterr().out
-    assert names["results"].keys() >= {"test/ece", "test/ece_calibrated", "test/nll_calibrated"}
-    assert names["calibrator"].is_fitted

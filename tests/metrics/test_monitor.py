@@ -293,6 +293,12 @@ def test_bad_settings(case) -> None:
         CalibrationMonitor(**options)
 
 
+def test_settings_may_be_numbers_of_numpy() -> None:
+    settings = CalibrationMonitor(num_bins=np.int64(7), tolerance=np.float32(0.25), alpha=np.float64(0.1)).settings
+    assert json.loads(json.dumps(settings)) == settings
+    assert (settings["num_bins"], settings["tolerance"], settings["alpha"]) == (7, 0.25, 0.1)
+
+
 def test_bad_batches_change_nothing() -> None:
     monitor = CalibrationMonitor(classwise=True)
     monitor.update(PROBS, [0, 1], input="probs", time="")
@@ -372,6 +378,7 @@ DAMAGED = {
     "nan": ({"cells__log_wealth": [math.nan] * 256}, "log_wealth must hold finite numbers only"),
     "large": ({"cells__count": [10**30] * 256}, "wrong entry|too large"),
     "negative": ({"num_samples": -1}, "num_samples must be at least 0"),
+    "many periods": ({"num_periods": 2**70}, "must be those of the history, 5 and 500"),
     "peak": ({"log_peak": "high"}, "log_peak must be a finite number, got 'high'"),
     "history": ({"history__0__correct": 0.5}, "correct must be int, got 0.5"),
     "period": ({"history__0__first": None}, "Period must have the fields"),

@@ -75,11 +75,13 @@ def test_the_linear_model_with_cross_entropy_is_logistic_regression(class_weight
         (), loss="cross_entropy", alpha=alpha, learning_rate_init=0.1, max_iter=600, class_weight=class_weight
     )
     model.fit(features, labels, sample_weight=weight if weighted else None)
-    of_class = class_weight
+    class_weights = class_weight
     if class_weight == "balanced":
-        of_class = dict(enumerate(weight.sum() / (3 * np.bincount(labels, weight))))
-    total = weight.sum() if of_class is None else sum(weight[i] * of_class[labels[i]] for i in range(len(rows)))
-    peer = LogisticRegression(C=1 / (alpha * total), class_weight=of_class, tol=1e-8, max_iter=1000)
+        class_weights = dict(enumerate(weight.sum() / (3 * np.bincount(labels, weight))))
+    total = (
+        weight.sum() if class_weights is None else sum(weight[i] * class_weights[labels[i]] for i in range(len(rows)))
+    )
+    peer = LogisticRegression(C=1 / (alpha * total), class_weight=class_weights, tol=1e-8, max_iter=1000)
     peer.fit(features, labels, sample_weight=weight)
     np.testing.assert_allclose(model.predict_proba(features), peer.predict_proba(features), atol=1e-3)
 
@@ -203,6 +205,21 @@ def test_float32_features_train_in_float32() -> None:
 def test_an_error_names_the_value_and_the_rule(options: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         small(**options).fit(X, Y)
+
+
+def test_the_memory_layout_of_the_features_does_not_matter() -> None:
+    expected = small().fit(X, Y).predict_proba(X)
+    frozen, reverse = X.copy(), np.ascontiguousarray(X[::-1, ::-1])
+    frozen.flags.writeable = False
+    for features in (frozen, np.asfortranarray(X), reverse[::-1, ::-1]):
+        np.testing.assert_allclose(small().fit(features, Y).predict_proba(features), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e308])
+def test_only_the_ratios_of_weights_matter(scale: float) -> None:
+    weight = np.where(Y == 1, 0.5, 1.0)
+    expected = small().fit(X, Y, sample_weight=weight).predict_proba(X)
+    np.testing.assert_allclose(small().fit(X, Y, sample_weight=scale * weight).predict_proba(X), expected, rtol=1e-9)
 
 
 def test_one_class_is_an_error() -> None:

@@ -13,9 +13,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "tools"))
 import docstrings
 import generated
 import hooks
+import measurements
 
 
-@pytest.mark.parametrize("module", [docstrings, generated, hooks])
+@pytest.mark.parametrize("module", [docstrings, generated, hooks, measurements])
 def test_doctests(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
 

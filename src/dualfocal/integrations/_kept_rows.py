@@ -1,5 +1,6 @@
 """Predictions that a validation keeps in memory, and what its processes exchange."""
 
+import math
 from typing import TypeVar
 
 import torch
@@ -44,7 +45,7 @@ class KeptRows:
         self._added += len(target)
         self._values.append(values[chosen].to("cpu", copy=True))  # a copy: a view would keep the whole batch
         self._target.append(target[chosen].to("cpu", copy=True))
-        while sum(map(len, self._target)) > self.limit:
+        while math.ceil(self._added / self._stride) > self.limit:
             self._stride *= 2
             self._values, self._target = ([torch.cat(parts)[::2].clone()] for parts in (self._values, self._target))
 

@@ -1,9 +1,8 @@
 """Comparison of an exported model with torch, by onnxruntime on the CPU."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dualfocal.calibrators import CalibratedModel
+from dualfocal.integrations._onnx_inputs import SEED, Inputs
 from dualfocal.integrations._onnx_packages import require
 
 # Largest difference of a calibrated probability on equal logits, by dtype of the logits. The calibrator computes in
@@ -22,77 +22,6 @@ LOGIT_BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 5e-2, t
 LOGITS = "uncalibrated_logits"  # name of the second output
 BATCHES = (1, 2, 7)
 KNOTS = 256  # largest number of knots of a class that are tried
-SEED = 0
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Arguments of the model by name or position, and which of their dimensions may vary."""
-
-    args: tuple[Tensor, ...]
-    kwargs: dict[str, Tensor]
-    dynamic_dims: tuple[int, ...]
-
-    @classmethod
-    def of(cls, example: Tensor | tuple[Tensor, ...] | Mapping[str, Tensor], dynamic_dims: Sequence[int]) -> "Inputs":
-        """Check the example. A single row is doubled: torch.export takes a size of 1 for a constant."""
-        kwargs = dict(example) if isinstance(example, Mapping) else {}
-        args = () if isinstance(example, Mapping) else (example,) if isinstance(example, Tensor) else tuple(example)
-        tensors = (*args, *kwargs.values())
-        if not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):
-            kinds = ", ".join(type(value).__name__ for value in tensors) or "nothing"
-            raise ValueError(f"example_inputs must be a tensor, or a tuple or dictionary of tensors, got {kinds}")
-        if any(tensor.ndim == 0 or len(tensor) != len(tensors[0]) or len(tensor) == 0 for tensor in tensors):
-            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
-            raise ValueError(f"example_inputs must have the same number of rows, at least one, got shapes {shapes}")
-        if any(dim < 0 for dim in dynamic_dims):
-            raise ValueError(f"dynamic_dims must not be negative, got {tuple(dynamic_dims)}")
-        most = max(tensor.ndim for tensor in tensors)
-        if any(dim >= most for dim in dynamic_dims):
-            raise ValueError(
-                f"dynamic_dims must be below {most}, as no example input has more dimensions, got {tuple(dynamic_dims)}"
-            )
-        inputs = cls(args, kwargs, tuple(dynamic_dims))
-        return inputs.resized(2) if 0 in dynamic_dims and len(tensors[0]) == 1 else inputs
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """All arguments, in the order of the inputs of the file."""
-        return (*self.args, *self.kwargs.values())
-
-    def __len__(self) -> int:
-        return len(self.tensors[0])
-
-    def replaced(self, tensors: Sequence[Tensor]) -> "Inputs":
-        """The same arguments with other values."""
-        args = tuple(tensors[: len(self.args)])
-        return Inputs(args, dict(zip(self.kwargs, tensors[len(args) :], strict=True)), self.dynamic_dims)
-
-    def resized(self, rows: int) -> "Inputs":
-        """Repeat or drop rows."""
-        index = torch.tensor(list(islice(cycle(range(len(self))), rows)), dtype=torch.int64)
-        return self.replaced([tensor[index.to(tensor.device)] for tensor in self.tensors])
-
-    def perturbed(self, scale: float) -> "Inputs":
-        """Add noise to floating point arguments, in units of their standard deviation."""
-        generator = torch.Generator().manual_seed(SEED)
-        return self.replaced(
-            [
-                tensor + (scale * tensor.double().std() * torch.randn(tensor.shape, generator=generator)).to(tensor)
-                if tensor.is_floating_point() and tensor.numel() > 1
-                else tensor
-                for tensor in self.tensors
-            ]
-        )
-
-    def dynamic_shapes(self) -> dict[str, Any]:
-        """Argument of ``torch.export`` for a forward function with the parameters ``*args``."""
-        sizes = {dim: torch.export.Dim("batch") if dim == 0 else torch.export.Dim.DYNAMIC for dim in self.dynamic_dims}
-
-        def varying(tensor: Tensor) -> dict[int, Any]:
-            return {dim: size for dim, size in sizes.items() if dim < tensor.ndim}
-
-        return {"args": tuple(varying(tensor) for tensor in self.tensors)}
 
 
 @dataclass(frozen=True)
@@ -145,9 +74,9 @@ class OnnxAgreement:
 class Comparison:
     """Largest differences of calibrated probabilities, over several calls."""
 
-    def __init__(self, model: CalibratedModel, dtype: torch.dtype, path: Path) -> None:
-        self.model, self.dtype, self.path = model, dtype, path
-        self.bound = BOUNDS[dtype]
+    def __init__(self, model: CalibratedModel, example: Tensor, path: Path) -> None:
+        self.model, self.device, self.path = model, example.device, path
+        self.bound = BOUNDS[example.dtype]
         self.rows = self.rows_at_jumps = 0
         self.difference = self.difference_at_jumps = 0.0
 
@@ -157,6 +86,7 @@ class Comparison:
         Raises:
             RuntimeError: they differ by more than the bound and the sensitivity of the calibrator.
         """
+        logits, result = logits.to(self.device), result.to(self.device)
         expected = self.model.calibrate(logits).to(result.dtype)
         ours, theirs = (self._probabilities(values) for values in (expected, result))
         if ours.shape != theirs.shape or not torch.equal(ours.isnan(), theirs.isnan()):
@@ -193,7 +123,7 @@ def verify(model: CalibratedModel, proto: Any, inputs: Inputs, path: Path) -> On
         RuntimeError: onnxruntime cannot run the model, or its results differ too much.
     """
     logits = model.uncalibrated(*inputs.args, **inputs.kwargs)
-    comparison = Comparison(model, logits.dtype, path)
+    comparison = Comparison(model, logits, path)
     _verify_calibrator(comparison, proto, inputs, logits)
     full, alone = _session(proto, path), _session(_without_logits(proto), path)
     batches = [inputs, *(inputs.perturbed(scale) for scale in (0.1, 3.0))]
@@ -204,10 +134,8 @@ def verify(model: CalibratedModel, proto: Any, inputs: Inputs, path: Path) -> On
         feed = dict(zip((value.name for value in proto.graph.input), batch.tensors, strict=True))
         result, wide = _run(full, feed, path)
         comparison.add(wide, result, what)
-        expected = model.uncalibrated(*batch.args, **batch.kwargs).double()
-        scale = max(1.0, _largest(expected.abs().nan_to_num(0.0, 0.0, 0.0)))
-        change = _largest((expected - wide).abs().nan_to_num(0.0)) / scale
-        logit_difference = max(logit_difference, change)
+        expected = model.uncalibrated(*batch.args, **batch.kwargs)
+        logit_difference = max(logit_difference, relative_difference(expected.cpu().double(), wide))
         comparison.add(wide, _run(alone, feed, path)[0], what)
     if logit_difference > LOGIT_BOUNDS[logits.dtype]:
         raise RuntimeError(
@@ -227,6 +155,21 @@ def verify(model: CalibratedModel, proto: Any, inputs: Inputs, path: Path) -> On
         logit_difference=logit_difference,
         batch_sizes=tuple(dict.fromkeys(len(batch) for batch in batches)),
     )
+
+
+def relative_difference(expected: Tensor, actual: Tensor) -> float:
+    """Largest difference, relative to the largest expected number, at least 1; infinite if other numbers are NaN.
+
+    >>> inf, nan = math.inf, math.nan
+    >>> relative_difference(torch.tensor([10.0, -inf, nan]), torch.tensor([9.0, -inf, nan]))
+    0.1
+    >>> relative_difference(torch.tensor([10.0, 1.0]), torch.tensor([10.0, nan]))
+    inf
+    """
+    if not torch.equal(expected.isnan(), actual.isnan()):
+        return math.inf
+    scale = max(1.0, _largest(expected.abs().nan_to_num(0.0, 0.0, 0.0)))
+    return _largest(torch.where(expected == actual, 0.0, expected - actual).abs().nan_to_num(0.0)) / scale
 
 
 def _verify_calibrator(comparison: Comparison, proto: Any, inputs: Inputs, example: Tensor) -> None:
@@ -256,9 +199,8 @@ def hard_rows(model: CalibratedModel, classes: int) -> Iterator[tuple[str, Tenso
     pairs = noise[:100].clone()
     pairs[:, : min(2, classes)] = 3.0
     yield "ties", torch.cat([torch.zeros(1, classes), torch.full((1, classes), -3.25), pairs])
-    for module in model.calibrator.modules():
-        knots = getattr(module, "knots", None)
-        if isinstance(knots, Tensor):
+    for name, knots in model.calibrator.named_buffers():
+        if name.rpartition(".")[2] == "knots":
             yield "knots", _rows_at_knots(knots.double().cpu(), classes)
     holes = noise[:6].clone()
     holes[:2, 0], holes[2:4, 0] = math.nan, -math.inf

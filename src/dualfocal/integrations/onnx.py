@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from dualfocal._files import atomic_path, check_place
 from dualfocal._tensors import compute_dtype
 from dualfocal.calibrators import CalibratedModel, Calibrator
+from dualfocal.integrations._onnx_inputs import Inputs
 from dualfocal.integrations._onnx_operators import translations
 from dualfocal.integrations._onnx_packages import require
-from dualfocal.integrations._onnx_verification import BOUNDS, LOGITS, MARGIN, Inputs, OnnxAgreement, verify
+from dualfocal.integrations._onnx_verification import BOUNDS, LOGITS, MARGIN, OnnxAgreement, verify
 from dualfocal.metrics.rows import are_probabilities
 
 __all__ = ["BOUNDS", "MARGIN", "OnnxAgreement", "export_onnx"]

@@ -79,9 +79,9 @@ def log_prior(num_classes: int, num_bins: int) -> Floats:
     >>> float(np.exp(log_prior(3, 15)).sum().round(12))
     1.0
     """
-    of_rows = [1.0] if num_classes == 0 else [0.5] + [0.5 / num_classes] * num_classes
-    of_places = [0.5] + [0.5 / num_bins] * num_bins
-    cells: Floats = np.log(np.multiply.outer(of_rows, of_places))[..., None] - math.log(len(SHIFTS))
+    row_weights = [1.0] if num_classes == 0 else [0.5] + [0.5 / num_classes] * num_classes
+    place_weights = [0.5] + [0.5 / num_bins] * num_bins
+    cells: Floats = np.log(np.multiply.outer(row_weights, place_weights))[..., None] - math.log(len(SHIFTS))
     return np.repeat(cells, len(SHIFTS), axis=-1)
 
 

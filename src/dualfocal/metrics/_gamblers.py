@@ -73,7 +73,7 @@ class Gamblers:
             arrays[name][poor] = 0
 
     def winner(self) -> Winner:
-        """Return the cell with the largest wealth, among those that bet like the richest group of the same sign."""
+        """Return the cell with the largest wealth, of the bin and direction whose gamblers own most together."""
         weight = self._log_prior + self.arrays["log_wealth"]
         by_sign = weight.reshape(*weight.shape[:2], 2, -1)  # over-confident first
         totals = np.logaddexp.reduce(by_sign, axis=-1)
@@ -108,4 +108,6 @@ class Gamblers:
             array = gamblers.arrays[name] = np.array(content[name], dtype=kind).reshape(gamblers.shape)
             if not np.isfinite(array).all():
                 raise ValueError(f"cells: {name} must hold finite numbers only")
+            if name != "log_wealth" and array.min() < 0:
+                raise ValueError(f"cells: {name} must not hold negative numbers")
         return gamblers

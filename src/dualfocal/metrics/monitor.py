@@ -6,6 +6,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from numbers import Real
 from typing import Any, Self
 
 from dualfocal._checks import check_choice, check_count
@@ -84,7 +85,7 @@ class CalibrationMonitor:
         if not isinstance(classwise, bool):
             raise TypeError(f"classwise must be True or False, got {classwise!r}")
         for name, value in (("tolerance", tolerance), ("alpha", alpha)):
-            if isinstance(value, bool) or not isinstance(value, int | float):
+            if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"{name} must be a number, got {value!r}")
         if not 0 <= tolerance < 1:
             raise ValueError(f"tolerance must be at least 0 and below 1, a fraction, got {tolerance!r}")
@@ -287,8 +288,14 @@ class CalibrationMonitor:
                 content["cells"], monitor._num_classes, monitor.num_bins, monitor.num_periods
             )
             monitor.log_peak = finite_number("log_peak", content["log_peak"])
+            if monitor.log_peak < 0:
+                raise ValueError(f"log_peak must be at least 0, got {monitor.log_peak}")
             monitor.alarm = None if content["alarm"] is None else Alarm.from_dict(content["alarm"])
             monitor.history = [Period.from_dict(period) for period in content["history"]]
+            last = monitor.history[-1].last + 1 if monitor.history else 0
+            total = sum(period.num_samples for period in monitor.history)
+            if (monitor.num_periods, monitor.num_samples) != (last, total):
+                raise ValueError(f"num_periods and num_samples must be those of the history, {last} and {total}")
         except KeyError as error:
             raise ValueError(f"the state of a monitor lacks {error}") from error
         except (TypeError, AttributeError, OverflowError) as error:

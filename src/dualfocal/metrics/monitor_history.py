@@ -36,6 +36,8 @@ class _Record:
                 continue
             elif isinstance(value, bool) or not isinstance(value, kind):  # type: ignore[arg-type]
                 raise ValueError(f"{name} must be {getattr(kind, '__name__', kind)}, got {value!r}")
+            elif isinstance(value, int) and not 0 <= value < 2**63:
+                raise ValueError(f"{name} must be at least 0 and below 2**63, got {value!r}")
         return cls(**content)
 
 
@@ -110,6 +112,10 @@ class Period(_Record):
     confidence: float
     correct: int
     log_evidence: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.num_samples >= self.correct:
+            raise ValueError(f"a period needs samples, with correct <= {self.num_samples}, got correct {self.correct}")
 
     @classmethod
     def from_batch(cls, time: str, number: int, batch: MonitorBatch, log_evidence: float) -> Self:

@@ -42,26 +42,18 @@ def describe(source: Source, binary: str | None = None, class_names: Sequence[st
     Over-confident since about day 7: for confidences from 80 to 100 %, mean confidence 93.0 %, right 85.0 %
     (500 samples).
     """
-    positive = binary == "positive"
-    index = 1 if positive and source.class_index is None else source.class_index
+    index = 1 if binary == "positive" and source.class_index is None else source.class_index
     high = source.direction == "over"
     if index is None:
-        kind, values, mean, truth = (
-            "Over-confident" if high else "Under-confident",
-            "confidences",
-            "confidence",
-            "right",
-        )
+        kind = "Over-confident" if high else "Under-confident"
+        values, mean, truth = "confidences", "confidence", "right"
     else:
-        name = printable(class_names[index]) if class_names else str(index)
+        name = printable(class_names[index]) if class_names and index < len(class_names) else str(index)
         kind = f"Probabilities of class {name} too {'high' if high else 'low'}"
         values, mean, truth = "probabilities", "probability", "occurs"
     since = f" since about {printable(source.since)}" if source.since else ""
-    within = (
-        ""
-        if (source.low, source.high) == (0.0, 1.0)
-        else (f"for {values} from {100 * source.low:.3g} to {100 * source.high:.3g} %, ")
-    )
+    part = f"for {values} from {100 * source.low:.3g} to {100 * source.high:.3g} %, "
+    within = "" if (source.low, source.high) == (0.0, 1.0) else part
     return (
         f"{kind}{since}: {within}mean {mean} {_percent(source.confidence)} %, {truth} {_percent(source.accuracy)} % "
         f"({_count(source.num_samples, 'sample')})."

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dualfocal.metrics import CalibrationMonitor
-from dualfocal.plots.style import BLUE, DARK_GREY, GREY, VERMILION, axes_or_new, plain, styled, tidy
+from dualfocal.plots.style import BLUE, DARK_GREY, GREY, VERMILION, NotebookFigure, axes_or_new, plain, styled, tidy
 
 TICKS = 8  # labels of the axis of time
 LONGEST, DATE = 16, 10  # characters of a label; of the date in it
@@ -64,10 +64,8 @@ def evidence_figure(monitor: CalibrationMonitor) -> Figure:
     Raises:
         ValueError: the monitor has seen no samples.
     """
-    if not monitor.history:
-        raise ValueError("the monitor has seen no samples: there is nothing to draw")
     with styled():
-        figure = Figure(figsize=(6.6, 4.4), layout="constrained")
+        figure = NotebookFigure(figsize=(6.6, 4.4), layout="constrained")
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
         evidence_diagram(monitor, ax=top)
         top.legend(loc="upper left", frameon=False)

@@ -238,6 +238,7 @@ class DualFocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             weight = weight * compute_sample_weight(self.class_weight, y)
         if weight.min() < 0 or weight.max() == 0:
             raise ValueError("sample_weight and class_weight must not be negative, and not zero for all samples")
+        weight = weight / weight.max()  # otherwise the sum of large weights is infinite
         return weight
 
     def _split(
@@ -269,7 +270,7 @@ class DualFocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _samples(X: NDArray[Any], target: NDArray[Any], weight: NDArray[Any] | None) -> Samples:
-    features = torch.tensor(X)  # a copy: torch does not accept all strides, nor read-only arrays
+    features = torch.from_numpy(np.array(X, order="C"))  # a copy: torch refuses negative strides and read-only arrays
     weights = None if weight is None else torch.tensor(weight, dtype=features.dtype)
     return Samples(features, torch.tensor(target), weights)
 
