@@ -12,6 +12,7 @@ from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.bins import CONVENTIONS, BinStats
 from dualfocal.metrics.calibration import adaptive_error, top_bins
 from dualfocal.metrics.classwise import SIGNIFICANCE, classwise_test
+from dualfocal.metrics.clusters import cluster_inference, cluster_squared_error
 from dualfocal.metrics.inference import Confidences, Inference, infer, noise_floor
 from dualfocal.metrics.label_counts import LabelCounts, RowLabels
 from dualfocal.metrics.registry import METRICS
@@ -199,6 +200,7 @@ def evaluate(
     level: float = 0.9,
     draws: int = 1000,
     class_names: Sequence[str] | None = None,
+    clusters: Array | None = None,
 ) -> Evaluation:
     """Compute every metric in one pass: error, NLL, Brier score, AURC, and the calibration errors.
 
@@ -223,6 +225,9 @@ def evaluate(
             1 / (draws + 1).
         class_names: names of the classes, in the order of the columns of ``logits``, if the labels are texts. Not
             needed if ``logits`` is a data frame whose columns are named like the classes.
+        clusters: the cluster of each sample, whole numbers or texts, ``(N,)``: samples of one cluster may depend on
+            each other, such as the pixels of an image or the images of a patient. Noise floors, tests, the interval and
+            the debiased error allow for it, see :mod:`dualfocal.metrics.clusters`.
 
     Returns:
         The metrics, as fractions.
@@ -244,9 +249,19 @@ def evaluate(
     check_choice("convention", convention, CONVENTIONS)
     check_level(level)
     if input == "confidence":  # calibrated like the probability of class 1, which is "the prediction is right"
-        rows = as_rows(logits, target, input="probs", ignore_index=ignore_index, binary="positive")
+        rows = as_rows(
+            logits, target, input="probs", ignore_index=ignore_index, binary="positive", clusters=clusters
+        )
     else:
-        rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, class_names=class_names)
+        rows = as_rows(
+            logits,
+            target,
+            input=input,
+            ignore_index=ignore_index,
+            binary=binary,
+            class_names=class_names,
+            clusters=clusters,
+        )
     stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
     result = evaluate_rows(rows, stats, num_bins, inference=inference, level=level, draws=draws, seed=seed)
     if input == "confidence":
@@ -287,9 +302,13 @@ def evaluate_rows(
         inferred = infer_both(
             samples, bins, adaptive_bins, labels, positive=rows.positive, level=level, draws=draws, seed=seed
         )
+    if rows.cluster is not None and inferred is not None:
+        inferred = cluster_inference(inferred, rows, stats, bins, adaptive_bins)
+    squared = None if rows.cluster is None else cluster_squared_error(rows, stats, bins)
     return evaluate_bins(
         bins,
         stats.classes,
+        squared_error=squared,
         error=mean((~stats.right).double()),
         nll=mean(stats.nll),
         brier=mean(stats.brier),
@@ -331,8 +350,13 @@ def evaluate_bins(
     inference: Inference | None = None,
     positive: bool = False,
     bounds: Mapping[str, float] | None = None,
+    squared_error: float | None = None,
 ) -> Evaluation:
-    """Compute the metrics of the bins of the confidence and of the classes; the other metrics are given."""
+    """Compute the metrics of the bins of the confidence and of the classes; the other metrics are given.
+
+    ``squared_error`` is that of samples that are not independent, for the debiased error.
+    """
+    squared_error = float(bins.squared_error()) if squared_error is None else squared_error
     num_samples = int(bins.count.sum())
     parts = decompose(brier, classes)
     return Evaluation(
@@ -349,7 +373,7 @@ def evaluate_bins(
         adaptive_ece=adaptive_ece,
         classwise_ece=float(classes.ece().mean()),
         mce=float(bins.mce()),
-        debiased_ece=float(bins.squared_error().clamp_min(0).sqrt()),
+        debiased_ece=math.sqrt(max(squared_error, 0.0)),
         confidence=float(bins.confidence.sum()) / num_samples,
         accuracy=float(bins.correct.sum()) / num_samples,
         bins=bins,

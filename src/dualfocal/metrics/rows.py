@@ -53,6 +53,7 @@ class Rows:
     input: str  # whether the values are "logits" or "probs"
     positive: bool  # whether the confidence is the probability of class 1 instead of the predicted class
     dtype: torch.dtype  # precision of the caller's values: edges of bins are rounded to it
+    cluster: Tensor | None = None  # (N,) int64, 0, 1, ...: samples of one cluster may depend on each other
 
     @property
     def num_classes(self) -> int:
@@ -64,8 +65,8 @@ class Rows:
 
     def at(self, index: slice | Tensor) -> "Rows":
         """Return a subset of the rows."""
-        weight = None if self.weight is None else self.weight[index]
-        return replace(self, values=self.values[index], target=self.target[index], weight=weight)
+        weight, cluster = (None if column is None else column[index] for column in (self.weight, self.cluster))
+        return replace(self, values=self.values[index], target=self.target[index], weight=weight, cluster=cluster)
 
 
 def as_rows(
@@ -76,6 +77,7 @@ def as_rows(
     ignore_index: int = -100,
     binary: str | None = None,
     sample_weight: Array | None = None,
+    clusters: Array | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Rows:
     """Check shapes, dtypes and labels, and return the samples as rows; ``input=None`` means logits, which is checked.
@@ -127,7 +129,8 @@ def as_rows(
         weight = weight.reshape(-1)
     if values.ndim > 2:
         values = values.movedim(1, -1).reshape(-1, values.shape[1])
-    rows = Rows(values, class_indices(target.reshape(-1)), weight, input, binary == "positive", dtype)
+    cluster = None if clusters is None else cluster_codes(clusters, shape).to(values.device)
+    rows = Rows(values, class_indices(target.reshape(-1)), weight, input, binary == "positive", dtype, cluster)
     keep = rows.target != ignore_index
     rows = rows if bool(keep.all()) else rows.at(keep)
     if checked and are_probabilities(rows.values):
@@ -147,6 +150,26 @@ def are_probabilities(values: Tensor) -> bool:
         if not bool(((low >= 0) & (high <= 1 + ROUNDING) & ((total - 1).abs() <= tolerance)).all()):
             return False
     return len(values) > 0
+
+
+def cluster_codes(clusters: Array, shape: Sequence[int]) -> Tensor:
+    """Number the clusters of samples of this shape: 0, 1, ... Of dense predictions, ``(N,)`` clusters are repeated.
+
+    >>> cluster_codes(["b", "a", "b"], (3,))
+    tensor([1, 0, 1])
+    """
+    names = clusters.cpu().numpy() if isinstance(clusters, Tensor) else _as_numpy("clusters", clusters)
+    if names.shape not in (tuple(shape), tuple(shape[:1])):
+        raise ValueError(
+            f"clusters must have one entry per sample, shape {tuple(shape[:1])}, got shape {names.shape}"
+        )
+    if names.dtype.kind == "f":
+        raise ValueError(f"clusters must be whole numbers or texts, got {names.dtype}")
+    unique, codes = np.unique(names, return_inverse=True)
+    if len(unique) < 2:
+        raise ValueError(f"clusters must hold at least two different values, got {unique.tolist()}")
+    codes = codes.reshape(*names.shape, *[1] * (len(shape) - names.ndim))
+    return torch.from_numpy(np.broadcast_to(codes, tuple(shape)).reshape(-1).copy())
 
 
 def first_maximum(values: Tensor) -> Tensor:
