@@ -2,8 +2,8 @@
 
     python benchmarks/cluster_coverage.py [--csv FILE] [--repeats 400] [--log FILE]
 
-Clusters have 10 samples each, or sizes with a log-normal distribution (1 to 200, half of them below 7). Labels are drawn
-from softmax(z / tau), tau = 1 is calibrated. The uniform numbers behind the labels of a cluster come from normal
+Clusters have 10 samples each, or sizes with a log-normal distribution (1 to 200, half of them below 7). Labels are
+drawn from softmax(z / tau), tau = 1 is calibrated. The uniform numbers behind the labels of a cluster come from normal
 variables with correlation rho: the labels keep their probabilities, but the residuals of a cluster are correlated.
 Kinds of predictions, 10 classes:
 
@@ -66,9 +66,13 @@ def settings() -> list[Setting]:
         for sizes in ("equal", "unequal")
         for rho in (0.0, 0.1, 0.3, 0.9)
     ]
-    chosen += [Setting(kind, n, "equal", rho) for kind in ("sharp", "similar") for n in (40, 100, 400) for rho in (0, 0.3)]
+    chosen += [
+        Setting(kind, n, "equal", rho) for kind in ("sharp", "similar") for n in (40, 100, 400) for rho in (0, 0.3)
+    ]
     chosen += [Setting(kind, 2000, "unequal", 0.3) for kind in SCALE]
-    chosen += [Setting("moderate", n, "unequal", rho, tau) for n in (100, 400) for rho in (0.1, 0.9) for tau in (1.2, 1.6)]
+    chosen += [
+        Setting("moderate", n, "unequal", rho, tau) for n in (100, 400) for rho in (0.1, 0.9) for tau in (1.2, 1.6)
+    ]
     return sorted(chosen, key=lambda setting: -setting.clusters)
 
 
@@ -113,7 +117,12 @@ def simulate(chunk: Chunk) -> dict[str, list[float]]:
     torch.set_num_threads(1)
     setting = Setting(*chunk.setting)
     truth = true_error(setting.kind, setting.tau)
-    key = [setting.clusters, round(100 * setting.rho), round(100 * setting.tau), *map(ord, setting.kind + setting.sizes)]
+    key = [
+        setting.clusters,
+        round(100 * setting.rho),
+        round(100 * setting.tau),
+        *map(ord, setting.kind + setting.sizes),
+    ]
     rng = np.random.default_rng([*key, chunk.first])
     values = defaultdict[str, list[float]](list)
     for repeat in range(chunk.first, chunk.first + chunk.count):

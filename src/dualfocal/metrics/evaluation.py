@@ -249,9 +249,7 @@ def evaluate(
     check_choice("convention", convention, CONVENTIONS)
     check_level(level)
     if input == "confidence":  # calibrated like the probability of class 1, which is "the prediction is right"
-        rows = as_rows(
-            logits, target, input="probs", ignore_index=ignore_index, binary="positive", clusters=clusters
-        )
+        rows = as_rows(logits, target, input="probs", ignore_index=ignore_index, binary="positive", clusters=clusters)
     else:
         rows = as_rows(
             logits,
@@ -302,9 +300,9 @@ def evaluate_rows(
         inferred = infer_both(
             samples, bins, adaptive_bins, labels, positive=rows.positive, level=level, draws=draws, seed=seed
         )
-    if rows.cluster is not None and inferred is not None:
-        inferred = cluster_inference(inferred, rows, stats, bins, adaptive_bins)
-    squared = None if rows.cluster is None else cluster_squared_error(rows, stats, bins)
+        if rows.cluster is not None:
+            inferred = cluster_inference(inferred, labels, stats, bins, adaptive_bins)
+    squared = None if rows.cluster is None else cluster_squared_error(rows.cluster, stats, bins)
     return evaluate_bins(
         bins,
         stats.classes,

@@ -38,6 +38,7 @@ from torch import Tensor
 
 from dualfocal.metrics.bins import SUMS, BinStats, debiased_square
 from dualfocal.metrics.classwise import SIGNIFICANCE, ClasswiseTest
+from dualfocal.metrics.cluster_summary import ClusterSummary
 from dualfocal.metrics.holm import holm
 
 DRAWS = 1000  # draws of outcomes for floor and p-value
@@ -46,7 +47,6 @@ GRID, GRID_DRAWS = 25, 800  # sizes of miscalibration on the grid for the interv
 SHAPES = 100  # shapes of miscalibration for the interval, which share the draws
 POWER = 0.8  # of the smallest detectable error
 TIE = 1e-12  # values of T that differ by less are equal up to rounding
-ENOUGH_CLUSTERS = 40  # effective clusters; with fewer, tests and intervals are not reliable
 SAME = 1e-7  # relative tolerance of equal squares: confidences are rounded
 
 
@@ -68,38 +68,6 @@ class Floor:
 
     mean: float
     q95: float  # the 95 % quantile
-
-
-@dataclass(frozen=True)
-class ClusterSummary:
-    """How much the clusters of the samples matter.
-
-    Args:
-        number: number of clusters.
-        effective: effective number of clusters: fewer if a few large clusters, or a few clusters with all the errors,
-            make up most of the noise. Below 40, tests and intervals are not reliable.
-        design_effect: variance of the mean of (confidence - correctness), relative to independent samples.
-    """
-
-    number: int
-    effective: float
-    design_effect: float
-
-    @property
-    def reliable(self) -> bool:
-        """Whether there are enough clusters for tests and intervals."""
-        return self.effective >= ENOUGH_CLUSTERS
-
-    def sentence(self, num_samples: int) -> str:
-        """Say in words how much information the samples carry."""
-        worth = round(num_samples / max(self.design_effect, 1.0))
-        text = f"{self.number:,} clusters: the {num_samples:,} samples carry the information of {worth:,} independent ones"
-        if self.reliable:
-            return f"{text}."
-        return (
-            f"{text}. The clusters count as {self.effective:.0f} of equal weight, fewer than {ENOUGH_CLUSTERS}: p-values and "
-            "intervals are not reliable."
-        )
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,8 @@ def as_rows(
             f"{tuple(target.shape)}: one class index per sample (one-hot labels: target.argmax(1); multilabel "
             "problems: evaluate each label on its own)"
         )
+    if sample_weight is not None and clusters is not None:
+        raise ValueError("clusters and sample_weight cannot be combined: there is no inference for weighted samples")
     weight = None
     if sample_weight is not None:
         weight = as_tensor("sample_weight", sample_weight).detach().to(values.device, torch.float64)
@@ -129,10 +131,12 @@ def as_rows(
         weight = weight.reshape(-1)
     if values.ndim > 2:
         values = values.movedim(1, -1).reshape(-1, values.shape[1])
-    cluster = None if clusters is None else cluster_codes(clusters, shape).to(values.device)
-    rows = Rows(values, class_indices(target.reshape(-1)), weight, input, binary == "positive", dtype, cluster)
+    rows = Rows(values, class_indices(target.reshape(-1)), weight, input, binary == "positive", dtype)
     keep = rows.target != ignore_index
     rows = rows if bool(keep.all()) else rows.at(keep)
+    if clusters is not None:  # those with ignored samples only are not counted
+        used = cluster_codes(clusters, shape).to(values.device)[keep].unique(return_inverse=True)[1]
+        rows = replace(rows, cluster=used)
     if checked and are_probabilities(rows.values):
         raise ValueError(
             'logits must not be probabilities, but all rows lie in [0, 1] and sum to 1: pass input="probs", or '
@@ -153,21 +157,29 @@ def are_probabilities(values: Tensor) -> bool:
 
 
 def cluster_codes(clusters: Array, shape: Sequence[int]) -> Tensor:
-    """Number the clusters of samples of this shape: 0, 1, ... Of dense predictions, ``(N,)`` clusters are repeated.
+    """Number the clusters of samples of this shape, (N,). Of dense predictions, clusters of images are repeated.
 
-    >>> cluster_codes(["b", "a", "b"], (3,))
-    tensor([1, 0, 1])
+    >>> cluster_codes(["b", "a"], (2, 3))
+    tensor([1, 1, 1, 0, 0, 0])
     """
     names = clusters.cpu().numpy() if isinstance(clusters, Tensor) else _as_numpy("clusters", clusters)
     if names.shape not in (tuple(shape), tuple(shape[:1])):
-        raise ValueError(
-            f"clusters must have one entry per sample, shape {tuple(shape[:1])}, got shape {names.shape}"
-        )
-    if names.dtype.kind == "f":
+        raise ValueError(f"clusters must have one entry per sample, shape {tuple(shape[:1])}, got shape {names.shape}")
+    if names.dtype.kind in "fOT":
+        missing = [name is None or name != name for name in names.ravel().tolist()]
+        if any(missing):
+            raise ValueError(
+                f"clusters must name the cluster of every sample, but entry {missing.index(True)} is missing: leave "
+                "out such samples, or give each of them a cluster of its own"
+            )
+    if names.dtype.kind not in "iubUOT":
         raise ValueError(f"clusters must be whole numbers or texts, got {names.dtype}")
-    unique, codes = np.unique(names, return_inverse=True)
+    unique, codes = np.unique(names.astype(np.str_) if names.dtype.kind in "OT" else names, return_inverse=True)
     if len(unique) < 2:
-        raise ValueError(f"clusters must hold at least two different values, got {unique.tolist()}")
+        raise ValueError(
+            f"clusters must hold at least two different values, got only {unique.tolist()}: one cluster does not show "
+            "how much clusters differ"
+        )
     codes = codes.reshape(*names.shape, *[1] * (len(shape) - names.ndim))
     return torch.from_numpy(np.broadcast_to(codes, tuple(shape)).reshape(-1).copy())
 
