@@ -16,7 +16,7 @@ class ClusterSummary:
         design_effect: variance of the mean of (confidence - correctness), relative to independent samples.
 
     >>> print(ClusterSummary(number=500, effective=480.0, design_effect=4.0).sentence(num_samples=10_000))
-    500 clusters: the 10,000 samples carry the information of 2,500 independent ones.
+    500 clusters, design effect 4.0: the 10,000 samples carry the information of 2,500 independent ones.
     """
 
     number: int
@@ -35,7 +35,10 @@ class ClusterSummary:
     def sentence(self, num_samples: int) -> str:
         """Say in words how much information the samples carry, and whether there are enough clusters."""
         independent = round(self.information(num_samples))
-        text = f"{self.number:,} clusters: the {num_samples:,} samples carry the information of {independent:,}"
+        text = (
+            f"{self.number:,} clusters, design effect {self.design_effect:.1f}: the {num_samples:,} samples carry the "
+            f"information of {independent:,}"
+        )
         if self.reliable:
             return f"{text} independent ones."
         return (

@@ -60,6 +60,11 @@ class Rows:
         """Number of classes."""
         return self.values.shape[1]
 
+    @property
+    def num_clusters(self) -> int | None:
+        """Number of clusters; None if the samples are independent."""
+        return None if self.cluster is None else int(self.cluster.max()) + 1
+
     def __len__(self) -> int:
         return self.values.shape[0]
 
@@ -135,8 +140,8 @@ def as_rows(
     keep = rows.target != ignore_index
     rows = rows if bool(keep.all()) else rows.at(keep)
     if clusters is not None:  # those with ignored samples only are not counted
-        used = cluster_codes(clusters, shape).to(values.device)[keep].unique(return_inverse=True)[1]
-        rows = replace(rows, cluster=used)
+        codes = cluster_codes(clusters, shape)[keep.cpu()].numpy()
+        rows = replace(rows, cluster=torch.from_numpy(np.unique(codes, return_inverse=True)[1]).to(values.device))
     if checked and are_probabilities(rows.values):
         raise ValueError(
             'logits must not be probabilities, but all rows lie in [0, 1] and sum to 1: pass input="probs", or '
@@ -172,8 +177,10 @@ def cluster_codes(clusters: Array, shape: Sequence[int]) -> Tensor:
                 f"clusters must name the cluster of every sample, but entry {missing.index(True)} is missing: leave "
                 "out such samples, or give each of them a cluster of its own"
             )
+    if names.dtype.kind == "f" and bool((names == np.floor(names)).all()):
+        names = names.astype(np.int64)
     if names.dtype.kind not in "iubUOT":
-        raise ValueError(f"clusters must be whole numbers or texts, got {names.dtype}")
+        raise ValueError(f"clusters must be whole numbers or texts, got {names.dtype}, such as {names.flat[0]}")
     unique, codes = np.unique(names.astype(np.str_) if names.dtype.kind in "OT" else names, return_inverse=True)
     if len(unique) < 2:
         raise ValueError(
