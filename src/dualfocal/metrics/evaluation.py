@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+import torch
+
 from dualfocal._checks import check_choice, check_count, check_level
 from dualfocal._table import Table
 from dualfocal.metrics._sorting import SortedConfidences
@@ -370,7 +372,7 @@ def evaluate_bins(
 
     ``squared`` is the squared error of :func:`squared_error`, that of independent samples if it is not given.
     """
-    squared = float(bins.squared_error()) if squared is None else squared
+    square = bins.squared_error() if squared is None else torch.tensor(squared, dtype=torch.float64, device="cpu")
     num_samples = int(bins.count.sum())
     parts = decompose(brier, classes)
     return Evaluation(
@@ -387,7 +389,7 @@ def evaluate_bins(
         adaptive_ece=adaptive_ece,
         classwise_ece=float(classes.ece().mean()),
         mce=float(bins.mce()),
-        debiased_ece=math.sqrt(max(squared, 0.0)),
+        debiased_ece=float(square.clamp_min(0).sqrt()),
         confidence=float(bins.confidence.sum()) / num_samples,
         accuracy=float(bins.correct.sum()) / num_samples,
         bins=bins,
