@@ -56,15 +56,17 @@ def cluster_inference(
         "adaptive_ece": np.abs(_BinSums(noise, stats, adaptive).centred).sum(1) / top.total,
         "classwise_ece": classwise_errors,
     }
-    independent = inference.classwise
+    independent, significance = inference.classwise, SIGNIFICANCE
+    if independent is not None:  # gaps of single classes are those that are significant with clusters
+        classwise = replace(classwise, p_value=max(independent.p_value, classwise.p_value))
+        significance = SIGNIFICANCE / 2  # by Holm's method, for the first of two tests
     return replace(
         inference,
         floors={name: _larger(floor, errors[name]) for name, floor in inference.floors.items()},
         p_value=p_value,
         debiased_ece=(min(inference.debiased_ece[0], low), max(inference.debiased_ece[1], high)),
-        detectable=max(inference.detectable, top.detectable(SIGNIFICANCE if independent is None else SIGNIFICANCE / 2)),
-        classwise=independent
-        and replace(classwise, p_value=max(independent.p_value, classwise.p_value)),  # gaps: those of the clusters
+        detectable=max(inference.detectable, top.detectable(significance)),
+        classwise=None if independent is None else classwise,
         clusters=summary,
     )
 
