@@ -84,7 +84,7 @@ def score(
     evaluations = [evaluation, *(evaluate_rows(*repeat, num_bins) for repeat in scanned[1:])]
     scores = {metric: sum(getattr(e, metric) for e in evaluations) / len(evaluations) for metric in COMPARED}
     draws = {}
-    if len(repeats[0]) >= LEAST:
+    if min(len(repeats[0]), repeats[0].num_clusters or LEAST) >= LEAST:
         resampled = resample(scanned, num_bins, seed=seed, every_metric=False)
         draws = {metric: resampled[metric].mean(1) for metric in COMPARED}
     return MethodScore(name, evaluation, scores, draws=draws)
@@ -127,9 +127,14 @@ def _with_variance_of_fits(
 
     The optimism of a maximum-likelihood fit with k parameters to N samples is about k / N nats. The fits add a variance
     of k / N^2, the optimism / N, to that of the resampled scores if N is large. Twice as much covers better from N =
-    200 (``benchmarks/cross_fit_coverage.py``).
+    200 (``benchmarks/cross_fit_coverage.py``). Of samples in clusters, N is the number of independent samples
+    that carry the same information.
     """
-    deviation = math.sqrt(2 * max(a.optimism, b.optimism) / a.evaluation.num_samples)
+    assert a.evaluation.inference is not None
+    clusters, num_samples = a.evaluation.inference.clusters, float(a.evaluation.num_samples)
+    if clusters is not None:
+        num_samples = clusters.information(a.evaluation.num_samples)
+    deviation = math.sqrt(2 * max(a.optimism, b.optimism) / num_samples)
     extra = NormalDist().inv_cdf((1 + level) / 2) * deviation
     return centre - math.hypot(centre - low, extra), centre + math.hypot(high - centre, extra)
 
@@ -180,12 +185,16 @@ def _fitted(calibrator: Calibrator, rows: Rows, not_converged: str) -> tuple[Cal
 
 
 def assign_folds(rows: Rows, target: Tensor, *, ignore_index: int, folds: int, seeds: range) -> list[Tensor]:
-    """Fold of each row, for each seed. Folds are stratified by class; images of dense predictions stay whole.
+    """Fold of each row, for each seed. Folds are stratified by class; clusters and images stay whole.
 
     Raises:
-        ValueError: there are fewer images than folds.
+        ValueError: there are fewer clusters or images than folds.
     """
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    if rows.cluster is not None:
+        if (rows.num_clusters or 0) < folds:
+            raise ValueError(f"{folds} folds of whole clusters need at least {folds} clusters, got {rows.num_clusters}")
+        return [_folds_of_clusters(rows.cluster, folds, generator) for generator in generators]
     if target.ndim < 2:
         return [_stratified_folds(rows.target, folds, generator) for generator in generators]
     kept = target != ignore_index
@@ -196,6 +205,19 @@ def assign_folds(rows: Rows, target: Tensor, *, ignore_index: int, folds: int, s
     number = labelled.cumsum(0) - 1  # images without labels are not counted
     image = number.view(-1, *[1] * (target.ndim - 1)).expand(target.shape)[kept]
     return [(torch.randperm(count, generator=generator).to(image.device) % folds)[image] for generator in generators]
+
+
+def _folds_of_clusters(cluster: Tensor, folds: int, generator: torch.Generator) -> Tensor:
+    """Put whole clusters into folds of similar size: the largest first, each into the fold with the fewest samples."""
+    size = torch.bincount(cluster).cpu()
+    number = len(size)
+    shuffled = torch.randperm(number, generator=generator)
+    order = shuffled[size[shuffled].argsort(descending=True, stable=True)]
+    fold, total = torch.empty(number, dtype=torch.int64), [0] * folds
+    for one, count in zip(order.tolist(), size[order].tolist(), strict=True):
+        fold[one] = smallest = total.index(min(total))
+        total[smallest] += count
+    return fold.to(cluster.device)[cluster]
 
 
 def _stratified_folds(target: Tensor, folds: int, generator: torch.Generator) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dualfocal._table import Table
 from dualfocal.calibrators._scoring import MethodScore
 from dualfocal.calibrators.notes import Note
+from dualfocal.metrics.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.comparison import Difference
 from dualfocal.metrics.evaluation import finite
 
@@ -36,6 +37,7 @@ class CalibratorComparison:
         repeats: number of repeats of the cross-validation; 1 with validation data.
         level: nominal coverage of the confidence intervals.
         seed: seed of the folds and of the resampling.
+        num_clusters: number of clusters of the scored samples; None if the samples are independent.
     """
 
     methods: tuple[MethodScore, ...]
@@ -50,6 +52,7 @@ class CalibratorComparison:
     repeats: int
     level: float
     seed: int
+    num_clusters: int | None = None
 
     def __getitem__(self, name: str) -> MethodScore:
         return {method.name: method for method in self.methods}[name]
@@ -76,6 +79,16 @@ class CalibratorComparison:
 
     def caveat(self) -> str:
         """Which samples were used for fitting and which for scoring."""
+        if self.num_clusters is None:
+            return self._splits()
+        few = f", and are too short for fewer than {ENOUGH_CLUSTERS} clusters"
+        whole = "Intervals" if self.held_out else "Folds and intervals"
+        return (
+            f"{self._splits()} {whole} keep the {self.num_clusters:,} clusters whole"
+            f"{few if self.num_clusters < ENOUGH_CLUSTERS else ''}."
+        )
+
+    def _splits(self) -> str:
         if self.held_out:
             return (
                 f"Each calibrator was fitted on the validation split ({self.validation_samples:,} samples) and scored "
@@ -131,6 +144,7 @@ class CalibratorComparison:
         return {
             "schema": 1,
             **how,
+            **({} if self.num_clusters is None else {"num_clusters": self.num_clusters}),
             "level": self.level,
             "seed": self.seed,
             "recommended": self.recommended,

@@ -41,6 +41,7 @@ def compare_calibrators(
     num_bins: int = 15,
     ignore_index: int = -100,
     binary: str | None = None,
+    clusters: Array | None = None,
     level: float = 0.9,
     seed: int = 0,
     progress: ShareDone | None = None,
@@ -48,15 +49,17 @@ def compare_calibrators(
     """Score calibrators and the uncalibrated model on samples that were not used for fitting, and recommend one.
 
     With ``validation``, each calibrator is fitted on the validation data and scored on ``logits``. Without it,
-    ``logits`` are cross-validated: the samples are split into stratified folds (images of dense predictions stay
-    whole), each fold is calibrated by a calibrator fitted on the other folds, and all folds are scored together.
+    ``logits`` are cross-validated: the samples are split into folds, each fold is calibrated by a calibrator fitted on
+    the other folds, and all folds are scored together. Folds are stratified by class; but clusters, or else images of
+    dense predictions, stay whole.
 
     Confidence intervals are for paired differences of the expected scores on new data. They come from resampling the
     samples, with the same weights for all methods. With ``validation``, they are about the calibrators fitted to the
     validation data. With cross-validation, those of the NLL are about the calibrators fitted to all N samples, and
     include the variation of the fits: nominal 90 % intervals contained the truth in 85 to 99 % of simulated samples
     (``benchmarks/cross_fit_coverage.py``). Those of the other scores do not include it and are slightly too short. ECE
-    differences include differences of the noise floors. Each pixel of a dense prediction counts as a sample.
+    differences include differences of the noise floors. Each pixel of a dense prediction counts as an independent
+    sample, unless ``clusters`` are given: then whole clusters are resampled.
 
     Args:
         logits: predictions to score, in any shape that :func:`~dualfocal.metrics.ece` takes.
@@ -72,6 +75,7 @@ def compare_calibrators(
         num_bins: number of bins, as in :func:`~dualfocal.metrics.ece`.
         ignore_index: samples with this target are ignored.
         binary: as in :func:`~dualfocal.metrics.ece`; defaults to ``"top_label"`` for one score per sample.
+        clusters: the cluster of each sample of ``logits``, see :func:`~dualfocal.metrics.evaluate`.
         level: nominal coverage of the confidence intervals.
         seed: seed of the folds and of the resampling.
         progress: callback, called with the fraction of the work done.
@@ -94,14 +98,14 @@ def compare_calibrators(
     calibrators = _calibrators(methods)
     values, target = as_tensor("logits", logits), as_tensor("target", class_targets(logits, target))
     binary = "top_label" if values.ndim == 1 and binary is None else binary
-    rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
+    rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary, clusters=clusters)
     if validation is None and len(rows) < max(MIN_SAMPLES, folds):
         raise ValueError(f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, got {len(rows)}")
     if validation is not None and not isinstance(validation, Rows):
         validation = as_rows(*validation, input=input, ignore_index=ignore_index, binary=binary)
     if validation is not None and validation.num_classes != rows.num_classes:
         raise ValueError(f"validation has {validation.num_classes} classes, but logits have {rows.num_classes}")
-    if evaluation is not None and (evaluation.inference is None or evaluation.convention is not None):
+    if evaluation is not None and not _usable(evaluation, rows):
         evaluation = None
     score_rows = partial(score, num_bins=num_bins, level=level, seed=seed)
     uncalibrated = score_rows(UNCALIBRATED, [rows], evaluation=evaluation)
@@ -132,7 +136,16 @@ def compare_calibrators(
         repeats=repeats,
         level=level,
         seed=seed,
+        num_clusters=rows.num_clusters,
     )
+
+
+def _usable(evaluation: Evaluation, rows: Rows) -> bool:
+    """Whether an evaluation of the uncalibrated model has what a comparison needs."""
+    inference = evaluation.inference
+    if inference is None or evaluation.convention is not None:
+        return False
+    return (inference.clusters is None) == (rows.cluster is None)
 
 
 def _calibrators(methods: Sequence[str] | Mapping[str, Calibrator]) -> dict[str, Calibrator]:

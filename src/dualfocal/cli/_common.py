@@ -158,6 +158,14 @@ BinaryOption = Annotated[
     Binary | None,
     typer.Option(help="Binary problems: evaluate the predicted class, or class 1. Required for one score per sample."),
 ]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column or array with the cluster of each sample (a patient, an image, a passage): samples of one cluster "
+        "may depend on each other.",
+    ),
+]
 Level = Annotated[float, typer.Option(min=0.5, max=0.999, help="Confidence level of intervals.")]
 Seed = Annotated[
     int, typer.Option(min=0, max=MAX_SEED, help="Seed of the simulations behind noise floors, p-values and intervals.")

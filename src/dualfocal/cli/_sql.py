@@ -28,6 +28,7 @@ REMEDIES = {  # of options that do not apply
     "--group-quantiles": "compute the group in the query, with NTILE",
     "--prediction": EXPORT,
     "--calibrate": EXPORT,
+    "--cluster": EXPORT,
     "--convention": EXPORT,
     "--binary positive": EXPORT,
 }
@@ -117,6 +118,7 @@ def _check_options(places: list[str], reading: "Reading", refused: dict[str, boo
         "--class-names": reading.class_names is not None,
         "--prediction": reading.prediction is not None or reading.confidence is not None,
         "--binary positive": reading.binary == "positive",
+        "--cluster": reading.cluster is not None,
     }
     for option in (name for name, is_given in refused.items() if is_given):
         raise ValueError(f"{option} does not apply to --sql, which leaves the rows in the database: {REMEDIES[option]}")

@@ -1,5 +1,6 @@
 """`dualfocal compare`: paired differences between two models on the same samples."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from dualfocal.cli._common import (
     AsJson,
     BinaryOption,
     ClassNames,
+    ClusterOption,
     DropMissing,
     IgnoreIndex,
     Level,
@@ -44,6 +46,7 @@ def compare(
             "--id", metavar="COLUMN", help="Column or array that identifies the samples, if they are in another order."
         ),
     ] = None,
+    cluster: ClusterOption = None,
     logits: Logits = None,
     probs: Probs = None,
     target: Target = None,
@@ -63,11 +66,13 @@ def compare(
     """Which of two models is better? Paired differences on the same samples, B - A, with intervals and a verdict.
 
     Both files must have the same labels; classes with names may be in another order, and rows with `--id`. Arrays and
-    columns are found as in `dualfocal evaluate`.
+    columns are found as in `dualfocal evaluate`. The column of `--cluster` is read from A.
 
         dualfocal compare cross_entropy.npz dual_focal.npz
 
         dualfocal compare a.csv b.parquet --id image
+
+        dualfocal compare a.csv b.csv --cluster patient
     """
     from dualfocal import metrics
     from dualfocal.metrics.registry import MEANINGS
@@ -81,6 +86,7 @@ def compare(
         probs=probs,
         target=target,
         group=identity,
+        cluster=cluster,
         positive=positive,
         class_names=class_names,
         percent=percent,
@@ -89,7 +95,7 @@ def compare(
         max_memory=max_memory,
         ignore_index=ignore_index,
     )
-    first, second = reading.load(a), reading.load(b)
+    first, second = reading.load(a), replace(reading, cluster=None).load(b)
     remark = ""
     if identity is not None:
         first, second, remark = align_rows(first, second)
@@ -110,6 +116,7 @@ def compare(
             ignore_index=ignore_index,
             level=level,
             seed=seed,
+            clusters=first.clusters,
             names=(str(a), str(b)),
             progress=progress,
         )

@@ -16,6 +16,7 @@ from dualfocal.cli._common import (
     AsJson,
     BinaryOption,
     ClassNames,
+    ClusterOption,
     Confidence,
     DropMissing,
     Force,
@@ -86,6 +87,7 @@ def evaluate(
         int | None,
         typer.Option(min=2, max=100, metavar="N", help="Cut the numbers of `--group-by` into N groups of equal size."),
     ] = None,
+    cluster: ClusterOption = None,
     binary: BinaryOption = None,
     positive: Positive = None,
     class_names: ClassNames = None,
@@ -154,6 +156,8 @@ def evaluate(
 
         dualfocal evaluate predictions.csv --probs score --target outcome --binary positive --group-by hospital
 
+        dualfocal evaluate predictions.csv --cluster patient
+
         dualfocal evaluate predictions.npz --calibrate temperature,vector,isotonic
 
         dualfocal evaluate predictions.npz --fail-over 0.03 || echo "not calibrated"
@@ -176,6 +180,7 @@ def evaluate(
         probs=probs,
         target=target,
         group=group_by,
+        cluster=cluster,
         split=split,
         prediction=prediction,
         confidence=confidence,
@@ -255,6 +260,7 @@ def _load(
     confidence_only = not needs_all_rows["--calibrate"] and reading.group is None
     needs_all_rows |= {
         "--group-by": reading.group is not None,
+        "--cluster": reading.cluster is not None,
         "--merge": merge,
         "--binary positive": reading.binary == "positive",
         "--confidence": reading.confidence is not None,
@@ -271,6 +277,11 @@ def _load(
             raise ValueError(
                 f"--group-by: {data.group_name!r} of {name} holds the labels, and among samples of one label no model "
                 "is calibrated; group by something that is known before the label"
+            )
+        if reading.cluster is not None and reading.cluster == data.label_name:
+            raise ValueError(
+                f"--cluster: {reading.cluster!r} of {name} holds the labels; a cluster must be known before the label, "
+                "such as a patient or an image"
             )
     if merge:
         loaded = {" + ".join(loaded): merge_predictions(loaded)}
@@ -294,7 +305,7 @@ def _evaluate(
     from dualfocal.metrics.groups import evaluate_groups
 
     say(err, f"{name}: {data.taken}")
-    given = {"input": data.input, "convention": convention, **reading.scoring}
+    given = {"input": data.input, "convention": convention, "clusters": data.clusters, **reading.scoring}
     with errors_name(name):
         finding = Finding(name, data, metrics.evaluate(data.values, data.target, inference=inference, **given))
         if data.groups is not None:
@@ -329,6 +340,7 @@ def _compare(
             validation=validation,
             part=reading.split or "test",
             evaluation=finding.evaluation,
+            clusters=data.clusters,
             folds=folds,
             repeats=repeats,
             progress=progress,

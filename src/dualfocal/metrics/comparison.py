@@ -10,7 +10,8 @@ from torch import Tensor
 
 from dualfocal._checks import check_level
 from dualfocal._table import Table
-from dualfocal.metrics.evaluation import Evaluation, evaluate_rows, finite
+from dualfocal.metrics.cluster_summary import ENOUGH_CLUSTERS
+from dualfocal.metrics.evaluation import Evaluation, evaluate_rows, finite, squared_error
 from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.resampling import ShareDone, quantiles, resample
 from dualfocal.metrics.rows import Array, as_rows
@@ -55,6 +56,7 @@ class Comparison:
         differences: the difference b - a of each metric, by name.
         level: nominal coverage of the confidence intervals.
         seed: seed of the resampling.
+        num_clusters: number of clusters of the samples (None: the samples are independent).
     """
 
     a: Evaluation
@@ -62,17 +64,24 @@ class Comparison:
     differences: dict[str, Difference]
     level: float
     seed: int
+    num_clusters: int | None = None
 
     def verdict(self) -> str:
         """Say in one sentence which model has the lower NLL, error and calibration error."""
         clauses = [_clause(name, self.differences[name]) for name in ("nll", "error", "debiased_ece")]
-        return f"{'; '.join(clauses)} ({100 * self.level:.4g} % intervals, N = {self.a.num_samples:,})."
+        size = f"N = {self.a.num_samples:,}"
+        if self.num_clusters is not None:
+            size += f" in {self.num_clusters:,} clusters"
+            if self.num_clusters < ENOUGH_CLUSTERS:
+                size += f"; with fewer than {ENOUGH_CLUSTERS}, intervals are too short"
+        return f"{'; '.join(clauses)} ({100 * self.level:.4g} % intervals, {size})."
 
     def to_dict(self) -> dict[str, object]:
         """Return plain numbers: fractions, NLL in nats; values that are not finite are None."""
         return {
             "schema": 1,
             "num_samples": self.a.num_samples,
+            **({} if self.num_clusters is None else {"num_clusters": self.num_clusters}),
             "level": self.level,
             "seed": self.seed,
             "differences": {
@@ -98,7 +107,8 @@ class Comparison:
             better = d.better(_smallest_shown(metric))
             rows.append([metric.heading, metric.text(d.a), metric.text(d.b), size, ends, better])
         headings = ["", "A", "B", "B - A", f"{100 * self.level:.4g} % interval", "better"]
-        return Table(headings, rows, f"{self.a.num_samples:,} samples")
+        clusters = "" if self.num_clusters is None else f" in {self.num_clusters:,} clusters"
+        return Table(headings, rows, f"{self.a.num_samples:,} samples{clusters}")
 
     def __str__(self) -> str:
         table = self.table()
@@ -120,6 +130,7 @@ def compare(
     level: float = 0.9,
     seed: int = 0,
     class_names: Sequence[str] | None = None,
+    clusters: Array | None = None,
     names: tuple[str, str] = ("a", "b"),
     progress: ShareDone | None = None,
 ) -> Comparison:
@@ -143,6 +154,7 @@ def compare(
         level: nominal coverage of the intervals.
         seed: seed of the resampling.
         class_names: names of the classes if the labels are texts, see :func:`~dualfocal.metrics.evaluate`.
+        clusters: the cluster of each sample, see :func:`~dualfocal.metrics.evaluate`: whole clusters are resampled.
         names: names of the models in error messages.
         progress: called with the share of the work that is done.
 
@@ -150,7 +162,7 @@ def compare(
         The differences b - a with their intervals. For all metrics, lower is better.
 
     Raises:
-        ValueError: an input is invalid (the message names the model), or there are fewer than 10 samples.
+        ValueError: an input is invalid (the message names the model), or there are fewer than 10 samples or clusters.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
@@ -167,7 +179,13 @@ def compare(
     for name, values, kind in zip(names, (a, b), inputs, strict=True):
         try:
             rows = as_rows(
-                values, target, input=kind, ignore_index=ignore_index, binary=binary, class_names=class_names
+                values,
+                target,
+                input=kind,
+                ignore_index=ignore_index,
+                binary=binary,
+                class_names=class_names,
+                clusters=clusters,
             )
             models.append((rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)))
         except (ValueError, IndexError) as error:
@@ -175,13 +193,15 @@ def compare(
             raise exception(f"{name}: {error}") from error
     if len(models[0][0]) < LEAST:
         raise ValueError(f"a comparison needs at least {LEAST} samples, got {len(models[0][0])}")
+    num_clusters = models[0][0].num_clusters
+    if num_clusters is not None and num_clusters < LEAST:
+        raise ValueError(f"a comparison needs at least {LEAST} clusters, got {num_clusters}")
     evaluations = [evaluate_rows(rows, stats, num_bins) for rows, stats in models]
     drawn = resample(models, num_bins, seed=seed, progress=progress)
     squared = drawn.pop("squared_error")
     # Resamples have more noise than the sample itself. Shift the draws so that their mean is the estimate.
-    shift = squared.mean(0) - torch.tensor(
-        [float(e.bins.squared_error()) for e in evaluations], dtype=squared.dtype, device="cpu"
-    )
+    estimates = [squared_error(rows, stats, e.bins) for (rows, stats), e in zip(models, evaluations, strict=True)]
+    shift = squared.mean(0) - torch.tensor(estimates, dtype=squared.dtype, device="cpu")
     drawn["debiased_ece"] = (squared - shift).clamp_min(0).sqrt()
     differences = {}
     for name in METRICS:
@@ -192,7 +212,7 @@ def compare(
         centre = None if name == "debiased_ece" else second - first
         draws = drawn[name][:, 1] - drawn[name][:, 0]
         differences[name] = Difference(first, second, *interval(draws, centre, level))
-    return Comparison(evaluations[0], evaluations[1], differences, level, seed)
+    return Comparison(evaluations[0], evaluations[1], differences, level, seed, num_clusters)
 
 
 def interval(draws: Tensor, centre: float | None, level: float) -> tuple[float, float]:

@@ -2,9 +2,12 @@
 
 import html
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
+
+import torch
 
 from dualfocal._checks import check_choice, check_count, check_level
 from dualfocal._table import Table
@@ -12,6 +15,8 @@ from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.bins import CONVENTIONS, BinStats
 from dualfocal.metrics.calibration import adaptive_error, top_bins
 from dualfocal.metrics.classwise import SIGNIFICANCE, classwise_test
+from dualfocal.metrics.clusters import cluster_inference, cluster_squared_error
+from dualfocal.metrics.copies import copies_warning
 from dualfocal.metrics.inference import Confidences, Inference, infer, noise_floor
 from dualfocal.metrics.label_counts import LabelCounts, RowLabels
 from dualfocal.metrics.registry import METRICS
@@ -78,15 +83,17 @@ class Evaluation:
         if inference is None:
             raise ValueError("a verdict needs evaluate(..., inference=True)")
         significant, *significant_classes = (p <= SIGNIFICANCE for p in inference.adjusted)
-        confidence = confidence_verdict(self, inference, significant)
+        sentences = [confidence_verdict(self, inference, significant)]
         if self.confidence_only:
-            return f"{confidence} {CONFIDENCE_ONLY}"
-        if inference.classwise is None:
-            return confidence
-        classes = classes_verdict(inference.classwise, significant_classes[0], self.num_classes, class_names)
-        if significant_classes[0] and not significant:
-            confidence = f"Confidence of the predicted class: {confidence[0].lower()}{confidence[1:]}"
-        return f"{confidence} {classes}"
+            sentences.append(CONFIDENCE_ONLY)
+        elif inference.classwise is not None:
+            if significant_classes[0] and not significant:
+                sentences[0] = f"Confidence of the predicted class: {sentences[0][0].lower()}{sentences[0][1:]}"
+            classes = classes_verdict(inference.classwise, significant_classes[0], self.num_classes, class_names)
+            sentences.append(classes)
+        if inference.clusters is not None:
+            sentences.append(inference.clusters.sentence(self.num_samples))
+        return " ".join(sentences)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers under stable names: fractions, NLL in nats; values that are not finite are None."""
@@ -111,8 +118,8 @@ class Evaluation:
 
         The names are those of ``METRICS``. After ``inference=True`` there are also the noise floors ``ece_floor``,
         ``adaptive_ece_floor``, ``classwise_ece_floor`` and ``mce_floor``, the p-values ``p_value`` and, unless
-        ``binary="positive"``, ``classwise_p_value``, and the interval ``debiased_ece_low`` to ``debiased_ece_high``.
-        Values that are not finite are left out.
+        ``binary="positive"``, ``classwise_p_value``, and the interval ``debiased_ece_low`` to ``debiased_ece_high``;
+        with clusters also ``num_clusters`` and ``design_effect``. Values that are not finite are left out.
 
         Args:
             prefix: text in front of each name, such as ``"val/"``.
@@ -129,6 +136,9 @@ class Evaluation:
             if inference.classwise is not None:
                 values["classwise_p_value"] = inference.classwise.p_value
             values["debiased_ece_low"], values["debiased_ece_high"] = inference.debiased_ece
+            if inference.clusters is not None:
+                values["num_clusters"] = inference.clusters.number
+                values["design_effect"] = inference.clusters.design_effect
         return {f"{prefix}{name}": float(value) for name, value in values.items() if math.isfinite(value)}
 
     @classmethod
@@ -175,7 +185,9 @@ class Evaluation:
             interval = [f"  its {100 * self.inference.level:.4g} % interval [%]", f"{low} to {high}"]
             rows.append(interval + [""] * (len(headings) - 2))
         classes = "only the predicted class" if self.confidence_only else f"{self.num_classes} classes"
-        return Table(headings, rows, f"{self.num_samples:,} samples, {classes}, {self.num_bins} bins")
+        clusters = self.inference and self.inference.clusters
+        samples = f"{self.num_samples:,} samples" + (f" in {clusters.number:,} clusters" if clusters else "")
+        return Table(headings, rows, f"{samples}, {classes}, {self.num_bins} bins")
 
     def __str__(self) -> str:
         table = self.table()
@@ -199,6 +211,7 @@ def evaluate(
     level: float = 0.9,
     draws: int = 1000,
     class_names: Sequence[str] | None = None,
+    clusters: Array | None = None,
 ) -> Evaluation:
     """Compute every metric in one pass: error, NLL, Brier score, AURC, and the calibration errors.
 
@@ -223,6 +236,10 @@ def evaluate(
             1 / (draws + 1).
         class_names: names of the classes, in the order of the columns of ``logits``, if the labels are texts. Not
             needed if ``logits`` is a data frame whose columns are named like the classes.
+        clusters: the cluster of each sample, whole numbers or texts, ``(N,)``: samples of one cluster may depend on
+            each other, such as the pixels of an image or the images of a patient. Noise floors, tests, the interval and
+            the debiased error allow for it, see :mod:`dualfocal.metrics.clusters`. Without it, samples count as
+            independent; a warning is given if many are copies of others.
 
     Returns:
         The metrics, as fractions.
@@ -244,10 +261,20 @@ def evaluate(
     check_choice("convention", convention, CONVENTIONS)
     check_level(level)
     if input == "confidence":  # calibrated like the probability of class 1, which is "the prediction is right"
-        rows = as_rows(logits, target, input="probs", ignore_index=ignore_index, binary="positive")
+        rows = as_rows(logits, target, input="probs", ignore_index=ignore_index, binary="positive", clusters=clusters)
     else:
-        rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, class_names=class_names)
+        rows = as_rows(
+            logits,
+            target,
+            input=input,
+            ignore_index=ignore_index,
+            binary=binary,
+            class_names=class_names,
+            clusters=clusters,
+        )
     stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
+    if inference and clusters is None and (problem := copies_warning(rows)) is not None:
+        warnings.warn(problem, stacklevel=2)
     result = evaluate_rows(rows, stats, num_bins, inference=inference, level=level, draws=draws, seed=seed)
     if input == "confidence":
         result = _of_confidence(result, rows)
@@ -287,9 +314,12 @@ def evaluate_rows(
         inferred = infer_both(
             samples, bins, adaptive_bins, labels, positive=rows.positive, level=level, draws=draws, seed=seed
         )
+        if rows.cluster is not None:
+            inferred = cluster_inference(inferred, labels, stats, bins, adaptive_bins)
     return evaluate_bins(
         bins,
         stats.classes,
+        squared=squared_error(rows, stats, bins),
         error=mean((~stats.right).double()),
         nll=mean(stats.nll),
         brier=mean(stats.brier),
@@ -298,6 +328,11 @@ def evaluate_rows(
         inference=inferred,
         positive=rows.positive,
     )
+
+
+def squared_error(rows: Rows, stats: Scan, bins: BinStats) -> float:
+    """Return the square of the debiased error, before it is cut off at 0: of independent samples, or of clusters."""
+    return float(bins.squared_error()) if rows.cluster is None else cluster_squared_error(rows.cluster, stats, bins)
 
 
 def infer_both(
@@ -331,8 +366,13 @@ def evaluate_bins(
     inference: Inference | None = None,
     positive: bool = False,
     bounds: Mapping[str, float] | None = None,
+    squared: float | None = None,
 ) -> Evaluation:
-    """Compute the metrics of the bins of the confidence and of the classes; the other metrics are given."""
+    """Compute the metrics of the bins of the confidence and of the classes; the other metrics are given.
+
+    ``squared`` is the squared error of :func:`squared_error`, that of independent samples if it is not given.
+    """
+    square = bins.squared_error() if squared is None else torch.tensor(squared, dtype=torch.float64, device="cpu")
     num_samples = int(bins.count.sum())
     parts = decompose(brier, classes)
     return Evaluation(
@@ -349,7 +389,7 @@ def evaluate_bins(
         adaptive_ece=adaptive_ece,
         classwise_ece=float(classes.ece().mean()),
         mce=float(bins.mce()),
-        debiased_ece=float(bins.squared_error().clamp_min(0).sqrt()),
+        debiased_ece=float(square.clamp_min(0).sqrt()),
         confidence=float(bins.confidence.sum()) / num_samples,
         accuracy=float(bins.correct.sum()) / num_samples,
         bins=bins,

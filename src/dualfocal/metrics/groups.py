@@ -1,6 +1,7 @@
 """Calibration of subgroups of samples, with p-values adjusted for the number of groups."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal._table import Table
+from dualfocal.metrics.copies import SAME
 from dualfocal.metrics.evaluation import Evaluation, evaluate
 from dualfocal.metrics.holm import holm
 from dualfocal.metrics.inference import Inference
@@ -53,6 +55,7 @@ def evaluate_groups(
     convention: str | None = None,
     level: float = 0.9,
     seed: int = 0,
+    clusters: NDArray[Any] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> list[GroupEvaluation]:
     """Evaluate each group of samples, and sort the groups, worst first.
@@ -72,10 +75,11 @@ def evaluate_groups(
         convention: see :func:`~dualfocal.metrics.evaluate`.
         level: see :func:`~dualfocal.metrics.evaluate`.
         seed: see :func:`~dualfocal.metrics.evaluate`.
+        clusters: see :func:`~dualfocal.metrics.evaluate`.
         progress: called with the share of the groups that are done.
 
     Raises:
-        ValueError: there are more than 1000 groups.
+        ValueError: there are more than 1000 groups, or all samples of a group are in one cluster.
     """
     values, target = as_tensor("logits", logits), as_tensor("target", class_targets(logits, target))
     names = np.unique(groups).tolist()
@@ -88,20 +92,26 @@ def evaluate_groups(
     evaluations: dict[str, Evaluation] = {}
     for done, name in enumerate(names, start=1):
         mask = torch.from_numpy(groups == name)
+        members = None if clusters is None else clusters[mask.numpy()]
+        if members is not None and (members == members[0]).all():
+            raise ValueError(f"group {str(name)!r} holds only one cluster, {str(members[0])!r}: leave out such groups")
         if bool(target[mask].ne(ignore_index).any()):
-            evaluations[str(name)] = evaluate(
-                values[mask],
-                target[mask],
-                input=input,
-                num_bins=num_bins,
-                inference=True,
-                ignore_index=ignore_index,
-                binary=binary,
-                convention=convention,
-                level=level,
-                draws=draws,
-                seed=seed,
-            )
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", f".*{SAME}")  # once, for all samples, is enough
+                evaluations[str(name)] = evaluate(
+                    values[mask],
+                    target[mask],
+                    input=input,
+                    num_bins=num_bins,
+                    inference=True,
+                    ignore_index=ignore_index,
+                    binary=binary,
+                    convention=convention,
+                    level=level,
+                    draws=draws,
+                    seed=seed,
+                    clusters=members,
+                )
         if progress is not None:
             progress(done / len(names))
     return rank_groups(evaluations)

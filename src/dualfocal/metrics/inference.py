@@ -38,6 +38,7 @@ from torch import Tensor
 
 from dualfocal.metrics.bins import SUMS, BinStats, debiased_square
 from dualfocal.metrics.classwise import SIGNIFICANCE, ClasswiseTest
+from dualfocal.metrics.cluster_summary import ClusterSummary
 from dualfocal.metrics.holm import holm
 
 DRAWS = 1000  # draws of outcomes for floor and p-value
@@ -88,6 +89,7 @@ class Inference:
         published: pivotal bootstrap intervals as in the published code, if they were asked for.
         classwise: test of the probabilities of all classes; None with ``binary="positive"``, where ``p_value`` is that
             of the probabilities of class 1.
+        clusters: how much the clusters of the samples matter; None if the samples are independent.
     """
 
     floors: dict[str, Floor]
@@ -99,6 +101,7 @@ class Inference:
     seed: int
     published: dict[str, tuple[float, float]] = field(default_factory=dict)
     classwise: ClasswiseTest | None = None
+    clusters: ClusterSummary | None = None
 
     @property
     def adjusted(self) -> list[float]:
@@ -122,6 +125,8 @@ class Inference:
         }
         if self.classwise is not None:
             result["classwise"] = self.classwise.to_dict()
+        if self.clusters is not None:
+            result["clusters"] = asdict(self.clusters)
         if self.published:
             result["published_intervals"] = {name: list(ends) for name, ends in self.published.items()}
         return result
@@ -139,6 +144,7 @@ class Inference:
             seed=content["seed"],
             published={name: tuple(ends) for name, ends in content.get("published_intervals", {}).items()},
             classwise=ClasswiseTest.from_dict(content["classwise"]) if "classwise" in content else None,
+            clusters=ClusterSummary(**content["clusters"]) if "clusters" in content else None,
         )
 
 
@@ -272,13 +278,22 @@ def _interval(
     shape = bins.mean_confidence.numpy() - likely
     shape /= np.sqrt((count * shape**2).sum(1, keepdims=True) / n)
     outcomes, theta = _shifted(bins, sizes[:, None, None] * shape, max(1, _grid_draws(bins) // SHAPES), rng)
-    statistic = _debiased(bins, outcomes)
+    return unified_interval(theta, _debiased(bins, outcomes), observed, spread, p_value, alpha)
+
+
+def unified_interval(
+    theta: np.ndarray, statistic: Tensor, observed: float, spread: float, p_value: float, alpha: float
+) -> tuple[float, float]:
+    """Return the smallest and the largest theta, (G,), at which the draws of the statistic, (G, R), allow the observed.
+
+    ``spread`` is the standard deviation of the statistic at theta = 0, ``p_value`` that of a test of theta = 0.
+    """
     as_high = (statistic >= observed - TIE).double().mean(1).numpy()
     as_low = (statistic <= observed + TIE).double().mean(1).numpy()
     as_high[theta == 0] = p_value  # so that the interval excludes 0 if the test rejects it
     below = alpha / 2 * (1 - np.exp(-(theta**2) / max(spread, 1e-300)))  # significance of the lower tail
-    low = _crossing(theta, as_high - (alpha - below))
-    high = _crossing(theta[::-1], (as_low - below)[::-1])
+    low = crossing(theta, as_high - (alpha - below))
+    high = crossing(theta[::-1], (as_low - below)[::-1])
     return low, max(low, high)
 
 
@@ -287,7 +302,7 @@ def _grid_draws(bins: BinStats) -> int:
     return max(100, min(GRID_DRAWS, 100 * GRID_DRAWS // bins.num_bins))
 
 
-def _crossing(theta: np.ndarray, excess: np.ndarray) -> float:
+def crossing(theta: np.ndarray, excess: np.ndarray) -> float:
     """Return the first theta with a positive excess, interpolated, or the last theta if there is none."""
     if not (excess > 0).any():
         return float(theta[-1])
@@ -312,4 +327,4 @@ def _detectable(bins: BinStats, null: tuple[Tensor, Tensor], significance: float
     rarities = _rarity(null, null).sort().values
     as_rare = torch.searchsorted(rarities, _rarity(_squares(bins, outcomes), null), right=True)
     power = (as_rare <= significance * len(square)).double().mean(1).numpy()
-    return _crossing(theta, power - POWER) if power.max() >= POWER else math.inf
+    return crossing(theta, power - POWER) if power.max() >= POWER else math.inf

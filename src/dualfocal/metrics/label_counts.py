@@ -74,10 +74,14 @@ class RowLabels(LabelCounts):
 
     def mid_p_value(self, c: int, hits: int, *, among_predicted: bool) -> float:
         """Return the mid-p-value of the number of labels of a class, exactly."""
-        p = self.rows.values[:, c].double()
-        p = (p - self.total).exp_() if self.rows.input == "logits" else p / self.total
+        p = self.probabilities(slice(c, c + 1))[:, 0]
         p = p[self.guess == c] if among_predicted else p
         return mid_p_value(p.clamp_(0.0, 1.0).cpu().numpy(), hits)
+
+    def probabilities(self, classes: slice) -> Tensor:
+        """Return the probabilities of some classes for all rows, float64."""
+        p = self.rows.values[:, classes].double()
+        return (p - self.total[:, None]).exp_() if self.rows.input == "logits" else p / self.total[:, None]
 
     def _tiles(self, size: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield rows, their probabilities and the cell (class and bin) of each, (T, C)."""

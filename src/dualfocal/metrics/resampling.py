@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dualfocal.metrics._cluster_noise import cluster_groups
 from dualfocal.metrics._sorting import risk_coverage, tie_ends, tie_groups
 from dualfocal.metrics.bins import ONE, Binner, debiased_square, equal_edges, from_units, scatter_sum
 from dualfocal.metrics.rows import Rows
@@ -29,10 +30,10 @@ def resample(
     every_metric: bool = True,
     progress: ShareDone | None = None,
 ) -> dict[str, Tensor]:
-    """Draw samples with replacement, and compute every metric of every model on the same draws.
+    """Draw samples, or clusters of them, with replacement, and compute every metric of every model on the same draws.
 
-    The draws depend only on the seed and the number of samples. Without ``every_metric``, the slow metrics are left
-    out: classwise ECE, adaptive ECE and AURC.
+    The draws depend only on the seed and the number of samples or clusters. Without ``every_metric``, the slow metrics
+    are left out: classwise ECE, adaptive ECE and AURC.
 
     Returns:
         For each metric a float64 tensor (draws, models); ``"squared_error"`` is the square of the debiased error. With
@@ -41,8 +42,12 @@ def resample(
     """
     n, device = len(models[0][0]), models[0][0].values.device
     rng = np.random.default_rng(seed)
-    num_blocks = min(n, BLOCKS)
-    block = torch.from_numpy(np.arange(n) if n <= BLOCKS else rng.permutation(n) % num_blocks)
+    clusters = models[0][0].cluster
+    if clusters is None:
+        num_blocks = min(n, BLOCKS)
+        block = torch.from_numpy(np.arange(n) if n <= BLOCKS else rng.permutation(n) % num_blocks)
+    else:
+        block, num_blocks = cluster_groups(clusters, rng)
     picks = rng.integers(num_blocks, size=(draws, num_blocks)) + num_blocks * np.arange(draws)[:, None]
     weight = torch.from_numpy(np.bincount(picks.ravel(), minlength=draws * num_blocks)).view(draws, num_blocks).double()
     block, weight = block.to(device), weight.to(device)

@@ -53,19 +53,25 @@ class Rows:
     input: str  # whether the values are "logits" or "probs"
     positive: bool  # whether the confidence is the probability of class 1 instead of the predicted class
     dtype: torch.dtype  # precision of the caller's values: edges of bins are rounded to it
+    cluster: Tensor | None = None  # (N,) int64, 0, 1, ...: samples of one cluster may depend on each other
 
     @property
     def num_classes(self) -> int:
         """Number of classes."""
         return self.values.shape[1]
 
+    @property
+    def num_clusters(self) -> int | None:
+        """Number of clusters; None if the samples are independent."""
+        return None if self.cluster is None else int(self.cluster.max()) + 1
+
     def __len__(self) -> int:
         return self.values.shape[0]
 
     def at(self, index: slice | Tensor) -> "Rows":
         """Return a subset of the rows."""
-        weight = None if self.weight is None else self.weight[index]
-        return replace(self, values=self.values[index], target=self.target[index], weight=weight)
+        weight, cluster = (None if column is None else column[index] for column in (self.weight, self.cluster))
+        return replace(self, values=self.values[index], target=self.target[index], weight=weight, cluster=cluster)
 
 
 def as_rows(
@@ -76,6 +82,7 @@ def as_rows(
     ignore_index: int = -100,
     binary: str | None = None,
     sample_weight: Array | None = None,
+    clusters: Array | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Rows:
     """Check shapes, dtypes and labels, and return the samples as rows; ``input=None`` means logits, which is checked.
@@ -119,6 +126,8 @@ def as_rows(
             f"{tuple(target.shape)}: one class index per sample (one-hot labels: target.argmax(1); multilabel "
             "problems: evaluate each label on its own)"
         )
+    if sample_weight is not None and clusters is not None:
+        raise ValueError("clusters and sample_weight cannot be combined: there is no inference for weighted samples")
     weight = None
     if sample_weight is not None:
         weight = as_tensor("sample_weight", sample_weight).detach().to(values.device, torch.float64)
@@ -130,6 +139,9 @@ def as_rows(
     rows = Rows(values, class_indices(target.reshape(-1)), weight, input, binary == "positive", dtype)
     keep = rows.target != ignore_index
     rows = rows if bool(keep.all()) else rows.at(keep)
+    if clusters is not None:  # those with ignored samples only are not counted
+        codes = cluster_codes(clusters, shape)[keep.cpu()].numpy()
+        rows = replace(rows, cluster=torch.from_numpy(np.unique(codes, return_inverse=True)[1]).to(values.device))
     if checked and are_probabilities(rows.values):
         raise ValueError(
             'logits must not be probabilities, but all rows lie in [0, 1] and sum to 1: pass input="probs", or '
@@ -147,6 +159,36 @@ def are_probabilities(values: Tensor) -> bool:
         if not bool(((low >= 0) & (high <= 1 + ROUNDING) & ((total - 1).abs() <= tolerance)).all()):
             return False
     return len(values) > 0
+
+
+def cluster_codes(clusters: Array, shape: Sequence[int]) -> Tensor:
+    """Number the clusters of samples of this shape, (N,). Of dense predictions, clusters of images are repeated.
+
+    >>> cluster_codes(["b", "a"], (2, 3))
+    tensor([1, 1, 1, 0, 0, 0])
+    """
+    names = clusters.cpu().numpy() if isinstance(clusters, Tensor) else _as_numpy("clusters", clusters)
+    if names.shape not in (tuple(shape), tuple(shape[:1])):
+        raise ValueError(f"clusters must have one entry per sample, shape {tuple(shape[:1])}, got shape {names.shape}")
+    if names.dtype.kind in "fOT":
+        missing = [name is None or name != name for name in names.ravel().tolist()]
+        if any(missing):
+            raise ValueError(
+                f"clusters must name the cluster of every sample, but entry {missing.index(True)} is missing: leave "
+                "out such samples, or give each of them a cluster of its own"
+            )
+    if names.dtype.kind == "f" and bool((names == np.floor(names)).all()):
+        names = names.astype(np.int64)
+    if names.dtype.kind not in "iubUOT":
+        raise ValueError(f"clusters must be whole numbers or texts, got {names.dtype}, such as {names.flat[0]}")
+    unique, codes = np.unique(names.astype(np.str_) if names.dtype.kind in "OT" else names, return_inverse=True)
+    if len(unique) < 2:
+        raise ValueError(
+            f"clusters must hold at least two different values, got only {unique.tolist()}: one cluster does not show "
+            "how much clusters differ"
+        )
+    codes = codes.reshape(*names.shape, *[1] * (len(shape) - names.ndim))
+    return torch.from_numpy(np.broadcast_to(codes, tuple(shape)).reshape(-1).copy())
 
 
 def first_maximum(values: Tensor) -> Tensor:

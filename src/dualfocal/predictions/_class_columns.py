@@ -113,8 +113,11 @@ def parse_class_names(names: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(text.strip() for text in next(csv.reader([names], skipinitialspace=True), []))
 
 
-def named_as_labels(source: PredictionFile, label: str, group: str | None) -> list[str]:
-    """Return the columns that are named like the labels, as in cat,dog,emu,label; none unless every label has one."""
+def named_as_labels(source: PredictionFile, label: str, taken: Sequence[str | None] = ()) -> list[str]:
+    """Return the columns that are named like the labels, as in cat,dog,emu,label; none unless every label has one.
+
+    Columns that are ``taken`` hold something else.
+    """
     try:
         column = source.sample([], [label]).others[0]
     except TooLargeError:
@@ -124,7 +127,7 @@ def named_as_labels(source: PredictionFile, label: str, group: str | None) -> li
     # Only text, integer and boolean labels can be names of columns.
     plain = isinstance(column, list) or dtype_name(column) in INTEGERS
     texts = set(map(str, np.unique(np.asarray(column)).tolist())) - {""} if plain else set()
-    names = [name for name in source.names if name in texts and name not in (label, group)]
+    names = [name for name in source.names if name in texts and name not in (label, *taken)]
     if len(names) < max(2, len(texts)):
         return []
     return sorted(names, key=int) if all(map(str.isdecimal, names)) else names

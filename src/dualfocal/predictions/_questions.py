@@ -18,6 +18,7 @@ class Given:
     probs: str | None = None
     target: str | None = None
     group: str | None = None
+    cluster: str | None = None
     split: str | None = None
     prediction: str | None = None
     confidence: str | None = None

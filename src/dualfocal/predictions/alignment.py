@@ -90,6 +90,7 @@ def _select_rows(data: Predictions, rows: NDArray[np.intp]) -> Predictions:
         values=data.values[index],
         labels=None if data.labels is None else data.labels[index],
         groups=data.groups[rows],
+        clusters=None if data.clusters is None else data.clusters[rows],
     )
 
 

@@ -41,6 +41,7 @@ class Predictions:
         labels: class indices, (N,) or (N, d1, ...) int64 (None: no labels); with ``input="confidence"``, 1 where the
             prediction is right and 0 where it is wrong.
         groups: group of each sample, (N,) strings, numbers or booleans (None: not requested).
+        clusters: cluster of each sample, in the same form (None: not requested).
         class_names: class names, from the header of a table or an array ``class_names`` (None: unknown).
         taken: which arrays or columns were read: "logits from 'logits' (10000 x 10, float32), labels from 'target'".
         path: the file (None: several files).
@@ -63,6 +64,7 @@ class Predictions:
     group_name: str | None = None
     kept: NDArray[np.intp] | None = None
     first_row: int = 0
+    clusters: NDArray[Any] | None = None
 
     @property
     def target(self) -> Tensor:
@@ -83,6 +85,7 @@ def load_predictions(
     probs: str | None = None,
     target: str | None = None,
     group: str | None = None,
+    cluster: str | None = None,
     split: str | None = None,
     default_split: str | None = None,
     prediction: str | None = None,
@@ -94,7 +97,7 @@ def load_predictions(
     labels: bool = True,
     max_memory: int | str | None = None,
 ) -> Predictions:
-    """Read logits or probabilities, labels and, on request, a group per sample from a file.
+    """Read logits or probabilities, labels and, on request, a group and a cluster per sample from a file.
 
     Args:
         path: a ``.npz``, ``.npy``, ``.safetensors``, ``.pt``, ``.csv``, ``.tsv``, ``.jsonl``, ``.parquet``, ``.arrow``
@@ -104,6 +107,7 @@ def load_predictions(
         probs: the same for probabilities. Give at most one of the two.
         target: name of the array or column of labels, or another file.
         group: name of an array or column with one group per sample, or another file.
+        cluster: name of an array or column with the cluster of each sample, or another file.
         split: prefix of the names, "test" for ``test_logits`` and ``test_target``. Not for tables.
         default_split: the split to read if ``split`` is not given and the names have such prefixes (None: the only
             split; several are an error).
@@ -141,6 +145,7 @@ def load_predictions(
             probs=probs,
             target=target,
             group=group,
+            cluster=cluster,
             split=split,
             prediction=prediction,
             confidence=confidence,
@@ -199,7 +204,7 @@ def convert(
     values, origin = conversion.values(source, roles.values, content.values)
     value_names = conversion.named(source, roles.values, values)
     taken = f"{KINDS[roles.values.kind]} from {origin}"
-    labels = groups = None
+    labels = None
     if roles.label is None:
         taken += f", no labels{roles.no_label}"
     else:
@@ -214,16 +219,19 @@ def convert(
             raise source.error(f"each row needs one label, got {origin} and {roles.label!r} {form(indices)}")
         labels = torch.from_numpy(indices)
         taken += f", labels from {roles.label!r}{how}"
-    if roles.group is not None:
-        groups = plain_groups(source, roles.group, others[roles.group])
-        if groups.shape != (len(values),):
-            raise source.error(f"each row needs one group, got {origin} and {roles.group!r} {form(groups)}")
-        taken += f", groups from {roles.group!r}"
+    members: dict[str, NDArray[Any] | None] = {"group": None, "cluster": None}
+    for kind, name in (("group", roles.group), ("cluster", roles.cluster)):
+        if name is None:
+            continue
+        members[kind] = column = plain_groups(source, name, others[name])
+        if column.shape != (len(values),):
+            raise source.error(f"each row needs one {kind}, got {origin} and {name!r} {form(column)}")
+        taken += f", {kind}s from {name!r}"
     return Predictions(
         values,
         roles.values.kind,
         labels,
-        groups,
+        members["group"],
         (value_names.classes or source.class_names(values.shape[1])) if values.ndim > 1 else None,
         taken,
         path=source.path,
@@ -232,6 +240,7 @@ def convert(
         group_name=roles.group,
         kept=None if source.kept is None else source.kept + source.first_row,
         first_row=source.first_row,
+        clusters=members["cluster"],
     )
 
 
@@ -286,6 +295,7 @@ def merge_predictions(parts: Mapping[str, Predictions]) -> Predictions:
         groups=None if first.groups is None else np.concatenate([part.groups for part in members]),
         class_names=first.class_names,
         taken=f"{len(parts)} files; of the first, {first.taken}",
+        clusters=None if first.clusters is None else np.concatenate([part.clusters for part in members]),
     )
 
 

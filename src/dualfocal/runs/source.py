@@ -28,6 +28,7 @@ class Reading:
     probs: str | None = None
     target: str | None = None
     group: str | None = None
+    cluster: str | None = None
     split: str | None = None
     prediction: str | None = None
     confidence: str | None = None
@@ -70,6 +71,7 @@ class Reading:
             probs=self.probs,
             target=self.target,
             group=self.group,
+            cluster=self.cluster,
             split=split or self.split,
             default_split=run_split if is_folder else None,
             prediction=self.prediction,

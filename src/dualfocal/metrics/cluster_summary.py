@@ -1,0 +1,47 @@
+"""How much the clusters of the samples matter."""
+
+from dataclasses import dataclass
+
+ENOUGH_CLUSTERS = 40  # effective clusters; with fewer, tests and intervals are not reliable
+
+
+@dataclass(frozen=True)
+class ClusterSummary:
+    """How much the clusters of the samples matter.
+
+    Args:
+        number: number of clusters.
+        effective: effective number of clusters: fewer if a few large clusters, or a few clusters with most of the
+            errors, make up most of the noise. Below 40, tests and intervals are not reliable.
+        design_effect: variance of the mean of (confidence - correctness), relative to independent samples.
+
+    >>> print(ClusterSummary(number=500, effective=480.0, design_effect=4.0).sentence(num_samples=10_000))
+    500 clusters, design effect 4.0: the 10,000 samples carry the information of 2,500 independent ones.
+    """
+
+    number: int
+    effective: float
+    design_effect: float
+
+    @property
+    def reliable(self) -> bool:
+        """Whether there are enough clusters for tests and intervals."""
+        return self.effective >= ENOUGH_CLUSTERS
+
+    def information(self, num_samples: int) -> float:
+        """Return the number of independent samples that would give the same variance, at most ``num_samples``."""
+        return num_samples / max(self.design_effect, 1.0)
+
+    def sentence(self, num_samples: int) -> str:
+        """Say in words how much information the samples carry, and whether there are enough clusters."""
+        independent = round(self.information(num_samples))
+        text = (
+            f"{self.number:,} clusters, design effect {self.design_effect:.1f}: the {num_samples:,} samples carry the "
+            f"information of {independent:,}"
+        )
+        if self.reliable:
+            return f"{text} independent ones."
+        return (
+            f"{text} independent ones. Most of the noise comes from so few clusters that they count as "
+            f"{self.effective:.0f} equal ones, fewer than {ENOUGH_CLUSTERS}: p-values and intervals are not reliable."
+        )
