@@ -6,8 +6,8 @@ The images are drawn here: circles and squares in noise. A loss of this package 
 ``(N, H, W)``, and leaves out the pixels with ``ignore_index``: here the borders of the shapes, as in many data sets.
 
 The pixels of an image are not independent: where one pixel of a square is taken for a circle, its neighbours are, too.
-Noise floors and tests, ``evaluate(..., inference=True)``, are valid only for independent samples: do not use them on
-pixels. Images are independent: compute one number per image, and a standard error from the spread of these numbers.
+Images are independent: compute one number per image, and a standard error from the spread of these numbers. The tests
+of ``evaluate`` need to know this, too: ``evaluate(..., inference=True, clusters=torch.arange(num_images))``.
 
 Cross-entropy (gamma = 0) is over-confident here, gamma = 2 much less so, and gamma = 5 is under-confident.
 """
