@@ -31,7 +31,7 @@ def search_sorted(
         sorter: must be None.
     """
     if out_int32 or right or side not in (None, "left") or sorter is not None:
-        raise NotImplementedError("only torch.searchsorted(sorted_sequence, values) can be exported to ONNX")
+        raise ValueError("only torch.searchsorted(sorted_sequence, values) can be exported to ONNX")
     op = require("onnxscript").opset18
     num_knots = int(knots.shape[1])
     steps = num_knots.bit_length()
