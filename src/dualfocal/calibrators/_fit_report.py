@@ -8,7 +8,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from dualfocal.calibrators.notes import Note
-from dualfocal.metrics.evaluation import finite
+from dualfocal.metrics.result import finite
 
 MIN_SAMPLES = 20  # a fit to fewer samples is mostly noise
 

@@ -14,8 +14,9 @@ from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators.notes import Note, merge_folds
 from dualfocal.calibrators.temperature import TemperatureScaling
 from dualfocal.metrics.comparison import LEAST, Difference, interval
-from dualfocal.metrics.evaluation import Evaluation, evaluate_rows
+from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.resampling import ShareDone, resample
+from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import scan
 

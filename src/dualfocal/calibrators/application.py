@@ -9,8 +9,9 @@ from torch import Tensor
 
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators.inputs import kept_rows, log_probs
-from dualfocal.metrics.evaluation import Evaluation, evaluate_rows
+from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
 

@@ -10,7 +10,7 @@ from dualfocal.calibrators._scoring import MethodScore
 from dualfocal.calibrators.notes import Note
 from dualfocal.metrics.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.comparison import Difference
-from dualfocal.metrics.evaluation import finite
+from dualfocal.metrics.result import finite
 
 UNCALIBRATED = "uncalibrated"  # name of the uncalibrated model among the methods
 LARGE = 1e7  # larger losses are printed as 1.234e+07

@@ -6,11 +6,12 @@ from dualfocal.metrics.binned import BinnedPredictions
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, kde_ece, mce
 from dualfocal.metrics.comparison import Comparison, compare
-from dualfocal.metrics.evaluation import Evaluation, evaluate
+from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.inference import Floor, Inference
 from dualfocal.metrics.linear import LinearCalibration, linear_calibration
 from dualfocal.metrics.monitor import CalibrationMonitor
 from dualfocal.metrics.monitor_batch import MonitorBatch
+from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.scores import (
     BrierDecomposition,
     aurc,

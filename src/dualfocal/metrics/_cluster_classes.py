@@ -1,24 +1,21 @@
 """The class-wise test for samples in clusters, see :mod:`dualfocal.metrics.clusters`."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from dualfocal.metrics._cluster_noise import LEAST, Array, ClusterNoise, cluster_factor, last_rank
-from dualfocal.metrics.bins import scatter_sum, to_units
+from dualfocal.metrics._cluster_sums import ClusterSums
 from dualfocal.metrics.classwise import MOST_GAPS, SIGNIFICANCE, ClassGap, ClasswiseTest
 from dualfocal.metrics.holm import holm
-from dualfocal.metrics.label_counts import RowLabels
-
-COLUMNS = 1024  # classwise bins drawn at a time
-MOST_CELLS = 1 << 24  # sums by cluster and bin in memory
+from dualfocal.metrics.label_counts import LabelCounts
 
 
-def cluster_classwise(noise: ClusterNoise, labels: RowLabels, design_effect: float) -> tuple[ClasswiseTest, Array]:
+def cluster_classwise(
+    noise: ClusterNoise, clusters: ClusterSums, labels: LabelCounts, design_effect: float
+) -> tuple[ClasswiseTest, Array]:
     """Test the probabilities of all classes by totals, bins and their sum, as in the test for independent samples.
 
     A sum of (p - y) is squared and divided by its variance under calibration: the sum of the squares over clusters, or
@@ -30,7 +27,7 @@ def cluster_classwise(noise: ClusterNoise, labels: RowLabels, design_effect: flo
     extreme, largest, total, errors = np.zeros((4, draws + 1))
     ratios = np.zeros((2, num_classes))
     least_variance = labels.variance * max(design_effect, 1.0) + LEAST
-    for part, sums in _class_sums(noise, labels):
+    for part, sums in clusters.by_class(noise):
         drawn = np.concatenate([noise.draw(sums), sums.sum(0)[None]])  # (draws + 1, classes, bins + 1), the data last
         in_bins = drawn[..., :-1]
         errors += (np.abs(in_bins) * _noise_share(sums[..., :-1])).sum((1, 2))
@@ -58,31 +55,9 @@ def _noise_share(sums: Array) -> Array:
     return np.sqrt(np.maximum(share, 0.0) * cluster_factor(sums))
 
 
-def _class_sums(noise: ClusterNoise, labels: RowLabels) -> Iterator[tuple[slice, Array]]:
-    """Yield some classes and their sums of (p - y) by cluster, class and bin: (clusters, classes, bins + 1).
-
-    The last entry is the sum over the samples that are predicted as the class.
-    """
-    num_classes, width = labels.expected.shape
-    step = max(1, min(COLUMNS // width, MOST_CELLS // (noise.groups * width)))
-    device = noise.codes.device
-    for start in range(0, num_classes, step):
-        part = slice(start, min(start + step, num_classes))
-        classes = torch.arange(part.start, part.stop, device=device)
-        p = labels.probabilities(part)  # (N, classes)
-        residual = p - (labels.rows.target[:, None] == classes).double()
-        cell = labels.binner(to_units(p).reshape(-1)).view_as(p) + width * (classes - start)
-        size = len(classes) * width
-        sums = noise.sums(residual, cell, size).reshape(noise.groups, len(classes), width)
-        here = ((labels.guess >= part.start) & (labels.guess < part.stop)).nonzero()[:, 0]
-        column = labels.guess[here] - start
-        index = noise.codes[here] * len(classes) + column
-        predicted = scatter_sum(index, residual[here, column], noise.groups * len(classes))
-        sums[..., -1] = predicted.view(noise.groups, len(classes)).cpu().numpy()
-        yield part, sums
-
-
-def _significant_gaps(labels: RowLabels, ratios: Array, tested: NDArray[np.bool_], groups: int) -> tuple[ClassGap, ...]:
+def _significant_gaps(
+    labels: LabelCounts, ratios: Array, tested: NDArray[np.bool_], groups: int
+) -> tuple[ClassGap, ...]:
     """Return the classes whose mean probability is significantly off, by a t-test of their cluster sums."""
     observed = np.stack([labels.observed[:, :-1].sum(1), labels.observed[:, -1]])
     expected = np.stack([labels.expected[:, :-1].sum(1), labels.expected[:, -1]])

@@ -8,8 +8,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.metrics.bins import scatter_sum
-
 MOST_CLUSTERS = 4096  # with more, random groups of clusters are drawn together, whose sums have the same variance
 FEW_CLUSTERS = 50  # with fewer, signs alone would give too few different draws
 SAME = 1e-7  # relative tolerance of equal statistics
@@ -20,36 +18,43 @@ Array = NDArray[np.float64]
 
 def cluster_groups(codes: Tensor, rng: np.random.Generator) -> tuple[Tensor, int]:
     """Return the cluster of each sample and the number of clusters, or of random groups if there are very many."""
-    number = int(codes.max()) + 1
-    if number <= MOST_CLUSTERS:
-        return codes, number
-    return torch.from_numpy(rng.permutation(number) % MOST_CLUSTERS).to(codes.device)[codes], MOST_CLUSTERS
+    grouping = Grouping(int(codes.max()) + 1, rng)
+    return grouping.group_of(codes), grouping.groups
 
 
-class ClusterNoise:
+class Grouping:
+    """Clusters that are drawn together: each on its own, or in random groups if there are very many.
+
+    Args:
+        number: number of clusters.
+        rng: where the groups come from.
+    """
+
+    def __init__(self, number: int, rng: np.random.Generator) -> None:
+        self.number, self.groups = number, min(number, MOST_CLUSTERS)
+        self.group = torch.from_numpy(rng.permutation(number) % MOST_CLUSTERS) if number > MOST_CLUSTERS else None
+
+    def group_of(self, codes: Tensor) -> Tensor:
+        """Return the group of each entry, given its cluster."""
+        return codes if self.group is None else self.group.to(codes.device)[codes]
+
+
+class ClusterNoise(Grouping):
     """Wild bootstrap of sums over clusters.
 
     Args:
-        codes: cluster of each sample, ``(N,)``, 0, 1, ...
+        number: number of clusters.
         draws: number of draws.
         seed: seed of the draws.
     """
 
-    def __init__(self, codes: Tensor, draws: int, seed: int) -> None:
+    def __init__(self, number: int, draws: int, seed: int) -> None:
         rng = np.random.default_rng(seed)
-        self.clusters, self.number = codes, int(codes.max()) + 1
-        self.codes, self.groups = cluster_groups(codes, rng)
+        super().__init__(number, rng)
         values = [-1.0, 1.0]
-        if self.number < FEW_CLUSTERS:
+        if number < FEW_CLUSTERS:
             values = [sign * math.sqrt(square) for square in (0.5, 1.0, 1.5) for sign in (-1.0, 1.0)]
         self.weights: Array = rng.choice(np.array(values), size=(draws, self.groups))
-
-    def sums(self, values: Tensor, index: Tensor | int = 0, width: int = 1) -> Array:
-        """Sum values, (N,) or (N, ...), by cluster and by index: (clusters, width)."""
-        codes = self.codes.view(-1, *[1] * (values.ndim - 1))
-        cells = (codes * width + index).expand(values.shape).reshape(-1)
-        sums = scatter_sum(cells, values.double().reshape(-1), self.groups * width)
-        return sums.view(self.groups, width).cpu().numpy()
 
     def draw(self, sums: Array) -> Array:
         """Return the sums of each draw, (draws, ...), of sums by cluster, (clusters, ...)."""

@@ -14,8 +14,9 @@ from dualfocal.metrics._binned_table import read_table, write_table
 from dualfocal.metrics._wide import WideSum
 from dualfocal.metrics.bins import ONE, SUMS, BinStats, equal_edges, to_units
 from dualfocal.metrics.cells import CellConfidences, bins_of_cells, fine_edges
-from dualfocal.metrics.evaluation import Evaluation, evaluate_bins, infer_both
+from dualfocal.metrics.evaluation import evaluate_bins, infer_both
 from dualfocal.metrics.label_counts import CellLabels
+from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.rows import Array, as_rows
 from dualfocal.metrics.scan import scan
 

@@ -19,41 +19,40 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dualfocal.metrics._cluster_classes import cluster_classwise
 from dualfocal.metrics._cluster_noise import LEAST, Array, ClusterNoise, as_large, cluster_factor, last_rank
-from dualfocal.metrics.bins import Binner, BinStats, from_units, scatter_sum
+from dualfocal.metrics._cluster_sums import ClusterSums
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.classwise import SIGNIFICANCE
 from dualfocal.metrics.cluster_summary import ClusterSummary
 from dualfocal.metrics.inference import GRID, POWER, SHAPES, Floor, Inference, crossing, unified_interval
-from dualfocal.metrics.label_counts import RowLabels
-from dualfocal.metrics.scan import Scan
+from dualfocal.metrics.label_counts import LabelCounts
 
 
 def cluster_inference(
-    inference: Inference, labels: RowLabels, stats: Scan, bins: BinStats, adaptive: BinStats
+    inference: Inference, clusters: ClusterSums, labels: LabelCounts, bins: BinStats, adaptive: BinStats
 ) -> Inference:
     """Widen the inference for independent samples by what the clusters of the samples show.
 
     Args:
         inference: result for independent samples.
-        labels: labels of the rows; ``labels.rows.cluster`` is the cluster of each row.
-        stats: scan of the rows.
+        clusters: sums over the samples of each cluster.
+        labels: counts of the labels by class and bin.
         bins: bins of the ECE.
         adaptive: bins of the adaptive ECE.
     """
-    assert labels.rows.cluster is not None
-    noise = ClusterNoise(labels.rows.cluster, inference.draws, inference.seed)
-    top = _BinSums(noise, stats, bins)
+    noise = ClusterNoise(clusters.num_clusters, inference.draws, inference.seed)
+    top = _BinSums(noise, *clusters.by_bin(noise, bins.edges))
     p_value = max(inference.p_value, top.p_value)
     low, high = top.interval(p_value, 1 - inference.level)
-    summary = summarize_clusters(noise.clusters, stats)
-    classwise, classwise_errors = cluster_classwise(noise, labels, summary.design_effect)
+    summary = summarize_clusters(clusters)
+    classwise, classwise_errors = cluster_classwise(noise, clusters, labels, summary.design_effect)
+    adaptive_noise = _BinSums(noise, *clusters.by_bin(noise, adaptive.edges)).centred
     errors = {
         "ece": np.abs(top.centred).sum(1) / top.total,
         "mce": (np.abs(top.centred) / top.count).max(1),
-        "adaptive_ece": np.abs(_BinSums(noise, stats, adaptive).centred).sum(1) / top.total,
+        "adaptive_ece": np.abs(adaptive_noise).sum(1) / top.total,
         "classwise_ece": classwise_errors,
     }
     independent, significance = inference.classwise, SIGNIFICANCE
@@ -71,22 +70,22 @@ def cluster_inference(
     )
 
 
-def cluster_squared_error(clusters: Tensor, stats: Scan, bins: BinStats) -> float:
+def cluster_squared_error(clusters: ClusterSums, bins: BinStats) -> float:
     """Return the squared calibration error over the bins, less the noise of clustered samples; it can be negative.
 
     A bin with samples of one cluster only counts as 0: its noise cannot be estimated.
     """
-    return _BinSums(ClusterNoise(clusters, draws=1, seed=0), stats, bins).observed
+    noise = ClusterNoise(clusters.num_clusters, draws=1, seed=0)
+    return _BinSums(noise, *clusters.by_bin(noise, bins.edges)).observed
 
 
-def summarize_clusters(clusters: Tensor, stats: Scan) -> ClusterSummary:
+def summarize_clusters(clusters: ClusterSums) -> ClusterSummary:
     """Return number, effective number and design effect of the clusters."""
-    residual = _residual(stats)
-    residual -= residual.mean()
-    number = int(clusters.max()) + 1
-    sums, sizes = (scatter_sum(clusters, x, number).cpu().numpy() for x in (residual, torch.ones_like(residual)))
-    n, squares = float(sizes.sum()), float((sums**2).sum())
-    variance = float((residual**2).sum()) * n / max(n - 1, 1)
+    sums, sizes = clusters.totals()
+    n, number = float(sizes.sum()), clusters.num_clusters
+    mean = float(sums.sum()) / n
+    sums = sums - mean * sizes
+    squares, variance = float((sums**2).sum()), (clusters.squares - n * mean**2) * n / max(n - 1, 1)
     design_effect = squares * number / max(number - 1, 1) / variance if variance > 0 else 1.0
     # Of normal numbers with equal variances, 3 (sum of squares)^2 / (sum of fourth powers) is their number.
     by_noise = 3 * squares**2 / float((sums**4).sum()) if squares > 0 else math.inf
@@ -94,12 +93,13 @@ def summarize_clusters(clusters: Tensor, stats: Scan) -> ClusterSummary:
     return ClusterSummary(number, float(effective), design_effect)
 
 
-def _residual(stats: Scan) -> Tensor:
-    return from_units(stats.confidence) - stats.correct.double()
-
-
 class _BinSums:
     """The sums of (confidence - correctness) by cluster and bin, and what their draws show.
+
+    Args:
+        noise: draws of clusters.
+        sums: sums of (confidence - correctness), ``(K, B)``.
+        sizes: numbers of samples, ``(K, B)``.
 
     Attributes:
         count: number of samples of each bin that is not empty.
@@ -107,11 +107,10 @@ class _BinSums:
         variance: variance of these sums, from the differences between clusters.
     """
 
-    def __init__(self, noise: ClusterNoise, stats: Scan, bins: BinStats) -> None:
-        index, residual = Binner(bins.edges)(stats.confidence), _residual(stats)
-        full = (bins.count > 0).cpu().numpy()
+    def __init__(self, noise: ClusterNoise, sums: Array, sizes: Array) -> None:
+        full = sizes.any(0)
         self.noise = noise
-        self.sums, sizes = (noise.sums(x, index, bins.num_bins)[:, full] for x in (residual, torch.ones_like(residual)))
+        self.sums, sizes = sums[:, full], sizes[:, full]
         self.count, self.gap = sizes.sum(0), self.sums.sum(0)
         self.total = float(self.count.sum())
         self.sizes = sizes

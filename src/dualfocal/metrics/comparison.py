@@ -11,9 +11,10 @@ from torch import Tensor
 from dualfocal._checks import check_level
 from dualfocal._table import Table
 from dualfocal.metrics.cluster_summary import ENOUGH_CLUSTERS
-from dualfocal.metrics.evaluation import Evaluation, evaluate_rows, finite, squared_error
+from dualfocal.metrics.evaluation import evaluate_rows, squared_error
 from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.resampling import ShareDone, quantiles, resample
+from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.rows import Array, as_rows
 from dualfocal.metrics.scan import scan
 

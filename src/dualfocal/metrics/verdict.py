@@ -9,7 +9,7 @@ from dualfocal.metrics.classwise import SIGNIFICANCE, ClasswiseTest
 from dualfocal.metrics.inference import POWER, Inference
 
 if TYPE_CHECKING:
-    from dualfocal.metrics.evaluation import Evaluation
+    from dualfocal.metrics.result import Evaluation
 
 CONFIDENCE_ONLY = (
     "Only the confidence of the predicted class is known: NLL, Brier score, classwise ECE and the test of class "

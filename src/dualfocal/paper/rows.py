@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dualfocal.metrics import kde_ece
-from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.registry import FLOORS
+from dualfocal.metrics.result import finite
 from dualfocal.paper.intervals import prediction_interval
 from dualfocal.paper.ood import STAGES, OODScores
 from dualfocal.paper.published import Cell, Table

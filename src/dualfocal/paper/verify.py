@@ -12,8 +12,8 @@ from typing import Any
 from dualfocal._table import Table
 from dualfocal.calibrators import TemperatureScaling
 from dualfocal.metrics import adaptive_ece, evaluate
-from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics.result import finite
 from dualfocal.paper.published import Cell, published_tables
 from dualfocal.predictions import load_predictions
 

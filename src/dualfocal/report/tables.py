@@ -11,9 +11,9 @@ from typing import Any
 from dualfocal.calibrators import CalibratorComparison, MethodScore
 from dualfocal.calibrators.comparison import LARGE, UNCALIBRATED, has_interval, nats
 from dualfocal.metrics import Evaluation
-from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.inference import Inference
 from dualfocal.metrics.registry import METRICS, Metric
+from dualfocal.metrics.result import finite
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.inputs import ReportInput
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from dualfocal._table import Table
-from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics.result import finite
 from dualfocal.runs.layout import FAILURE
 from dualfocal.runs.recipe import Recipe
 from dualfocal.runs.result import RunResult

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from dualfocal._table import Table
 from dualfocal.metrics import Evaluation
-from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics.result import finite
 from dualfocal.runs.layout import SCHEMA, RunError
 
 PARTS = ("val", "test")

@@ -13,8 +13,8 @@ from scipy.special import stdtrit
 
 from dualfocal._table import Table
 from dualfocal.metrics import compare
-from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.registry import FLOORS, METRICS, Metric
+from dualfocal.metrics.result import finite
 from dualfocal.runs import Run, RunResult
 from dualfocal.study.plan import Study
 

@@ -16,7 +16,7 @@ from torch.nn.utils import get_total_norm
 from dualfocal._checks import check_count
 from dualfocal.data import DataSet, load_data
 from dualfocal.data.paths import Root
-from dualfocal.metrics.evaluation import finite
+from dualfocal.metrics.result import finite
 from dualfocal.runs import Recipe, Run, default_folder, layout
 from dualfocal.runs.lease import EXPIRES
 from dualfocal.train.callbacks import Callbacks, TensorBoard

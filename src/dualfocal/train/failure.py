@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from dualfocal.data import DataSet
-from dualfocal.metrics.evaluation import finite
+from dualfocal.metrics.result import finite
 from dualfocal.runs import Recipe, Run, layout
 
 SCHEMA = 1

@@ -1,0 +1,190 @@
+"""The result of an evaluation: every metric, with a verdict in words, a table and JSON."""
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from dualfocal._table import Table
+from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics.classwise import SIGNIFICANCE
+from dualfocal.metrics.inference import Inference
+from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics.verdict import CONFIDENCE_ONLY, classes_verdict, confidence_verdict
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Result of :func:`evaluate`: every metric, as a fraction. ``print`` it; see :meth:`to_dict`, :meth:`scalars`."""
+
+    num_samples: int
+    num_classes: int
+    num_bins: int
+    error: float
+    nll: float
+    brier: float
+    brier_calibration: float
+    brier_refinement: float
+    aurc: float
+    ece: float
+    adaptive_ece: float
+    classwise_ece: float
+    mce: float
+    debiased_ece: float
+    confidence: float  # mean confidence of the predicted class (of class 1 with binary="positive")
+    accuracy: float  # share of samples for which that class is the true class
+    bins: BinStats  # bins of the ECE
+    inference: Inference | None = None
+    convention: str | None = None
+    positive: bool = False  # whether binary="positive": the probability of class 1 is scored
+    # From BinnedPredictions: how much a metric can at most differ from its value from the predictions themselves.
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    # Whether input="confidence": num_classes is 0, and what needs all probabilities is NaN.
+    confidence_only: bool = False
+
+    @property
+    def rbs(self) -> float:
+        """Square root of the Brier score (Gruber and Buettner, 2022)."""
+        return math.sqrt(self.brier)
+
+    @property
+    def overconfidence(self) -> float:
+        """Mean confidence minus accuracy: above 0 the model is over-confident, below 0 under-confident."""
+        return self.confidence - self.accuracy
+
+    def verdict(self, class_names: Sequence[str] | None = None) -> str:
+        """Say in a few sentences whether confidences and class probabilities are calibrated.
+
+        The two tests are significant by Holm's method: one at 2.5 %, the other then at 5 %.
+
+        Args:
+            class_names: names of the classes; numbers if there are none.
+
+        Raises:
+            ValueError: the evaluation was made without ``inference=True``.
+        """
+        inference = self.inference
+        if inference is None:
+            raise ValueError("a verdict needs evaluate(..., inference=True)")
+        significant, *significant_classes = (p <= SIGNIFICANCE for p in inference.adjusted)
+        sentences = [confidence_verdict(self, inference, significant)]
+        if self.confidence_only:
+            sentences.append(CONFIDENCE_ONLY)
+        elif inference.classwise is not None:
+            if significant_classes[0] and not significant:
+                sentences[0] = f"Confidence of the predicted class: {sentences[0][0].lower()}{sentences[0][1:]}"
+            classes = classes_verdict(inference.classwise, significant_classes[0], self.num_classes, class_names)
+            sentences.append(classes)
+        if inference.clusters is not None:
+            sentences.append(inference.clusters.sentence(self.num_samples))
+        return " ".join(sentences)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers under stable names: fractions, NLL in nats; values that are not finite are None."""
+        names = list(METRICS)
+        names[3:3] = ["rbs", "brier_calibration", "brier_refinement"]
+        scores = {name: getattr(self, name) for name in (*names, "confidence", "accuracy", "overconfidence")}
+        content = {
+            "schema": SCHEMA,
+            "num_samples": self.num_samples,
+            "num_classes": self.num_classes,
+            "num_bins": self.num_bins,
+            "convention": self.convention,
+            **{name: finite(value) for name, value in scores.items()},
+            "bins": self.bins.to_dict(),
+            "inference": None if self.inference is None else self.inference.to_dict(),
+        }
+        content |= {name: True for name in ("positive", "confidence_only") if getattr(self, name)}
+        return content | ({"bounds": dict(self.bounds)} if self.bounds else {})
+
+    def scalars(self, prefix: str = "") -> dict[str, float]:
+        """Return a flat dict of floats for a logger (TensorBoard, W&B, MLflow, ``compute_metrics`` of Hugging Face).
+
+        The names are those of ``METRICS``. After ``inference=True`` there are also the noise floors ``ece_floor``,
+        ``adaptive_ece_floor``, ``classwise_ece_floor`` and ``mce_floor``, the p-values ``p_value`` and, unless
+        ``binary="positive"``, ``classwise_p_value``, and the interval ``debiased_ece_low`` to ``debiased_ece_high``;
+        with clusters also ``num_clusters`` and ``design_effect``. Values that are not finite are left out.
+
+        Args:
+            prefix: text in front of each name, such as ``"val/"``.
+
+        >>> import torch
+        >>> from dualfocal.metrics import evaluate
+        >>> result = evaluate(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
+        >>> {name: round(value, 4) for name, value in result.scalars("val/").items()}  # doctest: +ELLIPSIS
+        {'val/error': 0.5, 'val/nll': 0.7201, 'val/brier': 0.5487, ..., 'val/mce': 0.7311, 'val/debiased_ece': 0.0}
+        """
+        values = {name: getattr(self, name) for name in METRICS}
+        if (inference := self.inference) is not None:
+            values |= {f"{name}_floor": floor.mean for name, floor in inference.floors.items()}
+            values["p_value"] = inference.p_value
+            if inference.classwise is not None:
+                values["classwise_p_value"] = inference.classwise.p_value
+            values["debiased_ece_low"], values["debiased_ece_high"] = inference.debiased_ece
+            if inference.clusters is not None:
+                values["num_clusters"] = inference.clusters.number
+                values["design_effect"] = inference.clusters.design_effect
+        return {f"{prefix}{name}": float(value) for name, value in values.items() if math.isfinite(value)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read the output of :meth:`to_dict`: ``from_dict(content).to_dict() == content``.
+
+        Raises:
+            ValueError: the content has another schema.
+            KeyError, TypeError: an entry is missing, or has another type.
+        """
+        if content["schema"] != SCHEMA:
+            raise ValueError(f"an evaluation has schema {content['schema']}, this version reads schema {SCHEMA}")
+        scores = (*METRICS, "brier_calibration", "brier_refinement", "confidence", "accuracy")
+        unknown = math.nan if content.get("confidence_only", False) else math.inf
+        values: dict[str, Any] = {name: unknown if content[name] is None else float(content[name]) for name in scores}
+        return cls(
+            **{name: content[name] for name in ("num_samples", "num_classes", "num_bins", "convention")},
+            **values,
+            bins=BinStats.from_dict(content["bins"]),
+            inference=None if content["inference"] is None else Inference.from_dict(content["inference"]),
+            positive=content.get("positive", False),
+            bounds=content.get("bounds", {}),
+            confidence_only=content.get("confidence_only", False),
+        )
+
+    def table(self) -> Table:
+        """Return a table of the metrics, with noise floors if the evaluation was made with ``inference=True``.
+
+        Where values have bounds, a column shows them, rounded up.
+        """
+        headings = ["", "value"]
+        metrics = {name: metric for name, metric in METRICS.items() if not math.isnan(getattr(self, name))}
+        rows = [[metric.heading, metric.text(getattr(self, name))] for name, metric in metrics.items()]
+        if self.bounds:
+            headings.append("off by at most")
+            for row, (name, metric) in zip(rows, metrics.items(), strict=True):
+                row.append(metric.text_above(self.bounds[name]) if name in self.bounds else "")
+        if self.inference is not None:
+            headings += ["floor", "its 95 % quantile"]
+            for row, (name, metric) in zip(rows, metrics.items(), strict=True):
+                floor = self.inference.floors.get(name)
+                row += ["", ""] if floor is None else [metric.text(floor.mean), metric.text(floor.q95)]
+            low, high = (METRICS["debiased_ece"].text(end) for end in self.inference.debiased_ece)
+            interval = [f"  its {100 * self.inference.level:.4g} % interval [%]", f"{low} to {high}"]
+            rows.append(interval + [""] * (len(headings) - 2))
+        classes = "only the predicted class" if self.confidence_only else f"{self.num_classes} classes"
+        clusters = self.inference and self.inference.clusters
+        samples = f"{self.num_samples:,} samples" + (f" in {clusters.number:,} clusters" if clusters else "")
+        return Table(headings, rows, f"{samples}, {classes}, {self.num_bins} bins")
+
+    def __str__(self) -> str:
+        table = self.table()
+        return "\n".join([table.title, table.text(), *([] if self.inference is None else [self.verdict()])])
+
+    def _repr_html_(self) -> str:
+        return self.table().html() + ("" if self.inference is None else f"<p><b>{html.escape(self.verdict())}</b></p>")
+
+
+def finite(value: float) -> float | None:
+    """Return the value, or None if it is not finite, for JSON."""
+    return value if math.isfinite(value) else None
