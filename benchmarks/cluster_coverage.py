@@ -67,7 +67,7 @@ def settings() -> list[Setting]:
         for rho in (0.0, 0.1, 0.3, 0.9)
     ]
     chosen += [
-        Setting(kind, n, "equal", rho) for kind in ("sharp", "similar") for n in (40, 100, 400) for rho in (0, 0.3)
+        Setting(kind, n, "equal", rho) for kind in ("sharp", "similar") for n in (40, 100, 400) for rho in (0, 0.3, 0.9)
     ]
     chosen += [Setting(kind, 2000, "unequal", 0.3) for kind in SCALE]
     chosen += [
