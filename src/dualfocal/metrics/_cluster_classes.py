@@ -21,7 +21,7 @@ def cluster_classwise(
     clusters can have a small variance by chance. Also return the classwise ECE of each draw.
     """
     errors = np.zeros(len(noise.weights))
-    least_variance = labels.variance * max(design_effect, 1.0) + LEAST
+    least_variance = np.maximum(labels.variance, clusters.least_variance) * max(design_effect, 1.0) + LEAST
 
     def parts() -> Iterator[ClassDraws]:
         nonlocal errors

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dualfocal.metrics._cluster_noise import Array, ClusterNoise
 from dualfocal.metrics.bins import Binner, from_units, scatter_sum, to_units
+from dualfocal.metrics.classwise import LEAST_VARIANCE
 from dualfocal.metrics.label_counts import RowLabels
 from dualfocal.metrics.scan import Scan
 
@@ -21,6 +22,7 @@ class ClusterSums(ABC):
     num_clusters: int
     # Sum of the squared (confidence - correctness) of all samples; with weights w, sum w^2 (c - y - mean)^2 + N mean^2.
     squares: float
+    least_variance: float = 0.0  # of independent samples; sums by class with a smaller variance count less
 
     @abstractmethod
     def totals(self) -> tuple[Array, Array]:
@@ -59,6 +61,7 @@ class RowClusterSums(ClusterSums):
             self.squares = float((self.residual**2).sum())
         else:
             total, mean = float(weight.sum()), float((weight * self.residual).sum() / weight.sum())
+            self.least_variance = LEAST_VARIANCE * float((weight**2).mean())
             self.squares = float(((weight * (self.residual - mean)) ** 2).sum()) + total * mean**2
             self.residual = weight * self.residual
 
