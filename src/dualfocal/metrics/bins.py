@@ -258,6 +258,19 @@ class BinStats:
             raise OverflowError(f"a bin holds {int(self.count.max())} samples, at most {MOST_SAMPLES - 1} are possible")
         return (self.whole - self.correct) + from_units(self.units)  # rounded once, at the end
 
+    def effective_count(self) -> Tensor:
+        """Return how many equally weighted samples of each bin would have the same noise; the count without weights.
+
+        It is the smaller of (sum w)^2 / sum w^2 and the number that follows from the weights of wrong and of correct
+        samples, which differ if weights depend on labels.
+        """
+        if self.squares is None:
+            return self.count
+        square, accuracy = self.count**2, self.accuracy
+        noise = self.squares[0] * accuracy**2 + self.squares[1] * (1 - accuracy) ** 2
+        by_outcome = torch.where(noise > 0, accuracy * (1 - accuracy) * square / noise, torch.inf)
+        return torch.where(self.count > 0, torch.minimum(square / self.squares.sum(0), by_outcome), 0.0)
+
     def ece(self) -> Tensor:
         """Return the sum over bins of |B|/N |mean confidence - accuracy|, one value per class if there are classes."""
         return self.gap.abs().sum(-1) / self.count.sum(-1)
