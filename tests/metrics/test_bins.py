@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -133,8 +134,8 @@ def test_weighted_sums() -> None:
     )
     assert bins.weighted
     assert float(bins.ece()) == pytest.approx((abs(2 * 0.9 + 0.8 - 2) + abs(0.5 * 0.3 - 0.5)) / 3.5, abs=1e-9)
-    with pytest.raises(ValueError, match="not defined for weighted"):
-        bins.squared_error()
+    with pytest.raises(ValueError, match="squared weights"):
+        replace(bins, squares=None).squared_error()
     with pytest.raises(ValueError, match="cannot merge"):
         bins + BinStats.from_confidence(confidence, torch.tensor([True, False, True]), num_bins=2)
 

@@ -235,12 +235,6 @@ def test_invalid_clusters(case):
         M.evaluate(probs, label, input="probs", clusters=clusters)
 
 
-def test_weights_and_clusters_exclude_each_other():
-    probs, label, cluster = clustered(10, 2)
-    with pytest.raises(ValueError, match="clusters and sample_weight cannot be combined"):
-        as_rows(probs, label, input="probs", sample_weight=torch.ones(20), clusters=cluster)
-
-
 def test_groups_with_clusters():
     probs, label, cluster = clustered(40, 10)
     sides = np.where(cluster % 2 == 0, "even", "odd")

@@ -128,13 +128,14 @@ def _with_variance_of_fits(
 
     The optimism of a maximum-likelihood fit with k parameters to N samples is about k / N nats. The fits add a variance
     of k / N^2, the optimism / N, to that of the resampled scores if N is large. Twice as much covers better from N =
-    200 (``benchmarks/cross_fit_coverage.py``). Of samples in clusters, N is the number of independent samples
-    that carry the same information.
+    200 (``benchmarks/cross_fit_coverage.py``). Of samples in clusters or with weights, N is the number of independent
+    samples that carry the same information.
     """
     assert a.evaluation.inference is not None
-    clusters, num_samples = a.evaluation.inference.clusters, float(a.evaluation.num_samples)
+    clusters, weights = a.evaluation.inference.clusters, a.evaluation.weights
+    num_samples = float(a.evaluation.num_samples) if weights is None else weights.effective
     if clusters is not None:
-        num_samples = clusters.information(a.evaluation.num_samples)
+        num_samples = clusters.information(num_samples)
     deviation = math.sqrt(2 * max(a.optimism, b.optimism) / num_samples)
     extra = NormalDist().inv_cdf((1 + level) / 2) * deviation
     return centre - math.hypot(centre - low, extra), centre + math.hypot(high - centre, extra)

@@ -80,12 +80,21 @@ class CalibratorComparison:
     def caveat(self) -> str:
         """Which samples were used for fitting and which for scoring."""
         if self.num_clusters is None:
-            return self._splits()
+            return f"{self._splits()}{self._weights()}"
         few = f", and are too short for fewer than {ENOUGH_CLUSTERS} clusters"
         whole = "Intervals" if self.held_out else "Folds and intervals"
         return (
             f"{self._splits()} {whole} keep the {self.num_clusters:,} clusters whole"
-            f"{few if self.num_clusters < ENOUGH_CLUSTERS else ''}."
+            f"{few if self.num_clusters < ENOUGH_CLUSTERS else ''}.{self._weights()}"
+        )
+
+    def _weights(self) -> str:
+        weights = self.methods[0].evaluation.weights
+        if weights is None:
+            return ""
+        return (
+            f" Scores are weighted (effective sample size {round(weights.effective):,}); calibrators were fitted "
+            "without weights."
         )
 
     def _splits(self) -> str:

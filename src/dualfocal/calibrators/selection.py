@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 
 import torch
+from torch import Tensor
 
 from dualfocal._checks import check_count, check_level
 from dualfocal.calibrators._base import Calibrator
@@ -25,6 +27,7 @@ from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, class_targets
+from dualfocal.metrics.scores import nll
 
 
 def compare_calibrators(
@@ -42,6 +45,7 @@ def compare_calibrators(
     ignore_index: int = -100,
     binary: str | None = None,
     clusters: Array | None = None,
+    sample_weight: Array | None = None,
     level: float = 0.9,
     seed: int = 0,
     progress: ShareDone | None = None,
@@ -76,6 +80,8 @@ def compare_calibrators(
         ignore_index: samples with this target are ignored.
         binary: as in :func:`~dualfocal.metrics.ece`; defaults to ``"top_label"`` for one score per sample.
         clusters: the cluster of each sample of ``logits``, see :func:`~dualfocal.metrics.evaluate`.
+        sample_weight: weight of each sample of ``logits``, see :func:`~dualfocal.metrics.evaluate`: scores and intervals
+            are weighted. Calibrators are fitted without weights.
         level: nominal coverage of the confidence intervals.
         seed: seed of the folds and of the resampling.
         progress: callback, called with the fraction of the work done.
@@ -98,7 +104,15 @@ def compare_calibrators(
     calibrators = _calibrators(methods)
     values, target = as_tensor("logits", logits), as_tensor("target", class_targets(logits, target))
     binary = "top_label" if values.ndim == 1 and binary is None else binary
-    rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary, clusters=clusters)
+    rows = as_rows(
+        values,
+        target,
+        input=input,
+        ignore_index=ignore_index,
+        binary=binary,
+        clusters=clusters,
+        sample_weight=sample_weight,
+    )
     if validation is None and len(rows) < max(MIN_SAMPLES, folds):
         raise ValueError(f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, got {len(rows)}")
     if validation is not None and not isinstance(validation, Rows):
@@ -115,6 +129,8 @@ def compare_calibrators(
         calibrate = partial(fit_once, validation=validation, rows=rows)
     else:
         seeds = range(seed, seed + repeats)
+        if sample_weight is not None and target.ndim > 1:  # pixels of weight 0 are no rows
+            target = torch.where(_positive(sample_weight, target), target, ignore_index)
         splits = assign_folds(rows, target, ignore_index=ignore_index, folds=folds, seeds=seeds)
         calibrate = partial(fit_folds, rows=rows, splits=splits, folds=folds)
     scores, refused = _score_all(rows, calibrators, calibrate, score_rows, progress)
@@ -145,7 +161,15 @@ def _usable(evaluation: Evaluation, rows: Rows) -> bool:
     inference = evaluation.inference
     if inference is None or evaluation.convention is not None:
         return False
-    return (inference.clusters is None) == (rows.cluster is None)
+    same_clusters = (inference.clusters is None) == (rows.cluster is None)
+    return same_clusters and (evaluation.weights is None) == (rows.weight is None)
+
+
+def _positive(sample_weight: Array, target: Tensor) -> Tensor:
+    """Return which samples have a positive weight, in the shape of the target; weights of images are repeated."""
+    weight = as_tensor("sample_weight", sample_weight)
+    weight = weight.view(*weight.shape, *[1] * (target.ndim - weight.ndim)).expand(target.shape)
+    return (weight > 0).to(target.device)
 
 
 def _calibrators(methods: Sequence[str] | Mapping[str, Calibrator]) -> dict[str, Calibrator]:
@@ -182,7 +206,10 @@ def _score_all(
             after = [replace(rows, values=logits, input="logits", dtype=torch.float64) for logits in made.logits]
             changed = float(torch.stack([logits.argmax(1) != predicted for logits in made.logits]).double().mean())
             scored = score_rows(name, after)
-            optimism = max(0.0, scored.scores["nll"] - made.fitted_nll)
+            held_out = scored.scores["nll"]
+            if rows.weight is not None:  # calibrators are fitted without weights
+                held_out = fmean(nll(logits, rows.target, input="logits") for logits in made.logits)
+            optimism = max(0.0, held_out - made.fitted_nll)
             scored = replace(scored, argmax_changed=changed, notes=made.notes, fitted=made.fitted, optimism=optimism)
             scores.append(scored)
         except ValueError as error:

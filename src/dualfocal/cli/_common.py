@@ -166,6 +166,14 @@ ClusterOption = Annotated[
         "may depend on each other.",
     ),
 ]
+WeightOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column or array with the weight of each sample (a survey weight, an importance weight): scores and tests "
+        "are those of the weighted population.",
+    ),
+]
 Level = Annotated[float, typer.Option(min=0.5, max=0.999, help="Confidence level of intervals.")]
 Seed = Annotated[
     int, typer.Option(min=0, max=MAX_SEED, help="Seed of the simulations behind noise floors, p-values and intervals.")

@@ -29,6 +29,7 @@ REMEDIES = {  # of options that do not apply
     "--prediction": EXPORT,
     "--calibrate": EXPORT,
     "--cluster": EXPORT,
+    "--weight": EXPORT,
     "--convention": EXPORT,
     "--binary positive": EXPORT,
 }
@@ -119,6 +120,7 @@ def _check_options(places: list[str], reading: "Reading", refused: dict[str, boo
         "--prediction": reading.prediction is not None or reading.confidence is not None,
         "--binary positive": reading.binary == "positive",
         "--cluster": reading.cluster is not None,
+        "--weight": reading.weight is not None,
     }
     for option in (name for name, is_given in refused.items() if is_given):
         raise ValueError(f"{option} does not apply to --sql, which leaves the rows in the database: {REMEDIES[option]}")

@@ -24,6 +24,7 @@ from dualfocal.cli._common import (
     Seed,
     Split,
     Target,
+    WeightOption,
     consoles,
     errors_name,
     print_json,
@@ -47,6 +48,7 @@ def compare(
         ),
     ] = None,
     cluster: ClusterOption = None,
+    weight: WeightOption = None,
     logits: Logits = None,
     probs: Probs = None,
     target: Target = None,
@@ -66,7 +68,7 @@ def compare(
     """Which of two models is better? Paired differences on the same samples, B - A, with intervals and a verdict.
 
     Both files must have the same labels; classes with names may be in another order, and rows with `--id`. Arrays and
-    columns are found as in `dualfocal evaluate`. The column of `--cluster` is read from A.
+    columns are found as in `dualfocal evaluate`. The columns of `--cluster` and `--weight` are read from A.
 
         dualfocal compare cross_entropy.npz dual_focal.npz
 
@@ -87,6 +89,7 @@ def compare(
         target=target,
         group=identity,
         cluster=cluster,
+        weight=weight,
         positive=positive,
         class_names=class_names,
         percent=percent,
@@ -95,7 +98,7 @@ def compare(
         max_memory=max_memory,
         ignore_index=ignore_index,
     )
-    first, second = reading.load(a), replace(reading, cluster=None).load(b)
+    first, second = reading.load(a), replace(reading, cluster=None, weight=None).load(b)
     remark = ""
     if identity is not None:
         first, second, remark = align_rows(first, second)
@@ -117,6 +120,7 @@ def compare(
             level=level,
             seed=seed,
             clusters=first.clusters,
+            sample_weight=first.weights,
             names=(str(a), str(b)),
             progress=progress,
         )

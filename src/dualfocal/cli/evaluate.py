@@ -32,6 +32,7 @@ from dualfocal.cli._common import (
     Seed,
     Split,
     Target,
+    WeightOption,
     check_plot,
     consoles,
     errors_name,
@@ -88,6 +89,7 @@ def evaluate(
         typer.Option(min=2, max=100, metavar="N", help="Cut the numbers of `--group-by` into N groups of equal size."),
     ] = None,
     cluster: ClusterOption = None,
+    weight: WeightOption = None,
     binary: BinaryOption = None,
     positive: Positive = None,
     class_names: ClassNames = None,
@@ -158,6 +160,8 @@ def evaluate(
 
         dualfocal evaluate predictions.csv --cluster patient
 
+        dualfocal evaluate predictions.csv --weight survey_weight
+
         dualfocal evaluate predictions.npz --calibrate temperature,vector,isotonic
 
         dualfocal evaluate predictions.npz --fail-over 0.03 || echo "not calibrated"
@@ -181,6 +185,7 @@ def evaluate(
         target=target,
         group=group_by,
         cluster=cluster,
+        weight=weight,
         split=split,
         prediction=prediction,
         confidence=confidence,
@@ -261,6 +266,7 @@ def _load(
     needs_all_rows |= {
         "--group-by": reading.group is not None,
         "--cluster": reading.cluster is not None,
+        "--weight": reading.weight is not None,
         "--merge": merge,
         "--binary positive": reading.binary == "positive",
         "--confidence": reading.confidence is not None,
@@ -305,7 +311,8 @@ def _evaluate(
     from dualfocal.metrics.groups import evaluate_groups
 
     say(err, f"{name}: {data.taken}")
-    given = {"input": data.input, "convention": convention, "clusters": data.clusters, **reading.scoring}
+    structure = {"clusters": data.clusters, "sample_weight": data.weights}
+    given = {"input": data.input, "convention": convention, **structure, **reading.scoring}
     with errors_name(name):
         finding = Finding(name, data, metrics.evaluate(data.values, data.target, inference=inference, **given))
         if data.groups is not None:
@@ -341,6 +348,7 @@ def _compare(
             part=reading.split or "test",
             evaluation=finding.evaluation,
             clusters=data.clusters,
+            sample_weight=data.weights,
             folds=folds,
             repeats=repeats,
             progress=progress,

@@ -78,6 +78,7 @@ def monitor(
             "[default: 1]",
         ),
     ] = None,
+    weight: Annotated[str | None, typer.Option(metavar="COLUMN", hidden=True)] = None,
     binary: BinaryOption = None,
     logits: Logits = None,
     probs: Probs = None,
@@ -115,6 +116,11 @@ def monitor(
     from dualfocal.runs.monitor_file import read_monitor, update_monitor
     from dualfocal.runs.source import Reading
 
+    if weight is not None:
+        raise ValueError(
+            "--weight does not apply to dualfocal monitor, whose samples count the same: weigh the samples of a period "
+            "with dualfocal evaluate --weight"
+        )
     reading = Reading(
         logits=logits,
         probs=probs,

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dualfocal.metrics._cluster_noise import Array, ClusterNoise
 from dualfocal.metrics.bins import Binner, from_units, scatter_sum, to_units
+from dualfocal.metrics.classwise import LEAST_VARIANCE
 from dualfocal.metrics.label_counts import RowLabels
 from dualfocal.metrics.scan import Scan
 
@@ -19,7 +20,9 @@ class ClusterSums(ABC):
     """Sums over the samples of each cluster. Methods that take ``noise`` add up the clusters that it draws together."""
 
     num_clusters: int
-    squares: float  # sum of the squared (confidence - correctness) of all samples
+    # Sum of the squared (confidence - correctness) of all samples; with weights w, sum w^2 (c - y - mean)^2 + N mean^2.
+    squares: float
+    least_variance: float = 0.0  # of independent samples; sums by class with a smaller variance count less
 
     @abstractmethod
     def totals(self) -> tuple[Array, Array]:
@@ -44,17 +47,27 @@ class RowClusterSums(ClusterSums):
         clusters: cluster of each row, ``(N,)``, 0, 1, ...
         stats: scan of the rows.
         labels: labels of the rows, for the sums by class.
+        weight: weight of each row, ``(N,)``: sums are weighted, and numbers of samples are sums of weights.
     """
 
-    def __init__(self, clusters: Tensor, stats: Scan, labels: RowLabels | None = None) -> None:
+    def __init__(
+        self, clusters: Tensor, stats: Scan, labels: RowLabels | None = None, weight: Tensor | None = None
+    ) -> None:
         self.clusters, self.confidence, self.labels = clusters, stats.confidence, labels
         self.residual = from_units(stats.confidence) - stats.correct.double()
+        self.weight = torch.ones_like(self.residual) if weight is None else weight
         self.num_clusters = int(clusters.max()) + 1
-        self.squares = float((self.residual**2).sum())
+        if weight is None:
+            self.squares = float((self.residual**2).sum())
+        else:
+            total, mean = float(weight.sum()), float((weight * self.residual).sum() / weight.sum())
+            self.least_variance = LEAST_VARIANCE * float((weight**2).mean())
+            self.squares = float(((weight * (self.residual - mean)) ** 2).sum()) + total * mean**2
+            self.residual = weight * self.residual
 
     def totals(self) -> tuple[Array, Array]:
         """Return the sum of (confidence - correctness) and the number of samples of each cluster, ``(K,)``."""
-        values = (self.residual, torch.ones_like(self.residual))
+        values = (self.residual, self.weight)
         sums, sizes = (scatter_sum(self.clusters, x, self.num_clusters).cpu().numpy() for x in values)
         return sums, sizes
 
@@ -62,7 +75,7 @@ class RowClusterSums(ClusterSums):
         """Return the sums of (confidence - correctness) and the numbers of samples by cluster and bin, ``(K, B)``."""
         num_bins = len(edges) - 1
         cells = noise.group_of(self.clusters) * num_bins + Binner(edges)(self.confidence)
-        values = (self.residual, torch.ones_like(self.residual))
+        values = (self.residual, self.weight)
         sums, sizes = (
             scatter_sum(cells, x, noise.groups * num_bins).view(noise.groups, num_bins).cpu().numpy() for x in values
         )
@@ -80,6 +93,8 @@ class RowClusterSums(ClusterSums):
             number = len(classes)
             p = labels.probabilities(part)  # (N, classes)
             residual = p - (labels.rows.target[:, None] == classes).double()
+            if labels.rows.weight is not None:
+                residual *= self.weight[:, None]
             cell = labels.binner(to_units(p).reshape(-1)).view_as(p) + width * (classes - start)
             cell += (groups * (number * width))[:, None]
             sums = scatter_sum(cell.reshape(-1), residual.reshape(-1), noise.groups * number * width)

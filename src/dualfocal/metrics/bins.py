@@ -1,7 +1,8 @@
 """Bins of confidences: counts and sums that merge exactly. This is the only binning code.
 
 Each confidence is rounded once, to a multiple of 2^-32. All sums are integer sums, so samples can be split into
-batches, processes or files and merged in any order: the result has the same bits.
+batches, processes or files and merged in any order: the result has the same bits. Sample weights are the exception:
+weighted sums are float64, and merge up to rounding.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,13 +24,15 @@ BLOCK = 1 << 15  # samples binned at a time on a CPU, so that they stay in its c
 
 SUMS = ("count", "whole", "units", "correct")
 CONVENTIONS = (None, "published", "torchmetrics")
+ONE_SAMPLE = 1e-9  # 1 - sum w^2 / (sum w)^2 of a bin with one sample, up to rounding
 
 
 @dataclass(frozen=True, eq=False)
 class BinStats:
     """Number of samples, sum of confidences and number of correct samples in each bin.
 
-    ``a + b`` merges the bins of two sets of samples exactly, in any order. Make one with :meth:`from_confidence`.
+    ``a + b`` merges the bins of two sets of samples exactly, in any order. Make one with :meth:`from_confidence`. With
+    sample weights, all sums are float64: merging in another order, or other parts, can change the last bits.
 
     Args:
         count: samples in each bin, int64 ``(B,)``, or ``(C, B)`` for one row of bins per class; with sample weights,
@@ -39,6 +42,8 @@ class BinStats:
             makes an exact sum of up to 2^62 samples.
         correct: number of correct samples, int64; with sample weights, float64.
         edges: ``(B + 1,)`` float64; bin b is ``(edges[b], edges[b + 1]]``.
+        squares: with sample weights, the sums of squared weights of the wrong and of the correct samples, ``(2, B)``,
+            from which the noise of the bins follows; None for bins of classes.
 
     >>> import torch
     >>> a = BinStats.from_confidence(torch.tensor([0.9, 0.8, 0.3]), torch.tensor([True, False, True]), num_bins=2)
@@ -54,6 +59,7 @@ class BinStats:
     units: Tensor
     correct: Tensor
     edges: Tensor
+    squares: Tensor | None = None
 
     @classmethod
     def from_sums(
@@ -147,7 +153,11 @@ class BinStats:
             values = (weight, weight * from_units(units), weight * correct)
         count, confidence, hits = (scatter_sum(index, part, len(edges) - 1) for part in values)
         if weight is not None:
-            return cls(count, confidence, torch.zeros_like(confidence), hits, edges)
+            square = weight * weight
+            squares = torch.stack(
+                [scatter_sum(index, part, len(edges) - 1) for part in (square * ~correct.bool(), square * correct)]
+            )
+            return cls(count, confidence, torch.zeros_like(confidence), hits, edges, squares)
         return cls.from_sums(count, confidence, hits, edges)
 
     @classmethod
@@ -201,7 +211,8 @@ class BinStats:
             raise ValueError("cannot merge bins with different edges")
         count, whole, units, correct = (getattr(self, name) + getattr(other, name) for name in SUMS)
         if self.weighted:
-            return type(self)(count, whole, units, correct, self.edges)
+            squares = None if self.squares is None or other.squares is None else self.squares + other.squares
+            return type(self)(count, whole, units, correct, self.edges, squares)
         return type(self).from_sums(count, units, correct, self.edges, whole)
 
     def __eq__(self, other: object) -> bool:
@@ -247,6 +258,19 @@ class BinStats:
             raise OverflowError(f"a bin holds {int(self.count.max())} samples, at most {MOST_SAMPLES - 1} are possible")
         return (self.whole - self.correct) + from_units(self.units)  # rounded once, at the end
 
+    def effective_count(self) -> Tensor:
+        """Return how many equally weighted samples of each bin would have the same noise; the count without weights.
+
+        It is the smaller of (sum w)^2 / sum w^2 and the number that follows from the weights of wrong and of correct
+        samples, which differ if weights depend on labels.
+        """
+        if self.squares is None:
+            return self.count
+        square, accuracy = self.count**2, self.accuracy
+        noise = self.squares[0] * accuracy**2 + self.squares[1] * (1 - accuracy) ** 2
+        by_outcome = torch.where(noise > 0, accuracy * (1 - accuracy) * square / noise, torch.inf)
+        return torch.where(self.count > 0, torch.minimum(square / self.squares.sum(0), by_outcome), 0.0)
+
     def ece(self) -> Tensor:
         """Return the sum over bins of |B|/N |mean confidence - accuracy|, one value per class if there are classes."""
         return self.gap.abs().sum(-1) / self.count.sum(-1)
@@ -260,28 +284,46 @@ class BinStats:
         """Return the debiased estimate of sum_b |B|/N (mean confidence - accuracy)^2, which can be negative.
 
         The expected sampling noise, accuracy * (1 - accuracy) / (|B| - 1), is subtracted from the squared gap of each
-        bin (Kumar et al., NeurIPS 2019). A bin with one sample counts as 0: its noise cannot be estimated.
+        bin (Kumar et al., NeurIPS 2019); with sample weights, :func:`weighted_variance`. A bin with one sample counts
+        as 0: its noise cannot be estimated.
         """
-        if self.weighted:
-            raise ValueError("the debiased error is not defined for weighted samples")
-        return debiased_square(self.count, self.gap, self.accuracy)
+        if not self.weighted:
+            return debiased_square(self.count, self.gap, self.accuracy)
+        if self.squares is None:
+            raise ValueError("the debiased error of weighted samples needs the sums of their squared weights")
+        return weighted_debiased_square(self.count, self.gap, self.accuracy, self.squares)
 
     def to(self, device: torch.device | str, *, copy: bool = False) -> Self:
         """Return these bins on a device; ``copy``: in memory of their own, even if they are there already."""
-        return type(self)(*(getattr(self, name).to(device, copy=copy) for name in (*SUMS, "edges")))
+        squares = None if self.squares is None else self.squares.to(device, copy=copy)
+        return type(self)(*(getattr(self, name).to(device, copy=copy) for name in (*SUMS, "edges")), squares)
 
-    def to_dict(self) -> dict[str, list[Any]]:
-        """Return edges, counts and means of the bins, for JSON; the means of an empty bin are None."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return edges, counts and means of the bins, for JSON; the means of an empty bin are None.
+
+        With sample weights, counts are sums of weights, and the weighted sums are in ``"weighted"``.
+        """
         means = {"confidence": self.mean_confidence, "accuracy": self.accuracy}
-        return {
+        content: dict[str, Any] = {
             "edges": self.edges.tolist(),
             "count": self.count.tolist(),
             **{name: [value if value == value else None for value in mean.tolist()] for name, mean in means.items()},
         }
+        if self.weighted:
+            squares = None if self.squares is None else self.squares.tolist()
+            sums = {"confidence": self.whole.tolist(), "correct": self.correct.tolist(), "squares": squares}
+            content["weighted"] = sums
+        return content
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, list[Any]]) -> Self:
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """Read the output of :meth:`to_dict`. Sums of up to a million samples per bin are recovered exactly."""
+        if "weighted" in content:
+            sums = content["weighted"]
+            values = (content["count"], sums["confidence"], sums["correct"], content["edges"])
+            count, confidence, correct, edges = (torch.tensor(part, dtype=torch.float64) for part in values)
+            squares = None if sums["squares"] is None else torch.tensor(sums["squares"], dtype=torch.float64)
+            return cls(count, confidence, torch.zeros_like(confidence), correct, edges, squares)
         count = torch.tensor(content["count"])
         confidence, accuracy = (
             torch.tensor([value or 0.0 for value in content[name]], dtype=torch.float64)
@@ -297,6 +339,29 @@ def debiased_square(count: Tensor, gap: Tensor, accuracy: Tensor) -> Tensor:
     noise = accuracy * (1 - accuracy) / (count - 1)
     squares = torch.where(count > 1, gap * gap / count - count * noise, 0.0)
     return squares.sum(-1) / count.sum(-1)
+
+
+def weighted_variance(count: Tensor, accuracy: Tensor, squares: Tensor) -> Tensor:
+    """Return the variance of the summed (confidence - correctness) of bins of weighted samples.
+
+    It is sum w^2 (y - accuracy)^2 / (1 - sum w^2 / (sum w)^2): of equal weights that of equally many samples, and right
+    also if weights depend on the outcome. Infinite if a bin has one sample.
+
+    Args:
+        count: sums of weights, ``(..., B)``.
+        accuracy: weighted accuracies, ``(..., B)``.
+        squares: sums of squared weights of wrong and of correct samples, ``(2, ..., B)``.
+    """
+    noise = squares[0] * accuracy**2 + squares[1] * (1 - accuracy) ** 2
+    rest = 1 - squares.sum(0) / (count * count)
+    return torch.where(rest > ONE_SAMPLE, noise / rest, torch.inf)
+
+
+def weighted_debiased_square(count: Tensor, gap: Tensor, accuracy: Tensor, squares: Tensor) -> Tensor:
+    """Compute :meth:`BinStats.squared_error` of weighted samples."""
+    variance = weighted_variance(count, accuracy, squares)
+    known = (count > 0) & variance.isfinite()
+    return torch.where(known, (gap * gap - variance) / count, 0.0).sum(-1) / count.sum(-1)
 
 
 def equal_edges(num_bins: int, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Tensor:

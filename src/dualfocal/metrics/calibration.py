@@ -45,7 +45,8 @@ def ece(
         ignore_index: target value of samples to leave out.
         binary: for two classes only: ``"top_label"`` scores the probability of the predicted class (as with more
             classes), ``"positive"`` that of class 1.
-        sample_weight: weight of each sample, ``(N,)`` or ``(N, d1, ...)``, not negative.
+        sample_weight: weight of each sample, ``(N,)`` or ``(N, d1, ...)``, not negative: survey weights, or importance
+            weights of another population. Only their ratios matter, and samples of weight 0 are left out.
         convention: ``"published"`` computes it like the code of Mukhoti et al. and Tao et al.: confidences are rounded
             to the dtype of the input. ``"torchmetrics"`` also rounds, and has bins ``[lo, hi)`` and one more bin for
             confidence 1. None does not round.
@@ -124,11 +125,12 @@ def adaptive_ece(
     num_bins: int = 15,
     ignore_index: int = -100,
     binary: str | None = None,
+    sample_weight: Array | None = None,
     convention: str | None = None,
 ) -> float:
     """Adaptive ECE: the ECE over bins of equal mass, whose edges are interpolated quantiles of the confidence.
 
-    ``convention="published"`` leaves out the samples with the lowest confidence, like the published code; the result
+    With ``sample_weight``, bins have equal sums of weights. ``convention="published"`` leaves out the samples with the lowest confidence, like the published code; the result
     differs by at most their share. The other arguments are those of :func:`ece`.
 
     >>> import torch
@@ -140,9 +142,10 @@ def adaptive_ece(
     """
     check_count("num_bins", num_bins)
     check_choice("convention", convention, (None, "published"))
-    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary)
+    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
     stats = scan(rows, as_given=convention is not None)
-    return adaptive_error(SortedConfidences.from_units(stats.confidence, stats.correct), num_bins, convention)[0]
+    samples = SortedConfidences.from_units(stats.confidence, stats.correct, rows.weight)
+    return adaptive_error(samples, num_bins, convention)[0]
 
 
 def debiased_ece(
@@ -153,6 +156,7 @@ def debiased_ece(
     num_bins: int = 15,
     ignore_index: int = -100,
     binary: str | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     r"""Root of the debiased squared calibration error.
 
@@ -160,7 +164,9 @@ def debiased_ece(
     - \frac{\text{acc} (1 - \text{acc})}{|B_b| - 1} \right]}$$
 
     The expected sampling noise of each bin is subtracted (Kumar et al., NeurIPS 2019), so unlike the ECE it does not
-    grow when there are fewer samples. A negative estimate is returned as 0. Takes the same arguments as :func:`ece`.
+    grow when there are fewer samples. A negative estimate is returned as 0. With ``sample_weight``, the noise is that
+    of the weighted sums, which grows with the spread of the weights: a sample of weight 2 does not count as two
+    independent ones. Takes the same arguments as :func:`ece`.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
@@ -169,7 +175,7 @@ def debiased_ece(
     >>> round(ece(probs, target, input="probs"), 3), round(debiased_ece(probs, target, input="probs"), 3)
     (0.032, 0.009)
     """
-    bins = _bins(logits, target, input, num_bins, ignore_index, binary)
+    bins = _bins(logits, target, input, num_bins, ignore_index, binary, sample_weight)
     return float(bins.squared_error().clamp_min(0).sqrt())
 
 

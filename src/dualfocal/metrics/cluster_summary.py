@@ -28,13 +28,16 @@ class ClusterSummary:
         """Whether there are enough clusters for tests and intervals."""
         return self.effective >= ENOUGH_CLUSTERS
 
-    def information(self, num_samples: int) -> float:
+    def information(self, num_samples: float) -> float:
         """Return the number of independent samples that would give the same variance, at most ``num_samples``."""
         return num_samples / max(self.design_effect, 1.0)
 
-    def sentence(self, num_samples: int) -> str:
-        """Say in words how much information the samples carry, and whether there are enough clusters."""
-        independent = round(self.information(num_samples))
+    def sentence(self, num_samples: int, effective: float | None = None) -> str:
+        """Say in words how much information the samples carry, and whether there are enough clusters.
+
+        ``effective`` is the effective sample size of weighted samples.
+        """
+        independent = round(self.information(num_samples if effective is None else effective))
         text = (
             f"{self.number:,} clusters, design effect {self.design_effect:.1f}: the {num_samples:,} samples carry the "
             f"information of {independent:,}"

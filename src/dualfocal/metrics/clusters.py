@@ -18,15 +18,15 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from dualfocal.metrics._cluster_classes import cluster_classwise
-from dualfocal.metrics._cluster_noise import LEAST, Array, ClusterNoise, as_large, cluster_factor, last_rank
+from dualfocal.metrics._cluster_noise import Array, ClusterNoise, cluster_factor
 from dualfocal.metrics._cluster_sums import ClusterSums
+from dualfocal.metrics._gap_draws import GapDraws
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.classwise import SIGNIFICANCE
 from dualfocal.metrics.cluster_summary import ClusterSummary
-from dualfocal.metrics.inference import GRID, POWER, SHAPES, Floor, Inference, crossing, unified_interval
+from dualfocal.metrics.inference import Floor, Inference
 from dualfocal.metrics.label_counts import LabelCounts
 
 
@@ -43,15 +43,15 @@ def cluster_inference(
         adaptive: bins of the adaptive ECE.
     """
     noise = ClusterNoise(clusters.num_clusters, inference.draws, inference.seed)
-    top = _BinSums(noise, *clusters.by_bin(noise, bins.edges))
+    top = cluster_gaps(noise, *clusters.by_bin(noise, bins.edges))
     p_value = max(inference.p_value, top.p_value)
     low, high = top.interval(p_value, 1 - inference.level)
     summary = summarize_clusters(clusters)
     classwise, classwise_errors = cluster_classwise(noise, clusters, labels, summary.design_effect)
-    adaptive_noise = _BinSums(noise, *clusters.by_bin(noise, adaptive.edges)).centred
+    adaptive_noise = cluster_gaps(noise, *clusters.by_bin(noise, adaptive.edges)).noise
     errors = {
-        "ece": np.abs(top.centred).sum(1) / top.total,
-        "mce": (np.abs(top.centred) / top.count).max(1),
+        "ece": np.abs(top.noise).sum(1) / top.total,
+        "mce": (np.abs(top.noise) / top.count).max(1),
         "adaptive_ece": np.abs(adaptive_noise).sum(1) / top.total,
         "classwise_ece": classwise_errors,
     }
@@ -76,7 +76,7 @@ def cluster_squared_error(clusters: ClusterSums, bins: BinStats) -> float:
     A bin with samples of one cluster only counts as 0: its noise cannot be estimated.
     """
     noise = ClusterNoise(clusters.num_clusters, draws=1, seed=0)
-    return _BinSums(noise, *clusters.by_bin(noise, bins.edges)).observed
+    return cluster_gaps(noise, *clusters.by_bin(noise, bins.edges)).observed
 
 
 def summarize_clusters(clusters: ClusterSums) -> ClusterSummary:
@@ -93,81 +93,27 @@ def summarize_clusters(clusters: ClusterSums) -> ClusterSummary:
     return ClusterSummary(number, float(effective), design_effect)
 
 
-class _BinSums:
-    """The sums of (confidence - correctness) by cluster and bin, and what their draws show.
+def cluster_gaps(noise: ClusterNoise, sums: Array, sizes: Array) -> GapDraws:
+    """Draw the gaps of bins by a wild bootstrap of sums over clusters.
 
     Args:
         noise: draws of clusters.
         sums: sums of (confidence - correctness), ``(K, B)``.
-        sizes: numbers of samples, ``(K, B)``.
-
-    Attributes:
-        count: number of samples of each bin that is not empty.
-        gap: sum of (confidence - correctness) of each bin.
-        variance: variance of these sums, from the differences between clusters.
+        sizes: numbers of samples, or sums of their weights, ``(K, B)``.
     """
-
-    def __init__(self, noise: ClusterNoise, sums: Array, sizes: Array) -> None:
-        full = sizes.any(0)
-        self.noise = noise
-        self.sums, sizes = sums[:, full], sizes[:, full]
-        self.count, self.gap = sizes.sum(0), self.sums.sum(0)
-        self.total = float(self.count.sum())
-        self.sizes = sizes
-        centred = (self.sums - sizes * (self.gap / self.count)) * np.sqrt(cluster_factor(sizes))
-        self.known = np.count_nonzero(sizes, axis=0) > 1  # bins whose noise can be estimated
-        self.variance = (centred**2).sum(0)
-        self.centred = noise.draw(centred)
-
-    @property
-    def observed(self) -> float:
-        """Squared error over the bins, less its noise."""
-        return float(self._debiased(self.gap))
-
-    @property
-    def p_value(self) -> float:
-        """Share of draws as extreme as the data, by the squares of all bins or of a single bin."""
-        return last_rank(self._squares(np.concatenate([self.noise.draw(self.sums), self.gap[None]])))
-
-    def _squares(self, gaps: Array) -> tuple[Array, Array]:
-        return (gaps**2 / self.count).sum(-1), gaps.sum(-1) ** 2
-
-    def _debiased(self, gaps: Array) -> Array:
-        squares: Array = (self.known * (gaps**2 - self.variance) / self.count).sum(-1) / self.total
-        return squares
-
-    def interval(self, p_value: float, alpha: float) -> tuple[float, float]:
-        """Return the interval of the root of the squared error, see :mod:`dualfocal.metrics.inference`."""
-        if not self.known.any():
-            return 0.0, 1.0  # every bin holds samples of one cluster only: there is no information
-        gap, n = self.gap / self.count, self.total
-        spread = float(self._debiased(self.centred).std())
-        scatter = 6 * math.sqrt(spread**2 + 4 * float((gap**2 * self.variance).sum()) / n**2)
-        low, high = math.sqrt(max(self.observed - scatter, 0.0)), math.sqrt(max(self.observed, 0.0) + scatter)
-        high = max(high + 10 / n, 1.5 * math.sqrt(float((self.count * gap**2).sum()) / n))
-        sizes = np.concatenate([[0.0], np.linspace(max(low - 10 / n, 0.0), high, GRID - 1)])
-        shape = (self.gap + self.centred[::-1][:SHAPES]) / self.count  # reversed: no shape with the noise of its draw
-        shape /= np.sqrt((self.count * shape**2).sum(1, keepdims=True) / n + LEAST)
-        shift = np.resize(shape, self.centred.shape) * self.count
-        statistic = np.stack([self._debiased(theta * shift + self.centred) for theta in sizes])
-        low, high = unified_interval(sizes, torch.from_numpy(statistic), self.observed, spread, p_value, alpha)
-        return low, min(high, 1.0)
-
-    def detectable(self, significance: float) -> float:
-        """Return the gap, the same in every bin, that the test detects in 80 % of the draws."""
-        limits = [float(np.quantile(square, 1 - significance)) for square in self._squares(self.centred)]
-        widest = 4 * math.sqrt(max(limits[0] / self.total, limits[1] / self.total**2))
-        sizes = min(1.0, widest) * np.linspace(0, 1, GRID) ** 2
-        drawn_sizes = self.noise.draw(self.sizes)
-        power = []
-        for size in sizes:
-            null = self._squares(self.centred + size * drawn_sizes)  # the test draws the gap, too
-            shifted = self._squares(self.centred + size * self.count)
-            rarity = np.sort(np.minimum(*(as_large(square, square) for square in null)))
-            rare = np.minimum(*(as_large(*pair) for pair in zip(shifted, null, strict=True)))
-            rank = np.searchsorted(rarity, rare, side="right")
-            power.append(float((rank <= significance * len(rarity)).mean()))
-        return crossing(sizes, np.array(power) - POWER) if max(power) >= POWER else math.inf
+    full = sizes.any(0)
+    sums, sizes = sums[:, full], sizes[:, full]
+    count, gap = sizes.sum(0), sums.sum(0)
+    centred = (sums - sizes * (gap / count)) * np.sqrt(cluster_factor(sizes))
+    return GapDraws(
+        count=count,
+        gap=gap,
+        variance=(centred**2).sum(0),
+        known=np.count_nonzero(sizes, axis=0) > 1,
+        null=noise.draw(sums),
+        noise=noise.draw(centred),
+        carried=noise.draw(sizes),
+    )
 
 
 def _larger(floor: Floor, errors: Array) -> Floor:

@@ -3,7 +3,7 @@
 import html
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from dualfocal.metrics.resampling import ShareDone, quantiles, resample
 from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.rows import Array, as_rows
 from dualfocal.metrics.scan import scan
+from dualfocal.metrics.weight_summary import WeightSummary
 
 LEAST = 10  # samples needed for a comparison
 
@@ -67,6 +68,11 @@ class Comparison:
     seed: int
     num_clusters: int | None = None
 
+    @property
+    def weights(self) -> WeightSummary | None:
+        """How much information weighted samples carry; None: equal weights."""
+        return self.a.weights
+
     def verdict(self) -> str:
         """Say in one sentence which model has the lower NLL, error and calibration error."""
         clauses = [_clause(name, self.differences[name]) for name in ("nll", "error", "debiased_ece")]
@@ -75,6 +81,10 @@ class Comparison:
             size += f" in {self.num_clusters:,} clusters"
             if self.num_clusters < ENOUGH_CLUSTERS:
                 size += f"; with fewer than {ENOUGH_CLUSTERS}, intervals are too short"
+        if self.weights is not None:
+            size += f", weighted: effective {round(self.weights.effective):,}"
+            if not self.weights.reliable:
+                size += "; a few samples decide, intervals are not reliable"
         return f"{'; '.join(clauses)} ({100 * self.level:.4g} % intervals, {size})."
 
     def to_dict(self) -> dict[str, object]:
@@ -83,6 +93,7 @@ class Comparison:
             "schema": 1,
             "num_samples": self.a.num_samples,
             **({} if self.num_clusters is None else {"num_clusters": self.num_clusters}),
+            **({} if self.weights is None else {"weights": asdict(self.weights)}),
             "level": self.level,
             "seed": self.seed,
             "differences": {
@@ -109,7 +120,8 @@ class Comparison:
             rows.append([metric.heading, metric.text(d.a), metric.text(d.b), size, ends, better])
         headings = ["", "A", "B", "B - A", f"{100 * self.level:.4g} % interval", "better"]
         clusters = "" if self.num_clusters is None else f" in {self.num_clusters:,} clusters"
-        return Table(headings, rows, f"{self.a.num_samples:,} samples{clusters}")
+        weighted = "" if self.weights is None else f" (weighted, effective {round(self.weights.effective):,})"
+        return Table(headings, rows, f"{self.a.num_samples:,} samples{weighted}{clusters}")
 
     def __str__(self) -> str:
         table = self.table()
@@ -132,6 +144,7 @@ def compare(
     seed: int = 0,
     class_names: Sequence[str] | None = None,
     clusters: Array | None = None,
+    sample_weight: Array | None = None,
     names: tuple[str, str] = ("a", "b"),
     progress: ShareDone | None = None,
 ) -> Comparison:
@@ -156,6 +169,7 @@ def compare(
         seed: seed of the resampling.
         class_names: names of the classes if the labels are texts, see :func:`~dualfocal.metrics.evaluate`.
         clusters: the cluster of each sample, see :func:`~dualfocal.metrics.evaluate`: whole clusters are resampled.
+        sample_weight: weight of each sample, see :func:`~dualfocal.metrics.evaluate`.
         names: names of the models in error messages.
         progress: called with the share of the work that is done.
 
@@ -187,6 +201,7 @@ def compare(
                 binary=binary,
                 class_names=class_names,
                 clusters=clusters,
+                sample_weight=sample_weight,
             )
             models.append((rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)))
         except (ValueError, IndexError) as error:

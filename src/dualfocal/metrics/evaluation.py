@@ -22,6 +22,7 @@ from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.rows import Array, Rows, as_rows
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import decompose, mean
+from dualfocal.metrics.weights import summarize_weights, weighted_inference
 
 
 def evaluate(
@@ -39,6 +40,7 @@ def evaluate(
     draws: int = 1000,
     class_names: Sequence[str] | None = None,
     clusters: Array | None = None,
+    sample_weight: Array | None = None,
 ) -> Evaluation:
     """Compute every metric in one pass: error, NLL, Brier score, AURC, and the calibration errors.
 
@@ -67,6 +69,10 @@ def evaluate(
             each other, such as the pixels of an image or the images of a patient. Noise floors, tests, the interval and
             the debiased error allow for it, see :mod:`dualfocal.metrics.clusters`. Without it, samples count as
             independent; a warning is given if many are copies of others.
+        sample_weight: weight of each sample, ``(N,)`` or ``(N, d1, ...)``, not negative: survey weights, or importance
+            weights of a population with other inputs or labels. All metrics and the inference are those of the
+            weighted population, see :mod:`dualfocal.metrics.weights`. Only the ratios of the weights matter. Samples of
+            weight 0 are left out and not counted. Equal weights are the same as none.
 
     Returns:
         The metrics, as fractions.
@@ -87,18 +93,11 @@ def evaluate(
     check_count("draws", draws, 100)
     check_choice("convention", convention, CONVENTIONS)
     check_level(level)
+    structure = {"ignore_index": ignore_index, "clusters": clusters, "sample_weight": sample_weight}
     if input == "confidence":  # calibrated like the probability of class 1, which is "the prediction is right"
-        rows = as_rows(logits, target, input="probs", ignore_index=ignore_index, binary="positive", clusters=clusters)
+        rows = as_rows(logits, target, input="probs", binary="positive", **structure)
     else:
-        rows = as_rows(
-            logits,
-            target,
-            input=input,
-            ignore_index=ignore_index,
-            binary=binary,
-            class_names=class_names,
-            clusters=clusters,
-        )
+        rows = as_rows(logits, target, input=input, binary=binary, class_names=class_names, **structure)
     stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
     if inference and clusters is None and (problem := copies_warning(rows)) is not None:
         warnings.warn(problem, stacklevel=2)
@@ -116,7 +115,7 @@ def evaluate(
     bins = top_bins(rounded, rows, num_bins, convention)
     result = replace(result, convention=convention, ece=float(bins.ece()), mce=float(bins.mce()))
     if convention == "published":
-        samples = SortedConfidences.from_units(rounded.confidence, rounded.correct)
+        samples = SortedConfidences.from_units(rounded.confidence, rounded.correct, rows.weight)
         result = replace(result, adaptive_ece=adaptive_error(samples, num_bins, convention)[0])
     return result
 
@@ -133,36 +132,42 @@ def evaluate_rows(
 ) -> Evaluation:
     """Compute the metrics from the scan of the rows, which must include scores and classwise bins."""
     bins = top_bins(stats, rows, num_bins, None)
-    samples = SortedConfidences.from_units(stats.confidence, stats.correct)
+    samples = SortedConfidences.from_units(stats.confidence, stats.correct, rows.weight)
     adaptive, adaptive_bins = adaptive_error(samples, num_bins, None)
     inferred = None
     if inference:
         labels = RowLabels(rows, num_bins, seed)
-        inferred = infer_both(
-            samples, bins, adaptive_bins, labels, positive=rows.positive, level=level, draws=draws, seed=seed
-        )
+        if rows.weight is None:
+            inferred = infer_both(
+                samples, bins, adaptive_bins, labels, positive=rows.positive, level=level, draws=draws, seed=seed
+            )
+        else:
+            inferred = weighted_inference(
+                rows, stats, labels, bins, adaptive_bins, level=level, draws=draws, seed=seed
+            )
         if rows.cluster is not None:
-            sums = RowClusterSums(rows.cluster, stats, labels)
+            sums = RowClusterSums(rows.cluster, stats, labels, rows.weight)
             inferred = cluster_inference(inferred, sums, labels, bins, adaptive_bins)
-    return evaluate_bins(
+    result = evaluate_bins(
         bins,
         stats.classes,
         squared=squared_error(rows, stats, bins),
-        error=mean((~stats.right).double()),
-        nll=mean(stats.nll),
-        brier=mean(stats.brier),
-        aurc=SortedConfidences.from_uncertainty(stats.uncertainty, stats.right).aurc(),
+        error=mean((~stats.right).double(), rows.weight),
+        nll=mean(stats.nll, rows.weight),
+        brier=mean(stats.brier, rows.weight),
+        aurc=SortedConfidences.from_uncertainty(stats.uncertainty, stats.right, rows.weight).aurc(),
         adaptive_ece=adaptive,
         inference=inferred,
         positive=rows.positive,
     )
+    return result if rows.weight is None else replace(result, weights=summarize_weights(rows))
 
 
 def squared_error(rows: Rows, stats: Scan, bins: BinStats) -> float:
     """Return the square of the debiased error, before it is cut off at 0: of independent samples, or of clusters."""
     if rows.cluster is None:
         return float(bins.squared_error())
-    return cluster_squared_error(RowClusterSums(rows.cluster, stats), bins)
+    return cluster_squared_error(RowClusterSums(rows.cluster, stats, weight=rows.weight), bins)
 
 
 def infer_both(
@@ -203,7 +208,7 @@ def evaluate_bins(
     ``squared`` is the squared error of :func:`squared_error`, that of independent samples if it is not given.
     """
     square = bins.squared_error() if squared is None else torch.tensor(squared, dtype=torch.float64, device="cpu")
-    num_samples = int(bins.count.sum())
+    num_samples = round(float(bins.count.sum())) if bins.weighted else int(bins.count.sum())  # the mean weight is 1
     parts = decompose(brier, classes)
     return Evaluation(
         num_samples=num_samples,
@@ -242,7 +247,7 @@ def _of_confidence(result: Evaluation, rows: Rows) -> Evaluation:
         brier_refinement=math.nan,
         classwise_ece=math.nan,
         error=1 - result.accuracy,
-        aurc=SortedConfidences.from_uncertainty(uncertainty, rows.target == 1).aurc(),
+        aurc=SortedConfidences.from_uncertainty(uncertainty, rows.target == 1, rows.weight).aurc(),
         num_classes=0,
         positive=False,
         confidence_only=True,

@@ -57,13 +57,14 @@ def evaluate_groups(
     level: float = 0.9,
     seed: int = 0,
     clusters: NDArray[Any] | None = None,
+    sample_weight: NDArray[Any] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> list[GroupEvaluation]:
     """Evaluate each group of samples, and sort the groups, worst first.
 
     Groups are sorted by the lower end of the confidence interval of the debiased error, then by how far the ECE exceeds
     its noise floor: a group comes first if it is certainly miscalibrated. A group whose samples are all ignored is left
-    out.
+    out, and so is one whose samples all have weight 0.
 
     Args:
         logits: see :func:`~dualfocal.metrics.evaluate`.
@@ -77,6 +78,7 @@ def evaluate_groups(
         level: see :func:`~dualfocal.metrics.evaluate`.
         seed: see :func:`~dualfocal.metrics.evaluate`.
         clusters: see :func:`~dualfocal.metrics.evaluate`.
+        sample_weight: see :func:`~dualfocal.metrics.evaluate`.
         progress: called with the share of the groups that are done.
 
     Raises:
@@ -96,7 +98,8 @@ def evaluate_groups(
         members = None if clusters is None else clusters[mask.numpy()]
         if members is not None and (members == members[0]).all():
             raise ValueError(f"group {str(name)!r} holds only one cluster, {str(members[0])!r}: leave out such groups")
-        if bool(target[mask].ne(ignore_index).any()):
+        weight = None if sample_weight is None else np.asarray(sample_weight)[mask.numpy()]
+        if bool(target[mask].ne(ignore_index).any()) and (weight is None or np.any(weight != 0)):
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", f".*{SAME}")  # once, for all samples, is enough
                 evaluations[str(name)] = evaluate(
@@ -112,6 +115,7 @@ def evaluate_groups(
                     draws=draws,
                     seed=seed,
                     clusters=members,
+                    sample_weight=weight,
                 )
         if progress is not None:
             progress(done / len(names))

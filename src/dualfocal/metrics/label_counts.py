@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ class LabelCounts(ABC):
     expected: Array
     variance: Array
     third: Array
-    predicted: NDArray[np.int64]  # (C,), how many samples are predicted as each class
+    predicted: NDArray[Any]  # (C,), how many samples are predicted as each class, or the sum of their weights
     sum_variance: float = 1.0  # of the sum of a statistic over all classes, relative to its variance among the draws
 
     @abstractmethod
@@ -42,7 +43,7 @@ class LabelCounts(ABC):
 
 
 class RowLabels(LabelCounts):
-    """Counts of labels of rows."""
+    """Counts of labels of rows; of weighted rows, sums of weights."""
 
     def __init__(self, rows: Rows, num_bins: int, seed: int = 0) -> None:
         self.rows, self.num_bins, self.device = rows, num_bins, rows.values.device
@@ -56,21 +57,25 @@ class RowLabels(LabelCounts):
         )
         self.guess = torch.empty(len(rows), dtype=torch.int64, device=self.device)  # the predicted class of each row
         self.total = torch.empty(len(rows), dtype=torch.float64, device=self.device)  # its normaliser, or the log of it
-        for part, p, cell in self._tiles(max(1, (1 << 20) // rows.num_classes)):
+        for part, p, cell in self.tiles(max(1, (1 << 20) // rows.num_classes)):
             guess = self.guess[part] = first_maximum(rows.values[part])
-            top, is_right = p.gather(1, guess[:, None])[:, 0], (guess == rows.target[part]).double()
+            is_right = (guess == rows.target[part]).double()
+            weight = torch.ones_like(is_right) if rows.weight is None else rows.weight[part]
             for power, sums in enumerate((expected, squares, cubes), start=1):
-                sums.index_add_(0, cell.reshape(-1), (p**power).reshape(-1))
-                sums.index_add_(0, guess * self.width + num_bins, top**power)
-            observed.index_add_(0, cell.gather(1, rows.target[part, None])[:, 0], torch.ones_like(is_right))
-            observed.index_add_(0, guess * self.width + num_bins, is_right)
+                powers = p**power if rows.weight is None else _cumulant(p, power) * weight[:, None] ** power
+                sums.index_add_(0, cell.reshape(-1), powers.reshape(-1))
+                sums.index_add_(0, guess * self.width + num_bins, powers.gather(1, guess[:, None])[:, 0])
+            observed.index_add_(0, cell.gather(1, rows.target[part, None])[:, 0], weight)
+            observed.index_add_(0, guess * self.width + num_bins, is_right * weight)
             values = rows.values[part].double()
             self.total[part] = values.logsumexp(1) if rows.input == "logits" else values.sum(1)
         sums = [part.view(shape).cpu().numpy() for part in (expected, squares, cubes)]
         self.expected, self.observed = sums[0], observed.view(shape).cpu().numpy()
         self.variance = np.maximum(sums[0] - sums[1], 0.0)  # sum of p (1 - p)
         self.third = sums[0] - 3 * sums[1] + 2 * sums[2]  # sum of p (1 - p) (1 - 2 p)
-        self.predicted = torch.bincount(self.guess, minlength=rows.num_classes).cpu().numpy()
+        if rows.weight is not None:
+            self.variance, self.third = sums[1:]
+        self.predicted = torch.bincount(self.guess, weights=rows.weight, minlength=rows.num_classes).cpu().numpy()
 
     def mid_p_value(self, c: int, hits: int, *, among_predicted: bool) -> float:
         """Return the mid-p-value of the number of labels of a class, exactly."""
@@ -83,7 +88,7 @@ class RowLabels(LabelCounts):
         p = self.rows.values[:, classes].double()
         return (p - self.total[:, None]).exp_() if self.rows.input == "logits" else p / self.total[:, None]
 
-    def _tiles(self, size: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def tiles(self, size: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield rows, their probabilities and the cell (class and bin) of each, (T, C)."""
         rows = self.rows
         offset = self.width * torch.arange(rows.num_classes, device=self.device)
@@ -104,7 +109,7 @@ class RowLabels(LabelCounts):
         """Count labels with matrix products: u < cumulative probability, times the cells of two classes."""
         num_classes, width = self.rows.num_classes, self.width
         counts = torch.zeros(num_classes * width, draws, dtype=torch.float64, device=self.device)
-        for part, p, cell in self._tiles(size):
+        for part, p, cell in self.tiles(size):
             cumulative = p.cumsum(1).float()
             cumulative[:, -1] = 1.0  # above any u
             member = torch.zeros(len(p), num_classes * width, device=self.device).scatter_(1, cell, 1.0)
@@ -122,7 +127,7 @@ class RowLabels(LabelCounts):
         num_classes, num_cells = self.rows.num_classes, self.rows.num_classes * self.width
         counts = torch.zeros(draws * num_cells, dtype=torch.int32, device=self.device)
         offset = num_cells * torch.arange(draws, device=self.device)
-        for part, p, cell in self._tiles(size):
+        for part, p, cell in self.tiles(size):
             guess = self.guess[part, None]
             uniform = torch.rand(len(p), draws, generator=self.generator, device=self.device)
             label = torch.searchsorted(p.cumsum(1).float(), uniform, right=True).clamp_max_(num_classes - 1)
@@ -131,6 +136,11 @@ class RowLabels(LabelCounts):
             for index in hits:
                 counts.index_add_(0, index, torch.ones_like(index, dtype=torch.int32))
         return counts.double()
+
+
+def _cumulant(p: Tensor, order: int) -> Tensor:
+    """Return the first, second or third cumulant of an outcome with probability p."""
+    return p if order == 1 else p * (1 - p) if order == 2 else p * (1 - p) * (1 - 2 * p)
 
 
 class CellLabels(LabelCounts):

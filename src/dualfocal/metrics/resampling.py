@@ -8,7 +8,15 @@ from torch import Tensor
 
 from dualfocal.metrics._cluster_noise import cluster_groups
 from dualfocal.metrics._sorting import risk_coverage, tie_ends, tie_groups
-from dualfocal.metrics.bins import ONE, Binner, debiased_square, equal_edges, from_units, scatter_sum
+from dualfocal.metrics.bins import (
+    ONE,
+    Binner,
+    debiased_square,
+    equal_edges,
+    from_units,
+    scatter_sum,
+    weighted_debiased_square,
+)
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
 
@@ -31,6 +39,8 @@ def resample(
     progress: ShareDone | None = None,
 ) -> dict[str, Tensor]:
     """Draw samples, or clusters of them, with replacement, and compute every metric of every model on the same draws.
+
+    How often a sample is drawn is multiplied by its weight, if samples have weights.
 
     The draws depend only on the seed and the number of samples or clusters. Without ``every_metric``, the slow metrics
     are left out: classwise ECE, adaptive ECE and AURC.
@@ -63,7 +73,7 @@ def resample(
         if every_metric:
             result["classwise_ece"] = _classwise(rows, block, weight, num_bins)
             report(0.5)
-            result |= _sorted_metrics(stats, block, weight, num_bins, report)
+            result |= _sorted_metrics(rows, stats, block, weight, num_bins, report)
         columns.append(result)
     return {name: torch.stack([column[name] for column in columns], dim=1).cpu() for name in columns[0]}
 
@@ -75,23 +85,34 @@ def _by_block(block: Tensor, values: Tensor, num_blocks: int, index: Tensor | in
 
 def _sums(rows: Rows, stats: Scan, block: Tensor, weight: Tensor, num_bins: int) -> dict[str, Tensor]:
     """Compute the metrics that are functions of sums: all draws are one product of weights and sums by block."""
-    blocks = weight.shape[1]
-    size = weight @ _by_block(block, torch.ones_like(block), blocks)  # (draws, 1)
+    blocks, sample_weight = weight.shape[1], _sample_weight(rows)
+    size = weight @ _by_block(block, sample_weight, blocks)  # (draws, 1)
     means = {
-        name: (weight @ _by_block(block, values, blocks) / size)[:, 0]
+        name: (weight @ _by_block(block, sample_weight * values, blocks) / size)[:, 0]
         for name, values in (("error", ~stats.right), ("nll", stats.nll), ("brier", stats.brier))
     }
     index = Binner(equal_edges(num_bins, rows.dtype, block.device))(stats.confidence)
     gap = from_units(stats.confidence) - stats.correct.double()
-    count, gaps, correct = (
-        weight @ _by_block(block, values, blocks, index, num_bins)
-        for values in (torch.ones_like(index), gap, stats.correct)
-    )
+
+    def by_bin(values: Tensor) -> Tensor:
+        return weight @ _by_block(block, values, blocks, index, num_bins)
+
+    count, gaps, correct = (by_bin(sample_weight * values) for values in (torch.ones_like(gap), gap, stats.correct))
+    if rows.weight is None:
+        square = debiased_square(count, gaps, correct / count)
+    else:
+        squares = torch.stack([by_bin(sample_weight**2 * values) for values in (~stats.correct, stats.correct)])
+        square = weighted_debiased_square(count, gaps, correct / count, squares)
     return means | {
         "ece": gaps.abs().sum(1) / size[:, 0],
         "mce": (gaps.abs() / count).nan_to_num(0.0).amax(1),
-        "squared_error": debiased_square(count, gaps, correct / count),
+        "squared_error": square,
     }
+
+
+def _sample_weight(rows: Rows) -> Tensor:
+    """Return the weight of each row; 1 if they have none."""
+    return torch.ones(len(rows), dtype=torch.float64, device=rows.values.device) if rows.weight is None else rows.weight
 
 
 def _classwise(rows: Rows, block: Tensor, weight: Tensor, num_bins: int) -> Tensor:
@@ -108,24 +129,31 @@ def _classwise(rows: Rows, block: Tensor, weight: Tensor, num_bins: int) -> Tens
         index = binner((p * ONE).round_().reshape(-1)).view_as(p) + num_bins * torch.arange(p.shape[1], device=p.device)
         hit = rows.target[:, None] == torch.arange(start, start + p.shape[1], device=p.device)
         column = (block[:, None] * width + index).reshape(-1)
-        sums = scatter_sum(column, (p - hit.double()).reshape(-1), blocks * width).view(blocks, width)
+        residual = p - hit.double()
+        if rows.weight is not None:
+            residual *= rows.weight[:, None]
+        sums = scatter_sum(column, residual.reshape(-1), blocks * width).view(blocks, width)
         total += (weight @ sums).abs().sum(1)
-    return total / (weight @ _by_block(block, torch.ones_like(block), blocks))[:, 0] / rows.num_classes
+    return total / (weight @ _by_block(block, _sample_weight(rows), blocks))[:, 0] / rows.num_classes
 
 
-def _sorted_metrics(stats: Scan, block: Tensor, weight: Tensor, num_bins: int, report: ShareDone) -> dict[str, Tensor]:
+def _sorted_metrics(
+    rows: Rows, stats: Scan, block: Tensor, weight: Tensor, num_bins: int, report: ShareDone
+) -> dict[str, Tensor]:
     draws = min(len(weight), max(LEAST_DRAWS, LOOP_SAMPLES // len(block)))
     units, ascending = stats.confidence.sort()
     gap, last = from_units(units) - stats.correct[ascending].double(), tie_ends(units)[1]
     uncertainty, certain_first = stats.uncertainty.sort()
     wrong, ends = (~stats.right[certain_first]).double(), tie_ends(tie_groups(uncertainty))
     by_confidence, by_certainty = block[ascending], block[certain_first]
+    sample_weight = _sample_weight(rows)
+    of_confidence, of_certainty = sample_weight[ascending], sample_weight[certain_first]
     tied = bool((ends[0] != ends[1]).any())
     # Every metric has the same number of rows: draws that are not made stay NaN.
     results = weight.new_full((2, len(weight)), torch.nan)
     for r in range(draws):
-        results[0, r] = _adaptive_error(gap, weight[r][by_confidence], last, num_bins)
-        results[1, r] = risk_coverage(wrong, weight[r][by_certainty], ends if tied else None)
+        results[0, r] = _adaptive_error(gap, weight[r][by_confidence] * of_confidence, last, num_bins)
+        results[1, r] = risk_coverage(wrong, weight[r][by_certainty] * of_certainty, ends if tied else None)
         if r % 10 == 9:
             report(0.5 + (r + 1) / draws / 2)
     return {"adaptive_ece": results[0], "aurc": results[1]}

@@ -3,7 +3,7 @@
 import html
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from dualfocal._table import Table
@@ -12,6 +12,7 @@ from dualfocal.metrics.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference import Inference
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.verdict import CONFIDENCE_ONLY, classes_verdict, confidence_verdict
+from dualfocal.metrics.weight_summary import WeightSummary
 
 SCHEMA = 1
 
@@ -44,6 +45,7 @@ class Evaluation:
     bounds: Mapping[str, float] = field(default_factory=dict)
     # Whether input="confidence": num_classes is 0, and what needs all probabilities is NaN.
     confidence_only: bool = False
+    weights: WeightSummary | None = None  # how much information weighted samples carry; None: equal weights
 
     @property
     def rbs(self) -> float:
@@ -78,8 +80,11 @@ class Evaluation:
                 sentences[0] = f"Confidence of the predicted class: {sentences[0][0].lower()}{sentences[0][1:]}"
             classes = classes_verdict(inference.classwise, significant_classes[0], self.num_classes, class_names)
             sentences.append(classes)
+        if self.weights is not None:
+            sentences.append(self.weights.sentence(self.num_samples))
         if inference.clusters is not None:
-            sentences.append(inference.clusters.sentence(self.num_samples))
+            effective = None if self.weights is None else self.weights.effective
+            sentences.append(inference.clusters.sentence(self.num_samples, effective))
         return " ".join(sentences)
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,6 +103,8 @@ class Evaluation:
             "inference": None if self.inference is None else self.inference.to_dict(),
         }
         content |= {name: True for name in ("positive", "confidence_only") if getattr(self, name)}
+        if self.weights is not None:
+            content["weights"] = asdict(self.weights)
         return content | ({"bounds": dict(self.bounds)} if self.bounds else {})
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
@@ -106,7 +113,8 @@ class Evaluation:
         The names are those of ``METRICS``. After ``inference=True`` there are also the noise floors ``ece_floor``,
         ``adaptive_ece_floor``, ``classwise_ece_floor`` and ``mce_floor``, the p-values ``p_value`` and, unless
         ``binary="positive"``, ``classwise_p_value``, and the interval ``debiased_ece_low`` to ``debiased_ece_high``;
-        with clusters also ``num_clusters`` and ``design_effect``. Values that are not finite are left out.
+        with clusters also ``num_clusters`` and ``design_effect``; with weights ``effective_samples``. Values that are
+        not finite are left out.
 
         Args:
             prefix: text in front of each name, such as ``"val/"``.
@@ -118,6 +126,8 @@ class Evaluation:
         {'val/error': 0.5, 'val/nll': 0.7201, 'val/brier': 0.5487, ..., 'val/mce': 0.7311, 'val/debiased_ece': 0.0}
         """
         values = {name: getattr(self, name) for name in METRICS}
+        if self.weights is not None:
+            values["effective_samples"] = self.weights.effective
         if (inference := self.inference) is not None:
             values |= {f"{name}_floor": floor.mean for name, floor in inference.floors.items()}
             values["p_value"] = inference.p_value
@@ -150,6 +160,7 @@ class Evaluation:
             positive=content.get("positive", False),
             bounds=content.get("bounds", {}),
             confidence_only=content.get("confidence_only", False),
+            weights=WeightSummary(**content["weights"]) if "weights" in content else None,
         )
 
     def table(self) -> Table:
@@ -174,7 +185,8 @@ class Evaluation:
             rows.append(interval + [""] * (len(headings) - 2))
         classes = "only the predicted class" if self.confidence_only else f"{self.num_classes} classes"
         clusters = self.inference and self.inference.clusters
-        samples = f"{self.num_samples:,} samples" + (f" in {clusters.number:,} clusters" if clusters else "")
+        weighted = "" if self.weights is None else f" (weighted, effective {round(self.weights.effective):,})"
+        samples = f"{self.num_samples:,} samples{weighted}" + (f" in {clusters.number:,} clusters" if clusters else "")
         return Table(headings, rows, f"{samples}, {classes}, {self.num_bins} bins")
 
     def __str__(self) -> str:

@@ -27,6 +27,7 @@ BINARY = (None, "top_label", "positive")
 FEW_CLASSES = 64  # with fewer classes, tiles are transposed: rows are too short to vectorise along
 ROUNDING = 1e-6  # a probability may lie outside [0, 1] by this much
 FIRST_ROWS = 256  # looked at first
+EQUAL = 1e-12  # relative tolerance of equal weights
 
 
 class RowError(ValueError):
@@ -45,11 +46,11 @@ class RowError(ValueError):
 
 @dataclass(frozen=True)
 class Rows:
-    """Predictions and targets, one row per sample, without ignored samples."""
+    """Predictions and targets, one row per sample, without ignored samples and samples of weight 0."""
 
     values: Tensor  # (N, C) logits or probabilities, N >= 1, C >= 2
     target: Tensor  # (N,) int64 in [0, C)
-    weight: Tensor | None  # (N,) float64
+    weight: Tensor | None  # (N,) float64, above 0, with mean 1; None: all samples count the same
     input: str  # whether the values are "logits" or "probs"
     positive: bool  # whether the confidence is the probability of class 1 instead of the predicted class
     dtype: torch.dtype  # precision of the caller's values: edges of bins are rounded to it
@@ -126,19 +127,17 @@ def as_rows(
             f"{tuple(target.shape)}: one class index per sample (one-hot labels: target.argmax(1); multilabel "
             "problems: evaluate each label on its own)"
         )
-    if sample_weight is not None and clusters is not None:
-        raise ValueError("clusters and sample_weight cannot be combined: there is no inference for weighted samples")
-    weight = None
-    if sample_weight is not None:
-        weight = as_tensor("sample_weight", sample_weight).detach().to(values.device, torch.float64)
-        if weight.shape != shape or not bool(((weight >= 0) & weight.isfinite()).all() & (weight.sum() > 0)):
-            raise ValueError(f"sample_weight must have shape {tuple(shape)} and be finite, not negative, and not all 0")
-        weight = weight.reshape(-1)
+    weight = None if sample_weight is None else _weights(sample_weight, shape).to(values.device)
     if values.ndim > 2:
         values = values.movedim(1, -1).reshape(-1, values.shape[1])
     rows = Rows(values, class_indices(target.reshape(-1)), weight, input, binary == "positive", dtype)
     keep = rows.target != ignore_index
+    if weight is not None:
+        keep &= weight > 0
+        if not bool(keep.any()):
+            raise ValueError("sample_weight is 0 for every sample that is not ignored: no sample is left")
     rows = rows if bool(keep.all()) else rows.at(keep)
+    rows = replace(rows, weight=_with_mean_one(rows.weight))
     if clusters is not None:  # those with ignored samples only are not counted
         codes = cluster_codes(clusters, shape)[keep.cpu()].numpy()
         rows = replace(rows, cluster=torch.from_numpy(np.unique(codes, return_inverse=True)[1]).to(values.device))
@@ -189,6 +188,37 @@ def cluster_codes(clusters: Array, shape: Sequence[int]) -> Tensor:
         )
     codes = codes.reshape(*names.shape, *[1] * (len(shape) - names.ndim))
     return torch.from_numpy(np.broadcast_to(codes, tuple(shape)).reshape(-1).copy())
+
+
+def _weights(sample_weight: Array, shape: Sequence[int]) -> Tensor:
+    """Check the weights of samples of this shape, and return them relative to the largest, (N,), float64.
+
+    Of dense predictions, weights of images are repeated.
+    """
+    weight = as_tensor("sample_weight", sample_weight).detach()
+    if weight.shape not in (tuple(shape), tuple(shape[:1])):
+        raise ValueError(
+            f"sample_weight must have one entry per sample, shape {tuple(shape)}, got shape {tuple(weight.shape)}"
+        )
+    if weight.is_complex():
+        raise ValueError(f"sample_weight must hold real numbers, got {weight.dtype}")
+    weight = weight.to("cpu", torch.float64)
+    good = (weight >= 0) & weight.isfinite()
+    if not bool(good.all()):
+        first = (~good).reshape(-1).nonzero()[0].item()
+        value = float(weight.reshape(-1)[first])
+        raise ValueError(f"sample_weight must be finite and not negative, but entry {first} is {value:g}")
+    if not bool((weight > 0).any()):
+        raise ValueError("sample_weight must not be 0 for all samples: no sample is left")
+    weight = weight / weight.max()
+    return weight.view(*weight.shape, *[1] * (len(shape) - weight.ndim)).expand(tuple(shape)).reshape(-1)
+
+
+def _with_mean_one(weight: Tensor | None) -> Tensor | None:
+    """Return the weights with mean 1: only their ratios matter. Equal weights are no weights."""
+    if weight is None or not len(weight) or float(weight.max() - weight.min()) <= EQUAL * float(weight.max()):
+        return None
+    return weight / weight.mean()
 
 
 def first_maximum(values: Tensor) -> Tensor:

@@ -96,7 +96,13 @@ def brier_score(
 
 
 def brier_decomposition(
-    logits: Array, target: Array, *, input: str | None = None, num_bins: int = 15, ignore_index: int = -100
+    logits: Array,
+    target: Array,
+    *,
+    input: str | None = None,
+    num_bins: int = 15,
+    ignore_index: int = -100,
+    sample_weight: Array | None = None,
 ) -> BrierDecomposition:
     """Decompose the Brier score into calibration and refinement, over the classwise bins.
 
@@ -108,19 +114,26 @@ def brier_decomposition(
     >>> [round(part, 3) for part in parts[:3]]
     [0.42, 0.17, 0.25]
     """
-    rows = as_rows(logits, target, input=input, ignore_index=ignore_index)
+    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, sample_weight=sample_weight)
     stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
-    return decompose(mean(stats.brier), stats.classes)
+    return decompose(mean(stats.brier, rows.weight), stats.classes)
 
 
 def aurc(
-    logits: Array, target: Array, *, input: str | None = None, ignore_index: int = -100, binary: str | None = None
+    logits: Array,
+    target: Array,
+    *,
+    input: str | None = None,
+    ignore_index: int = -100,
+    binary: str | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     r"""Area under the risk-coverage curve: mean over k of the error among the k most confident samples.
 
     $$\text{AURC} = \frac{1}{N} \sum_{k=1}^{N} \text{error of the } k \text{ most confident}$$
 
-    Samples with equal confidences count as if they were in random order. Takes the arguments of
+    Samples with equal confidences count as if they were in random order. With ``sample_weight``, it is the weighted
+    mean over all samples of the weighted error among those that are at least as confident. Takes the arguments of
     :func:`~dualfocal.metrics.ece`.
 
     >>> import torch
@@ -128,9 +141,9 @@ def aurc(
     >>> round(aurc(probs, torch.tensor([0, 0, 1]), input="probs"), 4)
     0.1111
     """
-    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary)
+    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
     stats = scan(rows)
-    return SortedConfidences.from_uncertainty(stats.uncertainty, stats.right).aurc()
+    return SortedConfidences.from_uncertainty(stats.uncertainty, stats.right, rows.weight).aurc()
 
 
 def ood_auroc(logits: Array, ood_logits: Array, *, input: str | None = None, score: str = "entropy") -> float:

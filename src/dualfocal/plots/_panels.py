@@ -39,7 +39,7 @@ def unit_square(axis: Axes) -> Axes:
 
 def density_strip(axis: Axes, edges: Floats, count: NDArray[np.int64]) -> Axes:
     """Draw the share of samples in each bin of confidence, in percent."""
-    shares = 100 * count / max(int(count.sum()), 1)
+    shares = 100 * count / max(float(count.sum()), 1.0)
     axis.bar(edges[:-1], shares, np.diff(edges), align="edge", color=GREY, edgecolor="white", linewidth=0.6)
     axis.set(xlim=(0, 1), xticks=(0, 0.5, 1), xlabel="confidence", ylabel="% of samples")
     return tidy(axis)

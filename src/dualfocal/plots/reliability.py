@@ -45,6 +45,7 @@ def reliability_diagram(
     num_bins: int = 15,
     ignore_index: int = -100,
     binary: str | None = None,
+    sample_weight: Array | None = None,
     ax: Axes | None = None,
 ) -> Axes: ...
 def reliability_diagram(
@@ -55,6 +56,7 @@ def reliability_diagram(
     num_bins: int = 15,
     ignore_index: int = -100,
     binary: str | None = None,
+    sample_weight: Array | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw accuracy over confidence, in bins: accuracy, its gap to the confidence, and the range of a calibrated model.
@@ -67,6 +69,7 @@ def reliability_diagram(
         num_bins: number of bins; only with logits.
         ignore_index: see :func:`~dualfocal.metrics.ece`; only with logits.
         binary: see :func:`~dualfocal.metrics.ece`; only with logits.
+        sample_weight: see :func:`~dualfocal.metrics.evaluate`; only with logits.
         ax: axes to draw on; None: those of a new figure.
 
     Returns:
@@ -80,6 +83,7 @@ def reliability_diagram(
     """
     if not isinstance(data, Evaluation):
         options = {"input": input, "num_bins": num_bins, "ignore_index": ignore_index, "binary": binary}
+        options["sample_weight"] = sample_weight
         data = evaluate(data, required(target), **options)  # type: ignore[arg-type]
     elif target is not None:
         raise TypeError("an Evaluation has its own target; pass axes as ax=")
@@ -94,7 +98,8 @@ def draw_reliability(axis: Axes, evaluation: Evaluation) -> Axes:
     edges, count = bins.edges.numpy(), bins.count.numpy()
     confidence, accuracy = bins.mean_confidence.numpy(), bins.accuracy.numpy()
     width, full = np.diff(edges), count > 0
-    low, high = chance_range(count, confidence)
+    number = bins.effective_count().numpy()  # as many samples as have the noise of the weighted ones
+    low, high = chance_range(np.maximum(np.rint(number), full).astype(np.int64), confidence)
     tiny = 1e-12  # rounding errors
     outside = (accuracy < low - tiny) | (accuracy > high + tiny)
     axis.plot([0, 1], [0, 1], "--", color="black", linewidth=0.8, zorder=2.5)

@@ -41,18 +41,19 @@ PREFIXES = {"logits": f"(?i:{'|'.join(KINDS['logits'])})", "probs": f"(?i:{'|'.j
 
 @dataclass(frozen=True)
 class Roles:
-    """The arrays or columns of predictions, labels, groups and clusters."""
+    """The arrays or columns of predictions, labels, groups, clusters and weights."""
 
     values: Values
     label: str | None
     group: str | None
     cluster: str | None = None
+    weight: str | None = None
     no_label: str = ""  # why there are no labels, in parentheses
 
     @property
     def others(self) -> list[str]:
-        """Labels, groups, clusters and predicted classes, as far as there are any; each once."""
-        names = (self.label, self.group, self.cluster, self.values.prediction)
+        """Labels, groups, clusters, weights and predicted classes, as far as there are any; each once."""
+        names = (self.label, self.group, self.cluster, self.weight, self.values.prediction)
         return list(dict.fromkeys(name for name in names if name is not None))
 
 
@@ -72,19 +73,19 @@ def find_names(source: PredictionFile, given: Given, *, required: bool) -> Roles
     inferred = given.split is None
     usual = VALUES if given.values is None else LABELS + OTHER_LABELS if given.target is None else ()
     split = _find_split(source, given.split, usual, required or given.values is None, questions)
-    target, group, cluster = (
+    target, *others = (
         None if name is None else _given_name(source, name, split)
-        for name in (given.target, given.group, given.cluster)
+        for name in (given.target, given.group, given.cluster, given.weight)
     )
     labels = [target] if target is not None else _find_labels(source, split, inferred)
     values: Values | None
     if given.values is not None:
-        values = _given_values(source, split, given.values, given.kind, (target, group, cluster))
+        values = _given_values(source, split, given.values, given.kind, (target, *others))
     elif given.confidence is not None and given.prediction is not None:
         confidence, prediction = (_given_name(source, name, split) for name in (given.confidence, given.prediction))
         values = Values("confidence", [confidence], ordered=True, prediction=prediction)
     else:
-        values = _usual_values(source, split, (target, group, cluster), labels, questions)
+        values = _usual_values(source, split, (target, *others), labels, questions)
     taken = set() if values is None else {*values.names, *([values.prediction] if values.prediction else [])}
     labels = [name for name in labels if name not in taken or name == target]
     if required and len(labels) != 1:
@@ -92,9 +93,9 @@ def find_names(source: PredictionFile, given: Given, *, required: bool) -> Roles
     if questions.problems or values is None:
         raise questions.error()
     if len(labels) == 1:
-        return Roles(values, labels[0], group, cluster)
+        return Roles(values, labels[0], *others)
     which = f" ({' or '.join(map(repr, labels))}: choose one with --target)" if labels else ""
-    return Roles(values, None, group, cluster, which)
+    return Roles(values, None, *others, which)
 
 
 # Splits
@@ -155,7 +156,7 @@ def _given_name(source: PredictionFile, name: str, split: str | None) -> str:
 def _given_values(
     source: PredictionFile, split: str | None, given: str, kind: str, taken: tuple[str | None, ...]
 ) -> Values:
-    """Return the values that an option names; ``taken`` are the names of labels, groups and clusters."""
+    """Return the values that an option names; ``taken`` are the names of labels, groups, clusters and weights."""
     if not given.strip():
         raise source.error(f"--{kind} must name an array or column, got {given!r}")
     several = source.is_table and given not in source.names and "," in given
@@ -169,7 +170,7 @@ def _given_values(
         if count > 1:
             raise source.error(f"--{kind} must name each column once, got {name!r} twice")
         if name in taken:
-            raise source.error(f"{name!r} cannot hold both {kind} and labels, groups or clusters")
+            raise source.error(f"{name!r} cannot hold both {kind} and labels, groups, clusters or weights")
     if several:
         return Values(kind, names, class_parts(names), ordered=True)
     # One score per sample is the score of class 1: a column named like class 0 would invert every prediction.
@@ -189,7 +190,7 @@ def _usual_values(
     labels: list[str],
     questions: Questions,
 ) -> Values | None:
-    """Return the values with a usual name that is not taken by labels, groups or clusters; asks if it is not clear."""
+    """Return the values with a usual name that is not taken by labels, groups, ...; asks if it is not clear."""
     names = [name for name in source.names if name not in taken]
     candidates: list[tuple[str, dict[str, str]]] = []  # kind, and the class of each column
     for kind, usual in KINDS.items():
@@ -249,7 +250,7 @@ def _unnamed_pair(source: PredictionFile) -> tuple[str, ...]:
 
 def only_name(source: PredictionFile, option: str) -> str:
     """Return the one array or column of a file that an option names, or the one with a usual name."""
-    usual = {"target": LABELS + OTHER_LABELS, "group": (), "cluster": ()}.get(option, VALUES)
+    usual = {"target": LABELS + OTHER_LABELS, "group": (), "cluster": (), "weight": ()}.get(option, VALUES)
     names = source.names if len(source.names) == 1 else _usual(source.names, usual, None)
     if len(names) != 1:
         raise source.error(

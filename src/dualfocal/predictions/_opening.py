@@ -34,7 +34,7 @@ def open_source(
 def _with_files(source: PredictionFile, given: Given) -> PredictionFile:
     """Add the files that options name instead of arrays or columns."""
     parts = {}
-    for option in ("logits", "probs", "target", "group", "cluster"):
+    for option in ("logits", "probs", "target", "group", "cluster", "weight"):
         text = getattr(given, option)
         if text is not None and text not in source.name_set and is_prediction_file(text):
             part = open_prediction_file(Path(text), source.max_memory)

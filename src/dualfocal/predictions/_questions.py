@@ -19,6 +19,7 @@ class Given:
     target: str | None = None
     group: str | None = None
     cluster: str | None = None
+    weight: str | None = None
     split: str | None = None
     prediction: str | None = None
     confidence: str | None = None

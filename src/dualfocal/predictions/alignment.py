@@ -91,6 +91,7 @@ def _select_rows(data: Predictions, rows: NDArray[np.intp]) -> Predictions:
         labels=None if data.labels is None else data.labels[index],
         groups=data.groups[rows],
         clusters=None if data.clusters is None else data.clusters[rows],
+        weights=None if data.weights is None else data.weights[rows],
     )
 
 

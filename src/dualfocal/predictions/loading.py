@@ -42,6 +42,7 @@ class Predictions:
             prediction is right and 0 where it is wrong.
         groups: group of each sample, (N,) strings, numbers or booleans (None: not requested).
         clusters: cluster of each sample, in the same form (None: not requested).
+        weights: weight of each sample, (N,) float64 (None: not requested).
         class_names: class names, from the header of a table or an array ``class_names`` (None: unknown).
         taken: which arrays or columns were read: "logits from 'logits' (10000 x 10, float32), labels from 'target'".
         path: the file (None: several files).
@@ -65,6 +66,7 @@ class Predictions:
     kept: NDArray[np.intp] | None = None
     first_row: int = 0
     clusters: NDArray[Any] | None = None
+    weights: NDArray[np.float64] | None = None
 
     @property
     def target(self) -> Tensor:
@@ -86,6 +88,7 @@ def load_predictions(
     target: str | None = None,
     group: str | None = None,
     cluster: str | None = None,
+    weight: str | None = None,
     split: str | None = None,
     default_split: str | None = None,
     prediction: str | None = None,
@@ -97,7 +100,7 @@ def load_predictions(
     labels: bool = True,
     max_memory: int | str | None = None,
 ) -> Predictions:
-    """Read logits or probabilities, labels and, on request, a group and a cluster per sample from a file.
+    """Read logits or probabilities, labels and, on request, a group, a cluster and a weight per sample from a file.
 
     Args:
         path: a ``.npz``, ``.npy``, ``.safetensors``, ``.pt``, ``.csv``, ``.tsv``, ``.jsonl``, ``.parquet``, ``.arrow``
@@ -108,6 +111,7 @@ def load_predictions(
         target: name of the array or column of labels, or another file.
         group: name of an array or column with one group per sample, or another file.
         cluster: name of an array or column with the cluster of each sample, or another file.
+        weight: name of an array or column with the weight of each sample, or another file.
         split: prefix of the names, "test" for ``test_logits`` and ``test_target``. Not for tables.
         default_split: the split to read if ``split`` is not given and the names have such prefixes (None: the only
             split; several are an error).
@@ -146,6 +150,7 @@ def load_predictions(
             target=target,
             group=group,
             cluster=cluster,
+            weight=weight,
             split=split,
             prediction=prediction,
             confidence=confidence,
@@ -219,13 +224,15 @@ def convert(
             raise source.error(f"each row needs one label, got {origin} and {roles.label!r} {form(indices)}")
         labels = torch.from_numpy(indices)
         taken += f", labels from {roles.label!r}{how}"
-    members: dict[str, NDArray[Any] | None] = {"group": None, "cluster": None}
-    for kind, name in (("group", roles.group), ("cluster", roles.cluster)):
+    members: dict[str, NDArray[Any] | None] = {"group": None, "cluster": None, "weight": None}
+    for kind, name in (("group", roles.group), ("cluster", roles.cluster), ("weight", roles.weight)):
         if name is None:
             continue
         members[kind] = column = plain_groups(source, name, others[name])
         if column.shape != (len(values),):
             raise source.error(f"each row needs one {kind}, got {origin} and {name!r} {form(column)}")
+        if kind == "weight":
+            members[kind] = _numbers(source, name, column)
         taken += f", {kind}s from {name!r}"
     return Predictions(
         values,
@@ -241,7 +248,23 @@ def convert(
         kept=None if source.kept is None else source.kept + source.first_row,
         first_row=source.first_row,
         clusters=members["cluster"],
+        weights=members["weight"],
     )
+
+
+def _numbers(source: PredictionFile, name: str, column: NDArray[Any]) -> NDArray[np.float64]:
+    """Return weights as numbers, which must be finite and not negative."""
+    if column.dtype.kind not in "iufb":
+        raise source.error(f"weights must be numbers, but {name!r} holds texts, such as {str(column[0])!r}")
+    weights = column.astype(np.float64)
+    bad = ~(np.isfinite(weights) & (weights >= 0))
+    if bad.any():
+        row = int(bad.argmax())
+        line = source.first_row + (row if source.kept is None else int(source.kept[row]))
+        raise source.error(f"weights must be finite and not negative, but {name!r} is {weights[row]:g} in row {line}")
+    if not weights.any():
+        raise source.error(f"weights must not be 0 for all samples, but {name!r} is")
+    return weights
 
 
 def check_not_probabilities(source: PredictionFile, data: Predictions) -> None:
@@ -296,6 +319,7 @@ def merge_predictions(parts: Mapping[str, Predictions]) -> Predictions:
         class_names=first.class_names,
         taken=f"{len(parts)} files; of the first, {first.taken}",
         clusters=None if first.clusters is None else np.concatenate([part.clusters for part in members]),
+        weights=None if first.weights is None else np.concatenate([part.weights for part in members]),
     )
 
 

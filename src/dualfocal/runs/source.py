@@ -29,6 +29,7 @@ class Reading:
     target: str | None = None
     group: str | None = None
     cluster: str | None = None
+    weight: str | None = None
     split: str | None = None
     prediction: str | None = None
     confidence: str | None = None
@@ -72,6 +73,7 @@ class Reading:
             target=self.target,
             group=self.group,
             cluster=self.cluster,
+            weight=self.weight,
             split=split or self.split,
             default_split=run_split if is_folder else None,
             prediction=self.prediction,

@@ -1,0 +1,358 @@
+"""Sample weights: against slow loops, copies of samples and simulation; at length in benchmarks."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from weight_oracles import weighted_metrics
+
+from dualfocal import metrics as M
+from dualfocal.calibrators import compare_calibrators
+from dualfocal.metrics._cluster_sums import RowClusterSums
+from dualfocal.metrics._label_draws import LabelDraws, class_weights
+from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics.calibration import adaptive_error, top_bins
+from dualfocal.metrics.evaluation import SortedConfidences
+from dualfocal.metrics.groups import evaluate_groups
+from dualfocal.metrics.label_counts import RowLabels
+from dualfocal.metrics.resampling import resample
+from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.scan import scan
+from dualfocal.metrics.weight_summary import WeightSummary
+
+FUNCTIONS = {
+    "error": M.error_rate,
+    "brier": M.brier_score,
+    **{name: getattr(M, name) for name in ("ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "nll", "aurc")},
+}
+BINNED = ("ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece")
+
+
+def sample(n: int = 300, num_classes: int = 4, tau: float = 1.0, seed: int = 0):
+    """Probabilities, labels and log-normal weights."""
+    rng = np.random.default_rng(seed)
+    logits = 2 * rng.standard_normal((n, num_classes))
+    truth = np.exp(logits / tau) / np.exp(logits / tau).sum(1, keepdims=True)
+    label = (truth.cumsum(1) <= rng.random((n, 1))).sum(1).clip(max=num_classes - 1)
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    return torch.from_numpy(probs), torch.from_numpy(label), rng.lognormal(0.0, 0.8, n)
+
+
+def shifted(n: int, seed: int, ratio: float = 0.1, num_classes: int = 3):
+    """Samples of a calibrated model under label shift: class k is selected with a probability that depends on k."""
+    probs, label, _ = sample(6 * n, num_classes, seed=seed)
+    select = np.geomspace(1.0, ratio, num_classes)[label]
+    kept = np.flatnonzero(np.random.default_rng(seed + 1000).random(6 * n) < select)[:n]
+    return probs[kept], label[kept], 1 / select[kept]
+
+
+def evaluate(probs, label, weight=None, **options) -> M.Evaluation:
+    return M.evaluate(probs, label, input="probs", sample_weight=weight, **options)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_every_metric_by_loops(tied):
+    probs, label, weight = sample(200, 3, tau=2.0)
+    if tied:
+        top = probs.max(1, keepdim=True)
+        confidence = (8 * top.values).round() / 8
+        probs = ((1 - confidence) / 2).expand(200, 3).scatter(1, top.indices, confidence).clamp_min(1 / 64)
+        probs = torch.where(probs > 0.9, 1 - 2 / 64, probs)
+    weight[::7] = 0.0
+    kept = weight > 0
+    expected = weighted_metrics(probs[kept].tolist(), label[kept].tolist(), weight[kept].tolist(), 10)
+    result = evaluate(probs, label, weight, num_bins=10)
+    for name, value in expected.items():
+        assert getattr(result, name) == pytest.approx(value, abs=1e-8), name
+    for name, function in FUNCTIONS.items():
+        bins = {"num_bins": 10} if name in BINNED else {}
+        value = function(probs, label, input="probs", sample_weight=weight, **bins)
+        assert value == pytest.approx(expected[name], abs=1e-8), name
+    parts = M.brier_decomposition(probs, label, input="probs", sample_weight=weight, num_bins=10)
+    assert parts.calibration == pytest.approx(expected["brier_calibration"], abs=1e-8)
+    assert parts.refinement == pytest.approx(expected["brier_refinement"], abs=1e-8)
+
+
+def test_whole_weights_are_copies():
+    probs, label, _ = sample(150)
+    copies = torch.from_numpy(np.random.default_rng(1).integers(0, 4, 150))
+    row = np.arange(150)
+    weighted = evaluate(probs, label, copies, clusters=row)
+    repeated = evaluate(
+        probs.repeat_interleave(copies, 0), label.repeat_interleave(copies), clusters=np.repeat(row, copies)
+    )
+    for name in ("error", "nll", "brier", "ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece"):
+        assert getattr(weighted, name) == pytest.approx(getattr(repeated, name), abs=1e-9), name
+    # As clusters, copies are no information; as samples they would be, so that less noise is subtracted.
+    assert repeated.debiased_ece < evaluate(probs.repeat(3, 1), label.repeat(3)).debiased_ece
+
+
+def test_only_ratios_of_weights_matter():
+    probs, label, weight = sample(tau=1.3)
+    one, thousand, two = (evaluate(probs, label, k * weight, inference=True) for k in (1.0, 1000.0, 2.0))
+    assert two.to_dict() == one.to_dict()
+    assert thousand.scalars() == pytest.approx(one.scalars(), rel=1e-9)
+    assert evaluate(probs, label, 1e300 * weight).ece == pytest.approx(one.ece)
+
+
+def test_equal_weights_are_no_weights_and_weight_zero_leaves_out():
+    probs, label, weight = sample()
+    assert evaluate(probs, label, np.full(300, 0.1), inference=True).to_dict() == (
+        evaluate(probs, label, inference=True).to_dict()
+    )
+    some = np.arange(300) % 3 > 0
+    assert evaluate(probs, label, weight * some, inference=True).to_dict() == (
+        evaluate(probs[some], label[some], weight[some], inference=True).to_dict()
+    )
+    assert evaluate(probs, label, weight * some).num_samples == 200
+    assert evaluate(probs, label, some).to_dict() == evaluate(probs[some], label[some]).to_dict()
+
+
+def test_nearly_equal_weights_give_nearly_the_same_result():
+    probs, label, _ = sample(1001)  # no quantile between adaptive bins lies between two samples
+    weight = 1 + 1e-6 * np.random.default_rng(0).random(1001)
+    one, none = evaluate(probs, label, weight, inference=True), evaluate(probs, label, inference=True)
+    for name in ("error", "nll", "brier", "aurc", "ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece"):
+        assert getattr(one, name) == pytest.approx(getattr(none, name), rel=1e-4), name
+    for name in ("ece", "adaptive_ece", "classwise_ece"):
+        assert one.inference.floors[name].mean == pytest.approx(none.inference.floors[name].mean, rel=0.06), name
+    assert one.inference.p_value == pytest.approx(none.inference.p_value, abs=0.06)
+    assert one.inference.detectable == pytest.approx(none.inference.detectable, rel=0.15)
+
+
+def test_weighted_clusters_sum_weights():
+    probs, label, _ = sample(120)
+    cluster = np.arange(120) // 4
+    copies = torch.from_numpy(np.random.default_rng(1).integers(1, 4, 120))
+    weighted = evaluate(probs, label, copies, clusters=cluster, inference=True)
+    again = np.repeat(cluster, copies)
+    repeated = evaluate(
+        probs.repeat_interleave(copies, 0), label.repeat_interleave(copies), clusters=again, inference=True
+    )
+    assert weighted.debiased_ece == pytest.approx(repeated.debiased_ece)
+    assert weighted.inference.clusters.number == 30
+    assert weighted.inference.clusters.effective == pytest.approx(repeated.inference.clusters.effective)
+    rows = as_rows(probs, label, input="probs", sample_weight=copies, clusters=cluster)
+    stats = scan(rows)
+    sums = RowClusterSums(rows.cluster, stats, weight=rows.weight).totals()
+    slow = np.zeros((2, 30))
+    for i in range(120):
+        w = float(copies[i]) / float(copies.double().mean())
+        slow[:, cluster[i]] += [w * float(probs[i].max() - (probs[i].argmax() == label[i]).double()), w]
+    np.testing.assert_allclose(sums, slow, atol=1e-7)
+    text = weighted.verdict()
+    assert "Weighted: the 120 samples" in text
+    assert "30 clusters" in text
+
+
+def draws_of(probs, label, weight, draws: int = 2000):
+    rows = as_rows(probs, label, input="probs", sample_weight=weight)
+    stats = scan(rows)
+    samples = SortedConfidences.from_units(stats.confidence, stats.correct, rows.weight)
+    bins, adaptive = top_bins(stats, rows, 15, None), adaptive_error(samples, 15, None)[1]
+    return rows, LabelDraws(rows, stats, RowLabels(rows, 15), bins, adaptive, draws, seed=3)
+
+
+@pytest.mark.parametrize("by_label", [False, True])
+def test_noise_of_drawn_labels_by_loops(by_label):
+    probs, label, weight = sample(400, 3)
+    if by_label:
+        weight = np.array([0.2, 1.0, 3.0])[label]
+    rows, drawn = draws_of(probs, label, weight)
+    assert (drawn.by_class is not None) == by_label
+    variance = np.zeros(4)  # of the sum over all samples: confidence, and p of each class
+    for p, w in zip(probs.tolist(), rows.weight.tolist(), strict=True):
+        of_class = [w] * 3 if drawn.by_class is None else drawn.by_class.tolist()
+        share = [p[k] / of_class[k] for k in range(3)] if by_label else p
+        for k in range(3):  # the drawn label
+            s = share[k] / sum(share)
+            residual = [max(p) - (p.index(max(p)) == k), *(p[c] - (c == k) for c in range(3))]
+            variance += s * (of_class[k] * np.array(residual)) ** 2
+    sums = np.concatenate([drawn.top.sum(1)[:, None], drawn.classes[..., :-1].sum(2).repeat(2, 0)], axis=1)
+    np.testing.assert_allclose(sums.std(0), np.sqrt(variance), rtol=0.08)
+    assert np.all(np.abs(sums.mean(0)) < 5 * np.sqrt(variance / 1000))
+
+
+def test_p_value_of_weights_by_label_by_a_loop_over_draws():
+    probs, label, weight = shifted(300, 0)
+    _, drawn = draws_of(probs, label, weight, draws=400)
+    result = evaluate(probs, label, weight, inference=True, draws=400, seed=3)
+    assert result.weights.by_label
+    gap, count = result.bins.gap.numpy(), result.bins.count.numpy()
+    pool = [*drawn.top, gap]
+    squares = [(sum(g * g / n for g, n in zip(one, count, strict=True) if n), sum(one) ** 2) for one in pool]
+    rarest = [min(sum(other[k] >= one[k] * (1 - 1e-9) for other in squares) for k in (0, 1)) for one in squares]
+    assert result.inference.p_value == sum(rank <= rarest[-1] for rank in rarest) / len(pool)
+
+
+def test_other_weights_count_the_more_cautious_p_value():
+    probs, label, weight = sample(tau=1.2)
+    weighted = evaluate(probs, label, weight, inference=True)
+    robust = evaluate(probs, label, weight, inference=True, clusters=np.arange(300))
+    assert not weighted.weights.by_label
+    assert weighted.inference.p_value == robust.inference.p_value
+    assert weighted.inference.floors == robust.inference.floors
+    assert weighted.inference.clusters is None
+
+
+@pytest.mark.parametrize("kind", ["random", "label"])
+def test_false_alarms_and_floors(kind):
+    results = []
+    for seed in range(30):
+        data = shifted(400, seed) if kind == "label" else sample(400, 3, seed=seed)
+        results.append(evaluate(*data, inference=True, draws=200))
+    assert sum(result.inference.joint_p_value <= 0.05 for result in results) <= 5  # 99.5 % quantile of 5 % of 30
+    covered = sum(result.inference.debiased_ece[0] == 0 for result in results)
+    assert covered >= 22  # 0.5 % quantile of 90 % of 30
+    for name in ("ece", "adaptive_ece", "classwise_ece"):
+        errors = np.array([getattr(result, name) for result in results])
+        floors = np.array([result.inference.floors[name].mean for result in results])
+        assert floors.mean() == pytest.approx(errors.mean(), abs=4 * errors.std() / math.sqrt(30)), name
+
+
+def test_label_shift_changes_the_conclusion():
+    probs, label, weight = shifted(3000, 1)
+    assert evaluate(probs, label, inference=True).inference.joint_p_value < 0.001
+    assert evaluate(probs, label, weight, inference=True).inference.joint_p_value > 0.05
+    sharper = probs**1.5 / (probs**1.5).sum(1, keepdim=True)
+    result = evaluate(sharper, label, weight, inference=True)
+    assert result.verdict().startswith("Over-confident")
+    assert result.inference.classwise.gaps
+
+
+def test_weights_depend_on_the_label_alone():
+    probs, label, _ = sample(100, 3)
+    weight = np.array([1.0, 2.0, 3.0])[label]
+
+    def found(weight):
+        return class_weights(as_rows(probs, label, input="probs", sample_weight=weight))
+
+    np.testing.assert_allclose(found(weight), np.array([1.0, 2.0, 3.0]) / weight.mean())
+    other = weight.copy()
+    other[5] += 1
+    assert found(other) is None
+    assert found(weight * (label.numpy() != 1)) is None  # the weight of class 1 cannot be seen
+
+
+def test_resampling_multiplies_weights():
+    probs, label, weight = sample(12, 3)
+    rows = as_rows(probs, label, input="probs", sample_weight=weight)
+    drawn = resample([(rows, scan(rows, num_bins=5, scores=True, classwise=True))], 5, draws=20, seed=4)
+    picks = np.random.default_rng(4).integers(12, size=(20, 12))
+    for r, pick in enumerate(picks):
+        times = np.bincount(pick, minlength=12) * weight
+        kept = times > 0
+        expected = weighted_metrics(probs[kept].tolist(), label[kept].tolist(), times[kept].tolist(), 5)
+        for name in ("error", "nll", "brier", "ece", "classwise_ece", "aurc"):
+            assert float(drawn[name][r, 0]) == pytest.approx(expected[name], abs=1e-8), name
+
+
+def test_comparison_is_weighted():
+    probs, label, weight = sample(2000, tau=1.0)
+    weight[:1000] *= 20  # the second model is better for the first half only
+    other = probs.clone()
+    other[:1000] = torch.nn.functional.one_hot(label[:1000], 4) * 0.05 + 0.95 * probs[:1000]
+    other[1000:] = 0.5 * probs[1000:] + 0.125
+    plain = M.compare(probs, other, label, input="probs")
+    weighted = M.compare(probs, other, label, input="probs", sample_weight=weight)
+    assert plain.differences["nll"].better() == "A"
+    assert weighted.differences["nll"].better() == "B"
+    assert weighted.to_dict()["weights"]["effective"] == pytest.approx(weight.sum() ** 2 / (weight**2).sum())
+    assert "weighted: effective" in weighted.verdict()
+    d = weighted.differences["debiased_ece"]
+    assert d.low <= d.difference <= d.high
+
+
+def test_groups_and_calibrators_are_weighted():
+    probs, label, weight = sample(600, tau=2.0)
+    group = np.repeat(["a", "b", "c"], 200)
+    weight[400:] = 0.0
+    groups = evaluate_groups(probs, label, group, input="probs", sample_weight=weight)
+    assert sorted(one.name for one in groups) == ["a", "b"]
+    first = next(one.evaluation for one in groups if one.name == "a")
+    assert first.ece == evaluate(probs[:200], label[:200], weight[:200]).ece
+    result = compare_calibrators(probs, label, ["temperature"], input="probs", sample_weight=weight, repeats=1)
+    assert result["uncalibrated"].scores["nll"] == pytest.approx(evaluate(probs, label, weight).nll)
+    assert result.recommended == "temperature"
+    assert "calibrators were fitted without weights" in result.caveat()
+    assert result["temperature"].optimism < 0.05
+
+
+def test_weights_of_images_are_repeated():
+    logits = torch.randn(6, 3, 4, generator=torch.Generator().manual_seed(0))
+    target = torch.randint(3, (6, 4), generator=torch.Generator().manual_seed(1))
+    weight = torch.arange(1.0, 7.0)
+    assert M.ece(logits, target, sample_weight=weight) == M.ece(logits, target, sample_weight=weight[:, None].expand(6, 4))
+
+
+def test_result_round_trips_and_says_how_much_the_samples_carry():
+    probs, label, weight = sample(600)
+    result = evaluate(probs, label, weight, inference=True)
+    content = json.loads(json.dumps(result.to_dict()))
+    again = M.Evaluation.from_dict(content)
+    assert again.to_dict() == content
+    assert again.weights == result.weights
+    assert float(again.bins.squared_error()) == float(result.bins.squared_error())
+    effective = weight.sum() ** 2 / (weight**2).sum()
+    assert result.weights.effective == pytest.approx(effective)
+    assert result.scalars()["effective_samples"] == pytest.approx(effective)
+    assert f"600 samples (weighted, effective {effective:.0f})" in result.table().title
+    sentence = f"the 600 samples carry the information of {effective:.0f}; the uncertainty of estimated weights is not"
+    assert sentence in result.verdict()
+    assert "not reliable" not in result.verdict()
+
+
+@pytest.mark.parametrize(
+    ("summary", "text"),
+    [
+        (WeightSummary(60.0, 0.03, False), "With fewer than 100, p-values and intervals are not reliable"),
+        (WeightSummary(150.0, 0.06, True), "One sample has 6 % of the weight"),
+    ],
+)
+def test_little_information_is_named(summary, text):
+    assert not summary.reliable
+    assert text in summary.sentence(1000)
+
+
+def test_bins_of_weighted_samples_merge_up_to_rounding():
+    probs, label, weight = sample(400)
+    confidence, correct = probs.max(1).values, probs.argmax(1) == label
+    parts = [
+        BinStats.from_confidence(confidence[k::4], correct[k::4], sample_weight=weight[k::4]) for k in range(4)
+    ]
+    whole = BinStats.from_confidence(confidence, correct, sample_weight=weight)
+    merged = parts[3] + parts[1] + parts[0] + parts[2]
+    for name in ("count", "whole", "correct", "squares"):
+        torch.testing.assert_close(getattr(merged, name), getattr(whole, name), rtol=1e-12, atol=0)
+    again = BinStats.from_dict(whole.to_dict())
+    assert again == whole
+    assert torch.equal(again.squares, whole.squares)
+
+
+def test_effective_number_of_samples_of_a_bin():
+    confidence, correct = torch.full((6,), 0.75, dtype=torch.float64), torch.tensor([1, 1, 1, 1, 0, 0]).bool()
+    equal = BinStats.from_confidence(confidence, correct, num_bins=1, sample_weight=torch.full((6,), 3.0))
+    assert float(equal.effective_count()) == pytest.approx(6)
+    weight = torch.tensor([1.0, 1, 1, 1, 4, 4])  # wrong samples weigh more: accuracy 1/3
+    unequal = BinStats.from_confidence(confidence, correct, num_bins=1, sample_weight=weight)
+    kish, by_outcome = 144 / 36, (1 / 3 * 2 / 3 * 144) / (32 / 9 + 4 * 4 / 9)
+    assert float(unequal.effective_count()) == pytest.approx(min(kish, by_outcome))
+
+
+def test_invalid_weights():
+    probs, label, weight = sample(5)
+    for bad, message in (
+        (weight[:4], r"one entry per sample, shape \(5,\), got shape \(4,\)"),
+        ([1.0, -2.0, 1.0, 1.0, 1.0], "entry 1 is -2"),
+        ([1.0, 1.0, math.nan, 1.0, 1.0], "entry 2 is nan"),
+        ([1.0, 1.0, 1.0, math.inf, 1.0], "entry 3 is inf"),
+        (np.zeros(5), "must not be 0 for all samples"),
+        (["a"] * 5, "must hold plain numbers"),
+        (np.ones(5) * 1j, "real numbers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            evaluate(probs, label, bad)
+    with pytest.raises(ValueError, match="0 for every sample that is not ignored"):
+        evaluate(probs, torch.where(label == label[0], -100, label), np.where(label == label[0], 1.0, 0.0))
