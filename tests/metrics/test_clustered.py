@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dualfocal import metrics as M
+from dualfocal.calibrators import compare_calibrators
 from dualfocal.metrics import _cluster_noise
 from dualfocal.metrics._cluster_noise import ClusterNoise
 from dualfocal.metrics._cluster_table import TableClusterSums
@@ -173,3 +174,32 @@ def test_bad_input_is_refused_and_nothing_is_added():
     with pytest.raises(ValueError, match=r"\[0, 1\]"):
         confidences.update([0.5, 1.6], [0, 1], "a")
     assert confidences.num_samples == 0
+
+
+def test_images_are_clusters_by_default_with_inference():
+    logits, target = images(number=30)
+    default = M.evaluate(logits, target, inference=True)
+    assert default.to_dict() == M.evaluate(logits, target, inference=True, clusters=np.arange(30)).to_dict()
+    independent = M.evaluate(logits, target, inference=True, clusters="none")
+    assert independent.inference.clusters is None
+    assert independent.inference.floors["ece"].mean < default.inference.floors["ece"].mean
+    assert default.inference.clusters.design_effect > 5
+    assert M.evaluate(logits, target).debiased_ece == independent.debiased_ece
+    with pytest.warns(UserWarning, match="pixels of one image are treated as independent"):
+        assert M.evaluate(logits[:1], target[:1], inference=True).inference.clusters is None
+    with pytest.raises(ValueError, match='"none", got \'images\''):
+        M.evaluate(logits, target, inference=True, clusters="images")
+    alone = target.clone()
+    alone[1:] = -100
+    with pytest.raises(ValueError, match="lie in one cluster"):
+        M.evaluate(logits, alone, inference=True)
+
+
+def test_comparisons_resample_images_by_default():
+    logits, target = images(number=30)
+    comparison = M.compare(logits, 0.7 * logits, target)
+    assert comparison.num_clusters == 30
+    assert M.compare(logits, 0.7 * logits, target, clusters="none").num_clusters is None
+    with pytest.raises(ValueError, match="at least 10 clusters .* got 5"):
+        M.compare(logits[:5], logits[:5], target[:5])
+    assert compare_calibrators(logits, target, ["temperature"], repeats=1).num_clusters == 30

@@ -24,7 +24,7 @@ from dualfocal.calibrators.notes import absent_classes
 from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, class_targets
+from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, class_targets, image_clusters
 
 
 def compare_calibrators(
@@ -41,7 +41,7 @@ def compare_calibrators(
     num_bins: int = 15,
     ignore_index: int = -100,
     binary: str | None = None,
-    clusters: Array | None = None,
+    clusters: Array | str | None = None,
     level: float = 0.9,
     seed: int = 0,
     progress: ShareDone | None = None,
@@ -75,7 +75,8 @@ def compare_calibrators(
         num_bins: number of bins, as in :func:`~dualfocal.metrics.ece`.
         ignore_index: samples with this target are ignored.
         binary: as in :func:`~dualfocal.metrics.ece`; defaults to ``"top_label"`` for one score per sample.
-        clusters: the cluster of each sample of ``logits``, see :func:`~dualfocal.metrics.evaluate`.
+        clusters: the cluster of each sample of ``logits``, see :func:`~dualfocal.metrics.evaluate`; by default the
+            images of dense predictions.
         level: nominal coverage of the confidence intervals.
         seed: seed of the folds and of the resampling.
         progress: callback, called with the fraction of the work done.
@@ -98,6 +99,7 @@ def compare_calibrators(
     calibrators = _calibrators(methods)
     values, target = as_tensor("logits", logits), as_tensor("target", class_targets(logits, target))
     binary = "top_label" if values.ndim == 1 and binary is None else binary
+    clusters = image_clusters(values, clusters)
     rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary, clusters=clusters)
     if validation is None and len(rows) < max(MIN_SAMPLES, folds):
         raise ValueError(f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, got {len(rows)}")

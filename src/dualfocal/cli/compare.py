@@ -116,7 +116,7 @@ def compare(
             ignore_index=ignore_index,
             level=level,
             seed=seed,
-            clusters=first.clusters,
+            clusters=reading.clusters(first),
             names=(str(a), str(b)),
             progress=progress,
         )

@@ -305,7 +305,7 @@ def _evaluate(
     from dualfocal.metrics.groups import evaluate_groups
 
     say(err, f"{name}: {data.taken}")
-    given = {"input": data.input, "convention": convention, "clusters": data.clusters, **reading.scoring}
+    given = {"input": data.input, "convention": convention, "clusters": reading.clusters(data), **reading.scoring}
     with errors_name(name):
         finding = Finding(name, data, metrics.evaluate(data.values, data.target, inference=inference, **given))
         if data.groups is not None:
@@ -340,7 +340,7 @@ def _compare(
             validation=validation,
             part=reading.split or "test",
             evaluation=finding.evaluation,
-            clusters=data.clusters,
+            clusters=reading.clusters(data),
             folds=folds,
             repeats=repeats,
             progress=progress,

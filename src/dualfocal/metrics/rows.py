@@ -29,6 +29,13 @@ ROUNDING = 1e-6  # a probability may lie outside [0, 1] by this much
 FIRST_ROWS = 256  # looked at first
 
 
+INDEPENDENT = "none"  # clusters of samples that are independent
+ONE_IMAGE = (
+    "the pixels of one image are treated as independent, which they are not: noise floors and p-values are too small "
+    'and intervals too short; evaluate several images, or pass clusters="none" to accept this'
+)
+
+
 class RowError(ValueError):
     """A row of the predictions is invalid.
 
@@ -142,6 +149,11 @@ def as_rows(
     if clusters is not None:  # those with ignored samples only are not counted
         codes = cluster_codes(clusters, shape)[keep.cpu()].numpy()
         rows = replace(rows, cluster=torch.from_numpy(np.unique(codes, return_inverse=True)[1]).to(values.device))
+        if rows.num_clusters == 1:
+            raise ValueError(
+                "the samples that are not ignored lie in one cluster, which does not show how much clusters differ: "
+                'add samples of other clusters, or pass clusters="none" to treat samples as independent'
+            )
     if checked and are_probabilities(rows.values):
         raise ValueError(
             'logits must not be probabilities, but all rows lie in [0, 1] and sum to 1: pass input="probs", or '
@@ -159,6 +171,29 @@ def are_probabilities(values: Tensor) -> bool:
         if not bool(((low >= 0) & (high <= 1 + ROUNDING) & ((total - 1).abs() <= tolerance)).all()):
             return False
     return len(values) > 0
+
+
+def image_clusters(values: Array, clusters: Array | str | None) -> Array | None:
+    """Return the clusters of the samples: those that are given, or else the images of dense predictions.
+
+    Args:
+        values: predictions; dense ones have shape ``(N, C, d1, ...)``.
+        clusters: clusters of the samples; ``"none"`` if samples, or pixels, are independent.
+
+    Returns:
+        The clusters; None if samples count as independent. Pixels of a single image do, with a warning.
+    """
+    if isinstance(clusters, str):
+        if clusters != INDEPENDENT:
+            raise ValueError(f'clusters must be an array with one entry per sample, or "none", got {clusters!r}')
+        return None
+    shape = tuple(values.shape) if hasattr(values, "shape") else np.shape(values)  # type: ignore[arg-type]
+    if clusters is not None or len(shape) < 3:
+        return clusters
+    if shape[0] == 1:
+        warnings.warn(ONE_IMAGE, stacklevel=3)
+        return None
+    return np.arange(shape[0])
 
 
 def cluster_codes(clusters: Array, shape: Sequence[int]) -> Tensor:
