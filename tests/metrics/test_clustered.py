@@ -187,7 +187,7 @@ def test_images_are_clusters_by_default_with_inference():
     assert M.evaluate(logits, target).debiased_ece == independent.debiased_ece
     with pytest.warns(UserWarning, match="pixels of one image are treated as independent"):
         assert M.evaluate(logits[:1], target[:1], inference=True).inference.clusters is None
-    with pytest.raises(ValueError, match='"none", got \'images\''):
+    with pytest.raises(ValueError, match="\"none\", got 'images'"):
         M.evaluate(logits, target, inference=True, clusters="images")
     alone = target.clone()
     alone[1:] = -100
@@ -200,6 +200,6 @@ def test_comparisons_resample_images_by_default():
     comparison = M.compare(logits, 0.7 * logits, target)
     assert comparison.num_clusters == 30
     assert M.compare(logits, 0.7 * logits, target, clusters="none").num_clusters is None
-    with pytest.raises(ValueError, match="at least 10 clusters .* got 5"):
+    with pytest.raises(ValueError, match=r"at least 10 clusters .* got 5"):
         M.compare(logits[:5], logits[:5], target[:5])
     assert compare_calibrators(logits, target, ["temperature"], repeats=1).num_clusters == 30
