@@ -29,7 +29,8 @@ Boundary = Annotated[
         min=1,
         max=MOST_WIDTH,
         metavar="PIXELS",
-        help="Folders of dense predictions: also evaluate the pixels this close to another label, and the others.",
+        help="Folders of dense predictions: also evaluate the pixels this close to another predicted class, and the "
+        "others.",
     ),
 ]
 Maps = Annotated[
@@ -171,7 +172,8 @@ def _print(
     show(out, class_table(class_calibration(dense.total.binned)))
     if parts:
         show(out, part_table(parts))
-        say(out, f"boundary: pixels with another label at most {dense.width} rows and columns away", "dim", wrap=True)
+        near = f"boundary: pixels with another predicted class at most {dense.width} rows and columns away"
+        say(out, near, "dim", wrap=True)
         if total.inference is not None:
             for part, evaluation in parts.items():
                 say(out, f"{part}: {evaluation.verdict()}")

@@ -61,7 +61,7 @@ class DenseEvaluation:
     Args:
         parts: the pixels: ``{"all": ...}``, or ``{"boundary": ..., "interior": ...}``.
         images: mean confidence and accuracy of each image with labels.
-        width: pixels closer than this to another label are at the boundary; None: pixels are not divided.
+        width: how close pixels at the boundary are to another predicted class; None: pixels are not divided.
     """
 
     parts: dict[str, ClusteredPredictions]
@@ -98,8 +98,9 @@ def evaluate_images(
         input: ``"logits"`` (default) or ``"probs"``.
         num_bins: number of bins of the calibration errors.
         ignore_index: label of pixels to leave out.
-        boundary: also divide the pixels: at the boundary are those with another label (also an ignored one) at most
-            this many rows and columns away.
+        boundary: also divide the pixels: at the boundary are those with another predicted class at most this many
+            rows and columns away. Boundaries are those of the prediction, because a test of calibration must not select
+            pixels by their labels: next to a boundary of the labels, a calibrated model is over-confident, too.
         progress: called with the number of images that are done.
 
     Returns:
@@ -126,7 +127,7 @@ def _add(
     """Add an image."""
     labels = np.asarray(target).astype(np.int64)
     check_void(name, labels, len(values), ignored)
-    near = None if result.width is None else near_boundary(labels, result.width)
+    near = None if result.width is None else near_boundary(values.argmax(0), result.width)
     sums = np.zeros(3)
     for part, state in result.parts.items():
         own = labels if near is None else np.where(near == (part == "boundary"), labels, ignored)
@@ -154,15 +155,15 @@ def check_void(name: str, labels: NDArray[Any], num_classes: int, ignore_index: 
         )
 
 
-def near_boundary(labels: NDArray[Any], width: int) -> NDArray[np.bool_]:
-    """Return which pixels of ``(H, W)`` have another label at most ``width`` rows and columns away.
+def near_boundary(classes: NDArray[Any], width: int) -> NDArray[np.bool_]:
+    """Return which pixels of ``(H, W)`` have another class at most ``width`` rows and columns away.
 
     >>> near_boundary(np.array([[0, 0, 0, 1, 1, 1, 1]]), 2)
     array([[False,  True,  True,  True,  True, False, False]])
     """
     size = 2 * width + 1
-    highest = ndimage.maximum_filter(labels, size, mode="nearest")
-    lowest = ndimage.minimum_filter(labels, size, mode="nearest")
+    highest = ndimage.maximum_filter(classes, size, mode="nearest")
+    lowest = ndimage.minimum_filter(classes, size, mode="nearest")
     differ: NDArray[np.bool_] = highest != lowest
     return differ
 

@@ -187,7 +187,7 @@ def image_clusters(values: Array, clusters: Array | str | None) -> Array | None:
         if clusters != INDEPENDENT:
             raise ValueError(f'clusters must be an array with one entry per sample, or "none", got {clusters!r}')
         return None
-    shape = tuple(values.shape) if hasattr(values, "shape") else np.shape(values)  # type: ignore[arg-type]
+    shape = tuple(values.shape) if hasattr(values, "shape") else np.shape(values)
     if clusters is not None or len(shape) < 3:
         return clusters
     if shape[0] == 1:

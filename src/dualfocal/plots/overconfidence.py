@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
+import matplotlib
 import numpy as np
-from matplotlib.colors import LinearSegmentedColormap, ListedColormap
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap, to_rgba
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy import ndimage
@@ -118,7 +119,5 @@ def _predicted(values: Array, target: Array, input: str) -> tuple[int, NDArray[n
 
 def _class_colours(num_classes: int) -> ListedColormap:
     """Return grey for ignored pixels, then one colour per class."""
-    import matplotlib
-
-    some = matplotlib.colormaps["tab20"]
-    return ListedColormap([GREY, *(some(c % 20) for c in range(num_classes))])
+    colours = matplotlib.colormaps["tab20"](np.arange(num_classes) % 20)  # (classes, 4)
+    return ListedColormap(np.concatenate([np.array([to_rgba(GREY)]), colours]))

@@ -94,7 +94,10 @@ def draw_reliability(axis: Axes, evaluation: Evaluation) -> Axes:
     edges, count = bins.edges.numpy(), bins.count.numpy()
     confidence, accuracy = bins.mean_confidence.numpy(), bins.accuracy.numpy()
     width, full = np.diff(edges), count > 0
-    low, high = chance_range(count, confidence)
+    clusters = None if evaluation.inference is None else evaluation.inference.clusters
+    # Of samples in clusters, fewer independent ones carry the information; of a bin that is not empty, at least one.
+    share = 1.0 if clusters is None else 1 / max(clusters.design_effect, 1.0)
+    low, high = chance_range(np.ceil(share * count).astype(np.int64), confidence)
     tiny = 1e-12  # rounding errors
     outside = (accuracy < low - tiny) | (accuracy > high + tiny)
     axis.plot([0, 1], [0, 1], "--", color="black", linewidth=0.8, zorder=2.5)
