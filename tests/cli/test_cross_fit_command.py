@@ -279,7 +279,7 @@ def test_if_every_method_is_refused_there_is_no_verdict_on_the_nll(run):
 def test_one_image_cannot_be_dealt_into_folds(refused):
     logits, target = drawn(100)
     npz("a.npz", logits.T.reshape(1, 4, 10, 10), target.view(1, 10, 10))
-    assert "image" in refused("evaluate", "a.npz", "--calibrate", "temperature")
+    assert "image" in refused("evaluate", "a.npz", "--calibrate", "temperature", "--cluster", "none")
 
 
 def test_a_row_that_a_method_refuses_is_counted_as_in_the_file(calibration):

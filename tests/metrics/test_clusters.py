@@ -269,7 +269,7 @@ def test_compare_is_not_fooled_by_copies():
     assert naive.high - naive.low == pytest.approx(width / math.sqrt(20), rel=0.1)
     assert "N = 2,000 in 100 clusters" in result.verdict()
     assert result.to_dict()["num_clusters"] == 100
-    with pytest.raises(ValueError, match="at least 10 clusters, got 5"):
+    with pytest.raises(ValueError, match=r"at least 10 clusters .* got 5"):
         M.compare(*copies, **options, clusters=np.arange(2000) % 5)
 
 

@@ -26,7 +26,7 @@ from dualfocal.calibrators.notes import absent_classes
 from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, class_targets
+from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, class_targets, image_clusters
 from dualfocal.metrics.scores import nll
 
 
@@ -44,7 +44,7 @@ def compare_calibrators(
     num_bins: int = 15,
     ignore_index: int = -100,
     binary: str | None = None,
-    clusters: Array | None = None,
+    clusters: Array | str | None = None,
     sample_weight: Array | None = None,
     level: float = 0.9,
     seed: int = 0,
@@ -79,9 +79,10 @@ def compare_calibrators(
         num_bins: number of bins, as in :func:`~dualfocal.metrics.ece`.
         ignore_index: samples with this target are ignored.
         binary: as in :func:`~dualfocal.metrics.ece`; defaults to ``"top_label"`` for one score per sample.
-        clusters: the cluster of each sample of ``logits``, see :func:`~dualfocal.metrics.evaluate`.
-        sample_weight: weight of each sample of ``logits``, see :func:`~dualfocal.metrics.evaluate`: scores and intervals
-            are weighted. Calibrators are fitted without weights.
+        clusters: the cluster of each sample of ``logits``, see :func:`~dualfocal.metrics.evaluate`; by default the
+            images of dense predictions.
+        sample_weight: weight of each sample of ``logits``, see :func:`~dualfocal.metrics.evaluate`: scores and
+            intervals are weighted. Calibrators are fitted without weights.
         level: nominal coverage of the confidence intervals.
         seed: seed of the folds and of the resampling.
         progress: callback, called with the fraction of the work done.
@@ -110,7 +111,7 @@ def compare_calibrators(
         input=input,
         ignore_index=ignore_index,
         binary=binary,
-        clusters=clusters,
+        clusters=image_clusters(values, clusters),
         sample_weight=sample_weight,
     )
     if validation is None and len(rows) < max(MIN_SAMPLES, folds):

@@ -163,7 +163,7 @@ ClusterOption = Annotated[
     typer.Option(
         metavar="COLUMN",
         help="Column or array with the cluster of each sample (a patient, an image, a passage): samples of one cluster "
-        "may depend on each other.",
+        "may depend on each other. By default the images of dense predictions; `none`: pixels are independent.",
     ),
 ]
 WeightOption = Annotated[

@@ -119,7 +119,7 @@ def compare(
             ignore_index=ignore_index,
             level=level,
             seed=seed,
-            clusters=first.clusters,
+            clusters=reading.clusters(first),
             sample_weight=first.weights,
             names=(str(a), str(b)),
             progress=progress,

@@ -42,6 +42,7 @@ from dualfocal.cli._common import (
     show,
 )
 from dualfocal.cli._completion import names_of
+from dualfocal.cli._dense import Boundary, Maps, evaluate_folder, is_dense, refuse_dense_options
 from dualfocal.cli._findings import Finding, draw_findings, gate, print_finding
 from dualfocal.cli._streamed import evaluate_stream, open_stream
 
@@ -144,6 +145,8 @@ def evaluate(
         Path | None,
         typer.Option(metavar="FILE", callback=check_plot, help="Draw a reliability diagram: .png, .pdf or .svg."),
     ] = None,
+    boundary: Boundary = None,
+    maps: Maps = None,
     as_json: AsJson = False,
 ) -> None:
     """Is this model calibrated? Every metric, what a perfectly calibrated model would score, and a verdict.
@@ -165,6 +168,8 @@ def evaluate(
         dualfocal evaluate predictions.npz --calibrate temperature,vector,isotonic
 
         dualfocal evaluate predictions.npz --fail-over 0.03 || echo "not calibrated"
+
+        dualfocal evaluate FOLDER --ignore-index 255 --boundary 3 --maps worst.png  # logits/*.npy, masks/*.png
 
         dualfocal evaluate --sql "SELECT * FROM 'predictions/*.parquet'"
     """
@@ -217,6 +222,20 @@ def evaluate(
         raise ValueError("Missing argument 'FILE...': give prediction files, or a query of a database with --sql")
     if len(set(files)) < len(files):
         raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
+    if any(is_dense(Path(file), reading) for file in files):
+        evaluate_folder(
+            files,
+            reading,
+            inference=inference,
+            boundary=boundary,
+            maps=maps,
+            plot=plot,
+            fail_over=fail_over,
+            as_json=as_json,
+            refused={"--merge": merge, "--calibrate": bool(methods), "--convention": convention},
+        )
+        return
+    refuse_dense_options(boundary, maps)
     out, err = consoles(as_json)
     needs_all_rows = {"--calibrate": bool(methods), "--convention": convention is not None}
     loaded = _load(err, [Path(file) for file in files], reading, merge, needs_all_rows, group_quantiles)
@@ -311,7 +330,7 @@ def _evaluate(
     from dualfocal.metrics.groups import evaluate_groups
 
     say(err, f"{name}: {data.taken}")
-    structure = {"clusters": data.clusters, "sample_weight": data.weights}
+    structure = {"clusters": reading.clusters(data), "sample_weight": data.weights}
     given = {"input": data.input, "convention": convention, **structure, **reading.scoring}
     with errors_name(name):
         finding = Finding(name, data, metrics.evaluate(data.values, data.target, inference=inference, **given))
@@ -347,7 +366,7 @@ def _compare(
             validation=validation,
             part=reading.split or "test",
             evaluation=finding.evaluation,
-            clusters=data.clusters,
+            clusters=reading.clusters(data),
             sample_weight=data.weights,
             folds=folds,
             repeats=repeats,

@@ -15,7 +15,7 @@ from dualfocal.metrics.evaluation import evaluate_rows, squared_error
 from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.resampling import ShareDone, quantiles, resample
 from dualfocal.metrics.result import Evaluation, finite
-from dualfocal.metrics.rows import Array, as_rows
+from dualfocal.metrics.rows import Array, as_rows, image_clusters
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.weight_summary import WeightSummary
 
@@ -143,7 +143,7 @@ def compare(
     level: float = 0.9,
     seed: int = 0,
     class_names: Sequence[str] | None = None,
-    clusters: Array | None = None,
+    clusters: Array | str | None = None,
     sample_weight: Array | None = None,
     names: tuple[str, str] = ("a", "b"),
     progress: ShareDone | None = None,
@@ -168,7 +168,8 @@ def compare(
         level: nominal coverage of the intervals.
         seed: seed of the resampling.
         class_names: names of the classes if the labels are texts, see :func:`~dualfocal.metrics.evaluate`.
-        clusters: the cluster of each sample, see :func:`~dualfocal.metrics.evaluate`: whole clusters are resampled.
+        clusters: the cluster of each sample, see :func:`~dualfocal.metrics.evaluate`: whole clusters are resampled,
+            by default the images of dense predictions.
         sample_weight: weight of each sample, see :func:`~dualfocal.metrics.evaluate`.
         names: names of the models in error messages.
         progress: called with the share of the work that is done.
@@ -190,6 +191,7 @@ def compare(
     inputs = tuple(input) if isinstance(input, Sequence) and not isinstance(input, str) else (input, input)
     if len(inputs) != 2:
         raise ValueError(f"input must be 'logits' or 'probs', or a pair of these for a and b, got {input!r}")
+    clusters = image_clusters(a, clusters)
     models = []
     for name, values, kind in zip(names, (a, b), inputs, strict=True):
         try:
@@ -211,7 +213,10 @@ def compare(
         raise ValueError(f"a comparison needs at least {LEAST} samples, got {len(models[0][0])}")
     num_clusters = models[0][0].num_clusters
     if num_clusters is not None and num_clusters < LEAST:
-        raise ValueError(f"a comparison needs at least {LEAST} clusters, got {num_clusters}")
+        raise ValueError(
+            f"a comparison needs at least {LEAST} clusters (images of dense predictions), got {num_clusters}; pass "
+            'clusters="none" only if the samples are independent'
+        )
     evaluations = [evaluate_rows(rows, stats, num_bins) for rows, stats in models]
     drawn = resample(models, num_bins, seed=seed, progress=progress)
     squared = drawn.pop("squared_error")

@@ -19,7 +19,7 @@ from dualfocal.metrics.inference import Confidences, Inference, infer, noise_flo
 from dualfocal.metrics.label_counts import LabelCounts, RowLabels
 from dualfocal.metrics.resampling import quantiles, resample
 from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Array, Rows, as_rows
+from dualfocal.metrics.rows import Array, Rows, as_rows, image_clusters
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import decompose, mean
 from dualfocal.metrics.weights import summarize_weights, weighted_inference
@@ -39,7 +39,7 @@ def evaluate(
     level: float = 0.9,
     draws: int = 1000,
     class_names: Sequence[str] | None = None,
-    clusters: Array | None = None,
+    clusters: Array | str | None = None,
     sample_weight: Array | None = None,
 ) -> Evaluation:
     """Compute every metric in one pass: error, NLL, Brier score, AURC, and the calibration errors.
@@ -67,8 +67,9 @@ def evaluate(
             needed if ``logits`` is a data frame whose columns are named like the classes.
         clusters: the cluster of each sample, whole numbers or texts, ``(N,)``: samples of one cluster may depend on
             each other, such as the pixels of an image or the images of a patient. Noise floors, tests, the interval and
-            the debiased error allow for it, see :mod:`dualfocal.metrics.clusters`. Without it, samples count as
-            independent; a warning is given if many are copies of others.
+            the debiased error allow for it, see :mod:`dualfocal.metrics.clusters`. Without it, the N images of dense
+            predictions, ``(N, C, d1, ...)``, are clusters if ``inference`` is asked for, and other samples count as
+            independent; a warning is given if many are copies of others. ``"none"``: pixels are independent, too.
         sample_weight: weight of each sample, ``(N,)`` or ``(N, d1, ...)``, not negative: survey weights, or importance
             weights of a population with other inputs or labels. All metrics and the inference are those of the
             weighted population, see :mod:`dualfocal.metrics.weights`. Only the ratios of the weights matter. Samples of
@@ -93,6 +94,7 @@ def evaluate(
     check_count("draws", draws, 100)
     check_choice("convention", convention, CONVENTIONS)
     check_level(level)
+    clusters = image_clusters(logits, clusters) if inference or isinstance(clusters, str) else clusters
     structure = {"ignore_index": ignore_index, "clusters": clusters, "sample_weight": sample_weight}
     if input == "confidence":  # calibrated like the probability of class 1, which is "the prediction is right"
         rows = as_rows(logits, target, input="probs", binary="positive", **structure)
@@ -142,9 +144,7 @@ def evaluate_rows(
                 samples, bins, adaptive_bins, labels, positive=rows.positive, level=level, draws=draws, seed=seed
             )
         else:
-            inferred = weighted_inference(
-                rows, stats, labels, bins, adaptive_bins, level=level, draws=draws, seed=seed
-            )
+            inferred = weighted_inference(rows, stats, labels, bins, adaptive_bins, level=level, draws=draws, seed=seed)
         if rows.cluster is not None:
             sums = RowClusterSums(rows.cluster, stats, labels, rows.weight)
             inferred = cluster_inference(inferred, sums, labels, bins, adaptive_bins)

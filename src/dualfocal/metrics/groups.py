@@ -56,7 +56,7 @@ def evaluate_groups(
     convention: str | None = None,
     level: float = 0.9,
     seed: int = 0,
-    clusters: NDArray[Any] | None = None,
+    clusters: NDArray[Any] | str | None = None,
     sample_weight: NDArray[Any] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> list[GroupEvaluation]:
@@ -95,8 +95,8 @@ def evaluate_groups(
     evaluations: dict[str, Evaluation] = {}
     for done, name in enumerate(names, start=1):
         mask = torch.from_numpy(groups == name)
-        members = None if clusters is None else clusters[mask.numpy()]
-        if members is not None and (members == members[0]).all():
+        members = clusters[mask.numpy()] if isinstance(clusters, np.ndarray) else clusters
+        if isinstance(members, np.ndarray) and (members == members[0]).all():
             raise ValueError(f"group {str(name)!r} holds only one cluster, {str(members[0])!r}: leave out such groups")
         weight = None if sample_weight is None else np.asarray(sample_weight)[mask.numpy()]
         if bool(target[mask].ne(ignore_index).any()) and (weight is None or np.any(weight != 0)):

@@ -30,6 +30,13 @@ FIRST_ROWS = 256  # looked at first
 EQUAL = 1e-12  # relative tolerance of equal weights
 
 
+INDEPENDENT = "none"  # clusters of samples that are independent
+ONE_IMAGE = (
+    "the pixels of one image are treated as independent, which they are not: noise floors and p-values are too small "
+    'and intervals too short; evaluate several images, or pass clusters="none" to accept this'
+)
+
+
 class RowError(ValueError):
     """A row of the predictions is invalid.
 
@@ -141,6 +148,11 @@ def as_rows(
     if clusters is not None:  # those with ignored samples only are not counted
         codes = cluster_codes(clusters, shape)[keep.cpu()].numpy()
         rows = replace(rows, cluster=torch.from_numpy(np.unique(codes, return_inverse=True)[1]).to(values.device))
+        if rows.num_clusters == 1:
+            raise ValueError(
+                "the samples that are not ignored lie in one cluster, which does not show how much clusters differ: "
+                'add samples of other clusters, or pass clusters="none" to treat samples as independent'
+            )
     if checked and are_probabilities(rows.values):
         raise ValueError(
             'logits must not be probabilities, but all rows lie in [0, 1] and sum to 1: pass input="probs", or '
@@ -160,12 +172,46 @@ def are_probabilities(values: Tensor) -> bool:
     return len(values) > 0
 
 
+def image_clusters(values: Array, clusters: Array | str | None) -> Array | None:
+    """Return the clusters of the samples: those that are given, or else the images of dense predictions.
+
+    Args:
+        values: predictions; dense ones have shape ``(N, C, d1, ...)``.
+        clusters: clusters of the samples; ``"none"`` if samples, or pixels, are independent.
+
+    Returns:
+        The clusters; None if samples count as independent. Pixels of a single image do, with a warning.
+    """
+    if isinstance(clusters, str):
+        if clusters != INDEPENDENT:
+            raise ValueError(f'clusters must be an array with one entry per sample, or "none", got {clusters!r}')
+        return None
+    shape = tuple(values.shape) if hasattr(values, "shape") else np.shape(values)
+    if clusters is not None or len(shape) < 3:
+        return clusters
+    if shape[0] == 1:
+        warnings.warn(ONE_IMAGE, stacklevel=3)
+        return None
+    return np.arange(shape[0])
+
+
 def cluster_codes(clusters: Array, shape: Sequence[int]) -> Tensor:
     """Number the clusters of samples of this shape, (N,). Of dense predictions, clusters of images are repeated.
 
     >>> cluster_codes(["b", "a"], (2, 3))
     tensor([1, 1, 1, 0, 0, 0])
     """
+    unique, codes = cluster_names(clusters, shape)
+    if len(unique) < 2:
+        raise ValueError(
+            f"clusters must hold at least two different values, got only {unique.tolist()}: one cluster does not show "
+            "how much clusters differ"
+        )
+    return codes
+
+
+def cluster_names(clusters: Array, shape: Sequence[int]) -> tuple[NDArray[Any], Tensor]:
+    """Return the names of the clusters, sorted, and the index of the name of each sample, (N,)."""
     names = clusters.cpu().numpy() if isinstance(clusters, Tensor) else _as_numpy("clusters", clusters)
     if names.shape not in (tuple(shape), tuple(shape[:1])):
         raise ValueError(f"clusters must have one entry per sample, shape {tuple(shape[:1])}, got shape {names.shape}")
@@ -181,13 +227,8 @@ def cluster_codes(clusters: Array, shape: Sequence[int]) -> Tensor:
     if names.dtype.kind not in "iubUOT":
         raise ValueError(f"clusters must be whole numbers or texts, got {names.dtype}, such as {names.flat[0]}")
     unique, codes = np.unique(names.astype(np.str_) if names.dtype.kind in "OT" else names, return_inverse=True)
-    if len(unique) < 2:
-        raise ValueError(
-            f"clusters must hold at least two different values, got only {unique.tolist()}: one cluster does not show "
-            "how much clusters differ"
-        )
     codes = codes.reshape(*names.shape, *[1] * (len(shape) - names.ndim))
-    return torch.from_numpy(np.broadcast_to(codes, tuple(shape)).reshape(-1).copy())
+    return unique, torch.from_numpy(np.broadcast_to(codes, tuple(shape)).reshape(-1).copy())
 
 
 def _weights(sample_weight: Array, shape: Sequence[int]) -> Tensor:

@@ -98,7 +98,9 @@ def draw_reliability(axis: Axes, evaluation: Evaluation) -> Axes:
     edges, count = bins.edges.numpy(), bins.count.numpy()
     confidence, accuracy = bins.mean_confidence.numpy(), bins.accuracy.numpy()
     width, full = np.diff(edges), count > 0
-    number = bins.effective_count().numpy()  # as many samples as have the noise of the weighted ones
+    clusters = None if evaluation.inference is None else evaluation.inference.clusters
+    # As many independent samples as carry the information of weighted ones, or of those in clusters.
+    number = bins.effective_count().numpy() / (1.0 if clusters is None else max(clusters.design_effect, 1.0))
     low, high = chance_range(np.maximum(np.rint(number), full).astype(np.int64), confidence)
     tiny = 1e-12  # rounding errors
     outside = (accuracy < low - tiny) | (accuracy > high + tiny)

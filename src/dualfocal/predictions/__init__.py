@@ -9,6 +9,7 @@ from 1.
 """
 
 from dualfocal.predictions._formats import PredictionsError, TooLargeError
+from dualfocal.predictions.dense import DenseFolder, DenseImage, is_dense_folder, open_dense_folder
 from dualfocal.predictions.loading import (
     Predictions,
     check_same_labels,
@@ -20,6 +21,8 @@ from dualfocal.predictions.saving import rewrite_predictions, save_predictions
 from dualfocal.predictions.streaming import PredictionStream, bin_predictions, stream_predictions
 
 __all__ = [
+    "DenseFolder",
+    "DenseImage",
     "PredictionStream",
     "Predictions",
     "PredictionsError",
@@ -27,8 +30,10 @@ __all__ = [
     "bin_predictions",
     "check_same_labels",
     "check_usable",
+    "is_dense_folder",
     "load_predictions",
     "merge_predictions",
+    "open_dense_folder",
     "rewrite_predictions",
     "save_predictions",
     "stream_predictions",

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dualfocal.metrics.rows import Rows, as_rows
+from numpy.typing import NDArray
+
+from dualfocal.metrics.rows import INDEPENDENT, Rows, as_rows
 from dualfocal.predictions import (
     Predictions,
     PredictionsError,
@@ -72,7 +74,7 @@ class Reading:
             probs=self.probs,
             target=self.target,
             group=self.group,
-            cluster=self.cluster,
+            cluster=None if self.cluster == INDEPENDENT else self.cluster,
             weight=self.weight,
             split=split or self.split,
             default_split=run_split if is_folder else None,
@@ -122,6 +124,10 @@ class Reading:
     def scoring(self) -> dict[str, Any]:
         """Options of the metrics, by name."""
         return {name: getattr(self, name) for name in ("num_bins", "ignore_index", "binary", "level", "seed")}
+
+    def clusters(self, data: Predictions) -> NDArray[Any] | str | None:
+        """Return the clusters of the samples for the metrics: ``"none"`` if the user says that there are none."""
+        return INDEPENDENT if self.cluster == INDEPENDENT else data.clusters
 
     def rows(self, data: Predictions) -> Rows:
         """Return the predictions as rows, without ignored samples."""

@@ -1,0 +1,218 @@
+"""Evaluation of dense predictions image by image: all pixels, by class, and at boundaries against the interior."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from dualfocal._checks import check_count
+from dualfocal._table import Table, printable
+from dualfocal.metrics.binned import BinnedPredictions, all_of_class
+from dualfocal.metrics.clustered_predictions import ClusteredPredictions
+from dualfocal.metrics.result import Evaluation, finite
+
+MOST_SHOWN = 20  # classes in a table
+VOID = 255  # label of pixels without a class in many data sets
+
+Image = tuple[str, NDArray[Any], NDArray[Any]]  # name, (C, H, W) values, (H, W) labels
+
+
+@dataclass(frozen=True)
+class ImageGap:
+    """Mean confidence and accuracy of the pixels of one image."""
+
+    name: str
+    num_samples: int
+    confidence: float
+    accuracy: float
+
+    @property
+    def overconfidence(self) -> float:
+        """Mean confidence minus accuracy."""
+        return self.confidence - self.accuracy
+
+
+@dataclass(frozen=True)
+class ClassCalibration:
+    """Calibration of the probability of one class over all pixels."""
+
+    index: int
+    occurs: float  # share of pixels with this label
+    probability: float  # mean probability of the class
+    predicted: float  # share of pixels that are predicted as the class
+    confidence: float  # mean confidence of these pixels; NaN if there are none
+    right: float  # share of these pixels with this label
+    ece: float  # of the probability of the class
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain content for JSON."""
+        content = {name: finite(value) for name, value in vars(self).items() if name != "index"}
+        return {"class": self.index, **content}
+
+
+@dataclass
+class DenseEvaluation:
+    """Sums of dense predictions, from which everything is evaluated.
+
+    Args:
+        parts: the pixels: ``{"all": ...}``, or ``{"boundary": ..., "interior": ...}``.
+        images: mean confidence and accuracy of each image with labels.
+        width: how close pixels at the boundary are to another predicted class; None: pixels are not divided.
+    """
+
+    parts: dict[str, ClusteredPredictions]
+    images: list[ImageGap] = field(default_factory=list)
+    width: int | None = None
+
+    @property
+    def total(self) -> ClusteredPredictions:
+        """Sums of all pixels."""
+        first, *others = self.parts.values()
+        for state in others:
+            first = first + state
+        return first
+
+    @property
+    def worst_images(self) -> list[ImageGap]:
+        """The images, the most over-confident first."""
+        return sorted(self.images, key=lambda image: (-image.overconfidence, image.name))
+
+
+def evaluate_images(
+    images: Iterable[Image],
+    *,
+    input: str | None = None,
+    num_bins: int = 15,
+    ignore_index: int = -100,
+    boundary: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> DenseEvaluation:
+    """Sum up dense predictions image by image. Images may have different sizes; none is kept.
+
+    Args:
+        images: name, predictions ``(C, H, W)`` and labels ``(H, W)`` of each image; names must differ.
+        input: ``"logits"`` (default) or ``"probs"``.
+        num_bins: number of bins of the calibration errors.
+        ignore_index: label of pixels to leave out.
+        boundary: also divide the pixels: at the boundary are those with another predicted class at most this many
+            rows and columns away. Boundaries are those of the prediction, because a test of calibration must not select
+            pixels by their labels: next to a boundary of the labels, a calibrated model is over-confident, too.
+        progress: called with the number of images that are done.
+
+    Returns:
+        The sums; ``result.total.evaluate()`` is the evaluation with images as clusters.
+
+    Raises:
+        ValueError: a shape or value is invalid; the error names the image.
+        IndexError: a label is not a class index.
+    """
+    if boundary is not None:
+        check_count("boundary", boundary)
+    names = ("all",) if boundary is None else ("boundary", "interior")
+    result = DenseEvaluation({name: ClusteredPredictions(num_bins) for name in names}, width=boundary)
+    for done, (name, values, target) in enumerate(images, start=1):
+        _add(result, name, values, target, input, ignore_index)
+        if progress is not None:
+            progress(done)
+    return result
+
+
+def _add(
+    result: DenseEvaluation, name: str, values: NDArray[Any], target: NDArray[Any], input: str | None, ignored: int
+) -> None:
+    """Add an image."""
+    labels = np.asarray(target).astype(np.int64)
+    check_void(name, labels, len(values), ignored)
+    near = None if result.width is None else near_boundary(values.argmax(0), result.width)
+    sums = np.zeros(3)
+    for part, state in result.parts.items():
+        own = labels if near is None else np.where(near == (part == "boundary"), labels, ignored)
+        one = ClusteredPredictions(state.num_bins)
+        try:
+            one.update(values[None], own[None], name, input=input, ignore_index=ignored)
+            result.parts[part] = state + one
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        except IndexError as error:
+            raise IndexError(f"{name}: {error}") from error
+        if one.binned is not None:
+            bins = one.binned.bins
+            sums += [float(x.sum()) for x in (bins.count, bins.confidence, bins.correct)]
+    if sums[0]:
+        result.images.append(ImageGap(name, int(sums[0]), sums[1] / sums[0], sums[2] / sums[0]))
+
+
+def check_void(name: str, labels: NDArray[Any], num_classes: int, ignore_index: int) -> None:
+    """Raise an IndexError with a remedy if 255, the usual label of pixels without a class, is not ignored."""
+    if num_classes <= VOID and ignore_index != VOID and bool((labels == VOID).any()):
+        raise IndexError(
+            f"{name}: label {VOID} is out of range: there are {num_classes} classes. Masks usually mark pixels without "
+            f"a class by {VOID}: leave them out with --ignore-index {VOID} (in Python: ignore_index={VOID})"
+        )
+
+
+def near_boundary(classes: NDArray[Any], width: int) -> NDArray[np.bool_]:
+    """Return which pixels of ``(H, W)`` have another class at most ``width`` rows and columns away.
+
+    >>> near_boundary(np.array([[0, 0, 0, 1, 1, 1, 1]]), 2)
+    array([[False,  True,  True,  True,  True, False, False]])
+    """
+    size = 2 * width + 1
+    highest = ndimage.maximum_filter(classes, size, mode="nearest")
+    lowest = ndimage.minimum_filter(classes, size, mode="nearest")
+    differ: NDArray[np.bool_] = highest != lowest
+    return differ
+
+
+def class_calibration(state: BinnedPredictions) -> list[ClassCalibration]:
+    """Return the calibration of each class that occurs or is predicted, the largest error first."""
+    n, both = state.num_samples, all_of_class(state.classes)
+    errors, labels, mass = both.ece(), both.correct.sum(1), both.confidence.sum(1)
+    predicted, confidence, right = (
+        getattr(state.classes, name)[:, 1].sum(1).double() for name in ("count", "confidence", "correct")
+    )
+    classes = [
+        ClassCalibration(
+            index=c,
+            occurs=float(labels[c]) / n,
+            probability=float(mass[c]) / n,
+            predicted=float(predicted[c]) / n,
+            confidence=float(confidence[c] / predicted[c]) if predicted[c] else math.nan,
+            right=float(right[c] / predicted[c]) if predicted[c] else math.nan,
+            ece=float(errors[c]),
+        )
+        for c in range(state.num_classes)
+        if labels[c] or predicted[c]
+    ]
+    return sorted(classes, key=lambda one: -one.ece)
+
+
+def class_table(classes: Sequence[ClassCalibration], names: Sequence[str] | None = None) -> Table:
+    """Return a table of the worst classes, in percent."""
+    headings = ["class", "ECE %", "occurs %", "mean probability %", "predicted %", "confidence there %", "right %"]
+    rows = [
+        [printable(names[one.index]) if names else str(one.index)]
+        + [
+            "" if math.isnan(x) else f"{100 * x:.2f}"
+            for x in (one.ece, one.occurs, one.probability, one.predicted, one.confidence, one.right)
+        ]
+        for one in classes[:MOST_SHOWN]
+    ]
+    return Table(headings, rows, f"classes, worst first ({min(len(classes), MOST_SHOWN)} of {len(classes)})")
+
+
+def part_table(parts: dict[str, Evaluation]) -> Table:
+    """Return a table of boundary and interior, in percent."""
+    headings = ["pixels", "N", "error %", "confidence - accuracy %", "ECE %", "ECE floor %", "p"]
+    rows = []
+    for name, one in parts.items():
+        row = [name, f"{one.num_samples:,}", f"{100 * one.error:.2f}", f"{100 * one.overconfidence:+.2f}"]
+        row.append(f"{100 * one.ece:.2f}")
+        if one.inference is not None:
+            row += [f"{100 * one.inference.floors['ece'].mean:.2f}", f"{one.inference.joint_p_value:.3f}"]
+        rows.append(row + [""] * (len(headings) - len(row)))
+    return Table(headings, rows, "boundary and interior")
