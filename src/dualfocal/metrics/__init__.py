@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 from dualfocal.metrics.binned import BinnedPredictions
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, kde_ece, mce
+from dualfocal.metrics.clustered import ClusteredConfidences
+from dualfocal.metrics.clustered_predictions import ClusteredPredictions
 from dualfocal.metrics.comparison import Comparison, compare
 from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.inference import Floor, Inference
@@ -39,6 +41,8 @@ __all__ = [
     "BrierScore",
     "CalibrationMonitor",
     "ClasswiseCalibrationError",
+    "ClusteredConfidences",
+    "ClusteredPredictions",
     "Comparison",
     "Evaluation",
     "ExpectedCalibrationError",

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from dualfocal._checks import check_count, check_level
 from dualfocal.metrics._binned_table import read_table, write_table
+from dualfocal.metrics._cluster_sums import ClusterSums
 from dualfocal.metrics._wide import WideSum
 from dualfocal.metrics.bins import ONE, SUMS, BinStats, equal_edges, to_units
 from dualfocal.metrics.cells import CellConfidences, bins_of_cells, fine_edges
+from dualfocal.metrics.clusters import cluster_inference, cluster_squared_error
 from dualfocal.metrics.evaluation import evaluate_bins, infer_both
 from dualfocal.metrics.label_counts import CellLabels
 from dualfocal.metrics.result import Evaluation
@@ -153,9 +155,9 @@ class BinnedPredictions:
             stats.moments.bins,
             stats.moments.squares,
             stats.moments.cubes,
-            nll=_sum_of_units(stats.nll[finite]),
+            nll=sum_of_units(stats.nll[finite]),
             infinite_nll=int((~finite).sum()),
-            brier=_sum_of_units(stats.brier),
+            brier=sum_of_units(stats.brier),
         )
 
     def __add__(self, other: Self) -> Self:
@@ -207,28 +209,7 @@ class BinnedPredictions:
         Raises:
             ValueError: there are no samples, or an option is invalid.
         """
-        check_count("draws", draws, 100)
-        check_level(level)
-        if not self.num_samples:
-            raise ValueError("no samples: add some predictions first")
-        bins, classes, samples = self.bins, all_of_class(self.classes), CellConfidences(self.fine)
-        adaptive, adaptive_bound = samples.adaptive_bins(self.num_bins)
-        inferred = None
-        if inference:
-            labels = CellLabels(self.classes, self.squares.double(), self.cubes.double(), seed)
-            inferred = infer_both(samples, bins, adaptive, labels, level=level, draws=draws, seed=seed)
-        aurc, scale = samples.aurc(), ONE * self.num_samples
-        return evaluate_bins(
-            bins,
-            classes,
-            error=self.num_wrong / self.num_samples,
-            nll=math.inf if self.infinite_nll else self.nll / scale,
-            brier=self.brier / scale,
-            aurc=aurc.value,
-            adaptive_ece=float(adaptive.ece()),
-            inference=inferred,
-            bounds={"aurc": aurc.bound, "adaptive_ece": adaptive_bound},
-        )
+        return evaluate_binned(self, inference=inference, level=level, draws=draws, seed=seed)
 
     def to_table(self) -> dict[str, np.ndarray]:
         """Return the state as columns of equal length, without empty cells; see :meth:`from_table`."""
@@ -306,13 +287,59 @@ class BinnedPredictions:
         return cls.from_table(content["columns"], num_classes=content["num_classes"], edges=edges)
 
 
+def evaluate_binned(
+    state: BinnedPredictions,
+    clusters: ClusterSums | None = None,
+    *,
+    inference: bool = True,
+    level: float = 0.9,
+    draws: int = 1000,
+    seed: int = 0,
+) -> Evaluation:
+    """Compute the metrics of a state, see :meth:`BinnedPredictions.evaluate`.
+
+    Args:
+        state: sums of all samples.
+        clusters: sums by cluster, if the samples are not independent.
+        inference: whether to compute noise floors, tests and interval, too.
+        level: nominal coverage of the interval.
+        draws: number of draws for floors and p-value.
+        seed: seed of the draws.
+    """
+    check_count("draws", draws, 100)
+    check_level(level)
+    if not state.num_samples:
+        raise ValueError("no samples: add some predictions first")
+    bins, classes, samples = state.bins, all_of_class(state.classes), CellConfidences(state.fine)
+    adaptive, adaptive_bound = samples.adaptive_bins(state.num_bins)
+    inferred = None
+    if inference:
+        labels = CellLabels(state.classes, state.squares.double(), state.cubes.double(), seed)
+        inferred = infer_both(samples, bins, adaptive, labels, level=level, draws=draws, seed=seed)
+        if clusters is not None:
+            inferred = cluster_inference(inferred, clusters, labels, bins, adaptive)
+    aurc, scale = samples.aurc(), ONE * state.num_samples
+    return evaluate_bins(
+        bins,
+        classes,
+        squared=None if clusters is None else cluster_squared_error(clusters, bins),
+        error=state.num_wrong / state.num_samples,
+        nll=math.inf if state.infinite_nll else state.nll / scale,
+        brier=state.brier / scale,
+        aurc=aurc.value,
+        adaptive_ece=float(adaptive.ece()),
+        inference=inferred,
+        bounds={"aurc": aurc.bound, "adaptive_ece": adaptive_bound},
+    )
+
+
 def all_of_class(classes: BinStats) -> BinStats:
     """Merge samples that are predicted as the class and others: (C, B)."""
     count, whole, units, correct = (getattr(classes, name).sum(1) for name in SUMS)
     return BinStats.from_sums(count, units, correct, classes.edges, whole)
 
 
-def _sum_of_units(values: Tensor) -> int:
+def sum_of_units(values: Tensor) -> int:
     """Round each value to a multiple of 2^-32, and sum them exactly."""
     whole = values.floor()
     return int(whole.long().sum()) * ONE + int(to_units(values - whole).sum())

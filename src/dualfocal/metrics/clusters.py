@@ -31,14 +31,14 @@ from dualfocal.metrics.label_counts import LabelCounts
 
 
 def cluster_inference(
-    inference: Inference, clusters: ClusterSums, labels: LabelCounts, bins: BinStats, adaptive: BinStats
+    inference: Inference, clusters: ClusterSums, labels: LabelCounts | None, bins: BinStats, adaptive: BinStats
 ) -> Inference:
     """Widen the inference for independent samples by what the clusters of the samples show.
 
     Args:
         inference: result for independent samples.
         clusters: sums over the samples of each cluster.
-        labels: counts of the labels by class and bin.
+        labels: counts of the labels by class and bin; None if only the confidence of the predicted class is known.
         bins: bins of the ECE.
         adaptive: bins of the adaptive ECE.
     """
@@ -47,25 +47,25 @@ def cluster_inference(
     p_value = max(inference.p_value, top.p_value)
     low, high = top.interval(p_value, 1 - inference.level)
     summary = summarize_clusters(clusters)
-    classwise, classwise_errors = cluster_classwise(noise, clusters, labels, summary.design_effect)
     adaptive_noise = _BinSums(noise, *clusters.by_bin(noise, adaptive.edges)).centred
     errors = {
         "ece": np.abs(top.centred).sum(1) / top.total,
         "mce": (np.abs(top.centred) / top.count).max(1),
         "adaptive_ece": np.abs(adaptive_noise).sum(1) / top.total,
-        "classwise_ece": classwise_errors,
     }
-    independent, significance = inference.classwise, SIGNIFICANCE
-    if independent is not None:  # gaps of single classes are those that are significant with clusters
-        classwise = replace(classwise, p_value=max(independent.p_value, classwise.p_value))
-        significance = SIGNIFICANCE / 2  # by Holm's method, for the first of two tests
+    classwise, significance = inference.classwise, SIGNIFICANCE
+    if labels is not None:
+        test, errors["classwise_ece"] = cluster_classwise(noise, clusters, labels, summary.design_effect)
+        if classwise is not None:  # gaps of single classes are those that are significant with clusters
+            classwise = replace(test, p_value=max(classwise.p_value, test.p_value))
+            significance = SIGNIFICANCE / 2  # by Holm's method, for the first of two tests
     return replace(
         inference,
         floors={name: _larger(floor, errors[name]) for name, floor in inference.floors.items()},
         p_value=p_value,
         debiased_ece=(min(inference.debiased_ece[0], low), max(inference.debiased_ece[1], high)),
         detectable=max(inference.detectable, top.detectable(significance)),
-        classwise=None if independent is None else classwise,
+        classwise=classwise,
         clusters=summary,
     )
 

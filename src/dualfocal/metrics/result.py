@@ -11,7 +11,7 @@ from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference import Inference
 from dualfocal.metrics.registry import METRICS
-from dualfocal.metrics.verdict import CONFIDENCE_ONLY, classes_verdict, confidence_verdict
+from dualfocal.metrics.verdict import CONFIDENCE_ONLY, TOP_LABEL_ONLY, classes_verdict, confidence_verdict
 
 SCHEMA = 1
 
@@ -42,7 +42,7 @@ class Evaluation:
     positive: bool = False  # whether binary="positive": the probability of class 1 is scored
     # From BinnedPredictions: how much a metric can at most differ from its value from the predictions themselves.
     bounds: Mapping[str, float] = field(default_factory=dict)
-    # Whether input="confidence": num_classes is 0, and what needs all probabilities is NaN.
+    # Whether only the predicted class is known: num_classes is 0, and what needs the other probabilities is NaN.
     confidence_only: bool = False
 
     @property
@@ -72,7 +72,7 @@ class Evaluation:
         significant, *significant_classes = (p <= SIGNIFICANCE for p in inference.adjusted)
         sentences = [confidence_verdict(self, inference, significant)]
         if self.confidence_only:
-            sentences.append(CONFIDENCE_ONLY)
+            sentences.append(CONFIDENCE_ONLY if math.isnan(self.nll) else TOP_LABEL_ONLY)
         elif inference.classwise is not None:
             if significant_classes[0] and not significant:
                 sentences[0] = f"Confidence of the predicted class: {sentences[0][0].lower()}{sentences[0][1:]}"

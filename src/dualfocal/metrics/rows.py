@@ -167,6 +167,17 @@ def cluster_codes(clusters: Array, shape: Sequence[int]) -> Tensor:
     >>> cluster_codes(["b", "a"], (2, 3))
     tensor([1, 1, 1, 0, 0, 0])
     """
+    unique, codes = cluster_names(clusters, shape)
+    if len(unique) < 2:
+        raise ValueError(
+            f"clusters must hold at least two different values, got only {unique.tolist()}: one cluster does not show "
+            "how much clusters differ"
+        )
+    return codes
+
+
+def cluster_names(clusters: Array, shape: Sequence[int]) -> tuple[NDArray[Any], Tensor]:
+    """Return the names of the clusters, sorted, and the index of the name of each sample, (N,)."""
     names = clusters.cpu().numpy() if isinstance(clusters, Tensor) else _as_numpy("clusters", clusters)
     if names.shape not in (tuple(shape), tuple(shape[:1])):
         raise ValueError(f"clusters must have one entry per sample, shape {tuple(shape[:1])}, got shape {names.shape}")
@@ -182,13 +193,8 @@ def cluster_codes(clusters: Array, shape: Sequence[int]) -> Tensor:
     if names.dtype.kind not in "iubUOT":
         raise ValueError(f"clusters must be whole numbers or texts, got {names.dtype}, such as {names.flat[0]}")
     unique, codes = np.unique(names.astype(np.str_) if names.dtype.kind in "OT" else names, return_inverse=True)
-    if len(unique) < 2:
-        raise ValueError(
-            f"clusters must hold at least two different values, got only {unique.tolist()}: one cluster does not show "
-            "how much clusters differ"
-        )
     codes = codes.reshape(*names.shape, *[1] * (len(shape) - names.ndim))
-    return torch.from_numpy(np.broadcast_to(codes, tuple(shape)).reshape(-1).copy())
+    return unique, torch.from_numpy(np.broadcast_to(codes, tuple(shape)).reshape(-1).copy())
 
 
 def first_maximum(values: Tensor) -> Tensor:

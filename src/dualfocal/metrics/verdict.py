@@ -15,6 +15,7 @@ CONFIDENCE_ONLY = (
     "Only the confidence of the predicted class is known: NLL, Brier score, classwise ECE and the test of class "
     "probabilities need all probabilities."
 )
+TOP_LABEL_ONLY = "Only the confidence of the predicted class was tested, not the probabilities of the other classes."
 
 
 def confidence_verdict(evaluation: "Evaluation", inference: Inference, significant: bool) -> str:

@@ -1,0 +1,175 @@
+"""States of sums by cluster: against the evaluation of the samples themselves, and against loops over pixels."""
+
+import math
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+
+from dualfocal import metrics as M
+from dualfocal.metrics import _cluster_noise
+from dualfocal.metrics._cluster_noise import ClusterNoise
+from dualfocal.metrics._cluster_table import TableClusterSums
+
+
+def images(number: int = 60, num_classes: int = 3, side: int = 12, seed: int = 0, sharpness: float = 1.0):
+    """Logits and labels of images whose pixels are right or wrong together."""
+    generator = torch.Generator().manual_seed(seed)
+    common = torch.randn(number, num_classes, 1, 1, generator=generator)
+    logits = 1.5 * (common + 0.7 * torch.randn(number, num_classes, side, side, generator=generator))
+    uniform = torch.rand(number, 1, 1, generator=generator) * 0.7 + 0.3 * torch.rand(
+        number, side, side, generator=generator
+    )
+    target = (logits.softmax(1).cumsum(1) <= uniform[:, None]).sum(1).clamp_max(num_classes - 1)
+    return sharpness * logits, target
+
+
+def numbers(result: M.Evaluation) -> dict[str, float]:
+    """The metrics, floors, p-values and the interval of an evaluation, but for what a state approximates."""
+    approximate = ("aurc", "adaptive_ece")
+    return {name: x for name, x in result.scalars().items() if not name.startswith(approximate)}
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 3.0])
+def test_evaluation_is_that_of_the_rows(sharpness):
+    logits, target = images(sharpness=sharpness)
+    rows = M.evaluate(logits, target, inference=True, clusters=np.arange(len(logits)))
+    state = M.ClusteredPredictions.from_predictions(logits, target).evaluate()
+    exact, binned = numbers(rows), numbers(state)
+    assert exact.keys() == binned.keys()
+    random = ("classwise_p_value", "classwise_ece_floor", "p_value")  # other draws of the independent part
+    for name, value in exact.items():
+        tolerance = 0.02 if name in random else 3e-3 if name.startswith("debiased_ece_") else 1e-3
+        assert binned[name] == pytest.approx(value, abs=tolerance, rel=1e-3), name
+    assert state.adaptive_ece == pytest.approx(rows.adaptive_ece, abs=state.bounds["adaptive_ece"])
+    floors = [result.inference.floors["adaptive_ece"].mean for result in (rows, state)]
+    assert floors[1] == pytest.approx(floors[0], rel=0.05)
+    assert state.inference.clusters.effective == pytest.approx(rows.inference.clusters.effective)
+    assert state.verdict().split(":")[0] == rows.verdict().split(":")[0]
+
+
+def test_sums_by_a_loop_over_pixels():
+    logits, target = images(number=4, side=6)
+    num_bins, probs = 5, logits.double().softmax(1)
+    state = M.ClusteredPredictions.from_predictions(logits.double(), target, num_bins=num_bins)
+    sums = TableClusterSums(state.clusters, state.binned.fine, num_bins)
+    top, sizes, classes, squares = defaultdict(float), defaultdict(int), defaultdict(float), 0.0
+    for i in range(4):
+        for y in range(6):
+            for x in range(6):
+                p, label = probs[i, :, y, x].tolist(), int(target[i, y, x])
+                guess = p.index(max(p))
+                residual = p[guess] - (guess == label)
+                squares += residual**2
+                b = min(max(math.ceil(p[guess] * num_bins) - 1, 0), num_bins - 1)
+                top[i, b] += residual
+                sizes[i, b] += 1
+                for c, value in enumerate(p):
+                    b = min(max(math.ceil(value * num_bins) - 1, 0), num_bins - 1)
+                    classes[i, c, b] += value - (c == label)
+                classes[i, guess, num_bins] += residual
+    noise = ClusterNoise(4, draws=1, seed=0)
+    by_bin, number = sums.by_bin(noise, state.binned.edges)
+    by_class = np.concatenate([part for _, part in sums.by_class(noise)], axis=1)
+    for i in range(4):
+        for b in range(num_bins):
+            assert (number[i, b], by_bin[i, b]) == (sizes[i, b], pytest.approx(top[i, b], abs=1e-6))
+        for c in range(3):
+            for b in range(num_bins + 1):
+                assert by_class[i, c, b] == pytest.approx(classes[i, c, b], abs=1e-6)
+    assert sums.squares == pytest.approx(squares, rel=1e-3)
+
+
+def test_states_merge_exactly_and_a_cluster_may_come_in_parts():
+    logits, target = images(number=6)
+    whole = M.ClusteredPredictions.from_predictions(logits, target, list("abcdef"))
+    first = M.ClusteredPredictions.from_predictions(logits[:3], target[:3], list("abc"))
+    second = M.ClusteredPredictions.from_predictions(logits[3:], target[3:], list("def"))
+    assert first + second == second + first == whole
+    upper, lower = M.ClusteredPredictions(), M.ClusteredPredictions()
+    for i, name in enumerate("abcdef"):
+        upper.update(logits[i : i + 1, :, :5], target[i : i + 1, :5], name)
+        lower.update(logits[i : i + 1, :, 5:], target[i : i + 1, 5:], name)
+    assert upper + lower == whole
+    assert (upper + lower).num_clusters == 6
+    assert upper + M.ClusteredPredictions() == upper
+    assert first != second
+
+
+def test_confidences_are_evaluated_like_those_of_evaluate():
+    logits, target = images()
+    probs = logits.double().softmax(1)
+    confidence, guess = (x.flatten() for x in probs.max(1))
+    right = guess == target.flatten()
+    cluster = np.repeat(np.arange(len(logits)), 144)
+    rows = M.evaluate(confidence, right.long(), input="confidence", inference=True, clusters=cluster)
+    state = M.ClusteredConfidences()
+    for part in torch.arange(len(confidence)).split(1000):  # cuts through images
+        nll = -probs.movedim(1, -1).reshape(-1, 3)[part].gather(1, target.flatten()[part, None])[:, 0].log()
+        state.update(confidence[part], right[part], cluster[part], nll=nll)
+    result = state.evaluate()
+    exact, binned = numbers(rows), numbers(result)
+    assert binned.pop("nll") == pytest.approx(float(M.nll(logits.double(), target)))
+    assert exact.keys() == binned.keys()
+    for name, value in exact.items():
+        assert binned[name] == pytest.approx(value, abs=0.02 if name == "p_value" else 3e-3), name
+    assert result.confidence_only
+    assert math.isnan(result.brier)
+    assert "Only the confidence of the predicted class was tested" in result.verdict()
+    assert M.Evaluation.from_dict(result.to_dict()).nll == result.nll
+
+
+def test_parts_of_confidences_merge_exactly():
+    rng = np.random.default_rng(0)
+    confidence, cluster = rng.uniform(size=500), rng.integers(0, 20, 500)
+    right, brier = rng.uniform(size=500) < confidence, rng.uniform(size=500)
+    whole, first, second, unscored = (M.ClusteredConfidences() for _ in range(4))
+    whole.update(confidence, right, cluster, brier=brier)
+    first.update(confidence[:200], right[:200], cluster[:200], brier=brier[:200])
+    second.update(confidence[200:], right[200:], cluster[200:], brier=brier[200:])
+    assert first + second == second + first == whole
+    unscored.update(confidence[200:], right[200:], cluster[200:])
+    assert math.isnan((first + unscored).evaluate(inference=False).brier)
+    assert whole.evaluate(inference=False).brier == pytest.approx(brier.mean())
+
+
+def test_very_many_clusters_are_grouped_in_any_order(monkeypatch):
+    monkeypatch.setattr(_cluster_noise, "MOST_CLUSTERS", 64)
+    logits, target = images(number=200, side=4)
+    whole = M.ClusteredPredictions.from_predictions(logits, target)
+    parts = [
+        M.ClusteredPredictions.from_predictions(logits[part], target[part], part.tolist())
+        for part in (torch.arange(150), torch.arange(150, 200))
+    ]
+    assert parts[0] + parts[1] == parts[1] + parts[0] == whole
+    assert whole.clusters.stacked().shape[0] == 64
+    rows = M.evaluate(logits, target, inference=True, clusters=np.arange(200))
+    summary = whole.evaluate().inference.clusters
+    assert summary.number == 200
+    assert summary.design_effect == pytest.approx(rows.inference.clusters.design_effect, rel=0.5)
+
+
+def test_bad_input_is_refused_and_nothing_is_added():
+    logits, target = images(number=2)
+    state = M.ClusteredPredictions()
+    state.update(logits[:1], target[:1], 0)
+    with pytest.raises(ValueError, match="needs at least two"):
+        state.evaluate()
+    assert state.evaluate(inference=False).num_samples == 144
+    with pytest.raises(ValueError, match="numbers of classes"):
+        state.update(logits[:1, :2], target[:1].clamp_max(1), 1)
+    with pytest.raises(ValueError, match="whole number or a text"):
+        state.update(logits[:1], target[:1], 0.5)
+    with pytest.raises(ValueError, match="need clusters"):
+        M.ClusteredPredictions.from_predictions(logits[0].flatten(1).T, target[0].flatten())
+    state.update(logits[1:], torch.full_like(target[1:], 255), 1, ignore_index=255)
+    assert (state.num_samples, state.num_clusters) == (144, 1)
+    with pytest.raises(ValueError, match="no samples"):
+        M.ClusteredPredictions().evaluate()
+    confidences = M.ClusteredConfidences()
+    with pytest.raises(ValueError, match=r"nll must have shape \(2,\)"):
+        confidences.update([0.5, 0.6], [0, 1], "a", nll=[0.1])
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        confidences.update([0.5, 1.6], [0, 1], "a")
+    assert confidences.num_samples == 0
