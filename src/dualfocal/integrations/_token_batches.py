@@ -22,12 +22,14 @@ class TokenBatch:
         target: the next token of each place, ``(N, T)``; -100 where there is none, or where it is not to be predicted.
         position: number of tokens of the sequence before that token, ``(N, T)``.
         sequence: the sequence of each place, ``(N, T)``, whole numbers or texts.
+        numbered: whether sequences have numbers because they have no ids.
     """
 
     inputs: dict[str, Any]
     target: Tensor
     position: Tensor
     sequence: NDArray[Any]
+    numbered: bool
 
     @property
     def keep(self) -> Tensor:
@@ -73,7 +75,7 @@ def _token_batch(columns: Mapping[str, Any], tokens: Tensor, rows: NDArray[Any])
         inputs["attention_mask"] = attended.long()
         if bool((~attended[:, 0]).any()) and "position_ids" not in inputs:  # padding at the left
             inputs["position_ids"] = (attended.long().cumsum(1) - 1).clamp_min(0)
-    return TokenBatch(inputs, target, after, sequence)
+    return TokenBatch(inputs, target, after, sequence, columns.get("sequence_ids") is None)
 
 
 def _tokens(columns: Mapping[str, Any]) -> Tensor:

@@ -23,7 +23,6 @@ from dualfocal.metrics.token_result import TokenEvaluation
 from dualfocal.metrics.tokens import TokenConfidences
 
 HEADS = ("hidden", "logits")
-COLUMNS = ("confidence", "right", "nll", "brier", "predicted")
 
 
 def evaluate_causal_lm(
@@ -138,6 +137,7 @@ def scan_causal_lm(
             lm = CausalLM(model, head, _example(first))
         for part in chain([first], parts):
             _add(state, lm, part, calibrator, chunk_size)
+            state.shards |= {str(shard)} if part.numbered else set()
             if progress is not None:
                 progress(state.num_tokens)
     return state

@@ -12,7 +12,7 @@ from dualfocal.metrics.groups import GroupEvaluation
 from dualfocal.metrics.result import Evaluation, finite
 
 SCHEMA = 1
-KINDS = {"by_frequency": "predicted token occurs", "by_position": "position"}  # in tables
+KINDS = {"by_frequency": "predicted token, count", "by_position": "position"}  # in tables
 
 
 @dataclass(frozen=True)

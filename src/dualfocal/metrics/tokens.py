@@ -67,6 +67,7 @@ class TokenConfidences:
         self.decade = None if token_counts is None else _decades(token_counts)  # group of each token
         self.by_position: Groups = {}
         self.by_frequency: Groups = {}
+        self.shards: set[str] = set()  # parts of the text whose sequences have numbers instead of ids
 
     @property
     def total(self) -> ClusteredConfidences:
@@ -130,11 +131,15 @@ class TokenConfidences:
     def __add__(self, other: Self) -> Self:
         if not isinstance(other, TokenConfidences):
             return NotImplemented
-        same = [self.decade, other.decade]
-        if self.num_bins != other.num_bins or not _equal(*same):
+        if self.num_bins != other.num_bins or not _equal(self.decade, other.decade):
             raise ValueError(f"cannot merge {self!r} and {other!r}: they need the same num_bins and token_counts")
+        if both := self.shards & other.shards:
+            raise ValueError(
+                f"cannot merge two states of shard {min(both)!r}: their sequences have the same numbers; give each part "
+                "of the text another shard, or sequence_ids"
+            )
         result = type(self)(num_bins=self.num_bins)
-        result.decade = self.decade
+        result.decade, result.shards = self.decade, self.shards | other.shards
         result.by_position = _merged(self.by_position, other.by_position)
         result.by_frequency = _merged(self.by_frequency, other.by_frequency)
         return result
