@@ -58,7 +58,7 @@ def test_groups_equal_evaluations_of_their_tokens() -> None:
             columns["confidence"][mask],
             columns["right"][mask].long(),
             input="confidence",
-            inference=True,
+            inference=name in ("all", "4-7"),
             clusters=columns["sequence"][mask],
         )
         got = evaluations[name]
@@ -67,27 +67,24 @@ def test_groups_equal_evaluations_of_their_tokens() -> None:
         assert (got.ece, got.error, got.debiased_ece) == pytest.approx(
             (expected.ece, expected.error, expected.debiased_ece)
         )
-        assert got.inference.p_value == pytest.approx(expected.inference.p_value, abs=0.02)
-        assert got.inference.clusters.number == 60
+        assert got.inference.clusters.number == len(columns["sequence"][mask].unique())
+        if expected.inference is not None:
+            assert got.inference.p_value == pytest.approx(expected.inference.p_value, abs=0.02)
     assert result.perplexity == pytest.approx(math.exp(float(columns["nll"].mean())))
     assert result.evaluation.brier == pytest.approx(float(columns["brier"].mean()))
     assert (result.num_tokens, result.num_sequences) == (1200, 60)
-
-
-def test_p_values_are_adjusted_for_both_kinds_of_groups() -> None:
-    result = state_of(sample(sharpen=2.0)).evaluate()
     groups = [group for _, group in result.groups()]
-    assert len(groups) == 5 + 5
+    assert len(groups) == 5 + 5  # p-values are adjusted for both kinds together
     assert [group.p_adjusted for group in groups] == holm([group.inference.p_value for group in groups])
 
 
 def test_only_late_positions_are_miscalibrated() -> None:
-    result = state_of(sample(400, sharpen=3.0)).evaluate()
+    result = state_of(sample(100, sharpen=4.0)).evaluate()
     bad = [group.name for group in result.by_position if group.p_adjusted <= 0.05]
     assert bad == ["8-15", "16-31"]
     assert result.verdict().startswith("Over-confident")
     assert "position 8-15" in result.verdict() or "position 16-31" in result.verdict()
-    calibrated = state_of(sample(400)).evaluate()
+    calibrated = state_of(sample(100)).evaluate()
     assert "No miscalibration detectable in any of 10 groups by position and frequency." in calibrated.verdict()
 
 
@@ -101,7 +98,6 @@ def test_batches_and_shards_merge_exactly() -> None:
     ]
     merged = parts[4] + parts[1] + parts[0] + parts[3] + parts[2]
     assert merged == whole
-    assert merged.evaluate().to_dict() == whole.evaluate().to_dict()
     assert merged.num_tokens == merged.total.num_samples == 1200
 
 

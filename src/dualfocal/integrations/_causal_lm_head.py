@@ -45,7 +45,9 @@ class CausalLM:
         self.body = getattr(whole, "base_model", None)
         text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
         self.cap, self.factor, self.divisor = (_setting(text_config, names) for names in (CAPS, FACTORS, DIVISORS))
-        embedding = getattr(whole.get_input_embeddings(), "weight", None) if hasattr(whole, "get_input_embeddings") else None
+        embedding = (
+            getattr(whole.get_input_embeddings(), "weight", None) if hasattr(whole, "get_input_embeddings") else None
+        )
         self.vocabulary = None if embedding is None else len(embedding)
         self.accepted = set(inspect.signature(whole.forward).parameters)
         self.device = next(model.parameters()).device
@@ -117,7 +119,7 @@ class CausalLM:
     def _arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the inputs that the model knows, on its device."""
         lowest, highest = (int(end) for end in inputs["input_ids"].aminmax())  # a GPU would stop with an assertion
-        if lowest < 0 or self.vocabulary is not None and highest >= self.vocabulary:
+        if lowest < 0 or (self.vocabulary is not None and highest >= self.vocabulary):
             raise IndexError(
                 f"token {lowest if lowest < 0 else highest} of input_ids is not in the vocabulary of {self.name}, 0 to "
                 f"{(self.vocabulary or 0) - 1}: is it the tokenizer of this model?"

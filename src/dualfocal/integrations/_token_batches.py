@@ -109,7 +109,7 @@ def _column(columns: Mapping[str, Any], name: str, tokens: Tensor, default: Tens
 def _sequence_ids(ids: Any, tokens: Tensor) -> NDArray[Any]:
     """Return the sequence of each token, (N, T), from ids of tokens or of rows."""
     names = np.asarray(ids.cpu() if isinstance(ids, Tensor) else ids)
-    if names.shape == (len(tokens),) and len(tokens) > 1 or names.shape in ((), (1,)):
+    if (names.shape == (len(tokens),) and len(tokens) > 1) or names.shape in ((), (1,)):
         names = names.reshape(-1, 1)
     names = names[None] if names.ndim == 1 else names
     if names.dtype.kind not in "iuU" or names.shape not in (tuple(tokens.shape), (len(tokens), 1)):

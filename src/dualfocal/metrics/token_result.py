@@ -56,7 +56,9 @@ class TokenEvaluation:
         """Say in a few sentences whether the confidences are calibrated, for all tokens and in the groups."""
         groups = self.groups()
         bad = [(name, group) for name, group in groups if group.p_adjusted <= SIGNIFICANCE]
-        tests = f"{len(groups)} group{'s' * (len(groups) != 1)} by position{' and frequency' if self.by_frequency else ''}"
+        tests = (
+            f"{len(groups)} group{'s' * (len(groups) != 1)} by position{' and frequency' if self.by_frequency else ''}"
+        )
         if not bad:
             return f"{self.evaluation.verdict()} No miscalibration detectable in any of {tests}."
         name, worst = max(bad, key=lambda pair: pair[1].inference.debiased_ece[0])

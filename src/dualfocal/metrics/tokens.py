@@ -112,7 +112,9 @@ class TokenConfidences:
         if not len(position):
             return
         if int(position.min()) < 1:
-            raise ValueError(f"position must be at least 1, got {int(position.min())}: the first token is not predicted")
+            raise ValueError(
+                f"position must be at least 1, got {int(position.min())}: the first token is not predicted"
+            )
         groups = [(self.by_position, torch.searchsorted(POWERS, position.cpu(), right=True) - 1)]
         if self.decade is not None:
             if predicted is None:
