@@ -137,8 +137,8 @@ class TokenConfidences:
             raise ValueError(f"cannot merge {self!r} and {other!r}: they need the same num_bins and token_counts")
         if both := self.shards & other.shards:
             raise ValueError(
-                f"cannot merge two states of shard {min(both)!r}: their sequences have the same numbers; give each part "
-                "of the text another shard, or sequence_ids"
+                f"cannot merge two states of shard {min(both)!r}: their sequences have the same numbers; give each "
+                "part of the text another shard, or sequence_ids"
             )
         result = type(self)(num_bins=self.num_bins)
         result.decade, result.shards = self.decade, self.shards | other.shards

@@ -11,6 +11,7 @@ from dualfocal.plots.metric_bars import MetricBar, metric_bars, metric_figure
 from dualfocal.plots.monitor import evidence_diagram, evidence_figure
 from dualfocal.plots.reliability import reliability_diagram, reliability_figure
 from dualfocal.plots.style import LOOKS, Look, save, styled
+from dualfocal.plots.tokens import token_figure, token_groups_diagram
 from dualfocal.plots.training import ece_over_training, study_figure
 
 __all__ = [
@@ -31,4 +32,6 @@ __all__ = [
     "save",
     "study_figure",
     "styled",
+    "token_figure",
+    "token_groups_diagram",
 ]
