@@ -1,7 +1,7 @@
 """Logits of a causal language model, a slice at a time: its hidden states, its head, and what it does to the logits."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,18 +30,20 @@ class CausalLM:
     """
 
     def __init__(self, model: nn.Module, head: str, example: Tensor) -> None:
+        whole: Any = model
+        if hasattr(whole, "get_base_model"):  # PEFT
+            whole = whole.get_base_model()
         self.model, self.name = model, type(model).__name__
-        config = getattr(model, "config", None)
+        config: Any = getattr(model, "config", None)
         if getattr(config, "is_encoder_decoder", False):
             raise TypeError(f"{self.name} is an encoder-decoder, not a causal language model")
-        embeddings: Callable[[], nn.Module | None] | None = getattr(model, "get_output_embeddings", None)
-        self.head = None if embeddings is None else embeddings()
+        embeddings: Any = getattr(model, "get_output_embeddings", None)
+        self.head: nn.Module | None = None if embeddings is None else embeddings()
         if self.head is None:
             raise TypeError(
                 f"{self.name} has no language-model head (get_output_embeddings() is missing or returns None): load it "
                 "with AutoModelForCausalLM; of a wrapped model, pass the model inside"
             )
-        whole = model.get_base_model() if hasattr(model, "get_base_model") else model  # of PEFT
         self.body = getattr(whole, "base_model", None)
         text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
         self.cap, self.factor, self.divisor = (_setting(text_config, names) for names in (CAPS, FACTORS, DIVISORS))

@@ -65,8 +65,8 @@ class TokenEvaluation:
         result = worst.evaluation
         return (
             f"{self.evaluation.verdict()} {len(bad)} of {tests} {'is' if len(bad) == 1 else 'are'} significantly "
-            f"miscalibrated; worst: {name}, confidence {100 * result.confidence:.1f} %, right "
-            f"{100 * result.accuracy:.1f} %."
+            f"miscalibrated; worst: {name}, ECE {100 * result.ece:.1f} points (confidence "
+            f"{100 * result.confidence:.1f} %, right {100 * result.accuracy:.1f} %)."
         )
 
     def table(self) -> Table:

@@ -115,16 +115,18 @@ class TokenConfidences:
             raise ValueError(
                 f"position must be at least 1, got {int(position.min())}: the first token is not predicted"
             )
-        groups = [(self.by_position, torch.searchsorted(POWERS, position.cpu(), right=True) - 1)]
+        groups: list[tuple[Groups, Tensor]] = [
+            (self.by_position, torch.searchsorted(POWERS, position.cpu(), right=True) - 1)
+        ]
         if self.decade is not None:
             if predicted is None:
                 raise ValueError("groups by token frequency need the predicted token of each token")
             groups.append((self.by_frequency, _lookup(self.decade, predicted.cpu())))
-        columns = {"confidence": confidence, "right": right, "nll": nll, "brier": brier}
-        columns = {name: column.cpu() for name, column in columns.items() if column is not None}
+        given = {"confidence": confidence, "right": right, "nll": nll, "brier": brier}
+        columns = {name: column.cpu() for name, column in given.items() if column is not None}
         names = sequence if isinstance(sequence, int | str) else np.asarray(sequence)
         for states, index in groups:
-            for group in index.unique().tolist():
+            for group in sorted(set(index.tolist())):
                 here = index == group
                 clusters = names if isinstance(names, int | str) else names[here.numpy()]
                 part = {name: column[here] for name, column in columns.items()}

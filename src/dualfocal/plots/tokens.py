@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from dualfocal.metrics.classwise import SIGNIFICANCE
 from dualfocal.metrics.groups import GroupEvaluation
 from dualfocal.metrics.token_result import TokenEvaluation
-from dualfocal.plots._panels import TOP_ALONE, density_strip
+from dualfocal.plots._panels import density_strip
 from dualfocal.plots.reliability import draw_reliability
 from dualfocal.plots.style import (
     BLACK,
@@ -70,6 +70,8 @@ def token_groups_diagram(groups: Sequence[GroupEvaluation], *, ax: Axes | None =
         ):
             for filled in (True, False):
                 here = (over == up) & (bad == filled)
+                if not here.any():
+                    continue
                 axis.plot(
                     place[here],
                     100 * value[here],
@@ -90,14 +92,13 @@ def token_figure(result: TokenEvaluation, *, title: str = "") -> Figure:
 
     Args:
         result: the evaluation.
-        title: title of the figure.
+        title: text in front of the numbers of tokens and sequences.
     """
     kinds = [name for name in AXES if getattr(result, name)]
     with styled():
-        figure = NotebookFigure(figsize=(3.6 + 3.3 * len(kinds), 5.0), layout="constrained")
+        figure = NotebookFigure(figsize=(3.6 + 3.2 * len(kinds), 5.8), layout="constrained")
         axes = figure.subplots(2, 1 + len(kinds), squeeze=False, height_ratios=[3, 2])
-        draw_reliability(axes[0, 0], result.evaluation).set_ylim(top=TOP_ALONE)
-        axes[0, 0].set_title(f"{result.num_tokens:,} tokens, perplexity {result.perplexity:.4g}")
+        draw_reliability(axes[0, 0], result.evaluation)
         bins = result.evaluation.bins.to("cpu")
         density_strip(axes[1, 0], bins.edges.numpy(), bins.count.numpy()).set_ylabel("% of tokens")
         for column, name in enumerate(kinds, start=1):
@@ -107,13 +108,13 @@ def token_figure(result: TokenEvaluation, *, title: str = "") -> Figure:
             bottom.set_xlabel(AXES[name])
             top.tick_params(labelbottom=False)
         handles, labels = axes[0, 0].get_legend_handles_labels()
-        for axis in axes[:, -1] if kinds else ():
+        for axis in axes[:, 1:].flat:
             more = axis.get_legend_handles_labels()
             handles, labels = handles + more[0], labels + more[1]
         unique = dict(zip(labels, handles, strict=True))
         legend_below(figure, list(unique.values()), list(unique), columns=4)
-        if title:
-            figure.suptitle(plain(title), fontsize=10)
+        size = f"{result.num_tokens:,} tokens in {result.num_sequences:,} sequences, perplexity {result.perplexity:.4g}"
+        figure.suptitle(plain(f"{title}: {size}" if title else size), fontsize=10)
     return figure
 
 
@@ -128,7 +129,7 @@ def _draw_means(axis: Axes, groups: Sequence[GroupEvaluation]) -> None:
         confidence, place - WIDTH / 2, place + WIDTH / 2, color=DARK_GREY, linewidth=1.8, label="mean confidence"
     )
     _name_groups(axis, groups)
-    axis.set(ylabel="% of tokens", ylim=(0, 100))
+    axis.set(ylabel="accuracy and confidence [%]", ylim=(0, 100))
     tidy(axis, grid="y")
 
 
