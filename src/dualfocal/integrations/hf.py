@@ -12,12 +12,23 @@ import torch
 from torch import Tensor, nn
 
 from dualfocal.integrations._hf_loss import IGNORED, TrainerLoss, loss_func
+from dualfocal.integrations.causal_lm import count_tokens, evaluate_causal_lm, scan_causal_lm
 from dualfocal.metrics import evaluate
 from dualfocal.metrics.bins import from_units
 from dualfocal.metrics.rows import Array, as_rows, as_tensor
 from dualfocal.metrics.scan import scan
 
-__all__ = ["EvalPrediction", "TrainerLoss", "compute_lm_metrics", "compute_metrics", "lm_statistics", "loss_func"]
+__all__ = [
+    "EvalPrediction",
+    "TrainerLoss",
+    "compute_lm_metrics",
+    "compute_metrics",
+    "count_tokens",
+    "evaluate_causal_lm",
+    "lm_statistics",
+    "loss_func",
+    "scan_causal_lm",
+]
 
 STATISTICS = ("confidence", "right", "nll", "brier")  # last dimension of lm_statistics
 

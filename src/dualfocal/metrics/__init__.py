@@ -23,6 +23,8 @@ from dualfocal.metrics.scores import (
     nll,
     ood_auroc,
 )
+from dualfocal.metrics.token_result import TokenEvaluation
+from dualfocal.metrics.tokens import TokenConfidences
 
 if TYPE_CHECKING:
     from dualfocal.metrics.streaming import (
@@ -51,6 +53,8 @@ __all__ = [
     "LinearCalibration",
     "MaximumCalibrationError",
     "MonitorBatch",
+    "TokenConfidences",
+    "TokenEvaluation",
     "adaptive_ece",
     "aurc",
     "brier_decomposition",

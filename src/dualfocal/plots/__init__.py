@@ -12,6 +12,7 @@ from dualfocal.plots.monitor import evidence_diagram, evidence_figure
 from dualfocal.plots.overconfidence import overconfidence_figure, overconfidence_map
 from dualfocal.plots.reliability import reliability_diagram, reliability_figure
 from dualfocal.plots.style import LOOKS, Look, save, styled
+from dualfocal.plots.tokens import token_figure, token_groups_diagram
 from dualfocal.plots.training import ece_over_training, study_figure
 
 __all__ = [
@@ -34,4 +35,6 @@ __all__ = [
     "save",
     "study_figure",
     "styled",
+    "token_figure",
+    "token_groups_diagram",
 ]

@@ -1,0 +1,158 @@
+"""Sums of next-token predictions by sequence, position and frequency, without a language model."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dualfocal.metrics import evaluate
+from dualfocal.metrics.holm import holm
+from dualfocal.metrics.token_result import TokenEvaluation
+from dualfocal.metrics.tokens import TokenConfidences, frequency_name, position_name
+
+COUNTS = torch.tensor([0, 9, 10, 99, 100, 12345])
+NAMES = ["0", "1-9", "10-99", "10-99", "100-999", "10,000-99,999"]  # of these counts
+
+
+def sample(sequences: int = 60, length: int = 20, sharpen: float = 1.0, seed: int = 0) -> dict[str, Tensor]:
+    """Tokens of sequences of equal length; those at positions above 7 are over-confident if ``sharpen`` > 1."""
+    generator = torch.Generator().manual_seed(seed)
+    confidence = torch.rand(sequences * length, generator=generator, dtype=torch.float64) * 0.8 + 0.1
+    right = torch.rand(len(confidence), generator=generator) < confidence
+    position = torch.arange(1, length + 1).repeat(sequences)
+    confidence = torch.where(position > 7, confidence ** (1 / sharpen), confidence)
+    return {
+        "confidence": confidence,
+        "right": right,
+        "position": position,
+        "sequence": torch.arange(sequences).repeat_interleave(length),
+        "predicted": torch.randint(6, (len(confidence),), generator=generator),
+        "nll": -confidence.log(),
+        "brier": (1 - confidence) ** 2,
+    }
+
+
+def state_of(columns: dict[str, Tensor], **options: object) -> TokenConfidences:
+    state = TokenConfidences(COUNTS, **options)
+    state.update(**columns)
+    return state
+
+
+def test_groups_equal_evaluations_of_their_tokens() -> None:
+    columns = sample(sharpen=2.0)
+    result = state_of(columns).evaluate()
+    position, predicted = columns["position"], columns["predicted"]
+    masks = {"all": torch.ones_like(position, dtype=torch.bool)}
+    masks |= {position_name(k): (position >= 2**k) & (position < 2 ** (k + 1)) for k in range(5)}
+    masks |= {
+        f"f{name}": torch.tensor([NAMES[token] == name for token in predicted.tolist()]) for name in sorted({*NAMES})
+    }
+    evaluations = {"all": result.evaluation}
+    evaluations |= {group.name: group.evaluation for group in result.by_position}
+    evaluations |= {f"f{group.name}": group.evaluation for group in result.by_frequency}
+    assert evaluations.keys() == masks.keys()
+    for name, mask in masks.items():
+        expected = evaluate(
+            columns["confidence"][mask],
+            columns["right"][mask].long(),
+            input="confidence",
+            inference=name in ("all", "4-7"),
+            clusters=columns["sequence"][mask],
+        )
+        got = evaluations[name]
+        assert torch.equal(got.bins.count, expected.bins.count)
+        assert torch.equal(got.bins.correct, expected.bins.correct)
+        assert (got.ece, got.error, got.debiased_ece) == pytest.approx(
+            (expected.ece, expected.error, expected.debiased_ece)
+        )
+        assert got.inference.clusters.number == len(columns["sequence"][mask].unique())
+        if expected.inference is not None:
+            assert got.inference.p_value == pytest.approx(expected.inference.p_value, abs=0.02)
+    assert result.perplexity == pytest.approx(math.exp(float(columns["nll"].mean())))
+    assert result.evaluation.brier == pytest.approx(float(columns["brier"].mean()))
+    assert (result.num_tokens, result.num_sequences) == (1200, 60)
+    groups = [group for _, group in result.groups()]
+    assert len(groups) == 5 + 5  # p-values are adjusted for both kinds together
+    assert [group.p_adjusted for group in groups] == holm([group.inference.p_value for group in groups])
+
+
+def test_only_late_positions_are_miscalibrated() -> None:
+    result = state_of(sample(100, sharpen=4.0)).evaluate()
+    bad = [group.name for group in result.by_position if group.p_adjusted <= 0.05]
+    assert bad == ["8-15", "16-31"]
+    assert result.verdict().startswith("Over-confident")
+    assert "position 8-15" in result.verdict() or "position 16-31" in result.verdict()
+    calibrated = state_of(sample(100)).evaluate()
+    assert "No miscalibration detectable in any of 10 groups by position and frequency." in calibrated.verdict()
+
+
+def test_batches_and_shards_merge_exactly() -> None:
+    columns = sample()
+    whole = state_of(columns)
+    order = np.random.default_rng(0).permutation(len(columns["position"]))
+    parts = [
+        state_of({name: column[torch.from_numpy(index)] for name, column in columns.items()})
+        for index in np.array_split(order, 5)
+    ]
+    merged = parts[4] + parts[1] + parts[0] + parts[3] + parts[2]
+    assert merged == whole
+    assert merged.num_tokens == merged.total.num_samples == 1200
+
+
+def test_result_survives_json() -> None:
+    import json
+
+    result = state_of(sample()).evaluate()
+    content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert TokenEvaluation.from_dict(content).to_dict() == content
+    assert str(TokenEvaluation.from_dict(content)) == str(result)
+    with pytest.raises(ValueError, match="schema 7"):
+        TokenEvaluation.from_dict(content | {"schema": 7})
+
+
+def test_a_group_in_one_sequence_is_left_out_and_named() -> None:
+    columns = sample()
+    state = TokenConfidences()
+    state.update(**columns)
+    state.update(torch.tensor([0.5]), torch.tensor([True]), sequence=3, position=torch.tensor([500]))
+    result = state.evaluate()
+    assert result.omitted == ("position 256-511",)
+    assert "256-511" in result.table().title
+    assert result.num_tokens == 1201  # it counts among all tokens
+    assert result.by_frequency == ()
+    assert math.isnan(result.perplexity)  # one token came without its likelihood
+
+
+def test_names_of_groups_follow_their_limits() -> None:
+    state = TokenConfidences(COUNTS)
+    assert [frequency_name(k) for k in state.decade.tolist()] == NAMES
+    same = TokenConfidences({5: 12345, 4: 100, 3: 99, 2: 10, 1: 9})
+    assert torch.equal(same.decade, state.decade)
+    assert state + same == TokenConfidences(torch.cat([COUNTS, torch.tensor([0])]))
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [([0.5, 1.0], "whole number per token"), ([[1]], "shape"), ([-1, 2], "not negative"), ({}, "one whole number")],
+)
+def test_invalid_counts(counts, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        TokenConfidences(counts)
+
+
+def test_invalid_tokens() -> None:
+    columns = sample(2, 2)
+    with pytest.raises(ValueError, match="position must be at least 1, got 0"):
+        state_of(columns | {"position": columns["position"] - 1})
+    with pytest.raises(ValueError, match="need the predicted token"):
+        state_of({name: column for name, column in columns.items() if name != "predicted"})
+    with pytest.raises(ValueError, match="no tokens"):
+        TokenConfidences().evaluate()
+    with pytest.raises(ValueError, match="one sequence"):
+        state_of(columns | {"sequence": torch.zeros_like(columns["sequence"])}).evaluate()
+    with pytest.raises(ValueError, match="same num_bins and token_counts"):
+        state_of(columns) + state_of(columns, num_bins=10)
+    with pytest.raises(ValueError, match="same num_bins and token_counts"):
+        state_of(columns) + TokenConfidences()
