@@ -11,6 +11,8 @@ from dualfocal.metrics.inference import Floor, Inference
 from dualfocal.metrics.linear import LinearCalibration, linear_calibration
 from dualfocal.metrics.monitor import CalibrationMonitor
 from dualfocal.metrics.monitor_batch import MonitorBatch
+from dualfocal.metrics.multilabel import evaluate_multilabel
+from dualfocal.metrics.multilabel_result import LabelEvaluation, MultilabelEvaluation
 from dualfocal.metrics.scores import (
     BrierDecomposition,
     aurc,
@@ -43,9 +45,11 @@ __all__ = [
     "ExpectedCalibrationError",
     "Floor",
     "Inference",
+    "LabelEvaluation",
     "LinearCalibration",
     "MaximumCalibrationError",
     "MonitorBatch",
+    "MultilabelEvaluation",
     "adaptive_ece",
     "aurc",
     "brier_decomposition",
@@ -56,6 +60,7 @@ __all__ = [
     "ece",
     "error_rate",
     "evaluate",
+    "evaluate_multilabel",
     "kde_ece",
     "linear_calibration",
     "mce",

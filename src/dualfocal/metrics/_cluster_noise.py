@@ -1,5 +1,6 @@
 """Wild bootstrap of sums over clusters, see :mod:`dualfocal.metrics.clusters`."""
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -43,6 +44,12 @@ class ClusterNoise:
         if self.number < FEW_CLUSTERS:
             values = [sign * math.sqrt(square) for square in (0.5, 1.0, 1.5) for sign in (-1.0, 1.0)]
         self.weights: Array = rng.choice(np.array(values), size=(draws, self.groups))
+
+    def at(self, index: Tensor) -> "ClusterNoise":
+        """Return the noise of a subset of the samples, with the same draws."""
+        subset = copy.copy(self)
+        subset.clusters, subset.codes = self.clusters[index], self.codes[index]
+        return subset
 
     def sums(self, values: Tensor, index: Tensor | int = 0, width: int = 1) -> Array:
         """Sum values, (N,) or (N, ...), by cluster and by index: (clusters, width)."""

@@ -26,7 +26,7 @@ from dualfocal.metrics._cluster_noise import LEAST, Array, ClusterNoise, as_larg
 from dualfocal.metrics.bins import Binner, BinStats, from_units, scatter_sum
 from dualfocal.metrics.classwise import SIGNIFICANCE
 from dualfocal.metrics.cluster_summary import ClusterSummary
-from dualfocal.metrics.inference import GRID, POWER, SHAPES, Floor, Inference, crossing, unified_interval
+from dualfocal.metrics.inference import DRAWS, GRID, POWER, SHAPES, Floor, Inference, crossing, unified_interval
 from dualfocal.metrics.label_counts import RowLabels
 from dualfocal.metrics.scan import Scan
 
@@ -79,6 +79,23 @@ def cluster_squared_error(clusters: Tensor, stats: Scan, bins: BinStats) -> floa
     return _BinSums(ClusterNoise(clusters, draws=1, seed=0), stats, bins).observed
 
 
+def fine_cluster_p_value(clusters: Tensor, stats: Scan, bins: BinStats, *, draws: int, seed: int) -> float:
+    """Compute the p-value of the clusters alone, from many draws, as the first of many tests needs it."""
+    squares = list[tuple[Array, Array]]()
+    for start in range(0, draws, DRAWS):  # in parts, because a draw has a number for each cluster
+        sums = _BinSums(ClusterNoise(clusters, min(DRAWS, draws - start), seed + start), stats, bins)
+        squares.append(sums.squares(sums.noise.draw(sums.sums)))
+    squares.append(sums.squares(sums.gap[None]))
+    return last_rank([np.concatenate(parts) for parts in zip(*squares, strict=True)])
+
+
+def noise_of_ece(noise: ClusterNoise, stats: Scan, bins: BinStats) -> Array:
+    """Return the ECE of each draw of the noise alone, (draws,)."""
+    sums = _BinSums(noise, stats, bins)
+    error: Array = np.abs(sums.centred).sum(1) / sums.total
+    return error
+
+
 def summarize_clusters(clusters: Tensor, stats: Scan) -> ClusterSummary:
     """Return number, effective number and design effect of the clusters."""
     residual = _residual(stats)
@@ -128,9 +145,10 @@ class _BinSums:
     @property
     def p_value(self) -> float:
         """Share of draws as extreme as the data, by the squares of all bins or of a single bin."""
-        return last_rank(self._squares(np.concatenate([self.noise.draw(self.sums), self.gap[None]])))
+        return last_rank(self.squares(np.concatenate([self.noise.draw(self.sums), self.gap[None]])))
 
-    def _squares(self, gaps: Array) -> tuple[Array, Array]:
+    def squares(self, gaps: Array) -> tuple[Array, Array]:
+        """Return the square over all bins, and that of a single bin, of each draw of the gaps."""
         return (gaps**2 / self.count).sum(-1), gaps.sum(-1) ** 2
 
     def _debiased(self, gaps: Array) -> Array:
@@ -156,14 +174,14 @@ class _BinSums:
 
     def detectable(self, significance: float) -> float:
         """Return the gap, the same in every bin, that the test detects in 80 % of the draws."""
-        limits = [float(np.quantile(square, 1 - significance)) for square in self._squares(self.centred)]
+        limits = [float(np.quantile(square, 1 - significance)) for square in self.squares(self.centred)]
         widest = 4 * math.sqrt(max(limits[0] / self.total, limits[1] / self.total**2))
         sizes = min(1.0, widest) * np.linspace(0, 1, GRID) ** 2
         drawn_sizes = self.noise.draw(self.sizes)
         power = []
         for size in sizes:
-            null = self._squares(self.centred + size * drawn_sizes)  # the test draws the gap, too
-            shifted = self._squares(self.centred + size * self.count)
+            null = self.squares(self.centred + size * drawn_sizes)  # the test draws the gap, too
+            shifted = self.squares(self.centred + size * self.count)
             rarity = np.sort(np.minimum(*(as_large(square, square) for square in null)))
             rare = np.minimum(*(as_large(*pair) for pair in zip(shifted, null, strict=True)))
             rank = np.searchsorted(rarity, rare, side="right")

@@ -5,7 +5,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import torch
 
@@ -25,6 +25,9 @@ from dualfocal.metrics.rows import Array, Rows, as_rows
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import decompose, mean
 from dualfocal.metrics.verdict import CONFIDENCE_ONLY, classes_verdict, confidence_verdict
+
+if TYPE_CHECKING:
+    from dualfocal.metrics.multilabel_result import MultilabelEvaluation
 
 SCHEMA = 1
 
@@ -197,6 +200,7 @@ class Evaluation:
         return self.table().html() + ("" if self.inference is None else f"<p><b>{html.escape(self.verdict())}</b></p>")
 
 
+@overload
 def evaluate(
     logits: Array,
     target: Array,
@@ -212,7 +216,41 @@ def evaluate(
     draws: int = 1000,
     class_names: Sequence[str] | None = None,
     clusters: Array | None = None,
-) -> Evaluation:
+    task: None = None,
+) -> Evaluation: ...
+@overload
+def evaluate(
+    logits: Array,
+    target: Array,
+    *,
+    input: str | None = None,
+    num_bins: int = 15,
+    inference: bool = False,
+    seed: int = 0,
+    ignore_index: int = -100,
+    level: float = 0.9,
+    draws: int = 1000,
+    class_names: Sequence[str] | None = None,
+    clusters: Array | None = None,
+    task: Literal["multilabel"],
+) -> "MultilabelEvaluation": ...
+def evaluate(
+    logits: Array,
+    target: Array,
+    *,
+    input: str | None = None,
+    num_bins: int = 15,
+    inference: bool = False,
+    seed: int = 0,
+    ignore_index: int = -100,
+    binary: str | None = None,
+    convention: str | None = None,
+    level: float = 0.9,
+    draws: int = 1000,
+    class_names: Sequence[str] | None = None,
+    clusters: Array | None = None,
+    task: str | None = None,
+) -> "Evaluation | MultilabelEvaluation":
     """Compute every metric in one pass: error, NLL, Brier score, AURC, and the calibration errors.
 
     Args:
@@ -240,9 +278,12 @@ def evaluate(
             each other, such as the pixels of an image or the images of a patient. Noise floors, tests, the interval and
             the debiased error allow for it, see :mod:`dualfocal.metrics.clusters`. Without it, samples count as
             independent; a warning is given if many are copies of others.
+        task: ``"multilabel"`` if a sample can have several labels: ``logits`` and ``target`` have shape ``(N, L)``, the
+            sigmoid of a logit is the probability of its label, and ``target`` holds 0 or 1, or ``ignore_index``. See
+            :mod:`dualfocal.metrics.multilabel`. ``binary`` and ``convention`` do not apply.
 
     Returns:
-        The metrics, as fractions.
+        The metrics, as fractions: an :class:`Evaluation`, or a :class:`~dualfocal.metrics.MultilabelEvaluation`.
 
     Raises:
         TypeError: an argument is not an array.
@@ -257,6 +298,25 @@ def evaluate(
     Over-confident: ECE is 23.1 points; a calibrated model would show 2.7 by chance (p < 0.001). Class probabilities:
     miscalibrated (p < 0.001); worst: predictions of class 3, confidence 55.1 %, right 28.2 %.
     """
+    check_choice("task", task, (None, "multilabel"))
+    if task == "multilabel":
+        from dualfocal.metrics.multilabel import evaluate_multilabel
+
+        if binary is not None or convention is not None:
+            raise ValueError("binary and convention do not apply to task='multilabel': leave them out")
+        return evaluate_multilabel(
+            logits,
+            target,
+            input=input,
+            num_bins=num_bins,
+            inference=inference,
+            seed=seed,
+            ignore_index=ignore_index,
+            level=level,
+            draws=draws,
+            class_names=class_names,
+            clusters=clusters,
+        )
     check_count("draws", draws, 100)
     check_choice("convention", convention, CONVENTIONS)
     check_level(level)
