@@ -43,7 +43,7 @@ from dualfocal.metrics.holm import holm
 
 DRAWS = 1000  # draws of outcomes for floor and p-value
 CELLS = 256  # groups of samples of similar confidence that are drawn together, much finer than bins
-FEW_CELLS = 64  # the same for a p-value of many draws; with fewer cells the noise is slightly too large
+FEW_CELLS = 32  # the same for a p-value of many draws; with fewer cells the noise is slightly too large
 GRID, GRID_DRAWS = 25, 800  # sizes of miscalibration on the grid for the interval, and draws at each
 SHAPES = 100  # shapes of miscalibration for the interval, which share the draws
 POWER = 0.8  # of the smallest detectable error
