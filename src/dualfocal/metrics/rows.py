@@ -123,8 +123,8 @@ def as_rows(
     if target.shape != shape:
         raise ValueError(
             f"target for {name} of shape {tuple(values.shape)} must have shape {tuple(shape)}, got "
-            f"{tuple(target.shape)}: one class index per sample (one-hot labels: target.argmax(1); multilabel "
-            "problems: evaluate each label on its own)"
+            f"{tuple(target.shape)}: one class index per sample (one-hot labels: target.argmax(1); several "
+            "labels per sample: task='multilabel', in the command line --task multilabel)"
         )
     if sample_weight is not None and clusters is not None:
         raise ValueError("clusters and sample_weight cannot be combined: there is no inference for weighted samples")
