@@ -22,16 +22,20 @@ class Scored(Protocol):
     """What a recommendation needs to know about a method."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the method."""
 
     @property
-    def scores(self) -> Mapping[str, float]: ...
+    def scores(self) -> Mapping[str, float]:
+        """Scores by name, among them ``nll``."""
 
     @property
-    def changes(self) -> Mapping[str, Difference]: ...
+    def changes(self) -> Mapping[str, Difference]:
+        """Differences from the uncalibrated model, among them ``nll``."""
 
     @property
-    def behind(self) -> Difference: ...
+    def behind(self) -> Difference:
+        """Difference in NLL from the best method."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -210,7 +210,7 @@ class MultilabelPlatt(MultilabelCalibrator):
 
     def _map(self, logits: Tensor) -> Tensor:
         slope, constant = self.coefficients.to(logits.dtype).T
-        return slope * logits + constant
+        return torch.addcmul(constant, slope, logits)
 
 
 class MultilabelIsotonic(MultilabelCalibrator):
@@ -329,4 +329,3 @@ def _logistic(
         return value / count + ridge / 2 * (x * x).sum(1), gradient, hessian
 
     return minimise(objective, x, lower=lower)
-

@@ -4,6 +4,7 @@ import html
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import NormalDist, fmean
 
 import torch
@@ -193,17 +194,19 @@ def compare_multilabel_calibrators(
     for name in methods:
         check_known("the calibrator of multi-label predictions", name, MULTILABEL_CALIBRATORS)
     entries = as_entries(logits, target, input=input, ignore_index=ignore_index, clusters=clusters)
-    cluster = torch.arange(len(entries)) if entries.cluster is None else entries.cluster.cpu().unique(return_inverse=True)[1]
+    cluster = torch.arange(len(entries))
+    if entries.cluster is not None:
+        cluster = torch.unique(entries.cluster.cpu(), return_inverse=True)[1]
     number = int(cluster.max()) + 1
     if len(entries) < max(MIN_SAMPLES, folds) or number < folds:
         raise ValueError(
-            f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, and {folds} clusters if there are any, "
+            f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, and {folds} clusters if given, "
             f"got {len(entries)} samples in {number} clusters"
         )
     run = _CrossValidation(entries, cluster, folds, repeats, num_bins, seed)
     scores = [run.score(UNCALIBRATED)]
     for i, name in enumerate(methods):
-        scores.append(run.score(name, lambda share, i=i: progress and progress((i + share) / len(methods))))
+        scores.append(run.score(name, None if progress is None else partial(_share, progress, i, len(methods))))
     ranking = run.ranked(scores, level)
     return MultilabelComparison(
         methods=ranking,
@@ -217,12 +220,15 @@ def compare_multilabel_calibrators(
     )
 
 
+def _share(progress: Callable[[float], None], done: int, number: int, share: float) -> None:
+    """Report the share of all methods that are done, from that of one method."""
+    progress((done + share) / number)
+
+
 class _CrossValidation:
     """Calibrate every sample by calibrators fitted on other folds, and score the result."""
 
-    def __init__(
-        self, entries: Entries, cluster: Tensor, folds: int, repeats: int, num_bins: int, seed: int
-    ) -> None:
+    def __init__(self, entries: Entries, cluster: Tensor, folds: int, repeats: int, num_bins: int, seed: int) -> None:
         self.entries, self.folds, self.num_bins, self.seed = entries, folds, num_bins, seed
         self.cluster, self.number = cluster.to(entries.values.device), int(cluster.max()) + 1
         self.hit, self.keep = entries.target == 1, entries.keep
@@ -231,9 +237,11 @@ class _CrossValidation:
         self.splits = []
         for repeat in range(repeats):
             generator = torch.Generator().manual_seed(seed + repeat)
-            self.splits.append((torch.randperm(self.number, generator=generator) % folds)[cluster].to(self.cluster.device))
+            self.splits.append(
+                (torch.randperm(self.number, generator=generator) % folds)[cluster].to(self.cluster.device)
+            )
 
-    def score(self, name: str, progress: Callable[[float], object] = lambda share: None) -> MultilabelScore:
+    def score(self, name: str, progress: Callable[[float], None] | None = None) -> MultilabelScore:
         """Score one method, or the uncalibrated model."""
         values, input = self.entries.values, self.entries.input
         repeats, notes, fitted_nll = list[Tensor](), list[Note](), list[float]()
@@ -251,7 +259,8 @@ class _CrossValidation:
                     assert calibrator.report is not None
                     notes += calibrator.report.notes
                     fitted_nll.append(calibrator.report.nll_after)
-                    progress((repeat + (k + 1) / self.folds) / len(self.splits))
+                    if progress is not None:
+                        progress((repeat + (k + 1) / self.folds) / len(self.splits))
                 repeats.append(result)
         losses = [self._losses(z) for z in repeats]
         nll = float(fmean(float(loss.sum()) for loss in losses)) / self.num_entries
@@ -300,11 +309,13 @@ class _CrossValidation:
         return tuple(sorted(compared, key=lambda score: score.scores["nll"]))
 
     def _difference(self, a: MultilabelScore, b: MultilabelScore, level: float) -> Difference:
-        """Return the difference in NLL with an interval: its variance is that of the sums of clusters, plus the fits'."""
+        """Return the difference in NLL, with an interval from the variance of the sums of clusters and of the fits."""
         before, after = a.scores["nll"], b.scores["nll"]
         change = after - before
         if a is b or not math.isfinite(change):
-            return Difference(before, after, *((0.0, 0.0) if a is b and math.isfinite(change) else (-math.inf, math.inf)))
+            return Difference(
+                before, after, *((0.0, 0.0) if a is b and math.isfinite(change) else (-math.inf, math.inf))
+            )
         entries = scatter_sum(self.cluster, self.keep.sum(1).double(), self.number)
         scatter = b.losses - a.losses - change * entries
         variance = float((scatter**2).sum()) * self.number / (self.number - 1) / self.num_entries**2

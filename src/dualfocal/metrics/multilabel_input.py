@@ -40,7 +40,9 @@ class Entries:
     def pooled(self) -> Rows:
         """Return all entries as rows of one binary problem, in the clusters of the caller, or else of their samples."""
         cluster = torch.arange(len(self), device=self.values.device) if self.cluster is None else self.cluster
-        return self._rows(self.values[self.keep], self.target[self.keep], cluster[:, None].expand_as(self.keep)[self.keep])
+        return self._rows(
+            self.values[self.keep], self.target[self.keep], cluster[:, None].expand_as(self.keep)[self.keep]
+        )
 
     def _rows(self, values: Tensor, target: Tensor, cluster: Tensor | None) -> Rows:
         return as_rows(
@@ -49,7 +51,7 @@ class Entries:
             input=self.input,
             ignore_index=-1,
             binary="positive",
-            clusters=None if cluster is None or len(cluster.unique()) < 2 else cluster,
+            clusters=None if cluster is None or not bool((cluster != cluster[0]).any()) else cluster,
         )
 
 

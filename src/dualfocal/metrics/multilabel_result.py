@@ -183,7 +183,9 @@ class MultilabelEvaluation:
         if self.inference is None or self.macro_floor is None:
             raise ValueError("a verdict needs evaluate(..., inference=True)")
         pooled = confidence_verdict(self.micro, self.inference, self.p_adjusted <= SIGNIFICANCE)
-        pooled = pooled.replace("Probabilities of class 1", "probabilities").replace("the share of class 1", "the truth")
+        pooled = pooled.replace("Probabilities of class 1", "probabilities").replace(
+            "the share of class 1", "the truth"
+        )
         ece, floor, q95 = (f"{100 * x:.2f}" for x in (self.macro_ece, self.macro_floor.mean, self.macro_floor.q95))
         sentences = [
             self._labels_sentence(),
@@ -252,7 +254,11 @@ class MultilabelEvaluation:
             [METRICS["nll"].heading, METRICS["nll"].text(self.nll), "", ""],
             ["Brier score", METRICS["brier"].text(self.brier), "", ""],
             ["macro ECE [%]", ece.text(self.macro_ece), *_floor_cells(self.macro_floor)],
-            ["micro ECE [%]", ece.text(self.micro_ece), *_floor_cells(self.inference and self.inference.floors["ece"])],
+            [
+                "micro ECE [%]",
+                ece.text(self.micro_ece),
+                *_floor_cells(None if self.inference is None else self.inference.floors["ece"]),
+            ],
             ["micro debiased RMS error [%]", ece.text(self.micro.debiased_ece), "", ""],
         ]
         headings = ["", "value", "floor", "its 95 % quantile"]
@@ -298,7 +304,16 @@ class MultilabelEvaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers under stable names: fractions, NLL in nats; values that are not finite are None."""
-        names = ("hamming_error", "subset_accuracy", "nll", "brier", "macro_nll", "macro_brier", "macro_ece", "micro_ece")
+        names = (
+            "hamming_error",
+            "subset_accuracy",
+            "nll",
+            "brier",
+            "macro_nll",
+            "macro_brier",
+            "macro_ece",
+            "micro_ece",
+        )
         return {
             "schema": SCHEMA,
             "task": "multilabel",

@@ -22,7 +22,9 @@ def confidence_verdict(evaluation: "Evaluation", inference: Inference, significa
     ece, floor = f"ECE is {points_text(evaluation.ece)} points", points_text(inference.floors["ece"].mean)
     chance = f"a calibrated model would show {floor} by chance ({_p(inference.p_value, significant)})."
     if not significant:
-        gap = f"a gap of {points_text(inference.detectable)} points or more between confidence and accuracy in every bin"
+        gap = (
+            f"a gap of {points_text(inference.detectable)} points or more between confidence and accuracy in every bin"
+        )
         power = (
             f"{gap} would have been detected ({100 * POWER:.0f} % power)"
             if math.isfinite(inference.detectable)
@@ -52,7 +54,9 @@ def classes_verdict(test: ClasswiseTest, significant: bool, num_classes: int, na
     gap = test.gaps[0]
     name = f"class {_name(gap.index, names)}"
     if gap.among_predicted:
-        worst = f"predictions of {name}, confidence {percent_text(gap.probability)} %, right {percent_text(gap.share)} %"
+        worst = (
+            f"predictions of {name}, confidence {percent_text(gap.probability)} %, right {percent_text(gap.share)} %"
+        )
     else:
         worst = f"{name}, predicted {percent_text(gap.probability)} %, occurs {percent_text(gap.share)} %"
     return f"{subject}: miscalibrated ({p}); worst: {worst}."

@@ -9,6 +9,7 @@ from dualfocal.plots.corp import corp_diagram, corp_figure
 from dualfocal.plots.distributions import max_logit_histogram, rival_boxplot
 from dualfocal.plots.metric_bars import MetricBar, metric_bars, metric_figure
 from dualfocal.plots.monitor import evidence_diagram, evidence_figure
+from dualfocal.plots.multilabel import multilabel_figure
 from dualfocal.plots.reliability import reliability_diagram, reliability_figure
 from dualfocal.plots.style import LOOKS, Look, save, styled
 from dualfocal.plots.training import ece_over_training, study_figure
@@ -25,6 +26,7 @@ __all__ = [
     "max_logit_histogram",
     "metric_bars",
     "metric_figure",
+    "multilabel_figure",
     "reliability_diagram",
     "reliability_figure",
     "rival_boxplot",

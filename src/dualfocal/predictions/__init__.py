@@ -16,6 +16,7 @@ from dualfocal.predictions.loading import (
     load_predictions,
     merge_predictions,
 )
+from dualfocal.predictions.multilabel import load_multilabel_predictions
 from dualfocal.predictions.saving import rewrite_predictions, save_predictions
 from dualfocal.predictions.streaming import PredictionStream, bin_predictions, stream_predictions
 
@@ -27,6 +28,7 @@ __all__ = [
     "bin_predictions",
     "check_same_labels",
     "check_usable",
+    "load_multilabel_predictions",
     "load_predictions",
     "merge_predictions",
     "rewrite_predictions",
