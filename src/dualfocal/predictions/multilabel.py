@@ -146,8 +146,8 @@ def _checked(source: PredictionFile, values: Values, names: list[str], labels: t
     labels = labels or tuple(map(str, range(len(names))))
     if classes != labels and (set(classes) == set(labels) or not values.ordered):
         raise source.error(
-            f"labels of scores ({suggested(list(classes))}) and of targets ({suggested(list(labels))}) differ, or their "
-            "order does: give both with --probs and --target, as lists with commas in the same order"
+            f"labels of scores ({suggested(list(classes))}) and of targets ({suggested(list(labels))}) differ, or "
+            "their order does: give both with --probs and --target, as lists with commas in the same order"
         )
     return names
 
@@ -165,15 +165,18 @@ def _load(source: PredictionFile, roles: Roles, names: list[str], conversion: Co
     taken = f"{KINDS[roles.values.kind]} of {values.shape[-1]} labels from {origin}"
     labels = None
     if names:
+        rule = f"--task multilabel needs a target with a 0 or 1 for each sample and label, {tuple(values.shape)}"
+        first = columns[names[0]]
+        if len(names) == 1 < values.shape[1] and (isinstance(first, list) or first.ndim == 1):
+            raise source.error(
+                f"{rule}, got one value per sample in {names[0]!r}: give one column per label, {NAMING}; if each sample "
+                "has exactly one class, leave out --task"
+            )
         parts = [_zeros_and_ones(source, name, columns[name]) for name in names]
         array = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
         labels = torch.from_numpy(array[:, None] if array.ndim == 1 else array)
         if labels.shape != values.shape:
-            raise source.error(
-                f"--task multilabel needs a target with a 0 or 1 for each sample and label, "
-                f"{tuple(values.shape)}, got {shortened(names[0])!r} {form(labels)}"
-                + ("; if each sample has exactly one class, leave out --task" if labels.shape[1] == 1 else "")
-            )
+            raise source.error(f"{rule}, got {shortened(names[0])!r} {form(labels)}")
         where = repr(names[0]) if len(names) == 1 else f"{len(names)} columns {names[0]!r} to {names[-1]!r}"
         taken += f", target from {where}"
     clusters: NDArray[Any] | None = None
