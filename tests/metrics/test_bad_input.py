@@ -34,7 +34,7 @@ BAD = {
     "labels from 1": (LOGITS, torch.tensor([1, 3]), {}, IndexError, "target 3 .*labels start at 1"),
     "label negative": (LOGITS, torch.tensor([0, -1]), {}, IndexError, "target -1"),
     "float labels": (LOGITS, torch.tensor([0.0, 1.0]), {}, ValueError, "integer class indices, got torch.float32"),
-    "multilabel": (LOGITS, torch.tensor([[0, 1, 1], [1, 0, 0]]), {}, ValueError, "multilabel"),
+    "multilabel": (LOGITS, torch.tensor([[0, 1, 1], [1, 0, 0]]), {}, ValueError, "task='multilabel'"),
     "integer logits": (LOGITS.long(), TARGET, {}, ValueError, "floating point, got torch.int64"),
     "one class": (LOGITS[:, :1], TARGET * 0, {}, ValueError, r"at least two classes, got \(2, 1\)"),
     "one score": (LOGITS[:, 0], TARGET, {}, ValueError, "one score per sample.*binary=.*--binary"),
@@ -47,7 +47,7 @@ BAD = {
     "half probs as logits": (torch.rand(2, 5).softmax(1).half(), TARGET, {}, ValueError, 'input="probs"'),
     "logits as probs": (LOGITS, TARGET, {"input": "probs"}, ValueError, "row 1 .*holds 0 to 2; are these logits"),
     "negative": (torch.tensor([[1.2, -0.2]]), TARGET[:1], {"input": "probs"}, ValueError, "row 0 .*holds -0.2"),
-    "sum": (torch.tensor([[0.5, 0.2]]), TARGET[:1], {"input": "probs"}, ValueError, "row 0 sums to 0.7.*multi-label"),
+    "sum": (torch.tensor([[0.5, 0.2]]), TARGET[:1], {"input": "probs"}, ValueError, "row 0 sums to 0.7.*--task multilabel"),
     "nan probability": (torch.tensor([[math.nan, 1.0]]), TARGET[:1], {"input": "probs"}, ValueError, "sums to nan"),
     "ignore_index": (LOGITS, TARGET, {"ignore_index": 0.5}, TypeError, "ignore_index must be an integer, got 0.5"),
 }  # fmt: skip

@@ -13,6 +13,15 @@ from dualfocal.calibrators.calibrated_model import CalibratedModel
 from dualfocal.calibrators.comparison import CalibratorComparison
 from dualfocal.calibrators.files import load_calibrator, save_calibrator
 from dualfocal.calibrators.inputs import log_probs
+from dualfocal.calibrators.multilabel import (
+    MULTILABEL_CALIBRATORS,
+    MultilabelCalibrator,
+    MultilabelIsotonic,
+    MultilabelPlatt,
+    MultilabelTemperature,
+    make_multilabel_calibrator,
+)
+from dualfocal.calibrators.multilabel_selection import MultilabelComparison, compare_multilabel_calibrators
 from dualfocal.calibrators.notes import Note
 from dualfocal.calibrators.one_vs_rest import BetaCalibration, PlattScaling
 from dualfocal.calibrators.registry import CALIBRATORS, Chain, make_calibrator, parse_methods
@@ -22,6 +31,7 @@ from dualfocal.calibrators.temperature import EnsembleTemperatureScaling, Temper
 
 __all__ = [
     "CALIBRATORS",
+    "MULTILABEL_CALIBRATORS",
     "Application",
     "BayesianBinning",
     "BetaCalibration",
@@ -36,15 +46,22 @@ __all__ = [
     "IsotonicCalibration",
     "MatrixScaling",
     "MethodScore",
+    "MultilabelCalibrator",
+    "MultilabelComparison",
+    "MultilabelIsotonic",
+    "MultilabelPlatt",
+    "MultilabelTemperature",
     "Note",
     "PlattScaling",
     "TemperatureScaling",
     "VectorScaling",
     "apply_calibrator",
     "compare_calibrators",
+    "compare_multilabel_calibrators",
     "load_calibrator",
     "log_probs",
     "make_calibrator",
+    "make_multilabel_calibrator",
     "parse_methods",
     "save_calibrator",
 ]

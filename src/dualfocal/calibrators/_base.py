@@ -32,6 +32,8 @@ class Calibrator(nn.Module, ABC):
     # A subclass names its buffers and the buffer with one row per class (if any), and implements _fit and _map.
     learned: ClassVar[tuple[str, ...]]
     by_class: ClassVar[str | None] = None
+    noun: ClassVar[str] = "classes"  # what the columns of the logits are, in messages
+    report_type: ClassVar[type[FitReport]] = FitReport
     # Effect of adding a constant to all logits of a row: "removed" from the output, "kept" in the output without
     # effect on probabilities, or "seen" by the map, so that the calibrated probabilities change.
     offset: Literal["removed", "kept", "seen"] = "seen"
@@ -219,7 +221,7 @@ class Calibrator(nn.Module, ABC):
     def _apply_rows(self, logits: Tensor) -> Tensor:
         if self.num_classes not in (None, logits.shape[1]):
             raise ValueError(
-                f"this {type(self).__name__} was fitted for {self.num_classes} classes, "
+                f"this {type(self).__name__} was fitted for {self.num_classes} {self.noun}, "
                 f"logits of shape {tuple(logits.shape)} have {logits.shape[1]}"
             )
         differentiable = torch.compiler.is_compiling() or (torch.is_grad_enabled() and logits.requires_grad)

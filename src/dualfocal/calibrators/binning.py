@@ -83,7 +83,7 @@ class _ClasswiseMap(Calibrator):
 
     def _fit(self, rows: Rows) -> Fit:
         fitted = [self._fit_column(column) for column in _columns(rows)]
-        learned = {name: _padded(parts) for name, parts in zip(self.learned, zip(*fitted, strict=True), strict=True)}
+        learned = {name: pad_rows(parts) for name, parts in zip(self.learned, zip(*fitted, strict=True), strict=True)}
         learned["values"].clamp_(FLOOR, 1.0)
         return Fit(learned)
 
@@ -212,24 +212,34 @@ class IsotonicCalibration(_ClasswiseMap):
         self.smoothing = smoothing
 
     def _fit_column(self, column: Column) -> tuple[Floats, Floats]:
-        # Imported late: only torch and numpy may be needed at import.
-        from scipy.optimize import isotonic_regression
-
-        count, hits = column.count.astype(np.float64), column.hits.astype(np.float64)
-        blocks = isotonic_regression(hits / count, weights=count).blocks
-        first, end = blocks[:-1], blocks[1:]
-        weight = np.add.reduceat(count, first) + self.smoothing
-        values = (np.add.reduceat(hits, first) + self.smoothing * column.frequency) / weight
-        # Smoothing moves small blocks more than large ones; a second regression restores the order.
-        values = isotonic_regression(values, weights=weight).x
-        knots = np.stack([column.p[first], column.p[end - 1]], axis=1).ravel()
-        return knots, np.repeat(values, 2)
+        return isotonic_column(column, self.smoothing)
 
     def _look_up(self, p: Tensor, knots: Tensor, values: Tensor) -> Tensor:
-        right = torch.searchsorted(knots, p).clamp_(1, knots.shape[1] - 1)
-        x0, x1, y0, y1 = (column.gather(1, at) for column in (knots, values) for at in (right - 1, right))
-        share = ((p - x0) / (x1 - x0)).nan_to_num_(1.0, posinf=1.0, neginf=0.0).clamp_(0, 1)
-        return y0 + share * (y1 - y0)
+        return interpolate(p, knots, values)
+
+
+def isotonic_column(column: Column, smoothing: float) -> tuple[Floats, Floats]:
+    """Knots and values of the isotonic regression of one class, see :class:`IsotonicCalibration`."""
+    # Imported late: only torch and numpy may be needed at import.
+    from scipy.optimize import isotonic_regression
+
+    count, hits = column.count.astype(np.float64), column.hits.astype(np.float64)
+    blocks = isotonic_regression(hits / count, weights=count).blocks
+    first, end = blocks[:-1], blocks[1:]
+    weight = np.add.reduceat(count, first) + smoothing
+    values = (np.add.reduceat(hits, first) + smoothing * column.frequency) / weight
+    # Smoothing moves small blocks more than large ones; a second regression restores the order.
+    values = isotonic_regression(values, weights=weight).x
+    knots = np.stack([column.p[first], column.p[end - 1]], axis=1).ravel()
+    return knots, np.repeat(values, 2)
+
+
+def interpolate(p: Tensor, knots: Tensor, values: Tensor) -> Tensor:
+    """Evaluate functions that are linear between knots, (C, M), at (C, n) probabilities; constant beyond the ends."""
+    right = torch.searchsorted(knots, p).clamp_(1, knots.shape[1] - 1)
+    x0, x1, y0, y1 = (column.gather(1, at) for column in (knots, values) for at in (right - 1, right))
+    share = ((p - x0) / (x1 - x0)).nan_to_num_(1.0, posinf=1.0, neginf=0.0).clamp_(0, 1)
+    return y0 + share * (y1 - y0)
 
 
 def _columns(rows: Rows) -> Iterator[Column]:
@@ -243,15 +253,20 @@ def _columns(rows: Rows) -> Iterator[Column]:
         block = (values[:, start : start + step].to(wide) - log_total[:, None]).exp_().T.contiguous()
         for k, p in enumerate(block, start):
             hits = p[order[ends[k - 1] if k else 0 : ends[k]]].cpu().numpy().astype(np.float64)
-            ordered = np.sort(p.cpu().numpy().astype(np.float64))
-            # Predictions whose logits differ by a shift are equal up to rounding, and are merged into one value.
-            at = np.flatnonzero(np.concatenate([[True], ordered[1:] > ordered[:-1] * (1 + SAME)]))
-            place = np.searchsorted(ordered[at], hits, side="right") - 1
-            count = np.diff(np.append(at, len(ordered)))
-            yield Column(ordered[at], count, np.bincount(place, minlength=len(at)))
+            yield column_of(p.cpu().numpy().astype(np.float64), hits)
 
 
-def _padded(parts: tuple[Any, ...]) -> Tensor:
+def column_of(p: Floats, hits: Floats) -> Column:
+    """Distinct probabilities of a class, from those of all samples and those of the samples of the class."""
+    ordered = np.sort(p)
+    # Predictions whose logits differ by a shift are equal up to rounding, and are merged into one value.
+    at = np.flatnonzero(np.concatenate([[True], ordered[1:] > ordered[:-1] * (1 + SAME)]))
+    place = np.searchsorted(ordered[at], hits, side="right") - 1
+    count = np.diff(np.append(at, len(ordered)))
+    return Column(ordered[at], count, np.bincount(place, minlength=len(at)))
+
+
+def pad_rows(parts: tuple[Any, ...]) -> Tensor:
     """Stack rows of different lengths, padding short ones with their last value."""
     longest = max(1, *map(len, parts))
     rows = [np.pad(part, (0, longest - len(part)), mode="edge") if len(part) else np.ones(longest) for part in parts]

@@ -2,8 +2,9 @@
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from dualfocal._table import Table
 from dualfocal.calibrators._scoring import MethodScore
@@ -15,6 +16,26 @@ from dualfocal.metrics.result import finite
 UNCALIBRATED = "uncalibrated"  # name of the uncalibrated model among the methods
 LARGE = 1e7  # larger losses are printed as 1.234e+07
 LEAST_GAIN = 1e-4  # nats; a smaller gain would be printed as 0.0000
+
+
+class Scored(Protocol):
+    """What a recommendation needs to know about a method."""
+
+    @property
+    def name(self) -> str:
+        """Name of the method."""
+
+    @property
+    def scores(self) -> Mapping[str, float]:
+        """Scores by name, among them ``nll``."""
+
+    @property
+    def changes(self) -> Mapping[str, Difference]:
+        """Differences from the uncalibrated model, among them ``nll``."""
+
+    @property
+    def behind(self) -> Difference:
+        """Difference in NLL from the best method."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +206,7 @@ def _plain_method(method: MethodScore) -> dict[str, object]:
     }
 
 
-def recommend(methods: Sequence[MethodScore], simple_first: Sequence[str]) -> str:
+def recommend(methods: Sequence[Scored], simple_first: Sequence[str]) -> str:
     """Simplest method that lowers the NLL significantly and is not significantly worse than the best method.
 
     Args:
@@ -207,7 +228,7 @@ def recommend(methods: Sequence[MethodScore], simple_first: Sequence[str]) -> st
     return next((name for name in simple_first if name in equal & helpful), methods[0].name)
 
 
-def advise(methods: Sequence[MethodScore], recommended: str, level: float) -> str:
+def advise(methods: Sequence[Scored], recommended: str, level: float) -> str:
     """Recommendation in one or two sentences; ``methods`` are sorted by NLL, lowest first."""
     by_name = {method.name: method for method in methods}
     best, advised, uncalibrated = methods[0], by_name[recommended], by_name[UNCALIBRATED]
@@ -253,7 +274,7 @@ def nats(value: float, sign: str = "-") -> str:
     return f"{value:{sign}{'.4f' if not abs(value) >= LARGE else '.3e'}}"
 
 
-def _behind(best: MethodScore, advised: MethodScore) -> str:
+def _behind(best: Scored, advised: Scored) -> str:
     d = advised.behind
     simpler = "" if advised.name == UNCALIBRATED else f", and {advised.name} is simpler"
     return (

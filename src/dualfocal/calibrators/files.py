@@ -12,13 +12,15 @@ from torch import Tensor
 from dualfocal._files import atomic_path
 from dualfocal._sealed import load_sealed, save_sealed
 from dualfocal.calibrators._base import Calibrator
-from dualfocal.calibrators._fit_report import FitReport
 from dualfocal.calibrators.inputs import FittedOn
+from dualfocal.calibrators.multilabel import MULTILABEL_CALIBRATORS
 from dualfocal.calibrators.registry import CALIBRATORS, Chain
 
 SCHEMA = 1
 KEY = "dualfocal_calibrator"
-CLASSES: dict[str, type[Calibrator]] = {make.__name__: make for make in CALIBRATORS.values() if isinstance(make, type)}
+CLASSES: dict[str, type[Calibrator]] = {
+    make.__name__: make for make in (*CALIBRATORS.values(), *MULTILABEL_CALIBRATORS.values()) if isinstance(make, type)
+}
 
 
 def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
@@ -90,7 +92,7 @@ def _restore(content: dict[str, Any], state: dict[str, Tensor]) -> Calibrator:
     if calibrated.shape != row.shape or not all(value.isfinite().all() for value in (calibrated, *state.values())):
         raise ValueError("the parameters must be finite and of matching shapes")
     if content["report"] is not None:
-        calibrator.report = FitReport.from_dict(content["report"])
+        calibrator.report = calibrator.report_type.from_dict(content["report"])
     names, fitted_on = content["class_names"], content.get("fitted_on")  # "fitted_on" is missing in older files
     calibrator.class_names = None if names is None else tuple(names)
     if fitted_on is not None:

@@ -21,6 +21,10 @@ TEXTS = {
         "{count} of {total} classes have no samples{where}",
         "the fit gives them almost zero probability",
     ),
+    "rare_labels": (
+        "{count} of {total} labels have fewer than 10 positive or negative samples{where}",
+        "what the fit learns about them is uncertain",
+    ),
     "impossible_labels": (
         "{count:,} of {total:,} true classes have probability 0{where}",
         "the fit replaces 0 by {zeros}",
@@ -40,7 +44,7 @@ class Note:
         kind: a key of ``TEXTS``, or ``"saved"`` for a note read from a file.
         count: number of affected classes or samples.
         total: number of all classes or samples.
-        values: absent classes, replacements of probability 0, or the temperature.
+        values: absent classes, rare labels, replacements of probability 0, or the temperature.
         of_folds: whether the count is the maximum over folds that differ.
         saved: text read from a file.
 
@@ -62,7 +66,7 @@ class Note:
 
     def _render(self, template: str) -> str:
         where = " in a fold" if self.of_folds else ""
-        if self.kind == "absent_classes" and not self.of_folds:
+        if self.kind in ("absent_classes", "rare_labels") and not self.of_folds:
             listed = ", ".join(map(str, self.values[:MOST_LISTED]))
             where = f" ({listed}{', ...' if len(self.values) > MOST_LISTED else ''})"
         zeros = " or ".join(f"{zero:.2g}" for zero in sorted(set(self.values)))

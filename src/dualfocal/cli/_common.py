@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from dualfocal._checks import AT_MOST, MAX_SEED, check_choice, check_ignore_index
+from dualfocal._checks import AT_MOST, MAX_SEED, check_choice, check_ignore_index, check_known
 from dualfocal._files import check_place
 from dualfocal._startup import end_startup
 from dualfocal._table import Table, printable
@@ -33,6 +33,7 @@ CALIBRATORS = (
     "dirichlet",
     "matrix",
 )
+MULTILABEL_CALIBRATORS = ("temperature", "platt", "isotonic")
 LOSSES = (
     "cross_entropy",
     "label_smoothing",
@@ -89,6 +90,7 @@ FIGURES = ("phi", "reliability", "corp", "metrics", "training", "logits", "rival
 FIELDS = ("dataset", "model", "method", "variant")  # by which the trainings of a table are selected
 FIGURE_1 = (1.0, 0.3)  # gamma and C of the paper's Figure 1
 Criterion = StrEnum("Criterion", ["nll", "ece"])  # how to choose gamma
+Task = StrEnum("Task", ["multilabel"])  # what the target of a sample is, if not one class
 Binary = StrEnum("Binary", ["top_label", "positive"])  # the confidence that a binary problem is about
 
 Logits = Annotated[
@@ -174,6 +176,13 @@ WeightOption = Annotated[
         "are those of the weighted population.",
     ),
 ]
+TaskOption = Annotated[
+    Task | None,
+    typer.Option(
+        help="`multilabel`: a sample can have several labels. The target is a 2-D array of 0 and 1, or one column per "
+        "label: `prob_cat`, `prob_dog`, ..., `target_cat`, `target_dog`, ..."
+    ),
+]
 Level = Annotated[float, typer.Option(min=0.5, max=0.999, help="Confidence level of intervals.")]
 Seed = Annotated[
     int, typer.Option(min=0, max=MAX_SEED, help="Seed of the simulations behind noise floors, p-values and intervals.")
@@ -199,6 +208,10 @@ SYSTEM_ERRNOS = {
 NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # in errors of torch
 Number = TypeVar("Number", int, float)
 
+ON_FIT_DATA = (
+    "dualfocal: the calibrator was fitted on these data, so its scores on them are too good; fit it on a validation "
+    "split that the model was not trained on"
+)
 FILES = (
     "Formats: .npz, .npy, .safetensors, .pt, .csv, .tsv, .jsonl (also gzipped), .parquet, .arrow, .feather, or a run "
     "folder. "
@@ -321,3 +334,13 @@ def comma_separated(option: str, text: str | None, kind: Callable[[str], Number]
         return [kind(part) for part in text.split(",")] if text else []
     except ValueError as error:
         raise ValueError(f"{option} must be numbers separated by commas, got {text!r}") from error
+
+
+def check_known_methods(option: str, text: str, known: tuple[str, ...], most: int | None = None) -> tuple[str, ...]:
+    """Parse names separated by commas; raise a ValueError if one is unknown or given twice, or if they are too many."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        check_known(option, name, known)
+    if len(set(names)) < len(names) or (most is not None and len(names) > most):
+        raise ValueError(f"{option} must name {'one method' if most == 1 else 'each method once'}, got {text!r}")
+    return names

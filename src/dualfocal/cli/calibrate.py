@@ -11,6 +11,7 @@ from dualfocal._table import Table
 from dualfocal.cli._common import (
     CALIBRATORS,
     FILES,
+    ON_FIT_DATA,
     AsJson,
     BinaryOption,
     ClassNames,
@@ -24,6 +25,7 @@ from dualfocal.cli._common import (
     Probs,
     Split,
     Target,
+    TaskOption,
     check_output,
     consoles,
     errors_name,
@@ -32,11 +34,7 @@ from dualfocal.cli._common import (
     show,
 )
 from dualfocal.cli._completion import names_of
-
-ON_FIT_DATA = (
-    "dualfocal: the calibrator was fitted on these data, so its scores on them are too good; fit it on a validation "
-    "split that the model was not trained on"
-)
+from dualfocal.cli._multilabel import apply_labels, calibrate_labels
 
 
 def calibrate(
@@ -61,6 +59,7 @@ def calibrate(
     ignore_index: IgnoreIndex = -100,
     force: Force = False,
     as_json: AsJson = False,
+    task: TaskOption = None,
 ) -> None:
     """Fit a calibrator on held-out predictions and save it for `dualfocal apply`.
 
@@ -70,13 +69,15 @@ def calibrate(
         dualfocal calibrate val.npz --method temperature --out cal.safetensors
 
         dualfocal calibrate run_folder --method vector --out cal.safetensors    (its validation split)
+
+        dualfocal calibrate val.npz --task multilabel --method platt --out cal.safetensors    (a map per label)
     """
     from dualfocal.calibrators import TemperatureScaling, files, make_calibrator, save_calibrator
     from dualfocal.runs.source import Reading
 
     printer, err = consoles(as_json)
     check_output(files.check_suffix(out), file)
-    calibrator = make_calibrator(method, force=force)
+    calibrator = None if task else make_calibrator(method, force=force)
     reading = Reading(
         logits=logits,
         probs=probs,
@@ -90,6 +91,10 @@ def calibrate(
         ignore_index=ignore_index,
         max_memory=max_memory,
     )
+    if calibrator is None:
+        refused = {"--positive": positive is not None, "--binary": binary is not None, "--force": force}
+        calibrate_labels(file, out, method, reading, as_json=as_json, refused=refused)
+        return
     data = reading.load(file, run_split="val")
     say(err, f"{file}: {data.taken}")
     with errors_name(file), err.status(f"fitting {method}"):
@@ -137,7 +142,7 @@ def apply(
 
         dualfocal apply cal.safetensors test.npz --out calibrated.npz
     """
-    from dualfocal.calibrators import apply_calibrator, load_calibrator
+    from dualfocal.calibrators import MultilabelCalibrator, apply_calibrator, load_calibrator
     from dualfocal.predictions import rewrite_predictions
     from dualfocal.predictions.alignment import class_order, reorder_classes, restore_classes
     from dualfocal.predictions.saving import check_suffix
@@ -159,6 +164,9 @@ def apply(
         ignore_index=ignore_index,
         max_memory=max_memory,
     )
+    if isinstance(fitted, MultilabelCalibrator):
+        apply_labels(fitted, calibrator, file, out, reading, as_json=as_json)
+        return
     data = reading.load(file, labels=False)
     num_classes = data.values.shape[1] if data.values.ndim > 1 else 2
     if fitted.report is not None and fitted.report.num_classes != num_classes:

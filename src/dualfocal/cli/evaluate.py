@@ -32,6 +32,7 @@ from dualfocal.cli._common import (
     Seed,
     Split,
     Target,
+    TaskOption,
     WeightOption,
     check_plot,
     consoles,
@@ -44,6 +45,7 @@ from dualfocal.cli._common import (
 from dualfocal.cli._completion import names_of
 from dualfocal.cli._dense import Boundary, Maps, evaluate_folder, is_dense, refuse_dense_options
 from dualfocal.cli._findings import Finding, draw_findings, gate, print_finding
+from dualfocal.cli._multilabel import evaluate_labels
 from dualfocal.cli._streamed import evaluate_stream, open_stream
 
 if TYPE_CHECKING:
@@ -148,6 +150,7 @@ def evaluate(
     boundary: Boundary = None,
     maps: Maps = None,
     as_json: AsJson = False,
+    task: TaskOption = None,
 ) -> None:
     """Is this model calibrated? Every metric, what a perfectly calibrated model would score, and a verdict.
 
@@ -166,6 +169,8 @@ def evaluate(
         dualfocal evaluate predictions.csv --weight survey_weight
 
         dualfocal evaluate predictions.npz --calibrate temperature,vector,isotonic
+
+        dualfocal evaluate predictions.csv --task multilabel --calibrate temperature,platt,isotonic
 
         dualfocal evaluate predictions.npz --fail-over 0.03 || echo "not calibrated"
 
@@ -205,6 +210,32 @@ def evaluate(
         level=level,
         seed=seed,
     )
+    if task is not None:
+        refused = {
+            "--sql": sql is not None,
+            "--group-by": group_by is not None,
+            "--group-quantiles": group_quantiles is not None,
+            "--binary": binary is not None,
+            "--positive": positive is not None,
+            "--prediction": prediction is not None,
+            "--confidence": confidence is not None,
+            "--convention": convention is not None,
+            "--force": force,
+        }
+        evaluate_labels(
+            files or [],
+            reading,
+            inference=inference,
+            calibrate=calibrate,
+            folds=folds,
+            repeats=repeats,
+            merge=merge,
+            fail_over=fail_over,
+            plot=plot,
+            as_json=as_json,
+            refused=refused,
+        )
+        return
     if sql is not None:
         refused = {
             "--merge": merge,

@@ -98,7 +98,7 @@ def _rows(predictions: Array, labels: Array) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"labels for predictions of shape {tuple(logits.shape)} must be class indices of shape "
             f"{tuple(logits.shape[:-1])}, got {target.dtype} of shape {tuple(target.shape)} (one-hot labels: "
-            "labels.argmax(-1); multi-label problems: evaluate each label on its own)"
+            "labels.argmax(-1); multi-label problems: dualfocal.evaluate(..., task='multilabel'))"
         )
     return logits.reshape(-1, logits.shape[-1]), target.reshape(-1)
 

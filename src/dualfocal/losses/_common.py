@@ -22,6 +22,12 @@ BINARY_HINT = (
     "for binary or multi-label targets with one logit z each, use two classes: logits "
     "torch.stack([torch.zeros_like(z), z], 1), and target.long() of the shape of z"
 )
+# Several labels of a sample are true at once.
+MULTILABEL_HINT = (
+    "if several labels can be true at once (multi-label), the classes do not compete, as those of a softmax must, and "
+    "p_j, the runner-up of the true class, is undefined: train with torch.nn.BCEWithLogitsLoss, one logit per label, "
+    "then calibrate and evaluate with task='multilabel'"
+)
 
 Weight = Tensor | Sequence[float] | NDArray[Any]
 
@@ -183,7 +189,7 @@ def _target_remedy(logits: Tensor, target: Tensor, num_classes: int) -> str:
     if logits.ndim == 1 or num_classes == 1:
         return f"; {BINARY_HINT}"
     if target.shape == logits.shape:
-        return f"; of one-hot labels, use target.argmax(1); {BINARY_HINT}"
+        return f"; of one-hot labels, use target.argmax(1); {MULTILABEL_HINT}; {BINARY_HINT}"
     if target.shape == (len(logits), *logits.shape[2:]):
         return "; use target.long()"
     if target.shape == (len(logits), 1, *logits.shape[2:]):
@@ -320,7 +326,8 @@ def _check_probabilities(target: Tensor) -> None:
         i, c = (~(wide >= 0)).nonzero()[0].tolist()
         raise ValueError(f"class probabilities must not be negative, got {wide[i, c].item()} in row {i}, class {c}")
     if (i := first_true(~((wide.sum(1) - 1).abs() <= tolerance))) is not None:
+        multi_hot = bool(((wide == 0) | (wide == 1)).all())
         raise ValueError(
             f"class probabilities must sum to 1 (within {tolerance:.2g}), row {i} sums to {wide[i].sum().item():.6g}; "
-            f"{BINARY_HINT}"
+            f"{f'{MULTILABEL_HINT}; ' if multi_hot else ''}{BINARY_HINT}"
         )

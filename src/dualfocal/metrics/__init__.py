@@ -13,6 +13,8 @@ from dualfocal.metrics.inference import Floor, Inference
 from dualfocal.metrics.linear import LinearCalibration, linear_calibration
 from dualfocal.metrics.monitor import CalibrationMonitor
 from dualfocal.metrics.monitor_batch import MonitorBatch
+from dualfocal.metrics.multilabel import evaluate_multilabel
+from dualfocal.metrics.multilabel_result import LabelEvaluation, MultilabelEvaluation
 from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.scores import (
     BrierDecomposition,
@@ -50,9 +52,11 @@ __all__ = [
     "ExpectedCalibrationError",
     "Floor",
     "Inference",
+    "LabelEvaluation",
     "LinearCalibration",
     "MaximumCalibrationError",
     "MonitorBatch",
+    "MultilabelEvaluation",
     "TokenConfidences",
     "TokenEvaluation",
     "adaptive_ece",
@@ -65,6 +69,7 @@ __all__ = [
     "ece",
     "error_rate",
     "evaluate",
+    "evaluate_multilabel",
     "kde_ece",
     "linear_calibration",
     "mce",

@@ -46,9 +46,10 @@ class GapDraws:
     @property
     def p_value(self) -> float:
         """Share of draws as extreme as the data, by the squares of all bins or of a single bin."""
-        return last_rank(self._squares(np.concatenate([self.null, self.gap[None]])))
+        return last_rank(self.squares(np.concatenate([self.null, self.gap[None]])))
 
-    def _squares(self, gaps: Array) -> tuple[Array, Array]:
+    def squares(self, gaps: Array) -> tuple[Array, Array]:
+        """Return the square over all bins, and that of a single bin, of each draw of the gaps."""
         return (gaps**2 / self.count).sum(-1), gaps.sum(-1) ** 2
 
     def _debiased(self, gaps: Array) -> Array:
@@ -74,13 +75,13 @@ class GapDraws:
 
     def detectable(self, significance: float) -> float:
         """Return the gap, the same in every bin, that the test detects in 80 % of the draws."""
-        limits = [float(np.quantile(square, 1 - significance)) for square in self._squares(self.noise)]
+        limits = [float(np.quantile(square, 1 - significance)) for square in self.squares(self.noise)]
         widest = 4 * math.sqrt(max(limits[0] / self.total, limits[1] / self.total**2))
         sizes = min(1.0, widest) * np.linspace(0, 1, GRID) ** 2
         power = []
         for size in sizes:
-            null = self._squares(self.noise + size * self.carried)  # a wild bootstrap draws the gap, too
-            shifted = self._squares(self.noise + size * self.count)
+            null = self.squares(self.noise + size * self.carried)  # a wild bootstrap draws the gap, too
+            shifted = self.squares(self.noise + size * self.count)
             rarity = np.sort(np.minimum(*(as_large(square, square) for square in null)))
             rare = np.minimum(*(as_large(*pair) for pair in zip(shifted, null, strict=True)))
             rank = np.searchsorted(rarity, rare, side="right")

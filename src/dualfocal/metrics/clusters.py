@@ -20,13 +20,13 @@ from dataclasses import replace
 import numpy as np
 
 from dualfocal.metrics._cluster_classes import cluster_classwise
-from dualfocal.metrics._cluster_noise import Array, ClusterNoise, cluster_factor
+from dualfocal.metrics._cluster_noise import Array, ClusterNoise, cluster_factor, last_rank
 from dualfocal.metrics._cluster_sums import ClusterSums
 from dualfocal.metrics._gap_draws import GapDraws
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.classwise import SIGNIFICANCE
 from dualfocal.metrics.cluster_summary import ClusterSummary
-from dualfocal.metrics.inference import Floor, Inference
+from dualfocal.metrics.inference import DRAWS, Floor, Inference
 from dualfocal.metrics.label_counts import LabelCounts
 
 
@@ -77,6 +77,24 @@ def cluster_squared_error(clusters: ClusterSums, bins: BinStats) -> float:
     """
     noise = ClusterNoise(clusters.num_clusters, draws=1, seed=0)
     return cluster_gaps(noise, *clusters.by_bin(noise, bins.edges)).observed
+
+
+def fine_cluster_p_value(clusters: ClusterSums, bins: BinStats, *, draws: int, seed: int) -> float:
+    """Compute the p-value of the clusters alone, from many draws, as the first of many tests needs it."""
+    squares = list[tuple[Array, Array]]()
+    for start in range(0, draws, DRAWS):  # in parts, because a draw has a number for each cluster
+        noise = ClusterNoise(clusters.num_clusters, min(DRAWS, draws - start), seed + start)
+        gaps = cluster_gaps(noise, *clusters.by_bin(noise, bins.edges))
+        squares.append(gaps.squares(gaps.null))
+    squares.append(gaps.squares(gaps.gap[None]))
+    return last_rank([np.concatenate(parts) for parts in zip(*squares, strict=True)])
+
+
+def noise_of_ece(noise: ClusterNoise, clusters: ClusterSums, bins: BinStats) -> Array:
+    """Return the ECE of each draw of the noise alone, (draws,)."""
+    gaps = cluster_gaps(noise, *clusters.by_bin(noise, bins.edges))
+    error: Array = np.abs(gaps.noise).sum(1) / gaps.total
+    return error
 
 
 def summarize_clusters(clusters: ClusterSums) -> ClusterSummary:

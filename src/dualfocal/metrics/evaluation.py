@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 
@@ -24,7 +25,11 @@ from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import decompose, mean
 from dualfocal.metrics.weights import summarize_weights, weighted_inference
 
+if TYPE_CHECKING:
+    from dualfocal.metrics.multilabel_result import MultilabelEvaluation
 
+
+@overload
 def evaluate(
     logits: Array,
     target: Array,
@@ -41,7 +46,42 @@ def evaluate(
     class_names: Sequence[str] | None = None,
     clusters: Array | str | None = None,
     sample_weight: Array | None = None,
-) -> Evaluation:
+    task: None = None,
+) -> Evaluation: ...
+@overload
+def evaluate(
+    logits: Array,
+    target: Array,
+    *,
+    input: str | None = None,
+    num_bins: int = 15,
+    inference: bool = False,
+    seed: int = 0,
+    ignore_index: int = -100,
+    level: float = 0.9,
+    draws: int = 1000,
+    class_names: Sequence[str] | None = None,
+    clusters: Array | None = None,
+    task: Literal["multilabel"],
+) -> "MultilabelEvaluation": ...
+def evaluate(
+    logits: Array,
+    target: Array,
+    *,
+    input: str | None = None,
+    num_bins: int = 15,
+    inference: bool = False,
+    seed: int = 0,
+    ignore_index: int = -100,
+    binary: str | None = None,
+    convention: str | None = None,
+    level: float = 0.9,
+    draws: int = 1000,
+    class_names: Sequence[str] | None = None,
+    clusters: Array | str | None = None,
+    sample_weight: Array | None = None,
+    task: str | None = None,
+) -> "Evaluation | MultilabelEvaluation":
     """Compute every metric in one pass: error, NLL, Brier score, AURC, and the calibration errors.
 
     Args:
@@ -74,9 +114,12 @@ def evaluate(
             weights of a population with other inputs or labels. All metrics and the inference are those of the
             weighted population, see :mod:`dualfocal.metrics.weights`. Only the ratios of the weights matter. Samples of
             weight 0 are left out and not counted. Equal weights are the same as none.
+        task: ``"multilabel"`` if a sample can have several labels: ``logits`` and ``target`` have shape ``(N, L)``, the
+            sigmoid of a logit is the probability of its label, and ``target`` holds 0 or 1, or ``ignore_index``. See
+            :mod:`dualfocal.metrics.multilabel`. ``binary``, ``convention`` and ``sample_weight`` do not apply.
 
     Returns:
-        The metrics, as fractions.
+        The metrics, as fractions: an :class:`Evaluation`, or a :class:`~dualfocal.metrics.MultilabelEvaluation`.
 
     Raises:
         TypeError: an argument is not an array.
@@ -91,6 +134,26 @@ def evaluate(
     Over-confident: ECE is 23.1 points; a calibrated model would show 2.7 by chance (p < 0.001). Class probabilities:
     miscalibrated (p < 0.001); worst: predictions of class 3, confidence 55.1 %, right 28.2 %.
     """
+    check_choice("task", task, (None, "multilabel"))
+    if task == "multilabel":
+        from dualfocal.metrics.multilabel import evaluate_multilabel
+
+        refused = {"binary": binary, "convention": convention, "sample_weight": sample_weight}
+        for name in (name for name, value in refused.items() if value is not None):
+            raise ValueError(f"{name} does not apply to task='multilabel': leave it out")
+        return evaluate_multilabel(
+            logits,
+            target,
+            input=input,
+            num_bins=num_bins,
+            inference=inference,
+            seed=seed,
+            ignore_index=ignore_index,
+            level=level,
+            draws=draws,
+            class_names=class_names,
+            clusters=None if isinstance(clusters, str) else clusters,
+        )
     check_count("draws", draws, 100)
     check_choice("convention", convention, CONVENTIONS)
     check_level(level)

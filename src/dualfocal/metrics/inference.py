@@ -43,6 +43,7 @@ from dualfocal.metrics.holm import holm
 
 DRAWS = 1000  # draws of outcomes for floor and p-value
 CELLS = 256  # groups of samples of similar confidence that are drawn together, much finer than bins
+FEW_CELLS = 32  # the same for a p-value of many draws; with fewer cells the noise is slightly too large
 GRID, GRID_DRAWS = 25, 800  # sizes of miscalibration on the grid for the interval, and draws at each
 SHAPES = 100  # shapes of miscalibration for the interval, which share the draws
 POWER = 0.8  # of the smallest detectable error
@@ -164,11 +165,9 @@ def infer(
     """
     rng = np.random.default_rng(seed)
     bins, adaptive = _occupied(bins), _occupied(adaptive)
-    drawn, drawn_adaptive = _calibrated_outcomes(samples, bins, adaptive, draws, rng)
+    drawn, drawn_adaptive = _calibrated_outcomes(samples, (bins, adaptive), draws, rng)
     square, single_bin = _squares(bins, drawn)
-    pool = [torch.cat(pair) for pair in zip((square, single_bin), _squares(bins, bins.correct[None]), strict=True)]
-    rarity = _rarity(pool, pool)  # draws and data are exchangeable if the model is calibrated
-    p_value = float((rarity <= rarity[-1]).double().mean())
+    p_value = _p_value(bins, (square, single_bin))
     gaps = {"ece": _gaps(bins, drawn), "adaptive_ece": _gaps(adaptive, drawn_adaptive)}
     errors = {name: gap.abs().sum(1) / len(samples) for name, gap in gaps.items()}
     errors["mce"] = (gaps["ece"].abs() / bins.count).amax(1)
@@ -183,6 +182,20 @@ def infer(
     )
 
 
+def fine_p_value(samples: Confidences, bins: BinStats, *, draws: int, seed: int = 0) -> float:
+    """Compute the p-value of :func:`infer` alone, from many draws, as the first of many tests needs it."""
+    bins = _occupied(bins)
+    (drawn,) = _calibrated_outcomes(samples, (bins,), draws, np.random.default_rng(seed), FEW_CELLS)
+    return _p_value(bins, _squares(bins, drawn))
+
+
+def _p_value(bins: BinStats, squares: tuple[Tensor, Tensor]) -> float:
+    """Return the share of draws, the data among them, that are as extreme as the data; see :func:`_squares`."""
+    pool = [torch.cat(pair) for pair in zip(squares, _squares(bins, bins.correct[None]), strict=True)]
+    rarity = _rarity(pool, pool)  # draws and data are exchangeable if the model is calibrated
+    return float((rarity <= rarity[-1]).double().mean())
+
+
 def _occupied(bins: BinStats) -> BinStats:
     """Return the bins that are not empty, on the CPU."""
     full = (bins.count > 0).nonzero()[:, 0]
@@ -191,19 +204,18 @@ def _occupied(bins: BinStats) -> BinStats:
 
 
 def _calibrated_outcomes(
-    samples: Confidences, bins: BinStats, adaptive: BinStats, draws: int, rng: np.random.Generator
-) -> tuple[Tensor, Tensor]:
-    """Draw how many samples of each bin a calibrated model gets right: (R, B) for both kinds of bins.
+    samples: Confidences, kinds: Sequence[BinStats], draws: int, rng: np.random.Generator, cells: int = CELLS
+) -> list[Tensor]:
+    """Draw how many samples of each bin a calibrated model gets right: (R, B) for each kind of bins.
 
     Samples of similar confidence are drawn together, as one binomial number with their mean confidence. The error of
     the variance is negligible: the squared spread of confidence within 1/256 of the samples.
     """
-    ends = [np.concatenate([[0], stats.count.numpy().cumsum()]) for stats in (bins, adaptive)]
-    cuts = np.unique(np.concatenate([samples.cuts(CELLS), *ends]))
+    ends = [np.concatenate([[0], stats.count.numpy().cumsum()]) for stats in kinds]
+    cuts = np.unique(np.concatenate([samples.cuts(cells), *ends]))
     correct = _binomial(np.diff(cuts), np.minimum(samples.mean_confidence(cuts), 1.0), draws, rng)
     total = torch.from_numpy(np.pad(correct.cumsum(0), ((1, 0), (0, 0))))
-    first, second = (total[torch.from_numpy(np.searchsorted(cuts, end))].diff(dim=0).T for end in ends)
-    return first, second
+    return [total[torch.from_numpy(np.searchsorted(cuts, end))].diff(dim=0).T for end in ends]
 
 
 def _binomial(count: np.ndarray, p: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:

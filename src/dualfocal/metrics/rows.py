@@ -131,8 +131,8 @@ def as_rows(
     if target.shape != shape:
         raise ValueError(
             f"target for {name} of shape {tuple(values.shape)} must have shape {tuple(shape)}, got "
-            f"{tuple(target.shape)}: one class index per sample (one-hot labels: target.argmax(1); multilabel "
-            "problems: evaluate each label on its own)"
+            f"{tuple(target.shape)}: one class index per sample (one-hot labels: target.argmax(1); several "
+            "labels per sample: task='multilabel', in the command line --task multilabel)"
         )
     weight = None if sample_weight is None else _weights(sample_weight, shape).to(values.device)
     if values.ndim > 2:

@@ -230,7 +230,8 @@ def _check_probabilities(tile: Tensor, peak: Tensor, total: Tensor, dim: int, st
         row = int((~good).nonzero()[0])
         scores = bool((lowest[row] >= 0) & (peak[row] <= 1 + ROUNDING))
         question = (
-            "are these scores of a multi-label problem? Evaluate each label on its own"
+            "are these probabilities of a multi-label problem? Then pass task='multilabel', in the command line --task "
+            "multilabel"
             if scores
             else "are these logits?"
         )

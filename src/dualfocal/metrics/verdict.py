@@ -20,10 +20,12 @@ TOP_LABEL_ONLY = "Only the confidence of the predicted class was tested, not the
 
 def confidence_verdict(evaluation: "Evaluation", inference: Inference, significant: bool) -> str:
     """Say whether the confidences of an evaluation are calibrated."""
-    ece, floor = f"ECE is {_points(evaluation.ece)} points", _points(inference.floors["ece"].mean)
+    ece, floor = f"ECE is {points_text(evaluation.ece)} points", points_text(inference.floors["ece"].mean)
     chance = f"a calibrated model would show {floor} by chance ({_p(inference.p_value, significant)})."
     if not significant:
-        gap = f"a gap of {_points(inference.detectable)} points or more between confidence and accuracy in every bin"
+        gap = (
+            f"a gap of {points_text(inference.detectable)} points or more between confidence and accuracy in every bin"
+        )
         power = (
             f"{gap} would have been detected ({100 * POWER:.0f} % power)"
             if math.isfinite(inference.detectable)
@@ -37,7 +39,7 @@ def confidence_verdict(evaluation: "Evaluation", inference: Inference, significa
         mean, truth, kind = "their mean", "the share of class 1", f"Probabilities of class 1 too {size}"
     kind = kind if abs(share) > 0.5 else "Miscalibrated in both directions"
     if evaluation.ece <= inference.floors["ece"].q95 and abs(share) > 0.5:  # the evidence is the mean, not the ECE
-        ece = f"{mean} is {_points(abs(evaluation.overconfidence))} points {side} {truth}, {ece}"
+        ece = f"{mean} is {points_text(abs(evaluation.overconfidence))} points {side} {truth}, {ece}"
     return f"{kind}: {ece}; {chance}"
 
 
@@ -53,9 +55,11 @@ def classes_verdict(test: ClasswiseTest, significant: bool, num_classes: int, na
     gap = test.gaps[0]
     name = f"class {_name(gap.index, names)}"
     if gap.among_predicted:
-        worst = f"predictions of {name}, confidence {_percent(gap.probability)} %, right {_percent(gap.share)} %"
+        worst = (
+            f"predictions of {name}, confidence {percent_text(gap.probability)} %, right {percent_text(gap.share)} %"
+        )
     else:
-        worst = f"{name}, predicted {_percent(gap.probability)} %, occurs {_percent(gap.share)} %"
+        worst = f"{name}, predicted {percent_text(gap.probability)} %, occurs {percent_text(gap.share)} %"
     return f"{subject}: miscalibrated ({p}); worst: {worst}."
 
 
@@ -63,12 +67,12 @@ def _name(index: int, names: Sequence[str] | None) -> str:
     return printable(names[index]) if names else str(index)
 
 
-def _percent(fraction: float) -> str:
+def percent_text(fraction: float) -> str:
     """Format with one decimal, or with two digits if that is too coarse."""
     return f"{100 * fraction:{'.1f' if fraction >= 0.01 or fraction == 0 else '.2g'}}"
 
 
-def _points(fraction: float) -> str:
+def points_text(fraction: float) -> str:
     """Format with one decimal, or with two digits if it would be 0.0 otherwise."""
     return f"{100 * fraction:{'.1f' if fraction >= 5e-4 or fraction == 0 else '.2g'}}"
 

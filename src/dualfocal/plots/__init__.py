@@ -9,6 +9,7 @@ from dualfocal.plots.corp import corp_diagram, corp_figure
 from dualfocal.plots.distributions import max_logit_histogram, rival_boxplot
 from dualfocal.plots.metric_bars import MetricBar, metric_bars, metric_figure
 from dualfocal.plots.monitor import evidence_diagram, evidence_figure
+from dualfocal.plots.multilabel import multilabel_figure
 from dualfocal.plots.overconfidence import overconfidence_figure, overconfidence_map
 from dualfocal.plots.reliability import reliability_diagram, reliability_figure
 from dualfocal.plots.style import LOOKS, Look, save, styled
@@ -27,6 +28,7 @@ __all__ = [
     "max_logit_histogram",
     "metric_bars",
     "metric_figure",
+    "multilabel_figure",
     "overconfidence_figure",
     "overconfidence_map",
     "reliability_diagram",

@@ -17,6 +17,7 @@ from dualfocal.predictions.loading import (
     load_predictions,
     merge_predictions,
 )
+from dualfocal.predictions.multilabel import load_multilabel_predictions
 from dualfocal.predictions.saving import rewrite_predictions, save_predictions
 from dualfocal.predictions.streaming import PredictionStream, bin_predictions, stream_predictions
 
@@ -31,6 +32,7 @@ __all__ = [
     "check_same_labels",
     "check_usable",
     "is_dense_folder",
+    "load_multilabel_predictions",
     "load_predictions",
     "merge_predictions",
     "open_dense_folder",

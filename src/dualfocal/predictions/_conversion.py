@@ -35,6 +35,7 @@ class Conversion:
     class_names: tuple[str, ...] | None = None
     percent: bool = False
     drop_missing: bool = False
+    independent: bool = False  # whether the probabilities of a row are of labels, which do not sum to 1
 
     def without_missing(
         self, source: PredictionFile, values: list[str], others: list[str], content: Content
@@ -84,7 +85,7 @@ class Conversion:
         if self.percent:
             if roles.kind == "logits":
                 raise source.error(f"--percent is for probabilities, but {origin} holds logits")
-            return _fractions(values), f"{text}, in percent"
+            return values / 100 if self.independent else _fractions(values), f"{text}, in percent"
         return values, text
 
     def named(self, source: PredictionFile, roles: Values, values: Tensor) -> Values:

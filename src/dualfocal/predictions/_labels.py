@@ -209,7 +209,9 @@ def _from_one_hot(source: PredictionFile, name: str, labels: NDArray[Any]) -> ND
         row = int(good.argmin())
         got = _listing([f"{value:g}" for value in labels[row].tolist() if value != 0]) or "only 0"
         rule = "labels with a column per class must be one-hot, one 1 and the rest 0"
-        raise source.error(f"{rule}, but {source.place(row)} of {name!r} {form(labels)} holds {got}")
+        binary = (ones | (labels == 0) | (labels < 0)).all()
+        hint = "; if a sample can have several labels, give --task multilabel" if binary else ""
+        raise source.error(f"{rule}, but {source.place(row)} of {name!r} {form(labels)} holds {got}{hint}")
     return np.asarray(ones.argmax(1))
 
 

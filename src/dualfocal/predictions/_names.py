@@ -37,6 +37,8 @@ CONFIDENCES = ("confidence", "confidences", "conf", "score", "max_prob")  # besi
 PAIRS = {("predictions", "label_ids"): "logits"}
 # Prefixes of class columns. "p" is only a prefix: a column "p" can be many things, but p0 and p1 are probabilities.
 PREFIXES = {"logits": f"(?i:{'|'.join(KINDS['logits'])})", "probs": f"(?i:{'|'.join(PROBS)}|p)"}
+# Prefixes of columns with the target of one label each, as in target_cat, target_dog; the longest first.
+LABEL_PREFIX = f"(?i:{'|'.join(sorted(LABELS + OTHER_LABELS, key=len, reverse=True))})"
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,9 @@ def find_names(source: PredictionFile, given: Given, *, required: bool) -> Roles
     taken = set() if values is None else {*values.names, *([values.prediction] if values.prediction else [])}
     labels = [name for name in labels if name not in taken or name == target]
     if required and len(labels) != 1:
-        questions.ask_for_labels(labels, taken)
+        free = [name for name in source.names if name not in taken] if source.is_table and not labels else []
+        several = max(class_columns(free, LABEL_PREFIX), key=len, default={})
+        questions.ask_for_labels(labels, taken, list(several) if len(several) > 1 else [])
     if questions.problems or values is None:
         raise questions.error()
     if len(labels) == 1:

@@ -73,8 +73,15 @@ class Questions:
             if len(names) == 1 and names[0] in looks and looks[names[0]].ndim == 1:
                 self.answers["binary"] = "positive"
 
-    def ask_for_labels(self, labels: list[str], taken: set[str]) -> None:
-        """Ask which array or column holds the labels: one of these, or of those that are not taken."""
+    def ask_for_labels(self, labels: list[str], taken: set[str], several: list[str]) -> None:
+        """Ask which array or column holds the labels: one of these, or of those that are not taken.
+
+        Columns in ``several`` look like the targets of a multi-label problem.
+        """
+        if several:
+            how = "if a sample can have several of them, give --task multilabel, else name one with --target NAME"
+            self.add(f"{suggested(several)} look like the targets of several labels: {how}", task="multilabel")
+            return
         problem = f"several labels ({', '.join(map(repr, labels))}):" if labels else "no labels with a usual name:"
         other = "" if labels or self.source.is_table else ", or their file with --target labels.npy"
         used = taken | {name for names in self.answers.values() for name in names.split(",")}

@@ -64,8 +64,9 @@ def save_predictions(
         values: floats, ``(N, C)``; ``(N,)`` or ``(N, 1)`` for one score per sample, read back as ``(N,)``; or
             ``(N, C, d1, ...)``, not for tables.
         input: whether the values are ``"logits"`` or ``"probs"``.
-        target: integers, ``(N,)`` or ``(N, d1, ...)``. In a table, labels are written as class names if these are
-            given; values that are not a class, such as -100, stay numbers.
+        target: integers, ``(N,)`` or ``(N, d1, ...)``; or 0 and 1 for each label of a multi-label problem, ``(N, L)``,
+            in a table one column per label, ``target_cat``, ``target_dog``, ... In a table, class indices are written
+            as class names if these are given; values that are not a class, such as -100, stay numbers.
         class_names: one name per class.
 
     Raises:
@@ -86,7 +87,9 @@ def save_predictions(
     check_values(f"{path}: {input}", values)
     values = without_axis_of_one(values.detach().cpu())
     if target is not None:
-        if dtype_name(target) not in INTEGERS or target.shape != values.shape[:1] + values.shape[2:]:
+        # A target of the shape of (N, L) values is that of a multi-label problem.
+        of_labels = target.shape == values.shape and values.ndim == 2
+        if dtype_name(target) not in INTEGERS or not (of_labels or target.shape == values.shape[:1] + values.shape[2:]):
             rule = "labels must be integers, (N,) for (N, C) or (N,) and (N, d1, ...) for (N, C, d1, ...)"
             raise PredictionsError(f"{path}: {rule}, got {form(target)} for {form(values)}")
         target = target.cpu()
@@ -166,6 +169,9 @@ def _columns(path: Path, kind: str, values: Tensor, target: Tensor | None, class
     columns: dict[str, Any] = _class_columns(path, kind, values, class_names)
     if target is None:
         return columns
+    if target.ndim == 2:  # 0 or 1 for each label
+        names = class_names or tuple(map(str, range(target.shape[1])))
+        return columns | {f"target_{name}": column for name, column in zip(names, target.numpy().T, strict=True)}
     labels = columns["target"] = target.numpy()
     if class_names is not None:
         classes = np.arange(len(class_names))

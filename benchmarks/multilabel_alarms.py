@@ -1,0 +1,183 @@
+"""Are the verdicts on multi-label predictions right? A simulation in which the truth is known.
+
+    python benchmarks/multilabel_alarms.py [--csv FILE] [--repeats 200] [--log FILE]
+
+The targets of L labels are drawn with the probabilities of a calibrated model: sigmoid(z), where z is normal around a
+mean that falls from -0.5 to `rarest` over the labels. The uniform numbers behind the L targets of a sample come from
+normal variables with correlation rho: every label keeps its probability, but the entries of a sample depend on each
+other. In settings with `shift`, the logits of the rarest third of the labels are higher than the truth by this much.
+
+For each of many data sets:
+
+- alarms: how often the verdict calls anything miscalibrated (a label or the pooled entries, adjusted by Holm's method);
+- label_alarms: how often it calls at least one label miscalibrated: family-wise, among calibrated labels;
+- micro_alarms: how often the pooled test rejects at 5 %, without an adjustment; naive_micro_alarms: the same if all
+  entries are treated as independent;
+- macro_above: how often the macro ECE exceeds the 95 % quantile of its noise floor;
+- covered: how often the 90 % interval of the pooled debiased error contains 0, the truth;
+- found: the share of the miscalibrated labels that are found.
+
+Goals where shift = 0: alarms, label_alarms and micro_alarms at most 7 %, macro_above at most 10 %, covered at least
+86 %. A setting passes if the 99 % binomial interval of each rate meets its goal.
+"""
+
+import argparse
+import csv
+import os
+import platform
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from _measure import in_parts
+from inference_coverage import passes
+from rich.console import Console
+from rich.table import Table
+from scipy.special import expit, ndtr
+
+from dualfocal.metrics import evaluate
+
+LEVEL, SIGNIFICANCE = 0.9, 0.05
+CHUNK = 10  # data sets that one process draws at a time
+MANY_LABELS = 20  # settings with more labels have half of the data sets
+GOALS = {
+    "alarms": (0.0, 0.07),
+    "label_alarms": (0.0, 0.07),
+    "micro_alarms": (0.0, 0.07),
+    "macro_above": (0.0, 0.10),
+    "covered": (0.86, 1.0),
+}
+RATES = (*GOALS, "naive_micro_alarms", "found")
+
+
+class Setting(NamedTuple):
+    """One setting of the simulation."""
+
+    samples: int
+    labels: int
+    rho: float
+    rarest: float
+    shift: float = 0.0
+
+
+SETTINGS = (
+    Setting(1000, 40, 0.5, -5.0),
+    Setting(500, 10, 0.0, -3.0),
+    Setting(500, 10, 0.5, -3.0),
+    Setting(500, 10, 0.9, -3.0),
+    Setting(2000, 10, 0.5, -6.0),
+    Setting(2000, 10, 0.5, -6.0, 0.5),
+    Setting(2000, 10, 0.5, -3.0, 0.5),
+)
+
+
+class Chunk(NamedTuple):
+    """Consecutive data sets of a setting."""
+
+    setting: Setting
+    first: int
+    count: int
+
+
+def draw(setting: Setting, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draw logits and targets."""
+    shape = setting.samples, setting.labels
+    logits = np.linspace(-0.5, setting.rarest, setting.labels) + rng.standard_normal(shape)
+    common = rng.standard_normal((setting.samples, 1))
+    normal = np.sqrt(setting.rho) * common + np.sqrt(1 - setting.rho) * rng.standard_normal(shape)
+    target = (ndtr(normal) < expit(logits)).astype(np.int64)
+    logits[:, shifted(setting) :] += setting.shift
+    return logits, target
+
+
+def shifted(setting: Setting) -> int:
+    """Return the first label whose logits are shifted."""
+    return setting.labels - setting.labels // 3
+
+
+def simulate(chunk: Chunk) -> dict[str, list[float]]:
+    """Return one value per data set of each rate."""
+    torch.set_num_threads(1)
+    setting = Setting(*chunk.setting)
+    key = [setting.samples, setting.labels, *(round(100 * abs(x)) for x in setting[2:])]
+    values = defaultdict[str, list[float]](list)
+    for repeat in range(chunk.first, chunk.first + chunk.count):
+        logits, target = draw(setting, np.random.default_rng([*key, repeat]))
+        result = evaluate(logits, target, input="logits", inference=True, level=LEVEL, seed=repeat, task="multilabel")
+        naive = evaluate(logits.ravel(), target.ravel(), input="logits", inference=True, binary="positive", seed=repeat)
+        assert result.inference is not None
+        assert result.macro_floor is not None
+        assert naive.inference is not None
+        wrong = {label.index for label in result.miscalibrated}
+        truly_wrong = set(range(shifted(setting), setting.labels)) if setting.shift else set()
+        values["alarms"].append(bool(wrong) or result.p_adjusted <= SIGNIFICANCE)
+        values["label_alarms"].append(bool(wrong - truly_wrong))
+        values["micro_alarms"].append(result.inference.p_value <= SIGNIFICANCE)
+        values["naive_micro_alarms"].append(naive.inference.p_value <= SIGNIFICANCE)
+        values["macro_above"].append(result.macro_ece > result.macro_floor.q95)
+        values["covered"].append(result.inference.debiased_ece[0] <= 0)
+        values["found"].append(len(wrong & truly_wrong) / max(len(truly_wrong), 1))
+        assert result.inference.clusters is not None
+        values["design_effect"].append(result.inference.clusters.design_effect)
+    return {name: [float(value) for value in numbers] for name, numbers in values.items()}
+
+
+def chunks(repeats: int) -> Iterator[Chunk]:
+    """Split all settings into parts of similar size."""
+    for setting in SETTINGS:
+        count = repeats if setting.labels <= MANY_LABELS else repeats // 2
+        yield from (Chunk(setting, first, min(CHUNK, count - first)) for first in range(0, count, CHUNK))
+
+
+def record(setting: Setting, values: dict[str, list[float]]) -> dict[str, Any]:
+    """Return one line of the CSV file."""
+    passed: bool | str = ""
+    if not setting.shift:
+        passed = all(passes(values[name], goal) for name, goal in GOALS.items())
+    means = {name: float(np.mean(values[name])) for name in (*RATES, "design_effect")}
+    return {**setting._asdict(), "repeats": len(values["alarms"]), "passed": passed, **means}
+
+
+def show(records: list[dict[str, Any]]) -> None:
+    """Print the rates of every setting; those that miss a goal in red."""
+    table = Table(title="rates in %")
+    for heading in (*Setting._fields, "repeats", "design_effect", *RATES):
+        table.add_column(heading.replace("_", " "), justify="right")
+    for r in records:
+        cells = [str(r[name]) for name in (*Setting._fields, "repeats")] + [f"{r['design_effect']:.2f}"]
+        style = "bold red" if r["passed"] is False else ""
+        table.add_row(*cells, *(f"{100 * r[name]:.1f}" for name in RATES), style=style)
+    console = Console(width=170)
+    console.print(table)
+    judged = [r for r in records if r["passed"] != ""]
+    console.print(f"{sum(r['passed'] for r in judged)} of {len(judged)} calibrated settings pass")
+
+
+def main() -> None:
+    """Simulate every setting, print the table, write the CSV."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--csv", type=Path, help="write the rates here")
+    parser.add_argument("--repeats", type=int, default=200, help="data sets per setting (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: %(default)s)")
+    parser.add_argument("--log", type=Path, help="append every part of the work to this file, and resume from it")
+    args = parser.parse_args()
+    values = defaultdict[Setting, dict[str, list[float]]](lambda: defaultdict(list))
+    for chunk, some in in_parts(simulate, list(chunks(args.repeats)), args.jobs, args.log):
+        for name, numbers in some.items():
+            values[Setting(*chunk.setting)][name] += numbers
+    records = [record(setting, values[setting]) for setting in sorted(values)]
+    show(records)
+    if args.csv:
+        with args.csv.open("w", newline="") as file:
+            versions = f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
+            file.write(f"# benchmarks/multilabel_alarms.py --repeats {args.repeats}; {versions}\n")
+            writer = csv.DictWriter(file, list(records[0]))
+            writer.writeheader()
+            writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.items()} for r in records)
+
+
+if __name__ == "__main__":
+    main()
