@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from dualfocal.metrics.auroc import Auroc, AurocDifference, auroc, compare_auroc
 from dualfocal.metrics.binned import BinnedPredictions
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, kde_ece, mce
@@ -20,6 +21,8 @@ from dualfocal.metrics.scores import (
     nll,
     ood_auroc,
 )
+from dualfocal.metrics.shift import ShiftSet, evaluate_shift
+from dualfocal.metrics.shift_scores import ShiftEvaluation, ShiftScores
 
 if TYPE_CHECKING:
     from dualfocal.metrics.streaming import (
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdaptiveCalibrationError",
+    "Auroc",
+    "AurocDifference",
     "BinStats",
     "BinnedPredictions",
     "BrierDecomposition",
@@ -46,16 +51,22 @@ __all__ = [
     "LinearCalibration",
     "MaximumCalibrationError",
     "MonitorBatch",
+    "ShiftEvaluation",
+    "ShiftScores",
+    "ShiftSet",
     "adaptive_ece",
     "aurc",
+    "auroc",
     "brier_decomposition",
     "brier_score",
     "classwise_ece",
     "compare",
+    "compare_auroc",
     "debiased_ece",
     "ece",
     "error_rate",
     "evaluate",
+    "evaluate_shift",
     "kde_ece",
     "linear_calibration",
     "mce",
