@@ -18,6 +18,7 @@ from dualfocal.calibrators.one_vs_rest import BetaCalibration, PlattScaling
 from dualfocal.calibrators.registry import CALIBRATORS, Chain, make_calibrator, parse_methods
 from dualfocal.calibrators.scaling import DirichletCalibration, MatrixScaling, VectorScaling
 from dualfocal.calibrators.selection import compare_calibrators
+from dualfocal.calibrators.shift import ShiftCalibration, calibrate_shift
 from dualfocal.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
 
 __all__ = [
@@ -38,9 +39,11 @@ __all__ = [
     "MethodScore",
     "Note",
     "PlattScaling",
+    "ShiftCalibration",
     "TemperatureScaling",
     "VectorScaling",
     "apply_calibrator",
+    "calibrate_shift",
     "compare_calibrators",
     "load_calibrator",
     "log_probs",

@@ -10,6 +10,7 @@ from dualfocal.plots.distributions import max_logit_histogram, rival_boxplot
 from dualfocal.plots.metric_bars import MetricBar, metric_bars, metric_figure
 from dualfocal.plots.monitor import evidence_diagram, evidence_figure
 from dualfocal.plots.reliability import reliability_diagram, reliability_figure
+from dualfocal.plots.shift import shift_figure
 from dualfocal.plots.style import LOOKS, Look, save, styled
 from dualfocal.plots.training import ece_over_training, study_figure
 
@@ -29,6 +30,7 @@ __all__ = [
     "reliability_figure",
     "rival_boxplot",
     "save",
+    "shift_figure",
     "study_figure",
     "styled",
 ]
