@@ -215,9 +215,7 @@ def test_calibrated_sets_are_those_of_a_fit_on_validation_data() -> None:
     assert change.difference == pytest.approx(M.nll(shifted["a-1"][0] / t, shifted["a-1"][1]) - M.nll(*shifted["a-1"]))
     assert change.high < 0
     assert set(result.nll_changes) == {"test", "a-1"}
-    assert result.verdict() == (
-        "temperature, fitted without shift, lowers the NLL significantly on 1 of 1 shifted sets (a-1)."
-    )
+    assert result.verdict() == ("temperature, fitted without shift, lowers the NLL significantly on a-1 (1 of 1).")
     assert "fitted on the validation split (400 samples)" in str(result)
 
 
@@ -234,7 +232,7 @@ def test_without_validation_data_the_test_set_is_cross_validated() -> None:
 def test_a_temperature_that_harms_is_called_so() -> None:
     result = calibrate_shift(sample(3.0), {"flat-1": sample(0.5, 1)}, TemperatureScaling(), name="T")
     assert result.nll_changes["flat-1"].low > 0
-    assert result.verdict() == "T, fitted without shift, raises the NLL significantly on 1 of 1 shifted sets (flat-1)."
+    assert result.verdict() == "T, fitted without shift, raises the NLL significantly on flat-1 (1 of 1)."
 
 
 def test_calibrators_refuse_what_does_not_fit() -> None:

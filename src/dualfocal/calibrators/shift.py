@@ -92,7 +92,7 @@ class ShiftCalibration:
         better = [name for name, change in changes.items() if change.better() == "B"]
         worse = [name for name, change in changes.items() if change.better() == "A"]
         clauses = [
-            f"{verb} the NLL significantly on {len(names)} of {len(changes)} shifted sets ({', '.join(names)})"
+            f"{verb} the NLL significantly on {_count(names, len(changes))}"
             for verb, names in (("lowers", better), ("raises", worse))
             if names
         ]
@@ -169,7 +169,7 @@ def calibrate_shift(
     >>> target = torch.multinomial(logits.div(2).softmax(1), 1, generator=generator)[:, 0]  # twice too sharp
     >>> noisy = logits + 2 * torch.randn(2000, 5, generator=generator)
     >>> print(calibrate_shift((logits, target), {"noise-2": (noisy, target)}).verdict())
-    temperature, fitted without shift, lowers the NLL significantly on 1 of 1 shifted sets (noise-2).
+    temperature, fitted without shift, lowers the NLL significantly on noise-2 (1 of 1).
     """
     check_count("folds", folds, 2)
     name = name or (method if isinstance(method, str) else type(method).__name__)
@@ -207,6 +207,12 @@ def calibrate_shift(
         changes,
         None if validation is None else len(validation),
         folds,
+    )
+
+
+def _count(names: list[str], number: int) -> str:
+    return (
+        f"all {number} shifted sets" if len(names) == number > 1 else f"{', '.join(names)} ({len(names)} of {number})"
     )
 
 

@@ -17,9 +17,10 @@ from dualfocal.metrics.registry import METRICS
 SCHEMA = 1
 SHOWN = ("error", "nll", "ece")
 HEADINGS = {"entropy": "AUROC entropy", "confidence": "AUROC confidence", "errors": "AUROC errors"}
+COLUMNS = ("AUROC entropy", "AUROC conf.", "AUROC errors")  # narrow enough for a terminal
 AUROC_MEANINGS = (
-    "AUROC entropy, AUROC confidence [%]: how well they tell samples of the set from test samples (50: not at all); "
-    "AUROC errors [%]: how well the confidence tells right from wrong predictions within the set"
+    "AUROC entropy, AUROC conf. [%]: how well entropy and confidence tell samples of the set from test samples (50: "
+    "not at all); AUROC errors [%]: how well the confidence tells right from wrong predictions of the set"
 )
 NUMBERED = re.compile(r"(.*?)[-_ ]*?(\d+(?:\.\d+)?)")  # a kind of shift and its severity
 
@@ -117,7 +118,7 @@ class ShiftEvaluation:
                 values.append("" if area is None else f"{100 * area.value:.1f}")
                 ends.append("" if area is None else f"{100 * area.low:.1f}-{100 * area.high:.1f}")
             rows += [values, ends]
-        headings = ["set", "N", *(METRICS[name].heading for name in SHOWN), "floor", *HEADINGS.values()]
+        headings = ["set", "N", *(METRICS[name].heading for name in SHOWN), "floor", *COLUMNS]
         title = f"{self.test.name} and {len(self.shifted)} shifted sets, below each value its"
         return Table(headings, rows, f"{title} {100 * self.level:.4g} % interval; AUROC in percent")
 
