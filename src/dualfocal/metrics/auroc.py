@@ -214,10 +214,12 @@ def _variance(
     positive: Floats, negative: Floats, cluster: tuple[NDArray[np.int64], NDArray[np.int64]] | None
 ) -> tuple[float, float]:
     """Return variance and degrees of freedom of the mean of placements less their mean; NaN with one cluster."""
-    sides = positive / len(positive), negative / len(negative)
+    sides = [positive / len(positive), negative / len(negative)]
     if cluster is not None:
         number = 1 + max(int(codes.max()) for codes in cluster)
-        sides = tuple(np.bincount(codes, side, number) for codes, side in zip(cluster, sides, strict=True))
+        sides = [
+            np.bincount(codes, side, number).astype(np.float64) for codes, side in zip(cluster, sides, strict=True)
+        ]
         sizes = [len(np.unique(codes)) for codes in cluster]
         common = 2 * float(sides[0] @ sides[1])
     else:
@@ -261,7 +263,8 @@ def _expit(x: float) -> float:
 
 def _ranks(values: Tensor) -> Tensor:
     """Number the values in ascending order; equal values have equal ranks."""
-    return torch.unique(values, return_inverse=True)[1]
+    ranks: Tensor = torch.unique(values, return_inverse=True)[1]
+    return ranks
 
 
 def _codes(clusters: Array | None, labels: Tensor) -> Tensor | None:

@@ -110,7 +110,7 @@ class ShiftEvaluation:
                 values.append("" if math.isnan(value) else metric.text(value))
                 bounds = one.intervals.get(name)
                 ends.append("" if bounds is None else "-".join(metric.text(end) for end in bounds))
-            inference = one.evaluation and one.evaluation.inference
+            inference = None if one.evaluation is None else one.evaluation.inference
             values.append("" if inference is None else METRICS["ece"].text(inference.floors["ece"].mean))
             ends.append("")
             for name in HEADINGS:
