@@ -226,19 +226,20 @@ def test_plot_has_a_diagram_for_each_method(run, monkeypatch):
     evaluations_drawn = {}
     plain = plots.reliability_figure
 
-    def spy(evaluations):
+    def spy(evaluations, **options):
         evaluations_drawn.update(evaluations)
-        return plain(evaluations)
+        assert options == {"title": "a.npz", "highlight": ["temperature, recommended"]}
+        return plain(evaluations, **options)
 
     monkeypatch.setattr(plots, "reliability_figure", spy)
     logits, target = drawn(120)
     Path("runs").mkdir()
     npz("runs/a.npz", logits, target)
     run("evaluate", "runs/a.npz", "--calibrate", "temperature,ets", "--repeats", 1, "--plot", "figure.svg")
-    assert evaluations_drawn.keys() == {"a.npz", "a.npz, temperature", "a.npz, ets"}
+    assert list(evaluations_drawn) == ["uncalibrated", "temperature, recommended", "ets"]
     expected = compare_calibrators(logits, target, ["temperature", "ets"], repeats=1)
-    assert evaluations_drawn["a.npz, ets"].to_dict() == expected["ets"].evaluation.to_dict()
-    assert evaluations_drawn["a.npz"].ece == expected["uncalibrated"].evaluation.ece
+    assert evaluations_drawn["ets"].to_dict() == expected["ets"].evaluation.to_dict()
+    assert evaluations_drawn["uncalibrated"].ece == expected["uncalibrated"].evaluation.ece
     assert Path("figure.svg").read_text().startswith("<?xml")
 
 

@@ -27,6 +27,7 @@ from dualfocal.calibrators.one_vs_rest import BetaCalibration, PlattScaling
 from dualfocal.calibrators.registry import CALIBRATORS, Chain, make_calibrator, parse_methods
 from dualfocal.calibrators.scaling import DirichletCalibration, MatrixScaling, VectorScaling
 from dualfocal.calibrators.selection import compare_calibrators
+from dualfocal.calibrators.shift import ShiftCalibration, calibrate_shift
 from dualfocal.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
 
 __all__ = [
@@ -53,9 +54,11 @@ __all__ = [
     "MultilabelTemperature",
     "Note",
     "PlattScaling",
+    "ShiftCalibration",
     "TemperatureScaling",
     "VectorScaling",
     "apply_calibrator",
+    "calibrate_shift",
     "compare_calibrators",
     "compare_multilabel_calibrators",
     "load_calibrator",

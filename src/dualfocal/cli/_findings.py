@@ -120,19 +120,33 @@ def print_groups(out: Console, column: str, groups: "list[GroupEvaluation]") -> 
 
 
 def draw_findings(findings: list[Finding], methods: list[str], plot: Path) -> None:
-    """Draw the models and their calibrators, named without folders where the names stay distinct."""
+    """Draw the models and their calibrators; the title of the recommended one is bold.
+
+    Files are named without folders where the names stay distinct. A single file with calibrators is named once, above
+    the figure.
+    """
     from dualfocal.plots import reliability_figure, save
 
-    panels = {finding.name: finding.evaluation for finding in findings} | {
-        f"{finding.name}, {score.name}": score.evaluation
-        for finding in findings
-        if finding.comparison is not None
-        for score in finding.comparison.methods
-        if score.name in methods
-    }
-    short = [" + ".join(Path(part).name for part in name.split(" + ")) for name in panels]
-    names = short if len(set(short)) == len(panels) else list(panels)
-    save(reliability_figure(dict(zip(names, panels.values(), strict=True))), plot, dpi=150)
+    short = [" + ".join(Path(part).name for part in finding.name.split(" + ")) for finding in findings]
+    names = short if len(set(short)) == len(findings) else [finding.name for finding in findings]
+    alone = len(findings) == 1 and findings[0].comparison is not None
+    panels: dict[str, Evaluation] = {}
+    recommended = []
+    for name, finding in zip(names, findings, strict=True):
+        chosen = "" if finding.comparison is None else finding.comparison.recommended
+        scores = [] if finding.comparison is None else finding.comparison.methods
+        evaluations = {"uncalibrated" if alone else name: finding.evaluation}
+        evaluations |= {
+            score.name if alone else f"{name}, {score.name}": score.evaluation
+            for score in scores
+            if score.name in methods
+        }
+        for label, evaluation in evaluations.items():
+            is_chosen = label == chosen or label == f"{name}, {chosen}"
+            panels[f"{label}, recommended" if is_chosen else label] = evaluation
+            recommended += [f"{label}, recommended"] if is_chosen else []
+    title = names[0] if alone else ""
+    save(reliability_figure(panels, title=title, highlight=recommended), plot, dpi=150)
 
 
 def gate(err: Console, evaluations: "Mapping[str, Evaluation]", limit: float) -> None:

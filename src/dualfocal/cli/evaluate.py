@@ -125,6 +125,15 @@ def evaluate(
         ),
     ] = 2,
     force: Force = False,
+    shifted: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="The FILE is the test set; evaluate it and these shifted sets: files, folders of files, or patterns "
+            "such as 'noise-*.npz'. The option can be repeated. Labels are optional. `--plot` draws error, NLL, ECE "
+            "and AUROC over the severities, numbers at the ends of the names.",
+        ),
+    ] = None,
     inference: Annotated[
         bool,
         typer.Option(
@@ -177,8 +186,11 @@ def evaluate(
         dualfocal evaluate FOLDER --ignore-index 255 --boundary 3 --maps worst.png  # logits/*.npy, masks/*.png
 
         dualfocal evaluate --sql "SELECT * FROM 'predictions/*.parquet'"
+
+        dualfocal evaluate test.npz --shifted noise-1.npz --shifted noise-2.npz --plot shift.png
     """
     from dualfocal.calibrators import make_calibrator, parse_methods
+    from dualfocal.cli._shift import evaluate_shifted
     from dualfocal.cli._sql import evaluate_sql
     from dualfocal.predictions import PredictionStream
     from dualfocal.runs.source import Reading
@@ -234,6 +246,20 @@ def evaluate(
             plot=plot,
             as_json=as_json,
             refused=refused,
+        )
+        return
+    if shifted:
+        refused = {
+            "--sql": sql is not None,
+            "--merge": merge,
+            "--group-by": group_by is not None,
+            "--convention": convention is not None,
+            "--fail-over": fail_over is not None,
+            "--prediction": prediction is not None or confidence is not None,
+            "--no-inference": not inference,
+        }
+        evaluate_shifted(
+            files or [], shifted, reading, methods, folds=folds, plot=plot, as_json=as_json, refused=refused
         )
         return
     if sql is not None:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from dualfocal.metrics.auroc import Auroc, AurocDifference, auroc, compare_auroc
 from dualfocal.metrics.binned import BinnedPredictions
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, kde_ece, mce
@@ -25,6 +26,8 @@ from dualfocal.metrics.scores import (
     nll,
     ood_auroc,
 )
+from dualfocal.metrics.shift import ShiftSet, evaluate_shift
+from dualfocal.metrics.shift_scores import ShiftEvaluation, ShiftScores
 from dualfocal.metrics.token_result import TokenEvaluation
 from dualfocal.metrics.tokens import TokenConfidences
 
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdaptiveCalibrationError",
+    "Auroc",
+    "AurocDifference",
     "BinStats",
     "BinnedPredictions",
     "BrierDecomposition",
@@ -57,19 +62,25 @@ __all__ = [
     "MaximumCalibrationError",
     "MonitorBatch",
     "MultilabelEvaluation",
+    "ShiftEvaluation",
+    "ShiftScores",
+    "ShiftSet",
     "TokenConfidences",
     "TokenEvaluation",
     "adaptive_ece",
     "aurc",
+    "auroc",
     "brier_decomposition",
     "brier_score",
     "classwise_ece",
     "compare",
+    "compare_auroc",
     "debiased_ece",
     "ece",
     "error_rate",
     "evaluate",
     "evaluate_multilabel",
+    "evaluate_shift",
     "kde_ece",
     "linear_calibration",
     "mce",

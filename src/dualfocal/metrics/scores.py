@@ -8,8 +8,9 @@ from torch import Tensor
 from dualfocal._checks import check_choice
 from dualfocal._tensors import wide_dtype
 from dualfocal.metrics._sorting import SortedConfidences, tie_groups
+from dualfocal.metrics.auroc import placements
 from dualfocal.metrics.bins import BinStats
-from dualfocal.metrics.rows import Array, as_rows, as_tensor
+from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor
 from dualfocal.metrics.scan import scan
 
 OOD_SCORES = ("entropy", "max_prob")
@@ -171,12 +172,8 @@ def ood_auroc(logits: Array, ood_logits: Array, *, input: str | None = None, sco
     known, ood = (_uncertainty(values, input, score) for values in (logits, ood_logits))
     if known.device != ood.device:
         raise ValueError(f"logits are on {known.device}, ood_logits are on {ood.device}: move one to the other")
-    ordered, order = torch.cat([known, ood]).sort()
-    group = tie_groups(ordered)
-    is_known = order < len(known)
-    known, ood = group[is_known], group[~is_known]  # both ascending
-    below, up_to = (torch.searchsorted(known, ood, right=right).sum() for right in (False, True))
-    return float(below + up_to) / (2 * len(known) * len(ood))
+    positive = torch.arange(len(known) + len(ood), device=ood.device) >= len(known)
+    return placements(tied_ranks(torch.cat([known, ood])), positive).value
 
 
 def mean(values: Tensor, weight: Tensor | None = None) -> float:
@@ -193,17 +190,31 @@ def decompose(score: float, classes: BinStats) -> BrierDecomposition:
     return BrierDecomposition(score, calibration, refinement, score - calibration - refinement)
 
 
+def uncertainty(rows: Rows, score: str) -> Tensor:
+    """Return an uncertainty of each row: its ``"entropy"``, or with ``"max_prob"`` one that falls with the confidence.
+
+    The values of the rows must have been checked by :func:`~dualfocal.metrics.scan.scan`.
+    """
+    of_values = _uncertainty_of_logits if rows.input == "logits" else _uncertainty_of_probabilities
+    parts = torch.split(rows.values, max(1, (1 << 20) // rows.num_classes))
+    return torch.cat([of_values(part.to(wide_dtype(part)), score) for part in parts])
+
+
+def tied_ranks(values: Tensor) -> Tensor:
+    """Number values in ascending order; values that differ by rounding only have equal ranks."""
+    ordered, order = values.sort()
+    return torch.empty_like(order).index_copy_(0, order, tie_groups(ordered))
+
+
 def _uncertainty(values: Array, input: str | None, score: str) -> Tensor:
-    """Return the uncertainty of each sample."""
+    """Check predictions without labels, and return the uncertainty of each sample."""
     tensor = as_tensor("logits", values)
     if tensor.ndim < 2:
         raise ValueError(f"logits must have shape (N, C) or (N, C, d1, ...), got {tuple(tensor.shape)}")
     labels = torch.zeros(tensor.shape[:1] + tensor.shape[2:], dtype=torch.int64, device=tensor.device)
     rows = as_rows(tensor, labels, input=input)
     scan(rows)  # checks the values
-    uncertainty = _uncertainty_of_logits if rows.input == "logits" else _uncertainty_of_probabilities
-    parts = torch.split(rows.values, max(1, (1 << 20) // rows.num_classes))
-    return torch.cat([uncertainty(part.to(wide_dtype(part)), score) for part in parts])
+    return uncertainty(rows, score)
 
 
 def _uncertainty_of_logits(z: Tensor, score: str) -> Tensor:

@@ -12,6 +12,7 @@ from dualfocal.plots.monitor import evidence_diagram, evidence_figure
 from dualfocal.plots.multilabel import multilabel_figure
 from dualfocal.plots.overconfidence import overconfidence_figure, overconfidence_map
 from dualfocal.plots.reliability import reliability_diagram, reliability_figure
+from dualfocal.plots.shift import shift_figure
 from dualfocal.plots.style import LOOKS, Look, save, styled
 from dualfocal.plots.tokens import token_figure, token_groups_diagram
 from dualfocal.plots.training import ece_over_training, study_figure
@@ -35,6 +36,7 @@ __all__ = [
     "reliability_figure",
     "rival_boxplot",
     "save",
+    "shift_figure",
     "study_figure",
     "styled",
     "token_figure",

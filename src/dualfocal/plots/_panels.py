@@ -1,7 +1,7 @@
 """Diagrams of accuracy over confidence, side by side, with the share of samples below each."""
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -52,8 +52,14 @@ def panels(
     density: Callable[[Diagram], Density],
     title: str,
     remark: str,
+    *,
+    lines_of_text: int = 2,
+    highlight: Collection[str] = (),
 ) -> Figure:
-    """Draw diagrams in rows of four, each with a strip below it, and one legend for all."""
+    """Draw diagrams in rows of four, each with a strip below it, and one legend for all.
+
+    ``lines_of_text`` is the number of lines above the diagonal; the titles of diagrams in ``highlight`` are bold.
+    """
     if not diagrams:
         raise ValueError("a reliability diagram needs at least one set of predictions")
     alone, columns = len(diagrams) == 1, min(len(diagrams), COLUMNS)
@@ -73,8 +79,10 @@ def panels(
         # No-break spaces keep the number of samples in one line.
         number = f"N\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{diagram.num_samples:,}"
         text = "\n".join(textwrap.wrap(f"{name}, {number}", 56 if alone else 34))
-        top.set_title(plain(text.replace("\N{NO-BREAK SPACE}", " ")))
-        top.set_ylim(top=TOP_ALONE if alone else TOP)  # a single diagram is larger and needs less space for its text
+        weight = "bold" if name in highlight else "normal"
+        top.set_title(plain(text.replace("\N{NO-BREAK SPACE}", " ")), fontweight=weight)
+        above = (TOP_ALONE if alone else TOP) - 1  # a single diagram is larger and needs less space for its text
+        top.set_ylim(top=1 + above * (lines_of_text + 0.4) / 2.4)
         top.tick_params(labelbottom=False)
         for axis in (top, strip):
             axis.set_visible(True)

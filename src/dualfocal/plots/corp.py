@@ -13,6 +13,7 @@ from dualfocal.plots._panels import SIZE, Density, panels, required, unit_square
 from dualfocal.plots.style import BLUE, GREY, axes_or_new
 
 STRIP = np.linspace(0, 1, 41)  # edges of the bars below a diagram
+TOP = 1.3  # upper end of the axis, above three lines of text
 
 
 @overload
@@ -96,10 +97,11 @@ def draw_corp(axis: Axes, curve: Corp) -> Axes:
     )
     text = (
         f"MCB {curve.mcb:.4f} (noise floor {curve.mcb_floor.mean:.4f})\n"
-        f"DSC {curve.dsc:.4f}, UNC {curve.unc:.4f}, Brier {curve.score:.4f}"
+        f"DSC {curve.dsc:.4f}, UNC {curve.unc:.4f}\nBrier {curve.score:.4f}"
     )
-    axis.text(0.02, 1.05, text, va="bottom", fontsize=7, linespacing=1.4)
-    return unit_square(axis)
+    axis.text(0.02, 1.04, text, va="bottom", linespacing=1.3)
+    unit_square(axis).set_ylim(top=TOP)
+    return axis
 
 
 def corp_figure(curves: Mapping[str, Corp], *, title: str = "", remark: str = "") -> Figure:
@@ -120,4 +122,4 @@ def corp_figure(curves: Mapping[str, Corp], *, title: str = "", remark: str = ""
     def density(curve: Corp) -> Density:
         return STRIP, np.histogram(curve.confidence, STRIP, weights=curve.count)[0].astype(np.int64)
 
-    return panels(curves, draw_corp, density, title, remark)
+    return panels(curves, draw_corp, density, title, remark, lines_of_text=3)

@@ -1,6 +1,6 @@
 """Reliability diagrams: accuracy over confidence in bins, and the range of a calibrated model."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import overload
 
 import numpy as np
@@ -157,13 +157,16 @@ def draw_reliability(axis: Axes, evaluation: Evaluation) -> Axes:
     return unit_square(axis)
 
 
-def reliability_figure(evaluations: Mapping[str, Evaluation], *, title: str = "", remark: str = "") -> Figure:
+def reliability_figure(
+    evaluations: Mapping[str, Evaluation], *, title: str = "", remark: str = "", highlight: Collection[str] = ()
+) -> Figure:
     """Draw a reliability diagram for each set of predictions, with the share of samples below it.
 
     Args:
         evaluations: name of the predictions -> evaluation.
         title: title of the figure.
         remark: text below the figure.
+        highlight: names of predictions whose titles are bold.
 
     >>> import torch
     >>> logits, target = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 3
@@ -176,4 +179,4 @@ def reliability_figure(evaluations: Mapping[str, Evaluation], *, title: str = ""
     def density(evaluation: Evaluation) -> Density:
         return evaluation.bins.edges.cpu().numpy(), evaluation.bins.count.cpu().numpy()
 
-    return panels(evaluations, draw_reliability, density, title, remark)
+    return panels(evaluations, draw_reliability, density, title, remark, highlight=highlight)
