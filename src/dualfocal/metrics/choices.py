@@ -26,7 +26,7 @@ from dualfocal.metrics.groups import draws_for_groups
 from dualfocal.metrics.holm import holm
 from dualfocal.metrics.verdict import confidence_verdict
 
-COVERAGES = (0.8, 0.9, 0.95, 1.0)
+COVERAGES = (0.8, 0.9, 0.95)
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # names of positions; with more options, positions are not evaluated
 
 Array = NDArray[Any]
@@ -122,7 +122,9 @@ def merge_choices(tasks: Sequence[Choices]) -> Choices:
     """Join the questions of several tasks. If one of them has clusters, a question of another is its own cluster."""
     clusters, offset = list[Array](), 0
     for task in tasks:
-        codes = np.arange(len(task.right)) if task.clusters is None else np.unique(task.clusters, return_inverse=True)[1]
+        codes = (
+            np.arange(len(task.right)) if task.clusters is None else np.unique(task.clusters, return_inverse=True)[1]
+        )
         clusters.append(codes + offset)
         offset += len(task.right)
     return Choices(

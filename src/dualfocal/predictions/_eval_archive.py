@@ -21,7 +21,7 @@ class EvalArchive:
 
     Args:
         path: the file.
-        check_memory: called with the bytes that the content of a member may need; raises an error if these are too many.
+        check_memory: called with the bytes that a member may need; raises an error if these are too many.
     """
 
     def __init__(self, path: Path, check_memory: Callable[[int], None]) -> None:
@@ -60,11 +60,11 @@ class EvalArchive:
         if member.compress_type != ZSTANDARD:
             raise PredictionsError(f"{self.path}: compression method {member.compress_type} is not supported")
         try:
-            import pyarrow
+            import pyarrow  # type: ignore[import-untyped]
         except ImportError:
             raise PredictionsError(
-                f"{self.path}: is packed by Zstandard, which needs pyarrow: pip install 'dualfocal[parquet]', or convert "
-                "the log with `inspect log convert --to json`"
+                f"{self.path}: is packed by Zstandard, which needs pyarrow: pip install 'dualfocal[parquet]', or "
+                "convert the log with `inspect log convert --to json`"
             ) from None
         with self.path.open("rb") as file:
             file.seek(member.header_offset)

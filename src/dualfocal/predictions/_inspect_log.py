@@ -152,7 +152,7 @@ def _option(token: Any, number: int) -> int | None:
 
 
 def _answer_position(tokens: list[Any], number: int) -> int | None:
-    """Return the position of the letter after the last ``ANSWER:``, or of the only token with text, if it is a letter."""
+    """Return the position of the letter after the last ``ANSWER:``, or of the only word, if it is a letter."""
     before, position = "", None
     for i, token in enumerate(tokens):
         if _option(token["token"], number) is not None and MARKER.search(before):

@@ -49,7 +49,9 @@ class LmEvalLog:
             place = f"line {number}"
             missing = [name for name in ("doc_id", "doc", "arguments", "filtered_resps") if name not in record]
             if missing:
-                raise self._error(f"{place} has no {', '.join(missing)}, so it is not a per-sample log: {HOW_TO_RECORD}")
+                raise self._error(
+                    f"{place} has no {', '.join(missing)}, so it is not a per-sample log: {HOW_TO_RECORD}"
+                )
             name = json.dumps(record.get("filter"))
             first_filter = name if first_filter is None else first_filter
             if name != first_filter:
@@ -108,7 +110,7 @@ class LmEvalLog:
             names = [f"gen_args_{i}" for i in range(len(arguments))]
             if all(isinstance(arguments.get(name), dict) for name in names):
                 arguments = [[arguments[name].get("arg_0"), arguments[name].get("arg_1")] for name in names]
-        pairs = arguments if isinstance(arguments, list) else [None]
+        pairs: list[Any] = arguments if isinstance(arguments, list) else [None]
         if not all(isinstance(p, list) and len(p) >= 2 and all(isinstance(t, str) for t in p[:2]) for p in pairs):
             raise NotMultipleChoice(
                 f"{self.path}: {place}: arguments must be pairs of context and option; only tasks with output_type "
