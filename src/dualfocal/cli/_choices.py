@@ -129,11 +129,9 @@ def _print_source(err: Console, log: "ChoicePredictions", score: str) -> None:
     metric = METRICS[log.format].get(score)
     compared, different = log.disagreement(score)
     if different:
-        say(
-            err,
-            f"dualfocal: {log.task}: for {different:,} of {compared:,} questions, {metric} in the log is not the accuracy "
-            f"of the option with the highest score (--choice-score {score}): the harness, or the task, scores otherwise",
-        )
+        ours = f"the accuracy of the option with the highest score (--choice-score {score})"
+        how_many = f"for {different:,} of {compared:,} questions, {metric} in the log is not {ours}"
+        say(err, f"dualfocal: {log.task}: {how_many}: the model sampled its answer, or the task scores otherwise")
 
 
 def _print_result(
@@ -143,7 +141,7 @@ def _print_result(
     show(out, _accuracy_table(rows, score))
     show(out, _calibration_table(rows))
     if overall.evaluation.inference is not None:
-        say(out, FLOOR, "dim", wrap=True)
+        say(out, f"{FLOOR}; adj. p: adjusted for {len(tasks)} tasks (Holm)", "dim", wrap=True)
     positions = _position_table(rows)
     if positions.rows:
         show(out, positions)
@@ -176,12 +174,14 @@ def _accuracy_table(rows: "Mapping[str, ChoiceEvaluation]", score: str) -> Table
         accuracies = [f"{100 * row.selective_accuracy[coverage]:.1f}" for coverage in coverages]
         one = row.evaluation
         cells.append([name, f"{one.num_samples:,}", options, f"{100 * one.error:.1f}", *accuracies])
-    headings = ["task", "N", "options", "error %", *(f"right at {100 * c:g} %" for c in coverages)]
-    return Table(headings, cells, f"multiple choice, --choice-score {score}; right at 80 %: of the 80 % most confident")
+    headings = ["task", "N", "options", "error %", *(f"top {100 * c:g} %" for c in coverages)]
+    return Table(
+        headings, cells, f"multiple choice, --choice-score {score}; top 80 %: accuracy of the 80 % most confident"
+    )
 
 
 def _calibration_table(rows: "Mapping[str, ChoiceEvaluation]") -> Table:
-    headings = ["task", "NLL", "Brier", "conf - acc", "ECE"]
+    headings = ["task", "NLL", "Brier", "conf-acc", "ECE"]
     cells = []
     for name, row in rows.items():
         one, inference = row.evaluation, row.evaluation.inference
@@ -190,9 +190,11 @@ def _calibration_table(rows: "Mapping[str, ChoiceEvaluation]") -> Table:
             low, high = (f"{100 * end:.1f}" for end in inference.debiased_ece)
             p = "" if row.p_adjusted is None else f"{row.p_adjusted:.3f}"
             line += [f"{100 * inference.floors['ece'].mean:.1f}", f"{low} - {high}", p]
-            headings[5:] = ["floor", f"debiased, {100 * inference.level:.4g} %", "adjusted p"]
+            headings[5:] = ["floor", f"{100 * inference.level:.4g} % interval", "adj. p"]
         cells.append(line)
-    return Table(headings, cells, "calibration; conf - acc, ECE and debiased error in percent")
+    return Table(
+        headings, cells, "calibration: confidence minus accuracy, ECE with its noise floor, debiased error; percent"
+    )
 
 
 def _position_table(rows: "Mapping[str, ChoiceEvaluation]") -> Table:

@@ -109,9 +109,10 @@ class _BinSums:
 
     def __init__(self, noise: ClusterNoise, stats: Scan, bins: BinStats) -> None:
         index, residual = Binner(bins.edges)(stats.confidence), _residual(stats)
-        full = (bins.count > 0).cpu().numpy()
         self.noise = noise
-        self.sums, sizes = (noise.sums(x, index, bins.num_bins)[:, full] for x in (residual, torch.ones_like(residual)))
+        sums, sizes = (noise.sums(x, index, bins.num_bins) for x in (residual, torch.ones_like(residual)))
+        full = sizes.any(0)  # not bins.count > 0: adaptive bins of equal confidences can have equal edges
+        self.sums, sizes = sums[:, full], sizes[:, full]
         self.count, self.gap = sizes.sum(0), self.sums.sum(0)
         self.total = float(self.count.sum())
         self.sizes = sizes

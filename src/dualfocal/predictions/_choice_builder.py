@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import os
 from array import array
 from collections import Counter
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from dualfocal.predictions._formats import PredictionsError, TooLargeError, shor
 NO_CLUSTER = "none"  # of --cluster: questions are independent
 CLUSTER_FIELDS = ("passage_id", "passage", "article", "paragraph", "context", "story")
 BYTES_PER_OPTION, BYTES_PER_QUESTION = 100, 1500
-CHECKED_EVERY = 1000  # questions
+CHECKED_EVERY = 1 << 20  # bytes
 ABOVE_ONE = 0.01  # a log-probability may be above 0 by rounding, at most this much
 
 
@@ -68,6 +67,7 @@ class TaskBuilder:
         fields = CLUSTER_FIELDS if cluster is None else () if cluster == NO_CLUSTER else (cluster,)
         self.keys: dict[str, list[bytes]] = {name: [] for name in fields}
         self.left_out: Counter[str] = Counter()
+        self.checked = 0  # bytes
 
     def add(self, place: str, question: Question) -> None:
         """Add a question, which ``place`` locates in the file."""
@@ -87,11 +87,13 @@ class TaskBuilder:
         self.recorded.append(question.recorded)
         for text in question.texts:
             blank = text[: len(text) - len(text.lstrip())]
-            self.delimiter = blank if self.delimiter is None else os.path.commonprefix([self.delimiter, blank])
+            self.delimiter = blank if self.delimiter is None else self.delimiter
+            while not blank.startswith(self.delimiter):
+                self.delimiter = self.delimiter[:-1]
             self.characters.append(len(text))
             self.bytes.append(len(text.encode("utf-8", "surrogatepass")))
         self._add_keys(place, question.fields)
-        if len(self.right) % CHECKED_EVERY == 0:
+        if self._used() > self.checked + CHECKED_EVERY:
             self.check_memory()
 
     def _add_keys(self, place: str, fields: Mapping[str, Any]) -> None:
@@ -110,11 +112,14 @@ class TaskBuilder:
 
     def check_memory(self) -> None:
         """Raise a TooLargeError if the questions need more memory than allowed."""
-        used = BYTES_PER_OPTION * len(self.log_probs) + BYTES_PER_QUESTION * len(self.right)
+        self.checked = self._used()
         try:
-            check_memory(self.path, used, self.max_memory, at_least=True)
+            check_memory(self.path, self.checked, self.max_memory, at_least=True)
         except MemoryLimitError as error:
             raise TooLargeError(str(error), error.problem) from None
+
+    def _used(self) -> int:
+        return BYTES_PER_OPTION * len(self.log_probs) + BYTES_PER_QUESTION * len(self.right)
 
     def check(self) -> None:
         """Raise an error if there is no question."""
