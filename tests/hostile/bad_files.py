@@ -556,7 +556,12 @@ def choice_logs() -> Iterator[BadFile]:
         "inspect, samples.json", text('{"eval": {"task": "t"}, "samples": [[]]}'), "sample 1 must be", inspect
     )
     yield BadFile("inspect, no samples.eval", eval_archive(), "has no questions", inspect)
-    yield BadFile("inspect, types.eval", eval_archive('{"id": 1, "output": 3}'), "sample 1 is not as", inspect)
+    yield BadFile(
+        "inspect, types.eval",
+        eval_archive('{"id": 1, "choices": ["a", "b"], "output": 3}'),
+        "sample 1 is not as",
+        inspect,
+    )
     yield BadFile("inspect, no json.eval", eval_archive("{"), "is not JSON", inspect)
     yield BadFile("inspect, lzma.eval", eval_archive("{}", method=zipfile.ZIP_LZMA), "method 14 is not", inspect)
     bomb = eval_archive('{"a": "' + "x" * 20 * MB + '"}')

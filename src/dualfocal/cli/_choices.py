@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ALL = "all questions"
 MOST_PANELS = 12  # of a figure
+MOST_VERDICTS = 5  # of tasks
 FOUND = "leave it out: the log says where the log-probabilities and the right options are"
 REMEDIES = {  # of options that do not apply
     "--sql": "leave it out",
@@ -157,11 +158,15 @@ def _verdict(overall: "ChoiceEvaluation", tasks: "Mapping[str, ChoiceEvaluation]
     if len(tasks) == 1:
         return next(iter(tasks.values())).verdict()
     bad = [name for name, task in tasks.items() if task.p_adjusted is not None and task.p_adjusted <= SIGNIFICANCE]
-    names = f": {', '.join(bad[:10])}{', ...' if len(bad) > 10 else ''}" if bad else ""
-    return (
-        f"All questions together: {overall.verdict()}\n{len(bad)} of {len(tasks)} tasks are miscalibrated at "
-        f"{100 * SIGNIFICANCE:g} %, p-values adjusted for {len(tasks)} tests (Holm){names}."
-    )
+    adjusted = f"{100 * SIGNIFICANCE:g} %, p-values adjusted for {len(tasks)} tests (Holm)"
+    sentences = [
+        f"All questions together: {overall.verdict()}",
+        f"{len(bad)} of {len(tasks)} tasks are miscalibrated at {adjusted}{':' if bad else '.'}",
+        *(f"{name}: {tasks[name].verdict()}" for name in bad[:MOST_VERDICTS]),
+    ]
+    if len(bad) > MOST_VERDICTS:
+        sentences.append(f"and {len(bad) - MOST_VERDICTS} more; --json has all verdicts")
+    return "\n".join(sentences)
 
 
 def _accuracy_table(rows: "Mapping[str, ChoiceEvaluation]", score: str) -> Table:
@@ -192,9 +197,8 @@ def _calibration_table(rows: "Mapping[str, ChoiceEvaluation]") -> Table:
             line += [f"{100 * inference.floors['ece'].mean:.1f}", f"{low} - {high}", p]
             headings[5:] = ["floor", f"{100 * inference.level:.4g} % interval", "adj. p"]
         cells.append(line)
-    return Table(
-        headings, cells, "calibration: confidence minus accuracy, ECE with its noise floor, debiased error; percent"
-    )
+    more = " with its noise floor, interval of the debiased error" if len(headings) > 5 else ""
+    return Table(headings, cells, f"calibration in percent: confidence minus accuracy, ECE{more}")
 
 
 def _position_table(rows: "Mapping[str, ChoiceEvaluation]") -> Table:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from dualfocal.metrics.binned import BinnedPredictions
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, kde_ece, mce
+from dualfocal.metrics.choices import ChoiceEvaluation, Choices, evaluate_choices, evaluate_tasks
 from dualfocal.metrics.comparison import Comparison, compare
 from dualfocal.metrics.evaluation import Evaluation, evaluate
 from dualfocal.metrics.inference import Floor, Inference
@@ -37,6 +38,8 @@ __all__ = [
     "BrierDecomposition",
     "BrierScore",
     "CalibrationMonitor",
+    "ChoiceEvaluation",
+    "Choices",
     "ClasswiseCalibrationError",
     "Comparison",
     "Evaluation",
@@ -56,6 +59,8 @@ __all__ = [
     "ece",
     "error_rate",
     "evaluate",
+    "evaluate_choices",
+    "evaluate_tasks",
     "kde_ece",
     "linear_calibration",
     "mce",

@@ -9,6 +9,7 @@ from 1.
 """
 
 from dualfocal.predictions._formats import PredictionsError, TooLargeError
+from dualfocal.predictions.choices import CHOICE_SCORES, ChoicePredictions, load_choices
 from dualfocal.predictions.loading import (
     Predictions,
     check_same_labels,
@@ -20,6 +21,8 @@ from dualfocal.predictions.saving import rewrite_predictions, save_predictions
 from dualfocal.predictions.streaming import PredictionStream, bin_predictions, stream_predictions
 
 __all__ = [
+    "CHOICE_SCORES",
+    "ChoicePredictions",
     "PredictionStream",
     "Predictions",
     "PredictionsError",
@@ -27,6 +30,7 @@ __all__ = [
     "bin_predictions",
     "check_same_labels",
     "check_usable",
+    "load_choices",
     "load_predictions",
     "merge_predictions",
     "rewrite_predictions",
