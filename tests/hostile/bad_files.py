@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import math
 import os
 import random
 import struct
@@ -493,8 +494,84 @@ def mutants(count: int) -> Iterator[BadFile]:
             yield BadFile(f"mutant {seed}{suffix}", damaged(write, seed), "")
 
 
+def choice_line(number: int = 0, log_probs: object = ("-1.5", "-0.5"), **changes: object) -> str:
+    """Return a line of a log of lm-evaluation-harness."""
+    options = len(log_probs) if isinstance(log_probs, tuple) else 2
+    record = {
+        "doc_id": number,
+        "doc": {"passage": "p"},
+        "target": str(number % 2),
+        "arguments": {f"gen_args_{i}": {"arg_0": "Q", "arg_1": f" {i}"} for i in range(options)},
+        "filtered_resps": [[value, "False"] for value in log_probs] if isinstance(log_probs, tuple) else log_probs,
+        "acc": 1.0,
+    }
+    return json.dumps(record | changes) + "\n"
+
+
+def eval_archive(*samples: str, method: int = zipfile.ZIP_DEFLATED) -> Callable[[Path], object]:
+    """Write a log of inspect_ai."""
+
+    def write(path: Path) -> None:
+        with zipfile.ZipFile(path, "w", method) as archive:
+            archive.writestr("header.json", '{"eval": {"task": "t"}}')
+            for i, sample in enumerate(samples):
+                archive.writestr(f"samples/../../{i}.json", sample)
+
+    return write
+
+
+def choice_logs() -> Iterator[BadFile]:
+    lm_eval, inspect = ["--format", "lm-eval"], ["--format", "inspect"]
+    good = choice_line(0) + choice_line(1)
+    many = tuple(f"-{i % 97 + 1}" for i in range(5000))
+    cases: dict[str, tuple[str, str | None]] = {
+        "good": (good, None),
+        "thousands of options": (choice_line(0, many) + choice_line(1, many), None),
+        "control characters": (good + choice_line(2, doc_id=ESCAPE + REVERSED), None),
+        "zero probability": (good + choice_line(2, ("-inf", "-1")), None),
+        "truncated": (good + choice_line(2)[:-40], "line 3 is not JSON"),
+        "nan": (good + choice_line(2, (math.nan, -1.0)), "line 3: a log-probability must be at most 0, got nan"),
+        "inf": (good + choice_line(2, (math.inf, -1.0)), "line 3: a log-probability must be at most 0, got inf"),
+        "all -inf": (good + choice_line(2, ("-inf", "-inf")), "line 3: the log-probabilities of all options are -inf"),
+        "no number": (choice_line(0, (ESCAPE, "-1")), "line 1: filtered_resps must be log-probabilities"),
+        "objects": (choice_line(0, [{}, {}]), "line 1: filtered_resps must be log-probabilities"),
+        "a text": (choice_line(0, "abc"), "line 1: filtered_resps must be a list"),
+        "no options": (choice_line(0, [], arguments=[]), "only tasks with output_type multiple_choice"),
+        "arguments": (choice_line(0, arguments={ESCAPE: 3}), "arguments must be pairs"),
+        "accuracy": (choice_line(0, acc=[]), "accuracy of sum must be a number"),
+        "deep": ('{"doc_id": ' + "[" * 100_000 + "\n", "cannot be read|not JSON"),
+        "a list": ("[1, 2]\n", "line 1 must be an object"),
+        "other keys": ('{"a": 1}\n', "has no doc_id, doc, arguments, filtered_resps"),
+        "empty": ("", "has no questions"),
+        "twice": (choice_line(0) + choice_line(0), "line 2: document 0 occurs more than once"),
+    }
+    for name, (content, message) in cases.items():
+        yield BadFile(f"choices, {name}.jsonl", text(content), message, lm_eval)
+    huge = choice_line(0, doc={"passage": "x" * 2 * MB})
+    limit = "needs more than [0-9.]+ MB of memory, but the limit is 50.0 MB"
+    yield BadFile("choices, long line.jsonl", text(huge), limit, lm_eval + LIMITED)
+    yield BadFile("inspect, no log.json", text("{}"), "no eval.task", inspect)
+    yield BadFile("inspect, truncated.json", text('{"eval": {"task": "t"}, "samples": ['), "is not JSON", inspect)
+    yield BadFile(
+        "inspect, samples.json", text('{"eval": {"task": "t"}, "samples": [[]]}'), "sample 1 must be", inspect
+    )
+    yield BadFile("inspect, no samples.eval", eval_archive(), "has no questions", inspect)
+    yield BadFile(
+        "inspect, types.eval",
+        eval_archive('{"id": 1, "choices": ["a", "b"], "output": 3}'),
+        "sample 1 is not as",
+        inspect,
+    )
+    yield BadFile("inspect, no json.eval", eval_archive("{"), "is not JSON", inspect)
+    yield BadFile("inspect, lzma.eval", eval_archive("{}", method=zipfile.ZIP_LZMA), "method 14 is not", inspect)
+    bomb = eval_archive('{"a": "' + "x" * 20 * MB + '"}')
+    limit = "needs 800.0 MB of memory, but the limit is 50.0 MB"
+    yield BadFile("inspect, bomb.eval", bomb, limit, inspect + LIMITED)
+
+
 FILES = [
     *text_files(),
+    *choice_logs(),
     *npz_files(),
     *npy_files(),
     *json_files(),

@@ -56,6 +56,10 @@ if TYPE_CHECKING:
     from dualfocal.runs.source import Reading
 
 Convention = StrEnum("Convention", ["published", "torchmetrics"])  # which definitions to follow
+LogFormat = StrEnum("LogFormat", {"lm_eval": "lm-eval", "inspect": "inspect"})
+ChoiceScore = StrEnum(
+    "ChoiceScore", {"sum": "sum", "per_char": "per-char", "per_byte": "per-byte", "mutual_info": "mutual-info"}
+)
 
 
 def evaluate(
@@ -71,6 +75,24 @@ def evaluate(
     sql: Annotated[
         str | None,
         typer.Option(metavar="QUERY", help="Evaluate a table or a SELECT of a database, without loading its rows."),
+    ] = None,
+    log_format: Annotated[
+        LogFormat | None,
+        typer.Option(
+            "--format",
+            help="Evaluate multiple-choice logs of a language model: the files `samples_*.jsonl` of "
+            "lm-evaluation-harness (`--log_samples`), or logs of inspect_ai (`--logprobs --top-logprobs 20`); or "
+            "folders of them. `--cluster` then names a field of `doc` or `metadata`.",
+        ),
+    ] = None,
+    choice_score: Annotated[
+        ChoiceScore | None,
+        typer.Option(
+            help="With `--format`: scores whose softmax gives the probabilities of the options. Log-probabilities "
+            "(sum: `acc`), divided by the length of the option (per-char: `acc_norm`, per-byte: `acc_bytes`), or minus "
+            "those without the question (mutual-info: `acc_mutual_info`). [default: sum]",
+            show_default=False,
+        ),
     ] = None,
     logits: Logits = None,
     probs: Probs = None,
@@ -188,6 +210,8 @@ def evaluate(
         dualfocal evaluate --sql "SELECT * FROM 'predictions/*.parquet'"
 
         dualfocal evaluate test.npz --shifted noise-1.npz --shifted noise-2.npz --plot shift.png
+
+        dualfocal evaluate lm_eval_output/ --format lm-eval --choice-score per-char
     """
     from dualfocal.calibrators import make_calibrator, parse_methods
     from dualfocal.cli._shift import evaluate_shifted
@@ -260,6 +284,29 @@ def evaluate(
         }
         evaluate_shifted(
             files or [], shifted, reading, methods, folds=folds, plot=plot, as_json=as_json, refused=refused
+        )
+        return
+    if choice_score is not None and log_format is None:
+        raise ValueError("--choice-score needs --format lm-eval or --format inspect")
+    if log_format is not None:
+        from dualfocal.cli._choices import evaluate_logs
+
+        evaluate_logs(
+            log_format.value,
+            (choice_score or ChoiceScore.sum).value,
+            files or [],
+            reading,
+            inference=inference,
+            fail_over=fail_over,
+            plot=plot,
+            as_json=as_json,
+            refused={
+                "--sql": sql is not None,
+                "--merge": merge,
+                "--calibrate": bool(methods),
+                "--convention": convention is not None,
+                "--group-quantiles": group_quantiles is not None,
+            },
         )
         return
     if sql is not None:

@@ -6,6 +6,7 @@ from dualfocal.metrics.auroc import Auroc, AurocDifference, auroc, compare_auroc
 from dualfocal.metrics.binned import BinnedPredictions
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, kde_ece, mce
+from dualfocal.metrics.choices import ChoiceEvaluation, Choices, evaluate_choices, evaluate_tasks
 from dualfocal.metrics.clustered import ClusteredConfidences
 from dualfocal.metrics.clustered_predictions import ClusteredPredictions
 from dualfocal.metrics.comparison import Comparison, compare
@@ -49,6 +50,8 @@ __all__ = [
     "BrierDecomposition",
     "BrierScore",
     "CalibrationMonitor",
+    "ChoiceEvaluation",
+    "Choices",
     "ClasswiseCalibrationError",
     "ClusteredConfidences",
     "ClusteredPredictions",
@@ -79,8 +82,10 @@ __all__ = [
     "ece",
     "error_rate",
     "evaluate",
+    "evaluate_choices",
     "evaluate_multilabel",
     "evaluate_shift",
+    "evaluate_tasks",
     "kde_ece",
     "linear_calibration",
     "mce",

@@ -9,6 +9,7 @@ from 1.
 """
 
 from dualfocal.predictions._formats import PredictionsError, TooLargeError
+from dualfocal.predictions.choices import CHOICE_SCORES, ChoicePredictions, load_choices
 from dualfocal.predictions.dense import DenseFolder, DenseImage, is_dense_folder, open_dense_folder
 from dualfocal.predictions.loading import (
     Predictions,
@@ -22,6 +23,8 @@ from dualfocal.predictions.saving import rewrite_predictions, save_predictions
 from dualfocal.predictions.streaming import PredictionStream, bin_predictions, stream_predictions
 
 __all__ = [
+    "CHOICE_SCORES",
+    "ChoicePredictions",
     "DenseFolder",
     "DenseImage",
     "PredictionStream",
@@ -32,6 +35,7 @@ __all__ = [
     "check_same_labels",
     "check_usable",
     "is_dense_folder",
+    "load_choices",
     "load_multilabel_predictions",
     "load_predictions",
     "merge_predictions",

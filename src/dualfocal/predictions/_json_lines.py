@@ -5,7 +5,7 @@ import io
 import json
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dualfocal._memory import memory_limit
-from dualfocal.predictions._formats import STREAMED, Column, Content, Look, Table, one_line_errors, shortened
+from dualfocal.predictions._formats import (
+    LONGEST_MESSAGE,
+    STREAMED,
+    Column,
+    Content,
+    Look,
+    PredictionsError,
+    Table,
+    one_line_errors,
+    shortened,
+)
 
 BYTES_PER_CHARACTER = 40  # of a line: "[]," is a list of 56 bytes and a reference
 BYTES_PER_NAME = 1000  # of a column: its name, and its entries in the tables of names
 BYTES_PER_ITEM = 80  # of a label, besides its text
 BYTES_PER_NUMBER = 24  # in an array that grows, in the final one, and among the other columns
 CHECKED_EVERY = 1 << 20  # bytes
+
+
+def read_records(
+    path: Path, max_memory: int | str | None, check_memory: Callable[..., None]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the object of each line of a file, of which none may be too long for the memory.
+
+    Args:
+        path: the file, optionally gzipped.
+        max_memory: limit of the memory (None: half of the free memory).
+        check_memory: called with the bytes that a line needs at least, if that is above the limit; must raise an error.
+    """
+    most = memory_limit(max_memory) // BYTES_PER_CHARACTER
+    packed = path.suffix.lower() == ".gz"
+    with gzip.open(path) if packed else path.open("rb") as file:
+        text = io.TextIOWrapper(file, encoding="utf-8-sig")
+        number = 0
+        while line := text.readline(most + 1):
+            number += 1
+            if len(line) > most:
+                check_memory(len(line) * BYTES_PER_CHARACTER, at_least=True)
+            if line.strip():
+                yield number, _record(path, number, line)
+
+
+def _record(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise PredictionsError(f"{path}: {shortened(f'line {number} is not JSON: {error}', LONGEST_MESSAGE)}") from None
+    if not isinstance(record, dict):
+        got = shortened(line.strip(), 40)
+        raise PredictionsError(f"{path}: line {number} must be an object with names, {{...}}, got {got}")
+    return record
 
 
 class JsonLines(Table):
@@ -101,26 +145,11 @@ class JsonLines(Table):
         return columns
 
     def _rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the number and the cells of each line, of which none may be too long for the memory."""
-        most = memory_limit(self.max_memory) // BYTES_PER_CHARACTER
-        packed = self.path.suffix.lower() == ".gz"
-        with gzip.open(self.path) if packed else self.path.open("rb") as file:
-            text = io.TextIOWrapper(file, encoding="utf-8-sig")
-            number = 0
-            while line := text.readline(most + 1):
-                number += 1
-                if len(line) > most:
-                    self.check_memory(len(line) * BYTES_PER_CHARACTER, at_least=True)
-                if line.strip():
-                    yield number, self._cells(number, line)
+        """Yield the number and the cells of each line."""
+        for number, record in read_records(self.path, self.max_memory, self.check_memory):
+            yield number, self._cells(number, record)
 
-    def _cells(self, number: int, line: str) -> dict[str, Any]:
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise self.error(f"line {number} is not JSON: {error}") from None
-        if not isinstance(record, dict):
-            raise self.error(f"line {number} must be an object with names, {{...}}, got {shortened(line.strip(), 40)}")
+    def _cells(self, number: int, record: dict[str, Any]) -> dict[str, Any]:
         cells: dict[str, Any] = {}
         for name, cell in record.items():
             within = {f"{name}.{key}": item for key, item in cell.items()} if isinstance(cell, dict) else {name: cell}
