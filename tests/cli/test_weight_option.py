@@ -87,7 +87,11 @@ def test_compare_is_weighted(table, run):
 BAD = {
     "no such column": ("size", {}, "has no column 'size'"),
     "missing": ("weight", {"weight": [""] + ["1"] * (N - 1)}, "column 'weight' is empty in line 2"),
-    "texts": ("weight", {"weight": ["heavy"] * N}, "weights must be numbers, but 'weight' holds texts, such as 'heavy'"),
+    "texts": (
+        "weight",
+        {"weight": ["heavy"] * N},
+        "weights must be numbers, but 'weight' holds texts, such as 'heavy'",
+    ),
     "negative": ("weight", {"weight": ["1", "-1"] * (N // 2)}, "not negative, but 'weight' is -1 in row 1"),
     "infinite": ("weight", {"weight": ["1"] * (N - 1) + ["1e999"]}, "'weight' is inf in row 399"),
     "zero": ("weight", {"weight": ["0"] * N}, "weights must not be 0 for all samples, but 'weight' is"),
