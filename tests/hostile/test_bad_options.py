@@ -37,6 +37,7 @@ TABLE = [
     *((EVALUATE, option, NAME) for option in ("--logits", "--probs", "--target", "--group-by", "--cluster")),
     (EVALUATE, "--class-names", (*NAME, "", "@", "@nope", "a.npz")),
     *((EVALUATE, option, NAME) for option in ("--prediction", "--confidence")),
+    (EVALUATE, "--shifted", (*NAME, "", "/", "[", "*.nope", "a.npz", "nope.npz")),
     *((EVALUATE, option, CHOICE) for option in ("--binary", "--convention", "--calibrate", "--nope")),
     *((command, "--ignore-index", INDEX) for command in (EVALUATE, COMPARE, REPORT, CALIBRATE, APPLY)),
     *((command, "--num-bins", COUNT) for command in (COMPARE, REPORT)),

@@ -13,7 +13,7 @@ from dualfocal.plots._panels import SIZE, Density, panels, required, unit_square
 from dualfocal.plots.style import BLUE, GREY, axes_or_new
 
 STRIP = np.linspace(0, 1, 41)  # edges of the bars below a diagram
-TOP = 1.3  # upper end of the axis, above three lines of text
+TOP = 1.2  # upper end of the axis, above three lines of text
 
 
 @overload
