@@ -66,7 +66,9 @@ def settings() -> list[Setting]:
     """Return all settings, slow ones first."""
     chosen = [Setting(kind, c, weights, 200) for kind in SCALE for c in (3, 10) for weights in WEIGHTS]
     chosen += [Setting(kind, 10, weights, 1000) for kind in SCALE for weights in WEIGHTS]
-    chosen += [Setting(kind, 10, weights, 1000, 1.3) for kind in SCALE for weights in ("random.5", "covariate", "label")]
+    chosen += [
+        Setting(kind, 10, weights, 1000, 1.3) for kind in SCALE for weights in ("random.5", "covariate", "label")
+    ]
     return sorted(chosen, key=lambda setting: -setting.effective)
 
 

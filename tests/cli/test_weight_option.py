@@ -38,7 +38,7 @@ def test_weights_change_the_verdict(table, run):
     assert "weights from 'weight'" in err
     assert "400 samples (weighted, effective" in out
     assert "No miscalibration detectable" in out
-    assert "Weighted by label: the 400 samples carry the information of" in out
+    assert "Weighted by label: the effective sample size of the 400 samples is" in out
 
 
 def test_json_holds_the_weights(table, run):
@@ -87,7 +87,11 @@ def test_compare_is_weighted(table, run):
 BAD = {
     "no such column": ("size", {}, "has no column 'size'"),
     "missing": ("weight", {"weight": [""] + ["1"] * (N - 1)}, "column 'weight' is empty in line 2"),
-    "texts": ("weight", {"weight": ["heavy"] * N}, "weights must be numbers, but 'weight' holds texts, such as 'heavy'"),
+    "texts": (
+        "weight",
+        {"weight": ["heavy"] * N},
+        "weights must be numbers, but 'weight' holds texts, such as 'heavy'",
+    ),
     "negative": ("weight", {"weight": ["1", "-1"] * (N // 2)}, "not negative, but 'weight' is -1 in row 1"),
     "infinite": ("weight", {"weight": ["1"] * (N - 1) + ["1e999"]}, "'weight' is inf in row 399"),
     "zero": ("weight", {"weight": ["0"] * N}, "weights must not be 0 for all samples, but 'weight' is"),

@@ -25,7 +25,10 @@ from dualfocal.metrics.weight_summary import WeightSummary
 FUNCTIONS = {
     "error": M.error_rate,
     "brier": M.brier_score,
-    **{name: getattr(M, name) for name in ("ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "nll", "aurc")},
+    **{
+        name: getattr(M, name)
+        for name in ("ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "nll", "aurc")
+    },
 }
 BINNED = ("ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece")
 
@@ -284,7 +287,9 @@ def test_weights_of_images_are_repeated():
     logits = torch.randn(6, 3, 4, generator=torch.Generator().manual_seed(0))
     target = torch.randint(3, (6, 4), generator=torch.Generator().manual_seed(1))
     weight = torch.arange(1.0, 7.0)
-    assert M.ece(logits, target, sample_weight=weight) == M.ece(logits, target, sample_weight=weight[:, None].expand(6, 4))
+    assert M.ece(logits, target, sample_weight=weight) == M.ece(
+        logits, target, sample_weight=weight[:, None].expand(6, 4)
+    )
 
 
 def test_result_round_trips_and_says_how_much_the_samples_carry():
@@ -319,9 +324,7 @@ def test_little_information_is_named(summary, text):
 def test_bins_of_weighted_samples_merge_up_to_rounding():
     probs, label, weight = sample(400)
     confidence, correct = probs.max(1).values, probs.argmax(1) == label
-    parts = [
-        BinStats.from_confidence(confidence[k::4], correct[k::4], sample_weight=weight[k::4]) for k in range(4)
-    ]
+    parts = [BinStats.from_confidence(confidence[k::4], correct[k::4], sample_weight=weight[k::4]) for k in range(4)]
     whole = BinStats.from_confidence(confidence, correct, sample_weight=weight)
     merged = parts[3] + parts[1] + parts[0] + parts[2]
     for name in ("count", "whole", "correct", "squares"):

@@ -111,4 +111,3 @@ class LabelDraws:
             member = torch.zeros(len(p), hits.shape[1], dtype=torch.float64, device=p.device).scatter_(1, cell, p)
             member.scatter_(1, guess * width + self.labels.num_bins, p.gather(1, guess))
             expected += weight.T @ member
-

@@ -81,7 +81,9 @@ class SortedConfidences:
     ) -> "SortedConfidences":
         """Sort by ``1 / confidence``. ``units`` are then ranks instead of confidences; ties are in any order."""
         bits = uncertainty.view(torch.int64 if uncertainty.dtype == torch.float64 else torch.int32)
-        samples = cls.from_units(-(bits.long() >> 1), correct, weight)  # the bits of positive floats sort like the floats
+        samples = cls.from_units(
+            -(bits.long() >> 1), correct, weight
+        )  # the bits of positive floats sort like the floats
         ordered = (-samples.units << 1).to(bits.dtype).view(uncertainty.dtype)
         return cls(-tie_groups(ordered.flip(0)).flip(0), samples.correct, samples.weight)
 

@@ -142,9 +142,7 @@ def evaluate_rows(
                 samples, bins, adaptive_bins, labels, positive=rows.positive, level=level, draws=draws, seed=seed
             )
         else:
-            inferred = weighted_inference(
-                rows, stats, labels, bins, adaptive_bins, level=level, draws=draws, seed=seed
-            )
+            inferred = weighted_inference(rows, stats, labels, bins, adaptive_bins, level=level, draws=draws, seed=seed)
         if rows.cluster is not None:
             sums = RowClusterSums(rows.cluster, stats, labels, rows.weight)
             inferred = cluster_inference(inferred, sums, labels, bins, adaptive_bins)
