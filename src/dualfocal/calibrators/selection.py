@@ -80,8 +80,8 @@ def compare_calibrators(
         ignore_index: samples with this target are ignored.
         binary: as in :func:`~dualfocal.metrics.ece`; defaults to ``"top_label"`` for one score per sample.
         clusters: the cluster of each sample of ``logits``, see :func:`~dualfocal.metrics.evaluate`.
-        sample_weight: weight of each sample of ``logits``, see :func:`~dualfocal.metrics.evaluate`: scores and intervals
-            are weighted. Calibrators are fitted without weights.
+        sample_weight: weight of each sample of ``logits``, see :func:`~dualfocal.metrics.evaluate`: scores and
+            intervals are weighted. Calibrators are fitted without weights.
         level: nominal coverage of the confidence intervals.
         seed: seed of the folds and of the resampling.
         progress: callback, called with the fraction of the work done.

@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -93,7 +94,7 @@ def evaluate(
     check_count("draws", draws, 100)
     check_choice("convention", convention, CONVENTIONS)
     check_level(level)
-    structure = {"ignore_index": ignore_index, "clusters": clusters, "sample_weight": sample_weight}
+    structure: dict[str, Any] = {"ignore_index": ignore_index, "clusters": clusters, "sample_weight": sample_weight}
     if input == "confidence":  # calibrated like the probability of class 1, which is "the prediction is right"
         rows = as_rows(logits, target, input="probs", binary="positive", **structure)
     else:

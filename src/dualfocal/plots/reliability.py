@@ -83,8 +83,7 @@ def reliability_diagram(
     """
     if not isinstance(data, Evaluation):
         options = {"input": input, "num_bins": num_bins, "ignore_index": ignore_index, "binary": binary}
-        options["sample_weight"] = sample_weight
-        data = evaluate(data, required(target), **options)  # type: ignore[arg-type]
+        data = evaluate(data, required(target), sample_weight=sample_weight, **options)  # type: ignore[arg-type]
     elif target is not None:
         raise TypeError("an Evaluation has its own target; pass axes as ax=")
     with axes_or_new(ax, SIZE, legend=2) as axis:
