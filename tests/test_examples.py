@@ -28,7 +28,9 @@ def run_shortened(name: str, **constants: str) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert {"swap_the_loss", "segmentation", "long_tailed", "choose_gamma"} <= {path.stem for path in SCRIPTS}
+    assert {"swap_the_loss", "segmentation", "long_tailed", "label_shift", "choose_gamma"} <= {
+        path.stem for path in SCRIPTS
+    }
     assert {"quick_start", "is_my_model_calibrated"} <= {path.stem for path in NOTEBOOKS}
 
 
@@ -52,6 +54,15 @@ def test_swapping_the_loss(capsys: pytest.CaptureFixture[str]) -> None:
         "DualFocalLoss(gamma=5, rival='next', impl='auto')",
     ]
     assert output.count("a calibrated model would show") == 2
+
+
+def test_label_shift(capsys: pytest.CaptureFixture[str]) -> None:
+    run_shortened("label_shift.py", size="NUM_SAMPLES, SEED = 6000 -> NUM_SAMPLES, SEED = 2000")
+    verdicts = [text.split("\n")[1].split(":")[0] for text in capsys.readouterr().out.strip().split("\n\n")]
+    assert verdicts[0] == verdicts[3] == "No miscalibration detectable at N = 2,000"
+    assert verdicts[1] == verdicts[5] == "Under-confident"
+    assert verdicts[2] == "Over-confident"
+    assert verdicts[4].startswith("B has the lower NLL")
 
 
 def test_segmentation(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def test_weights_change_the_verdict(table, run):
     assert "weights from 'weight'" in err
     assert "400 samples (weighted, effective" in out
     assert "No miscalibration detectable" in out
-    assert "Weighted by label: the 400 samples carry the information of" in out
+    assert "Weighted by label: the effective sample size of the 400 samples is" in out
 
 
 def test_json_holds_the_weights(table, run):

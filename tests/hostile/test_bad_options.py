@@ -34,7 +34,10 @@ FIGURES = ["paper", "figures", "--out", "f", "--only", "phi"]
 # Command, option (None: an argument), values.
 TABLE = [
     *((EVALUATE, option, COUNT) for option in ("--num-bins", "--folds", "--repeats")),
-    *((EVALUATE, option, NAME) for option in ("--logits", "--probs", "--target", "--group-by", "--cluster")),
+    *(
+        (EVALUATE, option, NAME)
+        for option in ("--logits", "--probs", "--target", "--group-by", "--cluster", "--weight")
+    ),
     (EVALUATE, "--class-names", (*NAME, "", "@", "@nope", "a.npz")),
     *((EVALUATE, option, NAME) for option in ("--prediction", "--confidence")),
     (EVALUATE, "--shifted", (*NAME, "", "/", "[", "*.nope", "a.npz", "nope.npz")),

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from dualfocal.metrics._cluster_noise import LEAST, Array, last_rank
@@ -57,7 +58,9 @@ def rank_classes(labels: LabelCounts, parts: Iterable[ClassDraws], freedom: floa
     return ClasswiseTest(last_rank(statistics), _significant_gaps(labels, ratios, tested, freedom), len(extreme) - 1)
 
 
-def _significant_gaps(labels: LabelCounts, ratios: Array, tested: Array, freedom: float) -> tuple[ClassGap, ...]:
+def _significant_gaps(
+    labels: LabelCounts, ratios: Array, tested: NDArray[np.bool_], freedom: float
+) -> tuple[ClassGap, ...]:
     """Return the classes whose mean probability is significantly off, by a t-test of their totals."""
     observed = np.stack([labels.observed[:, :-1].sum(1), labels.observed[:, -1]])
     expected = np.stack([labels.expected[:, :-1].sum(1), labels.expected[:, -1]])

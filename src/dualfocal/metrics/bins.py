@@ -296,7 +296,8 @@ class BinStats:
     def to(self, device: torch.device | str, *, copy: bool = False) -> Self:
         """Return these bins on a device; ``copy``: in memory of their own, even if they are there already."""
         squares = None if self.squares is None else self.squares.to(device, copy=copy)
-        return type(self)(*(getattr(self, name).to(device, copy=copy) for name in (*SUMS, "edges")), squares)
+        moved = {name: getattr(self, name).to(device, copy=copy) for name in (*SUMS, "edges")}
+        return type(self)(**moved, squares=squares)
 
     def to_dict(self) -> dict[str, Any]:
         """Return edges, counts and means of the bins, for JSON; the means of an empty bin are None.

@@ -130,8 +130,9 @@ def adaptive_ece(
 ) -> float:
     """Adaptive ECE: the ECE over bins of equal mass, whose edges are interpolated quantiles of the confidence.
 
-    With ``sample_weight``, bins have equal sums of weights. ``convention="published"`` leaves out the samples with the lowest confidence, like the published code; the result
-    differs by at most their share. The other arguments are those of :func:`ece`.
+    With ``sample_weight``, bins have equal sums of weights. ``convention="published"`` leaves out the samples with the
+    lowest confidence, like the published code; the result differs by at most their share. The other arguments are those
+    of :func:`ece`.
 
     >>> import torch
     >>> probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])

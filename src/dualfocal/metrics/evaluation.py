@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
@@ -158,7 +158,7 @@ def evaluate(
     check_choice("convention", convention, CONVENTIONS)
     check_level(level)
     clusters = image_clusters(logits, clusters) if inference or isinstance(clusters, str) else clusters
-    structure = {"ignore_index": ignore_index, "clusters": clusters, "sample_weight": sample_weight}
+    structure: dict[str, Any] = {"ignore_index": ignore_index, "clusters": clusters, "sample_weight": sample_weight}
     if input == "confidence":  # calibrated like the probability of class 1, which is "the prediction is right"
         rows = as_rows(logits, target, input="probs", binary="positive", **structure)
     else:

@@ -246,7 +246,7 @@ def _weights(sample_weight: Array, shape: Sequence[int]) -> Tensor:
     weight = weight.to("cpu", torch.float64)
     good = (weight >= 0) & weight.isfinite()
     if not bool(good.all()):
-        first = (~good).reshape(-1).nonzero()[0].item()
+        first = int((~good).reshape(-1).nonzero()[0])
         value = float(weight.reshape(-1)[first])
         raise ValueError(f"sample_weight must be finite and not negative, but entry {first} is {value:g}")
     if not bool((weight > 0).any()):

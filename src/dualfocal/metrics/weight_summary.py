@@ -12,7 +12,8 @@ class WeightSummary:
 
     Args:
         effective: effective sample size (sum w)^2 / sum w^2: the variance of a weighted mean is that of the mean of so
-            many samples, if the weights do not depend on what is averaged.
+            many samples, if the weights do not depend on what is averaged. If they depend on the label, the samples can
+            carry more or less information than that; tests and intervals allow for it.
         largest: share of the sum of all weights that the sample with the largest weight has.
         by_label: whether the weights depend on the label alone, as under label shift.
 
@@ -31,11 +32,13 @@ class WeightSummary:
 
     def sentence(self, num_samples: int) -> str:
         """Say in words how much information the samples carry, and whether it is enough."""
-        kind = "Weighted by label" if self.by_label else "Weighted"
+        effective = f"{round(self.effective):,}"
         text = (
-            f"{kind}: the {num_samples:,} samples carry the information of {round(self.effective):,}; the uncertainty "
-            "of estimated weights is not included."
+            f"Weighted by label: the effective sample size of the {num_samples:,} samples is {effective}"
+            if self.by_label
+            else f"Weighted: the {num_samples:,} samples carry the information of {effective}"
         )
+        text += "; the uncertainty of estimated weights is not included."
         if self.effective < ENOUGH_SAMPLES:
             return f"{text} With fewer than {ENOUGH_SAMPLES}, p-values and intervals are not reliable."
         if not self.reliable:

@@ -75,10 +75,11 @@ def find_names(source: PredictionFile, given: Given, *, required: bool) -> Roles
     inferred = given.split is None
     usual = VALUES if given.values is None else LABELS + OTHER_LABELS if given.target is None else ()
     split = _find_split(source, given.split, usual, required or given.values is None, questions)
-    target, *others = (
+    target, group, cluster, weight = (
         None if name is None else _given_name(source, name, split)
         for name in (given.target, given.group, given.cluster, given.weight)
     )
+    others = (group, cluster, weight)
     labels = [target] if target is not None else _find_labels(source, split, inferred)
     values: Values | None
     if given.values is not None:
@@ -97,9 +98,9 @@ def find_names(source: PredictionFile, given: Given, *, required: bool) -> Roles
     if questions.problems or values is None:
         raise questions.error()
     if len(labels) == 1:
-        return Roles(values, labels[0], *others)
+        return Roles(values, labels[0], group, cluster, weight)
     which = f" ({' or '.join(map(repr, labels))}: choose one with --target)" if labels else ""
-    return Roles(values, None, *others, which)
+    return Roles(values, None, group, cluster, weight, which)
 
 
 # Splits
