@@ -4,13 +4,14 @@
 
 Images are generated one at a time. Each contender runs in a process of its own with one thread:
 
-  dualfocal             ClusteredPredictions.update of every image, then evaluate: all metrics, floors, tests and interval
-                        with images as clusters
+  dualfocal             ClusteredPredictions.update of every image, then evaluate: all metrics, and floors, tests and
+                        interval with images as clusters
   dualfocal ECE         ExpectedCalibrationError.update of every image, then compute: the ECE alone
   torchmetrics          MulticlassCalibrationError(n_bins=15).update of every image, then compute: the ECE alone
 
-`memory` is the peak of the process beyond that after the first image, in MiB. `cpu` is the CPU time of the contender
-without that of the generator. torchmetrics keeps every confidence, so its memory grows with the number of images.
+`memory` is the peak of the process beyond that after the first image and a second one, in MiB: working memory, and what
+is kept. `cpu` is the CPU time of the updates in seconds, without that of the generator; `finish` that of the result.
+torchmetrics keeps every confidence, so its memory grows with the number of images.
 """
 
 import argparse

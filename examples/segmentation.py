@@ -6,8 +6,9 @@ The images are drawn here: circles and squares in noise. A loss of this package 
 ``(N, H, W)``, and leaves out the pixels with ``ignore_index``: here the borders of the shapes, as in many data sets.
 
 The pixels of an image are not independent: where one pixel of a square is taken for a circle, its neighbours are, too.
-Images are independent: compute one number per image, and a standard error from the spread of these numbers. The tests
-of ``evaluate`` need to know this, too: ``evaluate(..., inference=True, clusters=torch.arange(num_images))``.
+Images are independent: compute one number per image, and a standard error from the spread of these numbers. With
+``evaluate(..., inference=True)`` and ``compare``, the images of an array ``(N, C, H, W)`` are clusters by default. The
+last lines show what ``compare`` would conclude about 40 images if it took their pixels for independent samples.
 
 Cross-entropy (gamma = 0) is over-confident here, gamma = 2 much less so, and gamma = 5 is under-confident.
 """
@@ -19,10 +20,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MetricCollection
 
 from dualfocal import DualFocalLoss, TemperatureScaling
-from dualfocal.metrics import BrierScore, ExpectedCalibrationError
+from dualfocal.metrics import BrierScore, ExpectedCalibrationError, compare
 
 NUM_CLASSES, SIZE, NOISE, VOID = 3, 32, 1.0, -100  # classes: background, circle, square
 EPOCHS, SEED = 60, 0
+FEW = 40  # test images of the comparison
 
 
 def draw_images(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -83,6 +85,7 @@ def gap_per_image(logits: Tensor, target: Tensor) -> Tensor:
 
 
 train_set, (val_images, val_target), test_set = (draw_images(count, seed=count + SEED) for count in (100, 200, 300))
+scaled: dict[int, Tensor] = {}
 print("gamma     T  Brier  ECE [%]  confidence - accuracy [%], mean over images ± standard error")
 for gamma in (0, 2, 5):  # gamma = 0 is cross-entropy
     net = train(DualFocalLoss(gamma=gamma, ignore_index=VOID), *train_set)
@@ -97,3 +100,11 @@ for gamma in (0, 2, 5):  # gamma = 0 is cross-entropy
         (brier, ece), gap = metrics.compute().values(), 100 * torch.cat(gaps)
         line = f"{gamma:5}  {temperature:4.2f}  {brier:.3f}  {100 * ece:7.1f}  {gap.mean():+.1f}"
         print(f"{line} ± {gap.std() / len(gap) ** 0.5:.1f}")
+    scaled[gamma] = scaling(net(test_set[0][:FEW]))
+
+print(f"\nBrier score of gamma = 2 minus gamma = 0, both with temperature scaling, on {FEW} images:")
+for samples, clusters in (("independent pixels", "none"), ("images as clusters", None)):
+    result = compare(scaled[0], scaled[2], test_set[1][:FEW], ignore_index=VOID, clusters=clusters)
+    brier = result.differences["brier"]
+    answer = "differs" if brier.significant else "no significant difference"
+    print(f"{samples}: {brier.difference:+.4f}, 90 % interval {brier.low:+.4f} to {brier.high:+.4f}: {answer}")

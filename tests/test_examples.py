@@ -68,6 +68,9 @@ def test_label_shift(capsys: pytest.CaptureFixture[str]) -> None:
 def test_segmentation(capsys: pytest.CaptureFixture[str]) -> None:
     run_shortened("segmentation.py", epochs="SEED = 60, 0 -> SEED = 1, 0", images="(100, 200, 300) -> (10, 20, 30)")
     heading, *rows = capsys.readouterr().out.splitlines()
+    *rows, _, _, pixels, images = rows
+    assert [line.split(":")[0] for line in (pixels, images)] == ["independent pixels", "images as clusters"]
+    assert len({re.findall(r"[+-]0\.\d{4}", line)[0] for line in (pixels, images)}) == 1  # only the interval changes
     assert heading.split()[:3] == ["gamma", "T", "Brier"]
     assert [row.split()[0] for row in rows] == ["0", "0", "2", "2", "5", "5"]
     for untouched, scaled in zip(rows[::2], rows[1::2], strict=True):

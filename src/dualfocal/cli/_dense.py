@@ -94,7 +94,6 @@ def evaluate_folder(
     folder = open_dense_folder(
         path, logits=reading.logits, probs=reading.probs, target=reading.target, max_memory=reading.max_memory
     )
-    say(err, f"{path}: {folder.taken}")
     with errors_name(path), progress_bar(err, "images", total=len(folder)) as progress:
         dense = evaluate_images(
             _images(folder),
@@ -112,6 +111,7 @@ def evaluate_folder(
                 name: _evaluate(state, reading, inference) for name, state in dense.parts.items() if state.num_samples
             }
         )
+    say(err, f"{path}: {folder.taken}")
     _print(out, str(path), dense, total, parts)
     if len(dense.images) < 2 and inference:
         say(err, f"dualfocal: {ONE_IMAGE}")
