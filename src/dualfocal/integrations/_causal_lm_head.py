@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 PROBE = 8  # tokens that are tried first
+ALWAYS = ("input_ids", "attention_mask")  # known to all models, whatever their signature says
 CAPS = ("final_logit_softcapping", "logits_soft_cap")  # Gemma 2 and 3, nanochat; RecurrentGemma
 FACTORS = ("logit_scale", "lm_head_multiplier", "output_multiplier")  # Cohere; Falcon-H1; ...
 DIVISORS = ("logits_scaling",)  # Granite
@@ -126,7 +127,7 @@ class CausalLM:
                 f"token {lowest if lowest < 0 else highest} of input_ids is not in the vocabulary of {self.name}, 0 to "
                 f"{(self.vocabulary or 0) - 1}: is it the tokenizer of this model?"
             )
-        known = {name: value for name, value in inputs.items() if name in self.accepted}
+        known = {name: value for name, value in inputs.items() if name in self.accepted or name in ALWAYS}
         if "use_cache" in self.accepted:
             known["use_cache"] = False
         return {name: x.to(self.device) if isinstance(x, Tensor) else x for name, x in known.items()}

@@ -195,6 +195,7 @@ def _add(
             labels = target[done : done + len(logits)]
             parts.append(_numbers(logits if calibrator is None else calibrator(logits.float()), labels, state))
             done += len(logits)
+            del logits  # before the next slice is computed
     columns = {name: torch.cat([part[name].clone() for part in parts]) for name in parts[0]}
     state.update(**columns, sequence=batch.sequence[keep.numpy()], position=batch.position[keep])
 
