@@ -144,11 +144,3 @@ def test_huge_and_infinite_scores():
 def test_bad_questions_are_refused(scores, number, right, message):
     with pytest.raises(ValueError, match=message):
         Choices(scores, number, right)
-
-
-def test_equal_confidences_in_clusters_give_finite_floors():
-    scores = [[0.0, -900.0, -1000.0]] * 20 + [[0.0, -1.0, -2.0]] * 6
-    right = [0, 1] * 13
-    evaluation = evaluate_choices(choices(scores, right, [i // 3 for i in range(26)]), inference=True).evaluation
-    assert all(math.isfinite(floor.mean) for floor in evaluation.inference.floors.values())
-    assert evaluation.inference.floors["adaptive_ece"].mean > 0

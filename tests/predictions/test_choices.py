@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dualfocal.metrics import evaluate_tasks
 from dualfocal.predictions import PredictionsError
 from dualfocal.predictions.choices import load_choices
 
@@ -60,6 +61,12 @@ def test_our_accuracy_is_the_one_that_the_harness_recorded():
     assert logs["tiny_wino"].disagreement("sum") == (6, 0)
     answers = [json.loads(text)["doc"]["answer"] for text in logs["tiny_wino"].path.read_text().splitlines()]
     assert logs["tiny_wino"].right.tolist() == answers
+
+
+def test_the_floors_of_confidences_of_1_are_finite():
+    logs = {log.task: log.choices() for log in load_choices(LOGS, format="lm-eval")}
+    overall, _ = evaluate_tasks(logs, inference=True)  # warnings are errors: no bin may be empty
+    assert all(math.isfinite(floor.mean) for floor in overall.evaluation.inference.floors.values())
 
 
 def test_lengths_are_those_of_the_options_without_the_delimiter():
