@@ -80,7 +80,7 @@ for arguments in (["--help"], ["--version"], ["evaluate", "--help"], ["train", "
 
 
 def test_help_names_what_the_registries_hold() -> None:
-    from dualfocal.calibrators import CALIBRATORS
+    from dualfocal.calibrators import CALIBRATORS, MULTILABEL_CALIBRATORS
     from dualfocal.cli import _common as cli
     from dualfocal.data.sources import OFFICIAL
     from dualfocal.losses import LOSSES
@@ -93,6 +93,7 @@ def test_help_names_what_the_registries_hold() -> None:
     from dualfocal.train.presets import PRESETS
 
     assert tuple(CALIBRATORS) == cli.CALIBRATORS
+    assert tuple(MULTILABEL_CALIBRATORS) == cli.MULTILABEL_CALIBRATORS
     assert tuple(LOSSES) == cli.LOSSES
     assert cli.PAPER_LOSSES == PAPER_LOSSES
     assert tuple(PRESETS) == cli.PRESETS

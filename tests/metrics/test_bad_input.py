@@ -47,7 +47,7 @@ BAD = {
     "half probs as logits": (torch.rand(2, 5).softmax(1).half(), TARGET, {}, ValueError, 'input="probs"'),
     "logits as probs": (LOGITS, TARGET, {"input": "probs"}, ValueError, "row 1 .*holds 0 to 2; are these logits"),
     "negative": (torch.tensor([[1.2, -0.2]]), TARGET[:1], {"input": "probs"}, ValueError, "row 0 .*holds -0.2"),
-    "sum": (torch.tensor([[0.5, 0.2]]), TARGET[:1], {"input": "probs"}, ValueError, "row 0 sums to 0.7.*--task multilabel"),
+    "sum": (torch.tensor([[0.5, 0.2]]), TARGET[:1], {"input": "probs"}, ValueError, "sums to 0.7.*--task multilabel"),
     "nan probability": (torch.tensor([[math.nan, 1.0]]), TARGET[:1], {"input": "probs"}, ValueError, "sums to nan"),
     "ignore_index": (LOGITS, TARGET, {"ignore_index": 0.5}, TypeError, "ignore_index must be an integer, got 0.5"),
 }  # fmt: skip

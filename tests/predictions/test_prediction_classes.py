@@ -268,7 +268,8 @@ def test_rows_that_are_not_one_hot_are_refused(npz, refusal):
         labels = np.eye(3, dtype=np.int64)[CODES]
         labels[2] = row
         message = refusal(npz(y_prob=PROBS, y=labels))
-        assert re.search(rf"must be one-hot.*row 2 of 'y' \(4 x 3, int64\) {words}$", message)
+        assert re.search(rf"must be one-hot.*row 2 of 'y' \(4 x 3, int64\) {words}(;|$)", message)
+        assert ("--task multilabel" in message) == (words != "holds 2")
     smooth = 0.9 * np.eye(3)[CODES] + 0.1 / 3
     words = r"row 0 of 'y' \(4 x 3, float64\) holds 0.933333, 0.0333333, 0.0333333$"
     assert re.search(words, refusal(npz(y_prob=PROBS, y=smooth)))

@@ -169,8 +169,8 @@ def _load(source: PredictionFile, roles: Roles, names: list[str], conversion: Co
         first = columns[names[0]]
         if len(names) == 1 < values.shape[1] and (isinstance(first, list) or first.ndim == 1):
             raise source.error(
-                f"{rule}, got one value per sample in {names[0]!r}: give one column per label, {NAMING}; if each sample "
-                "has exactly one class, leave out --task"
+                f"{rule}, got one value per sample in {names[0]!r}: give one column per label, {NAMING}; if each "
+                "sample has exactly one class, leave out --task"
             )
         parts = [_zeros_and_ones(source, name, columns[name]) for name in names]
         array = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
