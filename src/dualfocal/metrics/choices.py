@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from dualfocal.metrics._sorting import SortedConfidences, tie_ends
 from dualfocal.metrics.classwise import SIGNIFICANCE
 from dualfocal.metrics.copies import SAME
-from dualfocal.metrics.evaluation import Evaluation, evaluate
+from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.groups import draws_for_groups
 from dualfocal.metrics.holm import holm
+from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.verdict import confidence_verdict
 
 COVERAGES = (0.8, 0.9, 0.95)

@@ -10,9 +10,9 @@ from typing import Any, Self
 from dualfocal._table import Table
 from dualfocal.metrics.auroc import Auroc
 from dualfocal.metrics.classwise import SIGNIFICANCE
-from dualfocal.metrics.evaluation import Evaluation
 from dualfocal.metrics.holm import holm
 from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics.result import Evaluation
 
 SCHEMA = 1
 SHOWN = ("error", "nll", "ece")
