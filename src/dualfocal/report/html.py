@@ -37,6 +37,8 @@ SCRIPTS = (
     "vendor/plot.umd.min.js",
     "calibration.js",
     "tables.js",
+    "terms.js",
+    "frame.js",
     "charts.js",
     "live.js",
     "page.js",
@@ -131,7 +133,7 @@ def _contents(
         {
             "name": source.name,
             "verdict": source.evaluation.verdict(source.class_names),
-            "metrics": tables.metric_tables({UNCALIBRATED: source.evaluation, **calibration.evaluations}, positive),
+            "metrics": tables.calibrated_tables(source, calibration),
             "calibrators": tables.calibrator_table(calibration.comparison),
             "how": calibration.how,
             "advice": calibration.advice,
@@ -161,10 +163,31 @@ def _contents(
             "octaves": OCTAVES,
             "steps": STEPS,
         },
-        "summary": tables.summary_table(sources, calibrations) if len(sources) > 1 else None,
+        "metrics": tables.model_tables(sources, calibrations),
+        "glossary": tables.glossary(),
+        "results": results(title, sources, calibrations, reading),
         "recipes": provenance.differences(sources),
         "runs": runs,
         "images": images,
+    }
+
+
+def results(
+    title: str, sources: Sequence[ReportInput], calibrations: Sequence[Calibration], reading: Reading
+) -> dict[str, Any]:
+    """Return the numbers of the page for other programs: fractions, as in :meth:`Evaluation.to_dict`."""
+    return {
+        "schema": 1,
+        "title": title,
+        "version": dualfocal.__version__,
+        "models": [
+            {
+                "name": source.name,
+                "evaluation": source.evaluation.to_dict(),
+                "calibrators": {name: result.to_dict() for name, result in calibration.evaluations.items()},
+            }
+            for source, calibration in zip(sources, calibrations, strict=True)
+        ],
     }
 
 
