@@ -22,7 +22,7 @@ from dualfocal._files import atomic_path, check_place
 from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.classwise import SIGNIFICANCE
-from dualfocal.report import classes, provenance, tables
+from dualfocal.report import classes, figures, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
 from dualfocal.report.embedded import OCTAVES, STEPS, deal, embed
 from dualfocal.report.images import RunData, mistakes_of
@@ -39,7 +39,14 @@ SCRIPTS = (
     "tables.js",
     "terms.js",
     "frame.js",
+    "readout.js",
     "charts.js",
+    "sheet.js",
+    "curves.js",
+    "reliability.js",
+    "confusion.js",
+    "groups.js",
+    "figures.js",
     "live.js",
     "page.js",
 )
@@ -144,6 +151,7 @@ def _contents(
             "mistakes": mistakes_of(source, run_data, images),
             "curves": provenance.curves(source, points),
             "about": provenance.about(source),
+            "figures": figures.model_figures(source, calibration, len(sources)),
         }
         for source, calibration in zip(sources, calibrations, strict=True)
     ]
@@ -165,6 +173,7 @@ def _contents(
         },
         "metrics": tables.model_tables(sources, calibrations),
         "glossary": tables.glossary(),
+        "selective": figures.selective_table(sources, [run["figures"] for run in runs]),
         "results": results(title, sources, calibrations, reading),
         "recipes": provenance.differences(sources),
         "runs": runs,

@@ -28,11 +28,11 @@ const Confusion = (() => {
   function draw(matrix, { shares, sorted }, width) {
     const { rows, names, samples, restricted } = tableOf(matrix, sorted);
     const columns = restricted ? [...names, OTHER] : names;
-    const longest = Math.min(16, Math.max(...columns.map((name) => name.length)));
-    const label = Math.min(0.3 * width, 6.2 * longest + 8);
+    const room = (words) => Math.min(0.3 * width, 6.4 * Math.min(16, Math.max(...words.map((name) => name.length))) + 8);
+    const label = room(names);
     const size = Math.min(46, Math.max(3, (Math.min(width, 900) - label - 18) / columns.length));
     const labelled = size >= LEAST_LABEL;
-    const [left, top] = labelled ? [label + 16, label + 18] : [18, 20];
+    const [left, top] = labelled ? [label + 16, room(columns) + 18] : [18, 20];
     const numbered = size >= LEAST_NUMBER;
     const sheet = Sheet.make(width);
     const height = top + size * rows.length + 4;

@@ -3,6 +3,7 @@
 const Reliability = (() => {
   const { percent, hundredfold } = Charts;
   const { look, legendOf, count } = Curves;
+  const HEAD = 44; // pixels above a small diagram, for name, ECE and the label of its axis
   const DIAGONAL = [
     [0, 0],
     [1, 1],
@@ -125,10 +126,10 @@ const Reliability = (() => {
 
   // Small diagrams of the first classes, on one sheet.
   function classes(shown, width) {
-    const columns = Math.max(2, Math.floor(width / 165)),
+    const columns = Math.max(2, Math.min(Math.floor(width / 165), shown.length)),
       gap = 14,
-      each = Math.floor((width + gap) / columns) - gap,
-      height = each + 34;
+      each = Math.min(300, Math.floor((width + gap) / columns) - gap),
+      height = each + HEAD;
     const sheet = Sheet.make(width);
     const top = Sheet.legend(sheet, [
       { text: "probability too high", colour: "var(--over)", kind: "dot" },
@@ -140,7 +141,8 @@ const Reliability = (() => {
       const [x, y] = [(i % columns) * (each + gap), top + Math.floor(i / columns) * (height + gap)];
       const bins = binsOf(columnsOfBins);
       const colour = (b) => (b.confidence > b.accuracy ? "var(--over)" : "var(--under)");
-      Sheet.text(sheet, Sheet.cut(name, Math.floor(each / 7)), x, y + 11, { "font-weight": 600 });
+      const title = /^\d+$/.test(name) ? `class ${name}` : name;
+      Sheet.text(sheet, Sheet.cut(title, Math.floor(each / 7)), x, y + 11, { "font-weight": 600 });
       Sheet.text(sheet, `ECE ${percent(ece, 2)}, floor ${(100 * floor).toFixed(2)}`, x, y + 25, { fill: "var(--muted)", "font-size": 10 });
       const first = i % columns === 0,
         last = i + columns >= shown.length;
@@ -160,9 +162,9 @@ const Reliability = (() => {
           Plot.dot(bins, { x: "confidence", y: "accuracy", fill: colour, r: 2.5 }),
         ],
       });
-      const at = Sheet.put(sheet, plot, x, y + 30);
-      if (first) Sheet.text(sheet, "share of the class (%)", x + 30, y + 47, { fill: "var(--muted)", "font-size": 9 });
-      return bins.map((bin) => ({ ...at(bin.confidence, bin.accuracy), text: () => `${name}\n${describe(bin, words)}` }));
+      const at = Sheet.put(sheet, plot, x, y + HEAD);
+      if (first) Sheet.text(sheet, "↑ share of the class (%)", x, y + 41, { "font-size": 10 });
+      return bins.map((bin) => ({ ...at(bin.confidence, bin.accuracy), text: () => `${title}\n${describe(bin, words)}` }));
     });
     Sheet.grow(sheet, top + Math.ceil(shown.length / columns) * (height + gap) - gap);
     const worst = shown[0];
