@@ -21,10 +21,12 @@ import dualfocal
 from dualfocal._files import atomic_path, check_place
 from dualfocal.metrics.monitor_verdict import monitor_verdict
 from dualfocal.metrics.rows import Array
-from dualfocal.report import classes, provenance, tables
+from dualfocal.report import classes, figures, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
 from dualfocal.report.decision import Decision, decide
 from dualfocal.report.embedded import OCTAVES, STEPS, deal, embed
+from dualfocal.report.evidence import evidence_figure
+from dualfocal.report.groups import groups_figure
 from dualfocal.report.images import RunData, mistakes_of
 from dualfocal.report.inputs import Model, ReportInput, load_inputs, shortened
 from dualfocal.report.methods import methods_text
@@ -45,7 +47,14 @@ SCRIPTS = (
     "tables.js",
     "terms.js",
     "frame.js",
+    "readout.js",
     "charts.js",
+    "sheet.js",
+    "curves.js",
+    "reliability.js",
+    "confusion.js",
+    "groups.js",
+    "figures.js",
     "decision.js",
     "live.js",
     "page.js",
@@ -172,6 +181,8 @@ def _contents(
             "about": provenance.about(source),
             "recipe": provenance.recipe(source),
             "groupsNote": FOLLOWS if source.groups_follow_labels else "",
+            "groups": groups_figure(source.group_by, source.groups) if source.groups else None,
+            "figures": figures.model_figures(source, calibration, len(sources)),
         }
         for source, calibration in zip(sources, calibrations, strict=True)
     ]
@@ -196,6 +207,7 @@ def _contents(
         },
         "metrics": tables.model_tables(sources, calibrations),
         "glossary": tables.glossary(),
+        "selective": figures.selective_table(sources, [run["figures"] for run in runs]),
         "results": results(title, sources, calibrations, decision),
         "recipes": provenance.differences(sources),
         "runs": runs,
@@ -226,9 +238,9 @@ def results(
 
 
 def monitor_contents(state: MonitorState) -> dict[str, Any]:
-    """Return the verdict of a monitor, for its section."""
+    """Return verdict and evidence of a monitor."""
     names = None if state.class_names is None else [shortened(name) for name in state.class_names]
-    return {"verdict": monitor_verdict(state.monitor, names), "alarm": state.monitor.alarm is not None}
+    return {"verdict": monitor_verdict(state.monitor, names), **evidence_figure(state.monitor)}
 
 
 def _page(contents: dict[str, Any], values: list[str]) -> bytes:

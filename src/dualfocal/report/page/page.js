@@ -175,12 +175,14 @@
 
   // Draw what depends on the chosen model or on the width of the page.
   function drawRun() {
+    Figures.drawChosen(several ? chosen() : 0);
     drawCurves();
   }
 
   function draw() {
     Decision.draw(contents.decision);
     Live.draw();
+    Figures.drawAll(several ? chosen() : 0);
     drawRun();
   }
 

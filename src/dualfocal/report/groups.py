@@ -1,0 +1,103 @@
+"""Intervals of each group of samples (``--group-by``), for a page."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from scipy.special import ndtri
+
+from dualfocal.metrics import Evaluation
+from dualfocal.metrics.groups import GroupEvaluation
+from dualfocal.report.inputs import shortened
+from dualfocal.report.tables import MINUS, Table, column, number, p_cell
+
+MOST_GROUPS = 40  # in a figure
+
+
+def groups_figure(name: str, groups: Sequence[GroupEvaluation]) -> dict[str, Any]:
+    """Return error, over-confidence and debiased error of each group with intervals, in the order given: worst first.
+
+    Args:
+        name: name of the column that the groups come from.
+        groups: the evaluated groups, from :func:`~dualfocal.metrics.groups.evaluate_groups`.
+
+    Returns:
+        ``rows``: for each of the first 40 groups ``name``, ``count``, ``error``, ``gap`` (mean confidence minus
+        accuracy), ``gapLow``, ``gapHigh``, ``debiased``, ``debiasedLow``, ``debiasedHigh`` and ``p`` (adjusted);
+        ``column``, ``level``, ``total`` (number of groups), ``positive`` and ``table``.
+    """
+    rows = []
+    for group in groups[:MOST_GROUPS]:
+        evaluation, inference = group.evaluation, group.inference
+        low, high = gap_interval(evaluation, inference.level)
+        rows.append(
+            {
+                "name": shortened(group.name),
+                "count": evaluation.num_samples,
+                "error": evaluation.error,
+                "gap": evaluation.overconfidence,
+                "gapLow": low,
+                "gapHigh": high,
+                "debiased": evaluation.debiased_ece,
+                "debiasedLow": inference.debiased_ece[0],
+                "debiasedHigh": inference.debiased_ece[1],
+                "p": group.p_adjusted,
+            }
+        )
+    level = groups[0].inference.level if groups else 0.9
+    positive = bool(groups) and groups[0].evaluation.positive
+    return {
+        "column": shortened(name),
+        "level": level,
+        "total": len(groups),
+        "positive": positive,
+        "rows": rows,
+        "table": _table(shortened(name), groups, level, positive),
+    }
+
+
+def _table(name: str, groups: Sequence[GroupEvaluation], level: float, positive: bool) -> Table:
+    gap = f"prob {MINUS} share" if positive else f"conf {MINUS} acc"
+    rows = [
+        [
+            [shortened(group.name), group.name],
+            number(group.evaluation.num_samples, 0),
+            number(100 * group.evaluation.error, 1),
+            number(100 * group.evaluation.overconfidence, 1, _ends(gap_interval(group.evaluation, level)), sign=True),
+            number(100 * group.evaluation.ece, 1, f"floor {100 * group.inference.floors['ece'].mean:.1f}"),
+            number(100 * group.evaluation.debiased_ece, 1, _ends(group.inference.debiased_ece)),
+            p_cell(group.p_adjusted),
+        ]
+        for group in groups
+    ]
+    columns = [
+        column(name, numeric=False),
+        column("N", "samples"),
+        column("error %"),
+        column(gap, f"mean of the group in points, with its {100 * level:.4g} % confidence interval"),
+        column("ECE %", "expected calibration error, above the noise floor: the ECE of a perfectly calibrated model"),
+        column("debiased RMS error %", f"with its {100 * level:.4g} % confidence interval"),
+        column("p", "p-value of the hypothesis “calibrated”, adjusted for the number of groups (Holm)"),
+    ]
+    return {"caption": f"Groups by {name}, worst first", "columns": columns, "rows": rows, "sortable": True}
+
+
+def _ends(interval: tuple[float, float]) -> str:
+    return f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}"
+
+
+def gap_interval(evaluation: Evaluation, level: float) -> tuple[float, float]:
+    """Return a confidence interval of mean confidence minus accuracy.
+
+    The variance of (confidence - correctness) is computed from the bins: their accuracy, half a sample added to each
+    side so that bins without errors have a variance, too. Half a sample is added to both ends, since the number of
+    correct samples is an integer. With clusters, the variance is multiplied by the design effect.
+    ``benchmarks/group_intervals.py`` checks the coverage by simulation.
+    """
+    assert evaluation.inference is not None
+    bins, n = evaluation.bins, evaluation.num_samples
+    rate = (bins.correct + 0.5) / (bins.count + 1)
+    variance = float((bins.count * rate * (1 - rate)).sum()) / n
+    effect = 1.0 if evaluation.inference.clusters is None else max(1.0, evaluation.inference.clusters.design_effect)
+    half = float(ndtri((1 + level) / 2)) * math.sqrt(effect * variance / n) + 0.5 / n
+    return max(-1.0, evaluation.overconfidence - half), min(1.0, evaluation.overconfidence + half)
