@@ -120,7 +120,7 @@ const Reliability = (() => {
     ];
     return {
       ...lines(series, words, width, entries, [series[1].bins]),
-      label: `${series.map(words_).join("; ")}; NLL ${before.nll?.toFixed(4)} before, ${after.nll?.toFixed(4)} after`,
+      label: `${series.map(words_).join("; ")}; NLL ${before.nll?.toFixed(4) ?? "∞"} before, ${after.nll?.toFixed(4) ?? "∞"} after`,
     };
   }
 
