@@ -19,7 +19,6 @@ from typing import Any
 
 import dualfocal
 from dualfocal._files import atomic_path, check_place
-from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.classwise import SIGNIFICANCE
 from dualfocal.report import classes, figures, provenance, tables

@@ -154,7 +154,7 @@ const Figures = (() => {
     const explanation = restricted
       ? `Of ${number(matrix.numClasses)} classes, the matrix shows the ${n} of the most confused pairs. It contains ` +
         `${number(matrix.shownErrors)} of ${number(matrix.errors)} wrong predictions; the last column counts predictions as any other class.`
-      : `${number(matrix.errors)} wrong predictions of ${n} classes. Blue: right; orange: wrong; the darker, the ` +
+      : `${number(matrix.errors)} wrong predictions of ${n} classes. Blue: right; orange: wrong; the stronger the colour, the ` +
         `${state.shares ? "larger the share of the true class" : "more samples"}.`;
     place.replaceChildren(controls(matrix));
     const drawn = Confusion.draw(matrix, state, widthIn("confusion-figures", true));
@@ -200,7 +200,7 @@ const Figures = (() => {
       framed(
         "groups",
         `Calibration by ${groups.column}`,
-        `Intervals of the miscalibration of each group, worst first. Left: its size; right: its direction, above 0 is over-confident.${part}`,
+        `Intervals of the miscalibration of each group, worst first: first its size, then its direction (above 0: ${words.over}).${part}`,
         Groups.draw(groups, widthIn("groups-figures", true)),
         true,
       ),
