@@ -190,7 +190,7 @@ def test_many_inputs(browser, tmp_path):
         assert page.locator("#verdicts li bdi").first.text_content() == "0.npz"
         note = page.locator("#filter-note")
         assert note.text_content() == "There is no class filter: the inputs have different classes."
-        above = "document.querySelector('#live').compareDocumentPosition(document.querySelector('#chooser'))"
+        above = "document.querySelector('#reliability').compareDocumentPosition(document.querySelector('#chooser'))"
         assert page.evaluate(above) & 4  # the chooser follows
         page.emulate_media(media="print")
         assert not note.is_visible()  # nor are the controls

@@ -77,8 +77,8 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "floor": (
         "noise floor",
-        "error that a perfectly calibrated model with these confidences shows by chance, on average: a calibration error "
-        "near its floor is no evidence of miscalibration",
+        "error that a perfectly calibrated model with these confidences shows by chance, on average: a calibration "
+        "error near its floor is no evidence of miscalibration",
     ),
     "p_value": (
         "p-value",
@@ -96,7 +96,8 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "calibrator": (
         "calibrator",
-        "function that corrects the probabilities of a trained model, fitted on samples that the model was not trained on",
+        "function that corrects the probabilities of a trained model, fitted on samples that the model was not trained "
+        "on",
     ),
     "temperature": (
         "temperature",

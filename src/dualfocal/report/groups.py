@@ -12,14 +12,16 @@ from dualfocal.report.inputs import shortened
 from dualfocal.report.tables import MINUS, Table, column, number, p_cell
 
 MOST_GROUPS = 40  # in a figure
+MOST_ROWS = 1500  # in all tables of groups of a page together
 
 
-def groups_figure(name: str, groups: Sequence[GroupEvaluation]) -> dict[str, Any]:
+def groups_figure(name: str, groups: Sequence[GroupEvaluation], models: int = 1) -> dict[str, Any]:
     """Return error, over-confidence and debiased error of each group with intervals, in the order given: worst first.
 
     Args:
         name: name of the column that the groups come from.
         groups: the evaluated groups, from :func:`~dualfocal.metrics.groups.evaluate_groups`.
+        models: number of models on the page, which share its size.
 
     Returns:
         ``rows``: for each of the first 40 groups ``name``, ``count``, ``error``, ``gap`` (mean confidence minus
@@ -52,11 +54,11 @@ def groups_figure(name: str, groups: Sequence[GroupEvaluation]) -> dict[str, Any
         "total": len(groups),
         "positive": positive,
         "rows": rows,
-        "table": _table(shortened(name), groups, level, positive),
+        "table": _table(shortened(name), groups, max(MOST_GROUPS, MOST_ROWS // models), level, positive),
     }
 
 
-def _table(name: str, groups: Sequence[GroupEvaluation], level: float, positive: bool) -> Table:
+def _table(name: str, groups: Sequence[GroupEvaluation], most: int, level: float, positive: bool) -> Table:
     gap = f"prob {MINUS} share" if positive else f"conf {MINUS} acc"
     rows = [
         [
@@ -68,7 +70,7 @@ def _table(name: str, groups: Sequence[GroupEvaluation], level: float, positive:
             number(100 * group.evaluation.debiased_ece, 1, _ends(group.inference.debiased_ece)),
             p_cell(group.p_adjusted),
         ]
-        for group in groups
+        for group in groups[:most]
     ]
     columns = [
         column(name, numeric=False),
@@ -79,7 +81,8 @@ def _table(name: str, groups: Sequence[GroupEvaluation], level: float, positive:
         column("debiased RMS error %", f"with its {100 * level:.4g} % confidence interval"),
         column("p", "p-value of the hypothesis “calibrated”, adjusted for the number of groups (Holm)"),
     ]
-    return {"caption": f"Groups by {name}, worst first", "columns": columns, "rows": rows, "sortable": True}
+    which = f"the worst {most:,} of {len(groups):,}" if len(groups) > most else "worst first"
+    return {"caption": f"Groups by {name}, {which}", "columns": columns, "rows": rows, "sortable": True}
 
 
 def _ends(interval: tuple[float, float]) -> str:

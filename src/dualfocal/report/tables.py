@@ -39,9 +39,21 @@ def metric_tables(methods: Mapping[str, Evaluation], positive: bool, caption: st
                     [[metric.heading, None, "", name], *(_metric(metric, name, result) for result in part.values())]
                     for name, metric in METRICS.items()
                 ),
-                [[f"{gap} [%]", None, "", "overconfidence"], *(number(100 * result.overconfidence, 2, sign=True) for result in part.values())],
-                [[_tested(positive), None, "", "p_value"], *(p_cell(_inference(result).p_value) for result in part.values())],
-                *([] if positive else [[["p-value, all class probabilities", None, "", "p_value"], *map(_classwise_p, part.values())]]),
+                [
+                    [f"{gap} [%]", None, "", "overconfidence"],
+                    *(number(100 * result.overconfidence, 2, sign=True) for result in part.values()),
+                ],
+                [
+                    [_tested(positive), None, "", "p_value"],
+                    *(p_cell(_inference(result).p_value) for result in part.values()),
+                ],
+                *(
+                    []
+                    if positive
+                    else [
+                        [["p-value, all class probabilities", None, "", "p_value"], *map(_classwise_p, part.values())]
+                    ]
+                ),
             ],
         }
         for i, part in enumerate(parts, start=1)
@@ -59,7 +71,7 @@ def calibrated_tables(source: ReportInput, calibration: Calibration) -> list[Tab
     """Return tables of all metrics before and after each calibrator; none if no calibrator was scored."""
     if not calibration.evaluations:
         return []
-    methods = {UNCALIBRATED: source.evaluation, **calibration.evaluations}
+    methods = {UNCALIBRATED: calibration.uncalibrated or source.evaluation, **calibration.evaluations}
     return metric_tables(methods, source.rows.positive, "Metrics before and after each calibrator")
 
 

@@ -10,6 +10,31 @@
 
   // --- static content ---
 
+  function fillDecision() {
+    const { sentences, table } = contents.decision;
+    byId("decision-body").replaceChildren(
+      ...sentences.map(([title, text]) => element("p", {}, element("strong", {}, `${title}: `), text)),
+      ...(table ? [make(table)] : []),
+    );
+    byId("monitor").hidden = !contents.monitor;
+    if (contents.monitor) byId("monitor-body").replaceChildren(Tables.paragraph(contents.monitor.verdict, "verdict"));
+    const copy = element("button", { type: "button", id: "copy" }, "Copy");
+    const status = element("span", { role: "status", className: "note" });
+    copy.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(contents.methods);
+        status.textContent = " Copied.";
+      } catch {
+        getSelection().selectAllChildren(byId("methods-text")); // without permission: for Ctrl+C
+        status.textContent = " Selected: press Ctrl+C.";
+      }
+    });
+    byId("methods-body").replaceChildren(
+      element("p", { id: "methods-text" }, contents.methods),
+      element("div", { className: "screen" }, copy, status),
+    );
+  }
+
   function fillModels() {
     byId("metrics-body").replaceChildren(...contents.metrics.map(make));
     if (!several) return;
@@ -45,10 +70,21 @@
       ...(run.classesNote ? [Tables.paragraph(run.classesNote, "note")] : []),
     );
     fillMistakes(run.mistakes);
-    byId("recipe-body").replaceChildren(
-      ...(contents.recipes ? [make(contents.recipes)] : []),
-      make(run.about),
-    );
+    byId("groups-note").textContent = run.groupsNote;
+    byId("recipe-body").replaceChildren(...recipe(run), make(run.about));
+  }
+
+  function recipe(run) {
+    const between = contents.recipes ? [make(contents.recipes)] : [];
+    if (!run.recipe) return between;
+    const { summary, preset, table, json } = run.recipe;
+    const same = `All settings are those of the preset ${preset}.`;
+    return [
+      Tables.paragraph(summary),
+      table.rows.length ? make(table) : Tables.paragraph(same, "note"),
+      element("details", {}, element("summary", {}, "Recipe as JSON"), element("pre", { tabIndex: 0 }, json)),
+      ...between,
+    ];
   }
 
   function fillMistakes({ items, total, note }) {
@@ -144,6 +180,7 @@
   }
 
   function draw() {
+    Decision.draw(contents.decision);
     Live.draw();
     Figures.drawAll(several ? chosen() : 0);
     drawRun();
@@ -164,6 +201,7 @@
   byId("json").addEventListener("click", () =>
     Frame.save("dualfocal-report.json", JSON.stringify(contents.results, null, 1), "application/json"),
   );
+  fillDecision();
   fillModels();
   fillRun();
   Live.setUp();
