@@ -32,7 +32,7 @@ def test_a_hover_describes_the_bin(browser, pages):
         page.locator("#bins").fill("1")
         read(page)
         page.locator(".reliability circle").first.hover()
-        tip = page.locator(".reliability [aria-label=tip]").text_content()
+        tip = page.locator(".reliability .readout").text_content()
         assert f"{data['count']} samples" in tip
         assert "confidence 0.0 % to 100.0 %" in tip
         page.locator("#panel-0 summary").click()
