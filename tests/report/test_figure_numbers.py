@@ -261,8 +261,10 @@ def test_interval_of_a_group_without_errors_is_not_empty():
     target = torch.zeros(20, dtype=torch.int64)
     logits = torch.tensor([[6.0, 0.0]]).repeat(20, 1)
     (group,) = evaluate_groups(logits, target, np.array(["a"] * 20))
-    low, high = gap_interval(group.evaluation, 0.9)
+    low, high = gap_interval(group.evaluation.bins, 0.9)
     assert low < -0.05 < 0 < high
+    wide_low, wide_high = gap_interval(group.evaluation.bins, 0.9, design_effect=4.0)
+    assert wide_high - wide_low == pytest.approx(2 * (high - low) - 1 / 20)  # all but the half sample at each end
 
 
 def test_evidence_of_a_monitor_by_period():
