@@ -5,6 +5,7 @@ from typing import Any
 
 from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics import Evaluation
+from dualfocal.metrics.evaluation import finite
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.class_reliability import bin_columns, bound_of_variance, class_reliability_figure
 from dualfocal.report.confusion import confusion_figure
@@ -45,4 +46,4 @@ def overlay_figure(evaluation: Evaluation, calibration: Calibration) -> dict[str
 
 def _reliability(evaluation: Evaluation) -> dict[str, Any]:
     bins = evaluation.bins
-    return {"ece": evaluation.ece, "nll": evaluation.nll, "bins": bin_columns(bins, bound_of_variance(bins))}
+    return {"ece": evaluation.ece, "nll": finite(evaluation.nll), "bins": bin_columns(bins, bound_of_variance(bins))}

@@ -179,10 +179,10 @@ def _contents(
             "mistakes": mistakes_of(source, run_data, images),
             "curves": provenance.curves(source, points),
             "about": provenance.about(source),
-            "figures": figures.model_figures(source, calibration, len(sources)),
             "recipe": provenance.recipe(source),
-            "groups": groups_figure(source.group_by, source.groups, len(sources)) if source.groups else None,
             "groupsNote": FOLLOWS if source.groups_follow_labels else "",
+            "groups": groups_figure(source.group_by, source.groups, len(sources)) if source.groups else None,
+            "figures": figures.model_figures(source, calibration, len(sources)),
         }
         for source, calibration in zip(sources, calibrations, strict=True)
     ]
@@ -238,7 +238,7 @@ def results(
 
 
 def monitor_contents(state: MonitorState) -> dict[str, Any]:
-    """Return the verdict of a monitor, for its section."""
+    """Return verdict and evidence of a monitor."""
     names = None if state.class_names is None else [shortened(name) for name in state.class_names]
     return {"verdict": monitor_verdict(state.monitor, names), **evidence_figure(state.monitor)}
 

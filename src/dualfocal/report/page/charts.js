@@ -36,11 +36,7 @@ const Charts = (() => {
     ].join("\n");
   }
 
-  function label(svg, text) {
-    svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", text);
-    return svg;
-  }
+  const label = Tables.describe;
 
   // Accuracy by confidence: bars, the diagonal, the 95 % range of a calibrated model, and the gap.
   function reliability(live, name, width) {

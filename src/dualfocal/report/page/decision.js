@@ -54,9 +54,7 @@ const Decision = (() => {
       ],
     });
     const label = rows.map((row) => `${row.model}: ${text(row)}, ${words[row.outcome]}`).join("; ");
-    svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", `${metric}: ${label}`);
-    return svg;
+    return Tables.describe(svg, `${metric}: ${label}`);
   }
 
   function text(row) {

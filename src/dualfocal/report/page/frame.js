@@ -43,10 +43,9 @@ const Frame = (() => {
     );
   }
 
+  // A picture that has a label of its own keeps it.
   function describe(node, label) {
-    if (node.getAttribute("role") === "img" && node.hasAttribute("aria-label")) return;
-    node.setAttribute("role", "img");
-    node.setAttribute("aria-label", label);
+    Tables.describe(node, (node.getAttribute("role") === "img" && node.getAttribute("aria-label")) || label);
   }
 
   const svgsOf = (node) =>
@@ -72,7 +71,7 @@ const Frame = (() => {
     whole.append(paper);
     svgs.forEach((svg, i) => {
       const copy = svg.cloneNode(true);
-      for (const tip of copy.querySelectorAll("[aria-label=tip]")) tip.remove();
+      for (const tip of copy.querySelectorAll("[data-mark=tip]")) tip.remove();
       set(copy, { x: boxes[i].left - left, y: boxes[i].top - top, width: boxes[i].width, height: boxes[i].height });
       whole.append(copy);
     });

@@ -82,7 +82,7 @@ const Readout = (() => {
   function markOf({ x, y, size }) {
     const node = document.createElementNS(NAMESPACE, size ? "rect" : "circle");
     const place = size ? { x: x - size / 2, y: y - size / 2, width: size, height: size } : { cx: x, cy: y, r: 6 };
-    const look = { fill: "none", stroke: "currentColor", "stroke-width": 2, "aria-label": "tip", "pointer-events": "none" };
+    const look = { fill: "none", stroke: "currentColor", "stroke-width": 2, "data-mark": "tip", "pointer-events": "none" };
     for (const [key, value] of Object.entries({ ...place, ...look })) node.setAttribute(key, value);
     return node;
   }

@@ -98,6 +98,17 @@ const Tables = (() => {
     return node;
   }
 
+  // Give a picture the text that a screen reader says. Names of marks inside it would be read as well: they move.
+  function describe(picture, text) {
+    picture.setAttribute("role", "img");
+    picture.setAttribute("aria-label", text);
+    for (const mark of picture.querySelectorAll("[aria-label]")) {
+      mark.dataset.mark = mark.getAttribute("aria-label");
+      mark.removeAttribute("aria-label");
+    }
+    return picture;
+  }
+
   // --- files ---
 
   const slug = (text) => text.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 60) || "table";
@@ -142,5 +153,5 @@ const Tables = (() => {
     return csvLines([names, ...rows.map((row) => names.map((name) => row[name]))]);
   }
 
-  return { element, make, paragraph, term, saveButton, saveBlob, csvOfObjects };
+  return { element, make, paragraph, term, describe, saveButton, saveBlob, csvOfObjects };
 })();
