@@ -243,6 +243,20 @@ def test_figures_are_saved_with_the_colours_of_the_theme(browser, two):
         assert "sharp" in "".join(root.itertext())
 
 
+def test_of_many_models_the_chosen_one_is_highlighted(browser, tmp_path):
+    models = {f"model {i}": predictions(80, 3, 1.0, seed=i) for i in range(9)}
+    write_report(models, tmp_path / "nine.html", calibrators=())
+    with opened(browser, tmp_path / "nine.html") as page:
+        for i in (0, 7):
+            page.locator("#run").select_option(str(i))
+            for figure, words in (("coverage", f"model {i}"), ("together", f"model {i}: ECE")):
+                shown = page.locator(f"#figure-{figure} svg text").all_text_contents()
+                assert next(text for text in shown if text.startswith("model")).startswith(words)
+                assert "8 other models" in shown
+            assert {row["model"] for row in table_of(page, "histograms")} == {f"model {i}"}
+            assert len({row["model"] for row in table_of(page, "coverage")}) == 9
+
+
 @pytest.mark.parametrize("width", [390, 1100])
 def test_figures_fit_the_page(browser, two, many, binary, width):
     for file in (two, many, binary):

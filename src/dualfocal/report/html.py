@@ -164,7 +164,7 @@ def _contents(
     class_rows = max(10, classes.MOST_ROWS // len(sources))
     points = provenance.MOST_POINTS // len(sources)
     positive = sources[0].rows.positive  # the same for all inputs: it follows from the options
-    runs = [
+    runs: list[dict[str, Any]] = [
         {
             "name": source.name,
             "verdict": source.evaluation.verdict(source.class_names),
