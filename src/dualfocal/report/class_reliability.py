@@ -77,8 +77,8 @@ def bound_of_variance(bins: BinStats, weight: Tensor | None = None) -> Tensor:
     """Return an upper bound of the variance of the number of correct samples in each bin of a calibrated model.
 
     The variance is the sum of p (1 - p), at most n m (1 - m) with the mean m of p in the bin. With B bins of equal
-    width, the bound exceeds the variance by at most a share of 1 / B. With weights, it is multiplied by the ratio of
-    the sums of squared weights and of weights.
+    width, it is at least 1 - 1 / B of the bound: with 15 bins, ranges are at most 4 % too wide. With weights, the bound
+    is multiplied by the ratio of the sums of squared weights and of weights.
     """
     mean = bins.mean_confidence.clamp(0, 1)
     spread = 1.0 if weight is None else float(weight.square().sum() / weight.sum())

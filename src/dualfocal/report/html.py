@@ -164,7 +164,7 @@ def _contents(
     class_rows = max(10, classes.MOST_ROWS // len(sources))
     points = provenance.MOST_POINTS // len(sources)
     positive = sources[0].rows.positive  # the same for all inputs: it follows from the options
-    runs = [
+    runs: list[dict[str, Any]] = [
         {
             "name": source.name,
             "verdict": source.evaluation.verdict(source.class_names),
@@ -181,7 +181,7 @@ def _contents(
             "about": provenance.about(source),
             "recipe": provenance.recipe(source),
             "groupsNote": FOLLOWS if source.groups_follow_labels else "",
-            "groups": groups_figure(source.group_by, source.groups) if source.groups else None,
+            "groups": groups_figure(source.group_by, source.groups, len(sources)) if source.groups else None,
             "figures": figures.model_figures(source, calibration, len(sources)),
         }
         for source, calibration in zip(sources, calibrations, strict=True)

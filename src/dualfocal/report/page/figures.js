@@ -7,8 +7,8 @@ const Figures = (() => {
   const { runs } = contents;
   const words = { ...Charts.wordsOf(contents), positive: contents.positive };
   const PANELS = 24; // classes that are shown at first, and added at a time
-  const MOST_HISTOGRAMS = 8;
-  const state = { shares: false, sorted: false, panels: PANELS };
+  const MOST_HISTOGRAMS = 8; // with more models, only the chosen one
+  const state = { shares: false, sorted: false, panels: PANELS, highlighted: 0 };
   const number = (x) => x.toLocaleString("en");
 
   // Width of a figure in a section; a wide one takes the whole row.
@@ -30,6 +30,7 @@ const Figures = (() => {
   // --- all models ---
 
   function drawAll(chosen = 0) {
+    state.highlighted = chosen;
     drawSelective(chosen);
     drawMonitor();
   }
@@ -94,6 +95,12 @@ const Figures = (() => {
 
   function drawChosen(i) {
     const run = runs[i];
+    // With many models, only the chosen one has a colour in the diagrams of all models.
+    if (runs.length > MOST_HISTOGRAMS && i !== state.highlighted) {
+      state.highlighted = i;
+      drawSelective(i);
+      Live.draw();
+    }
     drawOverlay(run.figures.overlay);
     drawClasses(run.figures.classReliability);
     drawConfusion(run.figures.confusion);
@@ -154,7 +161,7 @@ const Figures = (() => {
     const explanation = restricted
       ? `Of ${number(matrix.numClasses)} classes, the matrix shows the ${n} of the most confused pairs. It contains ` +
         `${number(matrix.shownErrors)} of ${number(matrix.errors)} wrong predictions; the last column counts predictions as any other class.`
-      : `${number(matrix.errors)} wrong predictions of ${n} classes. Blue: right; orange: wrong; the darker, the ` +
+      : `${number(matrix.errors)} wrong predictions of ${n} classes. Blue: right; orange: wrong; the stronger the colour, the ` +
         `${state.shares ? "larger the share of the true class" : "more samples"}.`;
     place.replaceChildren(controls(matrix));
     const drawn = Confusion.draw(matrix, state, widthIn("confusion-figures", true));
@@ -200,7 +207,7 @@ const Figures = (() => {
       framed(
         "groups",
         `Calibration by ${groups.column}`,
-        `Intervals of the miscalibration of each group, worst first. Left: its size; right: its direction, above 0 is over-confident.${part}`,
+        `Intervals of the miscalibration of each group, worst first: first its size, then its direction (above 0: ${words.over}).${part}`,
         Groups.draw(groups, widthIn("groups-figures", true)),
         true,
       ),

@@ -113,14 +113,15 @@ const Reliability = (() => {
       { name: "uncalibrated", ...before, colour: "var(--over)", dash: "7,3", strong: true, hollow: true },
       { name: method, ...after, colour: "var(--under)", dash: "", strong: true },
     ].map((one) => ({ ...one, bins: binsOf(one.bins) }));
-    const words_ = ({ name, ece }) => `${name}: ECE ${percent(ece, 2)}`;
+    const nats = ({ nll }) => (nll === null ? "infinite" : nll.toFixed(4));
+    const caption = ({ name, ece }) => `${name}: ECE ${percent(ece, 2)}`;
     const entries = [
-      ...series.map((one) => ({ ...one, text: words_(one) })),
+      ...series.map((one) => ({ ...one, text: caption(one) })),
       { text: `95 % range if calibrated, ${method}`, colour: "var(--muted)", kind: "area", opacity: 0.4 },
     ];
     return {
       ...lines(series, words, width, entries, [series[1].bins]),
-      label: `${series.map(words_).join("; ")}; NLL ${before.nll?.toFixed(4) ?? "∞"} before, ${after.nll?.toFixed(4) ?? "∞"} after`,
+      label: `${series.map(caption).join("; ")}; NLL ${nats(before)} before, ${nats(after)} after`,
     };
   }
 
