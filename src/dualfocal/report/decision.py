@@ -118,7 +118,7 @@ def _table(choice: ModelChoice) -> Table:
             column(
                 f"{NAMES[metric]} [{'points' if METRICS[metric].unit == '%' else METRICS[metric].unit}]",
                 f"{METRICS[metric].meaning}: this model minus {choice.best}, and the {level} interval; above 0, "
-                f"{choice.best} is better",
+                "this model is worse",
             )
             for metric in DECISIVE
         ),
@@ -134,7 +134,7 @@ def _cell(choice: ModelChoice, other: str, metric: str) -> Cell:
     shown, d = METRICS[metric], choice.differences[other][metric]
     if not math.isfinite(d.difference):
         return number(d.difference, shown.decimals, sign=True)
-    outcome = {"better": f"{choice.best} is better", "worse": f"{other} is better", "equal": "not significant"}
+    outcome = {"better": "worse", "worse": "better", "equal": "not significant"}  # of the other model
     ends = f"{shown.text(d.low, sign=True)} to {shown.text(d.high, sign=True)}"
     return number(
         shown.factor * d.difference, shown.decimals, f"{ends}; {outcome[choice.outcome(other, metric)]}", sign=True
