@@ -125,7 +125,7 @@ def test_forecasts_of_class_one_have_that_name(browser, pages, folder):
         page.locator("#bins").fill("1")
         read(page)
         page.locator(".histogram rect").last.hover(position={"x": 200, "y": 30})  # beside the lines
-        tip = page.locator(".histogram [aria-label=tip]").text_content()
+        tip = page.locator(".histogram .readout").text_content()
         assert f"400 samples, {arrays['target'].sum()} of class 1" in tip
         assert "wrong" not in tip
         heads = page.locator("#live-head th").all_text_contents()
@@ -157,7 +157,7 @@ def test_chance_in_a_bin_has_half_a_sample_more(browser, tmp_path):
     write_report([tmp_path / "p.npz"], tmp_path / "p.html", calibrators=())
     with opened(browser, tmp_path / "p.html") as page:
         page.locator(".reliability circle").first.hover()
-        tip = page.locator(".reliability [aria-label=tip]").text_content()
+        tip = page.locator(".reliability .readout").text_content()
         assert "gap 90.0 points, not significant (95 % range ±108.8)" in tip
         assert "confident by" not in tip
 
@@ -190,7 +190,7 @@ def test_many_inputs(browser, tmp_path):
         assert page.locator("#verdicts li bdi").first.text_content() == "0.npz"
         note = page.locator("#filter-note")
         assert note.text_content() == "There is no class filter: the inputs have different classes."
-        above = "document.querySelector('#live').compareDocumentPosition(document.querySelector('#chooser'))"
+        above = "document.querySelector('#reliability').compareDocumentPosition(document.querySelector('#chooser'))"
         assert page.evaluate(above) & 4  # the chooser follows
         page.emulate_media(media="print")
         assert not note.is_visible()  # nor are the controls

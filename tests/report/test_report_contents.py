@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import io
+import json
 import re
 from pathlib import Path
 
@@ -81,17 +82,18 @@ def test_text_of_data_is_inert(pages, folder, tmp_path):
 
 
 def test_tables_have_the_numbers_of_the_metrics(pages, logits):
-    [run] = contents_of(pages("logits"))["runs"]
+    contents = contents_of(pages("logits"))
+    [run] = contents["runs"]
     result = metrics.evaluate(*logits, inference=True)
-    assert run["verdict"] == result.verdict(HOSTILE)
+    assert run["verdict"] == contents["headline"] == result.verdict(HOSTILE)
     expected = [row[1] for row in result.table().rows[:-1]]
-    [table] = run["metrics"]
+    [table] = contents["metrics"]
     assert texts(table, 1)[: len(expected)] == expected
     assert texts(table, 1)[-3:] == [f"{100 * result.overconfidence:+.2f}", "< 0.001", "< 0.001"]
     assert table["rows"][-2][1][1] == result.inference.p_value
     assert table["rows"][-1][1][1] == result.inference.classwise.p_value
     floor = result.inference.floors["ece"]
-    [remark] = [row[1][2] for row in table["rows"] if row[0] == "ECE [%]"]
+    [remark] = [row[1][2] for row in table["rows"] if row[0][0] == "ECE [%]"]
     assert remark == f"floor {100 * floor.mean:.2f}, 95 % {100 * floor.q95:.2f}"
 
 
@@ -200,8 +202,18 @@ def test_runs_have_their_recipe_and_curves(runs, folder):
     assert texts(contents["recipes"], 1) == ["0", "1"]
     assert [column["title"] for column in contents["recipes"]["columns"]] == ["run", "seed"]
     about = dict(contents["runs"][1]["about"]["rows"])
-    assert about["recipe: loss"] == "dual_focal"
-    assert about["recipe: seed"] == "1"
+    recipe = contents["runs"][1]["recipe"]
+    assert recipe["preset"] == "digits"
+    differences = {row[0]: row[1:3] for row in recipe["table"]["rows"]}
+    assert differences == {
+        "data_options": ['{"noise": 0.5}', '{"noise": 0.3}'],
+        "schedule": ["step", "cosine"],
+        "milestones": ["[2]", "[]"],
+        "epochs": ["3", "150"],
+        "batch_size": ["20", "100"],
+        "test_each_epoch": ["true", "false"],
+    }
+    assert json.loads(recipe["json"]) == Run(folder / "b").recipe.to_dict()
     assert f'"torch": "{torch.__version__}"' in about["versions"]
     curves = contents["runs"][0]["curves"]
     log = Run(folder / "a").log

@@ -86,7 +86,7 @@ def score(
     scores = {metric: sum(getattr(e, metric) for e in evaluations) / len(evaluations) for metric in COMPARED}
     draws = {}
     if min(len(repeats[0]), repeats[0].num_clusters or LEAST) >= LEAST:
-        resampled = resample(scanned, num_bins, seed=seed, every_metric=False)
+        resampled = resample(scanned, num_bins, seed=seed, slow=())
         draws = {metric: resampled[metric].mean(1) for metric in COMPARED}
     return MethodScore(name, evaluation, scores, draws=draws)
 

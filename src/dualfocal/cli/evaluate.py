@@ -402,16 +402,7 @@ def _load(
         except TooLargeError as error:
             streams[str(path)] = open_stream(err, path, reading, error, needs_all_rows)
     for name, data in loaded.items():
-        if data.group_name is not None and data.group_name == data.label_name:
-            raise ValueError(
-                f"--group-by: {data.group_name!r} of {name} holds the labels, and among samples of one label no model "
-                "is calibrated; group by something that is known before the label"
-            )
-        if reading.cluster is not None and reading.cluster == data.label_name:
-            raise ValueError(
-                f"--cluster: {reading.cluster!r} of {name} holds the labels; a cluster must be known before the label, "
-                "such as a patient or an image"
-            )
+        reading.check_columns(data, name)
     if merge:
         loaded = {" + ".join(loaded): merge_predictions(loaded)}
     for name, data in loaded.items():

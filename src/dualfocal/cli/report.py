@@ -10,6 +10,7 @@ from dualfocal.cli._common import (
     FILES,
     BinaryOption,
     ClassNames,
+    ClusterOption,
     DropMissing,
     IgnoreIndex,
     Level,
@@ -54,6 +55,19 @@ def report(
             metavar="FOLDER", help="Folder of the data sets, to show images of mistakes. Nothing is downloaded."
         ),
     ] = None,
+    cluster: ClusterOption = None,
+    group_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Also show each group of samples in this column, worst first. Numbers that are not whole are cut into "
+            "five groups of equal size.",
+        ),
+    ] = None,
+    monitor: Annotated[
+        Path | None,
+        typer.Option(metavar="STATE", help="State file of `dualfocal monitor`: show its verdict and history."),
+    ] = None,
     logits: Logits = None,
     probs: Probs = None,
     target: Target = None,
@@ -69,9 +83,10 @@ def report(
     level: Level = 0.9,
     seed: Seed = 0,
 ) -> None:
-    """One HTML page to send to a colleague: verdict, metrics, reliability, classes, mistakes, training, recipe.
+    """One HTML page to send to a colleague: which model is better, or the verdict on one model, and what fixes it.
 
-    The page needs no network and no other file. It recomputes the diagram, ECE and NLL when you change bins,
+    Several models of the same samples are compared by paired differences. The page needs no network and no other file;
+    figures and tables can be saved from it. It recomputes the diagram, ECE and NLL when you change bins,
     temperature or class. Calibrators are fitted on the validation split of a run; for prediction files they are
     cross-validated.
 
@@ -80,6 +95,8 @@ def report(
         dualfocal report runs  # all finished runs in this folder
 
         dualfocal report predictions.csv --probs score --target outcome --binary top_label
+
+        dualfocal report a.csv b.csv --cluster patient --group-by hospital
     """
     from dualfocal.calibrators import parse_methods
     from dualfocal.report import write_report
@@ -95,6 +112,8 @@ def report(
         logits=logits,
         probs=probs,
         target=target,
+        group=group_by,
+        cluster=cluster,
         split=split,
         positive=positive,
         class_names=class_names,
@@ -115,6 +134,7 @@ def report(
             calibrators=parse_methods(calibrators),
             reading=reading,
             data_root=data_root,
+            monitor=monitor,
             progress=lambda share, what: progress(share, description=what),
         )
     say(printer, f"Report: {out} ({size / 1e6:.1f} MB)")

@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -13,7 +13,7 @@ from dualfocal._table import Table
 from dualfocal.metrics.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.evaluation import evaluate_rows, squared_error
 from dualfocal.metrics.registry import METRICS, Metric
-from dualfocal.metrics.resampling import ShareDone, quantiles, resample
+from dualfocal.metrics.resampling import SLOW, Models, ShareDone, quantiles, resample
 from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.rows import Array, as_rows, image_clusters
 from dualfocal.metrics.scan import scan
@@ -116,7 +116,7 @@ class Comparison:
             ends = f"{metric.text(d.low, sign=True)} to {metric.text(d.high, sign=True)}"
             if not math.isfinite(d.difference):  # the difference of two infinite values is NaN
                 size, ends = "" if math.isnan(d.difference) else size, ""
-            better = d.better(_smallest_shown(metric))
+            better = d.better(smallest_shown(metric))
             rows.append([metric.heading, metric.text(d.a), metric.text(d.b), size, ends, better])
         headings = ["", "A", "B", "B - A", f"{100 * self.level:.4g} % interval", "better"]
         clusters = "" if self.num_clusters is None else f" in {self.num_clusters:,} clusters"
@@ -218,22 +218,45 @@ def compare(
             'clusters="none" only if the samples are independent'
         )
     evaluations = [evaluate_rows(rows, stats, num_bins) for rows, stats in models]
-    drawn = resample(models, num_bins, seed=seed, progress=progress)
-    squared = drawn.pop("squared_error")
-    # Resamples have more noise than the sample itself. Shift the draws so that their mean is the estimate.
-    estimates = [squared_error(rows, stats, e.bins) for (rows, stats), e in zip(models, evaluations, strict=True)]
-    shift = squared.mean(0) - torch.tensor(estimates, dtype=squared.dtype, device="cpu")
-    drawn["debiased_ece"] = (squared - shift).clamp_min(0).sqrt()
+    drawn = resampled_metrics(models, evaluations, num_bins, seed=seed, progress=progress)
     differences = {}
     for name in METRICS:
         if name == "mce":
             continue
         first, second = (float(getattr(e, name)) for e in evaluations)
-        # The square root makes the draws of the debiased error skewed near 0, where plain quantiles cover best.
-        centre = None if name == "debiased_ece" else second - first
         draws = drawn[name][:, 1] - drawn[name][:, 0]
-        differences[name] = Difference(first, second, *interval(draws, centre, level))
+        differences[name] = Difference(first, second, *interval(draws, centre_of(name, second - first), level))
     return Comparison(evaluations[0], evaluations[1], differences, level, seed, num_clusters)
+
+
+def resampled_metrics(
+    models: Models,
+    evaluations: Sequence[Evaluation],
+    num_bins: int,
+    *,
+    seed: int = 0,
+    slow: Collection[str] = SLOW,
+    progress: ShareDone | None = None,
+) -> dict[str, Tensor]:
+    """Return the draws of :func:`~dualfocal.metrics.resampling.resample` with those of the debiased error.
+
+    Resamples have more noise than the sample itself: the squares of the debiased error are shifted so that their mean
+    is the estimate.
+    """
+    drawn = resample(models, num_bins, seed=seed, slow=slow, progress=progress)
+    squared = drawn.pop("squared_error")
+    estimates = [squared_error(rows, stats, e.bins) for (rows, stats), e in zip(models, evaluations, strict=True)]
+    shift = squared.mean(0) - torch.tensor(estimates, dtype=squared.dtype, device="cpu")
+    drawn["debiased_ece"] = (squared - shift).clamp_min(0).sqrt()
+    return drawn
+
+
+def centre_of(name: str, difference: float) -> float | None:
+    """Return the centre for :func:`interval`.
+
+    The square root makes the draws of the debiased error skewed near 0, where plain quantiles cover best.
+    """
+    return None if name == "debiased_ece" else difference
 
 
 def interval(draws: Tensor, centre: float | None, level: float) -> tuple[float, float]:
@@ -253,7 +276,7 @@ def interval(draws: Tensor, centre: float | None, level: float) -> tuple[float, 
 def _clause(name: str, d: Difference) -> str:
     metric = METRICS[name]
     label = "calibration error" if name == "debiased_ece" else metric.label
-    better = d.better(_smallest_shown(metric))
+    better = d.better(smallest_shown(metric))
     if not better:
         return f"{label} not significantly different"
     if not math.isfinite(d.difference):
@@ -265,6 +288,6 @@ def _clause(name: str, d: Difference) -> str:
     return f"{better} has the lower {label}, by {metric.text(sign * d.difference)} {unit} ({low} to {high})"
 
 
-def _smallest_shown(metric: Metric) -> float:
+def smallest_shown(metric: Metric) -> float:
     """Return the smallest difference that is not printed as 0."""
     return 0.5 * 10.0**-metric.decimals / metric.factor

@@ -44,17 +44,77 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {
-    "error": Metric("error"),
+    "error": Metric("error", meaning="share of samples whose predicted class is not the true class"),
     "nll": Metric("NLL", "nats", 4, "mean negative log-likelihood of the true class"),
-    "brier": Metric("Brier score", "", 4),
+    "brier": Metric(
+        "Brier score", "", 4, "mean squared difference between the probabilities and the outcome, summed over classes"
+    ),
     "aurc": Metric("AURC", meaning="mean error rate among the k most confident samples, over all k"),
-    "ece": Metric("ECE"),
-    "adaptive_ece": Metric("adaptive ECE"),
-    "classwise_ece": Metric("classwise ECE", decimals=3),
-    "mce": Metric("MCE"),
+    "ece": Metric(
+        "ECE",
+        meaning="expected calibration error: mean gap between confidence and accuracy over bins of equal width",
+    ),
+    "adaptive_ece": Metric("adaptive ECE", meaning="ECE over bins with equal numbers of samples"),
+    "classwise_ece": Metric(
+        "classwise ECE", decimals=3, meaning="ECE of the probability of each class, averaged over the classes"
+    ),
+    "mce": Metric("MCE", meaning="maximum calibration error: the largest gap between confidence and accuracy of a bin"),
     "debiased_ece": Metric(
         "debiased RMS error", meaning="root mean square gap between confidence and accuracy, corrected for noise"
     ),
 }
-MEANINGS = "; ".join(f"{metric.label}: {metric.meaning}" for metric in METRICS.values() if metric.meaning)
+FOOTNOTE = ("nll", "aurc", "debiased_ece")  # metrics whose labels are explained below a table
+MEANINGS = "; ".join(f"{METRICS[name].label}: {METRICS[name].meaning}" for name in FOOTNOTE)
 FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")  # metrics that have a noise floor
+
+# Other terms of tables and verdicts: label -> meaning.
+TERMS: dict[str, tuple[str, str]] = {
+    "confidence": ("confidence", "probability that the model gives to the class it predicts"),
+    "accuracy": ("accuracy", "share of samples whose predicted class is the true class: 100 % minus the error"),
+    "overconfidence": (
+        "confidence \N{MINUS SIGN} accuracy",
+        "mean confidence minus accuracy, in points: above 0 the model is over-confident, below 0 under-confident",
+    ),
+    "floor": (
+        "noise floor",
+        "error that a perfectly calibrated model with these confidences shows by chance, on average: a calibration "
+        "error near its floor is no evidence of miscalibration",
+    ),
+    "p_value": (
+        "p-value",
+        "probability that a perfectly calibrated model shows a result at least as extreme; at most 0.05 counts as "
+        "evidence of miscalibration",
+    ),
+    "interval": (
+        "confidence interval",
+        "range that contains the true value in the stated share of repetitions; of a difference, an interval without 0 "
+        "is significant",
+    ),
+    "calibrated": (
+        "calibrated",
+        "of the predictions with a confidence of 80 %, 80 % are right; the same holds for every other value",
+    ),
+    "calibrator": (
+        "calibrator",
+        "function that corrects the probabilities of a trained model, fitted on samples that the model was not trained "
+        "on",
+    ),
+    "temperature": (
+        "temperature",
+        "number T that divides the logits: above 1 it lowers the confidence, below 1 it raises it; the predicted class "
+        "stays the same",
+    ),
+    "risk_coverage": (
+        "risk-coverage curve",
+        "error among the most confident samples (risk) against their share of all samples (coverage)",
+    ),
+    "design_effect": (
+        "design effect",
+        "variance of the mean gap between confidence and accuracy, relative to independent samples: 4 means that the "
+        "samples carry the information of a quarter as many independent ones",
+    ),
+    "holm": (
+        "Holm's method",
+        "adjustment of p-values for the number of tests: the probability of any false alarm stays below 5 %",
+    ),
+}

@@ -1,6 +1,6 @@
 """Bootstrap of the metrics of several models, with the same resamples for all, so that differences are paired."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from dualfocal.metrics.scan import Scan
 DRAWS = 1000
 BLOCKS = 4096  # with more samples, random blocks of them are drawn, whose sums have the same variance
 LEAST_DRAWS, LOOP_SAMPLES = 200, 100_000_000  # metrics with a loop over draws: at least, and draws times samples
+SLOW = ("classwise_ece", "adaptive_ece", "aurc")  # metrics that are not functions of a few sums
 CLASS_COLUMNS = 1024  # classwise bins resampled at a time
 
 Models = Sequence[tuple[Rows, Scan]]
@@ -35,20 +36,20 @@ def resample(
     *,
     draws: int = DRAWS,
     seed: int = 0,
-    every_metric: bool = True,
+    slow: Collection[str] = SLOW,
     progress: ShareDone | None = None,
 ) -> dict[str, Tensor]:
     """Draw samples, or clusters of them, with replacement, and compute every metric of every model on the same draws.
 
     How often a sample is drawn is multiplied by its weight, if samples have weights.
 
-    The draws depend only on the seed and the number of samples or clusters. Without ``every_metric``, the slow metrics
-    are left out: classwise ECE, adaptive ECE and AURC.
+    The draws depend only on the seed and the number of samples or clusters. ``slow`` names the slow metrics to include:
+    classwise ECE, adaptive ECE and AURC.
 
     Returns:
         For each metric a float64 tensor (draws, models); ``"squared_error"`` is the square of the debiased error. With
-        very many samples, adaptive ECE and AURC have fewer draws, because each draw needs a sorted pass; the rest is
-        NaN.
+        very many samples, the adaptive ECE has fewer draws, because each draw needs a sorted pass; the rest is NaN. The
+        AURC is then linear in the numbers of copies of the samples, up to terms of order 1/N.
     """
     n, device = len(models[0][0]), models[0][0].values.device
     rng = np.random.default_rng(seed)
@@ -70,10 +71,11 @@ def resample(
                 progress((done + share) / len(models))
 
         result = _sums(rows, stats, block, weight, num_bins)
-        if every_metric:
+        if "classwise_ece" in slow:
             result["classwise_ece"] = _classwise(rows, block, weight, num_bins)
-            report(0.5)
-            result |= _sorted_metrics(rows, stats, block, weight, num_bins, report)
+        report(0.5)
+        if wanted := [name for name in ("adaptive_ece", "aurc") if name in slow]:
+            result |= _sorted_metrics(rows, stats, block, weight, num_bins, wanted, report)
         columns.append(result)
     return {name: torch.stack([column[name] for column in columns], dim=1).cpu() for name in columns[0]}
 
@@ -138,25 +140,66 @@ def _classwise(rows: Rows, block: Tensor, weight: Tensor, num_bins: int) -> Tens
 
 
 def _sorted_metrics(
-    rows: Rows, stats: Scan, block: Tensor, weight: Tensor, num_bins: int, report: ShareDone
+    rows: Rows,
+    stats: Scan,
+    block: Tensor,
+    weight: Tensor,
+    num_bins: int,
+    wanted: Collection[str],
+    report: ShareDone,
 ) -> dict[str, Tensor]:
     draws = min(len(weight), max(LEAST_DRAWS, LOOP_SAMPLES // len(block)))
-    units, ascending = stats.confidence.sort()
-    gap, last = from_units(units) - stats.correct[ascending].double(), tie_ends(units)[1]
-    uncertainty, certain_first = stats.uncertainty.sort()
-    wrong, ends = (~stats.right[certain_first]).double(), tie_ends(tie_groups(uncertainty))
-    by_confidence, by_certainty = block[ascending], block[certain_first]
-    sample_weight = _sample_weight(rows)
-    of_confidence, of_certainty = sample_weight[ascending], sample_weight[certain_first]
-    tied = bool((ends[0] != ends[1]).any())
+    results, sample_weight = {}, _sample_weight(rows)
     # Every metric has the same number of rows: draws that are not made stay NaN.
-    results = weight.new_full((2, len(weight)), torch.nan)
-    for r in range(draws):
-        results[0, r] = _adaptive_error(gap, weight[r][by_confidence] * of_confidence, last, num_bins)
-        results[1, r] = risk_coverage(wrong, weight[r][by_certainty] * of_certainty, ends if tied else None)
-        if r % 10 == 9:
-            report(0.5 + (r + 1) / draws / 2)
-    return {"adaptive_ece": results[0], "aurc": results[1]}
+    if "adaptive_ece" in wanted:
+        units, ascending = stats.confidence.sort()
+        gap, last, order = from_units(units) - stats.correct[ascending].double(), tie_ends(units)[1], block[ascending]
+        own = sample_weight[ascending]
+        results["adaptive_ece"] = weight.new_full((len(weight),), torch.nan)
+        for r in range(draws):
+            results["adaptive_ece"][r] = _adaptive_error(gap, weight[r][order] * own, last, num_bins)
+            if r % 10 == 9:
+                report(0.5 + (r + 1) / draws / 4)
+    if "aurc" in wanted:
+        uncertainty, certain_first = stats.uncertainty.sort()
+        wrong, ends = (~stats.right[certain_first]).double(), tie_ends(tie_groups(uncertainty))
+        order, own = block[certain_first], sample_weight[certain_first]
+        if draws < len(weight) and rows.weight is None:
+            results["aurc"] = _linear_aurc(wrong, ends, order, weight)
+            return results
+        tied = ends if bool((ends[0] != ends[1]).any()) else None
+        results["aurc"] = weight.new_full((len(weight),), torch.nan)
+        for r in range(draws):
+            results["aurc"][r] = risk_coverage(wrong, weight[r][order] * own, tied)
+            if r % 10 == 9:
+                report(0.75 + (r + 1) / draws / 4)
+    return results
+
+
+def _linear_aurc(wrong: Tensor, ends: tuple[Tensor, Tensor], block: Tensor, weight: Tensor) -> Tensor:
+    """Return the AURC of each draw, to first order in the numbers of copies of the samples.
+
+    The arguments are sorted by descending confidence. One more copy of sample j changes the AURC A by
+    (r_j - A + sum over k >= j of (wrong_j - r_k) / k) / N, where r_k is the error among the k most confident samples.
+    Tied samples are in random order: they share the mean of what depends on their place.
+    """
+    first, last = ends
+    ones = torch.ones_like(wrong)
+    place = ones.cumsum(0)
+    sums = torch.cat([wrong.new_zeros(1), wrong.cumsum(0)])
+    rate = (sums[last + 1] - sums[first]) / (last + 1 - first)
+    risk = (sums[first] + rate * (place - first)) / place
+    area = risk.mean()
+
+    def shared(values: Tensor) -> Tensor:
+        total = torch.cat([values.new_zeros(1), values.cumsum(0)])
+        return (total[last + 1] - total[first]) / (last + 1 - first)
+
+    after, risk_after = ((x / place).flip(0).cumsum(0).flip(0) for x in (ones, risk))
+    influence = shared(risk - risk_after) - area + wrong * shared(after)
+    blocks = weight.shape[1]
+    size = weight @ _by_block(block, ones, blocks)
+    return area + (weight @ _by_block(block, influence, blocks) / size)[:, 0]
 
 
 def _adaptive_error(gap: Tensor, weight: Tensor, last: Tensor, num_bins: int) -> Tensor:

@@ -3,6 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from dualfocal.calibrators import (
     CalibratorComparison,
     MethodScore,
@@ -13,11 +17,13 @@ from dualfocal.calibrators import (
 from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.resampling import ShareDone
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.rows import Rows, cluster_codes
 from dualfocal.report.inputs import ReportInput
 from dualfocal.runs.source import Reading
 
 DEFAULT = ("temperature", "vector", "isotonic")
+LEAST_CLUSTERS = 100  # clusters in such a subset
+MOST_SAMPLES = 100_000  # calibrators are compared on a random subset of more samples than this
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ class Calibration:
         advice: Which calibrator to use.
         scaled: Scores of temperature scaling, if it was among the calibrators.
         evaluations: Calibrator -> evaluation (of the first repeat), in the order of the NLL.
+        uncalibrated: Evaluation of the uncalibrated model on the same samples.
+        recommended: The calibrator of ``evaluations`` to use (None: no calibrator helps, or none was scored).
     """
 
     comparison: CalibratorComparison | None
@@ -43,6 +51,8 @@ class Calibration:
     advice: str = ""
     scaled: MethodScore | None = None
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
+    uncalibrated: Evaluation | None = None
+    recommended: str | None = None
 
 
 def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progress: ShareDone) -> Calibration:
@@ -51,15 +61,21 @@ def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progr
     remarks = [remark] if remark else []
     rows, origin = (source.rows, "these same samples") if validation is None else (validation, "the validation split")
     calibrators = {name: make_calibrator(name) for name in names}
+    chosen = subset(source, reading.seed)
+    values, target, clusters = source.data.values, source.data.target, source.data.clusters
+    if chosen is not None:
+        values, target = values[chosen], target[chosen]
+        clusters = None if clusters is None else clusters[chosen.numpy()]
     try:
         comparison = compare_calibrators(
-            source.data.values,
-            source.data.target,
+            values,
+            target,
             calibrators,
             input=source.data.input,
             validation=validation,
             part=source.part,
-            evaluation=source.evaluation,
+            evaluation=source.evaluation if chosen is None else None,
+            clusters=clusters,
             progress=progress,
             **reading.scoring,
         )
@@ -70,16 +86,44 @@ def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progr
     # The table of calibrators has means over repeats; the metric tables have the first repeat, and say so.
     repeat = "" if comparison.repeats == 1 else ", repeat 1"
     means = "" if comparison.held_out else " The table of calibrators shows means over the repeats."
+    part = (
+        ""
+        if chosen is None
+        else f"Calibrators were compared on a random subset of {comparison.num_samples:,} samples. "
+    )
+    recommended = None if comparison.recommended == UNCALIBRATED else f"{comparison.recommended}{repeat}"
     return Calibration(
         comparison,
-        f"{comparison.caveat()}{means}",
+        f"{part}{comparison.caveat()}{means}",
         remarks + comparison.remarks(),
         best_temperature(rows) if scaled is None or scaled.temperature is None else scaled.temperature,
         origin,
         comparison.verdict(),
         scaled,
         {f"{method.name}{repeat}": method.evaluation for method in comparison.methods if method.name != UNCALIBRATED},
+        comparison[UNCALIBRATED].evaluation,
+        recommended,
     )
+
+
+def subset(source: ReportInput, seed: int) -> Tensor | None:
+    """Return a random subset of the samples for the comparison of calibrators (None: all samples).
+
+    Whole images of dense predictions are drawn, and whole clusters; of too few clusters, all samples are used.
+    """
+    count = len(source.data.values)
+    each = len(source.rows) / count  # labelled samples per image, on average
+    if len(source.rows) <= MOST_SAMPLES:
+        return None
+    rng = np.random.default_rng(seed)
+    if source.data.clusters is None:
+        chosen = rng.permutation(count)[: max(1, int(MOST_SAMPLES / each))]
+        return torch.from_numpy(np.sort(chosen))
+    codes = cluster_codes(source.data.clusters, (count,)).numpy()
+    sizes = np.bincount(codes) * each
+    order = rng.permutation(len(sizes))
+    taken = order[sizes[order].cumsum() <= MOST_SAMPLES]
+    return torch.from_numpy(np.isin(codes, taken).nonzero()[0]) if len(taken) >= LEAST_CLUSTERS else None
 
 
 def best_temperature(rows: Rows) -> float | None:

@@ -19,25 +19,43 @@ from typing import Any
 
 import dualfocal
 from dualfocal._files import atomic_path, check_place
-from dualfocal.calibrators.comparison import UNCALIBRATED
-from dualfocal.metrics import Evaluation
-from dualfocal.metrics.classwise import SIGNIFICANCE
-from dualfocal.report import classes, provenance, tables
+from dualfocal.metrics.monitor_verdict import monitor_verdict
+from dualfocal.metrics.rows import Array
+from dualfocal.report import classes, figures, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
+from dualfocal.report.decision import Decision, decide
 from dualfocal.report.embedded import OCTAVES, STEPS, deal, embed
+from dualfocal.report.evidence import evidence_figure
+from dualfocal.report.groups import groups_figure
 from dualfocal.report.images import RunData, mistakes_of
 from dualfocal.report.inputs import Model, ReportInput, load_inputs, shortened
+from dualfocal.report.methods import methods_text
+from dualfocal.runs.monitor_file import MonitorState, read_monitor
 from dualfocal.runs.source import Reading
 
 MOST_BYTES = 3_900_000  # size limit of a page: under 4 MB, to fit in a mail
 DESCRIPTION = 1500  # bytes of the description of the embedded data of one input
 MOST_CLASSES = 1000  # in the class filter
+FOLLOWS = (
+    "Each label lies in one group. If the groups were made from the labels, ignore this section: among samples of one "
+    "label, no model is calibrated."
+)
 SCRIPTS = (
     "vendor/d3.min.js",
     "vendor/plot.umd.min.js",
     "calibration.js",
     "tables.js",
+    "terms.js",
+    "frame.js",
+    "readout.js",
     "charts.js",
+    "sheet.js",
+    "curves.js",
+    "reliability.js",
+    "confusion.js",
+    "groups.js",
+    "figures.js",
+    "decision.js",
     "live.js",
     "page.js",
 )
@@ -51,10 +69,13 @@ def write_report(
     *,
     input: str | None = None,
     class_names: Sequence[str] | None = None,
+    clusters: Array | None = None,
+    groups: Array | None = None,
     title: str | None = None,
     calibrators: Sequence[str] = DEFAULT,
     reading: Reading | None = None,
     data_root: str | os.PathLike[str] | None = None,
+    monitor: str | os.PathLike[str] | None = None,
     progress: ReportProgress | None = None,
 ) -> int:
     """Write a report on predictions or finished runs; the same models give the same bytes.
@@ -65,11 +86,15 @@ def write_report(
         out: path of the page, ending in .html or .htm.
         input: ``"logits"`` or ``"probs"``: what the arrays hold, see :func:`~dualfocal.metrics.ece`.
         class_names: names of the classes of the arrays.
+        clusters: cluster of each sample of the arrays, see :func:`~dualfocal.metrics.evaluate`; for files, see
+            ``reading``.
+        groups: group of each sample of the arrays: each group is evaluated; for files, see ``reading``.
         title: title of the page (default: made from the names of the inputs).
         calibrators: names from ``CALIBRATORS``; fitted on the validation split of a run, otherwise cross-validated.
-        reading: which arrays of files to read, and how to score all models: ``num_bins``, ``ignore_index``, ``binary``,
-            ``level``, ``seed``.
+        reading: which arrays of files to read, also ``cluster`` and ``group``, and how to score all models:
+            ``num_bins``, ``ignore_index``, ``binary``, ``level``, ``seed``.
         data_root: folder of the data sets, for the images of mistakes. Nothing is downloaded.
+        monitor: state file of ``dualfocal monitor``, whose verdict and history are shown.
         progress: called with the share of the work done and the current task.
 
     Returns:
@@ -95,18 +120,25 @@ def write_report(
     report_progress(0.0, "reading")
     run_data = RunData(None if data_root is None else Path(data_root), reading)
     given = models if isinstance(models, Mapping) else [Path(path) for path in models]
-    inputs = load_inputs(given, reading, input=input, class_names=class_names)
+    state = None if monitor is None else read_monitor(Path(monitor))
+    inputs = load_inputs(given, reading, input=input, class_names=class_names, clusters=clusters, groups=groups)
     sources = [run_data.named(source) for source in inputs]
 
     def report_fit(done: int, share: float) -> None:
-        report_progress(0.1 + 0.8 * (done + share) / len(sources), f"calibrating {sources[done].name}")
+        report_progress(0.1 + 0.6 * (done + share) / len(sources), f"calibrating {sources[done].name}")
 
     calibrations = [calibrate(source, calibrators, reading, partial(report_fit, i)) for i, source in enumerate(sources)]
+    decision = decide(
+        sources, calibrations, reading, lambda share: report_progress(0.7 + 0.2 * share, "comparing models")
+    )
     report_progress(0.9, "writing")
     name = sources[0].name if len(sources) == 1 else f"{len(sources)} models"
-    contents = _contents(shortened(title or f"Calibration of {name}"), sources, calibrations, reading, run_data)
+    contents = _contents(
+        shortened(title or f"Calibration of {name}"), sources, calibrations, decision, reading, run_data
+    )
+    contents["monitor"] = None if state is None else monitor_contents(state)
     # The rest of the page is available for the embedded data.
-    room = MOST_BYTES - len(_page(sources, contents, []))
+    room = MOST_BYTES - len(_page(contents, []))
     limits = deal([source.rows for source in sources], room - DESCRIPTION * len(sources))
     blocks = [
         embed(source.rows, source.scanned, source.predicted, limit, fitted=calibration.temperature, seed=reading.seed)
@@ -114,24 +146,29 @@ def write_report(
     ]
     for record, (description, _) in zip(contents["runs"], blocks, strict=True):
         record["data"] = description
-    page = _page(sources, contents, [text for _, text in blocks])
+    page = _page(contents, [text for _, text in blocks])
     with atomic_path(out) as temporary:
         temporary.write_bytes(page)
     return len(page)
 
 
 def _contents(
-    title: str, sources: list[ReportInput], calibrations: list[Calibration], reading: Reading, run_data: RunData
+    title: str,
+    sources: list[ReportInput],
+    calibrations: list[Calibration],
+    decision: Decision,
+    reading: Reading,
+    run_data: RunData,
 ) -> dict[str, Any]:
     images: dict[str, str] = {}  # key -> data URI
     class_rows = max(10, classes.MOST_ROWS // len(sources))
     points = provenance.MOST_POINTS // len(sources)
     positive = sources[0].rows.positive  # the same for all inputs: it follows from the options
-    runs = [
+    runs: list[dict[str, Any]] = [
         {
             "name": source.name,
             "verdict": source.evaluation.verdict(source.class_names),
-            "metrics": tables.metric_tables({UNCALIBRATED: source.evaluation, **calibration.evaluations}, positive),
+            "metrics": tables.calibrated_tables(source, calibration),
             "calibrators": tables.calibrator_table(calibration.comparison),
             "how": calibration.how,
             "advice": calibration.advice,
@@ -142,6 +179,10 @@ def _contents(
             "mistakes": mistakes_of(source, run_data, images),
             "curves": provenance.curves(source, points),
             "about": provenance.about(source),
+            "recipe": provenance.recipe(source),
+            "groupsNote": FOLLOWS if source.groups_follow_labels else "",
+            "groups": groups_figure(source.group_by, source.groups, len(sources)) if source.groups else None,
+            "figures": figures.model_figures(source, calibration, len(sources)),
         }
         for source, calibration in zip(sources, calibrations, strict=True)
     ]
@@ -150,6 +191,9 @@ def _contents(
     no_filter = "the inputs have different classes" if not shared else f"there are more than {MOST_CLASSES:,} classes"
     return {
         "title": title,
+        "headline": decision.headline,
+        "decision": decision.contents(),
+        "methods": methods_text(sources, calibrations, decision, reading),
         "version": dualfocal.__version__,
         "classNames": list(shared) if len(shared) <= MOST_CLASSES else [],
         "noFilter": no_filter,
@@ -161,32 +205,45 @@ def _contents(
             "octaves": OCTAVES,
             "steps": STEPS,
         },
-        "summary": tables.summary_table(sources, calibrations) if len(sources) > 1 else None,
+        "metrics": tables.model_tables(sources, calibrations),
+        "glossary": tables.glossary(),
+        "selective": figures.selective_table(sources, [run["figures"] for run in runs]),
+        "results": results(title, sources, calibrations, decision),
         "recipes": provenance.differences(sources),
         "runs": runs,
         "images": images,
     }
 
 
-def headline(sources: Sequence[ReportInput]) -> str:
-    """Return the main result: the verdict on one model, or which of several models are miscalibrated."""
-    if len(sources) == 1:
-        return sources[0].evaluation.verdict(sources[0].class_names)
-    inferences = {source.name: source.evaluation.inference for source in sources}
-    names = [
-        name for name, inference in inferences.items() if inference is not None and inference.joint_p_value <= 0.05
-    ]
-    return (
-        f"{len(names)} of {len(sources)} models are significantly miscalibrated (p ≤ 0.05, not adjusted for the number "
-        f"of models){': ' * bool(names)}{', '.join(names)}. The verdict on each model is below."
-    )
+def results(
+    title: str, sources: Sequence[ReportInput], calibrations: Sequence[Calibration], decision: Decision
+) -> dict[str, Any]:
+    """Return the numbers of the page for other programs: fractions, as in :meth:`Evaluation.to_dict`."""
+    return {
+        "schema": 1,
+        "title": title,
+        "version": dualfocal.__version__,
+        "comparison": None if decision.choice is None else decision.choice.to_dict(),
+        "models": [
+            {
+                "name": source.name,
+                "evaluation": source.evaluation.to_dict(),
+                "calibrators": None if calibration.comparison is None else calibration.comparison.to_dict(),
+                "calibrated": {name: result.to_dict() for name, result in calibration.evaluations.items()},
+                "groups": [group.to_dict() for group in source.groups],
+            }
+            for source, calibration in zip(sources, calibrations, strict=True)
+        ],
+    }
 
 
-def _miscalibrated(evaluation: Evaluation) -> bool:
-    return evaluation.inference is not None and evaluation.inference.joint_p_value <= SIGNIFICANCE
+def monitor_contents(state: MonitorState) -> dict[str, Any]:
+    """Return verdict and evidence of a monitor."""
+    names = None if state.class_names is None else [shortened(name) for name in state.class_names]
+    return {"verdict": monitor_verdict(state.monitor, names), **evidence_figure(state.monitor)}
 
 
-def _page(sources: list[ReportInput], contents: dict[str, Any], values: list[str]) -> bytes:
+def _page(contents: dict[str, Any], values: list[str]) -> bytes:
     settings = contents["settings"]
     scripts = [_resource(name) for name in SCRIPTS]
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
@@ -198,7 +255,7 @@ def _page(sources: list[ReportInput], contents: dict[str, Any], values: list[str
     parts = {
         "policy": html.escape(policy),
         "title": html.escape(contents["title"]),
-        "headline": html.escape(headline(sources)),
+        "headline": html.escape(contents["headline"]),
         "settings": f"{settings['numBins']} bins, {100 * settings['level']:.4g} % intervals, seed {settings['seed']}",
         "style": _resource("style.css"),
         "contents": as_inert_json(contents),

@@ -4,15 +4,19 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.evaluation import evaluate_rows
+from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups, groups_follow_labels, quantile_groups
 from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, first_maximum
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.predictions import Predictions
@@ -39,6 +43,9 @@ class ReportInput:
         run: The run, if the input is a run folder.
         part: Split of the run, such as ``"test"``.
         known_names: Class names from the data set of the run.
+        groups: Metrics of each group of samples, worst first; empty if no groups were requested.
+        group_by: Name of the column of the groups.
+        groups_follow_labels: Whether each label lies in one group, as if the groups had been made from the labels.
     """
 
     name: str
@@ -50,6 +57,9 @@ class ReportInput:
     run: Run | None
     part: str
     known_names: tuple[str, ...] = ()
+    groups: tuple[GroupEvaluation, ...] = ()
+    group_by: str = ""
+    groups_follow_labels: bool = False
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -95,6 +105,8 @@ def load_inputs(
     *,
     input: str | None = None,
     class_names: Sequence[str] | None = None,
+    clusters: Array | None = None,
+    groups: Array | None = None,
 ) -> list[ReportInput]:
     """Read and evaluate the inputs of a report.
 
@@ -103,6 +115,8 @@ def load_inputs(
         reading: which arrays to read, and how to score them.
         input: whether arrays hold ``"logits"`` or ``"probs"``.
         class_names: names of the classes of arrays.
+        clusters: cluster of each sample of the arrays.
+        groups: group of each sample of the arrays.
 
     Raises:
         ValueError: there are no or too many inputs, or one cannot be read or scored; the message names it.
@@ -114,12 +128,17 @@ def load_inputs(
     if not isinstance(models, Mapping):
         models = dict(zip(input_names(models), _without_repeats(models), strict=True))
     names = distinct(map(shortened, models))
-    return [
-        _arrays_input(name, model, reading, input, class_names)
+    if not all(isinstance(model, tuple) for model in models.values()):
+        for argument, given, option in (("clusters", clusters, "cluster"), ("groups", groups, "group")):
+            if given is not None:
+                raise ValueError(f"{argument} are for arrays; for files, use reading=Reading({option}=COLUMN)")
+    sources = [
+        _arrays_input(name, model, reading, input, class_names, clusters, groups)
         if isinstance(model, tuple)
         else _file_input(name, _path_of(name, model), reading)
         for name, model in zip(names, models.values(), strict=True)
     ]
+    return [_with_groups(source, reading) for source in sources]
 
 
 def _without_repeats(paths: Sequence[Path]) -> Sequence[Path]:
@@ -141,6 +160,7 @@ def _path_of(name: str, model: object) -> Path:
 
 def _file_input(name: str, path: Path, reading: Reading) -> ReportInput:
     data = reading.load(path)
+    reading.check_columns(data, str(path))
     try:
         scored = _scored(reading.rows(data), reading)
     except (ValueError, IndexError) as error:
@@ -150,11 +170,20 @@ def _file_input(name: str, path: Path, reading: Reading) -> ReportInput:
 
 
 def _arrays_input(
-    name: str, arrays: tuple[Array, Array], reading: Reading, input: str | None, class_names: Sequence[str] | None
+    name: str,
+    arrays: tuple[Array, Array],
+    reading: Reading,
+    input: str | None,
+    class_names: Sequence[str] | None,
+    clusters: Array | None,
+    groups: Array | None,
 ) -> ReportInput:
     values, target = (as_tensor(*named).detach().cpu() for named in zip(("logits", "target"), arrays, strict=True))
     try:
-        rows = as_rows(values, target, input=input, ignore_index=reading.ignore_index, binary=reading.binary)
+        rows = as_rows(
+            values, target, input=input, ignore_index=reading.ignore_index, binary=reading.binary, clusters=clusters
+        )
+        column = _column("groups", groups, len(values))
         if class_names is not None and len(class_names) != rows.num_classes:
             raise ValueError(f"class_names has {len(class_names)} names, but there are {rows.num_classes} classes")
         scored = _scored(rows, reading)
@@ -163,8 +192,47 @@ def _arrays_input(
     size = " x ".join(map(str, values.shape))
     taken = f"{'logits' if rows.input == 'logits' else 'probabilities'} ({size}, {str(values.dtype)[6:]}) from Python"
     names = None if class_names is None else tuple(class_names)
-    data = Predictions(values, rows.input, target.long(), None, names, taken)
+    data = Predictions(
+        values,
+        rows.input,
+        target.long(),
+        column,
+        names,
+        taken,
+        group_name=None if groups is None else "group",
+        clusters=_column("clusters", clusters, len(values)),
+    )
     return ReportInput(name, None, data, *scored, None, "test")
+
+
+def _column(name: str, given: Array | None, length: int) -> NDArray[Any] | None:
+    """Return one value per sample as a numpy array."""
+    if given is None:
+        return None
+    column = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    if column.shape != (length,):
+        raise ValueError(f"{name} must have one entry per sample, shape ({length},), got shape {column.shape}")
+    return column
+
+
+def _with_groups(source: ReportInput, reading: Reading) -> ReportInput:
+    """Evaluate the groups of the samples, if there are any. Numbers that are not whole are cut into quantiles."""
+    data = source.data
+    if data.groups is None:
+        return source
+    try:
+        names = quantile_groups(data.groups) if data.groups.dtype.kind == "f" else data.groups
+        groups = evaluate_groups(
+            data.values, data.target, names, input=data.input, clusters=data.clusters, **reading.scoring
+        )
+    except ValueError as error:
+        raise ValueError(f"{source.path or source.name}: {error}") from error
+    return replace(
+        source,
+        groups=tuple(groups),
+        group_by=shortened(data.group_name or "group"),
+        groups_follow_labels=groups_follow_labels(names, data.target, reading.ignore_index),
+    )
 
 
 def _scored(rows: Rows, reading: Reading) -> tuple[Rows, Scan, Evaluation]:

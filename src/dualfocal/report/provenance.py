@@ -1,13 +1,17 @@
 """Recipe, versions, seeds and training curves of the runs in a report."""
 
+import inspect
 import json
 import math
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from dualfocal.losses import LOSSES
 from dualfocal.report.inputs import ReportInput, shortened
 from dualfocal.report.tables import Table, plain_table
+from dualfocal.runs import Recipe
 
 CURVES = ("error", "nll", "ece")
 MOST_POINTS = 60_000  # numbers in all curves of a page together
@@ -17,16 +21,53 @@ LONGEST_VALUE = 600
 def about(source: ReportInput) -> Table:
     """Return a table of how the predictions were made."""
     rows = [["predictions", source.data.taken]]
-    if source.run is not None:
-        result, recipe = source.run.result, source.run.recipe
-        rows += [[f"recipe: {name}", _plain(value)] for name, value in recipe.to_dict().items() if name != "schema"]
-        if result is not None:
-            for name in ("data", "num_weights", "weights_of_epoch", "device", "versions", "commit", "notes"):
-                if getattr(result, name) not in (None, []):
-                    rows.append([name.replace("_", " "), _plain(getattr(result, name))])
-            rows.append(["seconds of training", f"{result.seconds:.1f}"])
-            rows += [[f"session {n}", _plain(session)] for n, session in enumerate(result.sessions, start=1)]
+    if source.run is not None and (result := source.run.result) is not None:
+        for name in ("data", "num_weights", "weights_of_epoch", "device", "versions", "commit", "notes"):
+            if getattr(result, name) not in (None, []):
+                rows.append([name.replace("_", " "), _plain(getattr(result, name))])
+        rows.append(["seconds of training", f"{result.seconds:.1f}"])
+        rows += [[f"session {n}", _plain(session)] for n, session in enumerate(result.sessions, start=1)]
     return plain_table("Origin of the predictions", ["field", "value"], rows)
+
+
+def recipe(source: ReportInput) -> dict[str, Any] | None:
+    """Return what differs from the preset of the data set and model, and the whole recipe as JSON (None: no run)."""
+    if source.run is None:
+        return None
+    own = source.run.recipe
+    name, preset = nearest_preset(own)
+    mine, theirs = own.to_dict(), preset.to_dict()
+    hints = _field_help(Recipe)
+    rows = [
+        [field, _plain(mine.get(field, {})), _plain(theirs.get(field, {})), hints.get(field, "")]
+        for field in dict.fromkeys([*mine, *theirs])
+        if mine.get(field, {}) != theirs.get(field, {}) and field != "schema"
+    ]
+    return {
+        "summary": shortened(own.description, LONGEST_VALUE),
+        "preset": name,
+        "table": plain_table(f"Differences from the preset {name}", ["setting", "this run", "preset", "meaning"], rows),
+        "json": json.dumps(mine, indent=1, ensure_ascii=False),
+    }
+
+
+def nearest_preset(own: Recipe) -> tuple[str, Recipe]:
+    """Return the preset of the same data set, model and loss, or the recipe for custom data sets."""
+    from dualfocal.train.presets import PRESETS, custom, preset
+
+    known = own.loss in LOSSES
+    for name in PRESETS:
+        candidate = preset(name, [f"loss={own.loss}"] if known else [])
+        if (candidate.data, candidate.model) == (own.data, own.model):
+            return name, candidate
+    return "for custom data sets", custom(own.data, own.model, own.loss if known else "dual_focal")
+
+
+def _field_help(cls: type) -> dict[str, str]:
+    """Return the description of each field, from the section Attributes of the docstring."""
+    text = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")[2]
+    entries = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", text, flags=re.MULTILINE)
+    return {name: " ".join(entry.split()) for name, entry in entries}
 
 
 def differences(sources: Sequence[ReportInput]) -> Table | None:

@@ -1,7 +1,8 @@
 """The tables of a page as plain lists, computed from all samples.
 
 A table is ``{"caption", "columns": [{"title", "help", "numeric"}], "rows": [[cell]], "sort"}``; a cell is a text, or
-``[text, value]`` with the number to sort by, or ``[text, value, remark]``.
+``[text, value]`` with the number to sort by, ``[text, value, remark]``, or ``[text, value, remark, term]`` with a key
+of the glossary.
 """
 
 import math
@@ -12,7 +13,7 @@ from dualfocal.calibrators import CalibratorComparison, MethodScore
 from dualfocal.calibrators.comparison import LARGE, UNCALIBRATED, has_interval, nats
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.inference import Inference
-from dualfocal.metrics.registry import METRICS, Metric
+from dualfocal.metrics.registry import METRICS, TERMS, Metric
 from dualfocal.metrics.result import finite
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.inputs import ReportInput
@@ -24,10 +25,9 @@ MOST_METHODS = 5  # columns of a table: more would not fit on paper
 MINUS, NONE = "\N{MINUS SIGN}", "\N{EN DASH}"
 
 
-def metric_tables(methods: Mapping[str, Evaluation], positive: bool) -> list[Table]:
+def metric_tables(methods: Mapping[str, Evaluation], positive: bool, caption: str) -> list[Table]:
     """Return tables of every metric with a column per method; a calibration error has its noise floor below it."""
     gap = f"mean probability of class 1 {MINUS} share of class 1" if positive else f"confidence {MINUS} accuracy"
-    caption = "Metrics before and after each calibrator" if len(methods) > 1 else "Metrics"
     columns = list(methods.items())
     parts = [dict(columns[i : i + MOST_METHODS]) for i in range(0, len(columns), MOST_METHODS)]
     return [
@@ -36,16 +36,52 @@ def metric_tables(methods: Mapping[str, Evaluation], positive: bool) -> list[Tab
             "columns": [column("metric", numeric=False), *map(column, part)],
             "rows": [
                 *(
-                    [metric.heading, *(_metric(metric, name, result) for result in part.values())]
+                    [[metric.heading, None, "", name], *(_metric(metric, name, result) for result in part.values())]
                     for name, metric in METRICS.items()
                 ),
-                [f"{gap} [%]", *(number(100 * result.overconfidence, 2, sign=True) for result in part.values())],
-                [_tested(positive), *(p_cell(_inference(result).p_value) for result in part.values())],
-                *([] if positive else [["p-value, all class probabilities", *map(_classwise_p, part.values())]]),
+                [
+                    [f"{gap} [%]", None, "", "overconfidence"],
+                    *(number(100 * result.overconfidence, 2, sign=True) for result in part.values()),
+                ],
+                [
+                    [_tested(positive), None, "", "p_value"],
+                    *(p_cell(_inference(result).p_value) for result in part.values()),
+                ],
+                *(
+                    []
+                    if positive
+                    else [
+                        [["p-value, all class probabilities", None, "", "p_value"], *map(_classwise_p, part.values())]
+                    ]
+                ),
             ],
         }
         for i, part in enumerate(parts, start=1)
     ]
+
+
+def model_tables(sources: Sequence[ReportInput], calibrations: Sequence[Calibration]) -> list[Table]:
+    """Return tables of all metrics of all models side by side; of several models, a sortable summary comes first."""
+    summary = [summary_table(sources, calibrations)] if len(sources) > 1 else []
+    evaluations = {source.name: source.evaluation for source in sources}
+    return summary + metric_tables(evaluations, sources[0].rows.positive, "All metrics, uncalibrated")
+
+
+def calibrated_tables(source: ReportInput, calibration: Calibration) -> list[Table]:
+    """Return tables of all metrics before and after each calibrator; none if no calibrator was scored."""
+    if not calibration.evaluations:
+        return []
+    methods = {UNCALIBRATED: calibration.uncalibrated or source.evaluation, **calibration.evaluations}
+    return metric_tables(methods, source.rows.positive, "Metrics before and after each calibrator")
+
+
+def glossary() -> dict[str, dict[str, str]]:
+    """Return label and meaning of each term, by key."""
+    metrics = {name: (metric.heading, metric.meaning) for name, metric in METRICS.items()}
+    return {
+        key: {"label": label, "meaning": f"{meaning[0].upper()}{meaning[1:]}."}
+        for key, (label, meaning) in {**metrics, **TERMS}.items()
+    }
 
 
 def calibrator_table(comparison: CalibratorComparison | None) -> Table | None:
@@ -67,11 +103,11 @@ def calibrator_table(comparison: CalibratorComparison | None) -> Table | None:
     ]
     columns = [
         column("method", numeric=False),
-        column("NLL", "negative log-likelihood, in nats; lower is better"),
-        column("change", f"change of the NLL, with its {100 * comparison.level:.4g} % confidence interval"),
-        column("ECE %", "expected calibration error, above the noise floor: the ECE of a perfectly calibrated model"),
-        column("error %"),
-        column("changed %", "samples whose predicted class changes"),
+        column("NLL [nats]", term="nll"),
+        column("change of NLL", f"change of the NLL, with its {100 * comparison.level:.4g} % confidence interval"),
+        column("ECE [%]", term="ece"),
+        column("error [%]", term="error"),
+        column("changed [%]", "samples whose predicted class changes"),
         column("T", "fitted temperature"),
     ]
     caption = "Calibrators" if comparison.repeats == 1 else f"Calibrators: means over {comparison.repeats} repeats"
@@ -89,13 +125,13 @@ def summary_table(sources: Sequence[ReportInput], calibrations: Sequence[Calibra
     columns = [
         column("input", numeric=False),
         column("N", "samples"),
-        column("error %"),
-        column("NLL", "negative log-likelihood, in nats; lower is better"),
-        column("ECE %", "expected calibration error, above the noise floor: the ECE of a perfectly calibrated model"),
+        column("error [%]", term="error"),
+        column("NLL [nats]", term="nll"),
+        column("ECE [%]", term="ece"),
         column(gap, gap_help),
         column("p", "p-value of the hypothesis “calibrated”, adjusted for the two tests, not for the number of inputs"),
-        column("NLL after T", "NLL after temperature scaling"),
-        column("ECE % after T", "ECE after temperature scaling"),
+        column("NLL after T [nats]", "NLL after temperature scaling"),
+        column("ECE after T [%]", "ECE after temperature scaling"),
     ]
     rows: list[list[Cell]] = [
         [
@@ -122,9 +158,9 @@ def plain_table(caption: str, headings: Sequence[str], rows: list[list[str]]) ->
     return {"caption": caption, "columns": [column(title, numeric=False) for title in headings], "rows": rows}
 
 
-def column(title: str, help: str = "", *, numeric: bool = True) -> dict[str, object]:
-    """Return the heading of a column with its explanation."""
-    return {"title": title, "help": help, "numeric": numeric}
+def column(title: str, help: str = "", *, term: str = "", numeric: bool = True) -> dict[str, object]:
+    """Return the heading of a column with its explanation, or with a key of the glossary."""
+    return {"title": title, "help": help, "term": term, "numeric": numeric}
 
 
 def number(value: float, decimals: int, remark: str = "", *, sign: bool = False) -> Cell:

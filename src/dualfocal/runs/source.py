@@ -1,6 +1,6 @@
 """Load predictions from a file or a run folder, in the form that the metrics need."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,27 @@ class Reading:
 
     def rows(self, data: Predictions) -> Rows:
         """Return the predictions as rows, without ignored samples."""
-        return as_rows(data.values, data.target, input=data.input, ignore_index=self.ignore_index, binary=self.binary)
+        return as_rows(
+            data.values,
+            data.target,
+            input=data.input,
+            ignore_index=self.ignore_index,
+            binary=self.binary,
+            clusters=data.clusters,
+        )
+
+    def check_columns(self, data: Predictions, name: str) -> None:
+        """Raise a ValueError if the column of the groups or clusters holds the labels."""
+        if data.group_name is not None and data.group_name == data.label_name:
+            raise ValueError(
+                f"--group-by: {data.group_name!r} of {name} holds the labels, and among samples of one label no model "
+                "is calibrated; group by something that is known before the label"
+            )
+        if self.cluster is not None and self.cluster == data.label_name:
+            raise ValueError(
+                f"--cluster: {self.cluster!r} of {name} holds the labels; a cluster must be known before the label, "
+                "such as a patient or an image"
+            )
 
     def validation(self, path: Path, rows: Rows) -> tuple[Rows | None, str]:
         """Return the validation split of a run, and a remark if it exists but cannot be used.
@@ -141,7 +161,7 @@ class Reading:
         if not (path / RECIPE).is_file() or self.logits or self.probs or self.target or self.split == "val":
             return None, ""
         try:
-            data = self.load(path, split="val")
+            data = replace(self, group=None, cluster=None).load(path, split="val")
         except PredictionsError:  # the run has no validation split
             return None, ""
         try:

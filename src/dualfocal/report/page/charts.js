@@ -9,7 +9,12 @@ const Charts = (() => {
   const hundredfold = (x) => String(Number((100 * x).toFixed(6))); // not 7.000000000000001
   // The width of the column in whole pixels; charts are redrawn when the window changes.
   const widthOf = (place) => Math.max(220, Math.floor(place.clientWidth));
-  const tipStyle = { fill: "var(--paper)", stroke: "var(--muted)", lineHeight: 1.3, lineWidth: 30 };
+
+  // Points for the read-out of a diagram, by its scales.
+  const placed = (svg, rows, x, y, text) => {
+    const [across, up] = [svg.scale("x"), svg.scale("y")];
+    return rows.map((row) => ({ x: across.apply(x(row)), y: up.apply(y(row)), text: () => text(row) }));
+  };
 
   // Names of the axes; with two classes they may be the probability and the share of class 1.
   const wordsOf = ({ positive }) =>
@@ -31,11 +36,7 @@ const Charts = (() => {
     ].join("\n");
   }
 
-  function label(svg, text) {
-    svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", text);
-    return svg;
-  }
+  const label = Tables.describe;
 
   // Accuracy by confidence: bars, the diagonal, the 95 % range of a calibrated model, and the gap.
   function reliability(live, name, width) {
@@ -70,17 +71,15 @@ const Charts = (() => {
         }),
         Plot.ruleX(bins, { x: "confidence", y1: "confidence", y2: "accuracy", stroke: colour, strokeWidth: 2 }),
         Plot.dot(bins, { x: "confidence", y: "accuracy", fill: colour, r: 3.5 }),
-        Plot.tip(
-          bins,
-          Plot.pointer({ x: "confidence", y: "accuracy", title: (bin) => describe(bin, words), ...tipStyle }),
-        ),
       ],
     });
-    return label(
+    label(
       svg,
       `Reliability diagram of ${name}: ECE ${percent(live.ece, 2)}, mean ${words.forecast} ` +
         `${percent(live.confidence)}, ${words.outcome} ${percent(live.accuracy)}, ${live.count} samples`,
     );
+    const points = placed(svg, bins, (b) => b.confidence, (b) => b.accuracy, (b) => describe(b, words));
+    return Readout.attach(svg, [points]);
   }
 
   // Histogram of confidences, split into right and wrong predictions, or into the two classes.
@@ -115,26 +114,20 @@ const Charts = (() => {
         Plot.ruleY([0], { strokeOpacity: 0.4 }),
         Plot.ruleX([live.confidence], { stroke: "currentColor", strokeWidth: 1.5 }),
         Plot.ruleX([live.accuracy], { stroke: "currentColor", strokeWidth: 1.5, strokeDasharray: "2,3" }),
-        Plot.tip(
-          bars,
-          Plot.pointerX({
-            x: (b) => (b.low + b.high) / 2,
-            y: "y2",
-            ...tipStyle,
-            title: (b) =>
-              `${words.forecast} ${percent(b.low)} to ${percent(b.high)}\n${b.count.toLocaleString("en")} samples, ` +
-              (live.positive
-                ? `${b.correct.toLocaleString("en")} of class 1`
-                : `${(b.count - b.correct).toLocaleString("en")} wrong`),
-          }),
-        ),
       ],
     });
-    return label(
+    label(
       svg,
       `Histogram of the ${words.forecast}, ${name}: mean ${percent(live.confidence)}, ` +
         `${words.outcome} ${percent(live.accuracy)}`,
     );
+    const text = (b) =>
+      `${words.forecast} ${percent(b.low)} to ${percent(b.high)}\n${b.count.toLocaleString("en")} samples, ` +
+      (live.positive
+        ? `${b.correct.toLocaleString("en")} of class 1`
+        : `${(b.count - b.correct).toLocaleString("en")} wrong`);
+    const filled = live.histogram.filter((bin) => bin.count);
+    return Readout.attach(svg, [placed(svg, filled, (b) => (b.low + b.high) / 2, (b) => b.count / live.count, text)]);
   }
 
   const NAMES = { error: "error (%)", nll: "NLL (nats)", ece: "ECE (%)" };
@@ -178,15 +171,6 @@ const Charts = (() => {
         Plot.ruleX(drops, { stroke: MUTED, strokeDasharray: "2,4" }),
         Plot.line(rowsOf("val"), { ...options, strokeDasharray: "4,3" }),
         Plot.line(rowsOf("test"), options),
-        Plot.tip(
-          rows.filter((row) => Number.isFinite(row.value)),
-          Plot.pointer({
-            x: "epoch",
-            y: "value",
-            ...tipStyle,
-            title: (row) => `${row.run}\n${row.part}, epoch ${row.epoch}: ${row.value.toPrecision(4)}`,
-          }),
-        ),
       ],
     });
     const last = ["val", "test"].flatMap((part) =>
@@ -194,11 +178,16 @@ const Charts = (() => {
         .filter((row) => row.key === chosen)
         .slice(-1),
     );
-    return label(
+    label(
       svg,
       `${NAMES[metric]} by epoch; last values of ${runs[chosen].name}: ` +
         last.map((row) => `${row.part} ${row.value.toPrecision(3)}`).join(", "),
     );
+    const lines = runs.flatMap((_, r) =>
+      ["val", "test"].map((part) => rowsOf(part).filter((row) => row.key === r && Number.isFinite(row.value))),
+    );
+    const text = (row) => `${row.run}\n${row.part}, epoch ${row.epoch}: ${row.value.toPrecision(4)}`;
+    return Readout.attach(svg, lines.map((line) => placed(svg, line, (row) => row.epoch, (row) => row.value, text)));
   }
 
   function colourOf(key, count, chosen) {
@@ -206,5 +195,5 @@ const Charts = (() => {
     return COLOURS[key];
   }
 
-  return { reliability, histogram, curve, colourOf, percent, widthOf, wordsOf };
+  return { reliability, histogram, curve, colourOf, percent, hundredfold, widthOf, wordsOf };
 })();

@@ -52,10 +52,11 @@ const Live = (() => {
         element("summary", {}, "Table of the bins"),
         element("div", { id: `bins-${i}` }),
       );
+      const title = `Reliability${several ? `, ${run.name}` : ""}`;
       byId("panels").append(
         element(
           "figure",
-          { id: `panel-${i}` },
+          { id: `panel-${i}`, "aria-label": title },
           ...(several ? [element("h3", {}, element("bdi", {}, run.name))] : []),
           element(
             "div",
@@ -64,6 +65,7 @@ const Live = (() => {
             element("div", { className: "chart histogram" }),
           ),
           element("figcaption", {}),
+          element("div", { className: "saves" }),
           bins,
         ),
       );
@@ -151,8 +153,10 @@ const Live = (() => {
       `Computed in the browser: ${byId("bins").value} bins of ${scheme}, ${temperature}, `,
       ...(filter.value === "" ? ["all samples"] : ["samples predicted as ", element("bdi", {}, filter.textContent)]),
     );
+    const results = runs.map((_, i) => Calibration.evaluate(data[i], wanted(i)));
+    if (several) drawTogether(results);
     runs.forEach((run, i) => {
-      const live = Calibration.evaluate(data[i], wanted(i));
+      const live = results[i];
       for (const [name, , show] of figures) {
         const cell = document.querySelector(`#live-${i} [data-figure=${name}]`);
         cell.textContent = show(live[name]);
@@ -166,6 +170,7 @@ const Live = (() => {
         bars.replaceChildren();
         caption.textContent = "";
         byId(`bins-${i}`).replaceChildren();
+        panel.querySelector(".saves").replaceChildren();
         return;
       }
       diagram.replaceChildren(Charts.reliability(live, run.name, Charts.widthOf(diagram)));
@@ -177,7 +182,28 @@ const Live = (() => {
         `ECE ${Charts.percent(live.ece, 2)} (noise floor ${Charts.percent(live.chance, 2)}), NLL ` +
         `${nats(live.nll)} at T = ${live.temperature.toFixed(3)}`;
       byId(`bins-${i}`).replaceChildren(make(binTable(live, run.name)));
+      panel.querySelector(".saves").replaceChildren(
+        Frame.downloads({
+          id: several ? `reliability-${i + 1}` : "reliability",
+          title: `Reliability of ${run.name}`,
+          picture: () => panel.querySelector(".pair"),
+        }),
+      );
     });
+  }
+
+  // All models in one diagram, with the same settings as the diagrams of each model.
+  function drawTogether(results) {
+    const place = byId("reliability-figures"),
+      chosen = Number(byId("run").value) || 0;
+    const drawn = Reliability.together(runs, results, chosen, words, Math.min(620, Charts.widthOf(place)));
+    const figure = Frame.figure({
+      id: "together",
+      title: "All models in one diagram",
+      explanation: `Mean ${words.forecast} and ${words.outcome} of each bin, with the settings below. Points below the diagonal: ${words.over}.`,
+      ...drawn,
+    });
+    place.replaceChildren(figure);
   }
 
   function binTable(live, name) {

@@ -10,46 +10,81 @@
 
   // --- static content ---
 
-  function fillSummary() {
-    byId("summary").hidden = !several;
+  function fillDecision() {
+    const { sentences, table } = contents.decision;
+    byId("decision-body").replaceChildren(
+      ...sentences.map(([title, text]) => element("p", {}, element("strong", {}, `${title}: `), text)),
+      ...(table ? [make(table)] : []),
+    );
+    byId("monitor").hidden = !contents.monitor;
+    if (contents.monitor) byId("monitor-body").replaceChildren(Tables.paragraph(contents.monitor.verdict, "verdict"));
+    const copy = element("button", { type: "button", id: "copy" }, "Copy");
+    const status = element("span", { role: "status", className: "note" });
+    copy.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(contents.methods);
+        status.textContent = " Copied.";
+      } catch {
+        getSelection().selectAllChildren(byId("methods-text")); // without permission: for Ctrl+C
+        status.textContent = " Selected: press Ctrl+C.";
+      }
+    });
+    byId("methods-body").replaceChildren(
+      element("p", { id: "methods-text" }, contents.methods),
+      element("div", { className: "screen" }, copy, status),
+    );
+  }
+
+  function fillModels() {
+    byId("metrics-body").replaceChildren(...contents.metrics.map(make));
     if (!several) return;
-    byId("summary-table").replaceChildren(make(contents.summary));
-    const name = (run) => element("bdi", {}, run.name);
     const verdicts = runs.map((run) =>
-      element("li", {}, element("strong", {}, name(run)), ` – ${run.verdict}`),
+      element("li", {}, element("strong", {}, element("bdi", {}, run.name)), ` – ${run.verdict}`),
     );
     const list = element("ul", { className: "verdicts" }, ...verdicts);
-    byId("verdicts").replaceChildren(
-      runs.length > 8 ? element("details", {}, element("summary", {}, "Verdict on each model"), list) : list,
+    byId("metrics-body").append(
+      element("details", { id: "verdicts", open: runs.length <= 8 }, element("summary", {}, "Verdict on each model"), list),
     );
-    byId("chooser").before(byId("live")); // sections that the choice does not change come first
-    if (contents.recipes) byId("recipes").replaceChildren(make(contents.recipes));
     byId("run").replaceChildren(...runs.map((run, i) => element("option", { value: i }, run.name)));
     byId("chooser").hidden = false;
     byId("run").addEventListener("change", () => {
       fillRun();
-      drawCurves();
+      drawRun();
     });
   }
 
+  // The sections on the chosen model.
   function fillRun() {
     const run = runs[several ? chosen() : 0];
     for (const place of document.querySelectorAll(".of-run"))
       place.replaceChildren(...(several ? [" – ", element("bdi", {}, run.name)] : []));
-    byId("metrics-body").replaceChildren(
-      ...(several ? [Tables.paragraph(run.verdict, "verdict")] : []),
-      ...run.metrics.map(make),
-      ...(run.calibrators ? [make(run.calibrators)] : []),
+    byId("calibrators-body").replaceChildren(
       ...(run.advice ? [Tables.paragraph(run.advice, "verdict")] : []),
+      ...(run.calibrators ? [make(run.calibrators)] : []),
       ...(run.how ? [Tables.paragraph(run.how, "note")] : []),
       ...run.remarks.map((text) => Tables.paragraph(text, "note")),
+      ...run.metrics.map(make),
     );
     byId("classes-body").replaceChildren(
       make(run.classes),
       ...(run.classesNote ? [Tables.paragraph(run.classesNote, "note")] : []),
     );
     fillMistakes(run.mistakes);
-    byId("about-body").replaceChildren(make(run.about));
+    byId("groups-note").textContent = run.groupsNote;
+    byId("recipe-body").replaceChildren(...recipe(run), make(run.about));
+  }
+
+  function recipe(run) {
+    const between = contents.recipes ? [make(contents.recipes)] : [];
+    if (!run.recipe) return between;
+    const { summary, preset, table, json } = run.recipe;
+    const same = `All settings are those of the preset ${preset}.`;
+    return [
+      Tables.paragraph(summary),
+      table.rows.length ? make(table) : Tables.paragraph(same, "note"),
+      element("details", {}, element("summary", {}, "Recipe as JSON"), element("pre", { tabIndex: 0 }, json)),
+      ...between,
+    ];
   }
 
   function fillMistakes({ items, total, note }) {
@@ -91,7 +126,7 @@
 
   function drawCurves() {
     const with_ = runs.filter((run) => run.curves);
-    byId("curves").hidden = !with_.length;
+    byId("training").hidden = !with_.length;
     if (!with_.length) return;
     const chosenRun = several ? chosen() : 0;
     const place = byId("curves-body");
@@ -138,24 +173,39 @@
     say();
   }
 
+  // Draw what depends on the chosen model or on the width of the page.
+  function drawRun() {
+    Figures.drawChosen(several ? chosen() : 0);
+    drawCurves();
+  }
+
+  function draw() {
+    Decision.draw(contents.decision);
+    Live.draw();
+    Figures.drawAll(several ? chosen() : 0);
+    drawRun();
+  }
+
   let resizing = null;
   addEventListener("resize", () => {
     clearTimeout(resizing);
-    resizing = setTimeout(() => {
-      Live.draw();
-      drawCurves();
-    }, 150);
+    resizing = setTimeout(draw, 150);
   });
 
   addEventListener("beforeprint", () => {
-    for (const folded of document.querySelectorAll("#verdicts details")) folded.open = true;
+    for (const folded of document.querySelectorAll("#verdicts")) folded.open = true;
   });
 
   setUpTheme();
-  fillSummary();
+  Terms.setUp(contents.glossary);
+  byId("json").addEventListener("click", () =>
+    Frame.save("dualfocal-report.json", JSON.stringify(contents.results, null, 1), "application/json"),
+  );
+  fillDecision();
+  fillModels();
   fillRun();
   Live.setUp();
-  Live.draw();
-  drawCurves();
+  draw();
+  Frame.listContents();
   byId("version").textContent = contents.version;
 })();

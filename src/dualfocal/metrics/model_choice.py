@@ -1,0 +1,225 @@
+"""Choice among models that were scored on the same samples: the one with the lowest NLL against each other one.
+
+With two models, the intervals of the differences are those of :func:`~dualfocal.metrics.compare`. With more, they are
+simultaneous for all pairs of models and one metric: the ends are as many standard errors from the difference as the
+largest deviation among all pairs has in the stated share of resamples (max-t). All pairs are allowed for, not only
+those that are shown, because the best model is found on the same samples. ``benchmarks/model_choice.py`` checks by
+simulation how often such intervals hold.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dualfocal.metrics.cluster_summary import ENOUGH_CLUSTERS
+from dualfocal.metrics.comparison import LEAST, Difference, centre_of, interval, resampled_metrics, smallest_shown
+from dualfocal.metrics.evaluation import Evaluation, finite
+from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics.resampling import ShareDone
+from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.scan import Scan
+
+DECISIVE = ("nll", "debiased_ece", "error", "aurc")  # the metrics that a choice is made by
+NAMES = {"nll": "NLL", "debiased_ece": "calibration error", "error": "error", "aurc": "selective risk (AURC)"}
+MOST_NAMED = 4  # models that a sentence names
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """Result of :func:`choose_model`.
+
+    Args:
+        best: the model with the lowest NLL.
+        differences: other model -> metric -> the other model's value minus that of the best; above 0, the best is
+            better.
+        num_samples: number of samples.
+        level: nominal coverage of the intervals, simultaneous for all pairs of models.
+        seed: seed of the resampling.
+        num_clusters: number of clusters of the samples (None: the samples are independent).
+    """
+
+    best: str
+    differences: dict[str, dict[str, Difference]]
+    num_samples: int
+    level: float
+    seed: int
+    num_clusters: int | None = None
+
+    def outcome(self, other: str, metric: str) -> str:
+        """Return ``"better"``, ``"worse"`` or ``"equal"``: the best model against another one."""
+        winner = self.differences[other][metric].better(smallest_shown(METRICS[metric]))
+        return {"": "equal", "A": "better", "B": "worse"}[winner]
+
+    def verdict(self) -> str:
+        """Say in a few sentences which model is better, by which metrics."""
+        others = list(self.differences)
+        sentence = self._of_two(others[0]) if len(others) == 1 else self._of_many(others)
+        return f"{sentence} {self.how()}"
+
+    def how(self) -> str:
+        """Say how the intervals were made."""
+        size = f"{self.num_samples:,} samples"
+        if self.num_clusters is not None:
+            size += f" in {self.num_clusters:,} clusters"
+        models = len(self.differences) + 1
+        pairs = "" if models == 2 else f", simultaneous for all {math.comb(models, 2)} pairs of models"
+        few = self.num_clusters is not None and self.num_clusters < ENOUGH_CLUSTERS
+        caution = f" With fewer than {ENOUGH_CLUSTERS} clusters, intervals are too short." if few else ""
+        return f"({100 * self.level:.4g} % intervals of paired differences on {size}{pairs}.){caution}"
+
+    def _of_two(self, other: str) -> str:
+        nll = self.differences[other]["nll"]
+        if self.outcome(other, "nll") == "equal":
+            size = f" ({_size('nll', nll)})" if math.isfinite(nll.difference) else ""
+            text = f"{self.best} and {other} are not significantly different in NLL{size}."
+        elif math.isfinite(nll.difference):
+            text = f"{self.best} is better than {other}: its NLL is lower by {_size('nll', nll)}."
+        else:
+            text = f"{self.best} is better than {other}, whose NLL is infinite: it gives a true class probability 0."
+        clauses = []
+        for metric in DECISIVE[1:]:
+            outcome, size = self.outcome(other, metric), _size(metric, self.differences[other][metric])
+            if outcome == "equal":
+                clauses.append(f"{NAMES[metric]} not significantly different")
+            else:
+                winner = self.best if outcome == "better" else other
+                clauses.append(f"{NAMES[metric]} lower for {winner}, by {size}")
+        details = "; ".join(clauses)
+        return f"{text} {details[0].upper()}{details[1:]}."
+
+    def _of_many(self, others: list[str]) -> str:
+        by_outcome = {
+            outcome: [other for other in others if self.outcome(other, "nll") == outcome]
+            for outcome in ("better", "equal")
+        }
+        text = f"{self.best} has the lowest NLL of {len(others) + 1} models"
+        better, equal = by_outcome["better"], by_outcome["equal"]
+        if not equal:
+            text += ", significantly lower than that of each other model."
+        elif not better:
+            text += ", but not significantly lower than that of any other model."
+        else:
+            text += (
+                f", significantly lower than that of {_listed(better)}; not significantly different: {_listed(equal)}."
+            )
+        lower = {
+            metric: [other for other in others if self.outcome(other, metric) == "worse"] for metric in DECISIVE[1:]
+        }
+        clauses = [f"{NAMES[metric]} of {_listed(names)}" for metric, names in lower.items() if names]
+        if not clauses:
+            return f"{text} No other model has a significantly lower calibration error, error or selective risk (AURC)."
+        return f"{text} Significantly lower than that of {self.best}: {'; '.join(clauses)}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers: fractions, NLL in nats; values that are not finite are None."""
+        return {
+            "schema": 1,
+            "best": self.best,
+            "num_samples": self.num_samples,
+            **({} if self.num_clusters is None else {"num_clusters": self.num_clusters}),
+            "level": self.level,
+            "seed": self.seed,
+            "differences": {
+                other: {
+                    metric: {
+                        "best": finite(d.a),
+                        "other": finite(d.b),
+                        "difference": finite(d.difference),
+                        "interval": [finite(d.low), finite(d.high)],
+                        "outcome": self.outcome(other, metric),
+                    }
+                    for metric, d in by_metric.items()
+                }
+                for other, by_metric in self.differences.items()
+            },
+        }
+
+
+def choose_model(
+    models: Mapping[str, tuple[Rows, Scan, Evaluation]],
+    num_bins: int,
+    *,
+    level: float = 0.9,
+    seed: int = 0,
+    progress: ShareDone | None = None,
+) -> ModelChoice:
+    """Compare the model with the lowest NLL with each other model, by paired differences.
+
+    Args:
+        models: name -> rows, their scan with scores and classwise bins, and their evaluation; all on the same samples.
+        num_bins: number of bins of the calibration errors.
+        level: nominal coverage of the intervals.
+        seed: seed of the resampling.
+        progress: called with the share of the work that is done.
+
+    Raises:
+        ValueError: there are fewer than two models, fewer than 10 samples or clusters, or the samples differ.
+    """
+    names = list(models)
+    if len(names) < 2:
+        raise ValueError(f"a choice needs at least two models, got {len(names)}")
+    rows, scans, evaluations = zip(*models.values(), strict=True)
+    for name, other in zip(names[1:], rows[1:], strict=True):
+        if not same_samples(rows[0], other):
+            raise ValueError(f"{names[0]} and {name} were scored on different samples: their labels differ")
+    size = rows[0].num_clusters or len(rows[0])
+    if size < LEAST:
+        unit = "samples" if rows[0].cluster is None else "clusters"
+        raise ValueError(f"a comparison needs at least {LEAST} {unit}, got {size}")
+    scored = list(zip(rows, scans, strict=True))
+    drawn = resampled_metrics(scored, evaluations, num_bins, seed=seed, slow=("aurc",), progress=progress)
+    best = min(range(len(names)), key=lambda i: (evaluations[i].nll, evaluations[i].error))
+    differences: dict[str, dict[str, Difference]] = {name: {} for i, name in enumerate(names) if i != best}
+    for metric in DECISIVE:
+        values = [float(getattr(evaluation, metric)) for evaluation in evaluations]
+        errors = None if len(names) == 2 else _simultaneous_errors(drawn[metric], level)
+        for i, name in enumerate(names):
+            if i == best:
+                continue
+            difference = values[i] - values[best]
+            if errors is None:
+                draws = drawn[metric][:, i] - drawn[metric][:, best]
+                ends = interval(draws, centre_of(metric, difference), level)
+            elif math.isfinite(difference):
+                ends = difference - float(errors[best, i]), difference + float(errors[best, i])
+            else:
+                ends = -math.inf, math.inf
+            differences[name][metric] = Difference(values[best], values[i], *ends)
+    return ModelChoice(names[best], differences, len(rows[0]), level, seed, rows[0].num_clusters)
+
+
+def same_samples(a: Rows, b: Rows) -> bool:
+    """Return whether two models were scored on the same samples, as far as the labels show it."""
+    return a.num_classes == b.num_classes and a.positive == b.positive and torch.equal(a.target, b.target)
+
+
+def _simultaneous_errors(draws: Tensor, level: float) -> Tensor:
+    """Return half the length of the interval of each pair's difference, (K, K), from draws of a metric, (R, K)."""
+    models = draws.shape[1]
+    usable = [i for i in range(models) if bool(draws[:, i].isfinite().all())]
+    spread, largest = draws.new_zeros(models, models), draws.new_zeros(len(draws))
+    for i, j in combinations(usable, 2):
+        difference = draws[:, j] - draws[:, i]
+        spread[i, j] = spread[j, i] = difference.std()
+        if spread[i, j] > 0:
+            largest = torch.maximum(largest, (difference - difference.mean()).abs() / spread[i, j])
+    return spread * largest.quantile(level)
+
+
+def _size(metric: str, d: Difference) -> str:
+    shown = METRICS[metric]
+    unit = "points" if shown.unit == "%" else shown.unit
+    sign = -1.0 if d.difference < 0 else 1.0
+    low, high = sorted((sign * d.low, sign * d.high))
+    return f"{shown.text(sign * d.difference)} {unit} ({shown.text(low)} to {shown.text(high)})"
+
+
+def _listed(names: list[str]) -> str:
+    shown = names if len(names) <= MOST_NAMED else names[: MOST_NAMED - 1]
+    rest = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {rest} others" if rest else "")

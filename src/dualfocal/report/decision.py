@@ -1,0 +1,161 @@
+"""The result of a report: which of several models is better, or the verdict on one model and what fixes it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from dualfocal.metrics.classwise import SIGNIFICANCE
+from dualfocal.metrics.evaluation import finite
+from dualfocal.metrics.model_choice import DECISIVE, NAMES, ModelChoice, choose_model, same_samples
+from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics.resampling import ShareDone
+from dualfocal.report.calibrated import Calibration
+from dualfocal.report.inputs import ReportInput
+from dualfocal.report.tables import Cell, Table, column, number
+from dualfocal.runs.source import Reading
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The result that a page starts with.
+
+    Attributes:
+        headline: Which model is better, or the verdict on the only one.
+        sentences: What follows: title -> text.
+        choice: The paired comparison of several models (None: one model, or models that cannot be paired).
+    """
+
+    headline: str
+    sentences: dict[str, str]
+    choice: ModelChoice | None = None
+
+    def contents(self) -> dict[str, Any]:
+        """Return sentences, table and rows of the forest plot."""
+        return {
+            "sentences": [[title, text] for title, text in self.sentences.items()],
+            "best": None if self.choice is None else self.choice.best,
+            "table": None if self.choice is None else _table(self.choice),
+            "forest": [] if self.choice is None else _forest(self.choice),
+        }
+
+
+def decide(
+    sources: Sequence[ReportInput],
+    calibrations: Sequence[Calibration],
+    reading: Reading,
+    progress: ShareDone | None = None,
+) -> Decision:
+    """Compare several models on the same samples, or sum up what is known about one model."""
+    sentences = _cluster_sentence(sources)
+    if len(sources) == 1:
+        return Decision(*_of_one(sources[0], calibrations[0], sentences))
+    calibration = _miscalibrated(sources)
+    if different := _different(sources):
+        problem = (
+            f"The models were scored on different samples, so that they cannot be paired: the labels of {different[0]} "
+            f"and {different[1]} differ."
+        )
+        return Decision(f"{problem} {calibration}", sentences)
+    models = {source.name: (source.rows, source.scanned, source.evaluation) for source in sources}
+    try:
+        choice = choose_model(models, reading.num_bins, level=reading.level, seed=reading.seed, progress=progress)
+    except ValueError as error:  # too few samples or clusters
+        return Decision(f"The models cannot be compared: {error}. {calibration}", sentences)
+    return Decision(choice.verdict(), {"Calibration": calibration, **sentences}, choice)
+
+
+def _of_one(source: ReportInput, calibration: Calibration, sentences: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """Return verdict, the calibrator that helps, and the verdict on the calibrated model."""
+    if calibration.advice:
+        sentences = {"What fixes it": calibration.advice, **sentences}
+    if calibration.recommended is not None:
+        after = calibration.evaluations[calibration.recommended].verdict(source.class_names)
+        name = calibration.recommended.partition(",")[0]  # without the repeat
+        sentences = {**sentences, "What remains": f"After {name}, on held-out samples: {after}"}
+    return source.evaluation.verdict(source.class_names), sentences
+
+
+def _different(sources: Sequence[ReportInput]) -> tuple[str, str] | None:
+    """Return the names of the first two models with different labels."""
+    for a, b in combinations(sources, 2):
+        if not same_samples(a.rows, b.rows):
+            return a.name, b.name
+    return None
+
+
+def _miscalibrated(sources: Sequence[ReportInput]) -> str:
+    """Say which models are significantly miscalibrated."""
+    names = [
+        source.name
+        for source in sources
+        if source.evaluation.inference is not None and source.evaluation.inference.joint_p_value <= SIGNIFICANCE
+    ]
+    return (
+        f"{len(names)} of {len(sources)} models are significantly miscalibrated (p ≤ {SIGNIFICANCE}, not adjusted for "
+        f"the number of models){': ' * bool(names)}{', '.join(names)}."
+    )
+
+
+def _cluster_sentence(sources: Sequence[ReportInput]) -> dict[str, str]:
+    """Say how many clusters there are, and the design effect of each model."""
+    texts = []
+    for source in sources:
+        inference = source.evaluation.inference
+        if inference is not None and inference.clusters is not None:
+            name = f"{source.name}: " if len(sources) > 1 else ""
+            texts.append(f"{name}{inference.clusters.sentence(source.evaluation.num_samples)}")
+    return {"Clusters": " ".join(texts)} if texts else {}
+
+
+def _table(choice: ModelChoice) -> Table:
+    """Return the differences from the best model, a row for each other model."""
+    level = f"{100 * choice.level:.4g} %"
+    columns = [
+        column("model", numeric=False),
+        *(
+            column(
+                f"{NAMES[metric]} [{'points' if METRICS[metric].unit == '%' else METRICS[metric].unit}]",
+                f"{METRICS[metric].meaning}: this model minus {choice.best}, and the {level} interval; above 0, "
+                "this model is worse",
+            )
+            for metric in DECISIVE
+        ),
+    ]
+    rows: list[list[Cell]] = [
+        [other, *(_cell(choice, other, metric) for metric in DECISIVE)] for other in choice.differences
+    ]
+    caption = f"Differences from {choice.best}, paired by sample"
+    return {"caption": caption, "columns": columns, "rows": rows, "sortable": len(rows) > 1}
+
+
+def _cell(choice: ModelChoice, other: str, metric: str) -> Cell:
+    shown, d = METRICS[metric], choice.differences[other][metric]
+    if not math.isfinite(d.difference):
+        return number(d.difference, shown.decimals, sign=True)
+    outcome = {"better": "worse", "worse": "better", "equal": "not significant"}  # of the other model
+    ends = f"{shown.text(d.low, sign=True)} to {shown.text(d.high, sign=True)}"
+    return number(
+        shown.factor * d.difference, shown.decimals, f"{ends}; {outcome[choice.outcome(other, metric)]}", sign=True
+    )
+
+
+def _forest(choice: ModelChoice) -> list[dict[str, Any]]:
+    """Return the differences and intervals of the forest plot, in the units of the tables."""
+    rows = []
+    for metric in DECISIVE:
+        shown = METRICS[metric]
+        for other, differences in choice.differences.items():
+            d = differences[metric]
+            ends = (finite(shown.factor * value) for value in (d.difference, d.low, d.high))
+            rows.append(
+                {
+                    "metric": NAMES[metric],
+                    "unit": "points" if shown.unit == "%" else shown.unit,
+                    "model": other,
+                    **dict(zip(("difference", "low", "high"), ends, strict=True)),
+                    "outcome": choice.outcome(other, metric),
+                }
+            )
+    return rows

@@ -1,0 +1,49 @@
+"""The numbers of the figures of a page, computed from all samples."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dualfocal.calibrators.comparison import UNCALIBRATED
+from dualfocal.metrics import Evaluation
+from dualfocal.metrics.evaluation import finite
+from dualfocal.report.calibrated import Calibration
+from dualfocal.report.class_reliability import bin_columns, bound_of_variance, class_reliability_figure
+from dualfocal.report.confusion import confusion_figure
+from dualfocal.report.curves import coverage_figure, coverage_table, histogram_figure, roc_figure
+from dualfocal.report.inputs import ReportInput
+
+
+def model_figures(source: ReportInput, calibration: Calibration, models: int) -> dict[str, Any]:
+    """Return the numbers of all figures about one of ``models`` models."""
+    return {
+        "confusion": confusion_figure(source, models),
+        "coverage": coverage_figure(source),
+        "histogram": histogram_figure(source),
+        "classReliability": class_reliability_figure(source, models),
+        "roc": roc_figure(source.rows),
+        "overlay": overlay_figure(source.evaluation, calibration),
+    }
+
+
+def selective_table(sources: Sequence[ReportInput], figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the table of selective errors of all models; ``figures`` are those of :func:`model_figures`."""
+    return coverage_table(sources, [figure["coverage"] for figure in figures])
+
+
+def overlay_figure(evaluation: Evaluation, calibration: Calibration) -> dict[str, Any] | None:
+    """Return the bins before and after the recommended calibrator (None: none is recommended)."""
+    comparison = calibration.comparison
+    if comparison is None or comparison.recommended == UNCALIBRATED:
+        return None
+    after = comparison[comparison.recommended].evaluation
+    return {
+        "method": comparison.recommended,
+        "repeats": comparison.repeats,
+        "heldOut": comparison.held_out,
+        **{name: _reliability(result) for name, result in (("before", evaluation), ("after", after))},
+    }
+
+
+def _reliability(evaluation: Evaluation) -> dict[str, Any]:
+    bins = evaluation.bins
+    return {"ece": evaluation.ece, "nll": finite(evaluation.nll), "bins": bin_columns(bins, bound_of_variance(bins))}

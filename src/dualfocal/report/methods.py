@@ -1,0 +1,100 @@
+"""The methods paragraph of a report, to copy into a paper or a protocol."""
+
+import platform
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+import dualfocal
+from dualfocal.metrics.inference import Inference
+from dualfocal.report.calibrated import Calibration
+from dualfocal.report.decision import Decision
+from dualfocal.report.inputs import ReportInput
+from dualfocal.runs.source import Reading
+
+
+def methods_text(
+    sources: Sequence[ReportInput], calibrations: Sequence[Calibration], decision: Decision, reading: Reading
+) -> str:
+    """Return samples, bins, tests, intervals, calibrators and versions in a paragraph."""
+    inference = sources[0].evaluation.inference
+    assert inference is not None
+    sentences = [
+        _samples(sources),
+        _scores(sources[0], reading),
+        _tests(inference, sources[0].rows.positive),
+        *_comparison(decision),
+        *_calibrators(calibrations),
+        f"The seed of all random numbers was {reading.seed}.",
+        f"Computed with dualfocal {dualfocal.__version__}, PyTorch {torch.__version__.split('+')[0]}, NumPy "
+        f"{np.__version__} and Python {platform.python_version()}.",
+    ]
+    return " ".join(sentences)
+
+
+def _samples(sources: Sequence[ReportInput]) -> str:
+    counts = sorted({(len(source.rows), source.rows.num_classes, source.rows.num_clusters) for source in sources})
+    sizes = []
+    for samples, num_classes, clusters in counts:
+        within = "" if clusters is None else f" in {clusters:,} clusters"
+        sizes.append(f"N = {samples:,} samples{within} of {num_classes:,} classes")
+    models = "One model was" if len(sources) == 1 else f"{len(sources)} models were"
+    return f"{models} evaluated on {' or '.join(sizes)}."
+
+
+def _scores(source: ReportInput, reading: Reading) -> str:
+    scored = "the probability of class 1" if source.rows.positive else "the confidence of the predicted class"
+    return (
+        f"The expected calibration error (ECE) of {scored} was computed with {reading.num_bins} bins of equal width, "
+        "the adaptive ECE with as many bins of equal mass; the debiased error is the root mean square gap over "
+        "the bins of the ECE, with the variance of the noise subtracted."
+    )
+
+
+def _tests(inference: Inference, positive: bool) -> str:
+    classwise = (
+        ""
+        if positive
+        else " Class probabilities were tested class by class; the two tests were adjusted by Holm's method."
+    )
+    noise = (
+        f"{inference.draws:,} draws of the outcomes of a calibrated model with the same confidences (consistency "
+        "resampling)"
+    )
+    clusters = (
+        ""
+        if inference.clusters is None
+        else " Samples of one cluster may depend on each other: a wild bootstrap of clusters widened floors, p-values "
+        "and intervals."
+    )
+    return (
+        f"Noise floors and the p-value of the hypothesis that the model is calibrated come from {noise}; the "
+        f"{100 * inference.level:.4g} % confidence interval of the debiased error inverts this test."
+        f"{classwise}{clusters}"
+    )
+
+
+def _comparison(decision: Decision) -> list[str]:
+    choice = decision.choice
+    if choice is None:
+        return []
+    models = len(choice.differences) + 1
+    pairs = "" if models == 2 else ", simultaneous for all pairs of models (max-t over the resamples)"
+    unit = "samples" if choice.num_clusters is None else "clusters"
+    level = f"{100 * choice.level:.4g} %"
+    return [f"Models were compared by paired differences with {level} bootstrap intervals over {unit}{pairs}."]
+
+
+def _calibrators(calibrations: Sequence[Calibration]) -> list[str]:
+    names = dict.fromkeys(
+        method.name
+        for calibration in calibrations
+        if calibration.comparison is not None
+        for method in calibration.comparison.methods
+        if method.name != "uncalibrated"
+    )
+    if not names:
+        return []
+    how = dict.fromkeys(calibration.comparison.caveat() for calibration in calibrations if calibration.comparison)
+    return [f"Calibrators ({', '.join(names)}):", *how]

@@ -1,0 +1,303 @@
+"use strict";
+// Figures with one line per model, and histograms; all numbers come from Python, computed from all samples.
+const Curves = (() => {
+  const { percent, colourOf, hundredfold } = Charts;
+  const count = (x) => x.toLocaleString("en", { maximumFractionDigits: 1 });
+  const MARGINS = { marginLeft: 42, marginRight: 14, marginTop: 22, marginBottom: 36 };
+  const axis = (label, more = {}) => ({ label, ticks: 5, tickFormat: hundredfold, ...more });
+  const MOST_SERIES = 8;
+
+  // Look of the series of a model; with many models, only the chosen one has a colour.
+  function look(i, models, chosen) {
+    const plain = models > MOST_SERIES;
+    return {
+      colour: colourOf(i, models, chosen),
+      dash: plain ? "" : Sheet.DASHES[i],
+      strong: !plain || i === chosen,
+    };
+  }
+
+  const legendOf = (runs, chosen, words) =>
+    runs
+      .map((run, i) => ({ ...look(i, runs.length, chosen), text: words(run) }))
+      .filter(({ strong }) => strong)
+      .concat(runs.length > MOST_SERIES ? [{ colour: "var(--muted)", text: `${runs.length - 1} other models` }] : []);
+
+  const line = (data, { colour, dash, strong }) =>
+    Plot.line(data, {
+      x: "x",
+      y: "y",
+      stroke: colour,
+      strokeWidth: strong ? 2 : 1,
+      strokeOpacity: strong ? 1 : 0.5,
+      strokeDasharray: dash || "none",
+    });
+
+  // Error among the most confident samples, by their share.
+  function coverage(runs, chosen, width) {
+    const curves = runs.map(({ figures: { coverage: c } }) =>
+      c.coverage.map((x, i) => ({ x, y: c.risk[i], threshold: c.threshold[i] })),
+    );
+    const sheet = Sheet.make(width);
+    const top = runs.length > 1 ? Sheet.legend(sheet, legendOf(runs, chosen, (run) => run.name)) : 0;
+    const marks = runs.flatMap(({ figures }, i) =>
+      figures.coverage.selective
+        .slice(0, -1)
+        .map(([x, y]) => ({ x, y, fill: look(i, runs.length, chosen).colour, strong: look(i, runs.length, chosen).strong })),
+    );
+    const plot = Plot.plot({
+      ...MARGINS,
+      width,
+      height: Math.max(220, 0.66 * width),
+      x: axis("coverage: share of the samples that are answered (%)", { domain: [0, 1], labelAnchor: "right" }),
+      y: axis("error among them (%)", { zero: true, nice: true, grid: true }),
+      marks: [
+        Plot.ruleX([0.8, 0.9, 0.95], { stroke: "var(--muted)", strokeDasharray: "2,4" }),
+        ...curves.map((curve, i) => line(curve, look(i, runs.length, chosen))),
+        Plot.dot(marks.filter(({ strong }) => strong), { x: "x", y: "y", fill: "fill", r: 3.5 }),
+        Plot.ruleY([0], { strokeOpacity: 0.4 }),
+      ],
+    });
+    const at = Sheet.put(sheet, plot, 0, top);
+    Sheet.grow(sheet, top + Number(plot.getAttribute("height")));
+    const lines = curves.map((curve, i) =>
+      curve.map(({ x, y, threshold }) => ({
+        ...at(x, y),
+        text: () =>
+          `${runs.length > 1 ? `${runs[i].name}\n` : ""}${percent(x)} of the samples are answered\nerror ${percent(y, 2)}` +
+          `\nconfidence at least ${percent(threshold, 2)}`,
+      })),
+    );
+    return {
+      node: Readout.attach(sheet, lines),
+      label: runs
+        .slice(0, MOST_SERIES)
+        .map(({ name, figures }) =>
+          `${name}: ${figures.coverage.selective.map(([c, r]) => `error ${percent(r, 2)} at ${percent(c, 0)} coverage`).join(", ")}`,
+        )
+        .join("; "),
+      rows: curves.flatMap((curve, i) =>
+        curve.map(({ x, y, threshold }) => ({ model: runs[i].name, coverage: x, error: y, threshold })),
+      ),
+    };
+  }
+
+  // Confidences of right and of wrong predictions: one panel for each model, right ones up, wrong ones down.
+  function histograms(runs, words, width) {
+    const sheet = Sheet.make(width);
+    const [right, wrong] = words.positive ? ["class 1", "class 0"] : ["right", "wrong"];
+    const top = Sheet.legend(sheet, [
+      { text: words.positive ? "class 1 (up)" : "right predictions (up)", colour: "var(--under)", kind: "area", opacity: 0.75 },
+      { text: words.positive ? "class 0 (down)" : "wrong predictions (down)", colour: "var(--over)", kind: "area", opacity: 0.75 },
+      { text: "mean of each", colour: "currentColor", dash: "3,3" },
+    ]);
+    const columns = Math.max(1, Math.min(runs.length, Math.floor(width / 250)));
+    const each = Math.floor((width + 16) / columns) - 16,
+      height = Math.max(190, Math.min(280, 0.6 * each)),
+      title = runs.length > 1 ? 18 : 0;
+    const lines = runs.map(({ name, figures: { histogram: h } }, i) => {
+      const [x, y] = [(i % columns) * (each + 16), top + Math.floor(i / columns) * (height + title + 8)];
+      if (title) Sheet.text(sheet, Sheet.cut(name, Math.floor(each / 6.5)), x, y + 12, { "font-weight": 600 });
+      const bins = binsOf(h);
+      const plot = Plot.plot({
+        ...MARGINS,
+        width: each,
+        height,
+        x: axis(`${words.forecast} (%)`, { domain: [0, 1], labelAnchor: "right" }),
+        y: axis("share of each group (%)", { tickFormat: (v) => hundredfold(Math.abs(v)), grid: true, nice: true }),
+        marks: [
+          bar(bins, (b) => b.rightShare, "var(--under)"),
+          bar(bins, (b) => -b.wrongShare, "var(--over)"),
+          Plot.ruleY([0]),
+          ...mean(h.means[0], 0, Math.max(...bins.map((b) => b.rightShare))),
+          ...mean(h.means[1], -Math.max(...bins.map((b) => b.wrongShare)), 0),
+        ],
+      });
+      const at = Sheet.put(sheet, plot, x, y + title);
+      return bins
+        .filter((b) => b.right || b.wrong)
+        .map((b) => ({
+          ...at((b.low + b.high) / 2, b.rightShare),
+          text: () =>
+            `${runs.length > 1 ? `${name}\n` : ""}${words.forecast} ${percent(b.low)} to ${percent(b.high)}\n` +
+            `${count(b.right)} ${right} (${percent(b.rightShare)} of these)\n` +
+            `${count(b.wrong)} ${wrong} (${percent(b.wrongShare)} of these)`,
+        }));
+    });
+    Sheet.grow(sheet, top + Math.ceil(runs.length / columns) * (height + title + 8) - 8);
+    return {
+      node: Readout.attach(sheet, lines),
+      label: runs
+        .map(({ name, figures: { histogram: h } }) =>
+          `${name}: mean ${words.forecast} of ${right} ${percent(h.means[0] ?? NaN)}, of ${wrong} ${percent(h.means[1] ?? NaN)}`,
+        )
+        .join("; "),
+      rows: runs.flatMap(({ name, figures }) =>
+        binsOf(figures.histogram).map((b) => ({ model: name, above: b.low, to: b.high, [right]: b.right, [wrong]: b.wrong })),
+      ),
+    };
+  }
+
+  function binsOf({ right, wrong }) {
+    const sum = (values) => values.reduce((a, b) => a + b, 0) || 1;
+    const [rights, wrongs] = [sum(right), sum(wrong)];
+    return right.map((r, b) => ({
+      low: b / right.length,
+      high: (b + 1) / right.length,
+      right: r,
+      wrong: wrong[b],
+      rightShare: r / rights,
+      wrongShare: wrong[b] / wrongs,
+    }));
+  }
+
+  const bar = (bins, y, fill) =>
+    Plot.rect(bins, { x1: "low", x2: "high", y1: 0, y2: y, fill, fillOpacity: 0.75, insetLeft: 0.5, insetRight: 0.5 });
+  const mean = (x, y1, y2) =>
+    x === null ? [] : [Plot.ruleX([x], { y1, y2, strokeWidth: 1.5, strokeDasharray: "3,3" })];
+
+  // ROC curves of two classes.
+  function roc(runs, chosen, width) {
+    const side = Math.min(width, 460);
+    const curves = runs.map(({ figures: { roc: r } }) =>
+      (r?.fpr ?? []).map((x, i) => ({ x, y: r.tpr[i], threshold: r.threshold[i] })),
+    );
+    const area = (run) => `AUROC ${run.figures.roc ? percent(run.figures.roc.auroc, 2) : "–"}`;
+    const sheet = Sheet.make(side);
+    const top = Sheet.legend(sheet, legendOf(runs, chosen, (run) => (runs.length > 1 ? `${run.name}: ${area(run)}` : area(run))));
+    const plot = Plot.plot({
+      ...MARGINS,
+      width: side,
+      height: side,
+      x: axis("false positive rate: class 0 called class 1 (%)", { domain: [0, 1], labelAnchor: "right" }),
+      y: axis("true positive rate: class 1 found (%)", { domain: [0, 1], grid: true }),
+      marks: [
+        Plot.line([[0, 0], [1, 1]], { strokeOpacity: 0.55, strokeDasharray: "4,4" }),
+        ...curves.map((curve, i) => line(curve, look(i, runs.length, chosen))),
+      ],
+    });
+    const at = Sheet.put(sheet, plot, 0, top);
+    Sheet.grow(sheet, top + side);
+    const lines = curves.map((curve, i) =>
+      curve.map(({ x, y, threshold }) => ({
+        ...at(x, y),
+        text: () =>
+          `${runs.length > 1 ? `${runs[i].name}\n` : ""}probability of class 1 at least ${percent(threshold, 2)}:\n` +
+          `finds ${percent(y)} of class 1,\ntakes ${percent(x)} of class 0 for it`,
+      })),
+    );
+    return {
+      node: Readout.attach(sheet, lines),
+      label: runs.map((run) => `${run.name}: ${area(run)}`).join("; "),
+      rows: curves.flatMap((curve, i) =>
+        curve.map(({ x, y, threshold }) => ({
+          model: runs[i].name,
+          "false positive rate": x,
+          "true positive rate": y,
+          threshold,
+        })),
+      ),
+    };
+  }
+
+  // Evidence of a monitor over time, and below it the gap of each period.
+  function evidence(monitor, width) {
+    const periods = monitor.time.map((time, i) => ({
+      time,
+      first: monitor.first[i],
+      last: monitor.last[i],
+      count: monitor.count[i],
+      evidence: monitor.evidence[i],
+      gap: monitor.gap[i],
+      low: monitor.gap[i] - monitor.error[i],
+      high: monitor.gap[i] + monitor.error[i],
+    }));
+    const gap = monitor.positive ? "probability − frequency" : "confidence − accuracy";
+    const sheet = Sheet.make(width);
+    const top = Sheet.legend(sheet, [
+      { text: "evidence against calibration", colour: "var(--under)" },
+      { text: `alarm at ${count(1 / monitor.alpha)}`, colour: "var(--over)", dash: "7,3" },
+      ...(monitor.alarm ? [{ text: `first alarm: ${monitor.alarm.time}`, colour: "var(--over)", kind: "dot" }] : []),
+      { text: `${gap}, two standard errors`, colour: "var(--ink)", kind: "dot" },
+      ...(monitor.tolerance ? [{ text: "tolerance", colour: "var(--muted)", kind: "area", opacity: 0.35 }] : []),
+    ]);
+    const x = timeAxis(periods, width);
+    const [high, low] = [Math.max(2, ...monitor.evidence), Math.min(-1, ...monitor.evidence)];
+    const upper = Plot.plot({
+      ...MARGINS,
+      width,
+      height: 220,
+      x: { ...x, axis: null },
+      y: { label: "evidence (factor)", domain: [low, 1.04 * high], ticks: 6, tickFormat: power, grid: true },
+      marks: [
+        Plot.ruleY([monitor.limit], { stroke: "var(--over)", strokeDasharray: "7,3", strokeWidth: 1.5 }),
+        Plot.line(periods, { x: "last", y: "evidence", stroke: "var(--under)", strokeWidth: 2 }),
+        Plot.dot(periods.length <= 120 ? periods : [], { x: "last", y: "evidence", fill: "var(--under)", r: 2.5 }),
+        Plot.dot(monitor.alarm ? [monitor.alarm] : [], { x: "period", y: "evidence", fill: "var(--over)", r: 6 }),
+      ],
+    });
+    const lower = Plot.plot({
+      ...MARGINS,
+      marginBottom: 62,
+      width,
+      height: 200,
+      x,
+      y: axis(`${gap} (points)`, { grid: true, nice: true }),
+      marks: [
+        ...(monitor.tolerance
+          ? [Plot.rect([monitor.tolerance], { y1: (t) => -t, y2: (t) => t, fill: "var(--muted)", fillOpacity: 0.35 })]
+          : []),
+        Plot.ruleY([0]),
+        Plot.ruleX(periods, { x: "last", y1: "low", y2: "high", strokeOpacity: 0.6 }),
+        Plot.dot(periods, { x: "last", y: "gap", fill: "currentColor", r: 2.5 }),
+      ],
+    });
+    const at = Sheet.put(sheet, upper, 0, top);
+    const below = Sheet.put(sheet, lower, 0, top + 220);
+    Sheet.grow(sheet, top + 420);
+    const name = ({ time, first, last }) => (first === last ? time : `${time} and ${last - first} more periods`);
+    const describe = (period) =>
+      `${name(period)}\n${count(period.count)} samples\nevidence ${factor(period.evidence)}\n` +
+      `${gap} ${signed(period.gap)} points (±${(50 * (period.high - period.low)).toFixed(1)})`;
+    return {
+      node: Readout.attach(sheet, [
+        periods.map((period) => ({ ...at(period.last, period.evidence), text: () => describe(period) })),
+        periods.map((period) => ({ ...below(period.last, period.gap), text: () => describe(period) })),
+      ]),
+      label:
+        `${count(monitor.samples)} samples; evidence at the end ${factor(monitor.evidence.at(-1))}; ` +
+        (monitor.alarm ? `first alarm at ${monitor.alarm.time}` : "no alarm"),
+      rows: periods.map((p) => ({
+        time: p.time,
+        "first period": p.first,
+        "last period": p.last,
+        samples: p.count,
+        "log10 of the evidence": p.evidence,
+        gap: p.gap,
+        "gap low": p.low,
+        "gap high": p.high,
+      })),
+    };
+  }
+
+  function timeAxis(periods, width) {
+    const most = Math.max(2, Math.min(8, Math.floor(width / 80)));
+    const step = Math.max(1, Math.ceil((periods.length - 1) / (most - 1)));
+    const shown = periods.filter((_, i) => i % step === 0);
+    const days = shown.map(({ time }) => time.slice(0, 10));
+    const dated = shown.every(({ time }) => "T ".includes(time.charAt(10) || "x")) && new Set(days).size === days.length;
+    const names = new Map(shown.map(({ last, time }, i) => [last, dated ? days[i] : Sheet.cut(time, 16)]));
+    const ends = [periods[0].last - 0.5, periods.at(-1).last + 0.5];
+    return { domain: ends, label: "period", ticks: [...names.keys()], tickFormat: (k) => names.get(k), tickRotate: -30 };
+  }
+
+  const power = (k) => (Number.isInteger(k) ? (k === 0 ? "1" : k === 1 ? "10" : `10${superscript(k)}`) : "");
+  const superscript = (k) => [...String(k)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
+  const factor = (exponent) => 
+    Math.abs(exponent) < 5
+      ? (10 ** exponent).toLocaleString("en", { maximumSignificantDigits: 3 })
+      : `10${superscript(Math.round(exponent))}`;
+  const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(100 * x).toFixed(1)}`;
+
+  return { coverage, histograms, roc, evidence, look, legendOf, signed, count };
+})();
