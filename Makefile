@@ -82,6 +82,8 @@ bench: $(VENV)/integrations $(PEERS)/installed  ## every script of benchmarks/; 
 	$(BIN)/python benchmarks/loss_cpu.py --csv benchmarks/results/loss_cpu.csv
 	$(BIN)/python benchmarks/inference_coverage.py --csv benchmarks/results/inference_coverage.csv
 	$(BIN)/python benchmarks/cluster_coverage.py --csv benchmarks/results/cluster_coverage.csv
+	$(BIN)/python benchmarks/model_choice.py --csv benchmarks/results/model_choice.csv
+	$(BIN)/python benchmarks/report_speed.py --csv benchmarks/results/report_speed.csv
 	$(BIN)/python benchmarks/learned_prior.py --csv benchmarks/results/learned_prior.csv
 	$(BIN)/python benchmarks/cross_fit_coverage.py --csv benchmarks/results/cross_fit_coverage.csv
 	$(BIN)/python benchmarks/data_cpu.py --csv benchmarks/results/data_cpu.csv

@@ -92,3 +92,50 @@ def test_an_old_report_stays_when_a_new_one_fails(run, refused):
     np.savez("a.npz", logits=np.zeros((3, 2)), target=np.array([0, 1, 7]))
     assert refused("report", "a.npz").startswith("a.npz: target 7 is out of range")
     assert Path("report.html").read_bytes() == before
+
+
+def test_clusters_groups_and_a_second_model(run):
+    with np.load("a.npz") as file:
+        arrays = dict(file)
+    columns = {"patient": np.arange(300) // 5, "hospital": np.array(["north", "south", "east"])[np.arange(300) % 3]}
+    np.savez("a.npz", **arrays, **columns)
+    np.savez("b.npz", logits=arrays["logits"] / 2, target=arrays["target"], **columns)
+    run("report", "a.npz", "b.npz", "--cluster", "patient", "--group-by", "hospital", "--calibrators", "none")
+    content = contents()
+    expected = metrics.evaluate(arrays["logits"], arrays["target"], inference=True, clusters=columns["patient"])
+    assert content["results"]["models"][0]["evaluation"] == json.loads(json.dumps(expected.to_dict()))
+    clusters = dict(content["decision"]["sentences"])["Clusters"]
+    assert f"a.npz: {expected.inference.clusters.sentence(300)}" in clusters
+    compared = metrics.compare(
+        arrays["logits"] / 2, arrays["logits"], arrays["target"], clusters=columns["patient"]
+    ).differences["nll"]
+    actual = content["results"]["comparison"]
+    assert (actual["best"], actual["num_clusters"]) == ("b.npz", 60)
+    assert actual["differences"]["a.npz"]["nll"]["interval"] == pytest.approx([compared.low, compared.high])
+    groups = content["runs"][0]["groups"]["rows"]
+    assert sorted(group["name"] for group in groups) == ["east", "north", "south"]
+    assert [group["count"] for group in groups] == [100] * 3
+    south = np.arange(300) % 3 == 1
+    error = metrics.error_rate(arrays["logits"][south], arrays["target"][south])
+    assert next(group["error"] for group in groups if group["name"] == "south") == pytest.approx(error)
+
+
+def test_columns_that_cannot_be_used(refused):
+    with np.load("a.npz") as file:
+        np.savez("a.npz", **file, one=np.zeros(300, dtype=int))
+    assert "'target' of a.npz holds the labels" in refused("report", "a.npz", "--group-by", "target")
+    assert "a cluster must be known before the label" in refused("report", "a.npz", "--cluster", "target")
+    assert "at least two different values" in refused("report", "a.npz", "--cluster", "one")
+    assert not Path("report.html").exists()
+
+
+def test_a_monitor_has_a_section(run, refused):
+    run("monitor", "state.json", "a.npz", code=1)  # an alarm
+    run("report", "a.npz", "--monitor", "state.json", "--calibrators", "none")
+    monitor = contents()["monitor"]
+    assert monitor["verdict"].startswith("Alarm: miscalibrated")
+    assert monitor["count"] == [300]
+    assert monitor["alarm"]["samples"] == 300
+    assert "missing.json" in refused("report", "a.npz", "--monitor", "missing.json")
+    Path("other.json").write_text("{}")
+    assert "other.json" in refused("report", "a.npz", "--monitor", "other.json")
