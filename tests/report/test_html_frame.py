@@ -107,7 +107,8 @@ def test_every_figure_and_table_can_be_saved(browser, three, tmp_path):
     with Image.open(png) as image:
         assert image.width > 800
         assert len(image.convert("RGB").resize((200, 100)).getcolors(20_000)) > 10
-    rows = list(csv.DictReader(saved(page, page.locator("#figure-comparison button", has_text="CSV"), tmp_path).open()))
+    table = saved(page, page.locator("#figure-comparison button", has_text="CSV"), tmp_path).read_text(encoding="utf-8")
+    rows = list(csv.DictReader(io.StringIO(table)))
     assert rows == [
         {key: str(value) for key, value in row.items()} for row in _escaped(contents_of(three)["decision"]["forest"])
     ]
