@@ -22,6 +22,7 @@ def model_figures(source: ReportInput, calibration: Calibration, models: int) ->
         "classReliability": class_reliability_figure(source, models),
         "roc": roc_figure(source.rows),
         "overlay": overlay_figure(source.evaluation, calibration),
+        "clustered": source.rows.cluster is not None,  # the ranges of bins are those of independent samples
     }
 
 

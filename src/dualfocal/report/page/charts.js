@@ -10,6 +10,8 @@ const Charts = (() => {
   // The width of the column in whole pixels; charts are redrawn when the window changes.
   const widthOf = (place) => Math.max(220, Math.floor(place.clientWidth));
 
+  const CLUSTERED = "The 95 % ranges are those of independent samples: with clusters, they are too narrow.";
+
   // Points for the read-out of a diagram, by its scales.
   const placed = (svg, rows, x, y, text) => {
     const [across, up] = [svg.scale("x"), svg.scale("y")];
@@ -195,5 +197,5 @@ const Charts = (() => {
     return COLOURS[key];
   }
 
-  return { reliability, histogram, curve, colourOf, percent, hundredfold, widthOf, wordsOf };
+  return { reliability, histogram, curve, colourOf, percent, hundredfold, widthOf, wordsOf, CLUSTERED };
 })();

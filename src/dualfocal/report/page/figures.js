@@ -101,13 +101,14 @@ const Figures = (() => {
       drawSelective(i);
       Live.draw();
     }
-    drawOverlay(run.figures.overlay);
-    drawClasses(run.figures.classReliability);
+    const caution = run.figures.clustered ? ` ${Charts.CLUSTERED}` : "";
+    drawOverlay(run.figures.overlay, caution);
+    drawClasses(run.figures.classReliability, caution);
     drawConfusion(run.figures.confusion);
     drawGroups(run.groups);
   }
 
-  function drawOverlay(overlay) {
+  function drawOverlay(overlay, caution) {
     const place = byId("calibrators-figures");
     if (!overlay) return place.replaceChildren();
     const samples = overlay.heldOut ? "the held-out samples" : `cross-validated${overlay.repeats > 1 ? ", first repeat" : ""}`;
@@ -115,13 +116,13 @@ const Figures = (() => {
       framed(
         "overlay",
         `Before and after: ${overlay.method}`,
-        `Reliability without and with the recommended calibrator (${samples}). Points should lie on the diagonal, up to chance.`,
+        `Reliability without and with the recommended calibrator (${samples}). Points should lie on the diagonal, up to chance.${caution}`,
         Reliability.overlay(overlay, words, widthIn("calibrators-figures", false)),
       ),
     );
   }
 
-  function drawClasses({ classes, numClasses }) {
+  function drawClasses({ classes, numClasses }, caution) {
     const place = byId("classes-figures");
     const shown = classes.slice(0, state.panels);
     const figure = framed(
@@ -133,7 +134,8 @@ const Figures = (() => {
           ? "With two classes, class 0 is the complement of class 1."
           : shown.length < numClasses
             ? `The worst ${number(shown.length)} of ${number(numClasses)} classes are shown.`
-            : `All ${numClasses} classes are shown.`),
+            : `All ${numClasses} classes are shown.`) +
+        caution,
       Reliability.classes(shown, widthIn("classes-figures", true)),
       true,
     );
@@ -142,7 +144,7 @@ const Figures = (() => {
       const button = element("button", { type: "button", id: "more-classes", className: "screen" }, `Show ${next} more classes`);
       button.addEventListener("click", () => {
         state.panels += PANELS;
-        drawClasses({ classes, numClasses });
+        drawClasses({ classes, numClasses }, caution);
         (byId("more-classes") ?? byId("figure-classes").querySelector("svg")).focus();
       });
       figure.append(button);

@@ -123,6 +123,7 @@ const Live = (() => {
     if (data.some((block) => block.input === "probs"))
       notes.push("The input contains probabilities: the temperature scales their logarithms.");
     if (contents.positive) notes.push("Probabilities are those of class 1; the error is that of the predicted class.");
+    if (runs.some((run) => run.figures.clustered)) notes.push(Charts.CLUSTERED);
     if (data.some((block) => block.clipped))
       notes.push("Some logits are more than 3.4e38 below the largest; at other temperatures this difference is set to 3.4e38.");
     return notes;
