@@ -18,9 +18,9 @@ from torch import Tensor
 
 from dualfocal.metrics.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.comparison import LEAST, Difference, centre_of, interval, resampled_metrics, smallest_shown
-from dualfocal.metrics.evaluation import Evaluation, finite
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import ShareDone
+from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
 

@@ -7,10 +7,10 @@ from itertools import combinations
 from typing import Any
 
 from dualfocal.metrics.classwise import SIGNIFICANCE
-from dualfocal.metrics.evaluation import finite
 from dualfocal.metrics.model_choice import DECISIVE, NAMES, ModelChoice, choose_model, same_samples
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import ShareDone
+from dualfocal.metrics.result import finite
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.inputs import ReportInput
 from dualfocal.report.tables import Cell, Table, column, number

@@ -5,7 +5,7 @@ from typing import Any
 
 from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics import Evaluation
-from dualfocal.metrics.evaluation import finite
+from dualfocal.metrics.result import finite
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.class_reliability import bin_columns, bound_of_variance, class_reliability_figure
 from dualfocal.report.confusion import confusion_figure
