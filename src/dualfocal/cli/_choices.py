@@ -8,13 +8,13 @@ from rich.console import Console
 from dualfocal._table import Table
 from dualfocal.cli._common import consoles, print_json, progress_bar, say, show
 from dualfocal.cli._findings import FLOOR, gate
+from dualfocal.cli._request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dualfocal.metrics.choices import ChoiceEvaluation
     from dualfocal.predictions.choices import ChoicePredictions
-    from dualfocal.runs.source import Reading
 
 ALL = "all questions"
 MOST_PANELS = 12  # of a figure
@@ -29,6 +29,7 @@ REMEDIES = {  # of options that do not apply
     "--confidence": FOUND,
     "--split": "give the logs of one split",
     "--merge": "leave it out: all logs are evaluated together, and each task",
+    "--weight": "leave it out: all questions count the same",
     "--group-by": "leave it out: tasks are the groups",
     "--group-quantiles": "leave it out: tasks are the groups",
     "--binary": "leave it out: the confidence of the chosen option is evaluated",
@@ -42,38 +43,22 @@ REMEDIES = {  # of options that do not apply
 }
 
 
-def evaluate_logs(
-    log_format: str,
-    score: str,
-    files: list[str],
-    reading: "Reading",
-    *,
-    inference: bool,
-    fail_over: float | None,
-    plot: Path | None,
-    as_json: bool,
-    refused: dict[str, bool],
-) -> None:
+def evaluate_logs(request: Request, log_format: str, score: str) -> None:
     """Evaluate the logs of one model, and print the result.
 
     Args:
+        request: the files are logs, or folders of logs.
         log_format: name of the format.
         score: how log-probabilities become scores, see ``dualfocal.predictions.choices``.
-        files: logs, or folders of logs.
-        reading: options of the command.
-        inference: whether to compute noise floors, tests and intervals.
-        fail_over: limit of the calibration error of all questions.
-        plot: where to draw reliability diagrams.
-        as_json: whether to print JSON only.
-        refused: whether options are given that do not apply, by name, besides those of ``reading``.
     """
     from dualfocal.metrics.choices import evaluate_tasks
     from dualfocal.predictions.choices import load_choices
 
-    _check_options(log_format, reading, refused)
+    request.refuse(f"--format {log_format}", REMEDIES)
+    files, reading, plot = request.files, request.reading, request.plot
     if not files:
         raise ValueError(f"Missing argument 'FILE...': give logs or folders of logs for --format {log_format}")
-    out, err = consoles(as_json)
+    out, err = consoles(request.as_json)
     logs = load_choices(files, format=log_format, cluster=reading.cluster, max_memory=reading.max_memory)
     for log in logs:
         _print_source(err, log, score)
@@ -81,40 +66,19 @@ def evaluate_logs(
         overall, tasks = evaluate_tasks(
             {log.task: log.choices(score) for log in logs},
             num_bins=reading.num_bins,
-            inference=inference,
+            inference=request.inference,
             level=reading.level,
             seed=reading.seed,
             progress=progress,
         )
     _print_result(out, overall, tasks, score)
-    if as_json:
+    if request.as_json:
         print_json(_content(log_format, score, logs, overall, tasks))
     if plot is not None:
         _draw(overall, tasks, plot)
         say(err, f"Reliability diagram: {plot}")
-    if fail_over is not None:
-        gate(err, {ALL: overall.evaluation}, fail_over)
-
-
-def _check_options(log_format: str, reading: "Reading", refused: dict[str, bool]) -> None:
-    """Raise a ValueError if an option is given that does not apply to logs."""
-    refused = refused | {
-        "--logits": reading.logits is not None,
-        "--probs": reading.probs is not None,
-        "--target": reading.target is not None,
-        "--prediction": reading.prediction is not None,
-        "--confidence": reading.confidence is not None,
-        "--split": reading.split is not None,
-        "--group-by": reading.group is not None,
-        "--binary": reading.binary is not None,
-        "--positive": reading.positive is not None,
-        "--class-names": reading.class_names is not None,
-        "--percent": reading.percent,
-        "--drop-missing": reading.drop_missing,
-        "--ignore-index": reading.ignore_index != -100,
-    }
-    for option in (name for name, is_given in refused.items() if is_given):
-        raise ValueError(f"{option} does not apply to --format {log_format}: {REMEDIES[option]}")
+    if request.fail_over is not None:
+        gate(err, {ALL: overall.evaluation}, request.fail_over)
 
 
 def _print_source(err: Console, log: "ChoicePredictions", score: str) -> None:

@@ -1,6 +1,6 @@
 """`dualfocal evaluate FOLDER`: dense predictions in files, read image by image."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +9,11 @@ from rich.console import Console
 
 from dualfocal.cli._common import check_plot, consoles, errors_name, print_json, progress_bar, say, show
 from dualfocal.cli._findings import FLOOR, gate
+from dualfocal.cli._options import (
+    INPUTS,
+    OUTPUT,
+)
+from dualfocal.cli._request import Request
 
 if TYPE_CHECKING:
     from dualfocal.metrics import Evaluation
@@ -23,6 +28,25 @@ ONE_IMAGE = (
     "are too small, and intervals too short."
 )
 
+ONE_FILE = "save all images of one size as one file, .npz with logits and target"
+REMEDIES = {  # of options that do not apply
+    "--cluster": "leave it out: the images are the clusters",
+    "--weight": ONE_FILE,
+    "--group-by": "evaluate a folder for each group",
+    "--group-quantiles": "evaluate a folder for each group",
+    "--merge": "put all images into one folder",
+    "--calibrate": ONE_FILE,
+    "--convention": ONE_FILE,
+    "--binary": ONE_FILE,
+    "--positive": "write the masks as class indices",
+    "--prediction": "give the probabilities of all classes",
+    "--confidence": "give the probabilities of all classes",
+    "--percent": "divide the probabilities by 100",
+    "--drop-missing": "set the labels of missing pixels to --ignore-index",
+    "--split": "give the folder of the split",
+    "--class-names": "leave it out: classes are numbered",
+}
+
 Boundary = Annotated[
     int | None,
     typer.Option(
@@ -31,6 +55,7 @@ Boundary = Annotated[
         metavar="PIXELS",
         help="Folders of dense predictions: also evaluate the pixels this close to another predicted class, and the "
         "others.",
+        rich_help_panel=INPUTS,
     ),
 ]
 Maps = Annotated[
@@ -39,6 +64,7 @@ Maps = Annotated[
         metavar="FILE",
         callback=check_plot,
         help="Folders of dense predictions: draw where the worst images are over-confident: .png, .pdf or .svg.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -61,36 +87,23 @@ def refuse_dense_options(boundary: int | None, maps: Path | None) -> None:
             )
 
 
-def evaluate_folder(
-    files: list[str],
-    reading: "Reading",
-    *,
-    inference: bool,
-    boundary: int | None,
-    maps: Path | None,
-    plot: Path | None,
-    fail_over: float | None,
-    as_json: bool,
-    refused: Mapping[str, object],
-) -> None:
+def evaluate_folder(request: Request, *, boundary: int | None, maps: Path | None) -> None:
     """Evaluate a folder of dense predictions: print tables and verdict, draw pictures, check the limit.
 
     Args:
-        files: the paths that the command was given: one folder.
-        reading: how to read and score it.
-        inference: whether to compute noise floors, tests and interval.
+        request: the file is the folder.
         boundary: width of the boundary, in pixels.
         maps: where to draw the maps of over-confidence.
-        plot: where to draw the reliability diagram.
-        fail_over: limit of the calibration error.
-        as_json: whether to print only JSON.
-        refused: options that do not apply, and whether they are given.
     """
     from dualfocal.metrics.dense import evaluate_images
     from dualfocal.predictions import open_dense_folder
 
-    path = _only_folder(files, reading, refused)
-    out, err = consoles(as_json)
+    path, *others = map(Path, request.files)
+    if others:
+        raise ValueError(f"{path}: evaluate each folder of dense predictions with a command of its own")
+    request.refuse(f"{path}, a folder of dense predictions", REMEDIES)
+    reading, inference, plot = request.reading, request.inference, request.plot
+    out, err = consoles(request.as_json)
     folder = open_dense_folder(
         path, logits=reading.logits, probs=reading.probs, target=reading.target, max_memory=reading.max_memory
     )
@@ -115,7 +128,7 @@ def evaluate_folder(
     _print(out, str(path), dense, total, parts)
     if len(dense.images) < 2 and inference:
         say(err, f"dualfocal: {ONE_IMAGE}")
-    if as_json:
+    if request.as_json:
         print_json({"schema": 1, "files": [_content(str(path), folder, dense, total, parts)]})
     if plot is not None:
         _draw_reliability(path.name, total, parts, plot)
@@ -123,24 +136,8 @@ def evaluate_folder(
     if maps is not None:
         _draw_maps(folder, dense, reading, maps)
         say(err, f"Maps of over-confidence: {maps}")
-    if fail_over is not None:
-        gate(err, {str(path): total}, fail_over)
-
-
-def _only_folder(files: list[str], reading: "Reading", refused: Mapping[str, object]) -> Path:
-    """Return the folder, or raise a ValueError if options or other files are given that do not apply."""
-    if len(files) > 1:
-        raise ValueError(f"{files[0]}: evaluate each folder of dense predictions with a command of its own")
-    given = dict(refused)
-    given |= {"--group-by": reading.group, "--cluster": reading.cluster, "--binary": reading.binary}
-    given |= {"--confidence": reading.confidence, "--percent": reading.percent, "--drop-missing": reading.drop_missing}
-    given |= {"--split": reading.split, "--class-names": reading.class_names, "--positive": reading.positive}
-    for option, value in given.items():
-        if value:
-            raise ValueError(
-                f"{option} does not apply to {files[0]}, a folder of dense predictions: its clusters are the images"
-            )
-    return Path(files[0])
+    if request.fail_over is not None:
+        gate(err, {str(path): total}, request.fail_over)
 
 
 def _images(folder: "DenseFolder") -> Iterator[tuple[str, Any, Any]]:

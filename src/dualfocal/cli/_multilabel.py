@@ -1,6 +1,6 @@
 """`dualfocal evaluate --task multilabel`, and the same for `calibrate` and `apply`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from dualfocal.cli._common import (
     say,
     show,
 )
+from dualfocal.cli._request import Request, refuse
 
 if TYPE_CHECKING:
     from dualfocal.calibrators import MultilabelCalibrator, MultilabelComparison
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from dualfocal.predictions import Predictions
     from dualfocal.runs.source import Reading
 
-REMEDIES = {
+REMEDIES = {  # of options that do not apply
     "--sql": "export the rows to a file",
     "--group-by": "evaluate a file per group",
     "--group-quantiles": "evaluate a file per group",
@@ -34,9 +35,11 @@ REMEDIES = {
     "--positive": "write targets as 0 and 1",
     "--prediction": "the probabilities of all labels are needed",
     "--confidence": "the probabilities of all labels are needed",
+    "--weight": "weights are for one class per sample",
     "--convention": "their definitions are for one class per sample",
     "--force": "it is for matrix and Dirichlet scaling",
 }
+PLACE = "--task multilabel"
 MEANING = (
     "macro ECE: mean ECE of the labels; micro ECE: of all entries pooled, where each sample is a cluster; Hamming "
     "error: share of wrong entries; subset accuracy: share of samples whose labels are all right"
@@ -62,22 +65,10 @@ class LabelFinding:
         return content
 
 
-def evaluate_labels(
-    files: Sequence[str],
-    reading: "Reading",
-    *,
-    inference: bool,
-    calibrate: str,
-    folds: int,
-    repeats: int,
-    merge: bool,
-    fail_over: float | None,
-    plot: Path | None,
-    as_json: bool,
-    refused: Mapping[str, bool],
-) -> None:
+def evaluate_labels(request: Request, *, calibrate: str, folds: int, repeats: int, merge: bool) -> None:
     """Evaluate multi-label predictions and print what was found."""
-    refuse(refused)
+    request.refuse(PLACE, REMEDIES)
+    files, reading, plot = request.files, request.reading, request.plot
     if not files:
         raise ValueError("Missing argument 'FILE...': give prediction files")
     if plot is not None and len(files) > 1 and not merge:
@@ -85,34 +76,27 @@ def evaluate_labels(
     methods = methods_of(calibrate)
     from dualfocal.predictions import merge_predictions
 
-    out, err = consoles(as_json)
+    out, err = consoles(request.as_json)
     loaded = {file: load_labels(Path(file), reading) for file in files}
     if merge and len(loaded) > 1:
         loaded = {" + ".join(loaded): merge_predictions(loaded)}
     findings = []
     for name, data in loaded.items():
-        finding = _evaluate(err, name, data, reading, inference)
+        finding = _evaluate(err, name, data, reading, request.inference)
         if methods:
             with errors_name(name):
                 finding.comparison = _compare(err, data, reading, methods, folds, repeats)
         _print(out, finding)
         findings.append(finding)
-    if as_json:
+    if request.as_json:
         print_json({"schema": 1, "files": [finding.to_dict() for finding in findings]})
     if plot is not None:
         from dualfocal.plots import multilabel_figure, save
 
         save(multilabel_figure(findings[0].evaluation), plot, dpi=150)
         say(err, f"Reliability diagrams: {plot}")
-    if fail_over is not None:
-        _gate(err, findings, fail_over)
-
-
-def refuse(options: Mapping[str, bool]) -> None:
-    """Raise a ValueError if an option was given that does not apply to multi-label predictions."""
-    for option, given in options.items():
-        if given:
-            raise ValueError(f"{option} does not apply to --task multilabel: {REMEDIES[option]}")
+    if request.fail_over is not None:
+        _gate(err, findings, request.fail_over)
 
 
 def methods_of(calibrate: str) -> tuple[str, ...]:
@@ -228,10 +212,10 @@ def _gate(err: Console, findings: Sequence[LabelFinding], limit: float) -> None:
 
 
 def calibrate_labels(
-    file: Path, out: Path, method: str, reading: "Reading", *, as_json: bool, refused: Mapping[str, bool]
+    file: Path, out: Path, method: str, reading: "Reading", *, as_json: bool, given: Collection[str]
 ) -> None:
     """Fit a calibrator of multi-label predictions and save it."""
-    refuse(refused)
+    refuse(given, PLACE, REMEDIES)
     (name,) = check_known_methods("--method with --task multilabel", method, MULTILABEL_CALIBRATORS, most=1)
     from dualfocal.calibrators import make_multilabel_calibrator, save_calibrator
 

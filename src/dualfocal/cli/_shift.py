@@ -8,6 +8,7 @@ from rich.console import Console
 
 from dualfocal.cli._common import consoles, errors_name, print_json, progress_bar, say, show
 from dualfocal.cli._findings import FLOOR
+from dualfocal.cli._request import Request
 from dualfocal.cli._streamed import open_stream
 
 if TYPE_CHECKING:
@@ -17,48 +18,41 @@ if TYPE_CHECKING:
     from dualfocal.runs.source import Reading
 
 SEPARATELY = "evaluate each file without --shifted"
+ALL_CLASSES = "give files with the probabilities of all classes, which the entropy needs"
 REMEDIES = {  # of options that do not apply
     "--sql": "export the rows to files",
     "--merge": "merge the files first",
     "--group-by": SEPARATELY,
+    "--group-quantiles": SEPARATELY,
+    "--weight": SEPARATELY,
+    "--repeats": "leave it out: the cross-validation is not repeated",
     "--convention": SEPARATELY,
     "--fail-over": SEPARATELY,
-    "--prediction": "give files with the probabilities of all classes, which the entropy needs",
+    "--prediction": ALL_CLASSES,
+    "--confidence": ALL_CLASSES,
     "--no-inference": "leave it out: the intervals need it",
 }
 
 
 def evaluate_shifted(
-    files: Sequence[str],
-    shifted: Sequence[str],
-    reading: "Reading",
-    methods: "Mapping[str, Calibrator]",
-    *,
-    folds: int,
-    plot: Path | None,
-    as_json: bool,
-    refused: Mapping[str, bool],
+    request: Request, shifted: Sequence[str], methods: "Mapping[str, Calibrator]", *, folds: int
 ) -> None:
     """Evaluate the test set and the shifted sets, and print, draw and compare before and after calibration.
 
     Args:
-        files: the test set, and further shifted sets: a shell expands ``--shifted noise-*.npz`` to several words.
+        request: the files are the test set and further shifted sets, because a shell expands
+            ``--shifted noise-*.npz`` to several words.
         shifted: prediction files, folders of them, or patterns.
-        reading: options of the command.
         methods: the calibrator by its name, if one is given.
         folds: number of folds of the cross-validation.
-        plot: where to draw the figure.
-        as_json: whether to print JSON only.
-        refused: whether options are given that do not apply, by name.
     """
     from dualfocal.calibrators import ShiftCalibration, calibrate_shift
     from dualfocal.metrics import evaluate_shift
     from dualfocal.metrics.shift_scores import AUROC_MEANINGS
     from dualfocal.plots import save, shift_figure
 
-    for option, given in refused.items():
-        if given:
-            raise ValueError(f"{option} does not apply to --shifted: {REMEDIES[option]}")
+    request.refuse("--shifted", REMEDIES)
+    files, reading = request.files, request.reading
     if len(methods) > 1:
         raise ValueError(
             f"--calibrate takes one method with --shifted, got {', '.join(methods)}: choose it first, with "
@@ -66,7 +60,7 @@ def evaluate_shifted(
         )
     if not files:
         raise ValueError("--shifted needs the test set: dualfocal evaluate TEST --shifted FILE")
-    out, err = consoles(as_json)
+    out, err = consoles(request.as_json)
     test = Path(files[0])
     paths = _shifted_paths(test, [*shifted, *files[1:]])
     data, sets = _load(err, test, paths, reading)
@@ -101,13 +95,13 @@ def evaluate_shifted(
         say(out, calibration.caveat(), "dim", wrap=True)
         say(out, calibration.verdict(), "bold")
         drawn[calibration.method] = calibration.after
-    if as_json:
+    if request.as_json:
         content = {"file": str(test), "files": {name: str(path) for name, path in paths.items()}, **result.to_dict()}
         content |= {"verdict": result.verdict()}
         print_json(content | ({} if calibration is None else {"calibration": calibration.to_dict()}))
-    if plot is not None:
-        save(shift_figure(drawn if len(drawn) > 1 else result), plot, dpi=150)
-        say(err, f"Figure: {plot}")
+    if request.plot is not None:
+        save(shift_figure(drawn if len(drawn) > 1 else result), request.plot, dpi=150)
+        say(err, f"Figure: {request.plot}")
 
 
 def _shifted_paths(test: Path, places: Sequence[str]) -> dict[str, Path]:

@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from dualfocal.cli._common import consoles, errors_name, print_json, progress_bar, say, show
-from dualfocal.cli._findings import FLOOR, FOLLOWS, print_groups
+from dualfocal.cli._findings import FLOOR, FOLLOWS, gate, print_groups
+from dualfocal.cli._request import Request
 
 if TYPE_CHECKING:
     from dualfocal.integrations.sql import PredictionTable
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dualfocal.metrics.groups import GroupEvaluation
     from dualfocal.runs.source import Reading
 
+PLACE = "--sql, which leaves the rows in the database"
 EXPORT = "export the rows to a file, and evaluate that"
 REMEDIES = {  # of options that do not apply
     "--merge": "join the tables in the query, with UNION ALL",
@@ -27,11 +28,11 @@ REMEDIES = {  # of options that do not apply
     "--class-names": "rename the columns in the query",
     "--group-quantiles": "compute the group in the query, with NTILE",
     "--prediction": EXPORT,
+    "--confidence": EXPORT,
     "--calibrate": EXPORT,
     "--cluster": EXPORT,
     "--weight": EXPORT,
     "--convention": EXPORT,
-    "--binary positive": EXPORT,
 }
 
 
@@ -55,33 +56,24 @@ class TableFinding:
         return content
 
 
-def evaluate_sql(
-    source: str,
-    places: list[str],
-    reading: "Reading",
-    *,
-    inference: bool,
-    plot: Path | None,
-    as_json: bool,
-    refused: dict[str, bool],
-) -> TableFinding:
-    """Evaluate a table or a SELECT, and print the result. Returns what was printed.
+def evaluate_sql(request: Request, source: str) -> None:
+    """Evaluate a table or a SELECT, and print the result.
 
     Args:
+        request: the files are a DuckDB file or a PostgreSQL URL, or nothing for DuckDB in memory.
         source: the table or the SELECT.
-        places: a DuckDB file or a PostgreSQL URL, or nothing for DuckDB in memory.
-        reading: options of the command.
-        inference: whether to compute noise floors, tests and interval.
-        plot: where to draw a reliability diagram.
-        as_json: whether to print JSON only.
-        refused: whether options are given that need the rows, by name.
     """
     from dualfocal.integrations.databases import open_database, without_password
     from dualfocal.integrations.sql import PredictionTable
     from dualfocal.plots import reliability_figure, save
 
-    _check_options(places, reading, refused)
-    out, err = consoles(as_json)
+    places, reading, plot = request.files, request.reading, request.plot
+    request.refuse(PLACE, REMEDIES)
+    if reading.binary == "positive":
+        raise ValueError(f"--binary positive does not apply to {PLACE}: {EXPORT}")
+    if len(places) > 1:
+        raise ValueError(f"--sql reads one database, got {len(places)}")
+    out, err = consoles(request.as_json)
     name = without_password(" ".join(": ".join([*places, source]).split()))
     with open_database(places[0] if places else None) as connection, errors_name(name):
         table = PredictionTable.find(
@@ -96,34 +88,15 @@ def evaluate_sql(
         _check_columns(table, reading)
         say(err, f"{name}: {table.taken}")
         states = table.bin_groups(num_bins=reading.num_bins)
-    finding = _evaluate(err, name, table, states, reading, inference)
+    finding = _evaluate(err, name, table, states, reading, request.inference)
     _print_finding(out, finding)
-    if as_json:
+    if request.as_json:
         print_json({"schema": 1, "files": [finding.to_dict()]})
     if plot is not None:
         save(reliability_figure({name: finding.evaluation}), plot, dpi=150)
         say(err, f"Reliability diagram: {plot}")
-    return finding
-
-
-def _check_options(places: list[str], reading: "Reading", refused: dict[str, bool]) -> None:
-    """Raise a ValueError if an option is given that does not apply to a database."""
-    if len(places) > 1:
-        raise ValueError(f"--sql reads one database, got {len(places)}")
-    refused = refused | {
-        "--split": reading.split is not None,
-        "--ignore-index": reading.ignore_index != -100,
-        "--max-memory": reading.max_memory is not None,
-        "--percent": reading.percent,
-        "--drop-missing": reading.drop_missing,
-        "--class-names": reading.class_names is not None,
-        "--prediction": reading.prediction is not None or reading.confidence is not None,
-        "--binary positive": reading.binary == "positive",
-        "--cluster": reading.cluster is not None,
-        "--weight": reading.weight is not None,
-    }
-    for option in (name for name, is_given in refused.items() if is_given):
-        raise ValueError(f"{option} does not apply to --sql, which leaves the rows in the database: {REMEDIES[option]}")
+    if request.fail_over is not None:
+        gate(err, {name: finding.evaluation}, request.fail_over)
 
 
 def _check_columns(table: "PredictionTable", reading: "Reading") -> None:

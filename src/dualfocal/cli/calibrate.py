@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from dualfocal._table import Table
-from dualfocal.cli._common import (
-    CALIBRATORS,
+from dualfocal.cli._common import CALIBRATORS, ON_FIT_DATA, check_output, consoles, errors_name, print_json, say, show
+from dualfocal.cli._completion import names_of
+from dualfocal.cli._multilabel import apply_labels, calibrate_labels
+from dualfocal.cli._options import (
     FILES,
-    ON_FIT_DATA,
     AsJson,
     BinaryOption,
     ClassNames,
@@ -26,18 +27,12 @@ from dualfocal.cli._common import (
     Split,
     Target,
     TaskOption,
-    check_output,
-    consoles,
-    errors_name,
-    print_json,
-    say,
-    show,
 )
-from dualfocal.cli._completion import names_of
-from dualfocal.cli._multilabel import apply_labels, calibrate_labels
+from dualfocal.cli._request import given_options
 
 
 def calibrate(
+    context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Held-out predictions with labels. {FILES}")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The .safetensors file to write.")],
     method: Annotated[
@@ -92,9 +87,7 @@ def calibrate(
         max_memory=max_memory,
     )
     if calibrator is None:
-        refused = {"--positive": positive is not None, "--binary": binary is not None, "--force": force}
-        calibrate_labels(file, out, method, reading, as_json=as_json, refused=refused)
-        return
+        return calibrate_labels(file, out, method, reading, as_json=as_json, given=given_options(context))
     data = reading.load(file, run_split="val")
     say(err, f"{file}: {data.taken}")
     with errors_name(file), err.status(f"fitting {method}"):

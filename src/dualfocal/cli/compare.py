@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dualfocal.cli._common import (
+from dualfocal.cli._common import consoles, errors_name, print_json, progress_bar, say, show
+from dualfocal.cli._options import (
     FILES,
     AsJson,
     BinaryOption,
@@ -25,12 +26,6 @@ from dualfocal.cli._common import (
     Split,
     Target,
     WeightOption,
-    consoles,
-    errors_name,
-    print_json,
-    progress_bar,
-    say,
-    show,
 )
 
 MCE = "MCE is not compared: it is the gap of one small bin, and resampling does not show how much it varies."

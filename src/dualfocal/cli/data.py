@@ -8,8 +8,11 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from dualfocal._table import Table
-from dualfocal.cli._common import DATA_SETS, AsJson, check_plot, consoles, print_json, progress_bar, say
+from dualfocal.cli._common import DATA_SETS, check_plot, consoles, print_json, progress_bar, say
 from dualfocal.cli._completion import names_of
+from dualfocal.cli._options import (
+    AsJson,
+)
 
 VERDICTS = {True: "ok     ", False: "WRONG  ", None: "unknown"}
 

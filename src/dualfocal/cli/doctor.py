@@ -2,7 +2,10 @@
 
 import typer
 
-from dualfocal.cli._common import AsJson, consoles, print_json, say
+from dualfocal.cli._common import consoles, print_json, say
+from dualfocal.cli._options import (
+    AsJson,
+)
 from dualfocal.cli.data import Root
 
 

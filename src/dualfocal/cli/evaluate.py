@@ -1,18 +1,26 @@
 """`dualfocal evaluate`: metrics, noise floors and a verdict for prediction files."""
 
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from dualfocal._checks import AT_MOST
-from dualfocal._table import Table
-from dualfocal.cli._common import (
-    CALIBRATORS,
+from dualfocal.cli._choices import evaluate_logs
+from dualfocal.cli._common import CALIBRATORS, check_plot
+from dualfocal.cli._completion import names_of
+from dualfocal.cli._dense import Boundary, Maps, evaluate_folder, is_dense, refuse_dense_options
+from dualfocal.cli._files import evaluate_files
+from dualfocal.cli._multilabel import evaluate_labels
+from dualfocal.cli._options import (
+    CALIBRATION,
     FILES,
+    IN_FILE,
+    INPUTS,
+    OUTPUT,
+    SAMPLES,
+    STATISTICS,
     AsJson,
     BinaryOption,
     ClassNames,
@@ -34,26 +42,10 @@ from dualfocal.cli._common import (
     Target,
     TaskOption,
     WeightOption,
-    check_plot,
-    consoles,
-    errors_name,
-    print_json,
-    progress_bar,
-    say,
-    show,
 )
-from dualfocal.cli._completion import names_of
-from dualfocal.cli._dense import Boundary, Maps, evaluate_folder, is_dense, refuse_dense_options
-from dualfocal.cli._findings import Finding, draw_findings, gate, print_finding
-from dualfocal.cli._multilabel import evaluate_labels
-from dualfocal.cli._streamed import evaluate_stream, open_stream
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from dualfocal.calibrators import Calibrator, CalibratorComparison
-    from dualfocal.predictions import Predictions, PredictionStream
-    from dualfocal.runs.source import Reading
+from dualfocal.cli._request import Request, given_options
+from dualfocal.cli._shift import evaluate_shifted
+from dualfocal.cli._sql import evaluate_sql
 
 Convention = StrEnum("Convention", ["published", "torchmetrics"])  # which definitions to follow
 LogFormat = StrEnum("LogFormat", {"lm_eval": "lm-eval", "inspect": "inspect"})
@@ -63,6 +55,7 @@ ChoiceScore = StrEnum(
 
 
 def evaluate(
+    context: typer.Context,
     files: Annotated[
         list[str] | None,
         typer.Argument(
@@ -74,7 +67,11 @@ def evaluate(
     ] = None,
     sql: Annotated[
         str | None,
-        typer.Option(metavar="QUERY", help="Evaluate a table or a SELECT of a database, without loading its rows."),
+        typer.Option(
+            metavar="QUERY",
+            help="Evaluate a table or a SELECT of a database, without loading its rows.",
+            rich_help_panel=INPUTS,
+        ),
     ] = None,
     log_format: Annotated[
         LogFormat | None,
@@ -83,6 +80,7 @@ def evaluate(
             help="Evaluate multiple-choice logs of a language model: the files `samples_*.jsonl` of "
             "lm-evaluation-harness (`--log_samples`), or logs of inspect_ai (`--logprobs --top-logprobs 20`); or "
             "folders of them. `--cluster` then names a field of `doc` or `metadata`.",
+            rich_help_panel=INPUTS,
         ),
     ] = None,
     choice_score: Annotated[
@@ -92,6 +90,7 @@ def evaluate(
             "(sum: `acc`), divided by the length of the option (per-char: `acc_norm`, per-byte: `acc_bytes`), or minus "
             "those without the question (mutual-info: `acc_mutual_info`). [default: sum]",
             show_default=False,
+            rich_help_panel=INPUTS,
         ),
     ] = None,
     logits: Logits = None,
@@ -100,18 +99,28 @@ def evaluate(
     split: Split = None,
     prediction: Prediction = None,
     confidence: Confidence = None,
-    merge: Annotated[bool, typer.Option("--merge", help="Treat the files as parts of one set of predictions.")] = False,
+    merge: Annotated[
+        bool,
+        typer.Option("--merge", help="Treat the files as parts of one set of predictions.", rich_help_panel=IN_FILE),
+    ] = False,
     group_by: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
             help="Also evaluate each group of samples in this column, worst first. Numbers that are not whole are cut "
             "into five groups of equal size.",
+            rich_help_panel=SAMPLES,
         ),
     ] = None,
     group_quantiles: Annotated[
         int | None,
-        typer.Option(min=2, max=100, metavar="N", help="Cut the numbers of `--group-by` into N groups of equal size."),
+        typer.Option(
+            min=2,
+            max=100,
+            metavar="N",
+            help="Cut the numbers of `--group-by` into N groups of equal size.",
+            rich_help_panel=SAMPLES,
+        ),
     ] = None,
     cluster: ClusterOption = None,
     weight: WeightOption = None,
@@ -125,7 +134,10 @@ def evaluate(
     ignore_index: IgnoreIndex = -100,
     convention: Annotated[
         Convention | None,
-        typer.Option(help="Use the definitions of the paper's code or of torchmetrics where they differ from ours."),
+        typer.Option(
+            help="Use the definitions of the paper's code or of torchmetrics where they differ from ours.",
+            rich_help_panel=STATISTICS,
+        ),
     ] = None,
     calibrate: Annotated[
         str,
@@ -135,15 +147,22 @@ def evaluate(
             help="Compare calibrators: names separated by commas, or `all`. They are fitted on the validation split of "
             "a run folder, otherwise cross-validated. "
             f"Names: {', '.join(CALIBRATORS)}; join names with + for a chain.",
+            rich_help_panel=CALIBRATION,
         ),
     ] = "none",
     folds: Annotated[
-        int, typer.Option(min=2, max=AT_MOST["folds"], help="Number of folds of the cross-validation.")
+        int,
+        typer.Option(
+            min=2, max=AT_MOST["folds"], help="Number of folds of the cross-validation.", rich_help_panel=CALIBRATION
+        ),
     ] = 5,
     repeats: Annotated[
         int,
         typer.Option(
-            min=1, max=AT_MOST["repeats"], help="Number of repetitions of the cross-validation, with new folds."
+            min=1,
+            max=AT_MOST["repeats"],
+            help="Number of repetitions of the cross-validation, with new folds.",
+            rich_help_panel=CALIBRATION,
         ),
     ] = 2,
     force: Force = False,
@@ -154,12 +173,14 @@ def evaluate(
             help="The FILE is the test set; evaluate it and these shifted sets: files, folders of files, or patterns "
             "such as 'noise-*.npz'. The option can be repeated. Labels are optional. `--plot` draws error, NLL, ECE "
             "and AUROC over the severities, numbers at the ends of the names.",
+            rich_help_panel=INPUTS,
         ),
     ] = None,
     inference: Annotated[
         bool,
         typer.Option(
-            help="Compute noise floors, the calibration test, the interval and the smallest detectable error."
+            help="Compute noise floors, the calibration test, the interval and the smallest detectable error.",
+            rich_help_panel=STATISTICS,
         ),
     ] = True,
     level: Level = 0.9,
@@ -172,11 +193,17 @@ def evaluate(
             metavar="X",
             help="Exit with code 3 if the calibration error is certainly larger, such as 0.03: if the lower end of the "
             "interval of the debiased error exceeds it. For tests and continuous integration.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", callback=check_plot, help="Draw a reliability diagram: .png, .pdf or .svg."),
+        typer.Option(
+            metavar="FILE",
+            callback=check_plot,
+            help="Draw a reliability diagram: .png, .pdf or .svg.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     boundary: Boundary = None,
     maps: Maps = None,
@@ -214,9 +241,6 @@ def evaluate(
         dualfocal evaluate lm_eval_output/ --format lm-eval --choice-score per-char
     """
     from dualfocal.calibrators import make_calibrator, parse_methods
-    from dualfocal.cli._shift import evaluate_shifted
-    from dualfocal.cli._sql import evaluate_sql
-    from dualfocal.predictions import PredictionStream
     from dualfocal.runs.source import Reading
 
     for option, value in (("--group-by", group_by), ("--fail-over", fail_over)):
@@ -246,225 +270,30 @@ def evaluate(
         level=level,
         seed=seed,
     )
-    if task is not None:
-        refused = {
-            "--sql": sql is not None,
-            "--group-by": group_by is not None,
-            "--group-quantiles": group_quantiles is not None,
-            "--binary": binary is not None,
-            "--positive": positive is not None,
-            "--prediction": prediction is not None,
-            "--confidence": confidence is not None,
-            "--convention": convention is not None,
-            "--force": force,
-        }
-        evaluate_labels(
-            files or [],
-            reading,
-            inference=inference,
-            calibrate=calibrate,
-            folds=folds,
-            repeats=repeats,
-            merge=merge,
-            fail_over=fail_over,
-            plot=plot,
-            as_json=as_json,
-            refused=refused,
-        )
-        return
-    if shifted:
-        refused = {
-            "--sql": sql is not None,
-            "--merge": merge,
-            "--group-by": group_by is not None,
-            "--convention": convention is not None,
-            "--fail-over": fail_over is not None,
-            "--prediction": prediction is not None or confidence is not None,
-            "--no-inference": not inference,
-        }
-        evaluate_shifted(
-            files or [], shifted, reading, methods, folds=folds, plot=plot, as_json=as_json, refused=refused
-        )
-        return
+    request = Request(files or [], reading, given_options(context), inference, plot, fail_over, as_json)
     if choice_score is not None and log_format is None:
         raise ValueError("--choice-score needs --format lm-eval or --format inspect")
+    if task is not None:
+        return evaluate_labels(request, calibrate=calibrate, folds=folds, repeats=repeats, merge=merge)
+    if shifted:
+        return evaluate_shifted(request, shifted, methods, folds=folds)
     if log_format is not None:
-        from dualfocal.cli._choices import evaluate_logs
-
-        evaluate_logs(
-            log_format.value,
-            (choice_score or ChoiceScore.sum).value,
-            files or [],
-            reading,
-            inference=inference,
-            fail_over=fail_over,
-            plot=plot,
-            as_json=as_json,
-            refused={
-                "--sql": sql is not None,
-                "--merge": merge,
-                "--calibrate": bool(methods),
-                "--convention": convention is not None,
-                "--group-quantiles": group_quantiles is not None,
-            },
-        )
-        return
+        return evaluate_logs(request, log_format.value, (choice_score or ChoiceScore.sum).value)
     if sql is not None:
-        refused = {
-            "--merge": merge,
-            "--calibrate": bool(methods),
-            "--convention": convention is not None,
-            "--group-quantiles": group_quantiles is not None,
-        }
-        result = evaluate_sql(
-            sql, files or [], reading, inference=inference, plot=plot, as_json=as_json, refused=refused
-        )
-        if fail_over is not None:
-            gate(consoles(as_json)[1], {result.name: result.evaluation}, fail_over)
-        return
+        return evaluate_sql(request, sql)
     if not files:
         raise ValueError("Missing argument 'FILE...': give prediction files, or a query of a database with --sql")
     if len(set(files)) < len(files):
         raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
     if any(is_dense(Path(file), reading) for file in files):
-        evaluate_folder(
-            files,
-            reading,
-            inference=inference,
-            boundary=boundary,
-            maps=maps,
-            plot=plot,
-            fail_over=fail_over,
-            as_json=as_json,
-            refused={"--merge": merge, "--calibrate": bool(methods), "--convention": convention},
-        )
-        return
+        return evaluate_folder(request, boundary=boundary, maps=maps)
     refuse_dense_options(boundary, maps)
-    out, err = consoles(as_json)
-    needs_all_rows = {"--calibrate": bool(methods), "--convention": convention is not None}
-    loaded = _load(err, [Path(file) for file in files], reading, merge, needs_all_rows, group_quantiles)
-    merged = len(loaded) < len(files)
-    findings = []
-    for name, data in loaded.items():
-        if isinstance(data, PredictionStream):
-            finding = Finding(name, data, evaluate_stream(err, name, data, reading, inference=inference))
-        else:
-            finding = _evaluate(err, name, data, reading, convention, inference)
-            if methods:
-                with errors_name(name):
-                    finding.comparison = _compare(
-                        err, finding, data, reading, methods, merged=merged, folds=folds, repeats=repeats
-                    )
-        print_finding(out, finding, reading)
-        findings.append(finding)
-    if len(findings) > 1:
-        headings = ["file", "N", "error %", "NLL", "ECE %", "ECE floor %"]
-        show(out, Table(headings, [finding.cells() for finding in findings], "all files"))
-    if as_json:
-        print_json({"schema": 1, "files": [finding.to_dict() for finding in findings]})
-    if plot is not None:
-        draw_findings(findings, list(methods), plot)
-        say(err, f"Reliability diagram: {plot}")
-    if fail_over is not None:
-        gate(err, {finding.name: finding.evaluation for finding in findings}, fail_over)
-
-
-def _load(
-    err: Console,
-    files: list[Path],
-    reading: "Reading",
-    merge: bool,
-    needs_all_rows: dict[str, bool],
-    group_quantiles: int | None,
-) -> "Mapping[str, Predictions | PredictionStream]":
-    """Load the predictions of each file, or of all files merged into one; files that are too large are opened only.
-
-    Groups of numbers are cut into quantiles.
-    """
-    from dualfocal.metrics.groups import QUANTILES, quantile_groups
-    from dualfocal.predictions import TooLargeError, merge_predictions
-
-    merge = merge and len(files) > 1
-    confidence_only = not needs_all_rows["--calibrate"] and reading.group is None
-    needs_all_rows |= {
-        "--group-by": reading.group is not None,
-        "--cluster": reading.cluster is not None,
-        "--weight": reading.weight is not None,
-        "--merge": merge,
-        "--binary positive": reading.binary == "positive",
-        "--confidence": reading.confidence is not None,
-    }
-    loaded: dict[str, Predictions] = {}
-    streams: dict[str, PredictionStream] = {}
-    for path in files:
-        try:
-            loaded[str(path)] = reading.load(path, confidence_only=confidence_only)
-        except TooLargeError as error:
-            streams[str(path)] = open_stream(err, path, reading, error, needs_all_rows)
-    for name, data in loaded.items():
-        reading.check_columns(data, name)
-    if merge:
-        loaded = {" + ".join(loaded): merge_predictions(loaded)}
-    for name, data in loaded.items():
-        if data.groups is not None and (group_quantiles is not None or data.groups.dtype.kind == "f"):
-            with errors_name(f"{name}: --group-by {data.group_name}"):
-                loaded[name] = replace(data, groups=quantile_groups(data.groups, group_quantiles or QUANTILES))
-    return loaded if merge else {str(path): (loaded | streams)[str(path)] for path in files}
-
-
-def _evaluate(
-    err: Console,
-    name: str,
-    data: "Predictions",
-    reading: "Reading",
-    convention: Convention | None,
-    inference: bool,
-) -> Finding:
-    """Evaluate predictions and, if there are groups, each of them."""
-    from dualfocal import metrics
-    from dualfocal.metrics.groups import evaluate_groups
-
-    say(err, f"{name}: {data.taken}")
-    structure = {"clusters": reading.clusters(data), "sample_weight": data.weights}
-    given = {"input": data.input, "convention": convention, **structure, **reading.scoring}
-    with errors_name(name):
-        finding = Finding(name, data, metrics.evaluate(data.values, data.target, inference=inference, **given))
-        if data.groups is not None:
-            with progress_bar(err, "groups") as progress:
-                finding.groups = evaluate_groups(data.values, data.target, data.groups, progress=progress, **given)
-    return finding
-
-
-def _compare(
-    err: Console,
-    finding: Finding,
-    data: "Predictions",
-    reading: "Reading",
-    methods: "dict[str, Calibrator]",
-    *,
-    merged: bool,
-    folds: int,
-    repeats: int,
-) -> "CalibratorComparison":
-    """Compare calibrators, fitted on the validation split of a run folder, otherwise cross-validated."""
-    from dualfocal.calibrators import compare_calibrators
-
-    validation, remark = (None, "") if merged else reading.validation(Path(finding.name), reading.rows(data))
-    if remark:
-        say(err, f"{finding.name}: {remark}")
-    with progress_bar(err, "fitting calibrators") as progress:
-        return compare_calibrators(
-            data.values,
-            data.target,
-            methods,
-            input=data.input,
-            validation=validation,
-            part=reading.split or "test",
-            evaluation=finding.evaluation,
-            clusters=reading.clusters(data),
-            sample_weight=data.weights,
-            folds=folds,
-            repeats=repeats,
-            progress=progress,
-            **reading.scoring,
-        )
+    evaluate_files(
+        request,
+        methods,
+        merge=merge,
+        convention=convention,
+        group_quantiles=group_quantiles,
+        folds=folds,
+        repeats=repeats,
+    )

@@ -7,7 +7,8 @@ import typer
 
 from dualfocal._checks import AT_MOST
 from dualfocal._table import Table
-from dualfocal.cli._common import (
+from dualfocal.cli._common import check_plot, consoles, print_json, say, show
+from dualfocal.cli._options import (
     FILES,
     AsJson,
     BinaryOption,
@@ -23,11 +24,6 @@ from dualfocal.cli._common import (
     Probs,
     Split,
     Target,
-    check_plot,
-    consoles,
-    print_json,
-    say,
-    show,
 )
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from dualfocal.cli._common import (
     DEVICES,
     FIELDS,
     FIGURES,
-    AsJson,
     Jobs,
     comma_separated,
     consoles,
@@ -37,6 +36,9 @@ from dualfocal.cli._engines import (
     parse_shard,
     say_shard,
     training_display,
+)
+from dualfocal.cli._options import (
+    AsJson,
 )
 from dualfocal.cli.data import Root
 from dualfocal.cli.replication import replication, verify

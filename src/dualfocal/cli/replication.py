@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from dualfocal.cli._common import AsJson, consoles, print_json, say, show
+from dualfocal.cli._common import consoles, print_json, say, show
+from dualfocal.cli._options import (
+    AsJson,
+)
 
 if TYPE_CHECKING:
     from dualfocal.paper.replication import Replication

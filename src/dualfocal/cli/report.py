@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from dualfocal.cli._common import (
-    CALIBRATORS,
+from dualfocal.cli._common import CALIBRATORS, check_output, consoles, progress_bar, say
+from dualfocal.cli._completion import names_of
+from dualfocal.cli._options import (
     FILES,
     BinaryOption,
     ClassNames,
@@ -23,12 +24,7 @@ from dualfocal.cli._common import (
     Seed,
     Split,
     Target,
-    check_output,
-    consoles,
-    progress_bar,
-    say,
 )
-from dualfocal.cli._completion import names_of
 
 
 def report(

@@ -16,7 +16,6 @@ from dualfocal.cli._common import (
     LOSSES,
     MODELS,
     PAPER_LOSSES,
-    AsJson,
     Criterion,
     Jobs,
     comma_separated,
@@ -38,6 +37,9 @@ from dualfocal.cli._engines import (
     parse_shard,
     say_shard,
     training_display,
+)
+from dualfocal.cli._options import (
+    AsJson,
 )
 from dualfocal.cli.data import Root
 

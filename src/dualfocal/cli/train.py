@@ -12,8 +12,11 @@ from rich.console import Console
 
 from dualfocal._checks import AT_MOST
 from dualfocal._table import Table
-from dualfocal.cli._common import DEVICES, PRESETS, AsJson, consoles, print_json, say, show, stopped_goes_on
+from dualfocal.cli._common import DEVICES, PRESETS, consoles, print_json, say, show, stopped_goes_on
 from dualfocal.cli._completion import names_of
+from dualfocal.cli._options import (
+    AsJson,
+)
 from dualfocal.cli.data import Root
 
 if TYPE_CHECKING:

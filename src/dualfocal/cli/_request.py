@@ -1,0 +1,63 @@
+"""What `dualfocal evaluate` is asked for, and options that do not apply to every kind of input."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from dualfocal.runs.source import Reading
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options that all kinds of input share.
+
+    Args:
+        files: the files that the command was given.
+        reading: how to read and score them.
+        given: names of the options that were given, see :func:`given_options`.
+        inference: whether to compute noise floors, tests and intervals.
+        plot: where to draw the figure.
+        fail_over: limit of the calibration error.
+        as_json: whether to print JSON only.
+    """
+
+    files: list[str]
+    reading: "Reading"
+    given: Collection[str]
+    inference: bool
+    plot: Path | None
+    fail_over: float | None
+    as_json: bool
+
+    def refuse(self, place: str, remedies: Mapping[str, str]) -> None:
+        """Raise a ValueError if an option is given that does not apply to this kind of input."""
+        refuse(self.given, place, remedies)
+
+
+def given_options(context: typer.Context) -> set[str]:
+    """Return the names of the options that were given on the command line, such as ``"--group-by"``."""
+    names = set()
+    for parameter in context.command.params:
+        assert parameter.name is not None
+        source = context.get_parameter_source(parameter.name)
+        if source is not None and source.name == "COMMANDLINE":
+            switched_off = context.params[parameter.name] is False and parameter.secondary_opts
+            names.add((parameter.secondary_opts if switched_off else parameter.opts)[0])
+    return names
+
+
+def refuse(given: Collection[str], place: str, remedies: Mapping[str, str]) -> None:
+    """Raise a ValueError if an option is given that does not apply.
+
+    Args:
+        given: names of the options that were given.
+        place: what they do not apply to.
+        remedies: what to do instead, by the name of the option.
+    """
+    for option, remedy in remedies.items():
+        if option in given:
+            raise ValueError(f"{option} does not apply to {place}: {remedy}")
