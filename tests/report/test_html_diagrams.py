@@ -243,18 +243,6 @@ def test_figures_are_saved_with_the_colours_of_the_theme(browser, two):
         assert "sharp" in "".join(root.itertext())
 
 
-def test_ranges_of_clustered_samples_are_called_too_narrow(browser, two, tmp_path):
-    logits, target = predictions(300, 3, 1.5)
-    clusters = np.arange(300) // 3
-    write_report({"m": (logits, target)}, tmp_path / "clusters.html", calibrators=(), clusters=clusters)
-    words = "with clusters, they are too narrow"
-    with opened(browser, tmp_path / "clusters.html") as page:
-        assert words in page.locator("#figure-classes .note").first.inner_text()
-        assert words in page.locator("#sample-note").inner_text()
-    with opened(browser, two) as page:
-        assert words not in page.locator("main").inner_text()
-
-
 def test_of_many_models_the_chosen_one_is_highlighted(browser, tmp_path):
     models = {f"model {i}": predictions(80, 3, 1.0, seed=i) for i in range(9)}
     write_report(models, tmp_path / "nine.html", calibrators=())

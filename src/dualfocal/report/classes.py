@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from dualfocal.metrics.classwise import ClassGap, class_gaps
+from dualfocal.metrics.class_totals import class_totals
+from dualfocal.metrics.classwise import ClassGap
 from dualfocal.metrics.rows import Rows
 from dualfocal.report.inputs import ReportInput
 from dualfocal.report.tables import MINUS, Cell, Table, column, number, p_cell
@@ -15,13 +16,13 @@ MOST_ROWS = 2500  # in all class tables of a page together
 def class_table(source: ReportInput, most: int) -> dict[str, Table | str]:
     """Return the table of classes, the most significant first, and a note on how to read it."""
     rows = source.rows
-    gaps = class_gaps(rows)
+    gaps = class_totals(rows, source.scanned, source.design_effect)
     overall = {gap.index: gap for gap in gaps if not gap.among_predicted}
     if rows.num_classes == 2:  # only class 1 is tested: class 0 is its complement
         one = overall[1]
         overall[0] = ClassGap(0, False, 1 - one.probability, 1 - one.share, one.p_value)
     top = {gap.index: gap for gap in gaps if gap.among_predicted}
-    counts = torch.bincount(source.predicted, minlength=rows.num_classes).tolist()
+    counts = torch.bincount(source.predicted, weights=rows.weight, minlength=rows.num_classes).tolist()
     one_against_rest = source.scanned.classes.ece()
 
     def significance(c: int) -> tuple[float, float]:
@@ -69,8 +70,13 @@ def _cells(gap: ClassGap | None) -> list[Cell]:
 
 def _note(rows: Rows, shown: int) -> str:
     part = f"The {shown:,} most significant of {rows.num_classes:,} classes are shown. "
+    method = (
+        "mid-p-values of the exact (Poisson-binomial) distribution of the number of samples"
+        if rows.weight is None and rows.cluster is None
+        else f"those of t-tests of sums over {'samples' if rows.cluster is None else 'clusters'}"
+    )
     return (
         f"{part if shown < rows.num_classes else ''}A difference with p above 0.05 is within what chance explains: "
-        "at most 5 % of calibrated models have any class below. The p-values are mid-p-values of the exact "
-        "(Poisson-binomial) distribution of the number of samples, adjusted for the number of classes."
+        f"at most 5 % of calibrated models have any class below. The p-values are {method}, adjusted for the number of "
+        "classes."
     )

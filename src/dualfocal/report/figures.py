@@ -7,22 +7,27 @@ from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.result import finite
 from dualfocal.report.calibrated import Calibration
-from dualfocal.report.class_reliability import bin_columns, bound_of_variance, class_reliability_figure
+from dualfocal.report.class_reliability import (
+    bin_columns,
+    bound_of_variance,
+    class_reliability_figure,
+    noise_factor,
+)
 from dualfocal.report.confusion import confusion_figure
 from dualfocal.report.curves import coverage_figure, coverage_table, histogram_figure, roc_figure
-from dualfocal.report.inputs import ReportInput
+from dualfocal.report.inputs import ReportInput, design_effect
 
 
-def model_figures(source: ReportInput, calibration: Calibration, models: int) -> dict[str, Any]:
-    """Return the numbers of all figures about one of ``models`` models."""
+def model_figures(source: ReportInput, calibration: Calibration, models: int, level: float) -> dict[str, Any]:
+    """Return the numbers of all figures about one of ``models`` models, with intervals of the given level."""
     return {
         "confusion": confusion_figure(source, models),
         "coverage": coverage_figure(source),
         "histogram": histogram_figure(source),
         "classReliability": class_reliability_figure(source, models),
-        "roc": roc_figure(source.rows),
+        "roc": roc_figure(source.rows, level),
         "overlay": overlay_figure(source.evaluation, calibration),
-        "clustered": source.rows.cluster is not None,  # the ranges of bins are those of independent samples
+        "designEffect": None if source.rows.cluster is None else source.design_effect,
     }
 
 
@@ -47,4 +52,5 @@ def overlay_figure(evaluation: Evaluation, calibration: Calibration) -> dict[str
 
 def _reliability(evaluation: Evaluation) -> dict[str, Any]:
     bins = evaluation.bins
-    return {"ece": evaluation.ece, "nll": finite(evaluation.nll), "bins": bin_columns(bins, bound_of_variance(bins))}
+    variance = noise_factor(bins, None, design_effect(evaluation)) * bound_of_variance(bins)
+    return {"ece": evaluation.ece, "nll": finite(evaluation.nll), "bins": bin_columns(bins, variance)}

@@ -56,7 +56,8 @@ const Figures = (() => {
             framed(
               "roc",
               "ROC curve",
-              "How well the probability of class 1 separates the two classes, for every threshold. A perfect model reaches the upper left corner.",
+              "How well the probability of class 1 separates the two classes, for every threshold. A perfect model reaches the upper left corner. " +
+                areaNote(),
               Curves.roc(runs, chosen, half),
             ),
           ]
@@ -74,6 +75,16 @@ const Figures = (() => {
       ),
     );
     byId("selective-body").replaceChildren(make(contents.selective));
+  }
+
+  function areaNote() {
+    const roc = runs.map((run) => run.figures.roc).find((r) => r);
+    return (
+      "AUROC is the area under the curve: the probability that a sample of class 1 has a higher probability than one of class 0" +
+      (roc.interval
+        ? `; in parentheses, DeLong's ${Number((100 * roc.level).toFixed(2))} % confidence interval in percent.`
+        : ". Of weighted samples, it has no interval.")
+    );
   }
 
   function drawMonitor() {
@@ -101,8 +112,9 @@ const Figures = (() => {
       drawSelective(i);
       Live.draw();
     }
-    const caution = run.figures.clustered ? ` ${Charts.CLUSTERED}` : "";
-    drawOverlay(run.figures.overlay, caution);
+    const effect = run.figures.designEffect;
+    const caution = effect ? ` ${Charts.clustered(effect)}` : "";
+    drawOverlay(run.figures.overlay, effect ? " The range allows for the clusters by the design effect." : "");
     drawClasses(run.figures.classReliability, caution);
     drawConfusion(run.figures.confusion);
     drawGroups(run.groups);
