@@ -230,14 +230,14 @@ def test_overlay_has_the_bins_of_the_recommended_calibrator():
     reading = Reading()
     source = load_inputs({"m": (logits, target)}, reading)[0]
     calibration = calibrate(source, ["temperature"], reading, lambda share: None)
-    figure = overlay_figure(source.evaluation, calibration)
+    figure = overlay_figure(calibration)
     assert figure["method"] == "temperature"
     assert figure["before"]["ece"] == source.evaluation.ece > 2 * figure["after"]["ece"]
     for part in ("before", "after"):
         bins = {name: np.array(values) for name, values in figure[part]["bins"].items()}
         error = (bins["count"] * np.abs(bins["confidence"] - bins["accuracy"])).sum() / 600
         assert error == pytest.approx(figure[part]["ece"], abs=1e-4)
-    assert overlay_figure(source.evaluation, replace(calibration, comparison=None)) is None
+    assert overlay_figure(replace(calibration, comparison=None)) is None
 
 
 def test_groups_have_the_numbers_of_their_evaluations():

@@ -43,6 +43,7 @@ class Calibration:
         evaluations: Calibrator -> evaluation (of the first repeat), in the order of the NLL.
         uncalibrated: Evaluation of the uncalibrated model on the same samples.
         recommended: The calibrator of ``evaluations`` to use (None: no calibrator helps, or none was scored).
+        subset: Sentence about the random subset that calibrators were compared on; empty if it was all samples.
     """
 
     comparison: CalibratorComparison | None
@@ -55,6 +56,7 @@ class Calibration:
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     uncalibrated: Evaluation | None = None
     recommended: str | None = None
+    subset: str = ""
 
 
 def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progress: ShareDone) -> Calibration:
@@ -92,7 +94,7 @@ def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progr
     scaled = next((method for method in comparison.methods if method.name == "temperature"), None)
     # The table of calibrators has means over repeats; the metric tables have the first repeat, and say so.
     repeat = "" if comparison.repeats == 1 else ", repeat 1"
-    means = "" if comparison.held_out else " The table of calibrators shows means over the repeats."
+    means = "" if comparison.repeats == 1 else " The table of calibrators shows means over the repeats."
     part = "" if chosen is None else _subset_text(source, comparison)
     recommended = None if comparison.recommended == UNCALIBRATED else f"{comparison.recommended}{repeat}"
     return Calibration(
@@ -106,6 +108,7 @@ def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progr
         {f"{method.name}{repeat}": method.evaluation for method in comparison.methods if method.name != UNCALIBRATED},
         comparison[UNCALIBRATED].evaluation,
         recommended,
+        part,
     )
 
 

@@ -8,7 +8,7 @@ from dualfocal.metrics.class_totals import class_totals
 from dualfocal.metrics.classwise import ClassGap
 from dualfocal.metrics.rows import Rows
 from dualfocal.report.inputs import ReportInput
-from dualfocal.report.tables import MINUS, Cell, Table, column, number, p_cell
+from dualfocal.report.tables import MINUS, Cell, Table, column, number, p_cell, small_decimals
 
 MOST_ROWS = 2500  # in all class tables of a page together
 
@@ -30,13 +30,14 @@ def class_table(source: ReportInput, most: int) -> dict[str, Table | str]:
         return min(gap.p_value for gap in pair), -max(abs(gap.probability - gap.share) for gap in pair)
 
     order = sorted(range(rows.num_classes), key=significance)
+    decimals = small_decimals(1 / rows.num_classes)
     lines = [
         [
             [source.class_names[c], c],
-            *_cells(overall[c]),
+            *_cells(overall[c], decimals),
             number(counts[c], 0),
             *_cells(top.get(c)),
-            number(100 * float(one_against_rest[c]), 2),
+            number(100 * float(one_against_rest[c]), 1 + decimals),
         ]
         for c in order[:most]
     ]
@@ -53,17 +54,20 @@ def class_table(source: ReportInput, most: int) -> dict[str, Table | str]:
         column("p", "p-value of confidence minus accuracy, adjusted for all classes (Holm)"),
         column("one-vs-rest ECE %", "ECE of the probability of this class; the mean over classes is the classwise ECE"),
     ]
-    caption = "Calibration by class, most significant first"
+    caption = f"Calibration by class, most significant first ({len(lines):,} of {rows.num_classes:,} classes)"
     table = {"caption": caption, "columns": columns, "rows": lines, "sortable": True}
     return {"classes": table, "classesNote": _note(rows, len(lines))}
 
 
-def _cells(gap: ClassGap | None) -> list[Cell]:
+def _cells(gap: ClassGap | None, decimals: int = 1) -> list[Cell]:
     if gap is None:  # never predicted
         return [number(math.nan, 1)] * 3 + [["", 1.0]]
     difference = gap.probability - gap.share
     return [
-        *(number(100 * value, 1, sign=i == 2) for i, value in enumerate((gap.probability, gap.share, difference))),
+        *(
+            number(100 * value, decimals, sign=i == 2)
+            for i, value in enumerate((gap.probability, gap.share, difference))
+        ),
         p_cell(gap.p_value),
     ]
 

@@ -99,16 +99,22 @@ def _miscalibrated(sources: Sequence[ReportInput]) -> str:
 
 def _structure(sources: Sequence[ReportInput]) -> dict[str, str]:
     """Say how much information weighted samples carry, or samples in clusters, of each model."""
-    texts: dict[str, list[str]] = {"Weights": [], "Clusters": []}
+    names, texts = [source.name for source in sources], dict[str, list[str]](Weights=[], Clusters=[])
     for source in sources:
         evaluation = source.evaluation
         if evaluation.weights is not None:
-            texts["Weights"].append(f"{source.name}: {evaluation.weights.sentence(evaluation.num_samples)}")
+            texts["Weights"].append(evaluation.weights.sentence(evaluation.num_samples))
         if evaluation.inference is not None and evaluation.inference.clusters is not None:
             effective = None if evaluation.weights is None else evaluation.weights.effective
-            sentence = evaluation.inference.clusters.sentence(evaluation.num_samples, effective)
-            texts["Clusters"].append(f"{source.name}: {sentence}")
-    return {title: " ".join(sentences) for title, sentences in texts.items() if sentences}
+            texts["Clusters"].append(evaluation.inference.clusters.sentence(evaluation.num_samples, effective))
+    return {title: _joined(names, sentences) for title, sentences in texts.items() if sentences}
+
+
+def _joined(names: Sequence[str], sentences: Sequence[str]) -> str:
+    """Join the sentences of all models; one that holds for all of them is given once, without names."""
+    if len(set(sentences)) == 1:
+        return sentences[0]
+    return " ".join(f"{name}: {sentence}" for name, sentence in zip(names, sentences, strict=True))
 
 
 def _table(choice: ModelChoice) -> Table:

@@ -26,7 +26,7 @@ def model_figures(source: ReportInput, calibration: Calibration, models: int, le
         "histogram": histogram_figure(source),
         "classReliability": class_reliability_figure(source, models),
         "roc": roc_figure(source.rows, level),
-        "overlay": overlay_figure(source.evaluation, calibration),
+        "overlay": overlay_figure(calibration),
         "designEffect": None if source.rows.cluster is None else source.design_effect,
     }
 
@@ -36,17 +36,17 @@ def selective_table(sources: Sequence[ReportInput], figures: Sequence[dict[str, 
     return coverage_table(sources, [figure["coverage"] for figure in figures])
 
 
-def overlay_figure(evaluation: Evaluation, calibration: Calibration) -> dict[str, Any] | None:
+def overlay_figure(calibration: Calibration) -> dict[str, Any] | None:
     """Return the bins before and after the recommended calibrator (None: none is recommended)."""
     comparison = calibration.comparison
     if comparison is None or comparison.recommended == UNCALIBRATED:
         return None
-    after = comparison[comparison.recommended].evaluation
+    before, after = (comparison[name].evaluation for name in (UNCALIBRATED, comparison.recommended))
     return {
         "method": comparison.recommended,
         "repeats": comparison.repeats,
         "heldOut": comparison.held_out,
-        **{name: _reliability(result) for name, result in (("before", evaluation), ("after", after))},
+        **{name: _reliability(result) for name, result in (("before", before), ("after", after))},
     }
 
 

@@ -100,5 +100,9 @@ def _calibrators(calibrations: Sequence[Calibration]) -> list[str]:
     )
     if not names:
         return []
-    how = dict.fromkeys(calibration.comparison.caveat() for calibration in calibrations if calibration.comparison)
+    how = dict.fromkeys(
+        f"{calibration.subset}{calibration.comparison.caveat()}"
+        for calibration in calibrations
+        if calibration.comparison is not None
+    )
     return [f"Calibrators ({', '.join(names)}):", *how]

@@ -9,7 +9,7 @@ const Figures = (() => {
   const PANELS = 24; // classes that are shown at first, and added at a time
   const MOST_HISTOGRAMS = 8; // with more models, only the chosen one
   const state = { shares: false, sorted: false, panels: PANELS, highlighted: 0 };
-  const number = (x) => x.toLocaleString("en");
+  const { number } = Charts;
 
   // Width of a figure in a section; a wide one takes the whole row.
   function widthIn(id, wide) {
@@ -174,7 +174,7 @@ const Figures = (() => {
       restricted = n < matrix.numClasses;
     const explanation = restricted
       ? `Of ${number(matrix.numClasses)} classes, the matrix shows the ${n} of the most confused pairs. It contains ` +
-        `${number(matrix.shownErrors)} of ${number(matrix.errors)} wrong predictions; the last column counts predictions as any other class.`
+        `${number(matrix.shownErrors)} of ${number(matrix.errors)} wrong predictions; the last column, grey, counts predictions as any other class.`
       : `${number(matrix.errors)} wrong predictions of ${n} classes. Blue: right; orange: wrong; the stronger the colour, the ` +
         `${state.shares ? "larger the share of the true class" : "more samples"}.`;
     place.replaceChildren(controls(matrix));
