@@ -78,13 +78,20 @@ chromium:
 postgresql:
 	$(call apt_install,command -v initdb || ls /usr/lib/postgresql/*/bin/initdb,postgresql,SQL is tested with DuckDB only)
 
-bench: $(VENV)/integrations $(PEERS)/installed  ## every script of benchmarks/; results go to benchmarks/results/ (an hour)
+bench: $(VENV)/integrations $(PEERS)/installed  ## every script of benchmarks/; results go to benchmarks/results/ (several hours)
 	$(BIN)/python benchmarks/loss_cpu.py --csv benchmarks/results/loss_cpu.csv
 	$(BIN)/python benchmarks/inference_coverage.py --csv benchmarks/results/inference_coverage.csv
 	$(BIN)/python benchmarks/cluster_coverage.py --csv benchmarks/results/cluster_coverage.csv
 	$(BIN)/python benchmarks/shift_coverage.py --csv benchmarks/results/shift_coverage.csv
 	$(BIN)/python benchmarks/model_choice.py --csv benchmarks/results/model_choice.csv
 	$(BIN)/python benchmarks/report_speed.py --csv benchmarks/results/report_speed.csv
+	$(BIN)/python benchmarks/weight_coverage.py --csv benchmarks/results/weight_coverage.csv
+	$(BIN)/python benchmarks/multilabel_alarms.py --csv benchmarks/results/multilabel_alarms.csv
+	$(BIN)/python benchmarks/choice_tasks.py --csv benchmarks/results/choice_tasks.csv
+	$(BIN)/python benchmarks/token_groups.py --csv benchmarks/results/token_groups.csv
+	$(BIN)/python benchmarks/token_calibration.py --csv benchmarks/results/token_calibration.csv
+	$(BIN)/python benchmarks/dense_predictions.py --csv benchmarks/results/dense_predictions.csv
+	$(BIN)/python benchmarks/group_intervals.py --csv benchmarks/results/group_intervals.csv
 	$(BIN)/python benchmarks/learned_prior.py --csv benchmarks/results/learned_prior.csv
 	$(BIN)/python benchmarks/cross_fit_coverage.py --csv benchmarks/results/cross_fit_coverage.csv
 	$(BIN)/python benchmarks/data_cpu.py --csv benchmarks/results/data_cpu.csv

@@ -1,5 +1,6 @@
 """What the benchmarks share: contenders that take turns, memory of one call, long simulations, tables and CSV files."""
 
+import argparse
 import csv
 import ctypes
 import gc
@@ -12,10 +13,12 @@ import statistics
 import sys
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
@@ -145,6 +148,50 @@ class _Keyed:
 
     def __call__(self, part: Any) -> tuple[Any, Any]:
         return part, self.work(part)
+
+
+def run_simulation(
+    script: str,
+    description: str | None,
+    simulate: Callable[[Any], dict[str, list[float]]],
+    chunks: Callable[[int], Iterator[Any]],
+    record: Callable[[Any, dict[str, list[float]]], Record],
+    show: Callable[[list[Record]], None],
+    *,
+    repeats: int,
+) -> None:
+    """Read the command line, simulate every setting in parts, print the table and write the CSV.
+
+    Args:
+        script: file name of the benchmark.
+        description: its docstring.
+        simulate: numbers of each data set of a part, by name; a part has a ``setting``, a named tuple.
+        chunks: parts of all settings, for a number of data sets per setting.
+        record: one line of the results, of a setting and its numbers.
+        show: prints the results.
+        repeats: data sets per setting, by default.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--csv", type=Path, help="write the rates here")
+    parser.add_argument("--repeats", type=int, default=repeats, help="data sets per setting (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: %(default)s)")
+    parser.add_argument("--log", type=Path, help="append every part of the work to this file, and resume from it")
+    args = parser.parse_args()
+    parts = list(chunks(args.repeats))
+    kind = type(parts[0].setting)
+    values: dict[Any, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for part, some in in_parts(simulate, parts, args.jobs, args.log):
+        for name, numbers in some.items():
+            values[kind(*part.setting)][name] += numbers
+    records = [record(setting, values[setting]) for setting in sorted(values)]
+    show(records)
+    if args.csv:
+        with args.csv.open("w", newline="") as file:
+            versions = f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
+            file.write(f"# benchmarks/{script} --repeats {args.repeats}; {versions}\n")
+            writer = csv.DictWriter(file, list(records[0]))
+            writer.writeheader()
+            writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.items()} for r in records)
 
 
 def gpu_ms(work: Callable[[], Any], flush: Tensor | None = None) -> float:

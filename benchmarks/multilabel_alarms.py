@@ -21,18 +21,13 @@ Goals where shift = 0: alarms, label_alarms and micro_alarms at most 7 %, macro_
 86 %. A setting passes if the 99 % binomial interval of each rate meets its goal.
 """
 
-import argparse
-import csv
-import os
-import platform
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from _measure import in_parts
+from _measure import run_simulation
 from inference_coverage import passes
 from rich.console import Console
 from rich.table import Table
@@ -155,28 +150,5 @@ def show(records: list[dict[str, Any]]) -> None:
     console.print(f"{sum(r['passed'] for r in judged)} of {len(judged)} calibrated settings pass")
 
 
-def main() -> None:
-    """Simulate every setting, print the table, write the CSV."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="write the rates here")
-    parser.add_argument("--repeats", type=int, default=60, help="data sets per setting (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: %(default)s)")
-    parser.add_argument("--log", type=Path, help="append every part of the work to this file, and resume from it")
-    args = parser.parse_args()
-    values = defaultdict[Setting, dict[str, list[float]]](lambda: defaultdict(list))
-    for chunk, some in in_parts(simulate, list(chunks(args.repeats)), args.jobs, args.log):
-        for name, numbers in some.items():
-            values[Setting(*chunk.setting)][name] += numbers
-    records = [record(setting, values[setting]) for setting in sorted(values)]
-    show(records)
-    if args.csv:
-        with args.csv.open("w", newline="") as file:
-            versions = f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
-            file.write(f"# benchmarks/multilabel_alarms.py --repeats {args.repeats}; {versions}\n")
-            writer = csv.DictWriter(file, list(records[0]))
-            writer.writeheader()
-            writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.items()} for r in records)
-
-
 if __name__ == "__main__":
-    main()
+    run_simulation("multilabel_alarms.py", __doc__, simulate, chunks, record, show, repeats=60)

@@ -1,6 +1,6 @@
 """Are the verdicts right if samples have weights? A simulation in which the truth is known.
 
-    python benchmarks/weight_coverage.py [--csv FILE] [--repeats 100] [--log FILE]
+    python benchmarks/weight_coverage.py [--csv FILE] [--repeats 200] [--log FILE]
 
 Labels of the target population are drawn from softmax(z / tau), tau = 1 is calibrated. Kinds of predictions: moderate
 (confidences spread over the whole range) and sharp (most confidences above .9), with 3 or 10 classes. Weights:
@@ -22,19 +22,14 @@ Goals: false alarms 3 to 7 %, coverage at least 86 %. A setting passes if the 99
 the goal.
 """
 
-import argparse
-import csv
-import os
-import platform
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from _measure import in_parts
+from _measure import run_simulation
 from inference_coverage import binned_errors, passes, softmax
 from rich.console import Console
 from rich.table import Table
@@ -192,28 +187,5 @@ def show(records: list[dict[str, Any]]) -> None:
         console.print(f"{name}, all calibrated settings: {100 * np.mean([r[name] for r in calibrated]):.1f} %")
 
 
-def main() -> None:
-    """Simulate every setting, print the table, write the CSV."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="write the rates here")
-    parser.add_argument("--repeats", type=int, default=100, help="data sets per setting (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: %(default)s)")
-    parser.add_argument("--log", type=Path, help="append every part of the work to this file, and resume from it")
-    args = parser.parse_args()
-    values = defaultdict[Setting, dict[str, list[float]]](lambda: defaultdict(list))
-    for chunk, some in in_parts(simulate, list(chunks(args.repeats)), args.jobs, args.log):
-        for name, numbers in some.items():
-            values[Setting(*chunk.setting)][name] += numbers
-    records = [record(setting, values[setting]) for setting in sorted(values)]
-    show(records)
-    if args.csv:
-        with args.csv.open("w", newline="") as file:
-            versions = f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
-            file.write(f"# benchmarks/weight_coverage.py --repeats {args.repeats}; {versions}\n")
-            writer = csv.DictWriter(file, list(records[0]))
-            writer.writeheader()
-            writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.items()} for r in records)
-
-
 if __name__ == "__main__":
-    main()
+    run_simulation("weight_coverage.py", __doc__, simulate, chunks, record, show, repeats=200)

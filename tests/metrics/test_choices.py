@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dualfocal.metrics import evaluate
-from dualfocal.metrics.choices import Choices, evaluate_choices, evaluate_tasks, merge_choices, selective_accuracy
+from dualfocal.metrics.choices import Choices, evaluate_choices, evaluate_tasks, merge_choices
 
 
 def questions(seed: int, low: int = 2, high: int = 6, n: int = 60) -> tuple[list[list[float]], list[int]]:
@@ -109,15 +109,6 @@ def test_clusters_reach_the_inference():
     result = evaluate_choices(copies, inference=True)
     assert result.evaluation.inference.clusters.number == 50
     assert "50 clusters" in result.verdict()
-
-
-def test_selective_accuracy_spreads_ties_and_rounds_up():
-    right = np.array([True, False, True, False])
-    assert selective_accuracy(np.zeros(4), right, 0.5) == 0.5
-    assert selective_accuracy(np.array([0.0, 1, 2, 3]), right, 0.26) == 0.5  # 1.04 samples are 2
-    assert selective_accuracy(np.arange(20.0), np.arange(20) < 19, 0.95) == 1.0
-    with pytest.raises(ValueError, match="coverage must be above 0"):
-        selective_accuracy(np.zeros(4), right, 0.0)
 
 
 def test_huge_and_infinite_scores():

@@ -8,7 +8,6 @@ class-wise test then finds position bias, such as a model that prefers the first
 option is always at the same position, because then the position alone gives the answer.
 """
 
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,13 +17,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dualfocal.metrics._sorting import SortedConfidences, tie_ends
+from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.classwise import SIGNIFICANCE
 from dualfocal.metrics.copies import SAME
 from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.groups import draws_for_groups
 from dualfocal.metrics.holm import holm
 from dualfocal.metrics.result import Evaluation
+from dualfocal.metrics.risk_coverage import RiskCoverage
 from dualfocal.metrics.verdict import confidence_verdict
 
 COVERAGES = (0.8, 0.9, 0.95)
@@ -235,7 +235,8 @@ def evaluate_choices(
             brier=choices.brier(),
             aurc=SortedConfidences.from_uncertainty(torch.from_numpy(odds), torch.from_numpy(right)).aurc(),
         )
-    selective = {coverage: selective_accuracy(odds, right, coverage) for coverage in COVERAGES}
+    curve = RiskCoverage.from_uncertainty(torch.from_numpy(1 + odds), torch.from_numpy(right))
+    selective = {coverage: 1 - curve.risk(coverage) for coverage in COVERAGES}
     return ChoiceEvaluation(evaluation, (low, high), selective, positions)
 
 
@@ -278,29 +279,6 @@ def evaluate_tasks(
     p_values = [r.evaluation.inference.joint_p_value for r in results.values() if r.evaluation.inference is not None]
     adjusted = zip(results.items(), holm(p_values), strict=True)
     return overall, {name: replace(result, p_adjusted=p) for (name, result), p in adjusted}
-
-
-def selective_accuracy(uncertainty: Array, right: Array, coverage: float) -> float:
-    """Return the accuracy among the share ``coverage`` of the samples with the least uncertainty.
-
-    The number of samples is rounded up. Samples with equal uncertainty count as if they were in random order.
-
-    >>> selective_accuracy(np.array([0.1, 0.2, 0.2, 0.9]), np.array([True, True, False, False]), 0.5)
-    0.75
-
-    Args:
-        uncertainty: uncertainty of each sample, ``(N,)``.
-        right: whether the prediction of each sample is right, ``(N,)``.
-        coverage: share of the samples, above 0 and at most 1.
-    """
-    if not 0 < coverage <= 1:
-        raise ValueError(f"coverage must be above 0 and at most 1, got {coverage}")
-    number = max(1, math.ceil(coverage * len(right) - 1e-9))  # 0.95 * 20 is a little more than 19
-    order = np.argsort(uncertainty, kind="stable")
-    hits = right[order].astype(np.float64)
-    first, last = (int(end[number - 1]) for end in tie_ends(torch.from_numpy(uncertainty[order])))
-    tied = hits[first : last + 1].mean() * (number - first)  # of the last group, those that are covered
-    return float((hits[:first].sum() + tied) / number)
 
 
 def _positions(choices: Choices) -> tuple[Position, ...]:
