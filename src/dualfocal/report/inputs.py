@@ -198,15 +198,10 @@ def _arrays_input(
     groups: Array | None,
 ) -> ReportInput:
     values, target = (as_tensor(*named).detach().cpu() for named in zip(("logits", "target"), arrays, strict=True))
+    structure: dict[str, Any] = {"clusters": clusters, "sample_weight": sample_weight}
     try:
         rows = as_rows(
-            values,
-            target,
-            input=input,
-            ignore_index=reading.ignore_index,
-            binary=reading.binary,
-            clusters=clusters,
-            sample_weight=sample_weight,
+            values, target, input=input, ignore_index=reading.ignore_index, binary=reading.binary, **structure
         )
         column = _column("groups", groups, len(values))
         if class_names is not None and len(class_names) != rows.num_classes:
