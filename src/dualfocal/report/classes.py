@@ -54,7 +54,8 @@ def class_table(source: ReportInput, most: int) -> dict[str, Table | str]:
         column("p", "p-value of confidence minus accuracy, adjusted for all classes (Holm)"),
         column("one-vs-rest ECE %", "ECE of the probability of this class; the mean over classes is the classwise ECE"),
     ]
-    caption = f"Calibration by class, most significant first ({len(lines):,} of {rows.num_classes:,} classes)"
+    part = f"{len(lines):,} of " if len(lines) < rows.num_classes else ""
+    caption = f"Calibration by class, most significant first ({part}{rows.num_classes:,} classes)"
     table = {"caption": caption, "columns": columns, "rows": lines, "sortable": True}
     return {"classes": table, "classesNote": _note(rows, len(lines))}
 

@@ -26,7 +26,12 @@ const Decision = (() => {
   }
 
   const LABELS = 0.36; // share of the width for the names of the models
-  const short = (name, width) => Sheet.cut(name, Math.floor((LABELS * width - 12) / 6.5));
+  // Cut in the middle: names of runs often differ only at the end, such as in the seed.
+  function short(name, width) {
+    const most = Math.floor((LABELS * width - 12) / 6.5),
+      start = Math.floor(most / 3);
+    return name.length <= most ? name : `${name.slice(0, start)}…${name.slice(start + 1 - most)}`;
+  }
 
   function panel(rows, metric, width, words) {
     const finite = rows.filter((row) => [row.difference, row.low, row.high].every((x) => x !== null));
