@@ -18,7 +18,8 @@ def class_totals(rows: Rows, stats: Scan, design_effect: float = 1.0, seed: int 
     For independent samples, p-values are those of :func:`~dualfocal.metrics.classwise.class_gaps`. With weights or
     clusters, they are t-tests of the sums of (p - y), whose variance is the sum of squares over clusters, or the
     variance of independent samples times the design effect if that is larger, as in the class-wise test of
-    :mod:`dualfocal.metrics.clusters`. Classes that are never predicted have no second entry.
+    :mod:`dualfocal.metrics.clusters`; ``benchmarks/class_totals.py`` checks their level by simulation. Classes that are
+    never predicted have no second entry.
 
     Args:
         rows: the samples.

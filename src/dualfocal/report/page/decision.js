@@ -28,7 +28,7 @@ const Decision = (() => {
   const LABELS = 0.36; // share of the width for the names of the models
   // Cut in the middle: names of runs often differ only at the end, such as in the seed.
   function short(name, width) {
-    const most = Math.floor((LABELS * width - 12) / 6.5),
+    const most = Math.floor((LABELS * width - 12) / 7),
       start = Math.floor(most / 3);
     return name.length <= most ? name : `${name.slice(0, start)}…${name.slice(start + 1 - most)}`;
   }
