@@ -87,7 +87,7 @@ def test_images_without_labels_are_in_no_fold() -> None:
     target[:2] = -100
     for seed in range(6):
         assert compare_calibrators(logits, target, ["temperature"], folds=2, repeats=1, seed=seed).refused == {}
-    with pytest.raises(ValueError, match="3 folds of whole images need at least 3 images with labels, got 2"):
+    with pytest.raises(ValueError, match="need at least 3 of them, got 2 with labels"):
         compare_calibrators(logits, target, ["temperature"], folds=3)
 
 

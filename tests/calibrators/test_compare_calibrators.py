@@ -101,8 +101,8 @@ def test_images_stay_whole(spy, images, folds) -> None:
 
 def test_one_image_cannot_be_split_into_folds() -> None:
     logits, target = sample(100, 3)
-    with pytest.raises(ValueError, match="image"):
-        compare_calibrators(logits.T.reshape(1, 3, 10, 10), target.view(1, 10, 10), ["temperature"])
+    with pytest.raises(ValueError, match="5 folds of whole images need at least 5 images with labels, got 1"):
+        compare_calibrators(logits.T.reshape(1, 3, 10, 10), target.view(1, 10, 10), ["temperature"], clusters="none")
 
 
 def by_hand(logits: Tensor, target: Tensor, name: str, folds: int, deal: Tensor) -> Tensor:

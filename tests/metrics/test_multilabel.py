@@ -178,7 +178,7 @@ def test_results_survive_json() -> None:
 LOGITS, TARGET = torch.tensor([[2.0, -1.0], [0.5, -3.0]]), torch.tensor([[1, 0], [0, 1]])
 BAD: dict[str, tuple] = {
     "task": (LOGITS, TARGET, {"task": "multi"}, "task must be one of None, 'multilabel'"),
-    "binary": (LOGITS, TARGET, {"binary": "positive"}, "binary and convention do not apply"),
+    "binary": (LOGITS, TARGET, {"binary": "positive"}, "binary does not apply to task='multilabel'"),
     "one label": (LOGITS[:, 0], TARGET[:, 0], {}, "binary='positive'"),
     "class indices": (LOGITS, TARGET[:, 0], {}, "leave out task"),
     "shape": (LOGITS, TARGET[:, :1], {}, r"shape of the predictions, \(2, 2\)"),

@@ -195,7 +195,10 @@ def assign_folds(rows: Rows, target: Tensor, *, ignore_index: int, folds: int, s
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     if rows.cluster is not None:
         if (rows.num_clusters or 0) < folds:
-            raise ValueError(f"{folds} folds of whole clusters need at least {folds} clusters, got {rows.num_clusters}")
+            raise ValueError(
+                f"{folds} folds of whole clusters (images of dense predictions) need at least {folds} of them, got "
+                f"{rows.num_clusters} with labels"
+            )
         return [_folds_of_clusters(rows.cluster, folds, generator) for generator in generators]
     if target.ndim < 2:
         return [_stratified_folds(rows.target, folds, generator) for generator in generators]

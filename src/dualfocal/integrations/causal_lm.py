@@ -160,8 +160,8 @@ def count_tokens(batches: Iterable[object]) -> dict[int, int]:
     for batch in token_batches(batches, 0):
         tokens = batch.inputs["input_ids"]
         mask = batch.inputs.get("attention_mask")
-        found, numbers = (tokens if mask is None else tokens[mask != 0]).unique(return_counts=True)
-        for token, number in zip(found.tolist(), numbers.tolist(), strict=True):
+        distinct, numbers = (tokens if mask is None else tokens[mask != 0]).unique(return_counts=True)
+        for token, number in zip(distinct.tolist(), numbers.tolist(), strict=True):
             counts[token] = counts.get(token, 0) + number
     return counts
 

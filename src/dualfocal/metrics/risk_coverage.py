@@ -27,9 +27,9 @@ class RiskCoverage:
         wrong: number of wrong samples (sum of weights) among them; from 0.
         confidence: the distinct confidences; one fewer than ``mass``.
 
-    >>> curve = RiskCoverage.from_uncertainty(torch.tensor([1.0, 2.0, 1.25, 1.6]), torch.tensor([1, 0, 1, 0]) == 1)
+    >>> curve = RiskCoverage.from_uncertainty(torch.tensor([1.0, 4.0, 2.0, 2.5]), torch.tensor([1, 0, 1, 0]) == 1)
     >>> curve.risk(0.5), curve.risk(1.0), curve.threshold(0.5)
-    (0.0, 0.5, 0.8)
+    (0.0, 0.5, 0.5)
     """
 
     mass: Floats
