@@ -120,6 +120,19 @@ def test_clusters_groups_and_a_second_model(run):
     assert next(group["error"] for group in groups if group["name"] == "south") == pytest.approx(error)
 
 
+def test_weights(run):
+    weight = np.random.default_rng(0).exponential(size=300)
+    with np.load("a.npz") as file:
+        arrays = dict(file)
+    np.savez("a.npz", **arrays, w=weight)
+    run("report", "a.npz", "--weight", "w", "--calibrators", "none")
+    expected = metrics.evaluate(arrays["logits"], arrays["target"], inference=True, sample_weight=weight)
+    content = contents()
+    assert content["results"]["models"][0]["evaluation"] == json.loads(json.dumps(expected.to_dict()))
+    assert content["headline"] == expected.verdict()
+    assert f"carry the information of {expected.weights.effective:.0f}" in content["headline"]
+
+
 def test_columns_that_cannot_be_used(refused):
     with np.load("a.npz") as file:
         np.savez("a.npz", **file, one=np.zeros(300, dtype=int))

@@ -101,7 +101,7 @@ def test_too_little_to_compare(models, problem):
 
 
 def test_models_of_other_samples_are_refused():
-    with pytest.raises(ValueError, match="a and b were scored on different samples: their labels differ"):
+    with pytest.raises(ValueError, match="a and b were scored on different samples: their labels or weights differ"):
         choose_model({"a": scored(LOGITS), "b": scored(LOGITS, TARGET.flip(0))}, 15)
 
 

@@ -205,14 +205,16 @@ def test_range_of_a_calibrated_model_covers_its_bins():
 
 
 def load_like(probs: torch.Tensor, target: torch.Tensor) -> ReportInput:
-    """An input without its evaluation, which takes most of the time."""
+    """An input without inference, which takes most of the time."""
+    from dualfocal.metrics.evaluation import evaluate_rows
     from dualfocal.metrics.rows import as_rows
     from dualfocal.metrics.scan import scan
     from dualfocal.predictions import Predictions
 
     rows = as_rows(probs, target, input="probs")
     data = Predictions(probs, "probs", target, None, None, "")
-    return ReportInput("m", None, data, rows, scan(rows, classwise=True), None, None, "test")  # type: ignore[arg-type]
+    scanned = scan(rows, scores=True, classwise=True)
+    return ReportInput("m", None, data, rows, scanned, evaluate_rows(rows, scanned, 15), None, "test")
 
 
 def test_small_diagrams_are_limited():
@@ -228,14 +230,14 @@ def test_overlay_has_the_bins_of_the_recommended_calibrator():
     reading = Reading()
     source = load_inputs({"m": (logits, target)}, reading)[0]
     calibration = calibrate(source, ["temperature"], reading, lambda share: None)
-    figure = overlay_figure(source.evaluation, calibration)
+    figure = overlay_figure(calibration)
     assert figure["method"] == "temperature"
     assert figure["before"]["ece"] == source.evaluation.ece > 2 * figure["after"]["ece"]
     for part in ("before", "after"):
         bins = {name: np.array(values) for name, values in figure[part]["bins"].items()}
         error = (bins["count"] * np.abs(bins["confidence"] - bins["accuracy"])).sum() / 600
         assert error == pytest.approx(figure[part]["ece"], abs=1e-4)
-    assert overlay_figure(source.evaluation, replace(calibration, comparison=None)) is None
+    assert overlay_figure(replace(calibration, comparison=None)) is None
 
 
 def test_groups_have_the_numbers_of_their_evaluations():
@@ -263,7 +265,7 @@ def test_interval_of_a_group_without_errors_is_not_empty():
     (group,) = evaluate_groups(logits, target, np.array(["a"] * 20))
     low, high = gap_interval(group.evaluation.bins, 0.9)
     assert low < -0.05 < 0 < high
-    wide_low, wide_high = gap_interval(group.evaluation.bins, 0.9, design_effect=4.0)
+    wide_low, wide_high = gap_interval(group.evaluation.bins, 0.9, effect=4.0)
     assert wide_high - wide_low == pytest.approx(2 * (high - low) - 1 / 20)  # all but the half sample at each end
 
 

@@ -193,7 +193,7 @@ def test_roc_states_its_area(browser, binary):
     logits, target = predictions(400, 2, 2.0)
     area = roc_auc_score(target, (logits[:, 1] - logits[:, 0]).numpy())
     with opened(browser, binary) as page:
-        assert f"AUROC {100 * area:.2f} %" in page.locator("#figure-roc svg text").all_text_contents()
+        assert page.locator("#figure-roc svg text").first.text_content().startswith(f"AUROC {100 * area:.1f} % (")
         rows = table_of(page, "roc")
         x, y = ([float(row[f"{kind} positive rate"]) for row in rows] for kind in ("false", "true"))
         assert np.trapezoid(y, x) == pytest.approx(area, abs=0.01)
@@ -241,18 +241,6 @@ def test_figures_are_saved_with_the_colours_of_the_theme(browser, two):
         assert "var(" not in text
         assert "#6db6ec" in text  # series 0 of the dark theme
         assert "sharp" in "".join(root.itertext())
-
-
-def test_ranges_of_clustered_samples_are_called_too_narrow(browser, two, tmp_path):
-    logits, target = predictions(300, 3, 1.5)
-    clusters = np.arange(300) // 3
-    write_report({"m": (logits, target)}, tmp_path / "clusters.html", calibrators=(), clusters=clusters)
-    words = "with clusters, they are too narrow"
-    with opened(browser, tmp_path / "clusters.html") as page:
-        assert words in page.locator("#figure-classes .note").first.inner_text()
-        assert words in page.locator("#sample-note").inner_text()
-    with opened(browser, two) as page:
-        assert words not in page.locator("main").inner_text()
 
 
 def test_of_many_models_the_chosen_one_is_highlighted(browser, tmp_path):

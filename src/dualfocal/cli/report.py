@@ -24,6 +24,7 @@ from dualfocal.cli._options import (
     Seed,
     Split,
     Target,
+    WeightOption,
 )
 
 
@@ -52,6 +53,7 @@ def report(
         ),
     ] = None,
     cluster: ClusterOption = None,
+    weight: WeightOption = None,
     group_by: Annotated[
         str | None,
         typer.Option(
@@ -92,7 +94,7 @@ def report(
 
         dualfocal report predictions.csv --probs score --target outcome --binary top_label
 
-        dualfocal report a.csv b.csv --cluster patient --group-by hospital
+        dualfocal report a.csv b.csv --cluster patient --weight survey_weight --group-by hospital
     """
     from dualfocal.calibrators import parse_methods
     from dualfocal.report import write_report
@@ -110,6 +112,7 @@ def report(
         target=target,
         group=group_by,
         cluster=cluster,
+        weight=weight,
         split=split,
         positive=positive,
         class_names=class_names,

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from dualfocal.metrics._cluster_noise import LEAST, Array, last_rank
@@ -55,13 +54,21 @@ def rank_classes(labels: LabelCounts, parts: Iterable[ClassDraws], freedom: floa
             largest = np.maximum(largest, ((x - x.mean(0)) / np.maximum(x.std(0), LEAST)).max(1))
             total = total + x.sum(1)
     statistics = np.broadcast_arrays(extreme, largest, total)
-    return ClasswiseTest(last_rank(statistics), _significant_gaps(labels, ratios, tested, freedom), len(extreme) - 1)
+    gaps = total_gaps(labels, ratios, freedom)
+    significant = tuple(gap for gap in gaps[:MOST_GAPS] if gap.p_value <= SIGNIFICANCE)
+    return ClasswiseTest(last_rank(statistics), significant, len(extreme) - 1)
 
 
-def _significant_gaps(
-    labels: LabelCounts, ratios: Array, tested: NDArray[np.bool_], freedom: float
-) -> tuple[ClassGap, ...]:
-    """Return the classes whose mean probability is significantly off, by a t-test of their totals."""
+def total_gaps(labels: LabelCounts, ratios: Array, freedom: float) -> list[ClassGap]:
+    """Compare the totals of all classes with their expectations by t-tests, the most significant first.
+
+    Args:
+        labels: counts of the labels.
+        ratios: squares of the sums of (p - y) of each class, divided by their variance, for all samples and for those
+            that are predicted as the class, ``(2, classes)``.
+        freedom: degrees of freedom of the variances.
+    """
+    tested = np.arange(len(labels.expected)) >= (len(labels.expected) == 2)
     observed = np.stack([labels.observed[:, :-1].sum(1), labels.observed[:, -1]])
     expected = np.stack([labels.expected[:, :-1].sum(1), labels.expected[:, -1]])
     count = np.stack([np.full(len(tested), labels.num_samples), labels.predicted])
@@ -72,4 +79,4 @@ def _significant_gaps(
         for k, c, p in zip(kind, index, holm(p_values.tolist()), strict=True)
     ]
     gaps.sort(key=lambda gap: (gap.p_value, -math.fabs(gap.probability - gap.share)))
-    return tuple(gap for gap in gaps[:MOST_GAPS] if gap.p_value <= SIGNIFICANCE)
+    return gaps

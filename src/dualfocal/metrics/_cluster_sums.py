@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from dualfocal.metrics._cluster_noise import Array, ClusterNoise
+from dualfocal.metrics._cluster_noise import Array, ClusterNoise, Grouping
 from dualfocal.metrics.bins import Binner, from_units, scatter_sum, to_units
 from dualfocal.metrics.classwise import LEAST_VARIANCE
 from dualfocal.metrics.label_counts import RowLabels
@@ -33,7 +33,7 @@ class ClusterSums(ABC):
         """Return the sums of (confidence - correctness) and the numbers of samples by cluster and bin, ``(K, B)``."""
 
     @abstractmethod
-    def by_class(self, noise: ClusterNoise) -> Iterator[tuple[slice, Array]]:
+    def by_class(self, noise: Grouping) -> Iterator[tuple[slice, Array]]:
         """Yield some classes and their sums of (p - y), ``(K, classes, B + 1)``.
 
         The last entry is the sum over the samples that are predicted as the class.
@@ -81,7 +81,7 @@ class RowClusterSums(ClusterSums):
         )
         return sums, sizes
 
-    def by_class(self, noise: ClusterNoise) -> Iterator[tuple[slice, Array]]:
+    def by_class(self, noise: Grouping) -> Iterator[tuple[slice, Array]]:
         """Yield some classes and their sums of (p - y), ``(K, classes, B + 1)``."""
         assert self.labels is not None
         labels, groups = self.labels, noise.group_of(self.clusters)

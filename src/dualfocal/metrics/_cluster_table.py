@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal.metrics import _cluster_noise
-from dualfocal.metrics._cluster_noise import Array, ClusterNoise
+from dualfocal.metrics._cluster_noise import Array, ClusterNoise, Grouping
 from dualfocal.metrics._cluster_sums import COLUMNS, MOST_CELLS, ClusterSums
 from dualfocal.metrics.bins import ONE, BinStats
 from dualfocal.metrics.cells import CELLS, SPLITS
@@ -155,7 +155,7 @@ class TableClusterSums(ClusterSums):
         )
         return sums / ONE, sizes.astype(np.float64)
 
-    def by_class(self, noise: ClusterNoise) -> Iterator[tuple[slice, Array]]:
+    def by_class(self, noise: Grouping) -> Iterator[tuple[slice, Array]]:
         """Yield some classes and their sums of (p - y), ``(K, classes, B + 1)``."""
         width = self.num_bins + 1
         sums = self.classes.reshape(len(self.classes), -1, width)

@@ -9,7 +9,7 @@ simulation how often such intervals hold.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
 
@@ -23,6 +23,7 @@ from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
+from dualfocal.metrics.weight_summary import WeightSummary
 
 DECISIVE = ("nll", "debiased_ece", "error", "aurc")  # the metrics that a choice is made by
 NAMES = {"nll": "NLL", "debiased_ece": "calibration error", "error": "error", "aurc": "selective risk (AURC)"}
@@ -41,6 +42,7 @@ class ModelChoice:
         level: nominal coverage of the intervals, simultaneous for all pairs of models.
         seed: seed of the resampling.
         num_clusters: number of clusters of the samples (None: the samples are independent).
+        weights: how much information weighted samples carry (None: equal weights).
     """
 
     best: str
@@ -49,6 +51,7 @@ class ModelChoice:
     level: float
     seed: int
     num_clusters: int | None = None
+    weights: WeightSummary | None = None
 
     def outcome(self, other: str, metric: str) -> str:
         """Return ``"better"``, ``"worse"`` or ``"equal"``: the best model against another one."""
@@ -66,10 +69,14 @@ class ModelChoice:
         size = f"{self.num_samples:,} samples"
         if self.num_clusters is not None:
             size += f" in {self.num_clusters:,} clusters"
+        if self.weights is not None:
+            size += f", weighted: effective {round(self.weights.effective):,}"
         models = len(self.differences) + 1
         pairs = "" if models == 2 else f", simultaneous for all {math.comb(models, 2)} pairs of models"
         few = self.num_clusters is not None and self.num_clusters < ENOUGH_CLUSTERS
         caution = f" With fewer than {ENOUGH_CLUSTERS} clusters, intervals are too short." if few else ""
+        if self.weights is not None and not self.weights.reliable:
+            caution += " A few samples have most of the weight: intervals are not reliable."
         return f"({100 * self.level:.4g} % intervals of paired differences on {size}{pairs}.){caution}"
 
     def _of_two(self, other: str) -> str:
@@ -122,6 +129,7 @@ class ModelChoice:
             "best": self.best,
             "num_samples": self.num_samples,
             **({} if self.num_clusters is None else {"num_clusters": self.num_clusters}),
+            **({} if self.weights is None else {"weights": asdict(self.weights)}),
             "level": self.level,
             "seed": self.seed,
             "differences": {
@@ -166,7 +174,7 @@ def choose_model(
     rows, scans, evaluations = zip(*models.values(), strict=True)
     for name, other in zip(names[1:], rows[1:], strict=True):
         if not same_samples(rows[0], other):
-            raise ValueError(f"{names[0]} and {name} were scored on different samples: their labels differ")
+            raise ValueError(f"{names[0]} and {name} were scored on different samples: their labels or weights differ")
     size = rows[0].num_clusters or len(rows[0])
     if size < LEAST:
         unit = "samples" if rows[0].cluster is None else "clusters"
@@ -190,12 +198,18 @@ def choose_model(
             else:
                 ends = -math.inf, math.inf
             differences[name][metric] = Difference(values[best], values[i], *ends)
-    return ModelChoice(names[best], differences, len(rows[0]), level, seed, rows[0].num_clusters)
+    return ModelChoice(
+        names[best], differences, len(rows[0]), level, seed, rows[0].num_clusters, evaluations[0].weights
+    )
 
 
 def same_samples(a: Rows, b: Rows) -> bool:
-    """Return whether two models were scored on the same samples, as far as the labels show it."""
-    return a.num_classes == b.num_classes and a.positive == b.positive and torch.equal(a.target, b.target)
+    """Return whether two models were scored on the same samples, as far as labels and weights show it."""
+    if a.num_classes != b.num_classes or a.positive != b.positive or not torch.equal(a.target, b.target):
+        return False
+    if a.weight is None or b.weight is None:
+        return a.weight is b.weight
+    return torch.allclose(a.weight, b.weight)
 
 
 def _simultaneous_errors(draws: Tensor, level: float) -> Tensor:

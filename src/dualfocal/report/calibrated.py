@@ -23,7 +23,9 @@ from dualfocal.runs.source import Reading
 
 DEFAULT = ("temperature", "vector", "isotonic")
 LEAST_CLUSTERS = 100  # clusters in such a subset
-MOST_SAMPLES = 100_000  # calibrators are compared on a random subset of more samples than this
+MOST_SAMPLES = 100_000  # calibrators are compared on a random subset of more samples than this,
+MOST_VALUES = 15_000_000  # or of more probabilities (samples x classes),
+LEAST_SAMPLES = 1000  # but of no fewer samples than this
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Calibration:
         evaluations: Calibrator -> evaluation (of the first repeat), in the order of the NLL.
         uncalibrated: Evaluation of the uncalibrated model on the same samples.
         recommended: The calibrator of ``evaluations`` to use (None: no calibrator helps, or none was scored).
+        subset: Sentence about the random subset that calibrators were compared on; empty if it was all samples.
     """
 
     comparison: CalibratorComparison | None
@@ -53,6 +56,7 @@ class Calibration:
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     uncalibrated: Evaluation | None = None
     recommended: str | None = None
+    subset: str = ""
 
 
 def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progress: ShareDone) -> Calibration:
@@ -60,12 +64,15 @@ def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progr
     validation, remark = (None, "") if source.path is None else reading.validation(source.path, source.rows)
     remarks = [remark] if remark else []
     rows, origin = (source.rows, "these same samples") if validation is None else (validation, "the validation split")
+    if rows.weight is not None:
+        origin += ", without weights"
     calibrators = {name: make_calibrator(name) for name in names}
     chosen = subset(source, reading.seed)
-    values, target, clusters = source.data.values, source.data.target, source.data.clusters
+    values, target = source.data.values, source.data.target
+    clusters, weights = source.data.clusters, source.data.weights
     if chosen is not None:
         values, target = values[chosen], target[chosen]
-        clusters = None if clusters is None else clusters[chosen.numpy()]
+        clusters, weights = (None if column is None else column[chosen.numpy()] for column in (clusters, weights))
     try:
         comparison = compare_calibrators(
             values,
@@ -76,6 +83,8 @@ def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progr
             part=source.part,
             evaluation=source.evaluation if chosen is None else None,
             clusters=clusters,
+            sample_weight=weights,
+            repeats=2 if chosen is None else 1,  # with so many samples, the split matters little
             progress=progress,
             **reading.scoring,
         )
@@ -85,12 +94,8 @@ def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progr
     scaled = next((method for method in comparison.methods if method.name == "temperature"), None)
     # The table of calibrators has means over repeats; the metric tables have the first repeat, and say so.
     repeat = "" if comparison.repeats == 1 else ", repeat 1"
-    means = "" if comparison.held_out else " The table of calibrators shows means over the repeats."
-    part = (
-        ""
-        if chosen is None
-        else f"Calibrators were compared on a random subset of {comparison.num_samples:,} samples. "
-    )
+    means = "" if comparison.repeats == 1 else " The table of calibrators shows means over the repeats."
+    part = "" if chosen is None else _subset_text(source, comparison)
     recommended = None if comparison.recommended == UNCALIBRATED else f"{comparison.recommended}{repeat}"
     return Calibration(
         comparison,
@@ -103,6 +108,7 @@ def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progr
         {f"{method.name}{repeat}": method.evaluation for method in comparison.methods if method.name != UNCALIBRATED},
         comparison[UNCALIBRATED].evaluation,
         recommended,
+        part,
     )
 
 
@@ -113,17 +119,29 @@ def subset(source: ReportInput, seed: int) -> Tensor | None:
     """
     count = len(source.data.values)
     each = len(source.rows) / count  # labelled samples per image, on average
-    if len(source.rows) <= MOST_SAMPLES:
+    most = min(MOST_SAMPLES, max(LEAST_SAMPLES, MOST_VALUES // source.rows.num_classes))
+    if len(source.rows) <= most:
         return None
     rng = np.random.default_rng(seed)
     if source.data.clusters is None:
-        chosen = rng.permutation(count)[: max(1, int(MOST_SAMPLES / each))]
+        chosen = rng.permutation(count)[: max(1, int(most / each))]
         return torch.from_numpy(np.sort(chosen))
     codes = cluster_codes(source.data.clusters, (count,)).numpy()
     sizes = np.bincount(codes) * each
     order = rng.permutation(len(sizes))
-    taken = order[sizes[order].cumsum() <= MOST_SAMPLES]
+    taken = order[sizes[order].cumsum() <= most]
     return torch.from_numpy(np.isin(codes, taken).nonzero()[0]) if len(taken) >= LEAST_CLUSTERS else None
+
+
+def _subset_text(source: ReportInput, comparison: CalibratorComparison) -> str:
+    """Say on how many samples calibrators were compared, and what that means for those that learn class by class."""
+    text = (
+        f"To limit the time, calibrators were compared on a random subset of {comparison.num_samples:,} of the "
+        f"{len(source.rows):,} samples"
+    )
+    if comparison.held_out:
+        return f"{text}. "
+    return f"{text}: fitted on all of them, calibrators with parameters for each class can be better than shown here. "
 
 
 def best_temperature(rows: Rows) -> float | None:

@@ -29,9 +29,9 @@ def class_reliability_figure(source: ReportInput, models: int) -> dict[str, Any]
         the class) and ``chance`` (half of the 95 % range of a calibrated model); ``numClasses``: number of all classes.
     """
     bins = source.scanned.classes
-    variance = bound_of_variance(bins, source.rows.weight)
+    variance, factor = bound_of_variance(bins), noise_factor(bins, source.rows.weight, source.design_effect)
     total = bins.count.sum(-1)
-    ece, floor = bins.ece(), noise_floors(variance, total)
+    ece, floor = bins.ece(), noise_floors(variance, factor, total)
     order = torch.argsort(ece - floor, descending=True, stable=True)
     if source.rows.num_classes == 2:
         order = torch.tensor([1])
@@ -45,7 +45,7 @@ def class_reliability_figure(source: ReportInput, models: int) -> dict[str, Any]
                 "ece": float(ece[c]),
                 "floor": float(floor[c]),
                 "samples": rounded([float(samples[c])])[0],
-                "bins": bin_columns(_row(bins, c), variance[c]),
+                "bins": bin_columns(_row(bins, c), (factor * variance)[c]),
             }
             for c in shown
         ],
@@ -73,21 +73,32 @@ def bin_columns(bins: BinStats, variance: Tensor) -> dict[str, list[float]]:
     return {name: rounded(values[kept].tolist()) for name, values in columns.items()}
 
 
-def bound_of_variance(bins: BinStats, weight: Tensor | None = None) -> Tensor:
+def bound_of_variance(bins: BinStats) -> Tensor:
     """Return an upper bound of the variance of the number of correct samples in each bin of a calibrated model.
 
     The variance is the sum of p (1 - p), at most n m (1 - m) with the mean m of p in the bin. With B bins of equal
-    width, it is at least 1 - 1 / B of the bound: with 15 bins, ranges are at most 4 % too wide. With weights, the bound
-    is multiplied by the ratio of the sums of squared weights and of weights.
+    width, it is at least 1 - 1 / B of the bound: with 15 bins, ranges are at most 4 % too wide. For samples with
+    weights, or in clusters, multiply it by :func:`noise_factor`.
     """
     mean = bins.mean_confidence.clamp(0, 1)
+    return torch.where(bins.count > 0, bins.count * mean * (1 - mean), 0.0)
+
+
+def noise_factor(bins: BinStats, weight: Tensor | None, effect: float) -> Tensor:
+    """Return by how much weights and clusters increase the variance of the sum of correct samples in each bin.
+
+    Weights increase it by the sum of their squares, divided by their sum: that of the bin, where it is known, else
+    that of all samples. Clusters increase it by the design effect of all samples.
+    """
+    if bins.squares is not None:
+        return effect * torch.where(bins.count > 0, bins.squares.sum(0) / bins.count, 1.0)
     spread = 1.0 if weight is None else float(weight.square().sum() / weight.sum())
-    return torch.where(bins.count > 0, spread * bins.count * mean * (1 - mean), 0.0)
+    return torch.full_like(bins.mean_confidence, effect * spread)
 
 
-def noise_floors(variance: Tensor, total: Tensor) -> Tensor:
+def noise_floors(variance: Tensor, factor: Tensor, total: Tensor) -> Tensor:
     """Return the mean ECE of a calibrated model, by the normal approximation, as in calibration.js."""
-    return torch.minimum((2 / math.pi * variance).sqrt(), 2 * variance).sum(-1) / total
+    return torch.minimum((2 / math.pi * factor * variance).sqrt(), 2 * variance).sum(-1) / total
 
 
 def _row(bins: BinStats, index: int) -> BinStats:

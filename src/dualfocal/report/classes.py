@@ -4,10 +4,11 @@ import math
 
 import torch
 
-from dualfocal.metrics.classwise import ClassGap, class_gaps
+from dualfocal.metrics.class_totals import class_totals
+from dualfocal.metrics.classwise import ClassGap
 from dualfocal.metrics.rows import Rows
 from dualfocal.report.inputs import ReportInput
-from dualfocal.report.tables import MINUS, Cell, Table, column, number, p_cell
+from dualfocal.report.tables import MINUS, Cell, Table, column, number, p_cell, small_decimals
 
 MOST_ROWS = 2500  # in all class tables of a page together
 
@@ -15,13 +16,13 @@ MOST_ROWS = 2500  # in all class tables of a page together
 def class_table(source: ReportInput, most: int) -> dict[str, Table | str]:
     """Return the table of classes, the most significant first, and a note on how to read it."""
     rows = source.rows
-    gaps = class_gaps(rows)
+    gaps = class_totals(rows, source.scanned, source.design_effect)
     overall = {gap.index: gap for gap in gaps if not gap.among_predicted}
     if rows.num_classes == 2:  # only class 1 is tested: class 0 is its complement
         one = overall[1]
         overall[0] = ClassGap(0, False, 1 - one.probability, 1 - one.share, one.p_value)
     top = {gap.index: gap for gap in gaps if gap.among_predicted}
-    counts = torch.bincount(source.predicted, minlength=rows.num_classes).tolist()
+    counts = torch.bincount(source.predicted, weights=rows.weight, minlength=rows.num_classes).tolist()
     one_against_rest = source.scanned.classes.ece()
 
     def significance(c: int) -> tuple[float, float]:
@@ -29,13 +30,14 @@ def class_table(source: ReportInput, most: int) -> dict[str, Table | str]:
         return min(gap.p_value for gap in pair), -max(abs(gap.probability - gap.share) for gap in pair)
 
     order = sorted(range(rows.num_classes), key=significance)
+    decimals = small_decimals(1 / rows.num_classes)
     lines = [
         [
             [source.class_names[c], c],
-            *_cells(overall[c]),
+            *_cells(overall[c], decimals),
             number(counts[c], 0),
             *_cells(top.get(c)),
-            number(100 * float(one_against_rest[c]), 2),
+            number(100 * float(one_against_rest[c]), 1 + decimals),
         ]
         for c in order[:most]
     ]
@@ -52,25 +54,34 @@ def class_table(source: ReportInput, most: int) -> dict[str, Table | str]:
         column("p", "p-value of confidence minus accuracy, adjusted for all classes (Holm)"),
         column("one-vs-rest ECE %", "ECE of the probability of this class; the mean over classes is the classwise ECE"),
     ]
-    caption = "Calibration by class, most significant first"
+    part = f"{len(lines):,} of " if len(lines) < rows.num_classes else ""
+    caption = f"Calibration by class, most significant first ({part}{rows.num_classes:,} classes)"
     table = {"caption": caption, "columns": columns, "rows": lines, "sortable": True}
     return {"classes": table, "classesNote": _note(rows, len(lines))}
 
 
-def _cells(gap: ClassGap | None) -> list[Cell]:
+def _cells(gap: ClassGap | None, decimals: int = 1) -> list[Cell]:
     if gap is None:  # never predicted
         return [number(math.nan, 1)] * 3 + [["", 1.0]]
     difference = gap.probability - gap.share
     return [
-        *(number(100 * value, 1, sign=i == 2) for i, value in enumerate((gap.probability, gap.share, difference))),
+        *(
+            number(100 * value, decimals, sign=i == 2)
+            for i, value in enumerate((gap.probability, gap.share, difference))
+        ),
         p_cell(gap.p_value),
     ]
 
 
 def _note(rows: Rows, shown: int) -> str:
     part = f"The {shown:,} most significant of {rows.num_classes:,} classes are shown. "
+    method = (
+        "mid-p-values of the exact (Poisson-binomial) distribution of the number of samples"
+        if rows.weight is None and rows.cluster is None
+        else f"those of t-tests of sums over {'samples' if rows.cluster is None else 'clusters'}"
+    )
     return (
         f"{part if shown < rows.num_classes else ''}A difference with p above 0.05 is within what chance explains: "
-        "at most 5 % of calibrated models have any class below. The p-values are mid-p-values of the exact "
-        "(Poisson-binomial) distribution of the number of samples, adjusted for the number of classes."
+        f"at most 5 % of calibrated models have any class below. The p-values are {method}, adjusted for the number of "
+        "classes."
     )

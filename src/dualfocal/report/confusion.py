@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from dualfocal.report.inputs import ReportInput
-from dualfocal.report.tables import column, number
+from dualfocal.report.tables import column, number, small_decimals
 
 MOST_CLASSES = 100  # in a matrix with all classes
 RESTRICTED = 40  # classes of a matrix with the most confused ones
@@ -112,6 +112,7 @@ def _pair_table(
     if not len(count):
         return None
     names, errors = source.class_names, float(count.sum())
+    decimals = small_decimals(float(count[0]) / errors)
     first = list(zip(true.tolist(), predicted.tolist(), count.tolist(), strict=True))[:MOST_PAIRS]
     rows = [
         [
@@ -119,7 +120,7 @@ def _pair_table(
             [names[j], j],
             number(n, 0),
             number(100 * n / float(samples[i]), 1),
-            number(100 * n / errors, 1),
+            number(100 * n / errors, decimals),
         ]
         for i, j, n in first
     ]

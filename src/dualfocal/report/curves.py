@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dualfocal.metrics.auroc import auroc
 from dualfocal.metrics.bins import BinStats, equal_edges, from_units
 from dualfocal.metrics.risk_coverage import RiskCoverage
 from dualfocal.metrics.rows import Rows
@@ -82,13 +83,14 @@ def histogram_figure(source: ReportInput) -> dict[str, Any]:
     }
 
 
-def roc_figure(rows: Rows) -> dict[str, Any] | None:
+def roc_figure(rows: Rows, level: float = 0.9) -> dict[str, Any] | None:
     """Return the ROC curve of the probability of class 1 (None unless there are two classes, both with samples).
 
     Returns:
         ``fpr`` and ``tpr``: shares of the samples of class 0 and of class 1 with at least a probability of
-        ``threshold``, up to 201 points; ``auroc``: area under the curve of all points; ``counts``: samples of class 0
-        and of class 1.
+        ``threshold``, up to 201 points; ``auroc``: area under the curve of all points; ``interval``: DeLong's
+        confidence interval of the area (None if samples have weights) with nominal coverage ``level``; ``counts``:
+        samples of class 0 and of class 1.
     """
     if rows.num_classes != 2:
         return None
@@ -107,7 +109,10 @@ def roc_figure(rows: Rows) -> dict[str, Any] | None:
         np.append(0.0, np.cumsum(np.where(group[order], weight[order], 0.0))[last]) / count
         for group, count in zip((~positive, positive), counts, strict=True)
     )
-    area = float(np.trapezoid(tpr, fpr))
+    area, interval = float(np.trapezoid(tpr, fpr)), None
+    if rows.weight is None:
+        estimate = auroc(score, positive, level=level, clusters=rows.cluster)
+        area, interval = estimate.value, [estimate.low, estimate.high]
     # Points at equal distances along the curve; the first one is (0, 0), above all probabilities.
     length = fpr + tpr
     chosen = np.unique(np.searchsorted(length, np.linspace(0, length[-1], POINTS + 1)).clip(0, len(length) - 1))
@@ -120,6 +125,8 @@ def roc_figure(rows: Rows) -> dict[str, Any] | None:
         "tpr": rounded(tpr[chosen]),
         "threshold": [1.0, *rounded(threshold[1:])],
         "auroc": area,
+        "interval": interval,
+        "level": level,
         "counts": rounded(counts),
     }
 

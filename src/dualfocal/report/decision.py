@@ -48,14 +48,14 @@ def decide(
     progress: ShareDone | None = None,
 ) -> Decision:
     """Compare several models on the same samples, or sum up what is known about one model."""
-    sentences = _cluster_sentence(sources)
     if len(sources) == 1:
-        return Decision(*_of_one(sources[0], calibrations[0], sentences))
+        return Decision(*_of_one(sources[0], calibrations[0]))
+    sentences = _structure(sources)
     calibration = _miscalibrated(sources)
     if different := _different(sources):
         problem = (
-            f"The models were scored on different samples, so that they cannot be paired: the labels of {different[0]} "
-            f"and {different[1]} differ."
+            f"The models were scored on different samples, so that they cannot be paired: the labels or weights of "
+            f"{different[0]} and {different[1]} differ."
         )
         return Decision(f"{problem} {calibration}", sentences)
     models = {source.name: (source.rows, source.scanned, source.evaluation) for source in sources}
@@ -66,19 +66,18 @@ def decide(
     return Decision(choice.verdict(), {"Calibration": calibration, **sentences}, choice)
 
 
-def _of_one(source: ReportInput, calibration: Calibration, sentences: dict[str, str]) -> tuple[str, dict[str, str]]:
+def _of_one(source: ReportInput, calibration: Calibration) -> tuple[str, dict[str, str]]:
     """Return verdict, the calibrator that helps, and the verdict on the calibrated model."""
-    if calibration.advice:
-        sentences = {"What fixes it": calibration.advice, **sentences}
+    sentences = {"What fixes it": calibration.advice} if calibration.advice else {}
     if calibration.recommended is not None:
         after = calibration.evaluations[calibration.recommended].verdict(source.class_names)
         name = calibration.recommended.partition(",")[0]  # without the repeat
-        sentences = {**sentences, "What remains": f"After {name}, on held-out samples: {after}"}
+        sentences["What remains"] = f"After {name}, on held-out samples: {after}"
     return source.evaluation.verdict(source.class_names), sentences
 
 
 def _different(sources: Sequence[ReportInput]) -> tuple[str, str] | None:
-    """Return the names of the first two models with different labels."""
+    """Return the names of the first two models with different labels or weights."""
     for a, b in combinations(sources, 2):
         if not same_samples(a.rows, b.rows):
             return a.name, b.name
@@ -98,15 +97,24 @@ def _miscalibrated(sources: Sequence[ReportInput]) -> str:
     )
 
 
-def _cluster_sentence(sources: Sequence[ReportInput]) -> dict[str, str]:
-    """Say how many clusters there are, and the design effect of each model."""
-    texts = []
+def _structure(sources: Sequence[ReportInput]) -> dict[str, str]:
+    """Say how much information weighted samples carry, or samples in clusters, of each model."""
+    names, texts = [source.name for source in sources], dict[str, list[str]](Weights=[], Clusters=[])
     for source in sources:
-        inference = source.evaluation.inference
-        if inference is not None and inference.clusters is not None:
-            name = f"{source.name}: " if len(sources) > 1 else ""
-            texts.append(f"{name}{inference.clusters.sentence(source.evaluation.num_samples)}")
-    return {"Clusters": " ".join(texts)} if texts else {}
+        evaluation = source.evaluation
+        if evaluation.weights is not None:
+            texts["Weights"].append(evaluation.weights.sentence(evaluation.num_samples))
+        if evaluation.inference is not None and evaluation.inference.clusters is not None:
+            effective = None if evaluation.weights is None else evaluation.weights.effective
+            texts["Clusters"].append(evaluation.inference.clusters.sentence(evaluation.num_samples, effective))
+    return {title: _joined(names, sentences) for title, sentences in texts.items() if sentences}
+
+
+def _joined(names: Sequence[str], sentences: Sequence[str]) -> str:
+    """Join the sentences of all models; one that holds for all of them is given once, without names."""
+    if len(set(sentences)) == 1:
+        return sentences[0]
+    return " ".join(f"{name}: {sentence}" for name, sentence in zip(names, sentences, strict=True))
 
 
 def _table(choice: ModelChoice) -> Table:

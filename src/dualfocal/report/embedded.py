@@ -31,7 +31,14 @@ LOWEST = float(torch.finfo(torch.float32).min)
 
 
 def embed(
-    rows: Rows, scanned: Scan, predicted: Tensor, limit: float, *, fitted: float | None = None, seed: int = 0
+    rows: Rows,
+    scanned: Scan,
+    predicted: Tensor,
+    limit: float,
+    *,
+    fitted: float | None = None,
+    effect: float = 1.0,
+    seed: int = 0,
 ) -> tuple[dict[str, Any], str]:
     """Encode the samples, or a random subset that fits into ``limit`` bytes of base64.
 
@@ -41,6 +48,7 @@ def embed(
         predicted: predicted class of each sample.
         limit: maximum number of bytes.
         fitted: a temperature to add to the slider.
+        effect: design effect of the clusters of the samples, for noise floors and ranges.
         seed: seed of the random subset.
 
     Returns:
@@ -49,7 +57,7 @@ def embed(
     assert scanned.nll is not None
     n = len(rows)
     temperatures = sorted({*GRID} if fitted is None else {*GRID, fitted})
-    whole, reduced = _whole(rows), len(temperatures) + 3 + EXACT  # 32-bit numbers per sample
+    whole, reduced = _whole(rows), len(temperatures) + 3 + EXACT + _weights(rows)  # 32-bit numbers per sample
     few = n * whole * BYTES > limit and reduced < whole and not rows.positive
     count = min(n, max(1, int(limit / BYTES / (reduced if few else whole))))
     chosen: slice | Tensor = slice(None)
@@ -67,9 +75,10 @@ def embed(
     elif rows.input == "logits" and exact:
         values, clipped = _in_range(values - values.amax(1, keepdim=True))
         arrays = [values]
-    at_one = [scanned.confidence[chosen], scanned.nll[chosen]] if exact else []
+    wide = [scanned.confidence[chosen], scanned.nll[chosen]] if exact else []
+    wide += [] if rows.weight is None else [rows.weight[chosen]]
     content = [
-        *(_bytes(array, "<f8") for array in at_one),  # first, since float64 arrays must be aligned to 8 bytes
+        *(_bytes(array, "<f8") for array in wide),  # first, since float64 arrays must be aligned to 8 bytes
         *(_bytes(array, "<f4") for array in arrays),
         *(_bytes(array, "<u4") for array in (target, predicted[chosen])),
     ]
@@ -81,6 +90,8 @@ def embed(
         "numClasses": rows.num_classes,
         "positive": rows.positive,  # whether the confidence is the probability of class 1
         "exact": exact,  # whether confidence and NLL at T = 1 are included
+        "weighted": rows.weight is not None,  # whether the weights of the samples are included
+        "designEffect": effect,  # of the clusters of the samples; 1: the samples are independent
         "edgeBits": SIGNIFICANT[rows.dtype],  # precision of the bin edges at T = 1
         "clipped": clipped,  # whether logit differences exceed the range of float32
         "zeros": list(
@@ -96,7 +107,7 @@ def deal(samples: Sequence[Rows], room: float) -> list[float]:
     whole = [len(rows) * _whole(rows) * BYTES + PADDING for rows in samples]
     if sum(whole) <= room:
         return whole
-    reduced = [len(rows) * (len(GRID) + 4 + EXACT) * BYTES + PADDING for rows in samples]
+    reduced = [len(rows) * (len(GRID) + 4 + EXACT + _weights(rows)) * BYTES + PADDING for rows in samples]
     least = [w if rows.positive else min(w, r) for rows, w, r in zip(samples, whole, reduced, strict=True)]
     return shares(least, room)
 
@@ -117,7 +128,12 @@ def shares(needs: list[float], total: float) -> list[float]:
 
 def _whole(rows: Rows) -> int:
     """Return the 32-bit numbers per sample if all classes are embedded."""
-    return rows.num_classes + 2 + (EXACT if rows.values.dtype == torch.float64 else 0)
+    return rows.num_classes + 2 + (EXACT if rows.values.dtype == torch.float64 else 0) + _weights(rows)
+
+
+def _weights(rows: Rows) -> int:
+    """Return the 32-bit numbers per sample for its weight in float64."""
+    return 0 if rows.weight is None else 2
 
 
 def _log_sums(logits: Tensor, temperatures: list[float]) -> Tensor:

@@ -7,22 +7,27 @@ from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.result import finite
 from dualfocal.report.calibrated import Calibration
-from dualfocal.report.class_reliability import bin_columns, bound_of_variance, class_reliability_figure
+from dualfocal.report.class_reliability import (
+    bin_columns,
+    bound_of_variance,
+    class_reliability_figure,
+    noise_factor,
+)
 from dualfocal.report.confusion import confusion_figure
 from dualfocal.report.curves import coverage_figure, coverage_table, histogram_figure, roc_figure
-from dualfocal.report.inputs import ReportInput
+from dualfocal.report.inputs import ReportInput, design_effect
 
 
-def model_figures(source: ReportInput, calibration: Calibration, models: int) -> dict[str, Any]:
-    """Return the numbers of all figures about one of ``models`` models."""
+def model_figures(source: ReportInput, calibration: Calibration, models: int, level: float) -> dict[str, Any]:
+    """Return the numbers of all figures about one of ``models`` models, with intervals of the given level."""
     return {
         "confusion": confusion_figure(source, models),
         "coverage": coverage_figure(source),
         "histogram": histogram_figure(source),
         "classReliability": class_reliability_figure(source, models),
-        "roc": roc_figure(source.rows),
-        "overlay": overlay_figure(source.evaluation, calibration),
-        "clustered": source.rows.cluster is not None,  # the ranges of bins are those of independent samples
+        "roc": roc_figure(source.rows, level),
+        "overlay": overlay_figure(calibration),
+        "designEffect": None if source.rows.cluster is None else source.design_effect,
     }
 
 
@@ -31,20 +36,21 @@ def selective_table(sources: Sequence[ReportInput], figures: Sequence[dict[str, 
     return coverage_table(sources, [figure["coverage"] for figure in figures])
 
 
-def overlay_figure(evaluation: Evaluation, calibration: Calibration) -> dict[str, Any] | None:
+def overlay_figure(calibration: Calibration) -> dict[str, Any] | None:
     """Return the bins before and after the recommended calibrator (None: none is recommended)."""
     comparison = calibration.comparison
     if comparison is None or comparison.recommended == UNCALIBRATED:
         return None
-    after = comparison[comparison.recommended].evaluation
+    before, after = (comparison[name].evaluation for name in (UNCALIBRATED, comparison.recommended))
     return {
         "method": comparison.recommended,
         "repeats": comparison.repeats,
         "heldOut": comparison.held_out,
-        **{name: _reliability(result) for name, result in (("before", evaluation), ("after", after))},
+        **{name: _reliability(result) for name, result in (("before", before), ("after", after))},
     }
 
 
 def _reliability(evaluation: Evaluation) -> dict[str, Any]:
     bins = evaluation.bins
-    return {"ece": evaluation.ece, "nll": finite(evaluation.nll), "bins": bin_columns(bins, bound_of_variance(bins))}
+    variance = noise_factor(bins, None, design_effect(evaluation)) * bound_of_variance(bins)
+    return {"ece": evaluation.ece, "nll": finite(evaluation.nll), "bins": bin_columns(bins, variance)}

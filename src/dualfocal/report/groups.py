@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from scipy.special import ndtri
 
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.groups import GroupEvaluation
-from dualfocal.report.inputs import shortened
+from dualfocal.report.inputs import design_effect, shortened
 from dualfocal.report.tables import MINUS, Table, column, number, p_cell
 
 MOST_GROUPS = 40  # in a figure
@@ -89,7 +90,7 @@ def _ends(interval: tuple[float, float]) -> str:
     return f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}"
 
 
-def gap_interval(bins: BinStats, level: float, design_effect: float = 1.0) -> tuple[float, float]:
+def gap_interval(bins: BinStats, level: float, effect: float = 1.0) -> tuple[float, float]:
     """Return a confidence interval of mean confidence minus accuracy, for samples with these confidences.
 
     The variance of the accuracy is computed from the accuracies of the bins, with half a sample added to each side so
@@ -99,17 +100,18 @@ def gap_interval(bins: BinStats, level: float, design_effect: float = 1.0) -> tu
     Args:
         bins: the bins of the samples.
         level: nominal coverage of the interval.
-        design_effect: factor of the variance if the samples are in clusters.
+        effect: factor of the variance if the samples are in clusters or have weights.
     """
     n = float(bins.count.sum())
     gap = float(bins.gap.sum()) / n
     rate = (bins.correct + 0.5) / (bins.count + 1)
     variance = float((bins.count * rate * (1 - rate)).sum()) / n
-    half = float(ndtri((1 + level) / 2)) * math.sqrt(max(1.0, design_effect) * variance / n) + 0.5 / n
+    half = float(ndtri((1 + level) / 2)) * math.sqrt(max(1.0, effect) * variance / n) + 0.5 / n
     return max(-1.0, gap - half), min(1.0, gap + half)
 
 
 def _gap_interval(group: GroupEvaluation) -> tuple[float, float]:
-    clusters = group.inference.clusters
-    effect = 1.0 if clusters is None else clusters.design_effect
-    return gap_interval(group.evaluation.bins, group.inference.level, effect)
+    evaluation, effect = group.evaluation, design_effect(replace(group.evaluation, inference=group.inference))
+    if evaluation.weights is not None:
+        effect *= evaluation.num_samples / evaluation.weights.effective
+    return gap_interval(evaluation.bins, group.inference.level, effect)

@@ -70,6 +70,7 @@ def write_report(
     input: str | None = None,
     class_names: Sequence[str] | None = None,
     clusters: Array | None = None,
+    sample_weight: Array | None = None,
     groups: Array | None = None,
     title: str | None = None,
     calibrators: Sequence[str] = DEFAULT,
@@ -88,11 +89,13 @@ def write_report(
         class_names: names of the classes of the arrays.
         clusters: cluster of each sample of the arrays, see :func:`~dualfocal.metrics.evaluate`; for files, see
             ``reading``.
+        sample_weight: weight of each sample of the arrays, see :func:`~dualfocal.metrics.evaluate`; for files, see
+            ``reading``.
         groups: group of each sample of the arrays: each group is evaluated; for files, see ``reading``.
         title: title of the page (default: made from the names of the inputs).
         calibrators: names from ``CALIBRATORS``; fitted on the validation split of a run, otherwise cross-validated.
-        reading: which arrays of files to read, also ``cluster`` and ``group``, and how to score all models:
-            ``num_bins``, ``ignore_index``, ``binary``, ``level``, ``seed``.
+        reading: which arrays of files to read, also ``cluster``, ``weight`` and ``group``, and how to score all
+            models: ``num_bins``, ``ignore_index``, ``binary``, ``level``, ``seed``.
         data_root: folder of the data sets, for the images of mistakes. Nothing is downloaded.
         monitor: state file of ``dualfocal monitor``, whose verdict and history are shown.
         progress: called with the share of the work done and the current task.
@@ -121,7 +124,15 @@ def write_report(
     run_data = RunData(None if data_root is None else Path(data_root), reading)
     given = models if isinstance(models, Mapping) else [Path(path) for path in models]
     state = None if monitor is None else read_monitor(Path(monitor))
-    inputs = load_inputs(given, reading, input=input, class_names=class_names, clusters=clusters, groups=groups)
+    inputs = load_inputs(
+        given,
+        reading,
+        input=input,
+        class_names=class_names,
+        clusters=clusters,
+        sample_weight=sample_weight,
+        groups=groups,
+    )
     sources = [run_data.named(source) for source in inputs]
 
     def report_fit(done: int, share: float) -> None:
@@ -141,7 +152,15 @@ def write_report(
     room = MOST_BYTES - len(_page(contents, []))
     limits = deal([source.rows for source in sources], room - DESCRIPTION * len(sources))
     blocks = [
-        embed(source.rows, source.scanned, source.predicted, limit, fitted=calibration.temperature, seed=reading.seed)
+        embed(
+            source.rows,
+            source.scanned,
+            source.predicted,
+            limit,
+            fitted=calibration.temperature,
+            effect=source.design_effect,
+            seed=reading.seed,
+        )
         for source, calibration, limit in zip(sources, calibrations, limits, strict=True)
     ]
     for record, (description, _) in zip(contents["runs"], blocks, strict=True):
@@ -182,7 +201,7 @@ def _contents(
             "recipe": provenance.recipe(source),
             "groupsNote": FOLLOWS if source.groups_follow_labels else "",
             "groups": groups_figure(source.group_by, source.groups, len(sources)) if source.groups else None,
-            "figures": figures.model_figures(source, calibration, len(sources)),
+            "figures": figures.model_figures(source, calibration, len(sources), reading.level),
         }
         for source, calibration in zip(sources, calibrations, strict=True)
     ]

@@ -69,10 +69,21 @@ class ReportInput:
             names = tuple(map(str, range(self.rows.num_classes)))
         return distinct(shortened(name) for name in names)
 
+    @property
+    def design_effect(self) -> float:
+        """Factor by which clusters increase the variance of a mean, at least 1; 1 for independent samples."""
+        return design_effect(self.evaluation)
+
     @cached_property
     def predicted(self) -> Tensor:
         """The predicted class of each row; the first one if several have the largest value."""
         return first_maximum(self.rows.values)
+
+
+def design_effect(evaluation: Evaluation) -> float:
+    """Return the design effect of the clusters of the samples, at least 1; 1 for independent samples."""
+    clusters = None if evaluation.inference is None else evaluation.inference.clusters
+    return 1.0 if clusters is None else max(1.0, clusters.design_effect)
 
 
 def find_inputs(paths: Sequence[Path]) -> tuple[list[Path], list[Run]]:
@@ -106,6 +117,7 @@ def load_inputs(
     input: str | None = None,
     class_names: Sequence[str] | None = None,
     clusters: Array | None = None,
+    sample_weight: Array | None = None,
     groups: Array | None = None,
 ) -> list[ReportInput]:
     """Read and evaluate the inputs of a report.
@@ -116,6 +128,7 @@ def load_inputs(
         input: whether arrays hold ``"logits"`` or ``"probs"``.
         class_names: names of the classes of arrays.
         clusters: cluster of each sample of the arrays.
+        sample_weight: weight of each sample of the arrays.
         groups: group of each sample of the arrays.
 
     Raises:
@@ -129,11 +142,16 @@ def load_inputs(
         models = dict(zip(input_names(models), _without_repeats(models), strict=True))
     names = distinct(map(shortened, models))
     if not all(isinstance(model, tuple) for model in models.values()):
-        for argument, given, option in (("clusters", clusters, "cluster"), ("groups", groups, "group")):
+        columns = (
+            ("clusters", clusters, "cluster"),
+            ("sample_weight", sample_weight, "weight"),
+            ("groups", groups, "group"),
+        )
+        for argument, given, option in columns:
             if given is not None:
-                raise ValueError(f"{argument} are for arrays; for files, use reading=Reading({option}=COLUMN)")
+                raise ValueError(f"{argument} must not be given for files: use reading=Reading({option}=COLUMN)")
     sources = [
-        _arrays_input(name, model, reading, input, class_names, clusters, groups)
+        _arrays_input(name, model, reading, input, class_names, clusters, sample_weight, groups)
         if isinstance(model, tuple)
         else _file_input(name, _path_of(name, model), reading)
         for name, model in zip(names, models.values(), strict=True)
@@ -176,12 +194,14 @@ def _arrays_input(
     input: str | None,
     class_names: Sequence[str] | None,
     clusters: Array | None,
+    sample_weight: Array | None,
     groups: Array | None,
 ) -> ReportInput:
     values, target = (as_tensor(*named).detach().cpu() for named in zip(("logits", "target"), arrays, strict=True))
+    structure: dict[str, Any] = {"clusters": clusters, "sample_weight": sample_weight}
     try:
         rows = as_rows(
-            values, target, input=input, ignore_index=reading.ignore_index, binary=reading.binary, clusters=clusters
+            values, target, input=input, ignore_index=reading.ignore_index, binary=reading.binary, **structure
         )
         column = _column("groups", groups, len(values))
         if class_names is not None and len(class_names) != rows.num_classes:
@@ -201,6 +221,7 @@ def _arrays_input(
         taken,
         group_name=None if groups is None else "group",
         clusters=_column("clusters", clusters, len(values)),
+        weights=None if sample_weight is None else as_tensor("sample_weight", sample_weight).double().cpu().numpy(),
     )
     return ReportInput(name, None, data, *scored, None, "test")
 
@@ -223,7 +244,13 @@ def _with_groups(source: ReportInput, reading: Reading) -> ReportInput:
     try:
         names = quantile_groups(data.groups) if data.groups.dtype.kind == "f" else data.groups
         groups = evaluate_groups(
-            data.values, data.target, names, input=data.input, clusters=data.clusters, **reading.scoring
+            data.values,
+            data.target,
+            names,
+            input=data.input,
+            clusters=data.clusters,
+            sample_weight=data.weights,
+            **reading.scoring,
         )
     except ValueError as error:
         raise ValueError(f"{source.path or source.name}: {error}") from error

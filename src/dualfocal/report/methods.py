@@ -39,6 +39,10 @@ def _samples(sources: Sequence[ReportInput]) -> str:
     for samples, num_classes, clusters in counts:
         within = "" if clusters is None else f" in {clusters:,} clusters"
         sizes.append(f"N = {samples:,} samples{within} of {num_classes:,} classes")
+    weights = [source.evaluation.weights for source in sources if source.evaluation.weights is not None]
+    if weights:
+        effective = " or ".join(dict.fromkeys(f"{round(summary.effective):,}" for summary in weights))
+        sizes[-1] += f", with sample weights (effective sample size {effective})"
     models = "One model was" if len(sources) == 1 else f"{len(sources)} models were"
     return f"{models} evaluated on {' or '.join(sizes)}."
 
@@ -96,5 +100,9 @@ def _calibrators(calibrations: Sequence[Calibration]) -> list[str]:
     )
     if not names:
         return []
-    how = dict.fromkeys(calibration.comparison.caveat() for calibration in calibrations if calibration.comparison)
+    how = dict.fromkeys(
+        f"{calibration.subset}{calibration.comparison.caveat()}"
+        for calibration in calibrations
+        if calibration.comparison is not None
+    )
     return [f"Calibrators ({', '.join(names)}):", *how]

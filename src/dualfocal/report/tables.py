@@ -171,6 +171,15 @@ def number(value: float, decimals: int, remark: str = "", *, sign: bool = False)
     return [*cell, remark.replace("-", MINUS)] if remark else cell
 
 
+def small_decimals(share: float) -> int:
+    """Return how many decimals show a small share in percent with two digits, at least 1.
+
+    >>> small_decimals(0.1), small_decimals(0.01), small_decimals(0.001)
+    (1, 1, 2)
+    """
+    return max(1, 1 - math.floor(math.log10(100 * share) + 1e-9))
+
+
 def p_cell(value: float) -> Cell:
     """Return a cell with a p-value."""
     return ["< 0.001" if value < 0.001 else f"{value:.3f}", value]  # 1/1001 is the lowest value with 1000 draws

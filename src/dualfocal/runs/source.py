@@ -138,6 +138,7 @@ class Reading:
             ignore_index=self.ignore_index,
             binary=self.binary,
             clusters=data.clusters,
+            sample_weight=data.weights,
         )
 
     def check_columns(self, data: Predictions, name: str) -> None:
@@ -161,7 +162,7 @@ class Reading:
         if not (path / RECIPE).is_file() or self.logits or self.probs or self.target or self.split == "val":
             return None, ""
         try:
-            data = replace(self, group=None, cluster=None).load(path, split="val")
+            data = replace(self, group=None, cluster=None, weight=None).load(path, split="val")
         except PredictionsError:  # the run has no validation split
             return None, ""
         try:

@@ -22,6 +22,7 @@ const Calibration = (() => {
       data.unitsAsGiven = take(Float64Array, count);
       data.nllAsGiven = take(Float64Array, count);
     }
+    if (spec.weighted) data.weights = take(Float64Array, count);
     if (spec.kind === "log_sums") {
       data.logSums = take(Float32Array, count * spec.temperatures.length);
       data.ofTarget = take(Float32Array, count);
@@ -38,14 +39,20 @@ const Calibration = (() => {
     return data.temperatures.reduce((best, t) => (distance(t) < distance(best) ? t : best));
   }
 
-  // Confidence in units, correctness and NLL at a temperature, for samples predicted as a class (null: all samples).
+  // Confidence in units, correctness, weight and NLL at a temperature, for samples predicted as a class (null: all samples).
   function score(data, temperature, ofClass) {
     const rows = [];
     for (let i = 0; i < data.count; i++) if (ofClass === null || data.predicted[i] === ofClass) rows.push(i);
     const n = rows.length;
     const units = new Float64Array(n),
       correct = new Uint8Array(n),
-      nll = new Float64Array(n);
+      nll = new Float64Array(n),
+      weights = new Float64Array(n).fill(1);
+    if (data.weighted) {
+      // With mean 1, so that sums of weights read like numbers of samples.
+      const mean = rows.reduce((sum, i) => sum + data.weights[i], 0) / n;
+      rows.forEach((i, k) => (weights[k] = data.weights[i] / mean));
+    }
     const asGiven = temperature === 1;
     const pick = { log_sums: fromLogSums, logits: fromLogits, probs: asGiven ? fromProbs : fromLogits }[data.kind];
     let right = 0;
@@ -60,9 +67,9 @@ const Calibration = (() => {
       }
       const hit = data.predicted[i] === data.target[i];
       correct[k] = data.positive ? data.target[i] === 1 : hit;
-      right += hit;
+      right += hit * weights[k];
     });
-    return { units, correct, nll, right };
+    return { units, correct, nll, weights, right };
   }
 
   function fromLogSums(data, i, temperature) {
@@ -100,7 +107,7 @@ const Calibration = (() => {
 
   // Bins (lo, hi] of equal width; 0 is in the first. Edges are rounded like the confidences, so that 0.2 in float32
   // lies on the edge 1/5.
-  function equalWidth({ units, correct }, numBins, bits) {
+  function equalWidth({ units, correct, weights }, numBins, bits, effect) {
     const edges = Array.from({ length: numBins + 1 }, (_, k) => rounded(k / numBins, bits));
     const bounds = edges.map((edge) => Math.round(edge * ONE));
     const bins = edges.slice(1).map((high, b) => empty(edges[b], high));
@@ -108,13 +115,13 @@ const Calibration = (() => {
       let b = Math.min(Math.max(Math.ceil((units[i] * numBins) / ONE) - 1, 0), numBins - 1);
       while (b > 0 && units[i] <= bounds[b]) b--;
       while (b < numBins - 1 && units[i] > bounds[b + 1]) b++;
-      add(bins[b], units[i], correct[i]);
+      add(bins[b], units[i], correct[i], weights[i]);
     }
-    return bins.map(finish);
+    return bins.map((bin) => finish(bin, effect));
   }
 
   // Bins (lo, hi] between interpolated quantiles. Equal confidences share a bin, so bins can be empty.
-  function equalMass({ units, correct }, numBins) {
+  function equalMass({ units, correct }, numBins, effect) {
     const n = units.length;
     const order = Uint32Array.from(units.keys()).sort((a, b) => units[a] - units[b]);
     const sorted = Float64Array.from(order, (i) => units[i]);
@@ -129,10 +136,32 @@ const Calibration = (() => {
     for (let b = 0; b < numBins; b++) {
       const bin = empty(edges[b] / ONE, edges[b + 1] / ONE);
       for (const end = Math.floor(edges[b + 1]); i < n && sorted[i] <= end; i++)
-        add(bin, sorted[i], correct[order[i]]);
-      bins.push(finish(bin));
+        add(bin, sorted[i], correct[order[i]], 1);
+      bins.push(finish(bin, effect));
     }
     return bins;
+  }
+
+  // Bins of equal weight: a bin ends with the last confidence that begins before its quantile of the sum of weights.
+  function equalWeight({ units, correct, weights }, numBins, effect) {
+    const order = Uint32Array.from(units.keys()).sort((a, b) => units[a] - units[b]);
+    const groups = []; // equal confidences: the sum of weights before them, and where they end
+    let sum = 0;
+    order.forEach((i, k) => {
+      if (k === 0 || units[i] !== units[order[k - 1]]) groups.push({ begin: sum, units: units[i] });
+      groups.at(-1).end = k + 1;
+      sum += weights[i];
+    });
+    const last = Array.from({ length: numBins + 1 }, (_, b) => {
+      const most = sum * (b / numBins + 1e-9); // rounding of sums of weights
+      return groups.findLast(({ begin }) => begin <= most);
+    });
+    let k = 0;
+    return last.slice(1).map((group, b) => {
+      const bin = empty(last[b].units / ONE, group.units / ONE);
+      for (; k < group.end; k++) add(bin, units[order[k]], correct[order[k]], weights[order[k]]);
+      return finish(bin, effect);
+    });
   }
 
   // torch.linspace(0, n, numBins + 1), which counts from both ends; whole numbers must agree exactly.
@@ -144,17 +173,19 @@ const Calibration = (() => {
     );
   }
 
-  const empty = (low, high) => ({ low, high, count: 0, correct: 0, units: 0, variance: 0 });
+  const empty = (low, high) => ({ low, high, count: 0, correct: 0, units: 0, variance: 0, spread: 0 });
 
-  function add(bin, units, correct) {
+  function add(bin, units, correct, weight) {
     const p = units / ONE;
-    bin.count += 1;
-    bin.correct += correct;
-    bin.units += units; // exact below 2^53: up to two million samples
-    bin.variance += p * (1 - p);
+    bin.count += weight;
+    bin.correct += weight * correct;
+    bin.units += weight * units; // without weights, exact below 2^53: up to two million samples
+    bin.variance += weight * weight * p * (1 - p);
+    bin.spread += weight * p * (1 - p);
   }
 
-  function finish({ low, high, count, correct, units, variance }) {
+  // `effect`: the design effect, by which clusters increase the variance.
+  function finish({ low, high, count, correct, units, variance, spread }, effect) {
     const confidence = units / ONE / count,
       accuracy = correct / count;
     return {
@@ -164,17 +195,18 @@ const Calibration = (() => {
       correct,
       confidence,
       accuracy,
-      variance,
+      variance: effect * variance,
+      spread,
       gap: units / ONE - correct,
       // Continuity correction of half a sample, since the number of right predictions is an integer.
-      chance: (CHANCE * Math.sqrt(variance) + 0.5) / count,
+      chance: (CHANCE * Math.sqrt(effect * variance) + 0.5) / count,
     };
   }
 
   // Noise floor: the mean ECE of a calibrated model. For each bin E|sum of (p - outcome)| by the normal approximation,
-  // and at most its bound 2 sum p (1 - p).
+  // and at most its bound 2 sum w p (1 - p).
   function expected(bins, n) {
-    return bins.reduce((sum, { variance: v }) => sum + Math.min(Math.sqrt((2 * v) / Math.PI), 2 * v), 0) / n;
+    return bins.reduce((sum, { variance: v, spread }) => sum + Math.min(Math.sqrt((2 * v) / Math.PI), 2 * spread), 0) / n;
   }
 
   // All numbers at one setting: {temperature, numBins, scheme: "width" or "mass", ofClass: index or null}.
@@ -185,9 +217,11 @@ const Calibration = (() => {
       bits = used === 1 ? data.edgeBits : 53;
     const result = { temperature: used, count: n, positive: data.positive, bins: [], histogram: [] };
     if (n === 0) return { ...result, ece: NaN, chance: NaN, nll: NaN, error: NaN, confidence: NaN, accuracy: NaN };
-    result.histogram = equalWidth(scored, numBins, bits);
-    result.bins = scheme === "mass" ? equalMass(scored, numBins) : result.histogram;
-    const sum = (array) => array.reduce((a, b) => a + b, 0);
+    const effect = data.designEffect,
+      equal = data.weighted ? equalWeight : equalMass;
+    result.histogram = equalWidth(scored, numBins, bits, effect);
+    result.bins = scheme === "mass" ? equal(scored, numBins, effect) : result.histogram;
+    const sum = (array) => array.reduce((total, x, i) => total + scored.weights[i] * x, 0);
     return {
       ...result,
       ece: result.bins.reduce((total, bin) => total + Math.abs(bin.gap), 0) / n,

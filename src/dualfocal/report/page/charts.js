@@ -6,11 +6,13 @@ const Charts = (() => {
     MUTED = "var(--muted)";
   const COLOURS = Array.from({ length: 8 }, (_, k) => `var(--series-${k})`);
   const percent = (x, digits = 1) => (Number.isFinite(x) ? `${(100 * x).toFixed(digits)} %` : "–");
+  const number = (x) => x.toLocaleString("en", { maximumFractionDigits: 1 }); // sums of weights are not whole
   const hundredfold = (x) => String(Number((100 * x).toFixed(6))); // not 7.000000000000001
   // The width of the column in whole pixels; charts are redrawn when the window changes.
   const widthOf = (place) => Math.max(220, Math.floor(place.clientWidth));
 
-  const CLUSTERED = "The 95 % ranges are those of independent samples: with clusters, they are too narrow.";
+  const clustered = (effect) =>
+    `The 95 % ranges allow for the clusters by the design effect of all samples, ${effect.toFixed(1)}.`;
 
   // Points for the read-out of a diagram, by its scales.
   const placed = (svg, rows, x, y, text) => {
@@ -29,7 +31,7 @@ const Charts = (() => {
     const points = `${(100 * gap).toFixed(1)} points`;
     return [
       `${words.forecast} ${percent(bin.low)} to ${percent(bin.high)}`,
-      `${bin.count.toLocaleString("en")} samples`,
+      `${number(bin.count)} samples`,
       `mean ${words.forecast} ${percent(bin.confidence)}`,
       `${words.outcome} ${percent(bin.accuracy)}`,
       gap <= bin.chance
@@ -124,10 +126,10 @@ const Charts = (() => {
         `${words.outcome} ${percent(live.accuracy)}`,
     );
     const text = (b) =>
-      `${words.forecast} ${percent(b.low)} to ${percent(b.high)}\n${b.count.toLocaleString("en")} samples, ` +
+      `${words.forecast} ${percent(b.low)} to ${percent(b.high)}\n${number(b.count)} samples, ` +
       (live.positive
-        ? `${b.correct.toLocaleString("en")} of class 1`
-        : `${(b.count - b.correct).toLocaleString("en")} wrong`);
+        ? `${number(b.correct)} of class 1`
+        : `${number(b.count - b.correct)} wrong`);
     const filled = live.histogram.filter((bin) => bin.count);
     return Readout.attach(svg, [placed(svg, filled, (b) => (b.low + b.high) / 2, (b) => b.count / live.count, text)]);
   }
@@ -197,5 +199,5 @@ const Charts = (() => {
     return COLOURS[key];
   }
 
-  return { reliability, histogram, curve, colourOf, percent, hundredfold, widthOf, wordsOf, CLUSTERED };
+  return { reliability, histogram, curve, colourOf, percent, hundredfold, widthOf, wordsOf, clustered, number };
 })();

@@ -51,19 +51,20 @@ const Confusion = (() => {
           `${percent(samples[i] ? n / samples[i] : NaN)} of the true class`,
       })),
     );
-    const scale = colouring(rows, samples, shares, numbered);
+    const scale = colouring(rows, names.length, samples, shares, numbered);
     rows.forEach((row, i) =>
       row.forEach((n, j) => {
         if (!n) return;
-        const right = i === j;
+        const right = i === j,
+          other = j === names.length;
         sheet.append(
           Sheet.node("rect", {
             x: left + j * size,
             y: top + i * size,
             width: size - (size > 8 ? 1 : 0),
             height: size - (size > 8 ? 1 : 0),
-            fill: right ? "var(--under)" : "var(--over)",
-            "fill-opacity": scale(n, i, right).toFixed(3),
+            fill: other ? "var(--muted)" : right ? "var(--under)" : "var(--over)",
+            "fill-opacity": (other ? 0.5 * (n / samples[i]) : scale(n, i, right)).toFixed(3),
           }),
         );
         if (numbered) cellText(sheet, lines[i][j], shares ? (100 * n) / samples[i] : n, shares, size);
@@ -79,11 +80,11 @@ const Confusion = (() => {
   }
 
   // Opacity of a cell: the root of its share, so that rare confusions are visible. Cells with numbers stay light enough
-  // for the text to be readable.
-  function colouring(rows, samples, shares, numbered) {
+  // for the text to be readable. Predictions as classes that are not shown do not count.
+  function colouring(rows, shown, samples, shares, numbered) {
     const strongest = numbered ? 0.5 : 1;
     const most = [false, true].map((right) =>
-      Math.max(1e-9, ...rows.flatMap((row, i) => [...row].filter((_, j) => (i === j) === right))),
+      Math.max(1e-9, ...rows.flatMap((row, i) => [...row].filter((_, j) => j < shown && (i === j) === right))),
     );
     return (n, i, right) => Math.max(0.07, strongest * Math.sqrt(shares ? n / samples[i] : n / most[Number(right)]));
   }

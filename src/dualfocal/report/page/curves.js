@@ -2,7 +2,7 @@
 // Figures with one line per model, and histograms; all numbers come from Python, computed from all samples.
 const Curves = (() => {
   const { percent, colourOf, hundredfold } = Charts;
-  const count = (x) => x.toLocaleString("en", { maximumFractionDigits: 1 });
+  const count = Charts.number;
   const MARGINS = { marginLeft: 42, marginRight: 14, marginTop: 22, marginBottom: 36 };
   const axis = (label, more = {}) => ({ label, ticks: 5, tickFormat: hundredfold, ...more });
   const MOST_SERIES = 8;
@@ -162,7 +162,10 @@ const Curves = (() => {
     const curves = runs.map(({ figures: { roc: r } }) =>
       (r?.fpr ?? []).map((x, i) => ({ x, y: r.tpr[i], threshold: r.threshold[i] })),
     );
-    const area = (run) => `AUROC ${run.figures.roc ? percent(run.figures.roc.auroc, 2) : "–"}`;
+    const area = ({ figures: { roc: r } }) => {
+      const ends = r?.interval ? ` (${r.interval.map((x) => (100 * x).toFixed(1)).join(" to ")})` : "";
+      return `AUROC ${r ? percent(r.auroc) : "–"}${ends}`;
+    };
     const sheet = Sheet.make(side);
     const top = Sheet.legend(sheet, legendOf(runs, chosen, (run) => (runs.length > 1 ? `${run.name}: ${area(run)}` : area(run))));
     const plot = Plot.plot({

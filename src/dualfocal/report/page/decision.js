@@ -25,10 +25,13 @@ const Decision = (() => {
     for (const metric of metrics) panels.append(panel(forest.filter((row) => row.metric === metric), metric, width, words));
   }
 
-  const short = (name, width) => {
-    const most = Math.max(8, Math.floor(width / 18));
-    return name.length <= most ? name : `${name.slice(0, most - 1)}…`;
-  };
+  const LABELS = 0.36; // share of the width for the names of the models
+  // Cut in the middle: names of runs often differ only at the end, such as in the seed.
+  function short(name, width) {
+    const most = Math.floor((LABELS * width - 12) / 7),
+      start = Math.floor(most / 3);
+    return name.length <= most ? name : `${name.slice(0, start)}…${name.slice(start + 1 - most)}`;
+  }
 
   function panel(rows, metric, width, words) {
     const finite = rows.filter((row) => [row.difference, row.low, row.high].every((x) => x !== null));
@@ -38,7 +41,7 @@ const Decision = (() => {
     const svg = Plot.plot({
       width,
       height: ROW * rows.length + 66,
-      marginLeft: 0.36 * width,
+      marginLeft: LABELS * width,
       marginTop: 26,
       marginBottom: 36,
       x: { domain: [low - pad, high + pad], label: `difference (${rows[0].unit})`, labelAnchor: "center",

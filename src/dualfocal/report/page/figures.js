@@ -9,7 +9,7 @@ const Figures = (() => {
   const PANELS = 24; // classes that are shown at first, and added at a time
   const MOST_HISTOGRAMS = 8; // with more models, only the chosen one
   const state = { shares: false, sorted: false, panels: PANELS, highlighted: 0 };
-  const number = (x) => x.toLocaleString("en");
+  const { number } = Charts;
 
   // Width of a figure in a section; a wide one takes the whole row.
   function widthIn(id, wide) {
@@ -56,7 +56,8 @@ const Figures = (() => {
             framed(
               "roc",
               "ROC curve",
-              "How well the probability of class 1 separates the two classes, for every threshold. A perfect model reaches the upper left corner.",
+              "How well the probability of class 1 separates the two classes, for every threshold. A perfect model reaches the upper left corner. " +
+                areaNote(),
               Curves.roc(runs, chosen, half),
             ),
           ]
@@ -74,6 +75,16 @@ const Figures = (() => {
       ),
     );
     byId("selective-body").replaceChildren(make(contents.selective));
+  }
+
+  function areaNote() {
+    const roc = runs.map((run) => run.figures.roc).find((r) => r);
+    return (
+      "AUROC is the area under the curve: the probability that a sample of class 1 has a higher probability than one of class 0" +
+      (roc.interval
+        ? `; in parentheses, DeLong's ${Number((100 * roc.level).toFixed(2))} % confidence interval in percent.`
+        : ". Of weighted samples, it has no interval.")
+    );
   }
 
   function drawMonitor() {
@@ -101,8 +112,9 @@ const Figures = (() => {
       drawSelective(i);
       Live.draw();
     }
-    const caution = run.figures.clustered ? ` ${Charts.CLUSTERED}` : "";
-    drawOverlay(run.figures.overlay, caution);
+    const effect = run.figures.designEffect;
+    const caution = effect ? ` ${Charts.clustered(effect)}` : "";
+    drawOverlay(run.figures.overlay, effect ? " The range allows for the clusters by the design effect." : "");
     drawClasses(run.figures.classReliability, caution);
     drawConfusion(run.figures.confusion);
     drawGroups(run.groups);
@@ -162,7 +174,7 @@ const Figures = (() => {
       restricted = n < matrix.numClasses;
     const explanation = restricted
       ? `Of ${number(matrix.numClasses)} classes, the matrix shows the ${n} of the most confused pairs. It contains ` +
-        `${number(matrix.shownErrors)} of ${number(matrix.errors)} wrong predictions; the last column counts predictions as any other class.`
+        `${number(matrix.shownErrors)} of ${number(matrix.errors)} wrong predictions; the last column, grey, counts predictions as any other class.`
       : `${number(matrix.errors)} wrong predictions of ${n} classes. Blue: right; orange: wrong; the stronger the colour, the ` +
         `${state.shares ? "larger the share of the true class" : "more samples"}.`;
     place.replaceChildren(controls(matrix));

@@ -123,7 +123,9 @@ const Live = (() => {
     if (data.some((block) => block.input === "probs"))
       notes.push("The input contains probabilities: the temperature scales their logarithms.");
     if (contents.positive) notes.push("Probabilities are those of class 1; the error is that of the predicted class.");
-    if (runs.some((run) => run.figures.clustered)) notes.push(Charts.CLUSTERED);
+    if (data.some((block) => block.weighted)) notes.push("All numbers are weighted; sums of weights are scaled to the number of samples.");
+    if (runs.some((run) => run.figures.designEffect))
+      notes.push("Ranges and noise floors allow for the clusters by the design effect of all samples.");
     if (data.some((block) => block.clipped))
       notes.push("Some logits are more than 3.4e38 below the largest; at other temperatures this difference is set to 3.4e38.");
     return notes;
@@ -222,7 +224,7 @@ const Live = (() => {
         .map((bin) => [
           cell(bin.low),
           cell(bin.high),
-          [bin.count.toLocaleString("en"), bin.count],
+          [Charts.number(bin.count), bin.count],
           cell(bin.confidence),
           cell(bin.accuracy),
           cell(bin.gap / bin.count),

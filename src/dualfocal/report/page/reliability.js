@@ -138,13 +138,14 @@ const Reliability = (() => {
       { text: "95 % range of a calibrated model", colour: "var(--muted)", kind: "area", opacity: 0.4 },
     ]);
     const words = { forecast: "probability", outcome: "share" };
+    const digits = shown[0].ece < 0.002 ? 3 : 2; // of many classes, each has a small error
     const points = shown.map(({ name, ece, floor, bins: columnsOfBins }, i) => {
       const [x, y] = [(i % columns) * (each + gap), top + Math.floor(i / columns) * (height + gap)];
       const bins = binsOf(columnsOfBins);
       const colour = (b) => (b.confidence > b.accuracy ? "var(--over)" : "var(--under)");
       const title = /^\d+$/.test(name) ? `class ${name}` : name;
       Sheet.text(sheet, Sheet.cut(title, Math.floor(each / 7)), x, y + 11, { "font-weight": 600 });
-      Sheet.text(sheet, `ECE ${percent(ece, 2)}, floor ${(100 * floor).toFixed(2)}`, x, y + 25, { fill: "var(--muted)", "font-size": 10 });
+      Sheet.text(sheet, `ECE ${percent(ece, digits)}, floor ${(100 * floor).toFixed(digits)}`, x, y + 25, { fill: "var(--muted)", "font-size": 10 });
       const first = i % columns === 0,
         last = i + columns >= shown.length;
       const plot = Plot.plot({
