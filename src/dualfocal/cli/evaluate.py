@@ -43,7 +43,7 @@ from dualfocal.cli._options import (
     TaskOption,
     WeightOption,
 )
-from dualfocal.cli._request import Request, given_options
+from dualfocal.cli._request import Request, check_different, given_options
 from dualfocal.cli._shift import evaluate_shifted
 from dualfocal.cli._sql import evaluate_sql
 
@@ -283,8 +283,7 @@ def evaluate(
         return evaluate_sql(request, sql)
     if not files:
         raise ValueError("Missing argument 'FILE...': give prediction files, or a query of a database with --sql")
-    if len(set(files)) < len(files):
-        raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
+    check_different(files)
     if any(is_dense(Path(file), reading) for file in files):
         return evaluate_folder(request, boundary=boundary, maps=maps)
     refuse_dense_options(boundary, maps)
