@@ -50,8 +50,8 @@ Boundary = Annotated[
         min=1,
         max=MOST_WIDTH,
         metavar="PIXELS",
-        help="Folders of dense predictions: also evaluate the pixels this close to another predicted class, and the "
-        "others.",
+        help="Segmentation folders: also evaluate two parts, the pixels at most this far from another predicted class, "
+        "and the other pixels.",
         rich_help_panel=INPUTS,
     ),
 ]
@@ -60,7 +60,7 @@ Maps = Annotated[
     typer.Option(
         metavar="FILE",
         callback=check_plot,
-        help="Folders of dense predictions: draw where the worst images are over-confident: .png, .pdf or .svg.",
+        help="Segmentation folders: draw where the worst images are over-confident: .png, .pdf or .svg.",
         rich_help_panel=OUTPUT,
     ),
 ]
