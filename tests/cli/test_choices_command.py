@@ -85,6 +85,8 @@ def test_fail_over_is_about_all_questions(run):
         ["--ignore-index", "0"],
         ["--positive", "x"],
         ["--sql", "SELECT 1"],
+        ["--boundary", "2"],
+        ["--maps", "maps.png"],
     ],
 )
 def test_options_that_do_not_apply_are_refused_by_name(run, options):
@@ -97,5 +99,7 @@ def test_what_is_missing_is_said(run):
     assert "--choice-score needs --format" in err
     _, err = run("evaluate", "--format", "lm-eval", code=2)
     assert "give logs or folders of logs" in err
+    _, err = run("evaluate", "missing", "--format", "lm-eval", code=2)
+    assert "missing: there is no such file or folder" in err
     _, err = run("evaluate", LOGS / "inspect_without_logprobs.json", "--format", "inspect", code=2)
     assert "--logprobs --top-logprobs 20" in err

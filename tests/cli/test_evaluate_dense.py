@@ -172,6 +172,9 @@ def test_one_image_alone_is_evaluated_with_a_warning(run):
         (lambda: link_to_pipe("seg/logits/im03.npy"), []),
         (lambda: Path("seg/masks").rename("seg/other"), ["no folder 'masks' or 'target'"]),
         (lambda: np.save("seg/logits/im03.npy", np.full((3, 10, 13), np.nan)), ["im03", "NaN"]),
+        (lambda: np.save("seg/logits/im03.npy", np.ones((10, 13, 3))), ["(H, W, C)", "array.transpose(2, 0, 1)"]),
+        (lambda: np.save("seg/logits/im03.npy", np.ones((2, 10, 13))), ["im03", "2 classes, but im00 has 3"]),
+        (lambda: np.save("seg/logits/im00.npy", np.full((3, 10, 13), 1 / 3)), ["sum to 1", "--probs"]),
     ],
 )
 def test_bad_folders_are_refused(folder, damage, words, run):
@@ -237,3 +240,33 @@ def test_an_image_without_labels_is_no_cluster():
     assert [image.name for image in dense.images] == ["a"]
     assert dense.total.num_clusters == 1
     assert math.isclose(ImageGap("x", 1, 0.7, 0.5).overconfidence, 0.2)
+
+
+def test_a_folder_without_any_label_is_refused(folder, run):
+    for mask in Path(folder, "masks").iterdir():
+        PIL.Image.fromarray(np.full_like(np.asarray(PIL.Image.open(mask)), 255)).save(mask)
+    _, err = run("evaluate", folder, "--ignore-index", "255", code=2)
+    assert "no pixel has a label" in err
+
+
+def test_names_that_are_not_there_are_said(folder, run):
+    _, err = run("evaluate", folder, "--logits", "scores", code=2)
+    assert "--logits or --probs" in err
+    _, err = run("evaluate", folder, "--maps", "maps.txt", code=2)
+    assert "the ending of --maps must be one of" in err
+
+
+def test_label_255_of_a_file_names_the_remedy(run):
+    np.savez("a.npz", logits=np.zeros((2, 3, 4, 4)), target=np.full((2, 4, 4), 255))
+    _, err = run("evaluate", "a.npz", code=2)
+    assert "--ignore-index 255" in err
+
+
+def test_folders_of_another_kind_name_the_command(folder, run):
+    _, err = run("compare", folder, folder, code=2)
+    assert "use dualfocal evaluate" in err
+    Path("logs").mkdir()
+    Path("logs/samples_task_2026.jsonl").write_text('{"doc_id": 0, "filtered_resps": []}\n')
+    for place in ("logs", "logs/samples_task_2026.jsonl"):
+        _, err = run("evaluate", place, code=2)
+        assert "--format lm-eval" in err

@@ -104,6 +104,11 @@ REFUSED = {
     "--positive": ("--positive", "1"),
     "--sql": ("--sql", "SELECT 1"),
     "--force": ("--force",),
+    "--shifted": ("--shifted", "b.csv"),
+    "--format": ("--format", "lm-eval"),
+    "--boundary": ("--boundary", "2"),
+    "--maps": ("--maps", "maps.png"),
+    "a.csv is given more than once": ("a.csv",),
     "--calibrate with --task multilabel": ("--calibrate", "temperature,matrix"),
 }
 

@@ -142,3 +142,17 @@ def test_files_of_the_same_name_have_their_folders_as_names(record):
         shutil.copy("noise-2.npz", f"{folder}/test.npz")
     content = record("evaluate", "test.npz", "--shifted", "blur/test.npz", "--shifted", "fog/test.npz")
     assert [one["name"] for one in content["shifted"]] == ["blur/test.npz", "fog/test.npz"]
+
+
+def test_images_of_dense_predictions_are_clusters(record):
+    rng = np.random.default_rng(3)
+    labels = rng.integers(3, size=(20, 1, 1)).repeat(6, 1).repeat(6, 2)  # the pixels of an image are alike
+    shared = 2 * rng.normal(size=(20, 3, 1, 1))
+    for name in ("dense.npz", "dense-1.npz"):
+        np.savez(name, logits=shared + 0.1 * rng.normal(size=(20, 3, 6, 6)), target=labels)
+    widths = {}
+    for cluster in ((), ("--cluster", "none")):
+        result = record("evaluate", "dense.npz", "--shifted", "dense-1.npz", *cluster)
+        low, high = result["test"]["intervals"]["error"]
+        widths[cluster] = high - low
+    assert widths[()] > 3 * widths["--cluster", "none"]  # 36 pixels carry the information of one

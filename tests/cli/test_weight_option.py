@@ -90,10 +90,12 @@ BAD = {
     "texts": (
         "weight",
         {"weight": ["heavy"] * N},
-        "weights must be numbers, but 'weight' holds texts, such as 'heavy'",
+        "weights must be finite numbers, but 'weight' is 'heavy' in line 2",
     ),
-    "negative": ("weight", {"weight": ["1", "-1"] * (N // 2)}, "not negative, but 'weight' is -1 in row 1"),
-    "infinite": ("weight", {"weight": ["1"] * (N - 1) + ["1e999"]}, "'weight' is inf in row 399"),
+    "negative": ("weight", {"weight": ["1", "-1"] * (N // 2)}, "not negative, but 'weight' is -1 in line 3"),
+    "infinite": ("weight", {"weight": ["1"] * (N - 1) + ["1e999"]}, "'weight' is inf in line 401"),
+    "the word inf": ("weight", {"weight": ["1"] * (N - 1) + ["inf"]}, "'weight' is 'inf' in line 401"),
+    "the labels": ("label", {}, "--weight: 'label' of a.csv holds the labels"),
     "zero": ("weight", {"weight": ["0"] * N}, "weights must not be 0 for all samples, but 'weight' is"),
 }
 
@@ -112,3 +114,32 @@ def test_where_weights_do_not_apply(table, run):
     assert "--weight does not apply to --sql" in err
     _, err = run("monitor", "state.json", "a.csv", "--weight", "weight", code=2)
     assert "--weight does not apply to dualfocal monitor" in err
+
+
+def test_compare_refuses_labels_as_weights(table, run):
+    _, err = run("compare", table("a.csv"), table("b.csv"), "--weight", "label", code=2)
+    assert "--weight: 'label' of a.csv holds the labels" in err
+
+
+def test_a_weight_per_pixel_is_read_from_a_file(run, record):
+    rng = np.random.default_rng(2)
+    logits, target = rng.normal(size=(6, 3, 4, 5)), rng.integers(3, size=(6, 4, 5))
+    weight = rng.uniform(0.5, 2, (6, 4, 5))
+    np.savez("pixels.npz", logits=logits, target=target, w=weight)
+    np.savez("negative.npz", logits=logits, target=target, w=np.where(np.arange(5) == 3, -2.0, weight))
+    (found,) = record("evaluate", "pixels.npz", "--weight", "w", "--no-inference")["files"]
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    of_label = np.take_along_axis(probs, target[:, None], 1)[:, 0]
+    assert found["nll"] == pytest.approx(np.average(-np.log(of_label), weights=weight))
+    _, err = run("evaluate", "negative.npz", "--weight", "w", code=2)
+    assert "'w' is -2 in row 0" in err
+
+
+def test_calibrators_of_a_run_are_fitted_on_its_validation_split_with_weights(finished, run):
+    count = len(finished.predictions("test")[1])
+    np.save("w.npy", np.linspace(1, 2, count))
+    plain, weighted = (
+        run("evaluate", finished.path, "--calibrate", "temperature", *more)[0] for more in ((), ("--weight", "w.npy"))
+    )
+    assert "ross-validated" not in plain
+    assert "ross-validated" not in weighted

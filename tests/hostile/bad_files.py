@@ -569,9 +569,59 @@ def choice_logs() -> Iterator[BadFile]:
     yield BadFile("inspect, bomb.eval", bomb, limit, inspect + LIMITED)
 
 
+def multilabel_files() -> Iterator[BadFile]:
+    """Files for ``--task multilabel``: three labels, each 0 or 1."""
+    task = ["--task", "multilabel"]
+    hot = np.array([[0, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 0, 1]])
+    probs = 1 / (1 + np.exp(-LOGITS))
+    arrays: dict[str, tuple[dict[str, np.ndarray], str | None]] = {
+        "good": ({}, None),
+        "class indices": ({"target": TARGET}, "got one value per sample in 'target'.*leave out --task"),
+        "labels 1 and 2": ({"target": hot + 1}, "must be 0 or 1, got 2 in row 0"),
+        "halves": ({"target": hot / 2}, "must be 0 or 1, got 0.5 in row 0"),
+        "nan target": ({"target": np.where(hot == 1, np.nan, 0.0)}, "must be 0 or 1, got nan in row 0"),
+        "uint64 that wraps": ({"target": np.full(hot.shape, 2**64 - 100, "u8")}, "must be 0 or 1, got 1.84467e.19"),
+        "fewer labels": ({"target": hot[:, :2]}, r"for each sample and label, \(6, 3\), got 'target' \(6 x 2"),
+        "fewer rows": ({"target": hot[:4]}, r"for each sample and label, \(6, 3\), got 'target' \(4 x 3"),
+        "no rows": ({"logits": LOGITS[:0], "target": hot[:0]}, "at least one row"),
+        "nan logits": ({"logits": np.where(hot == 1, np.nan, LOGITS)}, "must not be NaN"),
+        "probabilities": ({"logits": probs}, "all values lie in .0, 1.: .*--probs logits"),
+        "pickled": ({"target": np.array([[{}] * CLASSES] * ROWS)}, "'target' cannot be read: .*pickles"),
+        "texts": ({"target": np.where(hot == 1, ESCAPE, "no")}, "must hold 0 and 1, one per label"),
+        "ignored": ({"target": np.full(hot.shape, -100)}, "every target is ignore_index = -100"),
+        "escapes": ({"class_names": np.array([ESCAPE, f"b{REVERSED}", "c\nline\r\u2028!"])}, None),
+    }
+    for name, (changes, message) in arrays.items():
+        yield BadFile(f"multilabel, {name}.npz", npz(**{"target": hot} | changes), message, task)
+    columns = {f"prob_{c}": probs[:, k] for k, c in enumerate("abc")}
+    columns |= {f"target_{c}": hot[:, k] for k, c in enumerate("abc")}
+    lines = [",".join(columns), *(",".join(f"{x:.6g}" for x in row) for row in zip(*columns.values(), strict=True))]
+    table = "\n".join(lines) + "\n"
+    tables: dict[str, tuple[str, str | None]] = {
+        "good": (table, None),
+        "empty": ("", "is empty"),
+        "header only": (lines[0] + "\n", "at least one row"),
+        "other names": (
+            table.replace("target_c", "target_d"),
+            "labels of scores .a,b,c. and of targets .a,b,d. differ",
+        ),
+        "a label without target": (table.replace("target_c", "note"), "got 3 of scores .* and 2 of targets"),
+        "twice": (table.replace("target_c", "target_a"), "more than one column 'target_a'"),
+        "words": (table + "0.1,0.2,0.3,yes,0,1\n", "must be 0 or 1, got 'yes' in line 8 of 'target_a'"),
+        "empty cell": (table + "0.1,0.2,0.3,,0,1\n", "column 'target_a' is empty in line 8"),
+        "above one": (table + "1.1,0.2,0.3,1,0,1\n", "must lie in .0, 1. .*got 1.1"),
+        "escapes": (table.replace("_a", f"_{ESCAPE}"), None),
+    }
+    for name, (content, message) in tables.items():
+        yield BadFile(f"multilabel, {name}.csv", text(content), message, task)
+    yield BadFile("multilabel, folder.csv", Path.mkdir, "reads files, not folders", task)
+    yield BadFile("multilabel, pickle.pkl", text(b"\x80\x04."), "is a pickle, .* never read", task)
+
+
 FILES = [
     *text_files(),
     *choice_logs(),
+    *multilabel_files(),
     *npz_files(),
     *npy_files(),
     *json_files(),

@@ -207,10 +207,10 @@ def check_output(out: Path, *inputs: Path) -> None:
             raise ValueError(f"--out: {out} is also an input and would be overwritten; choose another name")
 
 
-def check_plot(plot: Path | None) -> Path | None:
-    """Callback of ``--plot``: raise a ValueError if no picture can be written there."""
+def check_plot(parameter: typer.CallbackParam, plot: Path | None) -> Path | None:
+    """Callback of ``--plot`` and ``--maps``: raise a ValueError if no picture can be written there."""
     if plot is not None:
-        check_choice("the ending of --plot", plot.suffix.lower(), (".png", ".pdf", ".svg"))
+        check_choice(f"the ending of {parameter.opts[0]}", plot.suffix.lower(), (".png", ".pdf", ".svg"))
         check_place(plot)
     return plot
 

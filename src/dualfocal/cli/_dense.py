@@ -9,11 +9,8 @@ from rich.console import Console
 
 from dualfocal.cli._common import check_plot, consoles, errors_name, print_json, progress_bar, say, show
 from dualfocal.cli._findings import FLOOR, gate
-from dualfocal.cli._options import (
-    INPUTS,
-    OUTPUT,
-)
-from dualfocal.cli._request import Request
+from dualfocal.cli._options import INPUTS, OUTPUT
+from dualfocal.cli._request import Request, refuse
 
 if TYPE_CHECKING:
     from dualfocal.metrics import Evaluation
@@ -53,8 +50,8 @@ Boundary = Annotated[
         min=1,
         max=MOST_WIDTH,
         metavar="PIXELS",
-        help="Folders of dense predictions: also evaluate the pixels this close to another predicted class, and the "
-        "others.",
+        help="Segmentation folders: also evaluate two parts, the pixels at most this far from another predicted class, "
+        "and the other pixels.",
         rich_help_panel=INPUTS,
     ),
 ]
@@ -63,7 +60,7 @@ Maps = Annotated[
     typer.Option(
         metavar="FILE",
         callback=check_plot,
-        help="Folders of dense predictions: draw where the worst images are over-confident: .png, .pdf or .svg.",
+        help="Segmentation folders: draw where the worst images are over-confident: .png, .pdf or .svg.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -101,7 +98,7 @@ def evaluate_folder(request: Request, *, boundary: int | None, maps: Path | None
     path, *others = map(Path, request.files)
     if others:
         raise ValueError(f"{path}: evaluate each folder of dense predictions with a command of its own")
-    request.refuse(f"{path}, a folder of dense predictions", REMEDIES)
+    refuse(request.given, f"{path}, a folder of dense predictions", REMEDIES)
     reading, inference, plot = request.reading, request.inference, request.plot
     out, err = consoles(request.as_json)
     folder = open_dense_folder(

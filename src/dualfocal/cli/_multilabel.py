@@ -19,7 +19,7 @@ from dualfocal.cli._common import (
     say,
     show,
 )
-from dualfocal.cli._request import Request, refuse
+from dualfocal.cli._request import Request, check_different, refuse
 
 if TYPE_CHECKING:
     from dualfocal.calibrators import MultilabelCalibrator, MultilabelComparison
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 REMEDIES = {  # of options that do not apply
     "--sql": "export the rows to a file",
+    "--shifted": "evaluate each file without --shifted",
     "--group-by": "evaluate a file per group",
     "--group-quantiles": "evaluate a file per group",
     "--binary": "each label is scored by its probability, like --binary positive",
@@ -71,6 +72,7 @@ def evaluate_labels(request: Request, *, calibrate: str, folds: int, repeats: in
     files, reading, plot = request.files, request.reading, request.plot
     if not files:
         raise ValueError("Missing argument 'FILE...': give prediction files")
+    check_different(files)
     if plot is not None and len(files) > 1 and not merge:
         raise ValueError(f"--plot with --task multilabel draws one file, got {len(files)}: give one, or --merge")
     methods = methods_of(calibrate)
@@ -111,7 +113,7 @@ def load_labels(path: Path, reading: "Reading", *, labels: bool = True) -> "Pred
     from dualfocal.predictions import load_multilabel_predictions
 
     if path.is_dir():
-        raise ValueError(f"{path}: a run folder holds one class per sample, not several labels: leave out --task")
+        raise ValueError(f"{path}: --task multilabel reads files, not folders: give a file, or leave out --task")
     return load_multilabel_predictions(
         path,
         logits=reading.logits,

@@ -99,14 +99,15 @@ IgnoreIndex = Annotated[
     int,
     typer.Option(
         callback=check_ignore_index,
-        help="Ignore samples with this label, an integer of 64 bits.",
+        help="Label of samples to leave out.",
         rich_help_panel=SAMPLES,
     ),
 ]
 BinaryOption = Annotated[
     Binary | None,
     typer.Option(
-        help="Binary problems: evaluate the predicted class, or class 1. Required for one score per sample.",
+        help="Binary problems: evaluate the confidence of the predicted class (top_label), or the probability of class "
+        "1 (positive). Required for one score per sample.",
         rich_help_panel=SAMPLES,
     ),
 ]
@@ -115,7 +116,8 @@ ClusterOption = Annotated[
     typer.Option(
         metavar="COLUMN",
         help="Column or array with the cluster of each sample (a patient, an image, a passage): samples of one cluster "
-        "may depend on each other. By default the images of dense predictions; `none`: pixels are independent.",
+        "may depend on each other. [default: samples are independent; for dense predictions, each image is a cluster, "
+        "and `none` treats pixels as independent]",
         rich_help_panel=SAMPLES,
     ),
 ]
@@ -124,7 +126,7 @@ WeightOption = Annotated[
     typer.Option(
         metavar="COLUMN",
         help="Column or array with the weight of each sample (a survey weight, an importance weight): scores and tests "
-        "are those of the weighted population.",
+        "are about the weighted population.",
         rich_help_panel=SAMPLES,
     ),
 ]

@@ -1,6 +1,6 @@
 """What `dualfocal evaluate` is asked for, and options that do not apply to every kind of input."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +9,15 @@ import typer
 
 if TYPE_CHECKING:
     from dualfocal.runs.source import Reading
+
+KINDS = {  # options that each name another kind of input, of which a command takes one
+    "--task": "give it in a command of its own",
+    "--shifted": "give it in a command of its own",
+    "--format": "give it in a command of its own",
+    "--sql": "give it in a command of its own",
+    "--boundary": "it is for folders of dense predictions, such as logits/NAME.npy and masks/NAME.png",
+    "--maps": "it is for folders of dense predictions, such as logits/NAME.npy and masks/NAME.png",
+}
 
 
 @dataclass(frozen=True)
@@ -34,8 +43,14 @@ class Request:
     as_json: bool
 
     def refuse(self, place: str, remedies: Mapping[str, str]) -> None:
-        """Raise a ValueError if an option is given that does not apply to this kind of input."""
-        refuse(self.given, place, remedies)
+        """Raise a ValueError if an option is given that does not apply to this kind of input.
+
+        Args:
+            place: the kind of input, which starts with the option that names it.
+            remedies: what to do instead, by the name of the option.
+        """
+        others = {option: remedy for option, remedy in KINDS.items() if not place.startswith(option)}
+        refuse(self.given, place, {**others, **remedies})
 
 
 def given_options(context: typer.Context) -> set[str]:
@@ -61,3 +76,10 @@ def refuse(given: Collection[str], place: str, remedies: Mapping[str, str]) -> N
     for option, remedy in remedies.items():
         if option in given:
             raise ValueError(f"{option} does not apply to {place}: {remedy}")
+
+
+def check_different(files: Sequence[str]) -> None:
+    """Raise a ValueError if a file is given twice."""
+    for path in files:
+        if files.count(path) > 1:
+            raise ValueError(f"{path} is given more than once")

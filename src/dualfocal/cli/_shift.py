@@ -73,7 +73,7 @@ def evaluate_shifted(
                 say(err, f"{test}: {remark}")
             [(name, calibrator)] = methods.items()
             calibration = calibrate_shift(
-                _set_of(data),
+                _set_of(data, reading),
                 sets,
                 calibrator,
                 name=name,
@@ -84,7 +84,7 @@ def evaluate_shifted(
             )
             result = calibration.before
         else:
-            result = evaluate_shift(_set_of(data), sets, progress=progress, **options)
+            result = evaluate_shift(_set_of(data, reading), sets, progress=progress, **options)
     show(out, result.table(), f"test: {test}; ")
     say(out, AUROC_MEANINGS, "dim", wrap=True)
     say(out, FLOOR, "dim", wrap=True)
@@ -143,7 +143,7 @@ def _load(
         one = _load_one(err, path, reading, labels=reading.target is not None)
         with errors_name(path):
             order = class_order(one.class_names, data.class_names)
-        sets[name] = _set_of(one if order is None else reorder_classes(one, order))
+        sets[name] = _set_of(one if order is None else reorder_classes(one, order), reading)
     return data, sets
 
 
@@ -161,7 +161,7 @@ def _load_one(err: Console, path: Path, reading: "Reading", *, labels: bool) -> 
     return data
 
 
-def _set_of(data: "Predictions") -> "ShiftSet":
+def _set_of(data: "Predictions", reading: "Reading") -> "ShiftSet":
     from dualfocal.metrics import ShiftSet
 
-    return ShiftSet(data.values, data.labels, data.clusters, data.input)
+    return ShiftSet(data.values, data.labels, reading.clusters(data), data.input)

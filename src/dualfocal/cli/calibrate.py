@@ -8,7 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from dualfocal._table import Table
-from dualfocal.cli._common import CALIBRATORS, ON_FIT_DATA, check_output, consoles, errors_name, print_json, say, show
+from dualfocal.cli._common import (
+    CALIBRATORS,
+    MULTILABEL_CALIBRATORS,
+    ON_FIT_DATA,
+    check_output,
+    consoles,
+    errors_name,
+    print_json,
+    say,
+    show,
+)
 from dualfocal.cli._completion import names_of
 from dualfocal.cli._multilabel import apply_labels, calibrate_labels
 from dualfocal.cli._options import (
@@ -38,7 +48,9 @@ def calibrate(
     method: Annotated[
         str,
         typer.Option(
-            autocompletion=names_of(CALIBRATORS, "+"), help=f"{', '.join(CALIBRATORS)}; join names with + for a chain."
+            autocompletion=names_of(CALIBRATORS, "+"),
+            help=f"{', '.join(CALIBRATORS)}; join names with + for a chain. "
+            f"With `--task multilabel`: {', '.join(MULTILABEL_CALIBRATORS)}.",
         ),
     ] = "temperature",
     logits: Logits = None,

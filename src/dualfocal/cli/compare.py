@@ -102,6 +102,7 @@ def compare(
     if order is not None:
         second = reorder_classes(second, order)
     check_same_labels(first, second)
+    reading.check_columns(replace(first, group_name=None), str(a))
     say(err, f"{a}: {first.taken}\n{b}: {second.taken}" + (f"\n{remark}" if remark else ""))
     with progress_bar(err, "resampling") as progress:
         result = metrics.compare(

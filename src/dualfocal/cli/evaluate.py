@@ -8,7 +8,7 @@ import typer
 
 from dualfocal._checks import AT_MOST
 from dualfocal.cli._choices import evaluate_logs
-from dualfocal.cli._common import CALIBRATORS, check_plot
+from dualfocal.cli._common import CALIBRATORS, MULTILABEL_CALIBRATORS, check_plot
 from dualfocal.cli._completion import names_of
 from dualfocal.cli._dense import Boundary, Maps, evaluate_folder, is_dense, refuse_dense_options
 from dualfocal.cli._files import evaluate_files
@@ -43,7 +43,7 @@ from dualfocal.cli._options import (
     TaskOption,
     WeightOption,
 )
-from dualfocal.cli._request import Request, given_options
+from dualfocal.cli._request import Request, check_different, given_options
 from dualfocal.cli._shift import evaluate_shifted
 from dualfocal.cli._sql import evaluate_sql
 
@@ -60,37 +60,10 @@ def evaluate(
         list[str] | None,
         typer.Argument(
             metavar="FILE",
-            help=f"Prediction files. {FILES}Each is evaluated separately. With `--sql`: a DuckDB file or a "
-            "postgresql:// URL. [default with `--sql`: DuckDB without a database, which reads files]",
+            help=f"Prediction files. {FILES}Each is evaluated separately. For segmentation, a folder with "
+            "logits/NAME.npy and masks/NAME.png. With `--sql`: a DuckDB file or a postgresql:// URL. [default with "
+            "`--sql`: DuckDB without a database, which reads files]",
             show_default=False,
-        ),
-    ] = None,
-    sql: Annotated[
-        str | None,
-        typer.Option(
-            metavar="QUERY",
-            help="Evaluate a table or a SELECT of a database, without loading its rows.",
-            rich_help_panel=INPUTS,
-        ),
-    ] = None,
-    log_format: Annotated[
-        LogFormat | None,
-        typer.Option(
-            "--format",
-            help="Evaluate multiple-choice logs of a language model: the files `samples_*.jsonl` of "
-            "lm-evaluation-harness (`--log_samples`), or logs of inspect_ai (`--logprobs --top-logprobs 20`); or "
-            "folders of them. `--cluster` then names a field of `doc` or `metadata`.",
-            rich_help_panel=INPUTS,
-        ),
-    ] = None,
-    choice_score: Annotated[
-        ChoiceScore | None,
-        typer.Option(
-            help="With `--format`: scores whose softmax gives the probabilities of the options. Log-probabilities "
-            "(sum: `acc`), divided by the length of the option (per-char: `acc_norm`, per-byte: `acc_bytes`), or minus "
-            "those without the question (mutual-info: `acc_mutual_info`). [default: sum]",
-            show_default=False,
-            rich_help_panel=INPUTS,
         ),
     ] = None,
     logits: Logits = None,
@@ -130,6 +103,35 @@ def evaluate(
     percent: Percent = False,
     drop_missing: DropMissing = False,
     max_memory: MaxMemory = None,
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUERY",
+            help="Evaluate a table or a SELECT of a database, without loading its rows.",
+            rich_help_panel=INPUTS,
+        ),
+    ] = None,
+    log_format: Annotated[
+        LogFormat | None,
+        typer.Option(
+            "--format",
+            help="Evaluate multiple-choice logs of a language model: the files `samples_*.jsonl` of "
+            "lm-evaluation-harness (`--log_samples`), or logs of inspect_ai (`--logprobs --top-logprobs 20`); or "
+            "folders of them. `--cluster` then names a field of `doc` or `metadata`.",
+            rich_help_panel=INPUTS,
+        ),
+    ] = None,
+    choice_score: Annotated[
+        ChoiceScore | None,
+        typer.Option(
+            help="With `--format`: score of an option; the softmax of the scores gives the probabilities. sum: "
+            "log-probability of the option (accuracy `acc`); per-char, per-byte: divided by its length (`acc_norm`, "
+            "`acc_bytes`); mutual-info: minus its log-probability without the question (`acc_mutual_info`). "
+            "[default: sum]",
+            show_default=False,
+            rich_help_panel=INPUTS,
+        ),
+    ] = None,
     num_bins: NumBins = 15,
     ignore_index: IgnoreIndex = -100,
     convention: Annotated[
@@ -146,7 +148,8 @@ def evaluate(
             autocompletion=names_of(CALIBRATORS, ",+", alone=("all", "none")),
             help="Compare calibrators: names separated by commas, or `all`. They are fitted on the validation split of "
             "a run folder, otherwise cross-validated. "
-            f"Names: {', '.join(CALIBRATORS)}; join names with + for a chain.",
+            f"Names: {', '.join(CALIBRATORS)}; join names with + for a chain. With `--task multilabel`: "
+            f"{', '.join(MULTILABEL_CALIBRATORS)}.",
             rich_help_panel=CALIBRATION,
         ),
     ] = "none",
@@ -170,9 +173,9 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="FILE",
-            help="The FILE is the test set; evaluate it and these shifted sets: files, folders of files, or patterns "
-            "such as 'noise-*.npz'. The option can be repeated. Labels are optional. `--plot` draws error, NLL, ECE "
-            "and AUROC over the severities, numbers at the ends of the names.",
+            help="Shifted sets, evaluated beside the test set FILE: a file, a folder of files, or a pattern such as "
+            "'noise-*.npz'. The option can be repeated. Labels are optional. `--plot` draws error, NLL, ECE and AUROC "
+            "over the severities, which are the numbers at the ends of the file names.",
             rich_help_panel=INPUTS,
         ),
     ] = None,
@@ -191,8 +194,8 @@ def evaluate(
             min=0.0,
             max=1.0,
             metavar="X",
-            help="Exit with code 3 if the calibration error is certainly larger, such as 0.03: if the lower end of the "
-            "interval of the debiased error exceeds it. For tests and continuous integration.",
+            help="Limit of the calibration error, such as 0.03, for continuous integration: exit with code 3 if the "
+            "lower end of the interval of the debiased error exceeds it.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -283,8 +286,7 @@ def evaluate(
         return evaluate_sql(request, sql)
     if not files:
         raise ValueError("Missing argument 'FILE...': give prediction files, or a query of a database with --sql")
-    if len(set(files)) < len(files):
-        raise ValueError(f"{next(path for path in files if files.count(path) > 1)} is given more than once")
+    check_different(files)
     if any(is_dense(Path(file), reading) for file in files):
         return evaluate_folder(request, boundary=boundary, maps=maps)
     refuse_dense_options(boundary, maps)

@@ -14,9 +14,9 @@ from dualfocal._table import Table, printable
 from dualfocal.metrics.binned import BinnedPredictions, all_of_class
 from dualfocal.metrics.clustered_predictions import ClusteredPredictions
 from dualfocal.metrics.result import Evaluation, finite
+from dualfocal.metrics.rows import VOID
 
 MOST_SHOWN = 20  # classes in a table
-VOID = 255  # label of pixels without a class in many data sets
 
 Image = tuple[str, NDArray[Any], NDArray[Any]]  # name, (C, H, W) values, (H, W) labels
 
@@ -114,10 +114,18 @@ def evaluate_images(
         check_count("boundary", boundary)
     names = ("all",) if boundary is None else ("boundary", "interior")
     result = DenseEvaluation({name: ClusteredPredictions(num_bins) for name in names}, width=boundary)
+    seen: dict[str, int] = {}
     for done, (name, values, target) in enumerate(images, start=1):
+        seen[name] = len(values)
+        first = next(iter(seen))
+        if seen[name] != seen[first]:
+            classes = f"{seen[name]} classes, but {first} has {seen[first]}"
+            raise ValueError(f"{name}: all images need the same numbers of classes: it has {classes}")
         _add(result, name, values, target, input, ignore_index)
         if progress is not None:
             progress(done)
+    if not result.images:
+        raise ValueError(f"no pixel has a label: all {len(seen)} images have only ignore_index = {ignore_index}")
     return result
 
 

@@ -31,6 +31,7 @@ EQUAL = 1e-12  # relative tolerance of equal weights
 
 
 INDEPENDENT = "none"  # clusters of samples that are independent
+VOID = 255  # label of pixels without a class in many data sets
 ONE_IMAGE = (
     "the pixels of one image are treated as independent, which they are not: noise floors and p-values are too small "
     'and intervals too short; evaluate several images, or pass clusters="none" to accept this'
@@ -286,6 +287,9 @@ def check_target(target: Tensor, num_classes: int, ignore_index: int) -> None:
     low, high = (int(end) for end in torch.aminmax(target))
     if low < 0 or high >= num_classes:
         hint = "; if the labels start at 1, subtract 1" if low == 1 and high == num_classes else ""
+        if high == VOID:
+            how = f"ignore_index={VOID}, --ignore-index {VOID}"
+            hint = f"; if {VOID} marks samples without a class, leave them out: {how}"
         raise IndexError(
             f"target {low if low < 0 else high} is out of range: a class index must lie in [0, {num_classes - 1}] "
             f"or equal ignore_index = {ignore_index}{hint}"

@@ -24,7 +24,7 @@ from dualfocal.metrics.comparison import LEAST, interval
 from dualfocal.metrics.copies import copies_warning
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.resampling import ShareDone, resample
-from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor
+from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, image_clusters
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import tied_ranks, uncertainty
 from dualfocal.metrics.shift_scores import ShiftEvaluation, ShiftScores, severity_order
@@ -40,13 +40,13 @@ class ShiftSet(NamedTuple):
         logits: see :func:`~dualfocal.metrics.evaluate`.
         target: class indices (None: no labels).
         clusters: see :func:`~dualfocal.metrics.evaluate`. A cluster may have samples in several sets, such as an image
-            and its distorted copies.
+            and its distorted copies; without clusters, the images of dense predictions of different sets are different.
         input: ``"logits"`` or ``"probs"``, see :func:`~dualfocal.metrics.evaluate`.
     """
 
     logits: Array
     target: Array | None = None
-    clusters: Array | None = None
+    clusters: Array | str | None = None
     input: str | None = None
 
 
@@ -123,6 +123,7 @@ def shift_rows(
     given = {TEST: ShiftSet(*test)} | {name: ShiftSet(*shifted[name]) for name in severity_order(shifted)}
     if given[TEST].target is None:
         raise ValueError("the test set needs labels: pass (logits, target)")
+    given = {name: _with_clusters(name, one) for name, one in given.items()}
     without = [name for name, one in given.items() if one.clusters is None]
     if without and len(without) < len(given):
         raise ValueError(f"either all sets have clusters or none, but {without[0]!r} has none")
@@ -203,6 +204,14 @@ def _rows_of(
     kept = (labels != ignore_index).cpu().numpy()
     spread = np.broadcast_to(codes.reshape(*codes.shape, *[1] * (kept.ndim - codes.ndim)), kept.shape)
     return ShiftRows(rows, labelled, torch.from_numpy(spread[kept]).to(rows.values.device))
+
+
+def _with_clusters(name: str, one: ShiftSet) -> ShiftSet:
+    """Return a set whose clusters are the images of dense predictions, unless others are given."""
+    clusters = image_clusters(one.logits, one.clusters)
+    if clusters is not None and one.clusters is None:
+        clusters = np.char.add(f"{name} ", np.asarray(clusters).astype(np.str_))  # not those of another set
+    return one._replace(clusters=clusters)
 
 
 def _joint_codes(clusters: Sequence[Any]) -> list[np.ndarray]:

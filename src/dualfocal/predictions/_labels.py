@@ -210,7 +210,8 @@ def _from_one_hot(source: PredictionFile, name: str, labels: NDArray[Any]) -> ND
         got = _listing([f"{value:g}" for value in labels[row].tolist() if value != 0]) or "only 0"
         rule = "labels with a column per class must be one-hot, one 1 and the rest 0"
         binary = (ones | (labels == 0) | (labels < 0)).all()
-        hint = "; if a sample can have several labels, give --task multilabel" if binary else ""
+        how = "use dualfocal evaluate and calibrate with --task multilabel"
+        hint = f"; if a sample can have several labels, {how}" if binary else ""
         raise source.error(f"{rule}, but {source.place(row)} of {name!r} {form(labels)} holds {got}{hint}")
     return np.asarray(ones.argmax(1))
 

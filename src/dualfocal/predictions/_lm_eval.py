@@ -39,7 +39,7 @@ class LmEvalLog:
         match = NAME.fullmatch(path.name)
         self.task = match[1] if match else path.name.split(".")[0]
         self.remarks: list[str] = []
-        if path.suffix == ".json":
+        if path.suffix != ".jsonl":
             raise self._error(f"is not a per-sample log, samples_<task>_<date>.jsonl: {HOW_TO_RECORD}")
 
     def questions(self) -> Iterator[tuple[str, Question]]:

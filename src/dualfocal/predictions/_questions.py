@@ -97,6 +97,8 @@ class Questions:
 
     def error(self) -> PredictionsError:
         """Return an error with all questions, and one command that answers them."""
+        if {"doc_id", "filtered_resps"} <= set(self.source.names):
+            return self.source.error("is a log of lm-evaluation-harness: evaluate it with --format lm-eval")
         options = {one.name: getattr(self.given, one.name) for one in fields(self.given)} | self.answers
         options["group-by"] = options.pop("group")
         words = [word for name, value in options.items() if value is not None for word in (f"--{name}", value)]

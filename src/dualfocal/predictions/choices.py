@@ -168,6 +168,8 @@ def _files(paths: Iterable[str | os.PathLike[str]], reader: Any) -> list[tuple[P
     """Return the logs, and whether each was named itself rather than found in a folder."""
     files: list[tuple[Path, bool]] = []
     for path in map(Path, paths):
+        if not path.exists():
+            raise PredictionsError(f"{path}: there is no such file or folder")
         if not path.is_dir():
             files.append((path, True))
             continue

@@ -70,9 +70,13 @@ class DenseFolder:
                 f"{file}: predictions of an image must have shape (C, H, W) with at least two classes, got "
                 f"{form(values)}"
             )
-        shape = values.shape[1:]
+        if index == 0 and self.input == "logits" and _are_probabilities(values):
+            raise PredictionsError(
+                f"{file}: logits are expected, but all pixels lie in [0, 1] and sum to 1: if they are probabilities, "
+                "name the folder or array probs, or give --probs NAME"
+            )
         if mask.suffix.lower() == ".png":
-            return DenseImage(name, values, _read_png(mask, shape))
+            return DenseImage(name, values, _read_png(mask, values.shape))
         target = self._array(mask, MASKS, self.arrays[1])
         if target.ndim == 3 and target.shape[0] == 1:
             target = target[0]
@@ -80,7 +84,7 @@ class DenseFolder:
             raise PredictionsError(
                 f"{mask}: labels must be integers, the class index of each pixel, got {form(target)}"
             )
-        _check_size(mask, target.shape, shape)
+        _check_size(mask, target.shape, values.shape)
         return DenseImage(name, values, target)
 
     def _array(self, path: Path, names: tuple[str, ...], given: str | None) -> NDArray[Any]:
@@ -101,7 +105,8 @@ def is_dense_folder(path: Path, logits: str | None = None, probs: str | None = N
     """Whether a folder holds arrays, or sub-folders with the usual or given names of predictions."""
     if not path.is_dir():
         return False
-    return _find_folder(path, logits, probs) is not None or any(_files(path, ARRAYS))
+    found = _find_folder(path, logits, probs) or _find_folder(path, None, None)
+    return found is not None or any(_files(path, ARRAYS))
 
 
 def open_dense_folder(
@@ -216,22 +221,31 @@ def _by_stem(folder: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
     return files
 
 
-def _check_size(mask: Path, size: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    if tuple(size) != tuple(expected):
-        raise PredictionsError(
-            f"{mask}: the mask has shape {tuple(size)}, but the predictions have {tuple(expected)} pixels: resize the "
-            "predictions to the mask (interpolate the logits), or the mask by nearest neighbour"
-        )
+def _check_size(mask: Path, size: tuple[int, ...], predictions: tuple[int, ...]) -> None:
+    """Raise a PredictionsError unless the size of a mask is that of predictions ``(C, H, W)``."""
+    if tuple(size) != predictions[1:]:
+        remedy = "resize the predictions to the mask (interpolate the logits), or the mask by nearest neighbour"
+        if tuple(size) == predictions[:2]:
+            remedy = f"if their shape {predictions} is (H, W, C), save array.transpose(2, 0, 1)"
+        pixels = f"the mask has shape {tuple(size)}, but the predictions have {predictions[1:]} pixels"
+        raise PredictionsError(f"{mask}: {pixels}: {remedy}")
 
 
-def _read_png(path: Path, shape: tuple[int, ...]) -> NDArray[Any]:
+def _are_probabilities(values: NDArray[Any]) -> bool:
+    """Whether the values of all pixels of ``(C, H, W)`` lie in [0, 1] and sum to 1, up to rounding."""
+    tolerance = 1e-2 if values.dtype.itemsize == 2 else 1e-3
+    inside = values.size > 0 and values.min() >= 0 and values.max() <= 1 + 1e-6
+    return bool(inside and np.abs(values.sum(0, dtype=np.float64) - 1).max() <= tolerance)
+
+
+def _read_png(path: Path, predictions: tuple[int, ...]) -> NDArray[Any]:
     """Read the grey levels or palette indices of a mask; its size is checked before it is unpacked."""
     import PIL.Image
 
     with one_line_errors(path), warnings.catch_warnings():
         warnings.simplefilter("ignore", PIL.Image.DecompressionBombWarning)  # the size is checked here
         with PIL.Image.open(path, formats=["PNG"]) as image:
-            _check_size(path, image.size[::-1], shape)
+            _check_size(path, image.size[::-1], predictions)
             if image.mode not in GREY_MODES:
                 raise PredictionsError(
                     f"{path}: a mask must hold one class index per pixel, as grey levels or palette indices, but this "

@@ -20,7 +20,9 @@ from dualfocal.predictions._formats import (
     PredictionsError,
     TooLargeError,
     form,
+    is_number,
     one_line_errors,
+    shortened,
 )
 from dualfocal.predictions._labels import LabelRule, class_indices, correctness, plain_groups
 from dualfocal.predictions._names import Roles, find_names
@@ -229,7 +231,8 @@ def convert(
         if name is None:
             continue
         members[kind] = column = plain_groups(source, name, others[name])
-        if column.shape != (len(values),):
+        per_pixel = kind == "weight" and column.shape == (len(values), *values.shape[2:])
+        if column.shape != (len(values),) and not per_pixel:
             raise source.error(f"each row needs one {kind}, got {origin} and {name!r} {form(column)}")
         if kind == "weight":
             members[kind] = _numbers(source, name, column)
@@ -255,13 +258,18 @@ def convert(
 def _numbers(source: PredictionFile, name: str, column: NDArray[Any]) -> NDArray[np.float64]:
     """Return weights as numbers, which must be finite and not negative."""
     if column.dtype.kind not in "iufb":
-        raise source.error(f"weights must be numbers, but {name!r} holds texts, such as {str(column[0])!r}")
+        row = next((i for i, text in enumerate(column.tolist()) if not is_number(text) or "n" in text.lower()), 0)
+        got = f"{name!r} is {shortened(repr(str(column[row])))} in {source.place(row)}"
+        raise source.error(f"weights must be finite numbers, but {got}: name another column with --weight")
     weights = column.astype(np.float64)
     bad = ~(np.isfinite(weights) & (weights >= 0))
     if bad.any():
-        row = int(bad.argmax())
-        line = source.first_row + (row if source.kept is None else int(source.kept[row]))
-        raise source.error(f"weights must be finite and not negative, but {name!r} is {weights[row]:g} in row {line}")
+        row = int(bad.argmax()) // max(weights[0].size, 1)
+        value = weights[row] if weights.ndim == 1 else weights[row][bad[row]][0]
+        raise source.error(
+            f"weights must be finite and not negative, but {name!r} is {value:g} in {source.place(row)}: correct it, "
+            "or set it to 0 to leave the sample out"
+        )
     if not weights.any():
         raise source.error(f"weights must not be 0 for all samples, but {name!r} is")
     return weights

@@ -12,6 +12,7 @@ from dualfocal.predictions import (
     PredictionsError,
     PredictionStream,
     check_usable,
+    is_dense_folder,
     load_predictions,
     stream_predictions,
 )
@@ -142,7 +143,7 @@ class Reading:
         )
 
     def check_columns(self, data: Predictions, name: str) -> None:
-        """Raise a ValueError if the column of the groups or clusters holds the labels."""
+        """Raise a ValueError if the column of the groups, clusters or weights holds something else."""
         if data.group_name is not None and data.group_name == data.label_name:
             raise ValueError(
                 f"--group-by: {data.group_name!r} of {name} holds the labels, and among samples of one label no model "
@@ -153,6 +154,9 @@ class Reading:
                 f"--cluster: {self.cluster!r} of {name} holds the labels; a cluster must be known before the label, "
                 "such as a patient or an image"
             )
+        if self.weight is not None and self.weight in (data.label_name, *data.columns):
+            what = "labels" if self.weight == data.label_name else "predictions"
+            raise ValueError(f"--weight: {self.weight!r} of {name} holds the {what}; name a column of weights")
 
     def validation(self, path: Path, rows: Rows) -> tuple[Rows | None, str]:
         """Return the validation split of a run, and a remark if it exists but cannot be used.
@@ -177,6 +181,16 @@ class Reading:
 def predictions_file(folder: Path) -> Path:
     """Return the prediction file of a run folder, or raise a PredictionsError if it does not exist."""
     if not (folder / PREDICTIONS).exists():
-        reason = "this run is not finished" if (folder / RECIPE).is_file() else "is not a run folder"
-        raise PredictionsError(f"{folder}: {reason}, it has no {PREDICTIONS}")
+        if (folder / RECIPE).is_file():
+            raise PredictionsError(f"{folder}: this run is not finished, it has no {PREDICTIONS}")
+        raise PredictionsError(f"{folder}: is not a run folder, it has no {PREDICTIONS}; {_remedy(folder)}")
     return folder / PREDICTIONS
+
+
+def _remedy(folder: Path) -> str:
+    """Return what to do with a folder that is not a run."""
+    if any(next(folder.glob(pattern), None) for pattern in ("samples_*.jsonl", "*/samples_*.jsonl")):
+        return "for logs of lm-evaluation-harness, use dualfocal evaluate with --format lm-eval"
+    if is_dense_folder(folder):
+        return "folders of dense predictions can only be evaluated: use dualfocal evaluate"
+    return "give a prediction file or a run folder; dualfocal evaluate also reads logits/NAME.npy with masks/NAME.png"
