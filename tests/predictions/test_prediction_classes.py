@@ -228,7 +228,7 @@ def test_arrays_in_the_layout_of_keras(npz):
         data = load_predictions(npz(y_prob=PROBS, y_true=CODES[:, None].astype(dtype)))
         assert data.target.tolist() == CODES.astype(dtype).tolist()
         assert data.values.shape == (4, 3)
-    data = load_predictions(npz(logits=PROBS[:, :, None], y=CODES[:, None]))  # a last axis of the samples
+    data = load_predictions(npz(logits=2 * PROBS[:, :, None], y=CODES[:, None]))  # a last axis of the samples
     assert (data.values.shape, data.target.shape) == ((4, 3, 1), (4, 1))
 
 
@@ -244,6 +244,8 @@ def test_probabilities_named_logits_are_refused_unless_they_are_called_logits(np
     path = npz(logits=PROBS, y=CODES)
     assert re.search("'logits' must hold logits.*--probs logits.*--logits logits", refusal(path))
     assert re.search("'logits' must hold logits", refusal(path, labels=False))
+    dense = npz(logits=PROBS[:, :, None].repeat(2, 2), y=CODES[:, None].repeat(2, 1))  # two pixels each
+    assert re.search("'logits' must hold logits", refusal(dense))
     assert load_predictions(path, logits="logits").input == "logits"
     assert load_predictions(path, probs="logits").input == "probs"
 

@@ -110,6 +110,7 @@ def methods_of(calibrate: str) -> tuple[str, ...]:
 
 def load_labels(path: Path, reading: "Reading", *, labels: bool = True) -> "Predictions":
     """Load multi-label predictions with the options of a command."""
+    from dualfocal.metrics.rows import INDEPENDENT
     from dualfocal.predictions import load_multilabel_predictions
 
     if path.is_dir():
@@ -119,7 +120,7 @@ def load_labels(path: Path, reading: "Reading", *, labels: bool = True) -> "Pred
         logits=reading.logits,
         probs=reading.probs,
         target=reading.target,
-        cluster=reading.cluster,
+        cluster=None if reading.cluster == INDEPENDENT else reading.cluster,
         split=reading.split,
         class_names=reading.class_names,
         percent=reading.percent,

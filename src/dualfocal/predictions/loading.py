@@ -277,7 +277,9 @@ def _numbers(source: PredictionFile, name: str, column: NDArray[Any]) -> NDArray
 
 def check_not_probabilities(source: PredictionFile, data: Predictions) -> None:
     """Raise a PredictionsError if values with a usual name of logits are probabilities."""
-    if data.input == "logits" and data.values.ndim == 2 and are_probabilities(data.values):
+    if data.input != "logits" or data.values.ndim < 2 or data.values.shape[1] < 2:
+        return  # one score per sample is in [0, 1] by chance, or sums to 1
+    if are_probabilities(data.values.movedim(1, -1).reshape(-1, data.values.shape[1])):
         names = suggested(list(data.columns))
         raise source.error(
             f"{names!r} must hold logits, but all rows lie in [0, 1] and sum to 1: if they are probabilities, give "
