@@ -114,9 +114,9 @@ def _shifted_paths(test: Path, places: Sequence[str]) -> dict[str, Path]:
     for place in places:
         for path in list_prediction_files(place):
             is_run = path.is_dir() and ((path / RECIPE).is_file() or (path / PREDICTIONS).exists())
-            found = list_folder(path) if path.is_dir() and not is_run else [path]
+            files = list_folder(path) if path.is_dir() and not is_run else [path]
             # A folder or a pattern may also hold the test set.
-            paths += [one for one in found if str(one) == place or not _is_same(one, test)]
+            paths += [one for one in files if str(one) == place or not _is_same(one, test)]
     for path in paths:
         if paths.count(path) > 1:
             raise ValueError(f"--shifted: {path} is given more than once")

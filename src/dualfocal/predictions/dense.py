@@ -105,8 +105,8 @@ def is_dense_folder(path: Path, logits: str | None = None, probs: str | None = N
     """Whether a folder holds arrays, or sub-folders with the usual or given names of predictions."""
     if not path.is_dir():
         return False
-    found = _find_folder(path, logits, probs) or _find_folder(path, None, None)
-    return found is not None or any(_files(path, ARRAYS))
+    values_folder = _find_folder(path, logits, probs) or _find_folder(path, None, None)
+    return values_folder is not None or any(_files(path, ARRAYS))
 
 
 def open_dense_folder(
@@ -139,10 +139,10 @@ def open_dense_folder(
     path = Path(path)
     if logits is not None and probs is not None:
         raise PredictionsError(f"{path}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
-    found = _find_folder(path, logits, probs)
-    if found is None:
+    values_folder = _find_folder(path, logits, probs)
+    if values_folder is None:
         return _open_archives(path, logits, probs, target, max_memory)
-    kind, folder = found
+    kind, folder = values_folder
     masks = _find_masks(path, target, folder)
     images, labels = _by_stem(folder, ARRAYS), _by_stem(masks, (".png", *ARRAYS))
     if not images:
@@ -186,21 +186,23 @@ def _find_folder(path: Path, logits: str | None, probs: str | None) -> tuple[str
     for kind, given in (("logits", logits), ("probs", probs)):
         if given is not None:
             return (kind, path / given) if (path / given).is_dir() else None
-    found = [(kind, path / name) for kind, names in KINDS.items() for name in names if (path / name).is_dir()]
-    if len(found) > 1:
+    candidates = [(kind, path / name) for kind, names in KINDS.items() for name in names if (path / name).is_dir()]
+    if len(candidates) > 1:
         raise PredictionsError(
-            f"{path}: '{found[0][1].name}' and '{found[1][1].name}' are both there; choose one with --logits or --probs"
+            f"{path}: '{candidates[0][1].name}' and '{candidates[1][1].name}' are both there; choose one with --logits or --probs"
         )
-    return found[0] if found else None
+    return candidates[0] if candidates else None
 
 
 def _find_masks(path: Path, target: str | None, folder: Path) -> Path:
     names = MASKS if target is None else (target,)
-    found = [path / name for name in names if (path / name).is_dir() and path / name != folder]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise PredictionsError(f"{path}: '{found[0].name}' and '{found[1].name}' are both there; choose with --target")
+    candidates = [path / name for name in names if (path / name).is_dir() and path / name != folder]
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        raise PredictionsError(
+            f"{path}: '{candidates[0].name}' and '{candidates[1].name}' are both there; choose with --target"
+        )
     expected = f"'{target}'" if target is not None else "'masks' or 'target'"
     raise PredictionsError(f"{path}: there is no folder {expected} with the labels; --target names it")
 
