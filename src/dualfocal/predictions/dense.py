@@ -189,7 +189,8 @@ def _find_folder(path: Path, logits: str | None, probs: str | None) -> tuple[str
     candidates = [(kind, path / name) for kind, names in KINDS.items() for name in names if (path / name).is_dir()]
     if len(candidates) > 1:
         raise PredictionsError(
-            f"{path}: '{candidates[0][1].name}' and '{candidates[1][1].name}' are both there; choose one with --logits or --probs"
+            f"{path}: '{candidates[0][1].name}' and '{candidates[1][1].name}' are both there; choose one with --logits "
+            "or --probs"
         )
     return candidates[0] if candidates else None
 
