@@ -313,7 +313,7 @@ def test_metrics_of_arrays_tuples_and_lists_of_batches_agree():
     [
         (np.zeros((4, 3)), None, 'column "labels"'),
         (np.zeros((4, 3)), np.eye(4, 3), "labels.argmax(-1)"),
-        (np.zeros((4, 3)), np.zeros((4, 3), int), "each label on its own"),
+        (np.zeros((4, 3)), np.zeros((4, 3), int), "task='multilabel'"),
         (np.zeros(4), np.zeros(4), "predictions of shape (4,)"),
         (np.full((4, 3), 1 / 3), np.zeros(4, int), "must not be probabilities"),
         (np.zeros((4, 3)), np.full(4, -100), "every target is ignore_index = -100"),

@@ -283,7 +283,7 @@ def test_folds_keep_clusters_whole():
         assert torch.bincount(fold).tolist() == [60] * 5
     assert not torch.equal(first, second)
     few = as_rows(probs, label, input="probs", clusters=np.arange(300) % 4)
-    with pytest.raises(ValueError, match="need at least 5 clusters, got 4"):
+    with pytest.raises(ValueError, match="need at least 5 of them, got 4 with labels"):
         assign_folds(few, label, ignore_index=-100, folds=5, seeds=range(1))
 
 
