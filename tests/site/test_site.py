@@ -127,7 +127,7 @@ def test_formulas_are_mathml_that_the_browser_lays_out(browser: Any) -> None:
         "[...document.querySelectorAll('math')].map((math) => math.getBoundingClientRect().height)"
     )
     assert len(heights) >= 8
-    assert min(heights) > 8
+    assert min(heights) > 4  # a single "r" is 8 pixels high, or a little more, depending on the font
     assert not any("arithmatex" in page.read_text(encoding="utf-8") for page in PAGES)
 
 
