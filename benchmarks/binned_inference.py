@@ -30,8 +30,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dualfocal.metrics import BinnedPredictions, Evaluation, evaluate
-from dualfocal.metrics.classwise import classwise_test
-from dualfocal.metrics.label_counts import CellLabels
+from dualfocal.metrics.inference.classwise import classwise_test
+from dualfocal.metrics.inference.label_counts import CellLabels
 
 JOINT, ROWS = 2, 10  # one sample in so many also has the joint verdict, and that from the rows
 CHUNK = 20

@@ -4,7 +4,7 @@
 
 Labels are drawn from the probabilities of the model, so that no class is off. Samples have equal weights, or those of
 ``weight_coverage.py``; each is there ``copies`` times, as a cluster. ``alarms`` is the share of data sets in which
-any p-value of :func:`dualfocal.metrics.class_totals.class_totals`, adjusted for all classes, is 5 % or less;
+any p-value of :func:`dualfocal.metrics.inference.class_totals.class_totals`, adjusted for all classes, is 5 % or less;
 ``independent_alarms`` the same for samples that are taken as independent and of equal weight. Goal: at most 7 %; a
 setting passes if the 99 % binomial interval of its rate meets the goal.
 """
@@ -22,8 +22,8 @@ from rich.table import Table
 from weight_coverage import Setting as Weighted
 from weight_coverage import draw
 
-from dualfocal.metrics.class_totals import class_totals
-from dualfocal.metrics.classwise import class_gaps
+from dualfocal.metrics.inference.class_totals import class_totals
+from dualfocal.metrics.inference.classwise import class_gaps
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
 

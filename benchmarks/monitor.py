@@ -37,7 +37,8 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from dualfocal._table import Table
-from dualfocal.metrics import BinStats, CalibrationMonitor, MonitorBatch, _gamblers
+from dualfocal.metrics import BinStats, CalibrationMonitor, MonitorBatch
+from dualfocal.metrics.monitor import _gamblers
 from dualfocal.plots import save, styled
 from dualfocal.plots.style import legend_below, look_of, tidy, varied
 

@@ -39,7 +39,7 @@ from scipy.special import ndtri
 
 from dualfocal.metrics import auroc, compare_auroc, ece
 from dualfocal.metrics.auroc import placements
-from dualfocal.metrics.shift import evaluate_shift
+from dualfocal.metrics.shift.evaluation import evaluate_shift
 
 LEVEL, GOAL, NUM_CLASSES = 0.9, (0.86, 1.0), 10
 CHUNK = 100  # data sets that one process draws at a time

@@ -26,8 +26,8 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from dualfocal.metrics.holm import holm
-from dualfocal.metrics.tokens import TokenConfidences
+from dualfocal.metrics.inference.holm import holm
+from dualfocal.metrics.states.token_confidences import TokenConfidences
 
 VOCABULARY, SEQUENCES, LENGTH = 1000, 60, 50
 LEAST, SIGNIFICANCE = 100, 0.05

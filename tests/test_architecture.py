@@ -21,28 +21,38 @@ FORBIDDEN = {
 
 
 @cache
-def imports() -> list[tuple[str, str, str]]:
-    """File, its subpackage, and the dotted name that it imports from another subpackage of dualfocal."""
+def all_imports() -> list[tuple[str, str]]:
+    """Each file of the package, and the dotted names of the package that it imports."""
     result = []
     for path in SOURCE.rglob("*.py"):
-        parts = path.relative_to(SOURCE).parts
-        home = parts[0].removesuffix(".py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = []
             if isinstance(node, ast.ImportFrom) and node.module:
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
             elif isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
-            for name in names:
-                steps = name.split(".")
-                if steps[0] == "dualfocal" and len(steps) > 1 and (SOURCE / steps[1]).is_dir() and steps[1] != home:
-                    result.append(("/".join(parts), home, name))
+            result += [(path.relative_to(SOURCE).as_posix(), name) for name in names if name.startswith("dualfocal.")]
     return result
 
 
-def test_no_subpackage_imports_a_private_name_of_another() -> None:
-    private = [(file, name) for file, _, name in imports() if any(part.startswith("_") for part in name.split(".")[2:])]
-    assert private == []
+def imports() -> list[tuple[str, str, str]]:
+    """File, its subpackage, and the dotted name that it imports from another subpackage of dualfocal."""
+    with_home = [(file, file.split("/")[0].removesuffix(".py"), name) for file, name in all_imports()]
+    return [
+        (file, home, name)
+        for file, home, name in with_home
+        if (SOURCE / name.split(".")[1]).is_dir() and name.split(".")[1] != home
+    ]
+
+
+def test_private_modules_are_imported_only_within_their_folder() -> None:
+    wrong = []
+    for file, name in all_imports():
+        steps = name.split(".")[1:]
+        folder = next(("/".join(steps[:index]) for index, step in enumerate(steps) if step.startswith("_")), "")
+        if folder and not file.startswith(f"{folder}/"):
+            wrong.append((file, name))
+    assert wrong == []
 
 
 def test_no_cycles_between_subpackages() -> None:

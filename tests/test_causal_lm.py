@@ -8,10 +8,10 @@ from causal_lms import VOCABULARY, SmallLM, oracle, padded, texts
 from torch import Tensor, nn
 
 from dualfocal.calibrators import TemperatureScaling
-from dualfocal.integrations.causal_lm import count_tokens, evaluate_causal_lm, scan_causal_lm
+from dualfocal.integrations.hf.causal_lm import count_tokens, evaluate_causal_lm, scan_causal_lm
 from dualfocal.metrics import evaluate
-from dualfocal.metrics.token_result import TokenEvaluation
-from dualfocal.metrics.tokens import TokenConfidences
+from dualfocal.metrics.states.token_confidences import TokenConfidences
+from dualfocal.metrics.states.token_result import TokenEvaluation
 
 COUNTS = torch.randint(0, 300, (VOCABULARY,), generator=torch.Generator().manual_seed(9))
 
@@ -72,7 +72,7 @@ def test_slices_of_any_size_give_the_same_counts(model, chunk_size) -> None:
 
 
 def test_default_slices_are_bounded(model, monkeypatch) -> None:
-    monkeypatch.setattr("dualfocal.integrations.causal_lm.CHUNK_BYTES", 4 * VOCABULARY * 16)
+    monkeypatch.setattr("dualfocal.integrations.hf.causal_lm.CHUNK_BYTES", 4 * VOCABULARY * 16)
     scan_causal_lm(model, [torch.randint(VOCABULARY, (50, 40))])
     assert max(model.head.rows) == 16
     assert sum(model.head.rows[3:]) == 50 * 39

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from dualfocal.integrations._sql_quoting import identifier, literal, relation
-from dualfocal.integrations._sql_types import column_type
-from dualfocal.integrations.databases import open_database, without_password
 from dualfocal.integrations.sql import reduction_query
+from dualfocal.integrations.sql._quoting import identifier, literal, relation
+from dualfocal.integrations.sql._types import column_type
+from dualfocal.integrations.sql.databases import open_database, without_password
 from dualfocal.predictions import PredictionsError
 from dualfocal.predictions.columns import find_columns
 

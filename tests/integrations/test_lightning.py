@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from dualfocal import TemperatureScaling, evaluate, load_calibrator
-from dualfocal.integrations import lightning as module
-from dualfocal.integrations._kept_rows import KeptRows
 from dualfocal.integrations.lightning import CalibrationCallback, checkpoint_calibrator
+from dualfocal.integrations.lightning import callback as module
+from dualfocal.integrations.lightning._kept_rows import KeptRows
 from dualfocal.metrics import BinnedPredictions, ece
 
 if os.environ.get("DUALFOCAL_INTEGRATIONS") != "required":  # in make test-integrations, a missing library is a failure

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from dualfocal.metrics import evaluate
-from dualfocal.metrics.classwise import ClasswiseTest, class_gaps, classwise_test
-from dualfocal.metrics.label_counts import RowLabels
-from dualfocal.metrics.poisson_binomial import approximate_mid_p, distribution, mid_p_value
+from dualfocal.metrics.inference.classwise import ClasswiseTest, class_gaps, classwise_test
+from dualfocal.metrics.inference.label_counts import RowLabels
+from dualfocal.metrics.inference.poisson_binomial import approximate_mid_p, distribution, mid_p_value
 from dualfocal.metrics.rows import Rows, as_rows
 
 

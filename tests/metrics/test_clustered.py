@@ -9,9 +9,9 @@ import torch
 
 from dualfocal import metrics as M
 from dualfocal.calibrators import compare_calibrators
-from dualfocal.metrics import _cluster_noise
-from dualfocal.metrics._cluster_noise import ClusterNoise
-from dualfocal.metrics._cluster_table import TableClusterSums
+from dualfocal.metrics.inference import cluster_noise
+from dualfocal.metrics.inference.cluster_noise import ClusterNoise
+from dualfocal.metrics.states._cluster_table import TableClusterSums
 
 
 def images(number: int = 60, num_classes: int = 3, side: int = 12, seed: int = 0, sharpness: float = 1.0):
@@ -136,7 +136,7 @@ def test_parts_of_confidences_merge_exactly():
 
 
 def test_very_many_clusters_are_grouped_in_any_order(monkeypatch):
-    monkeypatch.setattr(_cluster_noise, "MOST_CLUSTERS", 64)
+    monkeypatch.setattr(cluster_noise, "MOST_CLUSTERS", 64)
     logits, target = images(number=200, side=4)
     whole = M.ClusteredPredictions.from_predictions(logits, target)
     parts = [

@@ -11,8 +11,8 @@ import torch
 from dualfocal import metrics as M
 from dualfocal.calibrators import compare_calibrators
 from dualfocal.calibrators._scoring import assign_folds
-from dualfocal.metrics import _cluster_noise
 from dualfocal.metrics.groups import evaluate_groups
+from dualfocal.metrics.inference import cluster_noise
 from dualfocal.metrics.resampling import resample
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
@@ -177,7 +177,7 @@ def test_dense_predictions_have_one_cluster_per_image():
 def test_very_many_clusters_are_drawn_in_groups(monkeypatch):
     probs, label, cluster = clustered(600, 3)
     exact = evaluate(probs, label, cluster).inference
-    monkeypatch.setattr(_cluster_noise, "MOST_CLUSTERS", 200)
+    monkeypatch.setattr(cluster_noise, "MOST_CLUSTERS", 200)
     grouped = evaluate(probs, label, cluster).inference
     assert grouped.clusters == exact.clusters
     assert grouped.floors["ece"].mean == pytest.approx(exact.floors["ece"].mean, rel=0.1)

@@ -12,8 +12,8 @@ from case_loops import for_each
 from matplotlib.colors import same_color
 
 from dualfocal.metrics import BinnedPredictions, BinStats, CalibrationMonitor, MonitorBatch
-from dualfocal.metrics._bets import SHIFTS, log_cash, log_factors, log_investment
-from dualfocal.metrics.monitor_history import MOST_PERIODS
+from dualfocal.metrics.monitor._bets import SHIFTS, log_cash, log_factors, log_investment
+from dualfocal.metrics.monitor.history import MOST_PERIODS
 from dualfocal.plots import evidence_diagram, evidence_figure
 
 PROBS = [[0.7, 0.3], [0.2, 0.8]]

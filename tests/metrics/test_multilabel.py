@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dualfocal.metrics import MultilabelEvaluation, evaluate
-from dualfocal.metrics.holm import holm
+from dualfocal.metrics.inference.holm import holm
 
 NAMES = ("cat", "dog", "emu", "fox")
 

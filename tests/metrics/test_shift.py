@@ -12,8 +12,8 @@ from scipy.stats import binomtest
 
 from dualfocal import metrics as M
 from dualfocal.calibrators import TemperatureScaling, calibrate_shift
-from dualfocal.metrics.shift import wilson
-from dualfocal.metrics.shift_scores import severity_order
+from dualfocal.metrics.shift.evaluation import wilson
+from dualfocal.metrics.shift.scores import severity_order
 from dualfocal.plots import shift_figure
 
 N, C = 400, 4

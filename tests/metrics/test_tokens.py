@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from dualfocal.metrics import evaluate
-from dualfocal.metrics.holm import holm
-from dualfocal.metrics.token_result import TokenEvaluation
-from dualfocal.metrics.tokens import TokenConfidences, frequency_name, position_name
+from dualfocal.metrics.inference.holm import holm
+from dualfocal.metrics.states.token_confidences import TokenConfidences, frequency_name, position_name
+from dualfocal.metrics.states.token_result import TokenEvaluation
 
 COUNTS = torch.tensor([0, 9, 10, 99, 100, 12345])
 NAMES = ["0", "1-9", "10-99", "10-99", "100-999", "10,000-99,999"]  # of these counts

@@ -10,17 +10,17 @@ from weight_oracles import weighted_metrics
 
 from dualfocal import metrics as M
 from dualfocal.calibrators import compare_calibrators
-from dualfocal.metrics._cluster_sums import RowClusterSums
-from dualfocal.metrics._label_draws import LabelDraws, class_weights
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_error, top_bins
 from dualfocal.metrics.evaluation import SortedConfidences
 from dualfocal.metrics.groups import evaluate_groups
-from dualfocal.metrics.label_counts import RowLabels
+from dualfocal.metrics.inference._label_draws import LabelDraws, class_weights
+from dualfocal.metrics.inference.cluster_sums import RowClusterSums
+from dualfocal.metrics.inference.label_counts import RowLabels
+from dualfocal.metrics.inference.weight_summary import WeightSummary
 from dualfocal.metrics.resampling import resample
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
-from dualfocal.metrics.weight_summary import WeightSummary
 
 FUNCTIONS = {
     "error": M.error_rate,

@@ -12,7 +12,8 @@ import torch
 
 from dualfocal import _memory
 from dualfocal._table import Table
-from dualfocal.predictions import PredictionsError, _arrays, load_predictions, rewrite_predictions, save_predictions
+from dualfocal.predictions import PredictionsError, load_predictions, rewrite_predictions, save_predictions
+from dualfocal.predictions._formats import arrays
 
 LOGITS = np.random.default_rng(0).normal(size=(50_000, 4))
 TARGET = np.arange(len(LOGITS)) % 4
@@ -67,7 +68,7 @@ def test_running_out_of_memory_is_one_line(tmp_path, refusal, monkeypatch):
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(_arrays.NpzFile, "get", fail)
+    monkeypatch.setattr(arrays.NpzFile, "get", fail)
     assert refusal(path) == "array 'logits' cannot be read: there is not enough memory"
     monkeypatch.undo()
     monkeypatch.setattr(torch, "from_numpy", fail)

@@ -17,7 +17,7 @@ import dualfocal
 from dualfocal import metrics
 from dualfocal.calibrators import compare_calibrators, make_calibrator
 from dualfocal.data import load_data
-from dualfocal.metrics.classwise import class_gaps
+from dualfocal.metrics.inference.classwise import class_gaps
 from dualfocal.metrics.rows import as_rows
 from dualfocal.report import html, provenance, write_report
 from dualfocal.runs import Run

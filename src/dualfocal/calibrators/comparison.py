@@ -9,8 +9,8 @@ from typing import Protocol
 from dualfocal._table import Table
 from dualfocal.calibrators._scoring import MethodScore
 from dualfocal.calibrators.notes import Note
-from dualfocal.metrics.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.comparison import Difference
+from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.result import finite
 
 UNCALIBRATED = "uncalibrated"  # name of the uncalibrated model among the methods

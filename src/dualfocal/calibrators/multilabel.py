@@ -24,7 +24,7 @@ from dualfocal.calibrators.binning import FLOOR, column_of, interpolate, isotoni
 from dualfocal.calibrators.inputs import FittedOn, digest, log_probs, zero_values
 from dualfocal.calibrators.notes import Note
 from dualfocal.calibrators.one_vs_rest import MOST_START, PRIOR
-from dualfocal.metrics.multilabel_input import as_entries
+from dualfocal.metrics.multilabel.entries import as_entries
 from dualfocal.metrics.rows import Array, Rows, as_tensor
 
 FEW = 10  # positive or negative samples of a label; with fewer, its map is mostly the prior

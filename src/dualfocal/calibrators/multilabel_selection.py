@@ -19,7 +19,7 @@ from dualfocal.calibrators.multilabel import MULTILABEL_CALIBRATORS, entry_nll, 
 from dualfocal.calibrators.notes import Note, merge_folds
 from dualfocal.metrics.bins import Binner, equal_edges, scatter_sum, to_units
 from dualfocal.metrics.comparison import Difference
-from dualfocal.metrics.multilabel_input import Entries, as_entries
+from dualfocal.metrics.multilabel.entries import Entries, as_entries
 from dualfocal.metrics.result import finite
 from dualfocal.metrics.rows import Array
 

@@ -19,8 +19,8 @@ from dualfocal.metrics.resampling import ShareDone, resample
 from dualfocal.metrics.result import finite
 from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, class_targets
 from dualfocal.metrics.scan import scan
-from dualfocal.metrics.shift import TEST, ShiftRows, ShiftSet, evaluate_shift_rows, shift_rows
-from dualfocal.metrics.shift_scores import ShiftEvaluation
+from dualfocal.metrics.shift.evaluation import TEST, ShiftRows, ShiftSet, evaluate_shift_rows, shift_rows
+from dualfocal.metrics.shift.scores import ShiftEvaluation
 
 
 @dataclass(frozen=True)

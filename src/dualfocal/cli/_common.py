@@ -222,7 +222,7 @@ def say(out: Console, text: str, style: str | None = None, *, wrap: bool = False
 
 def show(out: Console, table: Table, before: str = "") -> None:
     """Print a table below its title; ``before`` is put in front of the title."""
-    out.print(Text(printable(before + table.title), style="italic"))
+    out.print(Text(before + printable(table.title), style="italic"))
     out.print(table.rich())
 
 

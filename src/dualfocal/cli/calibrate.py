@@ -20,7 +20,8 @@ from dualfocal.cli._common import (
     show,
 )
 from dualfocal.cli._completion import names_of
-from dualfocal.cli._multilabel import apply_labels, calibrate_labels
+from dualfocal.cli._evaluate.multilabel import apply_labels, calibrate_labels
+from dualfocal.cli._evaluate.request import given_options
 from dualfocal.cli._options import (
     FILES,
     AsJson,
@@ -38,7 +39,6 @@ from dualfocal.cli._options import (
     Target,
     TaskOption,
 )
-from dualfocal.cli._request import given_options
 
 
 def calibrate(

@@ -7,12 +7,15 @@ from typing import Annotated
 import typer
 
 from dualfocal._checks import AT_MOST
-from dualfocal.cli._choices import evaluate_logs
 from dualfocal.cli._common import CALIBRATORS, MULTILABEL_CALIBRATORS, check_plot
 from dualfocal.cli._completion import names_of
-from dualfocal.cli._dense import Boundary, Maps, evaluate_folder, is_dense, refuse_dense_options
-from dualfocal.cli._files import evaluate_files
-from dualfocal.cli._multilabel import evaluate_labels
+from dualfocal.cli._evaluate.choices import evaluate_logs
+from dualfocal.cli._evaluate.dense import Boundary, Maps, evaluate_folder, is_dense, refuse_dense_options
+from dualfocal.cli._evaluate.files import evaluate_files
+from dualfocal.cli._evaluate.multilabel import evaluate_labels
+from dualfocal.cli._evaluate.request import Request, check_different, given_options
+from dualfocal.cli._evaluate.shift import evaluate_shifted
+from dualfocal.cli._evaluate.sql import evaluate_sql
 from dualfocal.cli._options import (
     CALIBRATION,
     FILES,
@@ -43,9 +46,6 @@ from dualfocal.cli._options import (
     TaskOption,
     WeightOption,
 )
-from dualfocal.cli._request import Request, check_different, given_options
-from dualfocal.cli._shift import evaluate_shifted
-from dualfocal.cli._sql import evaluate_sql
 
 Convention = StrEnum("Convention", ["published", "torchmetrics"])  # which definitions to follow
 LogFormat = StrEnum("LogFormat", {"lm_eval": "lm-eval", "inspect": "inspect"})

@@ -27,7 +27,7 @@ from dualfocal.cli._options import (
 )
 
 if TYPE_CHECKING:
-    from dualfocal.metrics.monitor_history import Period
+    from dualfocal.metrics.monitor.history import Period
     from dualfocal.runs.monitor_file import MonitorState, NewPeriod
 
 LAST = 10  # periods of the table
@@ -165,7 +165,7 @@ def monitor(
 
 def _table(periods: "list[Period]", new: "list[NewPeriod]", title: str) -> Table:
     """Return a table of the last periods, with the names of new files."""
-    from dualfocal.metrics.monitor_verdict import evidence_text
+    from dualfocal.metrics.monitor.verdict import evidence_text
 
     names = {one.period.last: one.name for one in new}
     rows = [

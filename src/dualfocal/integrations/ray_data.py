@@ -56,7 +56,7 @@ def evaluate_dataset(
         seed: seed of the draws.
 
     Returns:
-        The result of :meth:`BinnedPredictions.evaluate <dualfocal.metrics.BinnedPredictions.evaluate>`.
+        The result of :meth:`BinnedPredictions.evaluate <dualfocal.metrics.evaluate>`.
 
     Raises:
         ValueError: an argument is invalid, or no row is left.

@@ -3,20 +3,17 @@
 from typing import TYPE_CHECKING, Any
 
 from dualfocal.metrics.auroc import Auroc, AurocDifference, auroc, compare_auroc
-from dualfocal.metrics.binned import BinnedPredictions
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, kde_ece, mce
 from dualfocal.metrics.choices import ChoiceEvaluation, Choices, evaluate_choices, evaluate_tasks
-from dualfocal.metrics.clustered import ClusteredConfidences
-from dualfocal.metrics.clustered_predictions import ClusteredPredictions
 from dualfocal.metrics.comparison import Comparison, compare
 from dualfocal.metrics.evaluation import evaluate
-from dualfocal.metrics.inference import Floor, Inference
+from dualfocal.metrics.inference.top_label import Floor, Inference
 from dualfocal.metrics.linear import LinearCalibration, linear_calibration
-from dualfocal.metrics.monitor import CalibrationMonitor
-from dualfocal.metrics.monitor_batch import MonitorBatch
-from dualfocal.metrics.multilabel import evaluate_multilabel
-from dualfocal.metrics.multilabel_result import LabelEvaluation, MultilabelEvaluation
+from dualfocal.metrics.monitor.batch import MonitorBatch
+from dualfocal.metrics.monitor.calibration_monitor import CalibrationMonitor
+from dualfocal.metrics.multilabel.evaluation import evaluate_multilabel
+from dualfocal.metrics.multilabel.result import LabelEvaluation, MultilabelEvaluation
 from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.scores import (
     BrierDecomposition,
@@ -27,10 +24,13 @@ from dualfocal.metrics.scores import (
     nll,
     ood_auroc,
 )
-from dualfocal.metrics.shift import ShiftSet, evaluate_shift
-from dualfocal.metrics.shift_scores import ShiftEvaluation, ShiftScores
-from dualfocal.metrics.token_result import TokenEvaluation
-from dualfocal.metrics.tokens import TokenConfidences
+from dualfocal.metrics.shift.evaluation import ShiftSet, evaluate_shift
+from dualfocal.metrics.shift.scores import ShiftEvaluation, ShiftScores
+from dualfocal.metrics.states.binned import BinnedPredictions
+from dualfocal.metrics.states.clustered_confidences import ClusteredConfidences
+from dualfocal.metrics.states.clustered_predictions import ClusteredPredictions
+from dualfocal.metrics.states.token_confidences import TokenConfidences
+from dualfocal.metrics.states.token_result import TokenEvaluation
 
 if TYPE_CHECKING:
     from dualfocal.metrics.streaming import (

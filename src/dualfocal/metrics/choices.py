@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from dualfocal.metrics._sorting import SortedConfidences
-from dualfocal.metrics.classwise import SIGNIFICANCE
 from dualfocal.metrics.copies import SAME
 from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.groups import draws_for_groups
-from dualfocal.metrics.holm import holm
+from dualfocal.metrics.inference.classwise import SIGNIFICANCE
+from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.risk_coverage import RiskCoverage
 from dualfocal.metrics.verdict import confidence_verdict

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from dualfocal._checks import check_level
 from dualfocal._table import Table
-from dualfocal.metrics.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.evaluation import evaluate_rows, squared_error
+from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
+from dualfocal.metrics.inference.weight_summary import WeightSummary
 from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.resampling import SLOW, Models, ShareDone, quantiles, resample
 from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.rows import Array, as_rows, image_clusters
 from dualfocal.metrics.scan import scan
-from dualfocal.metrics.weight_summary import WeightSummary
 
 LEAST = 10  # samples needed for a comparison
 

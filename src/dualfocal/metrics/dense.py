@@ -11,10 +11,10 @@ from scipy import ndimage
 
 from dualfocal._checks import check_count
 from dualfocal._table import Table, printable
-from dualfocal.metrics.binned import BinnedPredictions, all_of_class
-from dualfocal.metrics.clustered_predictions import ClusteredPredictions
 from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.rows import VOID
+from dualfocal.metrics.states.binned import BinnedPredictions, all_of_class
+from dualfocal.metrics.states.clustered_predictions import ClusteredPredictions
 
 MOST_SHOWN = 20  # classes in a table
 

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 
 from dualfocal._checks import check_choice, check_count, check_level
-from dualfocal.metrics._cluster_sums import RowClusterSums
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.bins import CONVENTIONS, BinStats
 from dualfocal.metrics.calibration import adaptive_error, top_bins
-from dualfocal.metrics.classwise import SIGNIFICANCE, classwise_test
-from dualfocal.metrics.clusters import cluster_inference, cluster_squared_error
 from dualfocal.metrics.copies import copies_warning
-from dualfocal.metrics.inference import Confidences, Inference, infer, noise_floor
-from dualfocal.metrics.label_counts import LabelCounts, RowLabels
+from dualfocal.metrics.inference.classwise import SIGNIFICANCE, classwise_test
+from dualfocal.metrics.inference.cluster_sums import RowClusterSums
+from dualfocal.metrics.inference.clusters import cluster_inference, cluster_squared_error
+from dualfocal.metrics.inference.label_counts import LabelCounts, RowLabels
+from dualfocal.metrics.inference.top_label import Confidences, Inference, infer, noise_floor
+from dualfocal.metrics.inference.weights import summarize_weights, weighted_inference
 from dualfocal.metrics.resampling import quantiles, resample
 from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.rows import Array, Rows, as_rows, image_clusters
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import decompose, mean
-from dualfocal.metrics.weights import summarize_weights, weighted_inference
 
 if TYPE_CHECKING:
-    from dualfocal.metrics.multilabel_result import MultilabelEvaluation
+    from dualfocal.metrics.multilabel.result import MultilabelEvaluation
 
 
 @overload
@@ -93,7 +93,7 @@ def evaluate(
         num_bins: number of bins of the calibration errors.
         inference: also compute the noise floor of each calibration error (its value for a perfectly calibrated model,
             by chance), the p-value of a test of calibration, a confidence interval of the debiased error, and the
-            smallest detectable error; see :mod:`dualfocal.metrics.inference`.
+            smallest detectable error; see :mod:`dualfocal.metrics.inference.top_label`.
         seed: seed of the draws for ``inference``.
         ignore_index: target value of samples to leave out.
         binary: see :func:`~dualfocal.metrics.ece`.
@@ -107,16 +107,18 @@ def evaluate(
             needed if ``logits`` is a data frame whose columns are named like the classes.
         clusters: the cluster of each sample, whole numbers or texts, ``(N,)``: samples of one cluster may depend on
             each other, such as the pixels of an image or the images of a patient. Noise floors, tests, the interval and
-            the debiased error allow for it, see :mod:`dualfocal.metrics.clusters`. Without it, the N images of dense
-            predictions, ``(N, C, d1, ...)``, are clusters if ``inference`` is asked for, and other samples count as
-            independent; a warning is given if many are copies of others. ``"none"``: pixels are independent, too.
+            the debiased error allow for it, see :mod:`dualfocal.metrics.inference.clusters`. Without it, the N images
+            of dense predictions, ``(N, C, d1, ...)``, are clusters if ``inference`` is asked for, and other samples
+            count as independent; a warning is given if many are copies of others. ``"none"``: pixels are independent,
+            too.
         sample_weight: weight of each sample, ``(N,)`` or ``(N, d1, ...)``, not negative: survey weights, or importance
             weights of a population with other inputs or labels. All metrics and the inference are those of the
-            weighted population, see :mod:`dualfocal.metrics.weights`. Only the ratios of the weights matter. Samples of
-            weight 0 are left out and not counted. Equal weights are the same as none.
+            weighted population, see :mod:`dualfocal.metrics.inference.weights`. Only the ratios of the weights matter.
+            Samples of weight 0 are left out and not counted. Equal weights are the same as none.
         task: ``"multilabel"`` if a sample can have several labels: ``logits`` and ``target`` have shape ``(N, L)``, the
             sigmoid of a logit is the probability of its label, and ``target`` holds 0 or 1, or ``ignore_index``. See
-            :mod:`dualfocal.metrics.multilabel`. ``binary``, ``convention`` and ``sample_weight`` do not apply.
+            :mod:`dualfocal.metrics.multilabel.evaluation`. ``binary``, ``convention`` and ``sample_weight`` do not
+            apply.
 
     Returns:
         The metrics, as fractions: an :class:`Evaluation`, or a :class:`~dualfocal.metrics.MultilabelEvaluation`.
@@ -136,7 +138,7 @@ def evaluate(
     """
     check_choice("task", task, (None, "multilabel"))
     if task == "multilabel":
-        from dualfocal.metrics.multilabel import evaluate_multilabel
+        from dualfocal.metrics.multilabel.evaluation import evaluate_multilabel
 
         refused = {"binary": binary, "convention": convention, "sample_weight": sample_weight}
         for name in (name for name, value in refused.items() if value is not None):

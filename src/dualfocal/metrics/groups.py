@@ -14,8 +14,8 @@ from torch import Tensor
 from dualfocal._table import Table
 from dualfocal.metrics.copies import SAME
 from dualfocal.metrics.evaluation import evaluate
-from dualfocal.metrics.holm import holm
-from dualfocal.metrics.inference import Inference
+from dualfocal.metrics.inference.holm import holm
+from dualfocal.metrics.inference.top_label import Inference
 from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.rows import Array, as_tensor, class_targets
 

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dualfocal.metrics.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.comparison import LEAST, Difference, centre_of, interval, resampled_metrics, smallest_shown
+from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
+from dualfocal.metrics.inference.weight_summary import WeightSummary
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
-from dualfocal.metrics.weight_summary import WeightSummary
 
 DECISIVE = ("nll", "debiased_ece", "error", "aurc")  # the metrics that a choice is made by
 NAMES = {"nll": "NLL", "debiased_ece": "calibration error", "error": "error", "aurc": "selective risk (AURC)"}

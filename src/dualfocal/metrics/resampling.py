@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.metrics._cluster_noise import cluster_groups
 from dualfocal.metrics._sorting import risk_coverage, tie_ends, tie_groups
 from dualfocal.metrics.bins import (
     ONE,
@@ -17,6 +16,7 @@ from dualfocal.metrics.bins import (
     scatter_sum,
     weighted_debiased_square,
 )
+from dualfocal.metrics.inference.cluster_noise import cluster_groups
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
 

@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from dualfocal._table import Table
 from dualfocal.metrics.bins import BinStats
-from dualfocal.metrics.classwise import SIGNIFICANCE
-from dualfocal.metrics.inference import Inference
+from dualfocal.metrics.inference.classwise import SIGNIFICANCE
+from dualfocal.metrics.inference.top_label import Inference
+from dualfocal.metrics.inference.weight_summary import WeightSummary
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.verdict import CONFIDENCE_ONLY, TOP_LABEL_ONLY, classes_verdict, confidence_verdict
-from dualfocal.metrics.weight_summary import WeightSummary
 
 SCHEMA = 1
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dualfocal._table import printable
-from dualfocal.metrics.classwise import SIGNIFICANCE, ClasswiseTest
-from dualfocal.metrics.inference import POWER, Inference
+from dualfocal.metrics.inference.classwise import SIGNIFICANCE, ClasswiseTest
+from dualfocal.metrics.inference.top_label import POWER, Inference
 
 if TYPE_CHECKING:
     from dualfocal.metrics.result import Evaluation

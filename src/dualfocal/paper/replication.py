@@ -14,7 +14,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from dualfocal._table import Table
-from dualfocal.metrics.holm import holm
+from dualfocal.metrics.inference.holm import holm
 from dualfocal.paper.intervals import Estimate, holm_levels, prediction_interval
 from dualfocal.paper.measurements import MEASUREMENTS
 from dualfocal.paper.replication_plan import ControlRun, Sample, group_of, replication_plan, sort_runs

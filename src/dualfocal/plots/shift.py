@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dualfocal.metrics.registry import METRICS
-from dualfocal.metrics.shift_scores import HEADINGS, SHOWN, ShiftEvaluation, ShiftScores
+from dualfocal.metrics.shift.scores import HEADINGS, SHOWN, ShiftEvaluation, ShiftScores
 from dualfocal.plots.style import (
     BLUE,
     DARK_GREY,

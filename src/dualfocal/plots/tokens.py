@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dualfocal.metrics.classwise import SIGNIFICANCE
 from dualfocal.metrics.groups import GroupEvaluation
-from dualfocal.metrics.token_result import TokenEvaluation
+from dualfocal.metrics.inference.classwise import SIGNIFICANCE
+from dualfocal.metrics.states.token_result import TokenEvaluation
 from dualfocal.plots._panels import density_strip
 from dualfocal.plots.reliability import draw_reliability
 from dualfocal.plots.style import (
@@ -36,7 +36,7 @@ def token_groups_diagram(groups: Sequence[GroupEvaluation], *, ax: Axes | None =
 
     Args:
         groups: groups in order, such as ``by_position`` of a
-            :class:`~dualfocal.metrics.token_result.TokenEvaluation`.
+            :class:`~dualfocal.metrics.TokenEvaluation`.
         ax: axes to draw on; None: those of a new figure.
 
     Returns:

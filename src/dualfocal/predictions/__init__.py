@@ -8,7 +8,7 @@ here; the metrics check NaN, ranges and sums. In messages, rows are counted from
 from 1.
 """
 
-from dualfocal.predictions._formats import PredictionsError, TooLargeError
+from dualfocal.predictions._formats.interface import PredictionsError, TooLargeError
 from dualfocal.predictions.choices import CHOICE_SCORES, ChoicePredictions, load_choices
 from dualfocal.predictions.dense import DenseFolder, DenseImage, is_dense_folder, open_dense_folder
 from dualfocal.predictions.loading import (

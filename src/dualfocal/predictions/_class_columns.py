@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dualfocal.predictions._formats import (
+from dualfocal.predictions._formats.interface import (
     INTEGERS,
     PredictionFile,
     PredictionsError,

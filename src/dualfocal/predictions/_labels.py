@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal.predictions._class_columns import Values
-from dualfocal.predictions._formats import (
+from dualfocal.predictions._formats.interface import (
     FLOATS,
     INTEGERS,
     Column,

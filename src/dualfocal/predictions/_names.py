@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dualfocal.predictions._arrays import unnamed
 from dualfocal.predictions._class_columns import (
     Values,
     class_columns,
@@ -17,9 +16,10 @@ from dualfocal.predictions._class_columns import (
     named_as_labels,
     unless_indices,
 )
-from dualfocal.predictions._formats import PredictionFile
+from dualfocal.predictions._formats.arrays import unnamed
+from dualfocal.predictions._formats.interface import PredictionFile
+from dualfocal.predictions._formats.readers import READERS, suffix_of
 from dualfocal.predictions._questions import Given, Questions
-from dualfocal.predictions._readers import READERS, suffix_of
 
 LOGITS = ("logits", "logit")
 LOG_PROBS = ("log_probs", "log_prob", "logprobs", "logprob", "log_softmax")  # logits: their softmax is the same

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from dualfocal.predictions._formats import PredictionFile, PredictionsError
+from dualfocal.predictions._formats.interface import PredictionFile, PredictionsError
+from dualfocal.predictions._formats.readers import JoinedFile, is_prediction_file, open_prediction_file
 from dualfocal.predictions._names import VALUES, only_name, splits
 from dualfocal.predictions._questions import Given
-from dualfocal.predictions._readers import JoinedFile, is_prediction_file, open_prediction_file
 
 
 def open_source(

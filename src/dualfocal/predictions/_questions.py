@@ -4,7 +4,7 @@ import shlex
 from dataclasses import dataclass, field, fields
 
 from dualfocal.predictions._class_columns import listed, suggested
-from dualfocal.predictions._formats import PredictionFile, PredictionsError
+from dualfocal.predictions._formats.interface import PredictionFile, PredictionsError
 
 LABEL_KINDS = ("integer", "text")
 NO_LABELS = ("class_names", "id", "index", "sample", "")  # names that are not suggested as labels

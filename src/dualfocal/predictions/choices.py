@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from dualfocal._checks import check_choice
 from dualfocal.metrics.choices import Choices
-from dualfocal.predictions import _inspect_log, _lm_eval
-from dualfocal.predictions._choice_builder import NO_CLUSTER, TaskBuilder
-from dualfocal.predictions._formats import PredictionsError, one_line_errors
+from dualfocal.predictions._formats.interface import PredictionsError, one_line_errors
+from dualfocal.predictions._logs import inspect, lm_eval
+from dualfocal.predictions._logs.builder import NO_CLUSTER, TaskBuilder
 
 CHOICE_SCORES = ("sum", "per-char", "per-byte", "mutual-info")
-READERS = {"lm-eval": _lm_eval, "inspect": _inspect_log}
+READERS = {"lm-eval": lm_eval, "inspect": inspect}
 METRICS = {  # names in the logs of the accuracy of each score
     "lm-eval": {"sum": "acc", "per-char": "acc_norm", "per-byte": "acc_bytes", "mutual-info": "acc_mutual_info"},
     "inspect": {"sum": "accuracy"},
@@ -145,7 +145,7 @@ def load_choices(
                 for place, question in log.questions():
                     builder.add(place, question)
                 builder.check()
-        except _lm_eval.NotMultipleChoice:
+        except lm_eval.NotMultipleChoice:
             if named:
                 raise
             continue

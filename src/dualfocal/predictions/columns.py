@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dualfocal.predictions._formats import Content, Look, PredictionsError, Table, shortened
+from dualfocal.predictions._formats.interface import Content, Look, PredictionsError, Table, shortened
 from dualfocal.predictions._labels import positions_are_clear
 from dualfocal.predictions._names import find_names
 from dualfocal.predictions._questions import Given

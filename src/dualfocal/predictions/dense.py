@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dualfocal.predictions._arrays import NpyFile, NpzFile
-from dualfocal.predictions._formats import PredictionsError, check_values, form, one_line_errors
+from dualfocal.predictions._formats.arrays import NpyFile, NpzFile
+from dualfocal.predictions._formats.interface import PredictionsError, check_values, form, one_line_errors
 from dualfocal.predictions._names import KINDS, LABELS
 
 MASKS = ("masks", "mask", *LABELS)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
 
-from dualfocal.predictions._formats import PredictionsError
-from dualfocal.predictions._readers import READERS, suffix_of
+from dualfocal.predictions._formats.interface import PredictionsError
+from dualfocal.predictions._formats.readers import READERS, suffix_of
 
 
 def list_prediction_files(place: str) -> list[Path]:

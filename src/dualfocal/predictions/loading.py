@@ -14,7 +14,7 @@ from torch import Tensor
 from dualfocal.metrics.rows import are_probabilities
 from dualfocal.predictions._class_columns import parse_class_names, suggested
 from dualfocal.predictions._conversion import REMEDY, Conversion, are_percent, nan_rows
-from dualfocal.predictions._formats import (
+from dualfocal.predictions._formats.interface import (
     Content,
     PredictionFile,
     PredictionsError,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dualfocal.predictions._class_columns import Values, class_columns, class_parts, parse_class_names, suggested
 from dualfocal.predictions._conversion import Conversion
-from dualfocal.predictions._formats import (
+from dualfocal.predictions._formats.interface import (
     Column,
     PredictionFile,
     dtype_name,
@@ -23,11 +23,11 @@ from dualfocal.predictions._formats import (
     one_line_errors,
     shortened,
 )
+from dualfocal.predictions._formats.readers import is_prediction_file
 from dualfocal.predictions._labels import plain_groups
 from dualfocal.predictions._names import LABEL_PREFIX, Roles, find_names
 from dualfocal.predictions._opening import open_source
 from dualfocal.predictions._questions import Given
-from dualfocal.predictions._readers import is_prediction_file
 from dualfocal.predictions.loading import KINDS, Predictions, dropped_remark
 
 NAMING = "such as prob_cat,prob_dog beside target_cat,target_dog"

@@ -14,9 +14,9 @@ from torch import Tensor
 from dualfocal._checks import check_choice
 from dualfocal._files import atomic_path, check_place
 from dualfocal._sealed import save_sealed
-from dualfocal.predictions._arrow import import_pyarrow
 from dualfocal.predictions._class_columns import unless_indices
-from dualfocal.predictions._formats import (
+from dualfocal.predictions._formats.arrow import import_pyarrow
+from dualfocal.predictions._formats.interface import (
     INTEGERS,
     PredictionsError,
     Table,
@@ -27,8 +27,8 @@ from dualfocal.predictions._formats import (
     one_line_errors,
     without_axis_of_one,
 )
+from dualfocal.predictions._formats.readers import open_prediction_file
 from dualfocal.predictions._labels import WHOLE
-from dualfocal.predictions._readers import open_prediction_file
 from dualfocal.predictions.loading import Predictions
 
 Names = tuple[str, ...]

@@ -10,7 +10,7 @@ from dualfocal.metrics import BinnedPredictions
 from dualfocal.metrics.rows import RowError
 from dualfocal.predictions._class_columns import parse_class_names
 from dualfocal.predictions._conversion import Conversion
-from dualfocal.predictions._formats import PredictionFile, PredictionsError, one_line_errors
+from dualfocal.predictions._formats.interface import PredictionFile, PredictionsError, one_line_errors
 from dualfocal.predictions._labels import LabelRule, check_positive
 from dualfocal.predictions._names import Roles, find_names
 from dualfocal.predictions._opening import open_source

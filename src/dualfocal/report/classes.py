@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from dualfocal.metrics.class_totals import class_totals
-from dualfocal.metrics.classwise import ClassGap
+from dualfocal.metrics.inference.class_totals import class_totals
+from dualfocal.metrics.inference.classwise import ClassGap
 from dualfocal.metrics.rows import Rows
 from dualfocal.report.inputs import ReportInput
 from dualfocal.report.tables import MINUS, Cell, Table, column, number, p_cell, small_decimals

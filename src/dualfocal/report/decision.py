@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from dualfocal.metrics.classwise import SIGNIFICANCE
+from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.model_choice import DECISIVE, NAMES, ModelChoice, choose_model, same_samples
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import ShareDone

@@ -19,7 +19,7 @@ from typing import Any
 
 import dualfocal
 from dualfocal._files import atomic_path, check_place
-from dualfocal.metrics.monitor_verdict import monitor_verdict
+from dualfocal.metrics.monitor.verdict import monitor_verdict
 from dualfocal.metrics.rows import Array
 from dualfocal.report import classes, figures, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate

@@ -1,0 +1,1 @@
+"""The kinds of input of ``dualfocal evaluate``, one file each."""

@@ -1,0 +1,173 @@
+"""`dualfocal evaluate FILE...`: prediction files and run folders, one evaluation each."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from dualfocal._table import Table
+from dualfocal.cli._common import consoles, errors_name, print_json, progress_bar, say, show
+from dualfocal.cli._evaluate.findings import Finding, draw_findings, gate, print_finding
+from dualfocal.cli._evaluate.request import Request
+from dualfocal.cli._evaluate.streamed import evaluate_stream, open_stream
+
+if TYPE_CHECKING:
+    from dualfocal.calibrators import Calibrator, CalibratorComparison
+    from dualfocal.predictions import Predictions, PredictionStream
+    from dualfocal.runs.source import Reading
+
+
+def evaluate_files(
+    request: Request,
+    methods: "dict[str, Calibrator]",
+    *,
+    merge: bool,
+    convention: str | None,
+    group_quantiles: int | None,
+    folds: int,
+    repeats: int,
+) -> None:
+    """Evaluate each file, or all files merged into one, and print, draw and check what was found.
+
+    Args:
+        request: options of the command.
+        methods: calibrators to compare, by name.
+        merge: whether the files are parts of one set of predictions.
+        convention: whose definitions to follow.
+        group_quantiles: number of groups into which numbers are cut.
+        folds: number of folds of the cross-validation.
+        repeats: number of repetitions of the cross-validation.
+    """
+    from dualfocal.predictions import PredictionStream
+
+    reading = request.reading
+    out, err = consoles(request.as_json)
+    needs_all_rows = {"--calibrate": bool(methods), "--convention": convention is not None}
+    loaded = _load(err, [Path(file) for file in request.files], reading, merge, needs_all_rows, group_quantiles)
+    merged = len(loaded) < len(request.files)
+    findings = []
+    for name, data in loaded.items():
+        if isinstance(data, PredictionStream):
+            finding = Finding(name, data, evaluate_stream(err, name, data, reading, inference=request.inference))
+        else:
+            finding = _evaluate(err, name, data, reading, convention, request.inference)
+            if methods:
+                with errors_name(name):
+                    finding.comparison = _compare(
+                        err, finding, data, reading, methods, merged=merged, folds=folds, repeats=repeats
+                    )
+        print_finding(out, finding, reading)
+        findings.append(finding)
+    if len(findings) > 1:
+        headings = ["file", "N", "error %", "NLL", "ECE %", "ECE floor %"]
+        show(out, Table(headings, [finding.cells() for finding in findings], "all files"))
+    if request.as_json:
+        print_json({"schema": 1, "files": [finding.to_dict() for finding in findings]})
+    if request.plot is not None:
+        draw_findings(findings, list(methods), request.plot)
+        say(err, f"Reliability diagram: {request.plot}")
+    if request.fail_over is not None:
+        gate(err, {finding.name: finding.evaluation for finding in findings}, request.fail_over)
+
+
+def _load(
+    err: Console,
+    files: list[Path],
+    reading: "Reading",
+    merge: bool,
+    needs_all_rows: dict[str, bool],
+    group_quantiles: int | None,
+) -> "Mapping[str, Predictions | PredictionStream]":
+    """Load the predictions of each file, or of all files merged into one; files that are too large are opened only.
+
+    Groups of numbers are cut into quantiles.
+    """
+    from dualfocal.metrics.groups import QUANTILES, quantile_groups
+    from dualfocal.predictions import TooLargeError, merge_predictions
+
+    merge = merge and len(files) > 1
+    confidence_only = not needs_all_rows["--calibrate"] and reading.group is None
+    needs_all_rows |= {
+        "--group-by": reading.group is not None,
+        "--cluster": reading.cluster is not None,
+        "--weight": reading.weight is not None,
+        "--merge": merge,
+        "--binary positive": reading.binary == "positive",
+        "--confidence": reading.confidence is not None,
+    }
+    loaded: dict[str, Predictions] = {}
+    streams: dict[str, PredictionStream] = {}
+    for path in files:
+        try:
+            loaded[str(path)] = reading.load(path, confidence_only=confidence_only)
+        except TooLargeError as error:
+            streams[str(path)] = open_stream(err, path, reading, error, needs_all_rows)
+    for name, data in loaded.items():
+        reading.check_columns(data, name)
+    if merge:
+        loaded = {" + ".join(loaded): merge_predictions(loaded)}
+    for name, data in loaded.items():
+        if data.groups is not None and (group_quantiles is not None or data.groups.dtype.kind == "f"):
+            with errors_name(f"{name}: --group-by {data.group_name}"):
+                loaded[name] = replace(data, groups=quantile_groups(data.groups, group_quantiles or QUANTILES))
+    return loaded if merge else {str(path): (loaded | streams)[str(path)] for path in files}
+
+
+def _evaluate(
+    err: Console,
+    name: str,
+    data: "Predictions",
+    reading: "Reading",
+    convention: str | None,
+    inference: bool,
+) -> Finding:
+    """Evaluate predictions and, if there are groups, each of them."""
+    from dualfocal import metrics
+    from dualfocal.metrics.groups import evaluate_groups
+
+    say(err, f"{name}: {data.taken}")
+    structure = {"clusters": reading.clusters(data), "sample_weight": data.weights}
+    given = {"input": data.input, "convention": convention, **structure, **reading.scoring}
+    with errors_name(name):
+        finding = Finding(name, data, metrics.evaluate(data.values, data.target, inference=inference, **given))
+        if data.groups is not None:
+            with progress_bar(err, "groups") as progress:
+                finding.groups = evaluate_groups(data.values, data.target, data.groups, progress=progress, **given)
+    return finding
+
+
+def _compare(
+    err: Console,
+    finding: Finding,
+    data: "Predictions",
+    reading: "Reading",
+    methods: "dict[str, Calibrator]",
+    *,
+    merged: bool,
+    folds: int,
+    repeats: int,
+) -> "CalibratorComparison":
+    """Compare calibrators, fitted on the validation split of a run folder, otherwise cross-validated."""
+    from dualfocal.calibrators import compare_calibrators
+
+    validation, remark = (None, "") if merged else reading.validation(Path(finding.name), reading.rows(data))
+    if remark:
+        say(err, f"{finding.name}: {remark}")
+    with progress_bar(err, "fitting calibrators") as progress:
+        return compare_calibrators(
+            data.values,
+            data.target,
+            methods,
+            input=data.input,
+            validation=validation,
+            part=reading.split or "test",
+            evaluation=finding.evaluation,
+            clusters=reading.clusters(data),
+            sample_weight=data.weights,
+            folds=folds,
+            repeats=repeats,
+            progress=progress,
+            **reading.scoring,
+        )

@@ -1,0 +1,277 @@
+"""`dualfocal evaluate --task multilabel`, and the same for `calibrate` and `apply`."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+
+from dualfocal.cli._common import (
+    MULTILABEL_CALIBRATORS,
+    ON_FIT_DATA,
+    check_known_methods,
+    consoles,
+    errors_name,
+    print_json,
+    progress_bar,
+    say,
+    show,
+)
+from dualfocal.cli._evaluate.request import Request, check_different, refuse
+
+if TYPE_CHECKING:
+    from dualfocal.calibrators import MultilabelCalibrator, MultilabelComparison
+    from dualfocal.metrics import MultilabelEvaluation
+    from dualfocal.predictions import Predictions
+    from dualfocal.runs.source import Reading
+
+REMEDIES = {  # of options that do not apply
+    "--sql": "export the rows to a file",
+    "--shifted": "evaluate each file without --shifted",
+    "--group-by": "evaluate a file per group",
+    "--group-quantiles": "evaluate a file per group",
+    "--binary": "each label is scored by its probability, like --binary positive",
+    "--positive": "write targets as 0 and 1",
+    "--prediction": "the probabilities of all labels are needed",
+    "--confidence": "the probabilities of all labels are needed",
+    "--weight": "weights are for one class per sample",
+    "--convention": "their definitions are for one class per sample",
+    "--force": "it is for matrix and Dirichlet scaling",
+}
+PLACE = "--task multilabel"
+MEANING = (
+    "macro ECE: mean ECE of the labels; micro ECE: of all entries pooled, where each sample is a cluster; Hamming "
+    "error: share of wrong entries; subset accuracy: share of samples whose labels are all right"
+)
+
+
+@dataclass
+class LabelFinding:
+    """The evaluation of one set of multi-label predictions."""
+
+    name: str
+    data: "Predictions"
+    evaluation: "MultilabelEvaluation"
+    comparison: "MultilabelComparison | None" = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        content: dict[str, Any] = {"file": self.name, "taken": self.data.taken, **self.evaluation.to_dict()}
+        if self.evaluation.inference is not None:
+            content["verdict"] = self.evaluation.verdict()
+        if self.comparison is not None:
+            content["calibration"] = {**self.comparison.to_dict(), "verdict": self.comparison.verdict()}
+        return content
+
+
+def evaluate_labels(request: Request, *, calibrate: str, folds: int, repeats: int, merge: bool) -> None:
+    """Evaluate multi-label predictions and print what was found."""
+    request.refuse(PLACE, REMEDIES)
+    files, reading, plot = request.files, request.reading, request.plot
+    if not files:
+        raise ValueError("Missing argument 'FILE...': give prediction files")
+    check_different(files)
+    if plot is not None and len(files) > 1 and not merge:
+        raise ValueError(f"--plot with --task multilabel draws one file, got {len(files)}: give one, or --merge")
+    methods = methods_of(calibrate)
+    from dualfocal.predictions import merge_predictions
+
+    out, err = consoles(request.as_json)
+    loaded = {file: load_labels(Path(file), reading) for file in files}
+    if merge and len(loaded) > 1:
+        loaded = {" + ".join(loaded): merge_predictions(loaded)}
+    findings = []
+    for name, data in loaded.items():
+        finding = _evaluate(err, name, data, reading, request.inference)
+        if methods:
+            with errors_name(name):
+                finding.comparison = _compare(err, data, reading, methods, folds, repeats)
+        _print(out, finding)
+        findings.append(finding)
+    if request.as_json:
+        print_json({"schema": 1, "files": [finding.to_dict() for finding in findings]})
+    if plot is not None:
+        from dualfocal.plots import multilabel_figure, save
+
+        save(multilabel_figure(findings[0].evaluation), plot, dpi=150)
+        say(err, f"Reliability diagrams: {plot}")
+    if request.fail_over is not None:
+        _gate(err, findings, request.fail_over)
+
+
+def methods_of(calibrate: str) -> tuple[str, ...]:
+    """Parse ``--calibrate``: names separated by commas, ``all`` or ``none``."""
+    if calibrate in ("none", "all"):
+        return () if calibrate == "none" else MULTILABEL_CALIBRATORS
+    return check_known_methods("--calibrate with --task multilabel", calibrate, MULTILABEL_CALIBRATORS)
+
+
+def load_labels(path: Path, reading: "Reading", *, labels: bool = True) -> "Predictions":
+    """Load multi-label predictions with the options of a command."""
+    from dualfocal.metrics.rows import INDEPENDENT
+    from dualfocal.predictions import load_multilabel_predictions
+
+    if path.is_dir():
+        raise ValueError(f"{path}: --task multilabel reads files, not folders: give a file, or leave out --task")
+    return load_multilabel_predictions(
+        path,
+        logits=reading.logits,
+        probs=reading.probs,
+        target=reading.target,
+        cluster=None if reading.cluster == INDEPENDENT else reading.cluster,
+        split=reading.split,
+        class_names=reading.class_names,
+        percent=reading.percent,
+        drop_missing=reading.drop_missing,
+        labels=labels,
+        max_memory=reading.max_memory,
+    )
+
+
+def _evaluate(err: Console, name: str, data: "Predictions", reading: "Reading", inference: bool) -> LabelFinding:
+    from dualfocal.metrics import evaluate_multilabel
+
+    say(err, f"{name}: {data.taken}")
+    with errors_name(name), progress_bar(err, "labels") as progress:
+        result = evaluate_multilabel(
+            data.values,
+            data.target,
+            input=data.input,
+            num_bins=reading.num_bins,
+            inference=inference,
+            seed=reading.seed,
+            ignore_index=reading.ignore_index,
+            level=reading.level,
+            class_names=data.class_names,
+            clusters=data.clusters,
+            progress=progress,
+        )
+    return LabelFinding(name, data, result)
+
+
+def _compare(
+    err: Console, data: "Predictions", reading: "Reading", methods: Sequence[str], folds: int, repeats: int
+) -> "MultilabelComparison":
+    from dualfocal.calibrators import compare_multilabel_calibrators
+
+    with progress_bar(err, "fitting calibrators") as progress:
+        return compare_multilabel_calibrators(
+            data.values,
+            data.target,
+            methods,
+            input=data.input,
+            folds=folds,
+            repeats=repeats,
+            num_bins=reading.num_bins,
+            ignore_index=reading.ignore_index,
+            clusters=data.clusters,
+            level=reading.level,
+            seed=reading.seed,
+            progress=progress,
+        )
+
+
+def _print(out: Console, finding: LabelFinding) -> None:
+    """Print tables, verdict and the comparison of calibrators."""
+    from dualfocal.metrics.multilabel.result import MOST_SHOWN
+
+    evaluation, comparison = finding.evaluation, finding.comparison
+    show(out, evaluation.table(), f"{finding.name}: ")
+    say(out, MEANING, "dim", wrap=True)
+    show(out, evaluation.label_table())
+    if evaluation.inference is not None:
+        tests = f"p-values are adjusted for {evaluation.num_labels:,} labels and the pooled test (Holm)."
+        more = " --json has all labels." if evaluation.num_labels > MOST_SHOWN else ""
+        say(out, f"{tests}{more}", "dim", wrap=True)
+        say(out, evaluation.verdict(), "bold")
+    if comparison is not None:
+        show(out, comparison.table())
+        say(out, "\n".join([*comparison.remarks(), comparison.caveat()]), "dim")
+        say(out, comparison.verdict(), "bold")
+
+
+def _gate(err: Console, findings: Sequence[LabelFinding], limit: float) -> None:
+    """Exit with code 3 if the error of all entries, or of a miscalibrated label, is certainly above the limit."""
+    failed = False
+    for finding in findings:
+        evaluations = {"all entries": finding.evaluation.micro}
+        evaluations |= {f"label {label.name!r}": label.evaluation for label in finding.evaluation.miscalibrated}
+        above = {
+            name: one.inference.debiased_ece
+            for name, one in evaluations.items()
+            if one.inference is not None and one.inference.debiased_ece[0] > limit
+        }
+        for name, (low, high) in list(above.items())[:5]:
+            interval = f"interval {100 * low:.2f} to {100 * high:.2f} %"
+            text = f"{finding.name}: {name}: calibration error above the limit of {100 * limit:g} %: {interval}"
+            say(err, f"dualfocal: {text}")
+        if len(above) > 5:
+            say(err, f"dualfocal: {finding.name}: and {len(above) - 5} more labels")
+        failed |= bool(above)
+    if failed:
+        raise typer.Exit(3)
+
+
+def calibrate_labels(
+    file: Path, out: Path, method: str, reading: "Reading", *, as_json: bool, given: Collection[str]
+) -> None:
+    """Fit a calibrator of multi-label predictions and save it."""
+    refuse(given, PLACE, REMEDIES)
+    (name,) = check_known_methods("--method with --task multilabel", method, MULTILABEL_CALIBRATORS, most=1)
+    from dualfocal.calibrators import make_multilabel_calibrator, save_calibrator
+
+    printer, err = consoles(as_json)
+    data = load_labels(file, reading)
+    say(err, f"{file}: {data.taken}")
+    calibrator = make_multilabel_calibrator(name)
+    with errors_name(file), err.status(f"fitting {name}"):
+        calibrator.fit(data.values, data.target, input=data.input, ignore_index=reading.ignore_index)
+    report = calibrator.report
+    assert report is not None
+    if caution := report.caution():
+        say(err, f"dualfocal: {caution}")
+    calibrator.class_names = data.class_names
+    save_calibrator(calibrator, out)
+    if as_json:
+        about = {"schema": 1, "task": "multilabel", "file": str(file), "method": name, "out": str(out)}
+        print_json({**about, **report.to_dict()})
+    say(printer, f"{report}\nSaved: {out}")
+
+
+def apply_labels(
+    calibrator: "MultilabelCalibrator", path: Path, file: Path, out: Path, reading: "Reading", *, as_json: bool
+) -> None:
+    """Calibrate multi-label predictions with a saved calibrator, and score them if there is a target."""
+    from dualfocal.calibrators.inputs import digest
+    from dualfocal.metrics import evaluate_multilabel
+    from dualfocal.predictions import rewrite_predictions
+
+    printer, err = consoles(as_json)
+    data = load_labels(file, reading, labels=reading.target is not None)
+    say(err, f"{file}: {data.taken}")
+    names = calibrator.class_names
+    if names is not None and data.class_names is not None and names != data.class_names:
+        raise ValueError(
+            f"{path} was fitted for the labels {', '.join(names[:8])}, but {file} has, in this order, "
+            f"{', '.join(data.class_names[:8])}"
+        )
+    with errors_name(file):
+        calibrated = calibrator(data.values, input=data.input)
+    if calibrator.fitted_on is not None and calibrator.fitted_on.digest == digest(data.values):
+        say(err, ON_FIT_DATA)
+    values = calibrated.sigmoid() if data.input == "probs" else calibrated
+    rewrite_predictions(out, data, values, max_memory=reading.max_memory)
+    scores = {}
+    if data.labels is not None:
+        for when, one, kind in (("before", data.values, data.input), ("after", calibrated, "logits")):
+            with errors_name(file):
+                scores[when] = evaluate_multilabel(one, data.labels, input=kind, ignore_index=reading.ignore_index)
+        rows = zip(*(score.table().rows for score in scores.values()), strict=True)
+        table = replace(scores["before"].table(), headings=["", *scores])
+        show(printer, replace(table, rows=[[*first, second[1]] for first, second in rows]), f"{file}: ")
+    if as_json:
+        content = {"schema": 1, "task": "multilabel", "calibrator": str(path), "file": str(file), "out": str(out)}
+        print_json({**content, **{when: score.scalars() for when, score in scores.items()}})
+    say(printer, f"Saved: {out}")

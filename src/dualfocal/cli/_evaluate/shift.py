@@ -1,0 +1,167 @@
+"""`dualfocal evaluate TEST --shifted FILE...`: a model on a test set and on shifted sets."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from dualfocal.cli._common import consoles, errors_name, print_json, progress_bar, say, show
+from dualfocal.cli._evaluate.findings import FLOOR
+from dualfocal.cli._evaluate.request import Request
+from dualfocal.cli._evaluate.streamed import open_stream
+
+if TYPE_CHECKING:
+    from dualfocal.calibrators import Calibrator
+    from dualfocal.metrics import ShiftSet
+    from dualfocal.predictions import Predictions
+    from dualfocal.runs.source import Reading
+
+SEPARATELY = "evaluate each file without --shifted"
+ALL_CLASSES = "give files with the probabilities of all classes, which the entropy needs"
+REMEDIES = {  # of options that do not apply
+    "--sql": "export the rows to files",
+    "--merge": "merge the files first",
+    "--group-by": SEPARATELY,
+    "--group-quantiles": SEPARATELY,
+    "--weight": SEPARATELY,
+    "--repeats": "leave it out: the cross-validation is not repeated",
+    "--convention": SEPARATELY,
+    "--fail-over": SEPARATELY,
+    "--prediction": ALL_CLASSES,
+    "--confidence": ALL_CLASSES,
+    "--no-inference": "leave it out: the intervals need it",
+}
+
+
+def evaluate_shifted(
+    request: Request, shifted: Sequence[str], methods: "Mapping[str, Calibrator]", *, folds: int
+) -> None:
+    """Evaluate the test set and the shifted sets, and print, draw and compare before and after calibration.
+
+    Args:
+        request: the files are the test set and further shifted sets, because a shell expands
+            ``--shifted noise-*.npz`` to several words.
+        shifted: prediction files, folders of them, or patterns.
+        methods: the calibrator by its name, if one is given.
+        folds: number of folds of the cross-validation.
+    """
+    from dualfocal.calibrators import ShiftCalibration, calibrate_shift
+    from dualfocal.metrics import evaluate_shift
+    from dualfocal.metrics.shift.scores import AUROC_MEANINGS
+    from dualfocal.plots import save, shift_figure
+
+    request.refuse("--shifted", REMEDIES)
+    files, reading = request.files, request.reading
+    if len(methods) > 1:
+        raise ValueError(
+            f"--calibrate takes one method with --shifted, got {', '.join(methods)}: choose it first, with "
+            "--calibrate all and without --shifted"
+        )
+    if not files:
+        raise ValueError("--shifted needs the test set: dualfocal evaluate TEST --shifted FILE")
+    out, err = consoles(request.as_json)
+    test = Path(files[0])
+    paths = _shifted_paths(test, [*shifted, *files[1:]])
+    data, sets = _load(err, test, paths, reading)
+    options: dict[str, Any] = reading.scoring
+    calibration: ShiftCalibration | None = None
+    with progress_bar(err, "evaluating") as progress:
+        if methods:
+            validation, remark = reading.validation(test, reading.rows(data))
+            if remark:
+                say(err, f"{test}: {remark}")
+            [(name, calibrator)] = methods.items()
+            calibration = calibrate_shift(
+                _set_of(data, reading),
+                sets,
+                calibrator,
+                name=name,
+                validation=validation,
+                folds=folds,
+                progress=progress,
+                **options,
+            )
+            result = calibration.before
+        else:
+            result = evaluate_shift(_set_of(data, reading), sets, progress=progress, **options)
+    show(out, result.table(), f"test: {test}; ")
+    say(out, AUROC_MEANINGS, "dim", wrap=True)
+    say(out, FLOOR, "dim", wrap=True)
+    say(out, result.verdict(), "bold")
+    drawn = {"uncalibrated": result}
+    if calibration is not None:
+        show(out, calibration.table())
+        say(out, calibration.caveat(), "dim", wrap=True)
+        say(out, calibration.verdict(), "bold")
+        drawn[calibration.method] = calibration.after
+    if request.as_json:
+        content = {"file": str(test), "files": {name: str(path) for name, path in paths.items()}, **result.to_dict()}
+        content |= {"verdict": result.verdict()}
+        print_json(content | ({} if calibration is None else {"calibration": calibration.to_dict()}))
+    if request.plot is not None:
+        save(shift_figure(drawn if len(drawn) > 1 else result), request.plot, dpi=150)
+        say(err, f"Figure: {request.plot}")
+
+
+def _shifted_paths(test: Path, places: Sequence[str]) -> dict[str, Path]:
+    """Return the files of the shifted sets by their names."""
+    from dualfocal.metrics.shift.evaluation import TEST
+    from dualfocal.predictions.listing import list_folder, list_prediction_files, short_names
+    from dualfocal.runs.layout import PREDICTIONS, RECIPE
+
+    paths: list[Path] = []
+    for place in places:
+        for path in list_prediction_files(place):
+            is_run = path.is_dir() and ((path / RECIPE).is_file() or (path / PREDICTIONS).exists())
+            files = list_folder(path) if path.is_dir() and not is_run else [path]
+            # A folder or a pattern may also hold the test set.
+            paths += [one for one in files if str(one) == place or not _is_same(one, test)]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ValueError(f"--shifted: {path} is given more than once")
+        if _is_same(path, test):
+            raise ValueError(f"--shifted: {path} is also the test set; give other files")
+    if not paths:
+        raise ValueError(f"--shifted: {', '.join(places)} names no file besides the test set {test}")
+    return dict(zip(short_names(paths, TEST), paths, strict=True))
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    return path == other or (path.exists() and other.exists() and path.samefile(other))
+
+
+def _load(
+    err: Console, test: Path, paths: Mapping[str, Path], reading: "Reading"
+) -> "tuple[Predictions, dict[str, ShiftSet]]":
+    """Load the test set and the shifted sets, with the classes in the order of the test set."""
+    from dualfocal.predictions.alignment import class_order, reorder_classes
+
+    data = _load_one(err, test, reading, labels=True)
+    sets = {}
+    for name, path in paths.items():
+        one = _load_one(err, path, reading, labels=reading.target is not None)
+        with errors_name(path):
+            order = class_order(one.class_names, data.class_names)
+        sets[name] = _set_of(one if order is None else reorder_classes(one, order), reading)
+    return data, sets
+
+
+def _load_one(err: Console, path: Path, reading: "Reading", *, labels: bool) -> "Predictions":
+    from dualfocal.predictions import TooLargeError
+
+    try:
+        data = reading.load(path, labels=labels)
+    except TooLargeError as error:
+        open_stream(err, path, reading, error, {"--shifted": True})
+        raise
+    if reading.cluster is not None and reading.cluster == data.label_name:
+        raise ValueError(f"--cluster: {reading.cluster!r} of {path} holds the labels; name an image, a patient, ...")
+    say(err, f"{path}: {data.taken}")
+    return data
+
+
+def _set_of(data: "Predictions", reading: "Reading") -> "ShiftSet":
+    from dualfocal.metrics import ShiftSet
+
+    return ShiftSet(data.values, data.labels, reading.clusters(data), data.input)

@@ -1,0 +1,1 @@
+"""Evaluation of multi-label predictions."""

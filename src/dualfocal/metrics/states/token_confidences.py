@@ -1,0 +1,262 @@
+"""Calibration of next-token predictions: sums by sequence, position and token frequency, which merge exactly.
+
+The tokens of a sequence depend on each other, so that sequences are the clusters of the inference, see
+:mod:`dualfocal.metrics.states.clustered_confidences`.
+
+Groups must not be made from the label. Among the tokens whose *target* is rare, the model is right less often than it
+is confident, and among those whose target is frequent more often, even if every probability is exact: a calibrated
+model promises that of its predictions with confidence 0.7 seven in ten are right, not that of any set of targets seven
+in ten were found. Tokens are therefore grouped by what is known before the label is:
+
+- by the *frequency of the predicted token* in another text, such as the training text. A model whose probabilities are
+  exact is calibrated in each of these groups. The text that is evaluated must not be counted: a predicted token that
+  does not occur in it is wrong by construction, so that the group of tokens with count 0 would always look
+  over-confident. ``benchmarks/token_groups.py`` shows both mistakes by simulation.
+- by *position*: the number of tokens of the sequence before the predicted one.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dualfocal.metrics.groups import GroupEvaluation, draws_for_groups
+from dualfocal.metrics.inference.holm import holm
+from dualfocal.metrics.result import Evaluation
+from dualfocal.metrics.rows import Array, as_tensor
+from dualfocal.metrics.states.clustered_confidences import ClusteredConfidences
+from dualfocal.metrics.states.token_result import TokenEvaluation
+
+DECADES = 10 ** torch.arange(18)  # lower ends of the groups of frequencies, after the group of 0
+POWERS = 2 ** torch.arange(62)  # lower ends of the groups of positions
+
+Groups = dict[int, ClusteredConfidences]
+
+
+class TokenConfidences:
+    """Sums of next-token predictions, for an evaluation of all tokens, and by position and token frequency.
+
+    ``update`` adds tokens; ``a + b`` merges the states of two parts of the text. The size of a state depends on the
+    number of sequences, not on their lengths.
+
+    Args:
+        token_counts: how often each token occurs in a text other than the evaluated one, such as the training text:
+            one count per token, or a mapping from token to count; a missing token has count 0. None: no groups by
+            frequency.
+        num_bins: number of bins of the calibration errors.
+
+    >>> import torch
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> state = TokenConfidences(token_counts=[0, 5, 2000])
+    >>> for text in range(50):
+    ...     confidence = torch.rand(30, generator=generator)
+    ...     right = torch.rand(30, generator=generator) < confidence
+    ...     predicted = torch.randint(3, (30,), generator=generator)
+    ...     state.update(confidence, right, sequence=text, position=torch.arange(1, 31), predicted=predicted)
+    >>> state
+    TokenConfidences(1,500 tokens in 50 sequences, 15 bins)
+    >>> [group.name for group in state.evaluate().by_frequency]
+    ['0', '1-9', '1,000-9,999']
+    """
+
+    def __init__(self, token_counts: Array | Mapping[int, int] | None = None, num_bins: int = 15) -> None:
+        self.num_bins = num_bins
+        self.empty = ClusteredConfidences(num_bins)
+        self.decade = None if token_counts is None else _decades(token_counts)  # group of each token
+        self.by_position: Groups = {}
+        self.by_frequency: Groups = {}
+        self.shards: set[str] = set()  # parts of the text whose sequences have numbers instead of ids
+
+    @property
+    def total(self) -> ClusteredConfidences:
+        """Sums of all tokens."""
+        return sum(self.by_position.values(), start=self.empty)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens."""
+        return sum(group.num_samples for group in self.by_position.values())
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences."""
+        return self.total.num_clusters
+
+    def update(
+        self,
+        confidence: Tensor,
+        right: Tensor,
+        *,
+        sequence: Array | int | str,
+        position: Tensor,
+        predicted: Tensor | None = None,
+        nll: Tensor | None = None,
+        brier: Tensor | None = None,
+    ) -> None:
+        """Add tokens.
+
+        Args:
+            confidence: probability of the predicted token, ``(N,)``.
+            right: whether it is the token of the text, ``(N,)``.
+            sequence: the sequence of each token, ``(N,)``, whole numbers or texts; or one sequence for all tokens.
+            position: number of tokens of the sequence before each token, ``(N,)``, at least 1.
+            predicted: the predicted token, ``(N,)``; only needed with ``token_counts``.
+            nll: negative log-likelihood of each token, ``(N,)``.
+            brier: Brier score of each token, ``(N,)``.
+
+        Raises:
+            ValueError: a shape or value is invalid.
+        """
+        if not len(position):
+            return
+        if int(position.min()) < 1:
+            raise ValueError(
+                f"position must be at least 1, got {int(position.min())}: the first token is not predicted"
+            )
+        groups: list[tuple[Groups, Tensor]] = [
+            (self.by_position, torch.searchsorted(POWERS, position.cpu(), right=True) - 1)
+        ]
+        if self.decade is not None:
+            if predicted is None:
+                raise ValueError("groups by token frequency need the predicted token of each token")
+            groups.append((self.by_frequency, _lookup(self.decade, predicted.cpu())))
+        given = {"confidence": confidence, "right": right, "nll": nll, "brier": brier}
+        columns = {name: column.cpu() for name, column in given.items() if column is not None}
+        names = sequence if isinstance(sequence, int | str) else np.asarray(sequence)
+        for states, index in groups:
+            for group in sorted(set(index.tolist())):
+                here = index == group
+                clusters = names if isinstance(names, int | str) else names[here.numpy()]
+                part = {name: column[here] for name, column in columns.items()}
+                states.setdefault(group, ClusteredConfidences(self.num_bins)).update(clusters=clusters, **part)
+
+    def __add__(self, other: Self) -> Self:
+        if not isinstance(other, TokenConfidences):
+            return NotImplemented
+        if self.num_bins != other.num_bins or not _equal(self.decade, other.decade):
+            raise ValueError(f"cannot merge {self!r} and {other!r}: they need the same num_bins and token_counts")
+        if both := self.shards & other.shards:
+            raise ValueError(
+                f"cannot merge two states of shard {min(both)!r}: their sequences have the same numbers; give each "
+                "part of the text another shard, or sequence_ids"
+            )
+        result = type(self)(num_bins=self.num_bins)
+        result.decade, result.shards = self.decade, self.shards | other.shards
+        result.by_position = _merged(self.by_position, other.by_position)
+        result.by_frequency = _merged(self.by_frequency, other.by_frequency)
+        return result
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TokenConfidences):
+            return NotImplemented
+        groups = self.by_position == other.by_position and self.by_frequency == other.by_frequency
+        return groups and self.num_bins == other.num_bins and _equal(self.decade, other.decade)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        size = f"{self.num_tokens:,} tokens in {self.num_sequences:,} sequences"
+        return f"TokenConfidences({size}, {self.num_bins} bins)"
+
+    def evaluate(
+        self,
+        *,
+        level: float = 0.9,
+        draws: int = 1000,
+        seed: int = 0,
+        progress: Callable[[float], None] | None = None,
+    ) -> TokenEvaluation:
+        """Evaluate all tokens and each group.
+
+        The p-values of the groups are adjusted for the number of groups of both kinds, by Holm's method.
+
+        Args:
+            level: nominal coverage of the intervals.
+            draws: number of draws for floors and p-values, at least; more if there are many groups.
+            seed: seed of the draws.
+            progress: called with the share of the work that is done.
+
+        Raises:
+            ValueError: there are no tokens, or only one sequence.
+        """
+        total = self.total
+        if not total.num_samples:
+            raise ValueError("no tokens: every label is ignored, or no sequence has two tokens")
+        if total.num_clusters < 2:
+            raise ValueError(
+                "all tokens are in one sequence: the noise is learned from differences between sequences, so at least "
+                "two are needed (40 or more for reliable tests); cut a long text into several documents"
+            )
+        draws = max(draws, draws_for_groups(len(self.by_position) + len(self.by_frequency)))
+        options: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
+        work = [(name, group) for name, group in self._named() if group.num_clusters > 1]
+        evaluation, evaluations = total.evaluate(**options), list[Evaluation]()
+        for done, (_, group) in enumerate(work, start=1):
+            evaluations.append(group.evaluate(**options))
+            if progress is not None:
+                progress(done / len(work))
+        adjusted = holm([result.inference.joint_p_value for result in evaluations if result.inference is not None])
+        by_kind: dict[str, list[GroupEvaluation]] = {"frequency": [], "position": []}
+        for ((kind, name), _), result, p in zip(work, evaluations, adjusted, strict=True):
+            by_kind[kind].append(GroupEvaluation(name, result, p))
+        single = [f"{kind} {name}" for (kind, name), group in self._named() if group.num_clusters < 2]
+        return TokenEvaluation(evaluation, tuple(by_kind["frequency"]), tuple(by_kind["position"]), tuple(single))
+
+    def _named(self) -> list[tuple[tuple[str, str], ClusteredConfidences]]:
+        """Return kind, name and sums of all groups, in order."""
+        frequency = [(("frequency", frequency_name(k)), group) for k, group in sorted(self.by_frequency.items())]
+        return frequency + [(("position", position_name(k)), group) for k, group in sorted(self.by_position.items())]
+
+
+def frequency_name(index: int) -> str:
+    """Return the name of a group of frequencies.
+
+    >>> frequency_name(0), frequency_name(1), frequency_name(4)
+    ('0', '1-9', '1,000-9,999')
+    """
+    return "0" if index == 0 else f"{10 ** (index - 1):,}-{10**index - 1:,}"
+
+
+def position_name(index: int) -> str:
+    """Return the name of a group of positions.
+
+    >>> position_name(0), position_name(3)
+    ('1', '8-15')
+    """
+    return "1" if index == 0 else f"{2**index:,}-{2 ** (index + 1) - 1:,}"
+
+
+def _decades(token_counts: Array | Mapping[int, int]) -> Tensor:
+    """Return the group of each token by its count."""
+    if isinstance(token_counts, Mapping):
+        counts = torch.zeros(max(token_counts, default=-1) + 1, dtype=torch.int64)
+        for token, count in token_counts.items():
+            counts[token] = count
+    else:
+        counts = as_tensor("token_counts", token_counts).cpu()
+    if counts.ndim != 1 or counts.is_floating_point() or not len(counts) or int(counts.min()) < 0:
+        raise ValueError(
+            f"token_counts must hold one whole number per token, not negative, got {counts.dtype} of shape "
+            f"{tuple(counts.shape)}"
+        )
+    return torch.searchsorted(DECADES, counts.long(), right=True)
+
+
+def _lookup(decade: Tensor, tokens: Tensor) -> Tensor:
+    """Return the group of each token; tokens beyond the table have count 0."""
+    known = tokens < len(decade)
+    return torch.where(known, decade[torch.where(known, tokens, 0)], 0)
+
+
+def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    size = max(len(one), len(other))  # tokens beyond a table have count 0
+    return torch.equal(*(torch.nn.functional.pad(x, (0, size - len(x))) for x in (one, other)))
+
+
+def _merged(one: Groups, other: Groups) -> Groups:
+    both = {key: one[key] + other[key] for key in one.keys() & other.keys()}
+    return {**one, **other, **both}

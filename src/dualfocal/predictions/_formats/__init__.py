@@ -1,0 +1,1 @@
+"""The formats of prediction files, read and written without pickle."""
