@@ -102,14 +102,14 @@ def read_log(path: Path, run: str = AUTHORS_RUN, column: str = "test_ece") -> li
         return [float(line[column]) for line in csv.DictReader(file) if line["run"] == run]
 
 
-def training_curves(runs: ReplicationRuns) -> dict[str, list[list[float]]]:
-    """Return the test ECE of each epoch, by group, of the runs that have logged it for all epochs."""
-    curves: dict[str, list[list[float]]] = {}
+def training_curves(runs: ReplicationRuns) -> dict[str, dict[int, list[float]]]:
+    """Return the test ECE of each epoch, by group and seed, of the runs that have logged it for all epochs."""
+    curves: dict[str, dict[int, list[float]]] = {}
     for group, by_seed in runs.groups.items():
-        for run in by_seed.values():
+        for seed, run in by_seed.items():
             logged = [line["test_ece"] for line in run.run.log if line.get("test_ece") is not None]
             if len(logged) == run.result.epochs:
-                curves.setdefault(group, []).append(logged)
+                curves.setdefault(group, {})[seed] = logged
     return curves
 
 
@@ -117,17 +117,17 @@ def training_figure(runs: ReplicationRuns, authors: Sequence[float]) -> Figure |
     """Draw the test ECE over all epochs, and over those of the last learning rate; None: no run has logged it."""
     curves: dict[str, list[list[float]]] = {}
     looks: dict[str, Look] = {}
-    for group, seeds in training_curves(runs).items():
+    for group, by_seed in training_curves(runs).items():
         loss, _, gamma = group.partition(" ")
-        label = f"{group_name(group)}, {len(seeds)} run{'s' * (len(seeds) > 1)}"
-        curves[label], looks[label] = seeds, Look(GREEN, "-", "s", "") if gamma else LOOKS[loss]
+        label = f"{group_name(group)}, {len(by_seed)} run{'s' * (len(by_seed) > 1)}"
+        curves[label], looks[label] = list(by_seed.values()), Look(GREEN, "-", "s", "") if gamma else LOOKS[loss]
     if not curves:
         return None
     if authors:
         curves[AUTHORS_LABEL], looks[AUTHORS_LABEL] = [list(authors)], Look(ORANGE, (0, (4, 1.5)), "D", "")
     compared = {label: seeds for label, seeds in curves.items() if not label.startswith(LOSSES["cross_entropy"])}
-    others = [by_seed for group, by_seed in runs.groups.items() if group != "cross_entropy"]
-    floors = [run.result.floor("ece") for by_seed in others for run in by_seed.values()]
+    others = [run for group, members in runs.groups.items() if group != "cross_entropy" for run in members.values()]
+    floors = [run.result.floor("ece") for run in others]
     with styled():
         figure = NotebookFigure(figsize=(8.2, 3.9), layout="constrained")
         whole, last = figure.subplots(1, 2, width_ratios=[1.1, 1])
