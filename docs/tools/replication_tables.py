@@ -104,11 +104,11 @@ def state(report: Report) -> str:
     controls = len(replication_plan()["controls"])
     open_claims = open_claims_of(report)
     verdicts = [f"{claim.id} {claim.verdict}" for claim in decided.claims if claim not in open_claims]
-    decided_text = f"Verdicts: {', '.join(verdicts)}." if verdicts else "No claim is decided."
+    decided_text = f" Verdicts: {', '.join(verdicts)}." if verdicts else ""
     pending = f" {len(open_claims)} of {len(decided.claims)} claims are pending." if open_claims else ""
     return (
         f"**{finished} of {len(planned_runs())} trainings of the plan and {len(report.measured.controls)} of "
-        f"{controls} controls are finished.{pending}** {decided_text}"
+        f"{controls} controls are finished.{pending}**{decided_text}"
     )
 
 
