@@ -129,7 +129,7 @@ def training_figure(runs: ReplicationRuns, authors: Sequence[float]) -> Figure |
     others = [run for group, members in runs.groups.items() if group != "cross_entropy" for run in members.values()]
     floors = [run.result.floor("ece") for run in others]
     with styled():
-        figure = NotebookFigure(figsize=(8.2, 3.9), layout="constrained")
+        figure = NotebookFigure(figsize=(7.6, 3.9), layout="constrained")
         whole, last = figure.subplots(1, 2, width_ratios=[1.1, 1])
         ece_over_training(curves, looks=looks, floors=floors, ax=whole)
         ece_over_training(compared, looks=looks, floors=floors, ax=last)
@@ -146,7 +146,7 @@ def training_figure(runs: ReplicationRuns, authors: Sequence[float]) -> Figure |
         most = np.quantile([value for seeds in curves.values() for seed in seeds for value in seed], 0.99)
         whole.set(xlim=(0, epochs), ylim=(0, 100 * most), title="whole training")
         handles, labels = whole.get_legend_handles_labels()
-        handles, labels = [*handles, mark], [*labels, "published, gamma 5"]
+        handles, labels = [*handles, mark], [*labels, "published, dual focal"]
         legend_below(figure, handles, labels, columns=3, remark=TRAINING_REMARK)
     return figure
 
@@ -164,7 +164,7 @@ def temperature_figure(runs: ReplicationRuns) -> Figure:
             rows.append(ForestRow(label="" if column else name, is_heading=True))
             rows += [_temperature_row(group, group_runs, stage, column) for stage in STAGES]
     with styled():
-        figure = NotebookFigure(figsize=(8.2, 0.165 * len(columns[0]) + 1.2), layout="constrained")
+        figure = NotebookFigure(figsize=(7.6, 0.165 * len(columns[0]) + 1.2), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
         for axis, rows, label in zip(axes, columns, ("ECE [%]", "NLL [nats]"), strict=True):
             forest_panel(rows, log=True, ax=axis).set_xlabel(label)

@@ -63,7 +63,7 @@ def claims_figure(decided: Replication) -> Figure:
     columns = [claim_rows(parts, panel.metrics) for panel in PANELS]
     heights = [len(left) + 1.9 for left, _ in columns]
     with styled():
-        figure = NotebookFigure(figsize=(8.2, 0.19 * sum(heights) + 0.6), layout="constrained")
+        figure = NotebookFigure(figsize=(7.6, 0.19 * sum(heights) + 0.6), layout="constrained")
         axes = figure.subplots(len(PANELS), 2, height_ratios=heights, width_ratios=[1.15, 1])
         for (left_axis, right_axis), (left, right), panel in zip(axes, columns, PANELS, strict=True):
             forest_panel(left, log=panel.log, ax=left_axis).set_xlabel(panel.label + panel.unit[0])

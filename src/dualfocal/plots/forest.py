@@ -137,7 +137,7 @@ def _draw_row(axis: Axes, row: ForestRow, place: int, limits: tuple[float, float
     if row.published is not None:
         axis.plot(row.published, place, "D", color=ORANGE, markeredgecolor=BLACK, markersize=5, zorder=2.8)
     if row.note:
-        axis.text(1.015, place, plain(row.note), transform=axis.get_yaxis_transform(), va="center", fontsize=7)
+        axis.text(1.03, place, plain(row.note), transform=axis.get_yaxis_transform(), va="center", fontsize=7)
 
 
 def _draw_claimed(axis: Axes, claimed: tuple[float, float], place: int, limits: tuple[float, float]) -> None:

@@ -88,7 +88,7 @@ def seed_reliability_figure(methods: Mapping[str, SeedEvaluations], *, remark: s
     >>> figure.axes[0].get_title(), len(figure.axes[0].lines)
     ('focal, 2 runs', 3)
     """
-    figure = NotebookFigure(figsize=(2.7 * len(methods) + 0.4, 4.7), layout="constrained")
+    figure = NotebookFigure(figsize=(2.45 * len(methods) + 0.3, 4.5), layout="constrained")
     axes = figure.subplots(2, len(methods), squeeze=False, height_ratios=[4, 1])
     for place, (name, method) in enumerate(methods.items()):
         top, strip = axes[:, place]
