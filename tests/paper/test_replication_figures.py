@@ -93,7 +93,7 @@ def test_the_curves_are_those_of_the_logs(measured: ReplicationRuns) -> None:
 
 
 def test_no_run_with_test_ece_gives_no_picture_of_training(runs: list[Run]) -> None:
-    without = ReplicationRuns.of([run for run in runs if run.path.name.endswith(("seed3", "seed4"))])
+    without = ReplicationRuns.of([run for run in runs if run.path.name.endswith(("focal-seed3", "focal-seed4"))])
     assert training_figure(without, read_log(LOGS)) is None
     assert reliability_figure(without, Path("nowhere")) is not None
 
