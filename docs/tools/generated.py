@@ -18,8 +18,6 @@ from dualfocal.cli import app
 from dualfocal.paper.errata import GROUPS, OUT_OF_SCOPE
 from dualfocal.paper.published import Cell, published_tables
 from dualfocal.paper.published import Table as PaperTable
-from dualfocal.paper.replication import decide_claims
-from dualfocal.paper.replication_plan import replication_plan
 from dualfocal.runs import find_runs
 from dualfocal.runs.listing import list_run, runs_table
 
@@ -33,7 +31,6 @@ def pages() -> Iterator[tuple[str, str]]:
     for path in sorted(ROOT.glob("benchmarks/results/*.csv")):
         yield f"benchmarks/results/{path.stem}.md", measurements_page(path)
     yield "results/runs.md", runs_page()
-    yield "paper/replication.md", replication_page()
     yield "paper/published.md", published_page()
     yield "paper/errata.md", errata_page()
     yield "LICENSE.md", f"# Licence\n\n```text\n{(ROOT / 'LICENSE').read_text('utf-8')}```\n"
@@ -137,52 +134,6 @@ def runs_page() -> str:
         "the test split, before temperature scaling. [What they mean](README.md).\n\n"
         f"{markdown(Table(table.headings, rows, left=table.left))}\n\n" + "\n\n".join(lists) + "\n"
     )
-
-
-def replication_page() -> str:
-    """Claims, rules and verdicts of the replication, from the finished runs."""
-    decided = decide_claims(find_runs(ROOT / "results" / "cifar10"))
-    plan = replication_plan()
-    state = f"{len(decided.missing)} trainings are outstanding" if decided.missing else "All trainings are finished"
-    pending = sum(claim.verdict == "pending" for claim in decided.claims)
-    rules = "\n".join(f"- **{name.replace('_', ' ')}**: {rule}" for name, rule in plan["rules"].items())
-    claims = Table(
-        ["claim", "of the paper", "reproduced if", "verdict"],
-        [[claim.id, claim.claim, claim.rule, claim.verdict] for claim in decided.claims],
-        left=range(4),
-    )
-    missing = "\n".join(decided.missing)
-    return f"""# Replication report
-
-The claims of the paper about CIFAR-10 and ResNet-50, the rules that decide them, and the verdicts so far. Claims and
-rules were fixed when {len(plan["known_in_advance"])} of the runs were known; each verdict is repeated without these.
-`dualfocal paper replication` prints the same, from the runs that you name.
-
-!!! warning "{state}"
-
-    {pending} of {len(decided.claims)} claims are pending: a claim is decided when all its runs are finished. The
-    numbers below are of the runs that are finished.
-
-## Claims
-
-{markdown(claims)}
-
-## Numbers so far
-
-{markdown(decided.table())}
-
-{decided.explanation()}
-
-## Rules
-
-{rules}
-
-## Trainings that are missing
-
-```text
-{missing or "none"}
-```
-"""
 
 
 def published_page() -> str:

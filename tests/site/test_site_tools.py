@@ -63,4 +63,3 @@ def test_every_public_name_and_command_has_a_place() -> None:
     assert "[`evaluate`][dualfocal.metrics.evaluate]" in pages["api/index.md"]
     assert {"api/metrics.md", "api/integrations.sql.md", "commands/evaluate.md", "paper/errata.md"} <= pages.keys()
     assert "## dualfocal paper reproduce" in pages["commands/paper.md"]
-    assert "trainings are outstanding" in pages["paper/replication.md"]

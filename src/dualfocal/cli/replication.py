@@ -20,6 +20,10 @@ def replication(
         list[Path] | None,
         typer.Argument(metavar="FOLDER", help="Run folders, or folders that contain them. [default: results/cifar10]"),
     ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Also draw the pictures of the report into this folder."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Decide the claims of the replication, which were fixed in advance, from finished runs.
@@ -29,7 +33,13 @@ def replication(
     and the verdict, with all runs and without the four runs that were known when the claims were fixed. A claim is
     pending until all its runs are finished. The commands of the missing trainings are printed at the end.
 
+    `--figures` draws claims.png (all quantities with intervals), training.png (test ECE over the epochs, beside the
+    authors' log), temperature.png (before and after temperature scaling) and reliability.png. The authors' log and
+    logits are read from results/published_logs and results/published_logits, if these folders exist.
+
         dualfocal paper replication
+
+        dualfocal paper replication --figures figures
 
         dualfocal paper replication results/cifar10 --json
     """
@@ -47,6 +57,11 @@ def replication(
     if as_json:
         print_json(decided.to_dict())
     _print_replication(out, decided)
+    if figures is not None:
+        from dualfocal.paper.replication_figures import draw_replication
+
+        files = draw_replication(runs.values(), decided, figures)
+        say(out, f"\nWritten: {', '.join(map(str, files))}")
 
 
 def _print_replication(out: Console, decided: "Replication") -> None:
