@@ -9,7 +9,7 @@ import torch
 from browser import choose, contents_of, opened, read
 
 from dualfocal import metrics
-from dualfocal.metrics import class_totals as totals
+from dualfocal.metrics.inference import class_totals as totals
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
 from dualfocal.report import calibrated, write_report

@@ -70,9 +70,8 @@ def _of_one(source: ReportInput, calibration: Calibration) -> tuple[str, dict[st
     """Return verdict, the calibrator that helps, and the verdict on the calibrated model."""
     sentences = {"What fixes it": calibration.advice} if calibration.advice else {}
     if calibration.recommended is not None:
-        after = calibration.evaluations[calibration.recommended].verdict(source.class_names)
-        name = calibration.recommended.partition(",")[0]  # without the repeat
-        sentences["What remains"] = f"After {name}, on held-out samples: {after}"
+        after = calibration.recommended.evaluation.verdict(source.class_names)
+        sentences["What remains"] = f"After {calibration.recommended.name}, on held-out samples: {after}"
     return source.evaluation.verdict(source.class_names), sentences
 
 

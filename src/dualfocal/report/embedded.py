@@ -94,9 +94,7 @@ def embed(
         "designEffect": effect,  # of the clusters of the samples; 1: the samples are independent
         "edgeBits": SIGNIFICANT[rows.dtype],  # precision of the bin edges at T = 1
         "clipped": clipped,  # whether logit differences exceed the range of float32
-        "zeros": list(
-            zeros
-        ),  # replacement of a probability of 0 at other temperatures (with two classes, one for each)
+        "zeros": list(zeros),  # replacements of a probability of 0 at other temperatures: one, or one per class
         "temperatures": temperatures if few else [],  # of log_sums
     }
     return description, base64.b64encode(b"".join(content)).decode()

@@ -23,13 +23,15 @@ from dualfocal.metrics.monitor.verdict import monitor_verdict
 from dualfocal.metrics.rows import Array
 from dualfocal.report import classes, figures, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
+from dualfocal.report.curves import coverage_table
 from dualfocal.report.decision import Decision, decide
 from dualfocal.report.embedded import OCTAVES, STEPS, deal, embed
 from dualfocal.report.evidence import evidence_figure
 from dualfocal.report.groups import groups_figure
 from dualfocal.report.images import RunData, mistakes_of
-from dualfocal.report.inputs import Model, ReportInput, load_inputs, shortened
+from dualfocal.report.inputs import Model, ReportInput, load_inputs
 from dualfocal.report.methods import methods_text
+from dualfocal.report.names import shortened
 from dualfocal.runs.monitor_file import MonitorState, read_monitor
 from dualfocal.runs.source import Reading
 
@@ -226,7 +228,7 @@ def _contents(
         },
         "metrics": tables.model_tables(sources, calibrations),
         "glossary": tables.glossary(),
-        "selective": figures.selective_table(sources, [run["figures"] for run in runs]),
+        "selective": coverage_table(sources, [run["figures"]["coverage"] for run in runs]),
         "results": results(title, sources, calibrations, decision),
         "recipes": provenance.differences(sources),
         "runs": runs,

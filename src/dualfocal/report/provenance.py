@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from dualfocal.losses import LOSSES
-from dualfocal.report.inputs import ReportInput, shortened
+from dualfocal.report.inputs import ReportInput
+from dualfocal.report.names import shortened
 from dualfocal.report.tables import Table, plain_table
 from dualfocal.runs import Recipe
 
