@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -156,7 +157,8 @@ def metric_figure(
     bars = [bar for panel in panels.values() for bar in panel.values()]
     if not bars:
         raise ValueError("metric_figure needs at least one metric of one method")
-    several, intervals = any(len(bar.values) > 1 for bar in bars), any(bar.interval is not None for bar in bars)
+    several = any(len(bar.values) > 1 for bar in bars)
+    intervals = any(bar.interval is not None for bar in bars)
     if intervals and not interval:
         raise ValueError("bars have intervals, but interval is empty: describe them for the legend")
     rows = max(len(panel) for panel in panels.values())
@@ -167,14 +169,16 @@ def metric_figure(
         axis.set_xlabel(plain(f"{metric} [%]"))
     seed = Line2D([], [], marker="o", color="white", markeredgecolor=BLACK, markersize=3.2, linestyle="none")
     floor = Line2D([], [], marker="|", color=DARK_GREY, markersize=9, markeredgewidth=2, linestyle="none")
-    marks = (
-        (Patch(facecolor=GREY, edgecolor=BLACK, linewidth=0.7), "mean over seeds" if several else "one run", True),
-        (seed, "single seed", several),
-        (Line2D([], [], marker="|", color=BLACK, linewidth=1.2), interval, intervals),
-        (floor, "noise floor", any(bar.floor is not None for bar in bars)),
-    )
-    handles, labels, _ = zip(*(mark for mark in marks if mark[2]), strict=True)
-    legend_below(figure, handles, labels, columns=len(handles), remark=remark)
+    legend: dict[str, Artist] = {
+        "mean over seeds" if several else "one run": Patch(facecolor=GREY, edgecolor=BLACK, linewidth=0.7)
+    }
+    if several:
+        legend["single seed"] = seed
+    if intervals:
+        legend[interval] = Line2D([], [], marker="|", color=BLACK, linewidth=1.2)
+    if any(bar.floor is not None for bar in bars):
+        legend["noise floor"] = floor
+    legend_below(figure, list(legend.values()), list(legend), columns=len(legend), remark=remark)
     if title:
         figure.suptitle(plain(title), fontsize=10)
     return figure

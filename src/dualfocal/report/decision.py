@@ -90,9 +90,10 @@ def _miscalibrated(sources: Sequence[ReportInput]) -> str:
         for source in sources
         if source.evaluation.inference is not None and source.evaluation.inference.joint_p_value <= SIGNIFICANCE
     ]
+    listed = f": {', '.join(names)}" if names else ""
     return (
         f"{len(names)} of {len(sources)} models are significantly miscalibrated (p ≤ {SIGNIFICANCE}, not adjusted for "
-        f"the number of models){': ' * bool(names)}{', '.join(names)}."
+        f"the number of models){listed}."
     )
 
 
@@ -123,7 +124,7 @@ def _table(choice: ModelChoice) -> Table:
         column("model", numeric=False),
         *(
             column(
-                f"{NAMES[metric]} [{'points' if METRICS[metric].unit == '%' else METRICS[metric].unit}]",
+                f"{NAMES[metric]} [{_unit(metric)}]",
                 f"{METRICS[metric].meaning}: this model minus {choice.best}, and the {level} interval; above 0, "
                 "this model is worse",
             )
@@ -152,17 +153,23 @@ def _forest(choice: ModelChoice) -> list[dict[str, Any]]:
     """Return the differences and intervals of the forest plot, in the units of the tables."""
     rows = []
     for metric in DECISIVE:
-        shown = METRICS[metric]
+        factor = METRICS[metric].factor
         for other, differences in choice.differences.items():
             d = differences[metric]
-            ends = (finite(shown.factor * value) for value in (d.difference, d.low, d.high))
             rows.append(
                 {
                     "metric": NAMES[metric],
-                    "unit": "points" if shown.unit == "%" else shown.unit,
+                    "unit": _unit(metric),
                     "model": other,
-                    **dict(zip(("difference", "low", "high"), ends, strict=True)),
+                    "difference": finite(factor * d.difference),
+                    "low": finite(factor * d.low),
+                    "high": finite(factor * d.high),
                     "outcome": choice.outcome(other, metric),
                 }
             )
     return rows
+
+
+def _unit(metric: str) -> str:
+    """Return the unit of a difference."""
+    return "points" if METRICS[metric].unit == "%" else METRICS[metric].unit

@@ -14,7 +14,7 @@ from dualfocal.report.names import shortened
 from dualfocal.report.tables import Table, plain_table
 from dualfocal.runs import Recipe
 
-CURVES = ("error", "nll", "ece")
+CURVES = [f"{part}_{metric}" for part in ("val", "test") for metric in ("error", "nll", "ece")]  # in the log
 MOST_POINTS = 60_000  # numbers in all curves of a page together
 LONGEST_VALUE = 600
 
@@ -86,12 +86,11 @@ def curves(source: ReportInput, most: int) -> dict[str, Any] | None:
     if source.run is None:
         return None
     log = source.run.log
-    series = {
-        f"{part}_{metric}": [_number(line.get(f"{part}_{metric}")) for line in log]
-        for part in ("val", "test")
-        for metric in CURVES
-    }
-    series = {name: values for name, values in series.items() if any(value is not None for value in values)}
+    series = {}
+    for name in CURVES:
+        values = [_number(line.get(name)) for line in log]
+        if any(value is not None for value in values):
+            series[name] = values
     if not series:
         return None
     # With a cosine schedule the learning rate falls in every epoch.

@@ -13,7 +13,7 @@ const Live = (() => {
     if (x === Infinity) return "∞";
     return x < 1e7 ? x.toFixed(4) : x.toExponential(3);
   }
-  const figures = [
+  const columns = [
     ["count", "samples", (x) => x.toLocaleString("en")],
     ["temperature", "T", (x) => x.toFixed(3)],
     ["ece", "ECE", (x) => Charts.percent(x, 2)],
@@ -37,7 +37,7 @@ const Live = (() => {
   function setUp() {
     byId("live-head").append(
       element("th", { scope: "col" }, "input"),
-      ...figures.map(([, title]) => element("th", { scope: "col", className: "number" }, title)),
+      ...columns.map(([, title]) => element("th", { scope: "col", className: "number" }, title)),
     );
     runs.forEach((run, i) => {
       byId("live-body").append(
@@ -45,7 +45,7 @@ const Live = (() => {
           "tr",
           { id: `live-${i}` },
           element("th", { scope: "row" }, element("bdi", {}, run.name)),
-          ...figures.map(([name]) => element("td", { className: "number", "data-figure": name })),
+          ...columns.map(([name]) => element("td", { className: "number", "data-figure": name })),
         ),
       );
       const bins = element(
@@ -165,7 +165,7 @@ const Live = (() => {
 
   // The row of the table and the diagrams of the i-th model.
   function drawPanel(live, i) {
-    for (const [name, , show] of figures) {
+    for (const [name, , show] of columns) {
       const cell = document.querySelector(`#live-${i} [data-figure=${name}]`);
       cell.textContent = show(live[name]);
       cell.dataset.value = live[name];

@@ -85,11 +85,11 @@ const Reliability = (() => {
     const series = [
       { name: "uncalibrated", ...before, colour: "var(--over)", dash: "7,3", strong: true, hollow: true },
       { name: method, ...after, colour: "var(--under)", dash: "", strong: true },
-    ].map((one) => ({ ...one, bins: binsOf(one.bins) }));
+    ].map((line) => ({ ...line, bins: binsOf(line.bins) }));
     const nats = ({ nll }) => (nll === null ? "infinite" : nll.toFixed(4));
     const caption = ({ name, ece }) => `${name}: ECE ${percent(ece, 2)}`;
     const entries = [
-      ...series.map((one) => ({ ...one, text: caption(one) })),
+      ...series.map((line) => ({ ...line, text: caption(line) })),
       { text: `95 % range if calibrated, ${method}`, colour: "var(--muted)", kind: "area", opacity: 0.4 },
     ];
     return {
