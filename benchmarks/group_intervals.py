@@ -31,6 +31,11 @@ class Setting(NamedTuple):
     gap: float
 
 
+SETTINGS = [
+    Setting(kind, n, gap) for kind, gap, n in product(("moderate", "sharp"), (0.0, 0.1), (20, 50, 200, 1000, 5000))
+]
+
+
 def draw(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:
     """Return confidences."""
     return rng.uniform(0.3, 1.0, n) if kind == "moderate" else 1 - rng.beta(0.5, 10.0, n)
@@ -56,10 +61,6 @@ def summarize(setting: Setting, values: Values) -> list[Record]:
     passed = numbers["coverage"] >= GOAL
     return [{**setting._asdict(), "repeats": len(values["plain"]), **numbers, "passed": passed}]
 
-
-SETTINGS = [
-    Setting(kind, n, gap) for kind, gap, n in product(("moderate", "sharp"), (0.0, 0.1), (20, 50, 200, 1000, 5000))
-]
 
 if __name__ == "__main__":
     run_simulation(__doc__, SETTINGS, simulate, summarize, repeats=4000)

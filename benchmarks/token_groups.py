@@ -16,9 +16,8 @@ largest_gap: largest |mean confidence - accuracy| of a group with at least 100 t
 
 from collections.abc import Iterator
 
-import numpy as np
 import torch
-from _simulation import Record, Values, run_simulation
+from _simulation import Record, Values, means, run_simulation
 from torch import Tensor
 
 from dualfocal.metrics.inference.holm import holm
@@ -78,12 +77,13 @@ def simulate(setting: str, repeats: range) -> Iterator[dict[str, float]]:
 
 def summarize(setting: str, values: Values) -> list[Record]:
     """Return a line of the CSV file for each kind of groups."""
+    rates = means(values)
     return [
         {
             "groups": kind,
             "repeats": len(values[f"{kind}: alarms"]),
-            "alarms": float(f"{np.mean(values[f'{kind}: alarms']):.4g}"),
-            "largest_gap": float(f"{np.mean(values[f'{kind}: largest gap']):.4g}"),
+            "alarms": float(f"{rates[f'{kind}: alarms']:.4g}"),
+            "largest_gap": float(f"{rates[f'{kind}: largest gap']:.4g}"),
         }
         for kind in KINDS
     ]

@@ -1,7 +1,7 @@
 """Score calibrators for a report: fitted on a run's validation split, or cross-validated if there is none."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -120,15 +120,14 @@ def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progr
     except ValueError as error:  # too few samples, or images, for the folds
         problem = f"No calibrator was scored: {error}." if names else ""
         return Calibration(None, best_temperature(rows), origin, remarks, problem=problem)
-    calibration = Calibration(
+    fitted = next((method.temperature for method in comparison.methods if method.name == "temperature"), None)
+    return Calibration(
         comparison,
-        None,
+        best_temperature(rows) if fitted is None else fitted,
         origin,
         remarks + comparison.remarks(),
-        "" if chosen is None else _subset_text(source, comparison),
+        subset="" if chosen is None else _subset_text(source, comparison),
     )
-    fitted = None if calibration.scaled is None else calibration.scaled.temperature
-    return replace(calibration, temperature=best_temperature(rows) if fitted is None else fitted)
 
 
 def subset(source: ReportInput, seed: int) -> Tensor | None:

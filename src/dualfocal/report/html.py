@@ -44,6 +44,7 @@ SCRIPTS = (
     "curves.js",
     "reliability.js",
     "confusion.js",
+    "evidence.js",
     "groups.js",
     "figures.js",
     "decision.js",

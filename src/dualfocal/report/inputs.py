@@ -195,7 +195,8 @@ def _arrays_input(
     sample_weight: Array | None,
     groups: Array | None,
 ) -> ReportInput:
-    values, target = (as_tensor(*named).detach().cpu() for named in zip(("logits", "target"), arrays, strict=True))
+    logits, labels = arrays
+    values, target = as_tensor("logits", logits).detach().cpu(), as_tensor("target", labels).detach().cpu()
     structure: dict[str, Any] = {"clusters": clusters, "sample_weight": sample_weight}
     try:
         rows = as_rows(

@@ -8,6 +8,7 @@ const Charts = (() => {
   const percent = (x, digits = 1) => (Number.isFinite(x) ? `${(100 * x).toFixed(digits)} %` : "–");
   const count = (x) => x.toLocaleString("en", { maximumFractionDigits: 1 }); // sums of weights are not whole
   const hundredfold = (x) => String(Number((100 * x).toFixed(6))); // not 7.000000000000001
+  const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(100 * x).toFixed(1)}`; // points
   // The width of the column in whole pixels; charts are redrawn when the window changes.
   const widthOf = (place) => Math.max(220, Math.floor(place.clientWidth));
 
@@ -198,6 +199,7 @@ const Charts = (() => {
     percent,
     count,
     hundredfold,
+    signed,
     widthOf,
     wordsOf,
     MARGINS,

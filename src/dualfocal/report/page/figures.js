@@ -94,7 +94,7 @@ const Figures = (() => {
         "evidence",
         "Evidence over time",
         "Upper part: evidence against calibration after each period, as a factor on a logarithmic scale. Lower part: gap of each period alone.",
-        Curves.evidence(contents.monitor, widthIn("monitor-figures", true)),
+        Evidence.draw(contents.monitor, widthIn("monitor-figures", true)),
         true,
       ),
     );

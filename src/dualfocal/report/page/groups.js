@@ -1,8 +1,7 @@
 "use strict";
 // Intervals of each group: debiased error and over-confidence.
 const Groups = (() => {
-  const { percent, count, hundredfold } = Charts;
-  const { signed } = Curves;
+  const { percent, count, hundredfold, signed } = Charts;
   const ROW = 22;
 
   function draw({ rows, level, positive, column }, width) {

@@ -2,7 +2,7 @@
 // Reliability diagrams of several models, before and after a calibrator, and of each class.
 const Reliability = (() => {
   const { percent, count, hundredfold, diagonal, range, unitSquare } = Charts;
-  const { look, legendOf } = Curves;
+  const { look, legendOf, line } = Curves;
   const HEAD = 44; // pixels above a small diagram, for name, ECE and the label of its axis
 
   // Columns of Python as a list of bins.
@@ -39,14 +39,7 @@ const Reliability = (() => {
         diagonal(),
         ...ranges.map(range),
         ...series.flatMap(({ bins, colour, dash, strong, hollow }) => [
-          Plot.line(bins, {
-            x: "confidence",
-            y: "accuracy",
-            stroke: colour,
-            strokeWidth: strong ? 2 : 1,
-            strokeOpacity: strong ? 1 : 0.5,
-            strokeDasharray: dash || "none",
-          }),
+          line(bins, { colour, dash, strong }, "confidence", "accuracy"),
           Plot.dot(strong ? bins : [], {
             x: "confidence",
             y: "accuracy",
@@ -85,11 +78,11 @@ const Reliability = (() => {
     const series = [
       { name: "uncalibrated", ...before, colour: "var(--over)", dash: "7,3", strong: true, hollow: true },
       { name: method, ...after, colour: "var(--under)", dash: "", strong: true },
-    ].map((line) => ({ ...line, bins: binsOf(line.bins) }));
+    ].map((curve) => ({ ...curve, bins: binsOf(curve.bins) }));
     const nats = ({ nll }) => (nll === null ? "infinite" : nll.toFixed(4));
     const caption = ({ name, ece }) => `${name}: ECE ${percent(ece, 2)}`;
     const entries = [
-      ...series.map((line) => ({ ...line, text: caption(line) })),
+      ...series.map((curve) => ({ ...curve, text: caption(curve) })),
       { text: `95 % range if calibrated, ${method}`, colour: "var(--muted)", kind: "area", opacity: 0.4 },
     ];
     return {
