@@ -98,10 +98,11 @@ def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progr
     calibrators = {name: make_calibrator(name) for name in names}
     chosen = subset(source, reading.seed)
     values, target = source.data.values, source.data.target
-    clusters, weights = source.data.clusters, source.data.weights
+    clusters, weights = reading.clusters(source.data), source.data.weights
     if chosen is not None:
         values, target = values[chosen], target[chosen]
-        clusters, weights = (None if column is None else column[chosen.numpy()] for column in (clusters, weights))
+        clusters = clusters[chosen.numpy()] if isinstance(clusters, np.ndarray) else clusters
+        weights = None if weights is None else weights[chosen.numpy()]
     try:
         comparison = compare_calibrators(
             values,

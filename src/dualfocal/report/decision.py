@@ -1,9 +1,8 @@
 """The result of a report: which of several models is better, or the verdict on one model and what fixes it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
@@ -52,10 +51,12 @@ def decide(
         return Decision(*_of_one(sources[0], calibrations[0]))
     sentences = _structure(sources)
     calibration = _miscalibrated(sources)
-    if different := _different(sources):
+    first = sources[0]
+    different = [source.name for source in sources if not same_samples(first.rows, source.rows)]
+    if different:
         problem = (
             f"The models were scored on different samples, so that they cannot be paired: the labels or weights of "
-            f"{different[0]} and {different[1]} differ."
+            f"{first.name} and {different[0]} differ."
         )
         return Decision(f"{problem} {calibration}", sentences)
     models = {source.name: (source.rows, source.scanned, source.evaluation) for source in sources}
@@ -75,14 +76,6 @@ def _of_one(source: ReportInput, calibration: Calibration) -> tuple[str, dict[st
     return source.evaluation.verdict(source.class_names), sentences
 
 
-def _different(sources: Sequence[ReportInput]) -> tuple[str, str] | None:
-    """Return the names of the first two models with different labels or weights."""
-    for a, b in combinations(sources, 2):
-        if not same_samples(a.rows, b.rows):
-            return a.name, b.name
-    return None
-
-
 def _miscalibrated(sources: Sequence[ReportInput]) -> str:
     """Say which models are significantly miscalibrated."""
     names = [
@@ -99,22 +92,23 @@ def _miscalibrated(sources: Sequence[ReportInput]) -> str:
 
 def _structure(sources: Sequence[ReportInput]) -> dict[str, str]:
     """Say how much information weighted samples carry, or samples in clusters, of each model."""
-    names, texts = [source.name for source in sources], dict[str, list[str]](Weights=[], Clusters=[])
+    weights, clusters = {}, {}
     for source in sources:
         evaluation = source.evaluation
         if evaluation.weights is not None:
-            texts["Weights"].append(evaluation.weights.sentence(evaluation.num_samples))
+            weights[source.name] = evaluation.weights.sentence(evaluation.num_samples)
         if evaluation.inference is not None and evaluation.inference.clusters is not None:
             effective = None if evaluation.weights is None else evaluation.weights.effective
-            texts["Clusters"].append(evaluation.inference.clusters.sentence(evaluation.num_samples, effective))
-    return {title: _joined(names, sentences) for title, sentences in texts.items() if sentences}
+            clusters[source.name] = evaluation.inference.clusters.sentence(evaluation.num_samples, effective)
+    texts = {"Weights": _joined(weights, len(sources)), "Clusters": _joined(clusters, len(sources))}
+    return {title: text for title, text in texts.items() if text}
 
 
-def _joined(names: Sequence[str], sentences: Sequence[str]) -> str:
-    """Join the sentences of all models; one that holds for all of them is given once, without names."""
-    if len(set(sentences)) == 1:
-        return sentences[0]
-    return " ".join(f"{name}: {sentence}" for name, sentence in zip(names, sentences, strict=True))
+def _joined(sentences: Mapping[str, str], models: int) -> str:
+    """Join the sentences by model; one that holds for all models is given once, without their names."""
+    if len(sentences) == models and len(set(sentences.values())) == 1:
+        return next(iter(sentences.values()))
+    return " ".join(f"{name}: {sentence}" for name, sentence in sentences.items())
 
 
 def _table(choice: ModelChoice) -> Table:

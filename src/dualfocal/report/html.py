@@ -80,7 +80,7 @@ def write_report(
         input: ``"logits"`` or ``"probs"``: what the arrays hold, see :func:`~dualfocal.metrics.ece`.
         class_names: names of the classes of the arrays.
         clusters: cluster of each sample of the arrays, see :func:`~dualfocal.metrics.evaluate`; for files, see
-            ``reading``.
+            ``reading``. Images of dense predictions are clusters unless ``reading.cluster`` is ``"none"``.
         sample_weight: weight of each sample of the arrays, see :func:`~dualfocal.metrics.evaluate`; for files, see
             ``reading``.
         groups: group of each sample of the arrays: each group is evaluated; for files, see ``reading``.

@@ -14,7 +14,7 @@ from torch import Tensor
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups, groups_follow_labels, quantile_groups
-from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, first_maximum
+from dualfocal.metrics.rows import INDEPENDENT, Array, Rows, as_rows, as_tensor, first_maximum, image_clusters
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.predictions import Predictions
 from dualfocal.report.names import distinct, input_names, shortened
@@ -178,7 +178,8 @@ def _file_input(name: str, path: Path, reading: Reading) -> ReportInput:
     data = reading.load(path)
     reading.check_columns(data, str(path))
     try:
-        scored = _scored(reading.rows(data), reading)
+        clusters = image_clusters(data.values, reading.clusters(data))
+        scored = _scored(reading.rows(replace(data, clusters=clusters)), reading)
     except (ValueError, IndexError) as error:
         raise ValueError(f"{path}: {error}") from error
     run = Run(path) if Run(path).exists else None
@@ -197,8 +198,9 @@ def _arrays_input(
 ) -> ReportInput:
     logits, labels = arrays
     values, target = as_tensor("logits", logits).detach().cpu(), as_tensor("target", labels).detach().cpu()
-    structure: dict[str, Any] = {"clusters": clusters, "sample_weight": sample_weight}
     try:
+        own_clusters = image_clusters(values, INDEPENDENT if reading.cluster == INDEPENDENT else clusters)
+        structure: dict[str, Any] = {"clusters": own_clusters, "sample_weight": sample_weight}
         rows = as_rows(
             values, target, input=input, ignore_index=reading.ignore_index, binary=reading.binary, **structure
         )
@@ -247,7 +249,7 @@ def _with_groups(source: ReportInput, reading: Reading) -> ReportInput:
             data.target,
             names,
             input=data.input,
-            clusters=data.clusters,
+            clusters=reading.clusters(data),
             sample_weight=data.weights,
             **reading.scoring,
         )

@@ -1,9 +1,7 @@
 """Recipe, versions, seeds and training curves of the runs in a report."""
 
-import inspect
 import json
 import math
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -13,6 +11,7 @@ from dualfocal.report.inputs import ReportInput
 from dualfocal.report.names import shortened
 from dualfocal.report.tables import Table, plain_table
 from dualfocal.runs import Recipe
+from dualfocal.runs.recipe import field_docs
 
 CURVES = [f"{part}_{metric}" for part in ("val", "test") for metric in ("error", "nll", "ece")]  # in the log
 MOST_POINTS = 60_000  # numbers in all curves of a page together
@@ -38,12 +37,12 @@ def recipe(source: ReportInput) -> dict[str, Any] | None:
     own = source.run.recipe
     name, preset = nearest_preset(own)
     mine, theirs = own.to_dict(), preset.to_dict()
-    hints = _field_help(Recipe)
-    rows = [
-        [field, _plain(mine.get(field, {})), _plain(theirs.get(field, {})), hints.get(field, "")]
-        for field in dict.fromkeys([*mine, *theirs])
-        if mine.get(field, {}) != theirs.get(field, {}) and field != "schema"
-    ]
+    hints = field_docs()
+    rows = []
+    for field in dict.fromkeys([*mine, *theirs]):
+        ours, default = mine.get(field, {}), theirs.get(field, {})
+        if ours != default and field != "schema":
+            rows.append([field, _plain(ours), _plain(default), hints.get(field, "")])
     return {
         "summary": shortened(own.description, LONGEST_VALUE),
         "preset": name,
@@ -62,13 +61,6 @@ def nearest_preset(own: Recipe) -> tuple[str, Recipe]:
         if (candidate.data, candidate.model) == (own.data, own.model):
             return name, candidate
     return "for custom data sets", custom(own.data, own.model, own.loss if known else "dual_focal")
-
-
-def _field_help(cls: type) -> dict[str, str]:
-    """Return the description of each field, from the section Attributes of the docstring."""
-    text = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")[2]
-    entries = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", text, flags=re.MULTILINE)
-    return {name: " ".join(entry.split()) for name, entry in entries}
 
 
 def differences(sources: Sequence[ReportInput]) -> Table | None:
