@@ -68,7 +68,9 @@ def shift_figure(
     joined = all(scores.severity is not None for scores in shifted)
     if joined:
         labels = ["test", *(f"{severity:g}" for severity in severities)]
-        places = {scores.name: 1 + severities.index(scores.severity) for scores in shifted}
+        places = {
+            scores.name: 1 + severities.index(scores.severity) for scores in shifted if scores.severity is not None
+        }
     else:
         labels = ["test", *dict.fromkeys(scores.name for scores in shifted)]
         places = {name: place for place, name in enumerate(labels[1:], start=1)}

@@ -179,7 +179,8 @@ def _file_input(name: str, path: Path, reading: Reading) -> ReportInput:
     reading.check_columns(data, str(path))
     try:
         clusters = image_clusters(data.values, reading.clusters(data))
-        scored = _scored(reading.rows(replace(data, clusters=clusters)), reading)
+        clustered = replace(data, clusters=None if clusters is None else np.asarray(clusters))
+        scored = _scored(reading.rows(clustered), reading)
     except (ValueError, IndexError) as error:
         raise ValueError(f"{path}: {error}") from error
     run = Run(path) if Run(path).exists else None
