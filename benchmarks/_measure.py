@@ -1,27 +1,20 @@
-"""What the benchmarks share: contenders that take turns, memory of one call, long simulations, tables and CSV files."""
+"""What the benchmarks of speed share: contenders that take turns, memory of one call, tables and CSV files."""
 
-import argparse
 import csv
 import ctypes
 import gc
-import json
 import multiprocessing
-import os
 import platform
 import random
 import statistics
 import sys
 import time
-import traceback
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
@@ -33,42 +26,35 @@ Contender = Callable[[Tensor, Tensor], Any]  # of (N, C) predictions and (N,) ta
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """What work() returns in a forked child: its memory starts from ours, and takes nothing along to the next."""
-    reader, writer = os.pipe()
-    sys.stdout.flush()
-    if (child := os.fork()) == 0:
-        status = 1
-        try:
-            with open(writer, "w") as pipe:
-                json.dump(work(), pipe)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    os.close(writer)
-    with open(reader) as pipe:
-        answer = pipe.read()
-    if os.waitpid(child, 0)[1] != 0:
-        raise RuntimeError("the measuring child failed")
-    return json.loads(answer)
+    """Return the result of work() in a forked child, whose memory starts from ours and ends with it."""
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    child = fork.Process(target=lambda: sender.send(work()))
+    child.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    except EOFError:
+        raise RuntimeError("the measuring child failed") from None
+    finally:
+        child.join()
 
 
 def memory(field: str) -> float:
-    """A field of /proc/self/status in MiB."""
+    """Return a field of /proc/self/status in MiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) / 1024
 
 
 def timed(contender: Contender, x: Tensor, target: Tensor) -> tuple[float, float]:
-    """Seconds of one call, and its result."""
+    """Return the seconds of one call, and its result."""
     start = time.perf_counter()
     value = float(contender(x, target))
     return time.perf_counter() - start, value
 
 
 def first_call(contender: Contender, x: Tensor, target: Tensor, few: tuple[Tensor, Tensor]) -> Record:
-    """Seconds, result and peak MiB of one call beyond what was resident before; to be run in a child."""
+    """Return seconds, result and peak MiB of one call beyond what was resident before; to be run in a child."""
     contender(*few)  # touch the code
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
@@ -87,7 +73,7 @@ def take_turns(
     once: float = ONCE,
     few: tuple[Tensor, Tensor] | None = None,
 ) -> dict[str, Record]:
-    """Median seconds, number of timed calls, result and memory of each contender that is installed.
+    """Return median seconds, number of timed calls, result and memory of each contender that is installed.
 
     The first call is made in a child that measures memory; for whoever takes more than ``once`` seconds it is the only
     one. ``few`` are the samples that warm up: 256 rows unless given.
@@ -118,84 +104,8 @@ def take_turns(
     return records
 
 
-def in_parts(
-    work: Callable[[Any], Any], parts: list[Any], jobs: int | None = None, log: Path | None = None
-) -> Iterator[tuple[Any, Any]]:
-    """Call work(part) for all parts in several processes, and yield each part with its result, in any order.
-
-    Parts are tuples of plain values, results hold what JSON can. Results are appended to the log; parts that are in it
-    already are not computed again.
-    """
-    keys = {json.dumps(part): part for part in parts}
-    done = dict(json.loads(line) for line in log.read_text().splitlines()) if log and log.exists() else {}
-    yield from ((part, done[key]) for key, part in keys.items() if key in done)
-    missing = [part for key, part in keys.items() if key not in done]
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for the processes to come
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        results = pool.imap_unordered(_Keyed(work), missing)
-        for part, result in track(results, "simulating", total=len(keys), completed=len(keys) - len(missing)):
-            if log:
-                with log.open("a") as file:
-                    file.write(json.dumps([json.dumps(part), result]) + "\n")
-            yield part, result
-
-
-class _Keyed:
-    """A function that returns its argument together with the result; a lambda cannot be sent to a process."""
-
-    def __init__(self, work: Callable[[Any], Any]) -> None:
-        self.work = work
-
-    def __call__(self, part: Any) -> tuple[Any, Any]:
-        return part, self.work(part)
-
-
-def run_simulation(
-    script: str,
-    description: str | None,
-    simulate: Callable[[Any], dict[str, list[float]]],
-    chunks: Callable[[int], Iterator[Any]],
-    record: Callable[[Any, dict[str, list[float]]], Record],
-    show: Callable[[list[Record]], None],
-    *,
-    repeats: int,
-) -> None:
-    """Read the command line, simulate every setting in parts, print the table and write the CSV.
-
-    Args:
-        script: file name of the benchmark.
-        description: its docstring.
-        simulate: numbers of each data set of a part, by name; a part has a ``setting``, a named tuple.
-        chunks: parts of all settings, for a number of data sets per setting.
-        record: one line of the results, of a setting and its numbers.
-        show: prints the results.
-        repeats: data sets per setting, by default.
-    """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="write the rates here")
-    parser.add_argument("--repeats", type=int, default=repeats, help="data sets per setting (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: %(default)s)")
-    parser.add_argument("--log", type=Path, help="append every part of the work to this file, and resume from it")
-    args = parser.parse_args()
-    parts = list(chunks(args.repeats))
-    kind = type(parts[0].setting)
-    values: dict[Any, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for part, some in in_parts(simulate, parts, args.jobs, args.log):
-        for name, numbers in some.items():
-            values[kind(*part.setting)][name] += numbers
-    records = [record(setting, values[setting]) for setting in sorted(values)]
-    show(records)
-    if args.csv:
-        with args.csv.open("w", newline="") as file:
-            versions = f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
-            file.write(f"# benchmarks/{script} --repeats {args.repeats}; {versions}\n")
-            writer = csv.DictWriter(file, list(records[0]))
-            writer.writeheader()
-            writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.items()} for r in records)
-
-
 def gpu_ms(work: Callable[[], Any], flush: Tensor | None = None) -> float:
-    """Milliseconds of the GPU, which is kept busy before, so that it does not wait for Python.
+    """Return milliseconds of the GPU, which is kept busy before, so that it does not wait for Python.
 
     ``flush`` is overwritten first: if it is larger than the L2 cache, nothing else is in there.
     """
@@ -211,12 +121,12 @@ def gpu_ms(work: Callable[[], Any], flush: Tensor | None = None) -> float:
 
 
 def say_missing(name: str, error: ImportError) -> None:
-    """Loudly: a comparison without the peer is none."""
+    """Warn loudly: without the peer there is no comparison."""
     print(f"\n*** {name} IS NOT INSTALLED: {error}. See benchmarks/peers.txt. ***\n", file=sys.stderr)
 
 
 def cpu_name() -> str:
-    """What the processor calls itself."""
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         name = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
@@ -226,7 +136,7 @@ def cpu_name() -> str:
 
 
 def read_sizes(text: str) -> list[tuple[int, ...]]:
-    """10000x100,5000000x2 as [(10000, 100), (5000000, 2)]."""
+    """Return 10000x100,5000000x2 as [(10000, 100), (5000000, 2)]."""
     return [tuple(map(int, size.split("x"))) for size in text.split(",")]
 
 
@@ -245,7 +155,7 @@ def show(title: str, records: list[Record], file: Path | None) -> None:
 
 
 def write_csv(records: list[Record], file: Path) -> None:
-    """One line a record, and say so."""
+    """Write one line per record, and print the name of the file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", newline="") as opened:
         writer = csv.DictWriter(opened, list(records[0]))

@@ -14,20 +14,11 @@ Goal: alarms of calibrated models 3 to 7 %. A setting passes if the 99 % binomia
 N above 5,000 has a quarter of the samples.
 """
 
-import argparse
-import csv
-import os
-import platform
-from collections import defaultdict
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
-import torch
-from _measure import in_parts
-from inference_coverage import ALARM_GOAL, MANY_SAMPLES, SHIFT, SIGNIFICANCE, Chunk, Setting, passes, population
-from rich.console import Console
-from rich.table import Table
+from _simulation import Part, Record, Values, means, passes, run_simulation, split
+from inference_coverage import ALARM_GOAL, MANY_SAMPLES, SHIFT, SIGNIFICANCE, Setting, population
 
 from dualfocal.metrics import BinnedPredictions, Evaluation, evaluate
 from dualfocal.metrics.inference.classwise import classwise_test
@@ -45,32 +36,27 @@ SETTINGS = [
 ]
 
 
-def simulate(chunk: Chunk) -> dict[str, list[float]]:
-    """Return one value per sample of each rate."""
-    torch.set_num_threads(1)
-    setting = chunk.setting
+def simulate(setting: Setting, repeats: range) -> Iterator[dict[str, float]]:
+    """Yield the numbers of each sample."""
     people = population(setting.kind, setting.num_classes, setting.tau, setting.factor)
-    rng = np.random.default_rng([setting.n, setting.num_classes, round(1000 * setting.tau), chunk.first])
-    values = defaultdict[str, list[float]](list)
-    for repeat in range(chunk.first, chunk.first + chunk.count):
+    rng = np.random.default_rng([setting.n, setting.num_classes, round(1000 * setting.tau), repeats.start])
+    for repeat in repeats:
         pick, label = people.draw(setting.n, rng)
         state = BinnedPredictions.from_predictions(people.logits[pick], label)
         if repeat % JOINT:
             labels = CellLabels(state.classes, state.squares.double(), state.cubes.double(), repeat)
-            values["class_alarms"].append(classwise_test(labels)[0].p_value <= SIGNIFICANCE)
+            yield {"class_alarms": classwise_test(labels)[0].p_value <= SIGNIFICANCE}
             continue
         binned = state.evaluate(seed=repeat)
-        joint, *_, of_classes = p_values(binned)
-        values["class_alarms"].append(of_classes <= SIGNIFICANCE)
-        values["alarms"].append(joint <= SIGNIFICANCE)
+        joint, _, of_classes = p_values(binned)
+        numbers: dict[str, float] = {"class_alarms": of_classes <= SIGNIFICANCE, "alarms": joint <= SIGNIFICANCE}
         if repeat % ROWS == 0:
-            for name, value in compare_with_rows(people.logits[pick], label, binned, repeat).items():
-                values[name].append(value)
-    return {name: [float(value) for value in numbers] for name, numbers in values.items()}
+            numbers |= compare_with_rows(people.logits[pick], label, binned, repeat)
+        yield numbers
 
 
 def p_values(result: Evaluation) -> tuple[float, float, float]:
-    """P-values of the joint verdict, of the confidence and of the classes."""
+    """Return the p-values of the joint verdict, of the confidence and of the classes."""
     inference = result.inference
     assert inference is not None
     assert inference.classwise is not None
@@ -94,61 +80,22 @@ def compare_with_rows(logits: np.ndarray, label: np.ndarray, binned: Evaluation,
     }
 
 
-def chunks(repeats: int) -> list[Chunk]:
+def parts(repeats: int) -> Iterator[Part]:
     """Split all settings into parts, slow ones first."""
-    parts = []
-    for setting in sorted(SETTINGS, key=lambda s: -s.n * s.num_classes):
-        count = max(CHUNK, repeats // 4) if setting.n > MANY_SAMPLES else repeats
-        parts += [Chunk(setting, first, min(CHUNK, count - first)) for first in range(0, count, CHUNK)]
-    return parts
+    for setting in sorted(SETTINGS, key=lambda setting: -setting.n * setting.num_classes):
+        yield from split(setting, max(CHUNK, repeats // 4) if setting.n > MANY_SAMPLES else repeats, CHUNK)
 
 
-def record(setting: Setting, values: dict[str, list[float]]) -> dict[str, Any]:
-    """Return one line of the CSV file."""
+def summarize(setting: Setting, values: Values) -> list[Record]:
+    """Return the line of the CSV file."""
     passed: bool | str = ""
     if setting.calibrated:
         passed = all(passes(values[name], ALARM_GOAL) for name in ("class_alarms", "alarms"))
-    names = ("kind", "n", "num_classes", "tau", "factor")
-    first = {name: getattr(setting, name) for name in names}
+    described = {name: getattr(setting, name) for name in ("kind", "n", "num_classes", "tau", "factor")}
     repeats = {f"{name}_repeats": len(values[name]) for name in ("class_alarms", "alarms", "agree")}
-    return first | repeats | {"passed": passed} | {name: float(np.mean(v)) for name, v in values.items()}
-
-
-def show(records: list[dict[str, Any]]) -> None:
-    """Print the rates of every setting; those outside the goals in red."""
-    shown = [name for name in records[0] if isinstance(records[0][name], float) and name not in ("tau", "factor")]
-    table = Table(title="in %", caption="goal: alarms of calibrated models 3 to 7 %")
-    for heading in ("kind", "N", "classes", "tau", *shown):
-        table.add_column(heading, justify="right")
-    for r in records:
-        percent = [f"{100 * r[name]:.{3 if 'off' in name or 'bound' in name else 1}f}" for name in shown]
-        style = "bold red" if r["passed"] is False else ""
-        table.add_row(r["kind"], f"{r['n']:,}", str(r["num_classes"]), str(r["tau"]), *percent, style=style)
-    Console(width=200).print(table)
-
-
-def main() -> None:
-    """Simulate every setting, print the table, write the CSV."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="write the rates here")
-    parser.add_argument("--repeats", type=int, default=400, help="samples per setting (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: %(default)s)")
-    args = parser.parse_args()
-    values = defaultdict[Setting, dict[str, list[float]]](lambda: defaultdict(list))
-    for chunk, some in in_parts(simulate, chunks(args.repeats), args.jobs, None):
-        for name, numbers in some.items():
-            values[chunk.setting][name] += numbers
-    records = [record(setting, values[setting]) for setting in SETTINGS]
-    show(records)
-    if args.csv:
-        args.csv.parent.mkdir(parents=True, exist_ok=True)
-        with args.csv.open("w", newline="") as file:
-            versions = f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
-            file.write(f"# benchmarks/binned_inference.py --repeats {args.repeats}; {versions}\n")
-            writer = csv.DictWriter(file, list(records[0]))
-            writer.writeheader()
-            writer.writerows({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in r.items()} for r in records)
+    rounded = {name: float(f"{mean:.4g}") for name, mean in means(values).items()}
+    return [{**described, **repeats, "passed": passed, **rounded}]
 
 
 if __name__ == "__main__":
-    main()
+    run_simulation(__doc__, SETTINGS, simulate, summarize, repeats=400, parts=parts)

@@ -11,14 +11,11 @@ softmax of the scores times 1 / sharpness; sharpness = 1 is calibrated.
 - all questions: how often the test of all questions together has a p-value of at most 5 %.
 """
 
-import argparse
-import csv
-import platform
 import warnings
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
-import torch
+from _simulation import Record, Values, means, run_simulation
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
@@ -26,6 +23,8 @@ from dualfocal.metrics.choices import Choices, evaluate_tasks
 
 TASKS = {"four": (4, 4, 1), "two": (2, 2, 1), "varying": (3, 6, 1), "passages": (3, 6, 5)}  # options, per passage
 NUM_QUESTIONS, RHO, SIGNIFICANCE = 200, 0.5, 0.05
+SHARPNESS = (1.0, 1.3)
+CHUNK = 10  # data sets that one process draws at a time
 
 
 def draw(rng: np.random.Generator, low: int, high: int, per_passage: int, sharpness: float) -> Choices:
@@ -45,38 +44,28 @@ def draw(rng: np.random.Generator, low: int, high: int, per_passage: int, sharpn
     return Choices(np.concatenate(scores), num_options, np.array(right), clusters)
 
 
-def simulate(sharpness: float, repeats: int) -> dict[str, float]:
-    """Return the rates of one sharpness."""
-    hits = dict.fromkeys(["any task", *TASKS, "all questions"], 0)
-    for seed in range(repeats):
+def simulate(sharpness: float, repeats: range) -> Iterator[dict[str, float]]:
+    """Yield whether each test rejects."""
+    warnings.simplefilter("ignore")  # of two options, many questions have similar predictions
+    for seed in repeats:
         rng = np.random.default_rng([seed, int(100 * sharpness)])
         tasks = {name: draw(rng, *task, sharpness) for name, task in TASKS.items()}
         overall, results = evaluate_tasks(tasks, inference=True, seed=seed)
-        raw = {name: result.evaluation.inference for name, result in results.items()}
-        hits["any task"] += any(result.p_adjusted <= SIGNIFICANCE for result in results.values())
-        for name, inference in {**raw, "all questions": overall.evaluation.inference}.items():
-            hits[name] += inference.joint_p_value <= SIGNIFICANCE
-    return {name: number / repeats for name, number in hits.items()}
+        rejected = {"any task": any(result.p_adjusted <= SIGNIFICANCE for result in results.values())}
+        for name, result in {**results, "all questions": overall}.items():
+            inference = result.evaluation.inference
+            assert inference is not None
+            rejected[name] = inference.joint_p_value <= SIGNIFICANCE
+        yield rejected
 
 
-def main() -> None:
-    """Simulate a calibrated and an over-confident model, print the rates, write the CSV."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="write the rates here")
-    parser.add_argument("--repeats", type=int, default=200, help="data sets per sharpness (default: %(default)s)")
-    args = parser.parse_args()
-    warnings.simplefilter("ignore")  # of two options, many questions have similar predictions
-    rows = []
-    for sharpness in (1.0, 1.3):
-        rows += [[sharpness, name, args.repeats, rate] for name, rate in simulate(sharpness, args.repeats).items()]
-    for sharpness, name, _, rate in rows:
-        print(f"sharpness {sharpness}: {name:14} {100 * rate:5.1f} %")
-    if args.csv:
-        with args.csv.open("w", newline="") as file:
-            versions = f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
-            file.write(f"# benchmarks/choice_tasks.py --repeats {args.repeats}; {versions}\n")
-            csv.writer(file).writerows([["sharpness", "test", "repeats", "rate"], *rows])
+def summarize(sharpness: float, values: Values) -> list[Record]:
+    """Return a line of the CSV file for each test."""
+    repeats = len(values["any task"])
+    return [
+        {"sharpness": sharpness, "test": name, "repeats": repeats, "rate": rate} for name, rate in means(values).items()
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    run_simulation(__doc__, SHARPNESS, simulate, summarize, repeats=200, chunk=CHUNK)

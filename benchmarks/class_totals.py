@@ -9,16 +9,12 @@ any p-value of :func:`dualfocal.metrics.inference.class_totals.class_totals`, ad
 setting passes if the 99 % binomial interval of its rate meets the goal.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
-import torch
-from _measure import run_simulation
-from inference_coverage import passes
-from rich.console import Console
-from rich.table import Table
+from _simulation import Record, Values, means, passes, run_simulation
 from weight_coverage import Setting as Weighted
 from weight_coverage import draw
 
@@ -40,33 +36,20 @@ class Setting(NamedTuple):
     effective: int
 
 
-class Chunk(NamedTuple):
-    """Consecutive data sets of a setting."""
-
-    setting: Setting
-    first: int
-    count: int
-
-
-def chunks(repeats: int) -> Iterator[Chunk]:
-    """Split all settings into parts of similar size."""
-    structures = [("random.5", 1), ("covariate", 1), ("label", 1), ("both", 1), ("equal", 4), ("label", 4)]
-    for kind in ("moderate", "sharp"):
-        for num_classes in (3, 10):
-            for effective in (200, 1000):
-                for weights, copies in structures:
-                    setting = Setting(kind, num_classes, weights, copies, effective)
-                    yield from (Chunk(setting, k, min(CHUNK, repeats - k)) for k in range(0, repeats, CHUNK))
+STRUCTURES = (("random.5", 1), ("covariate", 1), ("label", 1), ("both", 1), ("equal", 4), ("label", 4))
+SETTINGS = sorted(
+    Setting(kind, num_classes, weights, copies, effective)
+    for kind, num_classes, effective, (weights, copies) in product(
+        ("moderate", "sharp"), (3, 10), (200, 1000), STRUCTURES
+    )
+)
 
 
-def simulate(chunk: Chunk) -> dict[str, list[float]]:
-    """Return one value per data set of each rate."""
-    torch.set_num_threads(1)
-    setting = Setting(*chunk.setting)
+def simulate(setting: Setting, repeats: range) -> Iterator[dict[str, float]]:
+    """Yield the numbers of each data set."""
     key = [setting.num_classes, setting.effective, setting.copies, *map(ord, setting.kind + setting.weights)]
-    rng = np.random.default_rng([*key, chunk.first])
-    values = defaultdict[str, list[float]](list)
-    for _ in range(chunk.count):
+    rng = np.random.default_rng([*key, repeats.start])
+    for _ in repeats:
         weights = "random.9" if setting.weights == "equal" else setting.weights
         arrays = draw(Weighted(setting.kind, setting.num_classes, weights, setting.effective), rng)
         logits, label, weight = (np.concatenate([array] * setting.copies) for array in arrays)
@@ -75,32 +58,17 @@ def simulate(chunk: Chunk) -> dict[str, list[float]]:
         rows = as_rows(logits, label, input="logits", sample_weight=weight, clusters=clusters)
         gaps = class_totals(rows, scan(rows), design_effect=setting.copies)
         independent = class_gaps(as_rows(logits, label, input="logits"))
-        values["alarms"].append(min(gap.p_value for gap in gaps) <= SIGNIFICANCE)
-        values["independent_alarms"].append(min(gap.p_value for gap in independent) <= SIGNIFICANCE)
-    return {name: [float(value) for value in numbers] for name, numbers in values.items()}
+        yield {
+            "alarms": min(gap.p_value for gap in gaps) <= SIGNIFICANCE,
+            "independent_alarms": min(gap.p_value for gap in independent) <= SIGNIFICANCE,
+        }
 
 
-def record(setting: Setting, values: dict[str, list[float]]) -> dict[str, Any]:
-    """Return one line of the CSV file."""
-    means = {name: float(np.mean(numbers)) for name, numbers in values.items()}
-    return {
-        **setting._asdict(),
-        "repeats": len(values["alarms"]),
-        "passed": passes(values["alarms"], GOAL),
-        **means,
-    }
-
-
-def show(records: list[dict[str, Any]]) -> None:
-    """Print the rates of every setting; those that miss the goal in red."""
-    table = Table(title="alarms in %")
-    for heading in (*Setting._fields, "alarms", "independent alarms"):
-        table.add_column(heading, justify="right")
-    for r in records:
-        rates = [f"{100 * r[name]:.1f}" for name in ("alarms", "independent_alarms")]
-        table.add_row(*(str(r[name]) for name in Setting._fields), *rates, style="" if r["passed"] else "bold red")
-    Console(width=120).print(table)
+def summarize(setting: Setting, values: Values) -> list[Record]:
+    """Return the line of the CSV file."""
+    passed = passes(values["alarms"], GOAL)
+    return [{**setting._asdict(), "repeats": len(values["alarms"]), "passed": passed, **means(values)}]
 
 
 if __name__ == "__main__":
-    run_simulation("class_totals.py", __doc__, simulate, chunks, record, show, repeats=400)
+    run_simulation(__doc__, SETTINGS, simulate, summarize, repeats=400, chunk=CHUNK)

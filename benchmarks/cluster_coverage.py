@@ -21,17 +21,24 @@ if the 99 % binomial interval of its rate meets the goal. `effective` is the med
 it warns, and nothing is promised.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
-import torch
-from _measure import run_simulation
-from inference_coverage import binned_errors, passes, softmax
-from rich.console import Console
-from rich.table import Table
+from _simulation import (
+    Part,
+    Record,
+    Values,
+    draw_labels,
+    means,
+    passes,
+    run_simulation,
+    show_rates,
+    softmax,
+    split,
+    true_rms_error,
+)
 from scipy.special import ndtr
 
 from dualfocal.metrics import evaluate
@@ -54,7 +61,7 @@ class Setting(NamedTuple):
 
 
 def settings() -> list[Setting]:
-    """Return all settings, slow ones first."""
+    """Return all settings."""
     chosen = [
         Setting("moderate", clusters, sizes, rho)
         for clusters in (20, 40, 100, 400)
@@ -68,18 +75,14 @@ def settings() -> list[Setting]:
     chosen += [
         Setting("moderate", n, "unequal", rho, tau) for n in (100, 400) for rho in (0.1, 0.9) for tau in (1.2, 1.6)
     ]
-    return sorted(chosen, key=lambda setting: -setting.clusters)
+    return sorted(chosen)
 
 
 @lru_cache(maxsize=8)
 def true_error(kind: str, tau: float) -> float:
     """Return the root of the squared calibration error of the population."""
-    rng = np.random.default_rng(0)
-    logits = SCALE[kind] * rng.standard_normal((200_000, NUM_CLASSES))
-    model, truth = softmax(logits), softmax(logits / tau)
-    top = model.argmax(1)
-    row = np.arange(len(top))
-    return binned_errors(model[row, top], truth[row, top])[0]
+    logits = SCALE[kind] * np.random.default_rng(0).standard_normal((200_000, NUM_CLASSES))
+    return true_rms_error(logits, tau)
 
 
 def draw(setting: Setting, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -95,85 +98,54 @@ def draw(setting: Setting, rng: np.random.Generator) -> tuple[np.ndarray, np.nda
     logits *= SCALE[setting.kind]
     common = rng.standard_normal(setting.clusters)[cluster]
     normal = np.sqrt(setting.rho) * common + np.sqrt(1 - setting.rho) * rng.standard_normal(len(cluster))
-    label = (softmax(logits / setting.tau).cumsum(1) <= ndtr(normal)[:, None]).sum(1)
-    return logits, np.minimum(label, NUM_CLASSES - 1), cluster
+    return logits, draw_labels(softmax(logits / setting.tau), ndtr(normal)), cluster
 
 
-class Chunk(NamedTuple):
-    """Consecutive data sets of a setting."""
-
-    setting: Setting
-    first: int
-    count: int
-
-
-def simulate(chunk: Chunk) -> dict[str, list[float]]:
-    """Return one value per data set of each rate."""
-    torch.set_num_threads(1)
-    setting = Setting(*chunk.setting)
+def simulate(setting: Setting, repeats: range) -> Iterator[dict[str, float]]:
+    """Yield the numbers of each data set."""
     truth = true_error(setting.kind, setting.tau)
-    key = [
-        setting.clusters,
-        round(100 * setting.rho),
-        round(100 * setting.tau),
-        *map(ord, setting.kind + setting.sizes),
-    ]
-    rng = np.random.default_rng([*key, chunk.first])
-    values = defaultdict[str, list[float]](list)
-    for repeat in range(chunk.first, chunk.first + chunk.count):
+    names = map(ord, setting.kind + setting.sizes)
+    key = [setting.clusters, round(100 * setting.rho), round(100 * setting.tau), *names]
+    rng = np.random.default_rng([*key, repeats.start])
+    for repeat in repeats:
         logits, label, cluster = draw(setting, rng)
+        numbers: dict[str, float] = {}
         for name, codes in (("", cluster), ("naive_", None)):
             result = evaluate(logits, label, input="logits", inference=True, level=LEVEL, seed=repeat, clusters=codes)
             inference = result.inference
             assert inference is not None
             assert inference.classwise is not None
-            values[f"{name}alarms"].append(inference.joint_p_value <= SIGNIFICANCE)
-            values[f"{name}confidence_alarms"].append(inference.p_value <= SIGNIFICANCE)
-            values[f"{name}class_alarms"].append(inference.classwise.p_value <= SIGNIFICANCE)
-            values[f"{name}coverage"].append(inference.debiased_ece[0] <= truth <= inference.debiased_ece[1])
-            values[f"{name}floor"].append(inference.floors["ece"].mean)
+            numbers[f"{name}alarms"] = inference.joint_p_value <= SIGNIFICANCE
+            numbers[f"{name}confidence_alarms"] = inference.p_value <= SIGNIFICANCE
+            numbers[f"{name}class_alarms"] = inference.classwise.p_value <= SIGNIFICANCE
+            numbers[f"{name}coverage"] = inference.debiased_ece[0] <= truth <= inference.debiased_ece[1]
+            numbers[f"{name}floor"] = inference.floors["ece"].mean
             if inference.clusters is not None:
-                values["effective"].append(inference.clusters.effective)
-                values["design_effect"].append(inference.clusters.design_effect)
-                values["ece"].append(result.ece)
-    return {name: [float(value) for value in numbers] for name, numbers in values.items()}
+                numbers["effective"] = inference.clusters.effective
+                numbers["design_effect"] = inference.clusters.design_effect
+                numbers["ece"] = result.ece
+        yield numbers
 
 
-def chunks(repeats: int) -> Iterator[Chunk]:
-    """Split all settings into parts of similar size."""
-    for setting in settings():
-        count = repeats if setting.clusters <= MANY_CLUSTERS else max(1, round(SHARE_OF_MANY * repeats))
-        yield from (Chunk(setting, first, min(CHUNK, count - first)) for first in range(0, count, CHUNK))
+def parts(repeats: int) -> Iterator[Part]:
+    """Split all settings into parts, slow ones first."""
+    for setting in sorted(settings(), key=lambda setting: -setting.clusters):
+        few = max(1, round(SHARE_OF_MANY * repeats))
+        yield from split(setting, repeats if setting.clusters <= MANY_CLUSTERS else few, CHUNK)
 
 
-def record(setting: Setting, values: dict[str, list[float]]) -> dict[str, Any]:
-    """Return one line of the CSV file."""
+def summarize(setting: Setting, values: Values) -> list[Record]:
+    """Return the line of the CSV file."""
     effective = float(np.median(values["effective"]))
     passed: bool | str = ""
     if effective >= 40:
         passed = passes(values["coverage"], COVERAGE_GOAL)
         if setting.tau == 1:
             passed = passed and passes(values["alarms"], ALARM_GOAL if effective >= 100 else FEW_ALARM_GOAL)
-    means = {name: float(np.mean(numbers)) for name, numbers in values.items()} | {"effective": effective}
-    return {**setting._asdict(), "repeats": len(values["alarms"]), "passed": passed, **means}
-
-
-def show(records: list[dict[str, Any]]) -> None:
-    """Print the rates of every setting; those that miss a goal in red."""
-    shown = ("alarms", "confidence_alarms", "class_alarms", "naive_alarms", "coverage", "naive_coverage")
-    shown += ("ece", "floor", "naive_floor")
-    table = Table(title="all in %, except effective clusters and design effect")
-    for heading in (*Setting._fields, "repeats", "effective", "design_effect", *shown):
-        table.add_column(heading.replace("_", " "), justify="right")
-    for r in records:
-        numbers = [str(r[name]) for name in (*Setting._fields, "repeats")]
-        numbers += [f"{r['effective']:.0f}", f"{r['design_effect']:.2f}", *(f"{100 * r[name]:.1f}" for name in shown)]
-        table.add_row(*numbers, style="bold red" if r["passed"] is False else "dim" if r["passed"] == "" else "")
-    console = Console(width=170)
-    console.print(table)
-    judged = [r for r in records if r["passed"] != ""]
-    console.print(f"{sum(r['passed'] for r in judged)} of {len(judged)} settings with 40 effective clusters pass")
+    numbers = means(values) | {"effective": effective}
+    return [{**setting._asdict(), "repeats": len(values["alarms"]), "passed": passed, **numbers}]
 
 
 if __name__ == "__main__":
-    run_simulation("cluster_coverage.py", __doc__, simulate, chunks, record, show, repeats=400)
+    show = partial(show_rates, plain=("effective", "design_effect"))
+    run_simulation(__doc__, settings(), simulate, summarize, repeats=400, parts=parts, show=show)

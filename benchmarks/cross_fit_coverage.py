@@ -15,22 +15,31 @@ deviation 2, 5 classes; 5 folds, twice. Labels are drawn from softmax of
 Goal: 86 % or more. A rate passes if its 99 % binomial interval reaches the goal.
 """
 
-import argparse
-import os
-from collections import defaultdict
-from pathlib import Path
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
 
 import torch
-from _measure import in_parts, show
-from scipy.stats import binomtest
+from _simulation import Record, Values, means, passes, run_simulation
 from torch import Tensor
 
 from dualfocal.calibrators import compare_calibrators
 from dualfocal.calibrators.registry import make_calibrator
 
-SIZES, CLASSES, FRESH, GOAL = (200, 400, 1000), 5, 4000, 0.86
+SIZES, CLASSES, FRESH, GOAL = (200, 400, 1000), 5, 4000, (0.86, 1.0)
+CHUNK = 10  # data sets that one process draws at a time
 KINDS = ("calibrated", "sharp", "very sharp", "biased")
 METHODS = ("temperature", "vector", "platt", "isotonic", "histogram")
+
+
+class Setting(NamedTuple):
+    """One setting of the simulation."""
+
+    samples: int
+    data: str
+
+
+SETTINGS = [Setting(samples, kind) for samples, kind in product(SIZES, KINDS)]
 
 
 def draw(kind: str, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -42,51 +51,45 @@ def draw(kind: str, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]
 
 
 def expected_nll(logits: Tensor, p: Tensor) -> float:
-    """Of labels drawn from p."""
+    """Return the NLL of labels that are drawn from p."""
     return -float((p * logits.log_softmax(1)).sum(1).mean())
 
 
-def simulate(job: tuple[int, str, int]) -> dict[str, tuple[bool, bool]]:
-    """Whether the interval of each method contains the truth, and that from the scores only."""
-    torch.set_num_threads(1)
-    n, kind, seed = job
-    generator = torch.Generator().manual_seed(10_000 * n + 1000 * KINDS.index(kind) + seed)
-    logits, p = draw(kind, n, generator)
-    target = torch.multinomial(p, 1, generator=generator)[:, 0]
-    fresh, fresh_p = draw(kind, FRESH, generator)
-    result, before = compare_calibrators(logits, target, METHODS, seed=seed), expected_nll(fresh, fresh_p)
-    outcomes = {}
-    for name in METHODS:
-        truth = expected_nll(make_calibrator(name).fit(logits, target)(fresh), fresh_p) - before
-        change, draws = result[name].changes["nll"], result[name].draws["nll"] - result["uncalibrated"].draws["nll"]
-        low, high = draws.quantile(0.05), draws.quantile(0.95)
-        outcomes[name] = bool(change.low <= truth <= change.high), bool(low <= truth <= high)
-    return outcomes
+def simulate(setting: Setting, repeats: range) -> Iterator[dict[str, float]]:
+    """Yield whether the interval of each method contains the truth, and whether that from the scores only does."""
+    n, kind = setting
+    for seed in repeats:
+        generator = torch.Generator().manual_seed(10_000 * n + 1000 * KINDS.index(kind) + seed)
+        logits, p = draw(kind, n, generator)
+        target = torch.multinomial(p, 1, generator=generator)[:, 0]
+        fresh, fresh_p = draw(kind, FRESH, generator)
+        result, before = compare_calibrators(logits, target, METHODS, seed=seed), expected_nll(fresh, fresh_p)
+        outcomes: dict[str, float] = {}
+        for name in METHODS:
+            truth = expected_nll(make_calibrator(name).fit(logits, target)(fresh), fresh_p) - before
+            change, draws = result[name].changes["nll"], result[name].draws["nll"] - result["uncalibrated"].draws["nll"]
+            outcomes[name] = change.low <= truth <= change.high
+            outcomes[f"{name}, scores only"] = bool(draws.quantile(0.05) <= truth <= draws.quantile(0.95))
+        yield outcomes
 
 
-def main() -> None:
-    """Simulate, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="write the records here")
-    parser.add_argument("--repeats", type=int, default=300, help="samples drawn for each row (default %(default)s)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: %(default)s)")
-    parser.add_argument("--log", type=Path, help="append every part of the work to this file, and resume from it")
-    args = parser.parse_args()
-    jobs = [(n, kind, seed) for n in SIZES for kind in KINDS for seed in range(args.repeats)]
-    held = defaultdict[tuple[int, str, str], list[int]](lambda: [0, 0])
-    for (n, kind, _), outcomes in in_parts(simulate, jobs, args.jobs, args.log):
-        for name, (widened, plain) in outcomes.items():
-            held[n, kind, name][0] += widened
-            held[n, kind, name][1] += plain
-    records = []
-    for n, kind, name in ((n, kind, name) for n in SIZES for kind in KINDS for name in METHODS):
-        widened, plain = held[n, kind, name]
-        record = {"samples": n, "data": kind, "method": name, "nominal": 0.9, "held": f"{widened / args.repeats:.3f}"}
-        passed = bool(binomtest(widened, args.repeats).proportion_ci(0.99).high >= GOAL)
-        record |= {"scores only": f"{plain / args.repeats:.3f}", "passed": passed}
-        records.append(record | {"repeats": args.repeats, "torch": torch.__version__})
-    show("cross-validation: how often the interval of the change in NLL contains the truth", records, args.csv)
+def summarize(setting: Setting, values: Values) -> list[Record]:
+    """Return a line of the CSV file for each method."""
+    rates = means(values)
+    return [
+        {
+            **setting._asdict(),
+            "method": name,
+            "nominal": 0.9,
+            "held": f"{rates[name]:.3f}",
+            "scores only": f"{rates[f'{name}, scores only']:.3f}",
+            "passed": passes(values[name], GOAL),
+            "repeats": len(values[name]),
+            "torch": torch.__version__,
+        }
+        for name in METHODS
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    run_simulation(__doc__, SETTINGS, simulate, summarize, repeats=300, chunk=CHUNK)

@@ -9,19 +9,31 @@ contains the mean of confidence minus probability of the group. Goal: at least 8
 both ends makes the intervals wider than needed. `plain` is the coverage of mean ± 1.645 standard errors.
 """
 
-import argparse
-import csv
-import platform
-from pathlib import Path
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from _simulation import Record, Values, means, run_simulation
 
 from dualfocal.metrics.bins import BinStats
 from dualfocal.report.groups import gap_interval
 
 LEVEL, QUANTILE, GOAL = 0.9, 1.6449, 0.88
-HEADINGS = ["kind", "samples", "gap", "repeats", "coverage", "plain", "mean_width", "passed"]
+
+
+class Setting(NamedTuple):
+    """One setting of the simulation."""
+
+    kind: str
+    samples: int
+    gap: float
+
+
+SETTINGS = [
+    Setting(kind, n, gap) for kind, gap, n in product(("moderate", "sharp"), (0.0, 0.1), (20, 50, 200, 1000, 5000))
+]
 
 
 def draw(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -29,45 +41,26 @@ def draw(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:
     return rng.uniform(0.3, 1.0, n) if kind == "moderate" else 1 - rng.beta(0.5, 10.0, n)
 
 
-def measure(kind: str, n: int, gap: float, repeats: int) -> list[object]:
-    """Return one row of the table."""
+def simulate(setting: Setting, repeats: range) -> Iterator[dict[str, float]]:
+    """Yield the numbers of each group."""
+    kind, n, gap = setting
     rng = np.random.default_rng([n, round(100 * gap), kind == "sharp"])
-    covered, plain, widths = 0, 0, []
-    for _ in range(repeats):
+    for _ in repeats:
         confidence = draw(kind, n, rng)
         p = np.clip(confidence - gap, 0, 1)
         truth, right = float((confidence - p).mean()), rng.random(n) < p
-        bins = BinStats.from_confidence(torch.from_numpy(confidence), torch.from_numpy(right))
-        low, high = gap_interval(bins, LEVEL)
-        covered += low <= truth <= high
+        low, high = gap_interval(BinStats.from_confidence(torch.from_numpy(confidence), torch.from_numpy(right)), LEVEL)
         residual = confidence - right
-        plain += abs(residual.mean() - truth) <= QUANTILE * residual.std(ddof=1) / np.sqrt(n)
-        widths.append(high - low)
-    coverage = covered / repeats
-    return [kind, n, gap, repeats, coverage, plain / repeats, round(float(np.mean(widths)), 5), coverage >= GOAL]
+        plain = abs(residual.mean() - truth) <= QUANTILE * residual.std(ddof=1) / np.sqrt(n)
+        yield {"coverage": low <= truth <= high, "plain": plain, "mean_width": high - low}
 
 
-def main() -> None:
-    """Print the table, and write it to a file if asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--csv", type=Path)
-    parser.add_argument("--repeats", type=int, default=4000)
-    options = parser.parse_args()
-    rows = [
-        measure(kind, n, gap, options.repeats)
-        for kind in ("moderate", "sharp")
-        for gap in (0.0, 0.1)
-        for n in (20, 50, 200, 1000, 5000)
-    ]
-    print(*HEADINGS, sep="\t")
-    for row in rows:
-        print(*row, sep="\t")
-    if options.csv:
-        versions = f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
-        with options.csv.open("w", newline="") as file:
-            file.write(f"# benchmarks/group_intervals.py --repeats {options.repeats}; {versions}\n")
-            csv.writer(file, lineterminator="\n").writerows([HEADINGS, *rows])
+def summarize(setting: Setting, values: Values) -> list[Record]:
+    """Return the line of the CSV file."""
+    numbers = means(values) | {"mean_width": round(float(np.mean(values["mean_width"])), 5)}
+    passed = numbers["coverage"] >= GOAL
+    return [{**setting._asdict(), "repeats": len(values["plain"]), **numbers, "passed": passed}]
 
 
 if __name__ == "__main__":
-    main()
+    run_simulation(__doc__, SETTINGS, simulate, summarize, repeats=4000)

@@ -29,29 +29,33 @@ Two further simulations: `compare` on two models that are equally good (each met
 at the nominal 90 %), and the power of the class-wise test, which is drawn beside the CSV.
 """
 
-import argparse
-import csv
-import os
-import platform
-from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
-from _measure import in_parts
-from rich.console import Console
-from rich.table import Table
-from scipy.stats import binomtest
+from _simulation import (
+    NUM_BINS,
+    Part,
+    Record,
+    Values,
+    bin_of,
+    binned_errors,
+    means,
+    passes,
+    run_simulation,
+    show_rates,
+    softmax,
+    split,
+)
 
 from dualfocal.metrics import Inference, compare, evaluate
 
 SCALE, SHARP = {2: 2.0, 3: 2.5, 10: 3.0, 100: 4.0, 1000: 5.0}, 60.0  # of the logits
 SHIFT = 1.5  # factor of "class shift"
 POPULATION_VALUES, MOST_ROWS = 20_000_000, 200_000
-NUM_BINS, LEVEL, SIGNIFICANCE = 15, 0.9, 0.05
+LEVEL, SIGNIFICANCE = 0.9, 0.05
 SLOW = 10  # one sample in so many also goes through what is slow
 MANY_SAMPLES, MANY_CLASSES = 5_000, 100  # settings above these have fewer samples
 SHARE_OF_LARGE, SHARE_OF_EQUAL, SHARE_OF_POWER, SHARE_OF_LARGE_POWER = 0.15, 0.25, 0.1, 0.03  # of --repeats
@@ -89,7 +93,7 @@ class Setting(NamedTuple):
 
 
 def settings() -> list[Setting]:
-    """Return all settings, slow ones first."""
+    """Return all settings."""
     rates = [
         *(("moderate", 300, k, tau) for k, tau in ((2, 1.0), (10, 1.0), (10, 1.1), (10, 1.4), (10, 0.8), (100, 1.0))),
         *(("sharp", 300, 10, tau) for tau in (1.0, 1.4, 4.0)),
@@ -112,7 +116,7 @@ def settings() -> list[Setting]:
         for factor in POWER_FACTORS
     ]
     chosen += [Setting("moderate", 300, k, 1.0, "equal") for k in (3, 10)]
-    return sorted(chosen, key=lambda s: -s.n * s.num_classes)
+    return sorted(chosen, key=lambda s: (s.purpose, s.n, s.num_classes, s.kind, not s.calibrated, s.tau, s.factor))
 
 
 class Population:
@@ -149,27 +153,8 @@ def population(kind: str, num_classes: int, tau: float, factor: float) -> Popula
     return Population(kind, num_classes, tau, factor)
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """In float64."""
-    e = np.exp((logits - logits.max(1, keepdims=True)).astype(np.float64))
-    return e / e.sum(1, keepdims=True)
-
-
-def bin_of(confidence: np.ndarray) -> np.ndarray:
-    """Index of the bin (lo, hi]."""
-    return np.clip(np.ceil(confidence * NUM_BINS).astype(int) - 1, 0, NUM_BINS - 1)
-
-
-def binned_errors(confidence: np.ndarray, right: np.ndarray) -> tuple[float, float]:
-    """(RMS error, ECE) of a population."""
-    index = bin_of(confidence)
-    count = np.maximum(np.bincount(index, minlength=NUM_BINS), 1)
-    gap = np.bincount(index, confidence - right, NUM_BINS)
-    return float(np.sqrt((gap**2 / count).sum() / len(index))), float(np.abs(gap).sum() / len(index))
-
-
 def published_interval(confidence: np.ndarray, correct: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:
-    """Pivotal bootstrap of the ECE, 1000 resamples, as published."""
+    """Return the pivotal bootstrap interval of the ECE, with 1000 resamples, as published."""
     index, gap = bin_of(confidence), confidence - correct
 
     def error(pick: np.ndarray) -> float:
@@ -181,44 +166,32 @@ def published_interval(confidence: np.ndarray, correct: np.ndarray, rng: np.rand
     return 2 * estimate - high, 2 * estimate - low
 
 
-class Chunk(NamedTuple):
-    """Consecutive samples of a setting."""
-
-    setting: Setting
-    first: int
-    count: int
-
-
-def simulate(chunk: Chunk) -> dict[str, list[float]]:
-    """Return one value per sample of each rate."""
-    torch.set_num_threads(1)
-    setting = chunk.setting
-    rng = np.random.default_rng([setting.n, setting.num_classes, round(1000 * setting.tau), chunk.first])
+def simulate(setting: Setting, repeats: range) -> Iterator[dict[str, float]]:
+    """Yield the numbers of each sample."""
+    rng = np.random.default_rng([setting.n, setting.num_classes, round(1000 * setting.tau), repeats.start])
     people = population(setting.kind, setting.num_classes, setting.tau, setting.factor)
-    values = defaultdict[str, list[float]](list)
-    for repeat in range(chunk.first, chunk.first + chunk.count):
+    for repeat in repeats:
         pick, label = people.draw(setting.n, rng)
         if setting.purpose == "equal":
-            for name, differs in equal_models(people.logits[pick], label, rng, repeat).items():
-                values[name].append(differs)
+            yield equal_models(people.logits[pick], label, rng, repeat)
             continue
         result = evaluate(people.logits[pick], label, inference=True, level=LEVEL, seed=repeat)
         inference = result.inference
         assert inference is not None
         assert inference.classwise is not None
-        values["alarms"].append(inference.joint_p_value <= SIGNIFICANCE)
-        values["confidence_alarms"].append(inference.p_value <= SIGNIFICANCE)
-        values["class_alarms"].append(inference.classwise.p_value <= SIGNIFICANCE)
-        low, high = inference.debiased_ece
-        values["coverage"].append(low <= people.rms <= high)
-        values["true_rms"].append(people.rms)
-        values["true_ece"].append(people.ece)
-        values["mean_ece"].append(result.ece)
-        values["mean_floor"].append(inference.floors["ece"].mean)
+        numbers = {
+            "alarms": inference.joint_p_value <= SIGNIFICANCE,
+            "confidence_alarms": inference.p_value <= SIGNIFICANCE,
+            "class_alarms": inference.classwise.p_value <= SIGNIFICANCE,
+            "coverage": inference.debiased_ece[0] <= people.rms <= inference.debiased_ece[1],
+            "true_rms": people.rms,
+            "true_ece": people.ece,
+            "mean_ece": result.ece,
+            "mean_floor": inference.floors["ece"].mean,
+        }
         if repeat % SLOW == 0 and setting.purpose == "rates":
-            for name, value in slow_rates(setting, people, pick, label, inference, rng, repeat).items():
-                values[name].append(value)
-    return {name: [float(value) for value in numbers] for name, numbers in values.items()}
+            numbers |= slow_rates(setting, people, pick, label, inference, rng, repeat)
+        yield numbers
 
 
 def slow_rates(
@@ -253,72 +226,33 @@ def equal_models(logits: np.ndarray, label: np.ndarray, rng: np.random.Generator
     return {name: d.significant for name, d in compare(a, b, label, level=LEVEL, seed=seed).differences.items()}
 
 
-def chunks(repeats: int) -> Iterator[Chunk]:
-    """Split all settings into parts of similar size."""
-    for setting in settings():
-        count = setting.repeats(repeats)
-        size = CHUNK if setting.n <= MANY_SAMPLES else CHUNK // 2
-        yield from (Chunk(setting, first, min(size, count - first)) for first in range(0, count, size))
+def parts(repeats: int) -> Iterator[Part]:
+    """Split all settings into parts, slow ones first."""
+    for setting in sorted(settings(), key=lambda setting: -setting.n * setting.num_classes):
+        yield from split(setting, setting.repeats(repeats), CHUNK if setting.n <= MANY_SAMPLES else CHUNK // 2)
 
 
-def passes(outcomes: list[float], goal: tuple[float, float]) -> bool:
-    """Whether the 99 % binomial interval of a rate meets the goal."""
-    interval = binomtest(int(sum(outcomes)), len(outcomes)).proportion_ci(0.99)
-    return bool(interval.high >= goal[0] and interval.low <= goal[1])
-
-
-def record(setting: Setting, values: dict[str, list[float]]) -> dict[str, Any]:
-    """Return one line of the CSV file."""
-    repeats = max(map(len, values.values()))
+def summarize(setting: Setting, values: Values) -> list[Record]:
+    """Return the line of the CSV file."""
     few = setting.n < 1000  # outcomes
     passed: bool | str = ""
     if setting.purpose == "rates":
         passed = passes(values["coverage"], (COVERAGE_GOAL[0], 1.0 if few else COVERAGE_GOAL[1]))
         if setting.calibrated:
             passed = passed and passes(values["alarms"], (0.0 if few else ALARM_GOAL[0], ALARM_GOAL[1]))
-    summary = {name: float((np.median if name == "detectable" else np.mean)(v)) for name, v in values.items()}
-    return {**setting._asdict(), "repeats": repeats, "passed": passed, **summary}
+    numbers = means(values)
+    if "detectable" in values:  # infinite for some samples
+        numbers["detectable"] = float(np.median(values["detectable"]))
+    return [{**setting._asdict(), "repeats": max(map(len, values.values())), "passed": passed, **numbers}]
 
 
-def show(records: list[dict[str, Any]]) -> None:
-    """Print the rates of every setting; those outside the goals in red."""
-    shown = {
-        "true_rms": "true RMS",
-        "mean_ece": "ECE",
-        "mean_floor": "floor",
-        "coverage": "coverage",
-        "alarms": "alarms",
-        "confidence_alarms": "of conf.",
-        "class_alarms": "of classes",
-        "published": "published",
-        "difference": "difference",
-        "detectable": "detectable",
-        "detected": "detected",
-    }
-    table = Table(title="all in %", caption="goals: coverage 86 to 94; alarms of calibrated models 3 to 7")
-    for heading in ("kind", "N", "classes", "tau", "repeats", *shown.values()):
-        table.add_column(heading, justify="right")
-    console = Console(width=170)
-    rates = [r for r in records if r["purpose"] == "rates"]
-    for r in rates:
-        percent = ["" if r.get(name, "") == "" else f"{100 * r[name]:.1f}" for name in shown]
-        first = [r["kind"], f"{r['n']:,}", str(r["num_classes"]), str(r["tau"]), f"{r['repeats']:,}"]
-        table.add_row(*first, *percent, style="" if r["passed"] else "bold red")
-    console.print(table)
-    console.print(f"{sum(bool(r['passed']) for r in rates)} of {len(rates)} settings pass")
-    for r in records:
-        if r["purpose"] == "equal":
-            names = [k for k in r if k in METRIC_ROWS]
-            console.print(
-                f"two equal models, N = {r['n']}, {r['num_classes']} classes, called different in % of {r['repeats']}: "
-                + ", ".join(f"{name} {100 * r[name]:.1f}" for name in names)
-            )
+def show(records: list[Record]) -> None:
+    """Print a table for each purpose."""
+    for purpose in ("rates", "power", "equal"):
+        show_rates([record for record in records if record["purpose"] == purpose])
 
 
-METRIC_ROWS = ("error", "nll", "brier", "aurc", "ece", "adaptive_ece", "classwise_ece", "debiased_ece")
-
-
-def draw(path: Path, records: list[dict[str, Any]]) -> None:
+def draw(path: Path, records: list[Record]) -> None:
     """Draw the power of both tests."""
     from matplotlib.figure import Figure  # machines that only simulate need not have it
 
@@ -362,36 +296,7 @@ def draw(path: Path, records: list[dict[str, Any]]) -> None:
     figure.savefig(path, dpi=130)
 
 
-def main() -> None:
-    """Simulate every setting, print the table, write CSV and power curves."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="write the rates here, and the power curves beside, as .png")
-    parser.add_argument(
-        "--repeats",
-        type=int,
-        default=2000,
-        help="samples per setting; large settings have fewer (default: %(default)s)",
-    )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: %(default)s)")
-    parser.add_argument("--log", type=Path, help="append every part of the work to this file, and resume from it")
-    args = parser.parse_args()
-    values = defaultdict[Setting, dict[str, list[float]]](lambda: defaultdict(list))
-    for chunk, some in in_parts(simulate, list(chunks(args.repeats)), args.jobs, args.log):
-        for name, numbers in some.items():
-            values[chunk.setting][name] += numbers
-    order = sorted(values, key=lambda s: (s.purpose, s.n, s.num_classes, s.kind, not s.calibrated, s.tau, s.factor))
-    records = [record(setting, values[setting]) for setting in order]
-    show(records)
-    if args.csv:
-        args.csv.parent.mkdir(parents=True, exist_ok=True)
-        with args.csv.open("w", newline="") as file:
-            versions = f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
-            file.write(f"# benchmarks/inference_coverage.py --repeats {args.repeats} --jobs {args.jobs}; {versions}\n")
-            writer = csv.DictWriter(file, list(dict.fromkeys(name for r in records for name in r)))
-            writer.writeheader()
-            writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.items()} for r in records)
-        draw(args.csv.with_suffix(".png"), records)
-
-
 if __name__ == "__main__":
-    main()
+    records, file = run_simulation(__doc__, settings(), simulate, summarize, repeats=2000, parts=parts, show=show)
+    if file:
+        draw(file.with_suffix(".png"), records)

@@ -17,14 +17,13 @@ lowest at 75 %. On these seeds a plain t-test of paired differences covered 80 %
 were unlucky. The settings now have seeds of their own.
 """
 
-import argparse
-import csv
-import platform
-from pathlib import Path
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from inference_coverage import passes
+from _simulation import Record, Values, passes, run_simulation
 
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.model_choice import DECISIVE, choose_model
@@ -33,7 +32,18 @@ from dualfocal.metrics.rows import Rows, as_rows
 from dualfocal.metrics.scan import Scan, scan
 
 LEVEL, GOAL, POPULATION = 0.9, (0.86, 1.0), 200_000
-SETTINGS = [(kind, n, models) for kind in ("equal", "different") for n in (300, 1000) for models in (2, 3, 8)]
+CHUNK = 10  # data sets that one process draws at a time
+
+
+class Setting(NamedTuple):
+    """One setting of the simulation."""
+
+    kind: str
+    samples: int
+    models: int
+
+
+SETTINGS = [Setting(kind, n, models) for kind in ("equal", "different") for n in (300, 1000) for models in (2, 3, 8)]
 
 
 def draw(kind: str, n: int, models: int, seed: int) -> dict[str, tuple[Rows, Scan, Evaluation]]:
@@ -51,6 +61,7 @@ def draw(kind: str, n: int, models: int, seed: int) -> dict[str, tuple[Rows, Sca
     return scored
 
 
+@lru_cache
 def truth(kind: str, models: int) -> dict[str, np.ndarray]:
     """Return the metrics of each model in the population."""
     if kind == "equal":
@@ -59,55 +70,33 @@ def truth(kind: str, models: int) -> dict[str, np.ndarray]:
     return {metric: np.array([getattr(e, metric) for e in evaluations]) for metric in DECISIVE}
 
 
-def measure(kind: str, n: int, models: int, repeats: int) -> list[dict[str, object]]:
-    """Return a row of the results for each metric."""
-    true = truth(kind, models)
-    covered: dict[str, list[float]] = {metric: [] for metric in DECISIVE}
-    first = 10_000 * (1 + SETTINGS.index((kind, n, models)))  # settings share no random numbers
-    for seed in range(first, first + repeats):
-        choice = choose_model(draw(kind, n, models, seed), 15, level=LEVEL, seed=seed)
-        for metric in DECISIVE:
-            best = true[metric][int(choice.best)]
-            covered[metric].append(
-                all(
-                    d[metric].low <= true[metric][int(other)] - best <= d[metric].high
-                    for other, d in choice.differences.items()
-                )
-            )
+def simulate(setting: Setting, repeats: range) -> Iterator[dict[str, float]]:
+    """Yield whether all intervals of a metric contain the truth."""
+    true = truth(setting.kind, setting.models)
+    first = 10_000 * (1 + SETTINGS.index(setting))  # settings share no random numbers
+    for seed in range(first + repeats.start, first + repeats.stop):
+        choice = choose_model(draw(*setting, seed), 15, level=LEVEL, seed=seed)
+        covered = dict.fromkeys(DECISIVE, True)
+        for other, differences in choice.differences.items():
+            for metric in DECISIVE:
+                difference = true[metric][int(other)] - true[metric][int(choice.best)]
+                covered[metric] &= bool(differences[metric].low <= difference <= differences[metric].high)
+        yield covered
+
+
+def summarize(setting: Setting, values: Values) -> list[Record]:
+    """Return a line of the CSV file for each metric."""
     return [
         {
-            "kind": kind,
-            "samples": n,
-            "models": models,
+            **setting._asdict(),
             "metric": metric,
-            "repeats": repeats,
-            "covered": f"{np.mean(hits):.3f}",
-            "passed": passes(hits, GOAL),
+            "repeats": len(covered),
+            "covered": f"{np.mean(covered):.3f}",
+            "passed": passes(covered, GOAL),
         }
-        for metric, hits in covered.items()
+        for metric, covered in values.items()
     ]
 
 
-def main() -> None:
-    """Measure, print and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path)
-    parser.add_argument("--repeats", type=int, default=300)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    rows = []
-    for setting in SETTINGS:
-        rows += measure(*setting, arguments.repeats)
-        for row in rows[-len(DECISIVE) :]:
-            print(*row.values(), sep="\t", flush=True)
-    if arguments.csv is not None:
-        versions = f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
-        with arguments.csv.open("w", newline="", encoding="utf-8") as file:
-            file.write(f"# benchmarks/model_choice.py --repeats {arguments.repeats}; {versions}\n")
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-
-
 if __name__ == "__main__":
-    main()
+    run_simulation(__doc__, SETTINGS, simulate, summarize, repeats=300, chunk=CHUNK)

@@ -21,16 +21,12 @@ Goals where shift = 0: alarms, label_alarms and micro_alarms at most 7 %, macro_
 86 %. A setting passes if the 99 % binomial interval of each rate meets its goal.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
-import torch
-from _measure import run_simulation
-from inference_coverage import passes
-from rich.console import Console
-from rich.table import Table
+from _simulation import Part, Record, Values, means, passes, run_simulation, show_rates, split
 from scipy.special import expit, ndtr
 
 from dualfocal.metrics import evaluate
@@ -45,7 +41,6 @@ GOALS = {
     "macro_above": (0.0, 0.10),
     "covered": (0.86, 1.0),
 }
-RATES = (*GOALS, "naive_micro_alarms", "found")
 
 
 class Setting(NamedTuple):
@@ -59,21 +54,13 @@ class Setting(NamedTuple):
 
 
 SETTINGS = (
-    Setting(1000, 40, 0.5, -5.0),
     Setting(500, 10, 0.0, -3.0),
     Setting(500, 10, 0.5, -3.0),
     Setting(500, 10, 0.9, -3.0),
+    Setting(1000, 40, 0.5, -5.0),
     Setting(2000, 10, 0.5, -6.0),
     Setting(2000, 10, 0.5, -6.0, 0.5),
 )
-
-
-class Chunk(NamedTuple):
-    """Consecutive data sets of a setting."""
-
-    setting: Setting
-    first: int
-    count: int
 
 
 def draw(setting: Setting, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -92,63 +79,45 @@ def shifted(setting: Setting) -> int:
     return setting.labels - setting.labels // 3
 
 
-def simulate(chunk: Chunk) -> dict[str, list[float]]:
-    """Return one value per data set of each rate."""
-    torch.set_num_threads(1)
-    setting = Setting(*chunk.setting)
+def simulate(setting: Setting, repeats: range) -> Iterator[dict[str, float]]:
+    """Yield the numbers of each data set."""
     key = [setting.samples, setting.labels, *(round(100 * abs(x)) for x in setting[2:])]
-    values = defaultdict[str, list[float]](list)
-    for repeat in range(chunk.first, chunk.first + chunk.count):
+    for repeat in repeats:
         logits, target = draw(setting, np.random.default_rng([*key, repeat]))
         result = evaluate(logits, target, input="logits", inference=True, level=LEVEL, seed=repeat, task="multilabel")
         naive = evaluate(logits.ravel(), target.ravel(), input="logits", inference=True, binary="positive", seed=repeat)
         assert result.inference is not None
+        assert result.inference.clusters is not None
         assert result.macro_floor is not None
         assert naive.inference is not None
         wrong = {label.index for label in result.miscalibrated}
         truly_wrong = set(range(shifted(setting), setting.labels)) if setting.shift else set()
-        values["alarms"].append(bool(wrong) or result.p_adjusted <= SIGNIFICANCE)
-        values["label_alarms"].append(bool(wrong - truly_wrong))
-        values["micro_alarms"].append(result.inference.p_value <= SIGNIFICANCE)
-        values["naive_micro_alarms"].append(naive.inference.p_value <= SIGNIFICANCE)
-        values["macro_above"].append(result.macro_ece > result.macro_floor.q95)
-        values["covered"].append(result.inference.debiased_ece[0] <= 0)
-        values["found"].append(len(wrong & truly_wrong) / max(len(truly_wrong), 1))
-        assert result.inference.clusters is not None
-        values["design_effect"].append(result.inference.clusters.design_effect)
-    return {name: [float(value) for value in numbers] for name, numbers in values.items()}
+        yield {
+            "alarms": bool(wrong) or result.p_adjusted <= SIGNIFICANCE,
+            "label_alarms": bool(wrong - truly_wrong),
+            "micro_alarms": result.inference.p_value <= SIGNIFICANCE,
+            "macro_above": result.macro_ece > result.macro_floor.q95,
+            "covered": result.inference.debiased_ece[0] <= 0,
+            "naive_micro_alarms": naive.inference.p_value <= SIGNIFICANCE,
+            "found": len(wrong & truly_wrong) / max(len(truly_wrong), 1),
+            "design_effect": result.inference.clusters.design_effect,
+        }
 
 
-def chunks(repeats: int) -> Iterator[Chunk]:
-    """Split all settings into parts of similar size."""
-    for setting in SETTINGS:
-        count = repeats if setting.labels <= MANY_LABELS else repeats // 2
-        yield from (Chunk(setting, first, min(CHUNK, count - first)) for first in range(0, count, CHUNK))
+def parts(repeats: int) -> Iterator[Part]:
+    """Split all settings into parts, slow ones first."""
+    for setting in sorted(SETTINGS, key=lambda setting: -setting.labels):
+        yield from split(setting, repeats if setting.labels <= MANY_LABELS else repeats // 2, CHUNK)
 
 
-def record(setting: Setting, values: dict[str, list[float]]) -> dict[str, Any]:
-    """Return one line of the CSV file."""
+def summarize(setting: Setting, values: Values) -> list[Record]:
+    """Return the line of the CSV file."""
     passed: bool | str = ""
     if not setting.shift:
         passed = all(passes(values[name], goal) for name, goal in GOALS.items())
-    means = {name: float(np.mean(values[name])) for name in (*RATES, "design_effect")}
-    return {**setting._asdict(), "repeats": len(values["alarms"]), "passed": passed, **means}
-
-
-def show(records: list[dict[str, Any]]) -> None:
-    """Print the rates of every setting; those that miss a goal in red."""
-    table = Table(title="rates in %")
-    for heading in (*Setting._fields, "repeats", "design_effect", *RATES):
-        table.add_column(heading.replace("_", " "), justify="right")
-    for r in records:
-        cells = [str(r[name]) for name in (*Setting._fields, "repeats")] + [f"{r['design_effect']:.2f}"]
-        style = "bold red" if r["passed"] is False else ""
-        table.add_row(*cells, *(f"{100 * r[name]:.1f}" for name in RATES), style=style)
-    console = Console(width=170)
-    console.print(table)
-    judged = [r for r in records if r["passed"] != ""]
-    console.print(f"{sum(r['passed'] for r in judged)} of {len(judged)} calibrated settings pass")
+    return [{**setting._asdict(), "repeats": len(values["alarms"]), "passed": passed, **means(values)}]
 
 
 if __name__ == "__main__":
-    run_simulation("multilabel_alarms.py", __doc__, simulate, chunks, record, show, repeats=60)
+    show = partial(show_rates, plain=("design_effect",))
+    run_simulation(__doc__, SETTINGS, simulate, summarize, repeats=60, parts=parts, show=show)

@@ -19,22 +19,13 @@ Goal: coverage of the nominal 90 % intervals of at least 86 %. A setting passes 
 rate meets the goal.
 """
 
-import argparse
-import csv
-import os
-import platform
-from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from _measure import in_parts
-from inference_coverage import passes, softmax
-from rich.console import Console
-from rich.table import Table
+from _simulation import Part, Record, Values, draw_labels, means, passes, run_simulation, softmax, split
 from scipy.special import ndtri
 
 from dualfocal.metrics import auroc, compare_auroc, ece
@@ -113,31 +104,31 @@ def simulate_area(setting: Setting, rng: np.random.Generator) -> dict[str, float
     """Return coverage and width of one data set."""
     score, positive, cluster = draw(setting, rng)
     truth = true_area(setting.kind, setting.area)
-    one = auroc(score, positive, level=LEVEL, clusters=cluster)
+    estimate = auroc(score, positive, level=LEVEL, clusters=cluster)
     low, high = plain_interval(score, positive) if setting.m > 1 else (np.nan, np.nan)
-    values = {"coverage": one.low <= truth <= one.high, "width": one.high - one.low}
-    return values | {"plain": low <= truth <= high, "perfect": one.value == 1}
+    return {
+        "coverage": estimate.low <= truth <= estimate.high,
+        "width": estimate.high - estimate.low,
+        "plain": low <= truth <= high,
+        "perfect": estimate.value == 1,
+    }
 
 
 def simulate_pair(setting: Setting, rng: np.random.Generator) -> dict[str, float]:
     """Return coverage and width of the difference of two scores."""
     positive = np.arange(setting.m + setting.n) < setting.m
-    common, *noise = rng.standard_normal((3, len(positive)))
-    areas = (SECOND, setting.area)
-    a, b = (
-        np.sqrt(0.5) * (common + one) + positive * distance("paired", area)
-        for one, area in zip(noise, areas, strict=True)
-    )
+    common, noise_a, noise_b = rng.standard_normal((3, len(positive)))
+    a = np.sqrt(0.5) * (common + noise_a) + positive * distance("paired", SECOND)
+    b = np.sqrt(0.5) * (common + noise_b) + positive * distance("paired", setting.area)
     result = compare_auroc(a, b, positive, level=LEVEL)
-    truth = areas[1] - areas[0]
+    truth = setting.area - SECOND
     return {"coverage": result.low <= truth <= result.high, "width": result.high - result.low}
 
 
 def labelled(n: int, tau: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draw logits, and labels from softmax(logits / tau)."""
     logits = 3 * rng.standard_normal((n, NUM_CLASSES))
-    label = (softmax(logits / tau).cumsum(1) <= rng.random((n, 1))).sum(1)
-    return logits, np.minimum(label, NUM_CLASSES - 1)
+    return logits, draw_labels(softmax(logits / tau), rng.random(n))
 
 
 @lru_cache(maxsize=8)
@@ -163,78 +154,26 @@ def simulate_shift(setting: Setting, rng: np.random.Generator) -> dict[str, floa
     return {f"{name}_coverage": ends[name][0] <= truth[name] <= ends[name][1] for name in truth}
 
 
-class Chunk(NamedTuple):
-    """Consecutive data sets of a setting."""
-
-    setting: Setting
-    first: int
-    count: int
-
-
-def simulate(chunk: Chunk) -> dict[str, list[float]]:
-    """Return one value per data set of each rate."""
-    torch.set_num_threads(1)
-    setting = Setting(*chunk.setting)
-    one = {"paired": simulate_pair, "shift": simulate_shift}.get(setting.kind, simulate_area)
-    rng = np.random.default_rng([setting.m, setting.n, round(100 * setting.area), *map(ord, setting.kind), chunk.first])
-    values = defaultdict[str, list[float]](list)
-    for _ in range(chunk.count):
-        for name, value in one(setting, rng).items():
-            values[name].append(float(value))
-    return dict(values)
+def simulate(setting: Setting, repeats: range) -> Iterator[dict[str, float]]:
+    """Yield the numbers of each data set."""
+    draw_numbers = {"paired": simulate_pair, "shift": simulate_shift}.get(setting.kind, simulate_area)
+    key = [setting.m, setting.n, round(100 * setting.area), *map(ord, setting.kind)]
+    rng = np.random.default_rng([*key, repeats.start])
+    for _ in repeats:
+        yield draw_numbers(setting, rng)
 
 
-def chunks(repeats: int) -> Iterator[Chunk]:
+def parts(repeats: int) -> Iterator[Part]:
     """Split all settings into parts of similar size."""
     for setting in settings():
-        count = round(SHARE_OF_SHIFT * repeats) if setting.kind == "shift" else repeats
-        yield from (Chunk(setting, first, min(CHUNK, count - first)) for first in range(0, count, CHUNK))
+        yield from split(setting, round(SHARE_OF_SHIFT * repeats) if setting.kind == "shift" else repeats, CHUNK)
 
 
-def record(setting: Setting, values: dict[str, list[float]]) -> dict[str, Any]:
-    """Return one line of the CSV file."""
-    columns = ("coverage", "width", "plain", "perfect", "error_coverage", "nll_coverage", "ece_coverage")
+def summarize(setting: Setting, values: Values) -> list[Record]:
+    """Return the line of the CSV file."""
     passed = all(passes(values[name], GOAL) for name in values if name.endswith("coverage"))
-    means = {name: float(np.mean(values[name])) if name in values else "" for name in columns}
-    return {**setting._asdict(), "repeats": max(map(len, values.values())), "passed": passed, **means}
-
-
-def show(records: list[dict[str, Any]]) -> None:
-    """Print the rates of every setting; those that miss the goal in red."""
-    table = Table(title="coverage in %")
-    for heading in records[0]:
-        table.add_column(heading.replace("_", " "), justify="right")
-    for r in records:
-        cells = [f"{v:.4g}" if k in Setting._fields and isinstance(v, float) else v for k, v in r.items()]
-        cells = [f"{100 * v:.1f}" if isinstance(v, float) else str(v) for v in cells]
-        table.add_row(*cells, style="" if r["passed"] else "bold red")
-    console = Console(width=150)
-    console.print(table)
-    console.print(f"{sum(r['passed'] for r in records)} of {len(records)} settings pass")
-
-
-def main() -> None:
-    """Simulate every setting, print the table, write the CSV."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="write the rates here")
-    parser.add_argument("--repeats", type=int, default=2000, help="data sets per setting (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: %(default)s)")
-    parser.add_argument("--log", type=Path, help="append every part of the work to this file, and resume from it")
-    args = parser.parse_args()
-    values = defaultdict[Setting, dict[str, list[float]]](lambda: defaultdict(list))
-    for chunk, some in in_parts(simulate, list(chunks(args.repeats)), args.jobs, args.log):
-        for name, numbers in some.items():
-            values[Setting(*chunk.setting)][name] += numbers
-    records = [record(setting, values[setting]) for setting in settings()]
-    show(records)
-    if args.csv:
-        with args.csv.open("w", newline="") as file:
-            versions = f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
-            file.write(f"# benchmarks/shift_coverage.py --repeats {args.repeats}; {versions}\n")
-            writer = csv.DictWriter(file, list(records[0]))
-            writer.writeheader()
-            writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.items()} for r in records)
+    return [{**setting._asdict(), "repeats": max(map(len, values.values())), "passed": passed, **means(values)}]
 
 
 if __name__ == "__main__":
-    main()
+    run_simulation(__doc__, settings(), simulate, summarize, repeats=2000, parts=parts)

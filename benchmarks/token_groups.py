@@ -14,16 +14,10 @@ alarms: how often at least one group is significant at 5 %, after Holm's adjustm
 largest_gap: largest |mean confidence - accuracy| of a group with at least 100 tokens, mean over the data sets.
 """
 
-import argparse
-import csv
-import platform
-from pathlib import Path
+from collections.abc import Iterator
 
-import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
+from _simulation import Record, Values, means, run_simulation
 from torch import Tensor
 
 from dualfocal.metrics.inference.holm import holm
@@ -36,6 +30,7 @@ KINDS = {
     "predicted token, evaluated text": ("predicted", "evaluated"),
     "target token, other text": ("target", "other"),
 }
+SETTING, CHUNK = "calibrated", 10  # there is one setting; data sets that one process draws at a time
 
 
 def draw_text(table: Tensor, first: Tensor, generator: torch.Generator) -> Tensor:
@@ -47,59 +42,52 @@ def draw_text(table: Tensor, first: Tensor, generator: torch.Generator) -> Tenso
     return tokens
 
 
-def simulate(seed: int) -> dict[str, tuple[bool, float]]:
-    """Return for each kind of groups whether one of them is significant, and the largest gap."""
-    generator = torch.Generator().manual_seed(seed)
-    first = 1 / torch.arange(1, VOCABULARY + 1).double()
-    table = (2.5 * torch.randn(VOCABULARY, VOCABULARY, generator=generator).double() + first.log()).softmax(1)
-    text, other = (draw_text(table, first, generator) for _ in range(2))
-    counts = {
-        name: tokens.flatten().bincount(minlength=VOCABULARY)
-        for name, tokens in (("evaluated", text), ("other", other))
-    }
-    target = text[:, 1:].flatten()
-    confidence, predicted = table[text[:, :-1].flatten()].max(1)
-    grouping = {"predicted": predicted, "target": target}
-    result = {}
-    for kind, (tokens, source) in KINDS.items():
-        state = TokenConfidences(counts[source])
-        state.update(
-            confidence,
-            predicted == target,
-            predicted=grouping[tokens],
-            sequence=torch.arange(SEQUENCES).repeat_interleave(LENGTH - 1),
-            position=torch.arange(1, LENGTH).repeat(SEQUENCES),
-        )
-        groups = [group.evaluate(seed=seed) for group in state.by_frequency.values() if group.num_clusters > 1]
-        adjusted = holm([group.inference.p_value for group in groups if group.inference is not None])
-        gaps = [abs(group.overconfidence) for group in groups if group.num_samples >= LEAST]
-        result[kind] = (min(adjusted) <= SIGNIFICANCE, max(gaps))
-    return result
+def simulate(setting: str, repeats: range) -> Iterator[dict[str, float]]:
+    """Yield for each kind of groups whether one of them is significant, and the largest gap."""
+    for seed in repeats:
+        generator = torch.Generator().manual_seed(seed)
+        first = 1 / torch.arange(1, VOCABULARY + 1).double()
+        table = (2.5 * torch.randn(VOCABULARY, VOCABULARY, generator=generator).double() + first.log()).softmax(1)
+        text, other = (draw_text(table, first, generator) for _ in range(2))
+        counts = {
+            name: tokens.flatten().bincount(minlength=VOCABULARY)
+            for name, tokens in (("evaluated", text), ("other", other))
+        }
+        target = text[:, 1:].flatten()
+        confidence, predicted = table[text[:, :-1].flatten()].max(1)
+        grouping = {"predicted": predicted, "target": target}
+        numbers: dict[str, float] = {}
+        for kind, (tokens, source) in KINDS.items():
+            state = TokenConfidences(counts[source])
+            state.update(
+                confidence,
+                predicted == target,
+                predicted=grouping[tokens],
+                sequence=torch.arange(SEQUENCES).repeat_interleave(LENGTH - 1),
+                position=torch.arange(1, LENGTH).repeat(SEQUENCES),
+            )
+            groups = [group.evaluate(seed=seed) for group in state.by_frequency.values() if group.num_clusters > 1]
+            adjusted = holm([group.inference.p_value for group in groups if group.inference is not None])
+            numbers[f"{kind}: alarms"] = min(adjusted) <= SIGNIFICANCE
+            numbers[f"{kind}: largest gap"] = max(
+                abs(group.overconfidence) for group in groups if group.num_samples >= LEAST
+            )
+        yield numbers
 
 
-def main() -> None:
-    """Simulate, print the table, write the CSV."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="write the rates here")
-    parser.add_argument("--repeats", type=int, default=200, help="number of data sets (default: %(default)s)")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    results = [simulate(seed) for seed in track(range(args.repeats))]
-    records = []
-    for kind in KINDS:
-        alarms, gaps = np.array([result[kind] for result in results]).T
-        records.append([kind, args.repeats, f"{alarms.mean():.4g}", f"{gaps.mean():.4g}"])
-    table = Table("groups by", "data sets", "alarms", "largest gap")
-    for record in records:
-        table.add_row(*map(str, record))
-    Console().print(table)
-    if args.csv:
-        with args.csv.open("w", newline="") as file:
-            versions = f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
-            file.write(f"# benchmarks/token_groups.py --repeats {args.repeats}; {versions}\n")
-            writer = csv.writer(file)
-            writer.writerows([["groups", "repeats", "alarms", "largest_gap"], *records])
+def summarize(setting: str, values: Values) -> list[Record]:
+    """Return a line of the CSV file for each kind of groups."""
+    rates = means(values)
+    return [
+        {
+            "groups": kind,
+            "repeats": len(values[f"{kind}: alarms"]),
+            "alarms": float(f"{rates[f'{kind}: alarms']:.4g}"),
+            "largest_gap": float(f"{rates[f'{kind}: largest gap']:.4g}"),
+        }
+        for kind in KINDS
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    run_simulation(__doc__, [SETTING], simulate, summarize, repeats=200, chunk=CHUNK)

@@ -22,17 +22,24 @@ Goals: false alarms 3 to 7 %, coverage at least 86 %. A setting passes if the 99
 the goal.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
-from _measure import run_simulation
-from inference_coverage import binned_errors, passes, softmax
-from rich.console import Console
-from rich.table import Table
+from _simulation import (
+    Part,
+    Record,
+    Values,
+    draw_labels,
+    means,
+    passes,
+    run_simulation,
+    show_rates,
+    softmax,
+    split,
+    true_rms_error,
+)
 
 from dualfocal.metrics import evaluate
 
@@ -58,13 +65,13 @@ WEIGHTS = ("random.2", "random.5", "random.9", "covariate", "label", "both")
 
 
 def settings() -> list[Setting]:
-    """Return all settings, slow ones first."""
+    """Return all settings."""
     chosen = [Setting(kind, c, weights, 200) for kind in SCALE for c in (3, 10) for weights in WEIGHTS]
     chosen += [Setting(kind, 10, weights, 1000) for kind in SCALE for weights in WEIGHTS]
     chosen += [
         Setting(kind, 10, weights, 1000, 1.3) for kind in SCALE for weights in ("random.5", "covariate", "label")
     ]
-    return sorted(chosen, key=lambda setting: -setting.effective)
+    return sorted(chosen)
 
 
 def logits_of(kind: str, num_classes: int, number: int, rng: np.random.Generator) -> np.ndarray:
@@ -75,14 +82,10 @@ def logits_of(kind: str, num_classes: int, number: int, rng: np.random.Generator
 @lru_cache(maxsize=16)
 def true_error(kind: str, num_classes: int, tau: float) -> float:
     """Return the root of the squared calibration error of the target population."""
-    logits = logits_of(kind, num_classes, 200_000, np.random.default_rng(0))
-    model, truth = softmax(logits), softmax(logits / tau)
-    top = model.argmax(1)
-    row = np.arange(len(top))
-    return binned_errors(model[row, top], truth[row, top])[0]
+    return true_rms_error(logits_of(kind, num_classes, 200_000, np.random.default_rng(0)), tau)
 
 
-def selection(setting: Setting, logits: np.ndarray, label: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def selection(setting: Setting, logits: np.ndarray, label: np.ndarray) -> np.ndarray:
     """Return the probability with which each sample of the target population is selected."""
     probability = np.ones(len(label))
     if setting.weights in ("covariate", "both"):
@@ -99,11 +102,10 @@ def draw(setting: Setting, rng: np.random.Generator) -> tuple[np.ndarray, np.nda
     share = float(setting.weights.removeprefix("random")) if setting.weights.startswith("random") else 0.0
     number = round(setting.effective / share) if share else 8 * setting.effective
     logits = logits_of(setting.kind, setting.num_classes, number, rng)
-    uniform = rng.random((number, 1))
-    label = np.minimum((softmax(logits / setting.tau).cumsum(1) <= uniform).sum(1), setting.num_classes - 1)
+    label = draw_labels(softmax(logits / setting.tau), rng.random(number))
     if share:
         return logits, label, rng.lognormal(0.0, np.sqrt(-np.log(share)), number)
-    probability = selection(setting, logits, label, rng)
+    probability = selection(setting, logits, label)
     chosen = np.flatnonzero(rng.random(number) < probability)
     weight = 1 / probability[chosen]
     reached = weight.cumsum() ** 2 / (weight**2).cumsum() >= setting.effective
@@ -111,81 +113,59 @@ def draw(setting: Setting, rng: np.random.Generator) -> tuple[np.ndarray, np.nda
     return logits[chosen[:last]], label[chosen[:last]], weight[:last]
 
 
-class Chunk(NamedTuple):
-    """Consecutive data sets of a setting."""
-
-    setting: Setting
-    first: int
-    count: int
-
-
-def simulate(chunk: Chunk) -> dict[str, list[float]]:
-    """Return one value per data set of each rate."""
-    torch.set_num_threads(1)
-    setting = Setting(*chunk.setting)
+def simulate(setting: Setting, repeats: range) -> Iterator[dict[str, float]]:
+    """Yield the numbers of each data set."""
     truth = true_error(setting.kind, setting.num_classes, setting.tau)
     key = [setting.num_classes, setting.effective, round(100 * setting.tau), *map(ord, setting.kind + setting.weights)]
-    rng = np.random.default_rng([SERIES, *key, chunk.first])
-    values = defaultdict[str, list[float]](list)
-    for repeat in range(chunk.first, chunk.first + chunk.count):
+    rng = np.random.default_rng([SERIES, *key, repeats.start])
+    for repeat in repeats:
         logits, label, weight = draw(setting, rng)
         options = {"input": "logits", "inference": True, "level": LEVEL, "seed": repeat}
         result = evaluate(logits, label, sample_weight=weight, **options)
-        ignored = evaluate(logits, label, **options)
-        inference, without = result.inference, ignored.inference
+        inference, without = result.inference, evaluate(logits, label, **options).inference
         assert inference is not None
         assert inference.classwise is not None
         assert without is not None
         assert result.weights is not None
-        values["num_samples"].append(result.num_samples)
-        values["effective_samples"].append(result.weights.effective)
-        values["alarms"].append(inference.joint_p_value <= SIGNIFICANCE)
-        values["confidence_alarms"].append(inference.p_value <= SIGNIFICANCE)
-        values["class_alarms"].append(inference.classwise.p_value <= SIGNIFICANCE)
-        values["coverage"].append(inference.debiased_ece[0] <= truth <= inference.debiased_ece[1])
-        values["width"].append(inference.debiased_ece[1] - inference.debiased_ece[0])
-        values["ignored_alarms"].append(without.joint_p_value <= SIGNIFICANCE)
-        values["as_counts_alarms"].append(result.ece > without.floors["ece"].q95)
-        for name in ("ece", "classwise_ece"):
-            values[name].append(getattr(result, name))
-            values[f"{name}_floor"].append(inference.floors[name].mean)
-    return {name: [float(value) for value in numbers] for name, numbers in values.items()}
+        yield {
+            "num_samples": result.num_samples,
+            "effective_samples": result.weights.effective,
+            "alarms": inference.joint_p_value <= SIGNIFICANCE,
+            "confidence_alarms": inference.p_value <= SIGNIFICANCE,
+            "class_alarms": inference.classwise.p_value <= SIGNIFICANCE,
+            "coverage": inference.debiased_ece[0] <= truth <= inference.debiased_ece[1],
+            "width": inference.debiased_ece[1] - inference.debiased_ece[0],
+            "ignored_alarms": without.joint_p_value <= SIGNIFICANCE,
+            "as_counts_alarms": result.ece > without.floors["ece"].q95,
+            "ece": result.ece,
+            "ece_floor": inference.floors["ece"].mean,
+            "classwise_ece": result.classwise_ece,
+            "classwise_ece_floor": inference.floors["classwise_ece"].mean,
+        }
 
 
-def chunks(repeats: int) -> Iterator[Chunk]:
-    """Split all settings into parts of similar size."""
-    for setting in settings():
-        count = repeats if setting.effective < LARGE else max(1, round(SHARE_OF_LARGE * repeats))
-        yield from (Chunk(setting, first, min(CHUNK, count - first)) for first in range(0, count, CHUNK))
+def parts(repeats: int) -> Iterator[Part]:
+    """Split all settings into parts, slow ones first."""
+    for setting in sorted(settings(), key=lambda setting: -setting.effective):
+        few = max(1, round(SHARE_OF_LARGE * repeats))
+        yield from split(setting, repeats if setting.effective < LARGE else few, CHUNK)
 
 
-def record(setting: Setting, values: dict[str, list[float]]) -> dict[str, Any]:
-    """Return one line of the CSV file."""
+def summarize(setting: Setting, values: Values) -> list[Record]:
+    """Return the line of the CSV file."""
     passed = passes(values["coverage"], COVERAGE_GOAL)
     if setting.tau == 1:
         passed = passed and passes(values["alarms"], ALARM_GOAL)
-    means = {name: float(np.mean(numbers)) for name, numbers in values.items()}
-    return {**setting._asdict(), "repeats": len(values["alarms"]), "passed": passed, **means}
+    return [{**setting._asdict(), "repeats": len(values["alarms"]), "passed": passed, **means(values)}]
 
 
-def show(records: list[dict[str, Any]]) -> None:
-    """Print the rates of every setting; those that miss a goal in red."""
-    shown = ("alarms", "confidence_alarms", "class_alarms", "ignored_alarms", "as_counts_alarms", "coverage", "width")
-    shown += ("ece", "ece_floor", "classwise_ece", "classwise_ece_floor")
-    table = Table(title="all in %, except numbers of samples")
-    for heading in (*Setting._fields, "N", *shown):
-        table.add_column(heading.replace("_", " "), justify="right")
-    for r in records:
-        numbers = [str(r[name]) for name in Setting._fields] + [f"{r['num_samples']:.0f}"]
-        numbers += [f"{100 * r[name]:.1f}" for name in shown]
-        table.add_row(*numbers, style="" if r["passed"] else "bold red")
-    console = Console(width=170)
-    console.print(table)
-    console.print(f"{sum(r['passed'] for r in records)} of {len(records)} settings pass")
-    calibrated = [r for r in records if r["tau"] == 1]
+def show(records: list[Record]) -> None:
+    """Print the rates of every setting, and their means over all calibrated settings."""
+    show_rates(records, plain=("num_samples", "effective_samples"))
+    calibrated = [record for record in records if record["tau"] == 1]
     for name in ("alarms", "confidence_alarms", "class_alarms", "coverage", "as_counts_alarms"):
-        console.print(f"{name}, all calibrated settings: {100 * np.mean([r[name] for r in calibrated]):.1f} %")
+        print(f"{name}, all calibrated settings: {100 * np.mean([record[name] for record in calibrated]):.1f} %")
 
 
 if __name__ == "__main__":
-    run_simulation("weight_coverage.py", __doc__, simulate, chunks, record, show, repeats=200)
+    run_simulation(__doc__, settings(), simulate, summarize, repeats=200, parts=parts, show=show)

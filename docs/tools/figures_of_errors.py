@@ -1,6 +1,6 @@
 """Pictures of what-ece-hides.md and temperature-or-training-loss.md, drawn by figures.py."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from figure_data import (
     severity_errors,
 )
 from figures_of_ideas import compact
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -27,6 +28,19 @@ SEEDS = {"cross_entropy": (1,), "flsd": (1, 2), "dual_focal": (1, 2, 3, 4)}  # b
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
+def one_axis(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return a figure with one axis."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def log_scale(axis: Axes, ticks: Sequence[int]) -> None:
+    """Make the horizontal axis logarithmic, with these ticks."""
+    axis.set_xscale("log")
+    axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axis.minorticks_off()
+
+
 # What ECE hides
 
 
@@ -36,13 +50,11 @@ def ece_bins() -> Figure:
     logits, target = scaled_run(cifar10_run("cross_entropy"))
     numbers = (2, 3, 5, 8, 10, 15, 20, 30, 50, 75, 100)
     results = [evaluate(logits, target, num_bins=number, inference=True) for number in numbers]
-    figure = Figure(figsize=(6, 3.3), layout="constrained")
-    axis = figure.subplots()
+    figure, axis = one_axis(6, 3.3)
     axis.plot(numbers, [100 * each.ece for each in results], "o-", color=BLUE, label="ECE of the same predictions")
     axis.plot(numbers, [100 * floor_of(each) for each in results], "s--", color=DARK_GREY, label="noise floor")
-    axis.set(xscale="log", xlabel="number of bins", ylabel="%", ylim=(0, None))
-    axis.set_xticks((2, 5, 10, 15, 30, 50, 100), ("2", "5", "10", "15", "30", "50", "100"))
-    axis.minorticks_off()
+    axis.set(xlabel="number of bins", ylabel="%", ylim=(0, None))
+    log_scale(axis, (2, 5, 10, 15, 30, 50, 100))
     axis.legend(frameon=False)
     tidy(axis, grid="y")
     return figure
@@ -58,16 +70,14 @@ def repeated(metric: Callable[[Tensor, Tensor], float], size: int, repeats: int)
 def ece_noise() -> Figure:
     """ECE and debiased error of a calibrated model over the number of samples."""
     sizes = (100, 300, 1_000, 3_000, 10_000, 30_000)
-    figure = Figure(figsize=(6, 3.5), layout="constrained")
-    axis = figure.subplots()
+    figure, axis = one_axis(6, 3.5)
     for metric, colour, line, name in ((ece, BLUE, "o-", "ECE"), (debiased_ece, GREEN, "s--", "debiased RMS error")):
         values = 100 * np.stack([repeated(metric, size, 60) for size in sizes])
         axis.plot(sizes, np.median(values, 1), line, color=colour, label=f"{name}, median of 60 samples")
         low, high = np.quantile(values, (0.05, 0.95), axis=1)
         axis.fill_between(sizes, low, high, color=colour, alpha=0.15, linewidth=0, label="its middle 90 %")
-    axis.set(xscale="log", xlabel="number of samples", ylabel="%", ylim=(-0.3, None))
-    axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
-    axis.minorticks_off()
+    axis.set(xlabel="number of samples", ylabel="%", ylim=(-0.3, None))
+    log_scale(axis, sizes)
     axis.legend(frameon=False)
     axis.set_title("a perfectly calibrated model")
     tidy(axis, grid="y")
@@ -79,8 +89,7 @@ def ece_classes() -> Figure:
     """Predicted share and frequency of each class, where the confidence of the predicted class looks fine."""
     odds = torch.tensor([1.5, 1.0] * 5)
     logits, target = calibrated_model(5_000, odds=odds)
-    figure = Figure(figsize=(6.4, 3.2), layout="constrained")
-    axis = figure.subplots()
+    figure, axis = one_axis(6.4, 3.2)
     mean = 100 * logits.softmax(1).mean(0).numpy()
     frequency = 100 * np.bincount(target.numpy(), minlength=10) / len(target)
     axis.bar(np.arange(10) - 0.2, mean, 0.38, color=GREY, label="mean predicted probability")
@@ -114,8 +123,7 @@ def ece_groups() -> Figure:
 @styled()
 def ece_maximum() -> Figure:
     """ECE and MCE of 500 samples of one calibrated model."""
-    figure = Figure(figsize=(6.4, 3.2), layout="constrained")
-    axis = figure.subplots()
+    figure, axis = one_axis(6.4, 3.2)
     for metric, colour, name in ((ece, BLUE, "ECE"), (mce, VERMILION, "MCE")):
         values = 100 * repeated(metric, 1_000, 500)
         axis.hist(values, bins=np.arange(0, 101, 1.0), color=colour, alpha=0.6, label=f"{name}: {quantiles(values)}")
@@ -170,17 +178,15 @@ def temperature_samples() -> Figure:
             chosen = torch.randperm(len(val_target), generator=generator)[:size]
             scaling = TemperatureScaling().fit(val_logits[chosen], val_target[chosen])
             values[row, column] = 100 * ece(scaling(logits), target)
-    figure = Figure(figsize=(6.4, 3.5), layout="constrained")
-    axis = figure.subplots()
+    figure, axis = one_axis(6.4, 3.5)
     low, high = np.quantile(values, (0.05, 0.95), axis=1)
     axis.plot(sizes, np.median(values, 1), "o-", color=BLACK, label="cross-entropy and temperature, median of 60 draws")
     axis.fill_between(sizes, low, high, color=GREY, alpha=0.5, linewidth=0, label="90 % of the draws")
     dual = 100 * ece(*cifar10_run("dual_focal").predictions("test"))
     axis.axhline(dual, color=VERMILION, linestyle="--", label="dual focal, no validation samples")
     axis.axhline(100 * ece(logits, target), color=BLACK, linestyle=":", label="cross-entropy, no temperature")
-    axis.set(xscale="log", xlabel="number of validation samples", ylabel="test ECE [%]", ylim=(0, 5.8))
-    axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
-    axis.minorticks_off()
+    axis.set(xlabel="number of validation samples", ylabel="test ECE [%]", ylim=(0, 5.8))
+    log_scale(axis, sizes)
     axis.legend(frameon=False, ncols=2, loc="upper center")
     tidy(axis, grid="y")
     return figure
@@ -223,8 +229,7 @@ def temperature_shift() -> Figure:
 @styled()
 def temperature_classes() -> Figure:
     """Gap between confidence and accuracy of the samples predicted as each class."""
-    figure = Figure(figsize=(7, 3.5), layout="constrained")
-    axis = figure.subplots()
+    figure, axis = one_axis(7, 3.5)
     cross_entropy, dual = cifar10_run("cross_entropy"), cifar10_run("dual_focal")
     methods = (
         ("cross-entropy", cross_entropy.predictions("test"), GREY, "o"),

@@ -19,9 +19,10 @@ from dualfocal.plots import (
     max_logit_histogram,
     metric_bars,
     metric_figure,
+    rival_boxplot,
 )
 from dualfocal.plots._panels import density_strip
-from dualfocal.plots.distributions import draw_boxes, maximum_logits, rival_probabilities, shared_histograms
+from dualfocal.plots.distributions import maximum_logits, rival_probabilities, shared_histograms
 from dualfocal.plots.metric_bars import t_interval
 from dualfocal.plots.training import exponential_average, per_seed
 
@@ -201,13 +202,15 @@ def test_histograms_share_edges_and_have_area_1(axis):
 
 
 def test_box_plot_is_drawn_at_the_quartiles_without_outliers(axis):
-    values = {"a": np.append(np.linspace(0, 0.2, 101), 0.9), "b": np.linspace(0.1, 0.3, 11)}
-    assert draw_boxes(axis, values) is axis
+    values = {"a": np.append(np.linspace(0.01, 0.2, 101), 0.45), "b": np.linspace(0.1, 0.3, 11)}
+    logits = {name: np.log(np.stack([1 - rival, rival], axis=1)) for name, rival in values.items()}
+    target = {name: np.zeros(len(rival), dtype=int) for name, rival in values.items()}
+    assert rival_boxplot({name: (logits[name], target[name]) for name in values}, ax=axis) is axis
     medians = [line.get_xdata()[0] for line in axis.lines if line.get_linewidth() == 1.8]
     for patch, median, curve in zip(axis.patches, medians, values.values(), strict=True):
         x = patch.get_path().vertices[:, 0]
         assert (x.min(), median, x.max()) == pytest.approx(tuple(np.quantile(curve, [0.25, 0.5, 0.75])))
-    assert max(line.get_xdata().max() for line in axis.lines) < 0.5  # 0.9 is an outlier, and not there
+    assert max(line.get_xdata().max() for line in axis.lines) < 0.4  # 0.45 is an outlier, and not there
     assert [label.get_text() for label in axis.get_yticklabels()] == ["a", "b"]
 
 

@@ -239,7 +239,7 @@ def test_figures_are_saved_with_the_colours_of_the_theme(browser, two):
         root = ElementTree.fromstring(text)
         assert root.tag.endswith("svg")
         assert "var(" not in text
-        assert "#6db6ec" in text  # series 0 of the dark theme
+        assert "rgb(109, 182, 236)" in text  # series 0 of the dark theme
         assert "sharp" in "".join(root.itertext())
 
 

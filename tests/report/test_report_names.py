@@ -11,7 +11,8 @@ from browser import contents_of
 from safetensors.torch import load_file, save_file
 
 from dualfocal.report import write_report
-from dualfocal.report.inputs import distinct, input_names, load_inputs, plain, shortened, without_folders
+from dualfocal.report.inputs import load_inputs
+from dualfocal.report.names import distinct, input_names, plain, shortened, without_folders
 from dualfocal.runs.source import Reading
 
 

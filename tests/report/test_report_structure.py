@@ -203,3 +203,29 @@ def test_calibrators_of_many_classes_are_compared_on_a_subset(monkeypatch):
     chosen = calibrated.subset(clustered, 0).numpy()
     assert len(chosen) == 300
     assert np.array_equal(np.bincount(chosen // 2)[np.unique(chosen // 2)], np.full(150, 2))  # whole clusters
+
+
+def dense_predictions(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return over-confident logits (N, 3, 4, 4) and labels (N, 4, 4)."""
+    logits, target = predictions(16 * count, 3, seed=count)
+    return logits.view(count, 4, 4, 3).movedim(-1, 1), target.view(count, 4, 4)
+
+
+def test_images_of_dense_predictions_are_clusters(tmp_path):
+    logits, target = dense_predictions(30)
+    expected = metrics.evaluate(logits, target, input="logits", inference=True).inference
+    np.savez(tmp_path / "dense.npz", logits=logits.numpy(), target=target.numpy())
+    for models in ({"dense": (logits, target)}, [tmp_path / "dense.npz"]):
+        [source] = load_inputs(models, Reading())
+        assert source.evaluation.inference.to_dict() == expected.to_dict()
+        [independent] = load_inputs(models, Reading(cluster="none"))
+        assert independent.evaluation.inference.clusters is None
+
+
+def test_models_in_clusters_are_named_if_others_are_not(tmp_path):
+    models = {"few": dense_predictions(30), "more": dense_predictions(40), "flat": predictions(500, 3)}
+    write_report(models, tmp_path / "report.html", input="logits", calibrators=())
+    text = dict(contents_of(tmp_path / "report.html")["decision"]["sentences"])["Clusters"]
+    assert text.startswith("few: 30 clusters")
+    assert " more: 40 clusters" in text
+    assert "flat" not in text

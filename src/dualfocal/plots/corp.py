@@ -1,7 +1,6 @@
 """Reliability diagrams without bins (CORP): an isotonic fit of accuracy over confidence."""
 
 from collections.abc import Mapping
-from typing import overload
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,20 +15,6 @@ STRIP = np.linspace(0, 1, 41)  # edges of the bars below a diagram
 TOP = 1.2  # upper end of the axis, above three lines of text
 
 
-@overload
-def corp_diagram(data: Corp, *, ax: Axes | None = None) -> Axes: ...
-@overload
-def corp_diagram(
-    data: Array,
-    target: Array,
-    *,
-    input: str | None = None,
-    ignore_index: int = -100,
-    binary: str | None = None,
-    draws: int = 500,
-    seed: int = 0,
-    ax: Axes | None = None,
-) -> Axes: ...
 def corp_diagram(
     data: Corp | Array,
     target: Array | None = None,

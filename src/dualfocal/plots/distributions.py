@@ -80,31 +80,21 @@ def max_logit_histogram(
     ['focal', 'cross_entropy']
     """
     values = {name: maximum_logits(rows) for name, rows in logits.items()}
-    with axes_or_new(ax, (5.2, 0.42 * len(values) + 1.2)) as axis:
-        return draw_histograms(axis, values, looks, bins=bins)
-
-
-def draw_histograms(
-    axis: Axes, values: Mapping[str, Floats], looks: Mapping[str, Look] | None = None, *, bins: int = BINS
-) -> Axes:
-    """Draw a histogram for each method, one above the other, with a line at the median.
-
-    All histograms have the same area and the same scale.
-    """
     edges, densities = shared_histograms(values, bins)
     scale = HEIGHT / max(density.max() for density in densities.values())
     baselines = np.arange(len(values))[::-1]
-    for place, (base, (name, density)) in enumerate(zip(baselines, densities.items(), strict=True)):
-        look = look_of(name, place, looks)
-        top = base + scale * density
-        axis.stairs(top, edges, baseline=base, fill=True, color=look.colour, alpha=0.3)
-        axis.stairs(top, edges, baseline=base, color=look.colour, linewidth=1.0)
-        axis.axhline(base, color="black", linewidth=0.6, zorder=3)
-        median = float(np.median(values[name]))
-        axis.plot([median, median], [base, base + HEIGHT], color="black", linewidth=1.2)
-    axis.set_yticks(baselines, [plain(name) for name in values])
-    axis.set(xlabel="maximum logit", ylim=(-0.05, len(values) - 1 + HEIGHT + 0.1))
-    return tidy(axis, rows=True)
+    with axes_or_new(ax, (5.2, 0.42 * len(values) + 1.2)) as axis:
+        for place, (name, density) in enumerate(densities.items()):
+            colour, base = look_of(name, place, looks).colour, baselines[place]
+            top = base + scale * density
+            axis.stairs(top, edges, baseline=base, fill=True, color=colour, alpha=0.3)
+            axis.stairs(top, edges, baseline=base, color=colour, linewidth=1.0)
+            axis.axhline(base, color="black", linewidth=0.6, zorder=3)
+            median = float(np.median(values[name]))
+            axis.plot([median, median], [base, base + HEIGHT], color="black", linewidth=1.2)
+        axis.set_yticks(baselines, [plain(name) for name in values])
+        axis.set(xlabel="maximum logit", ylim=(-0.05, len(values) - 1 + HEIGHT + 0.1))
+        return tidy(axis, rows=True)
 
 
 def rival_boxplot(
@@ -134,29 +124,24 @@ def rival_boxplot(
     """
     values = {name: rival_probabilities(*pair) for name, pair in predictions.items()}
     with axes_or_new(ax, (5.2, 0.42 * len(values) + 1.2)) as axis:
-        return draw_boxes(axis, values, looks)
-
-
-def draw_boxes(axis: Axes, values: Mapping[str, Floats], looks: Mapping[str, Look] | None = None) -> Axes:
-    """Draw a box plot of q_j(x) for each method, without outliers, as in the paper; diamonds are means."""
-    drawn = axis.boxplot(
-        list(values.values()),
-        positions=np.arange(len(values))[::-1],
-        tick_labels=[plain(name) for name in values],
-        whis=1.5,
-        widths=0.6,
-        orientation="horizontal",
-        showfliers=False,
-        showmeans=True,
-        patch_artist=True,
-        medianprops={"color": "black", "linewidth": 1.8},
-        meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black", "markersize": 4},
-        whiskerprops={"linewidth": 0.9},
-        capprops={"linewidth": 0.9},
-    )
-    for place, (box, name) in enumerate(zip(drawn["boxes"], values, strict=True)):
-        look = look_of(name, place, looks)
-        box.set(facecolor=to_rgba(look.colour, 0.5), edgecolor="black", linewidth=0.8)
-    low = -0.01 * axis.get_xlim()[1]  # keeps a whisker at 0 visible
-    axis.set(xlabel="$q_j(x)$, largest probability below that of the true class", xlim=(low, None))
-    return tidy(axis, grid="x", rows=True)
+        drawn = axis.boxplot(
+            list(values.values()),
+            positions=np.arange(len(values))[::-1],
+            tick_labels=[plain(name) for name in values],
+            whis=1.5,
+            widths=0.6,
+            orientation="horizontal",
+            showfliers=False,
+            showmeans=True,
+            patch_artist=True,
+            medianprops={"color": "black", "linewidth": 1.8},
+            meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black", "markersize": 4},
+            whiskerprops={"linewidth": 0.9},
+            capprops={"linewidth": 0.9},
+        )
+        for place, (box, name) in enumerate(zip(drawn["boxes"], values, strict=True)):
+            colour = look_of(name, place, looks).colour
+            box.set(facecolor=to_rgba(colour, 0.5), edgecolor="black", linewidth=0.8)
+        low = -0.01 * axis.get_xlim()[1]  # keeps a whisker at 0 visible
+        axis.set(xlabel="$q_j(x)$, largest probability below that of the true class", xlim=(low, None))
+        return tidy(axis, grid="x", rows=True)

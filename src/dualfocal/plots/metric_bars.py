@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -97,34 +98,37 @@ def metric_bars(
     ('ECE [%]', ['focal', 'cross_entropy'])
     """
     with axes_or_new(ax, (4.2, 0.42 * len(bars) + 0.8)) as axis:
-        return draw_bars(axis, bars, looks)
+        places = np.arange(len(bars))[::-1]
+        for i, (name, bar) in enumerate(bars.items()):
+            _draw_bar(axis, places[i], bar, look_of(name, i, looks))
+        axis.set_yticks(places, [plain(name) for name in bars])
+        axis.set(ylim=(-0.6, len(bars) - 0.4), xlim=(0, None))
+        return tidy(axis, grid="x", rows=True)
 
 
-def draw_bars(axis: Axes, bars: Mapping[str, MetricBar], looks: Mapping[str, Look] | None = None) -> Axes:
-    """Draw a bar per method in percent, with dots for seeds, whiskers for the interval and a noise floor mark."""
-    places = np.arange(len(bars))[::-1]
-    for i, (place, (name, bar)) in enumerate(zip(places, bars.items(), strict=True)):
-        look = look_of(name, i, looks)
-        mean = 100 * statistics.fmean(bar.values)
-        axis.barh(place, mean, 0.66, facecolor=look.colour, alpha=0.4, hatch=look.hatch, edgecolor=look.colour)
-        axis.barh(place, mean, 0.66, facecolor="none", edgecolor=BLACK, linewidth=0.7)
-        if len(bar.values) > 1:
-            spread = place + np.linspace(-0.18, 0.18, len(bar.values))
+def _draw_bar(axis: Axes, place: float, bar: MetricBar, look: Look) -> None:
+    mean = 100 * statistics.fmean(bar.values)
+    axis.barh(place, mean, 0.66, facecolor=look.colour, alpha=0.4, hatch=look.hatch, edgecolor=look.colour)
+    axis.barh(place, mean, 0.66, facecolor="none", edgecolor=BLACK, linewidth=0.7)
+    if len(bar.values) > 1:
+        spread = place + np.linspace(-0.18, 0.18, len(bar.values))
+        axis.plot(
+            100 * np.array(bar.values), spread, "o", color="white", markeredgecolor=BLACK, markersize=3.2, zorder=3
+        )
+    if bar.interval is not None:
+        low, high = (100 * end for end in bar.interval)
+        axis.plot([max(low, 0.0), high], [place, place], "|-", color=BLACK, linewidth=1.2, markersize=7, zorder=2.5)
+        if low < 0:  # errors are not negative: an arrow marks an interval that extends below 0
+            axis.plot([0], [place], "<", color=BLACK, markersize=5, zorder=2.6, clip_on=False)
+    if bar.floor is not None:
+        for colour, width in (("white", 3.4), (DARK_GREY, 2)):  # a mark with a white border
             axis.plot(
-                100 * np.array(bar.values), spread, "o", color="white", markeredgecolor=BLACK, markersize=3.2, zorder=3
+                [100 * bar.floor] * 2,
+                [place - 0.42, place + 0.42],
+                color=colour,
+                linewidth=width,
+                solid_capstyle="butt",
             )
-        if bar.interval is not None:
-            low, high = (100 * end for end in bar.interval)
-            axis.plot([max(low, 0.0), high], [place, place], "|-", color=BLACK, linewidth=1.2, markersize=7, zorder=2.5)
-            if low < 0:  # errors are not negative: an arrow marks an interval that extends below 0
-                axis.plot([0], [place], "<", color=BLACK, markersize=5, zorder=2.6, clip_on=False)
-        if bar.floor is not None:
-            floor = 100 * bar.floor
-            axis.plot([floor, floor], [place - 0.42, place + 0.42], color="white", linewidth=3.4, solid_capstyle="butt")
-            axis.plot([floor, floor], [place - 0.42, place + 0.42], color=DARK_GREY, linewidth=2, solid_capstyle="butt")
-    axis.set_yticks(places, [plain(name) for name in bars])
-    axis.set(ylim=(-0.6, len(bars) - 0.4), xlim=(0, None))
-    return tidy(axis, grid="x", rows=True)
 
 
 @styled()
@@ -153,25 +157,28 @@ def metric_figure(
     bars = [bar for panel in panels.values() for bar in panel.values()]
     if not bars:
         raise ValueError("metric_figure needs at least one metric of one method")
-    several, intervals = any(len(bar.values) > 1 for bar in bars), any(bar.interval is not None for bar in bars)
+    several = any(len(bar.values) > 1 for bar in bars)
+    intervals = any(bar.interval is not None for bar in bars)
     if intervals and not interval:
         raise ValueError("bars have intervals, but interval is empty: describe them for the legend")
     rows = max(len(panel) for panel in panels.values())
     figure = NotebookFigure(figsize=(2.5 * len(panels) + 1.2, 0.3 * rows + 1.5), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axis, (metric, panel) in zip(axes, panels.items(), strict=True):
-        draw_bars(axis, panel, looks)
+        metric_bars(panel, looks=looks, ax=axis)
         axis.set_xlabel(plain(f"{metric} [%]"))
     seed = Line2D([], [], marker="o", color="white", markeredgecolor=BLACK, markersize=3.2, linestyle="none")
     floor = Line2D([], [], marker="|", color=DARK_GREY, markersize=9, markeredgewidth=2, linestyle="none")
-    marks = (
-        (Patch(facecolor=GREY, edgecolor=BLACK, linewidth=0.7), "mean over seeds" if several else "one run", True),
-        (seed, "single seed", several),
-        (Line2D([], [], marker="|", color=BLACK, linewidth=1.2), interval, intervals),
-        (floor, "noise floor", any(bar.floor is not None for bar in bars)),
-    )
-    handles, labels, _ = zip(*(mark for mark in marks if mark[2]), strict=True)
-    legend_below(figure, handles, labels, columns=len(handles), remark=remark)
+    legend: dict[str, Artist] = {
+        "mean over seeds" if several else "one run": Patch(facecolor=GREY, edgecolor=BLACK, linewidth=0.7)
+    }
+    if several:
+        legend["single seed"] = seed
+    if intervals:
+        legend[interval] = Line2D([], [], marker="|", color=BLACK, linewidth=1.2)
+    if any(bar.floor is not None for bar in bars):
+        legend["noise floor"] = floor
+    legend_below(figure, list(legend.values()), list(legend), columns=len(legend), remark=remark)
     if title:
         figure.suptitle(plain(title), fontsize=10)
     return figure

@@ -72,7 +72,7 @@ def evidence_figure(monitor: CalibrationMonitor) -> Figure:
         top.tick_params(axis="x", labelbottom=False)
         place = [(period.first + period.last) / 2 for period in monitor.history]
         gap = [100 * period.gap for period in monitor.history]
-        error = [100 * _standard_error(period.num_samples, period.correct) for period in monitor.history]
+        error = [100 * period.standard_error for period in monitor.history]
         bottom.axhline(0, color=DARK_GREY, linewidth=0.8)
         if monitor.tolerance:
             bottom.axhspan(-100 * monitor.tolerance, 100 * monitor.tolerance, color=GREY, alpha=0.4, label="tolerance")
@@ -85,12 +85,6 @@ def evidence_figure(monitor: CalibrationMonitor) -> Figure:
         state = "no alarm" if monitor.alarm is None else f"alarm at {monitor.alarm.time}"
         top.set_title(plain(f"{monitor.num_samples:,} samples in {monitor.num_periods:,} periods: {state}"))
     return figure
-
-
-def _standard_error(count: int, correct: int) -> float:
-    """Standard error of the accuracy, not 0 if all predictions are right."""
-    rate = (correct + 0.5) / (count + 1)
-    return math.sqrt(rate * (1 - rate) / count)
 
 
 def _label_time(axis: Axes, monitor: CalibrationMonitor) -> None:

@@ -1,7 +1,6 @@
 """Reliability diagrams: accuracy over confidence in bins, and the range of a calibrated model."""
 
 from collections.abc import Collection, Mapping
-from typing import overload
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -34,20 +33,6 @@ def chance_range(count: NDArray[np.int64], confidence: Floats, level: float = LE
     return low, high
 
 
-@overload
-def reliability_diagram(data: Evaluation, *, ax: Axes | None = None) -> Axes: ...
-@overload
-def reliability_diagram(
-    data: Array,
-    target: Array,
-    *,
-    input: str | None = None,
-    num_bins: int = 15,
-    ignore_index: int = -100,
-    binary: str | None = None,
-    sample_weight: Array | None = None,
-    ax: Axes | None = None,
-) -> Axes: ...
 def reliability_diagram(
     data: Evaluation | Array,
     target: Array | None = None,

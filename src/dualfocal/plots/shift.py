@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from numpy.typing import NDArray
 
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.shift.scores import HEADINGS, SHOWN, ShiftEvaluation, ShiftScores
@@ -24,6 +25,8 @@ from dualfocal.plots.style import (
     varied,
 )
 
+Floats = NDArray[np.float64]
+
 LONGEST = 14  # characters of a name below an axis
 SPREAD = 0.12  # between points of several models, if names are not severities
 FLOOR = "noise floor of the ECE"
@@ -31,15 +34,6 @@ MEANING = (
     "AUROC entropy, AUROC confidence: shifted against test samples, 50 if they look the same. AUROC errors: wrong "
     "against right predictions, by confidence."
 )
-
-
-class _Point(NamedTuple):
-    """A value with its interval, in the unit of the axis."""
-
-    place: float
-    value: float
-    low: float
-    high: float
 
 
 def shift_figure(
@@ -69,15 +63,18 @@ def shift_figure(
     named = {"": evaluations} if isinstance(evaluations, ShiftEvaluation) else dict(evaluations)
     if not named:
         raise ValueError("a figure of shifted sets needs at least one evaluation")
-    shifted = [one for evaluation in named.values() for one in evaluation.shifted]
-    severities = sorted({one.severity for one in shifted if one.severity is not None})
-    joined = all(one.severity is not None for one in shifted)
-    names = list(dict.fromkeys(one.name for one in shifted))
-    places = {one.name: 1 + (severities.index(one.severity) if one.severity in severities else 0) for one in shifted}
-    if not joined:
-        places = {name: 1 + place for place, name in enumerate(names)}
-    labels = ["test", *([f"{severity:g}" for severity in severities] if joined else names)]
-    kinds = list(dict.fromkeys(one.kind for one in shifted))
+    shifted = [scores for evaluation in named.values() for scores in evaluation.shifted]
+    severities = sorted({scores.severity for scores in shifted if scores.severity is not None})
+    joined = all(scores.severity is not None for scores in shifted)
+    if joined:
+        labels = ["test", *(f"{severity:g}" for severity in severities)]
+        places = {
+            scores.name: 1 + severities.index(scores.severity) for scores in shifted if scores.severity is not None
+        }
+    else:
+        labels = ["test", *dict.fromkeys(scores.name for scores in shifted)]
+        places = {name: place for place, name in enumerate(labels[1:], start=1)}
+    kinds = list(dict.fromkeys(scores.kind for scores in shifted))
     with styled():
         figure = NotebookFigure(figsize=(9.0, 5.4), layout="constrained")
         panels = dict(zip((*SHOWN, *HEADINGS), figure.subplots(2, 3, sharex=True).flat, strict=True))
@@ -86,11 +83,11 @@ def shift_figure(
             for version, (name, evaluation) in enumerate(named.items()):
                 offset = 0.0 if joined else SPREAD * (version - (len(named) - 1) / 2)
                 for kind, sets in _series(evaluation, kinds, joined).items():
-                    look, label = _look(name, version, kind, kinds, named)
-                    at = [0.0 + offset] + [places[one.name] + offset for one in sets[1:]]
-                    _draw(axis, [_point(one, panel, x) for one, x in zip(sets, at, strict=True)], look, label, joined)
+                    look, label = _look(name, version, kind, kinds, len(named) > 1)
+                    x = np.array([0, *(places[scores.name] for scores in sets[1:])]) + offset
+                    _draw(axis, x, [_interval(scores, panel) for scores in sets], look, label, joined)
                     if panel == "ece":
-                        _draw_floor(axis, sets, at, look, joined)
+                        _draw_floor(axis, x, sets, look, joined)
         if title:
             figure.suptitle(plain(title), fontsize=10)
         handles, texts = panels["ece"].get_legend_handles_labels()
@@ -105,19 +102,17 @@ def _series(evaluation: ShiftEvaluation, kinds: Sequence[str], joined: bool) -> 
     """Return the test set and the shifted sets of each kind; all in one if names are not severities."""
     if not joined:
         return {"": list(evaluation.sets)}
-    by_kind = {kind: [one for one in evaluation.shifted if one.kind == kind] for kind in kinds}
+    by_kind = {kind: [scores for scores in evaluation.shifted if scores.kind == kind] for kind in kinds}
     return {kind: [evaluation.test, *sets] for kind, sets in by_kind.items() if sets}
 
 
-def _look(
-    name: str, version: int, kind: str, kinds: Sequence[str], named: Mapping[str, ShiftEvaluation]
-) -> tuple[Look, str]:
+def _look(name: str, version: int, kind: str, kinds: Sequence[str], several: bool) -> tuple[Look, str]:
     """Return look and label of a line: colours tell models apart; of one model, kinds of shift."""
     place = kinds.index(kind) if kind in kinds else 0
-    if len(named) > 1:
-        label = name if not kind or len(kinds) == 1 else f"{name}, {kind}"
-        return varied(look_of(name, version), place), label
-    if not kind or len(kinds) == 1:
+    one_kind = not kind or len(kinds) == 1
+    if several:
+        return varied(look_of(name, version), place), name if one_kind else f"{name}, {kind}"
+    if one_kind:
         return Look(BLUE, "-", "o", ""), kind or "value"
     return look_of(kind, place), kind
 
@@ -134,39 +129,38 @@ def _frame(axis: Axes, panel: str, labels: Sequence[str], xlabel: str) -> None:
     tidy(axis, grid="y")
 
 
-def _point(one: ShiftScores, panel: str, place: float) -> _Point:
+def _interval(scores: ShiftScores, panel: str) -> tuple[float, float, float]:
+    """Return value, low and high in the unit of the axis; the value is NaN if it is unknown or not finite."""
     if panel in HEADINGS:
-        area = one.auroc.get(panel)
-        ends = (math.nan,) * 3 if area is None else (area.value, area.low, area.high)
-        return _Point(place, *(100 * end for end in ends))
-    value = math.nan if one.evaluation is None else getattr(one.evaluation, panel)
-    low, high = one.intervals.get(panel, (value, value))
-    return _Point(
-        place, *(METRICS[panel].factor * end if math.isfinite(end) else math.nan for end in (value, low, high))
-    )
+        area = scores.auroc.get(panel)
+        return (math.nan,) * 3 if area is None else (100 * area.value, 100 * area.low, 100 * area.high)
+    value = math.nan if scores.evaluation is None else getattr(scores.evaluation, panel)
+    ends = (value, *scores.intervals.get(panel, (value, value)))
+    value, low, high = (METRICS[panel].factor * end if math.isfinite(end) else math.nan for end in ends)
+    return value, low, high
 
 
-def _draw(axis: Axes, points: Sequence[_Point], look: Look, label: str, joined: bool) -> None:
-    known = [point for point in points if not math.isnan(point.value)]
-    x, value, low, high = zip(*known, strict=True) if known else ((), (), (), ())
+def _draw(
+    axis: Axes, x: Floats, intervals: Sequence[tuple[float, float, float]], look: Look, label: str, joined: bool
+) -> None:
+    value, low, high = np.array(intervals).T
+    known = ~np.isnan(value)
+    x, value, low, high = x[known], value[known], low[known], high[known]
     text = plain(label)
     if joined:
         axis.fill_between(x, low, high, color=look.colour, alpha=0.18, linewidth=0)
         axis.plot(x, value, color=look.colour, linestyle=look.line, marker=look.marker, markersize=4, label=text)
     else:
-        errors = [[v - lo for v, lo in zip(value, low, strict=True)], [h - v for v, h in zip(value, high, strict=True)]]
+        errors = [value - low, high - value]
         axis.errorbar(
             x, value, errors, fmt=look.marker, color=look.colour, markersize=4, elinewidth=1.1, capsize=2, label=text
         )
 
 
-def _draw_floor(axis: Axes, sets: Sequence[ShiftScores], at: Sequence[float], look: Look, joined: bool) -> None:
-    pairs = [
-        (x, 100 * one.evaluation.inference.floors["ece"].mean)
-        for one, x in zip(sets, at, strict=True)
-        if one.evaluation is not None and one.evaluation.inference is not None
-    ]
-    if pairs:
-        x, floor = zip(*pairs, strict=True)
+def _draw_floor(axis: Axes, x: Floats, sets: Sequence[ShiftScores], look: Look, joined: bool) -> None:
+    inferences = [None if scores.evaluation is None else scores.evaluation.inference for scores in sets]
+    floors = np.array([math.nan if each is None else 100 * each.floors["ece"].mean for each in inferences])
+    known = ~np.isnan(floors)
+    if known.any():
         line, marker = (":", "") if joined else ("none", "_")
-        axis.plot(x, floor, linestyle=line, marker=marker, color=look.colour, linewidth=1.1)
+        axis.plot(x[known], floors[known], linestyle=line, marker=marker, color=look.colour, linewidth=1.1)

@@ -171,11 +171,10 @@ def axes_or_new(ax: Axes | None, size: tuple[float, float], *, legend: int = 0, 
     with styled():
         figure, axis = pyplot.subplots(figsize=size, layout="constrained")
         yield axis
-        handles, labels = axis.get_legend_handles_labels()
         if right:
-            figure.legend(handles, labels, loc="outside right upper", frameon=False, handlelength=3.2)
+            legend_right(figure, axis)
         elif legend:
-            legend_below(figure, handles, labels, columns=legend)
+            legend_below(figure, *axis.get_legend_handles_labels(), columns=legend)
 
 
 @contextmanager
@@ -198,7 +197,12 @@ def one_axis(
         axis.set_title(plain(title))
         figure.supxlabel(wrapped(remark, figure), fontsize=7.5, color=DARK_GREY)
         if legend:
-            figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper", frameon=False, handlelength=3.2)
+            legend_right(figure, axis)
+
+
+def legend_right(figure: Figure, axis: Axes) -> None:
+    """Add the legend of an axis at the right of the figure."""
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper", frameon=False, handlelength=3.2)
 
 
 def legend_below(

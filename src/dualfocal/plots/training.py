@@ -78,37 +78,32 @@ def ece_over_training(
     >>> ax.get_ylabel(), ax.lines[0].get_ydata().round(2).tolist()
     ('validation ECE [%]', [9.0, 7.0, 5.5])
     """
+    seeds = {name: per_seed(curve) for name, curve in curves.items()}
     with axes_or_new(ax, (6.2, 3.4), right=True) as axis:
-        return _draw_curves(axis, {name: per_seed(curve) for name, curve in curves.items()}, looks, part, floors)
-
-
-def _draw_curves(
-    axis: Axes, curves: Mapping[str, Floats], looks: Mapping[str, Look] | None, part: str, floors: Sequence[float]
-) -> Axes:
-    if floors:
-        low, high = 100 * min(floors), 100 * max(floors)
-        axis.axhspan(low, high, color=GREY, alpha=0.5, linewidth=2, label="noise floor, last epoch")
-    for place, (name, curve) in enumerate(curves.items()):
-        look = look_of(name, place, looks)
-        smooth = 100 * np.array([exponential_average(seed) for seed in curve])  # (seeds, epochs)
-        epochs = np.arange(1, smooth.shape[1] + 1)
-        every = max(1, len(epochs) // MARKS)
-        if len(smooth) > 1:
-            axis.fill_between(epochs, smooth.min(0), smooth.max(0), color=look.colour, alpha=0.15, linewidth=0)
-        axis.plot(
-            epochs,
-            smooth.mean(0),
-            color=look.colour,
-            linestyle=look.line,
-            marker=look.marker,
-            markersize=4.5,
-            markevery=(place * every // len(curves), every),  # shifted, so that markers do not overlap
-            linewidth=1.3,
-            label=plain("\n".join(textwrap.wrap(name, LONGEST_LABEL))),
-        )
-    axis.set(xlabel="epoch", ylabel=f"{part} ECE [%]", ylim=(0, None))
-    axis.margins(x=0.01)
-    return tidy(axis, grid="y")
+        if floors:
+            low, high = 100 * min(floors), 100 * max(floors)
+            axis.axhspan(low, high, color=GREY, alpha=0.5, linewidth=2, label="noise floor, last epoch")
+        for place, (name, curve) in enumerate(seeds.items()):
+            look = look_of(name, place, looks)
+            smooth = 100 * np.array([exponential_average(seed) for seed in curve])  # (seeds, epochs)
+            epochs = np.arange(1, smooth.shape[1] + 1)
+            every = max(1, len(epochs) // MARKS)
+            if len(smooth) > 1:
+                axis.fill_between(epochs, smooth.min(0), smooth.max(0), color=look.colour, alpha=0.15, linewidth=0)
+            axis.plot(
+                epochs,
+                smooth.mean(0),
+                color=look.colour,
+                linestyle=look.line,
+                marker=look.marker,
+                markersize=4.5,
+                markevery=(place * every // len(seeds), every),  # shifted, so that markers do not overlap
+                linewidth=1.3,
+                label=plain("\n".join(textwrap.wrap(name, LONGEST_LABEL))),
+            )
+        axis.set(xlabel="epoch", ylabel=f"{part} ECE [%]", ylim=(0, None))
+        axis.margins(x=0.01)
+        return tidy(axis, grid="y")
 
 
 @styled()
@@ -119,28 +114,25 @@ def study_figure(summary: "Summary") -> Figure:
     """
     entries = summary.study.entries
     figure = NotebookFigure(figsize=(9.5, 0.45 * len(entries) + 1.9), layout="constrained")
+    ece_axis, nll_axis = figure.subplots(1, 2, sharey=True)
     places = np.arange(len(entries))[::-1]
-    for axis, (column, label, factor) in zip(
-        figure.subplots(1, 2, sharey=True), (("ece", "test ECE [%]", 100), ("nll", "test NLL [nats]", 1)), strict=True
-    ):
-        for name, colour, shift, text in (
-            (column, VERMILION, 0.16, "before temperature scaling"),
-            (f"{column}_t", BLUE, -0.16, "after temperature scaling"),
-        ):
+    stages = (("", VERMILION, 0.16, "before temperature scaling"), ("_t", BLUE, -0.16, "after temperature scaling"))
+    for axis, metric, factor in ((ece_axis, "ece", 100), (nll_axis, "nll", 1)):
+        for suffix, colour, shift, text in stages:
+            name = f"{metric}{suffix}"
             for place, entry in zip(places, entries, strict=True):
                 values = factor * np.array(summary.scores[entry][name])
                 axis.plot(values, np.full(len(values), place + shift), "o", color=colour, markersize=3.5, alpha=0.5)
             means = [factor * summary.mean(entry, name) for entry in entries]
             axis.plot(means, places + shift, "|", color=colour, markersize=13, markeredgewidth=2.5, label=text)
-        if column == "ece":
-            floors = [100 * summary.floors.get("ece", {}).get(entry, np.nan) for entry in entries]
-            axis.plot(
-                floors, places + 0.16, "|", color=GREY, markersize=20, markeredgewidth=4, label="noise floor", zorder=0
-            )
-            axis.set_xlim(left=0)
         axis.set_yticks(places, [plain(entry) for entry in entries])
-        axis.set_xlabel(label)
         tidy(axis, grid="x")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    floors = [100 * summary.floors.get("ece", {}).get(entry, np.nan) for entry in entries]
+    ece_axis.plot(
+        floors, places + 0.16, "|", color=GREY, markersize=20, markeredgewidth=4, label="noise floor", zorder=0
+    )
+    ece_axis.set(xlabel="test ECE [%]", xlim=(0, None))
+    nll_axis.set_xlabel("test NLL [nats]")
+    figure.legend(*ece_axis.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(plain(summary.study.title), fontsize=10)
     return figure

@@ -1,7 +1,7 @@
 """Score calibrators for a report: fitted on a run's validation split, or cross-validated if there is none."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -34,29 +34,58 @@ class Calibration:
 
     Attributes:
         comparison: The scores (None: no calibrator was requested, or none could be scored).
-        how: Which samples the calibrators were fitted and scored on.
-        remarks: Remarks of the comparison.
         temperature: Fitted temperature, for the slider of the page.
         temperature_from: Samples that the temperature was fitted on.
-        advice: Which calibrator to use.
-        scaled: Scores of temperature scaling, if it was among the calibrators.
-        evaluations: Calibrator -> evaluation (of the first repeat), in the order of the NLL.
-        uncalibrated: Evaluation of the uncalibrated model on the same samples.
-        recommended: The calibrator of ``evaluations`` to use (None: no calibrator helps, or none was scored).
+        remarks: Remarks on the validation split and of the comparison.
         subset: Sentence about the random subset that calibrators were compared on; empty if it was all samples.
+        problem: Why no calibrator was scored; empty if none was requested.
     """
 
     comparison: CalibratorComparison | None
-    how: str
-    remarks: list[str]
     temperature: float | None
     temperature_from: str
-    advice: str = ""
-    scaled: MethodScore | None = None
-    evaluations: dict[str, Evaluation] = field(default_factory=dict)
-    uncalibrated: Evaluation | None = None
-    recommended: str | None = None
+    remarks: list[str]
     subset: str = ""
+    problem: str = ""
+
+    @property
+    def how(self) -> str:
+        """Which samples the calibrators were fitted and scored on."""
+        if self.comparison is None:
+            return self.problem
+        means = " The table of calibrators shows means over the repeats." if self.comparison.repeats > 1 else ""
+        return f"{self.subset}{self.comparison.caveat()}{means}"
+
+    @property
+    def advice(self) -> str:
+        """Which calibrator to use."""
+        return "" if self.comparison is None else self.comparison.verdict()
+
+    @property
+    def recommended(self) -> MethodScore | None:
+        """The calibrator to use (None: no calibrator helps, or none was scored)."""
+        if self.comparison is None or self.comparison.recommended == UNCALIBRATED:
+            return None
+        return self.comparison[self.comparison.recommended]
+
+    @property
+    def scaled(self) -> MethodScore | None:
+        """Scores of temperature scaling, if it was among the calibrators."""
+        methods = [] if self.comparison is None else self.comparison.methods
+        return next((method for method in methods if method.name == "temperature"), None)
+
+    @property
+    def evaluations(self) -> dict[str, Evaluation]:
+        """Calibrator -> evaluation, in the order of the NLL.
+
+        The table of calibrators has means over repeats. These are evaluations of the first repeat, and their names say
+        so.
+        """
+        if self.comparison is None:
+            return {}
+        repeat = ", repeat 1" if self.comparison.repeats > 1 else ""
+        methods = [method for method in self.comparison.methods if method.name != UNCALIBRATED]
+        return {f"{method.name}{repeat}": method.evaluation for method in methods}
 
 
 def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progress: ShareDone) -> Calibration:
@@ -69,10 +98,11 @@ def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progr
     calibrators = {name: make_calibrator(name) for name in names}
     chosen = subset(source, reading.seed)
     values, target = source.data.values, source.data.target
-    clusters, weights = source.data.clusters, source.data.weights
+    clusters, weights = reading.clusters(source.data), source.data.weights
     if chosen is not None:
         values, target = values[chosen], target[chosen]
-        clusters, weights = (None if column is None else column[chosen.numpy()] for column in (clusters, weights))
+        clusters = clusters[chosen.numpy()] if isinstance(clusters, np.ndarray) else clusters
+        weights = None if weights is None else weights[chosen.numpy()]
     try:
         comparison = compare_calibrators(
             values,
@@ -89,26 +119,15 @@ def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progr
             **reading.scoring,
         )
     except ValueError as error:  # too few samples, or images, for the folds
-        how = f"No calibrator was scored: {error}." if names else ""
-        return Calibration(None, how, remarks, best_temperature(rows), origin)
-    scaled = next((method for method in comparison.methods if method.name == "temperature"), None)
-    # The table of calibrators has means over repeats; the metric tables have the first repeat, and say so.
-    repeat = "" if comparison.repeats == 1 else ", repeat 1"
-    means = "" if comparison.repeats == 1 else " The table of calibrators shows means over the repeats."
-    part = "" if chosen is None else _subset_text(source, comparison)
-    recommended = None if comparison.recommended == UNCALIBRATED else f"{comparison.recommended}{repeat}"
+        problem = f"No calibrator was scored: {error}." if names else ""
+        return Calibration(None, best_temperature(rows), origin, remarks, problem=problem)
+    fitted = next((method.temperature for method in comparison.methods if method.name == "temperature"), None)
     return Calibration(
         comparison,
-        f"{part}{comparison.caveat()}{means}",
-        remarks + comparison.remarks(),
-        best_temperature(rows) if scaled is None or scaled.temperature is None else scaled.temperature,
+        best_temperature(rows) if fitted is None else fitted,
         origin,
-        comparison.verdict(),
-        scaled,
-        {f"{method.name}{repeat}": method.evaluation for method in comparison.methods if method.name != UNCALIBRATED},
-        comparison[UNCALIBRATED].evaluation,
-        recommended,
-        part,
+        remarks + comparison.remarks(),
+        subset="" if chosen is None else _subset_text(source, comparison),
     )
 
 

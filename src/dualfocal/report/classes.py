@@ -19,15 +19,15 @@ def class_table(source: ReportInput, most: int) -> dict[str, Table | str]:
     gaps = class_totals(rows, source.scanned, source.design_effect)
     overall = {gap.index: gap for gap in gaps if not gap.among_predicted}
     if rows.num_classes == 2:  # only class 1 is tested: class 0 is its complement
-        one = overall[1]
-        overall[0] = ClassGap(0, False, 1 - one.probability, 1 - one.share, one.p_value)
+        tested = overall[1]
+        overall[0] = ClassGap(0, False, 1 - tested.probability, 1 - tested.share, tested.p_value)
     top = {gap.index: gap for gap in gaps if gap.among_predicted}
     counts = torch.bincount(source.predicted, weights=rows.weight, minlength=rows.num_classes).tolist()
     one_against_rest = source.scanned.classes.ece()
 
     def significance(c: int) -> tuple[float, float]:
-        pair = [overall[c], *([top[c]] if c in top else [])]
-        return min(gap.p_value for gap in pair), -max(abs(gap.probability - gap.share) for gap in pair)
+        both = [part[c] for part in (overall, top) if c in part]
+        return min(gap.p_value for gap in both), -max(abs(gap.probability - gap.share) for gap in both)
 
     order = sorted(range(rows.num_classes), key=significance)
     decimals = small_decimals(1 / rows.num_classes)
@@ -63,25 +63,25 @@ def class_table(source: ReportInput, most: int) -> dict[str, Table | str]:
 def _cells(gap: ClassGap | None, decimals: int = 1) -> list[Cell]:
     if gap is None:  # never predicted
         return [number(math.nan, 1)] * 3 + [["", 1.0]]
-    difference = gap.probability - gap.share
     return [
-        *(
-            number(100 * value, decimals, sign=i == 2)
-            for i, value in enumerate((gap.probability, gap.share, difference))
-        ),
+        number(100 * gap.probability, decimals),
+        number(100 * gap.share, decimals),
+        number(100 * (gap.probability - gap.share), decimals, sign=True),
         p_cell(gap.p_value),
     ]
 
 
 def _note(rows: Rows, shown: int) -> str:
-    part = f"The {shown:,} most significant of {rows.num_classes:,} classes are shown. "
-    method = (
-        "mid-p-values of the exact (Poisson-binomial) distribution of the number of samples"
-        if rows.weight is None and rows.cluster is None
-        else f"those of t-tests of sums over {'samples' if rows.cluster is None else 'clusters'}"
+    if rows.cluster is not None:
+        method = "those of t-tests of sums over clusters"
+    elif rows.weight is not None:
+        method = "those of t-tests of sums over samples"
+    else:
+        method = "mid-p-values of the exact (Poisson-binomial) distribution of the number of samples"
+    text = (
+        "A difference with p above 0.05 is within what chance explains: at most 5 % of calibrated models have any "
+        f"class below. The p-values are {method}, adjusted for the number of classes."
     )
-    return (
-        f"{part if shown < rows.num_classes else ''}A difference with p above 0.05 is within what chance explains: "
-        f"at most 5 % of calibrated models have any class below. The p-values are {method}, adjusted for the number of "
-        "classes."
-    )
+    if shown < rows.num_classes:
+        return f"The {shown:,} most significant of {rows.num_classes:,} classes are shown. {text}"
+    return text

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
+from dualfocal.report.curves import rounded
 from dualfocal.report.inputs import ReportInput
 from dualfocal.report.tables import column, number, small_decimals
 
@@ -15,6 +16,7 @@ MOST_CLASSES = 100  # in a matrix with all classes
 RESTRICTED = 40  # classes of a matrix with the most confused ones
 MOST_CELLS = 60_000  # in all matrices of a page together
 MOST_PAIRS = 20  # rows of the table of pairs
+DIGITS = 6  # of sums of weights
 
 
 def confusion_figure(source: ReportInput, models: int) -> dict[str, Any]:
@@ -38,21 +40,17 @@ def confusion_figure(source: ReportInput, models: int) -> dict[str, Any]:
     if rows.num_classes > most:
         shown = most_confused(true, predicted, count, min(RESTRICTED, most))
     part = matrix[shown][:, shown].tocoo()
-    off_diagonal = part.row != part.col
     samples, guesses = (np.asarray(matrix.sum(axis)).ravel() for axis in (1, 0))
+    errors, shown_errors = rounded([count.sum(), part.data[part.row != part.col].sum()], DIGITS)
     return {
         "numClasses": rows.num_classes,
         "classes": shown.tolist(),
         "names": [source.class_names[c] for c in shown],
-        "cells": [
-            value
-            for i, j, n in zip(part.row.tolist(), part.col.tolist(), part.data.tolist(), strict=True)
-            for value in (i, j, _count(n))
-        ],
-        "samples": [_count(n) for n in samples[shown].tolist()],
-        "predicted": [_count(n) for n in guesses[shown].tolist()],
-        "errors": _count(float(count.sum())),
-        "shownErrors": _count(float(part.data[off_diagonal].sum())),
+        "cells": rounded(np.stack([part.row, part.col, part.data], axis=1).ravel(), DIGITS),
+        "samples": rounded(samples[shown], DIGITS),
+        "predicted": rounded(guesses[shown], DIGITS),
+        "errors": errors,
+        "shownErrors": shown_errors,
         "pairs": _pair_table(source, true, predicted, count, samples),
     }
 
@@ -113,7 +111,7 @@ def _pair_table(
         return None
     names, errors = source.class_names, float(count.sum())
     decimals = small_decimals(float(count[0]) / errors)
-    first = list(zip(true.tolist(), predicted.tolist(), count.tolist(), strict=True))[:MOST_PAIRS]
+    shown = slice(MOST_PAIRS)
     rows = [
         [
             [names[i], i],
@@ -122,7 +120,7 @@ def _pair_table(
             number(100 * n / float(samples[i]), 1),
             number(100 * n / errors, decimals),
         ]
-        for i, j, n in first
+        for i, j, n in zip(true[shown].tolist(), predicted[shown].tolist(), count[shown].tolist(), strict=True)
     ]
     columns = [
         column("true class", numeric=False),
@@ -133,8 +131,3 @@ def _pair_table(
     ]
     which = f"{len(rows)} of {len(count):,}" if len(rows) < len(count) else "all"
     return {"caption": f"Most confused pairs ({which})", "columns": columns, "rows": rows, "sortable": True}
-
-
-def _count(value: float) -> float:
-    """Return whole numbers as int, which are shorter in JSON; weights to six digits."""
-    return int(value) if value == int(value) else float(f"{value:.6g}")

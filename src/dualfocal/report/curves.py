@@ -131,9 +131,9 @@ def roc_figure(rows: Rows, level: float = 0.9) -> dict[str, Any] | None:
     }
 
 
-def rounded(values: Sequence[float] | np.ndarray) -> list[float]:
-    """Round to five significant digits; whole numbers, which are counts, stay exact."""
-    return [int(value) if value == int(value) else float(f"{value:.5g}") for value in map(float, values)]
+def rounded(values: Sequence[float] | np.ndarray, digits: int = 5) -> list[float]:
+    """Round to significant digits; whole numbers, which are counts, stay exact."""
+    return [int(value) if value == int(value) else float(f"{value:.{digits}g}") for value in map(float, values)]
 
 
 def _threshold(confidence: float) -> str:

@@ -1,9 +1,8 @@
 """The result of a report: which of several models is better, or the verdict on one model and what fixes it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
@@ -52,10 +51,12 @@ def decide(
         return Decision(*_of_one(sources[0], calibrations[0]))
     sentences = _structure(sources)
     calibration = _miscalibrated(sources)
-    if different := _different(sources):
+    first = sources[0]
+    different = [source.name for source in sources if not same_samples(first.rows, source.rows)]
+    if different:
         problem = (
             f"The models were scored on different samples, so that they cannot be paired: the labels or weights of "
-            f"{different[0]} and {different[1]} differ."
+            f"{first.name} and {different[0]} differ."
         )
         return Decision(f"{problem} {calibration}", sentences)
     models = {source.name: (source.rows, source.scanned, source.evaluation) for source in sources}
@@ -70,18 +71,9 @@ def _of_one(source: ReportInput, calibration: Calibration) -> tuple[str, dict[st
     """Return verdict, the calibrator that helps, and the verdict on the calibrated model."""
     sentences = {"What fixes it": calibration.advice} if calibration.advice else {}
     if calibration.recommended is not None:
-        after = calibration.evaluations[calibration.recommended].verdict(source.class_names)
-        name = calibration.recommended.partition(",")[0]  # without the repeat
-        sentences["What remains"] = f"After {name}, on held-out samples: {after}"
+        after = calibration.recommended.evaluation.verdict(source.class_names)
+        sentences["What remains"] = f"After {calibration.recommended.name}, on held-out samples: {after}"
     return source.evaluation.verdict(source.class_names), sentences
-
-
-def _different(sources: Sequence[ReportInput]) -> tuple[str, str] | None:
-    """Return the names of the first two models with different labels or weights."""
-    for a, b in combinations(sources, 2):
-        if not same_samples(a.rows, b.rows):
-            return a.name, b.name
-    return None
 
 
 def _miscalibrated(sources: Sequence[ReportInput]) -> str:
@@ -91,30 +83,32 @@ def _miscalibrated(sources: Sequence[ReportInput]) -> str:
         for source in sources
         if source.evaluation.inference is not None and source.evaluation.inference.joint_p_value <= SIGNIFICANCE
     ]
+    listed = f": {', '.join(names)}" if names else ""
     return (
         f"{len(names)} of {len(sources)} models are significantly miscalibrated (p ≤ {SIGNIFICANCE}, not adjusted for "
-        f"the number of models){': ' * bool(names)}{', '.join(names)}."
+        f"the number of models){listed}."
     )
 
 
 def _structure(sources: Sequence[ReportInput]) -> dict[str, str]:
     """Say how much information weighted samples carry, or samples in clusters, of each model."""
-    names, texts = [source.name for source in sources], dict[str, list[str]](Weights=[], Clusters=[])
+    weights, clusters = {}, {}
     for source in sources:
         evaluation = source.evaluation
         if evaluation.weights is not None:
-            texts["Weights"].append(evaluation.weights.sentence(evaluation.num_samples))
+            weights[source.name] = evaluation.weights.sentence(evaluation.num_samples)
         if evaluation.inference is not None and evaluation.inference.clusters is not None:
             effective = None if evaluation.weights is None else evaluation.weights.effective
-            texts["Clusters"].append(evaluation.inference.clusters.sentence(evaluation.num_samples, effective))
-    return {title: _joined(names, sentences) for title, sentences in texts.items() if sentences}
+            clusters[source.name] = evaluation.inference.clusters.sentence(evaluation.num_samples, effective)
+    texts = {"Weights": _joined(weights, len(sources)), "Clusters": _joined(clusters, len(sources))}
+    return {title: text for title, text in texts.items() if text}
 
 
-def _joined(names: Sequence[str], sentences: Sequence[str]) -> str:
-    """Join the sentences of all models; one that holds for all of them is given once, without names."""
-    if len(set(sentences)) == 1:
-        return sentences[0]
-    return " ".join(f"{name}: {sentence}" for name, sentence in zip(names, sentences, strict=True))
+def _joined(sentences: Mapping[str, str], models: int) -> str:
+    """Join the sentences by model; one that holds for all models is given once, without their names."""
+    if len(sentences) == models and len(set(sentences.values())) == 1:
+        return next(iter(sentences.values()))
+    return " ".join(f"{name}: {sentence}" for name, sentence in sentences.items())
 
 
 def _table(choice: ModelChoice) -> Table:
@@ -124,7 +118,7 @@ def _table(choice: ModelChoice) -> Table:
         column("model", numeric=False),
         *(
             column(
-                f"{NAMES[metric]} [{'points' if METRICS[metric].unit == '%' else METRICS[metric].unit}]",
+                f"{NAMES[metric]} [{_unit(metric)}]",
                 f"{METRICS[metric].meaning}: this model minus {choice.best}, and the {level} interval; above 0, "
                 "this model is worse",
             )
@@ -153,17 +147,23 @@ def _forest(choice: ModelChoice) -> list[dict[str, Any]]:
     """Return the differences and intervals of the forest plot, in the units of the tables."""
     rows = []
     for metric in DECISIVE:
-        shown = METRICS[metric]
+        factor = METRICS[metric].factor
         for other, differences in choice.differences.items():
             d = differences[metric]
-            ends = (finite(shown.factor * value) for value in (d.difference, d.low, d.high))
             rows.append(
                 {
                     "metric": NAMES[metric],
-                    "unit": "points" if shown.unit == "%" else shown.unit,
+                    "unit": _unit(metric),
                     "model": other,
-                    **dict(zip(("difference", "low", "high"), ends, strict=True)),
+                    "difference": finite(factor * d.difference),
+                    "low": finite(factor * d.low),
+                    "high": finite(factor * d.high),
                     "outcome": choice.outcome(other, metric),
                 }
             )
     return rows
+
+
+def _unit(metric: str) -> str:
+    """Return the unit of a difference."""
+    return "points" if METRICS[metric].unit == "%" else METRICS[metric].unit

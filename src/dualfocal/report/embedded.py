@@ -58,16 +58,16 @@ def embed(
     n = len(rows)
     temperatures = sorted({*GRID} if fitted is None else {*GRID, fitted})
     whole, reduced = _whole(rows), len(temperatures) + 3 + EXACT + _weights(rows)  # 32-bit numbers per sample
-    few = n * whole * BYTES > limit and reduced < whole and not rows.positive
-    count = min(n, max(1, int(limit / BYTES / (reduced if few else whole))))
+    log_sums = n * whole * BYTES > limit and reduced < whole and not rows.positive
+    count = min(n, max(1, int(limit / BYTES / (reduced if log_sums else whole))))
     chosen: slice | Tensor = slice(None)
     if count < n:
         chosen = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:count].sort().values
     values, target = rows.values[chosen], rows.target[chosen]
-    exact = few or rows.values.dtype == torch.float64
+    exact = log_sums or rows.values.dtype == torch.float64
     zeros = zero_values(rows) if rows.input == "probs" else ()
     clipped, arrays = False, [values]
-    if few:
+    if log_sums:
         logits = values if rows.input == "logits" else log_probs(values, zeros)
         of_target = logits.gather(1, target[:, None])[:, 0].double() - logits.amax(1)
         of_target, clipped = _in_range(of_target)
@@ -83,7 +83,7 @@ def embed(
         *(_bytes(array, "<u4") for array in (target, predicted[chosen])),
     ]
     description = {
-        "kind": "log_sums" if few else rows.input,
+        "kind": "log_sums" if log_sums else rows.input,
         "input": rows.input,  # kind of the predictions
         "count": count,
         "total": n,  # number of all samples
@@ -94,10 +94,8 @@ def embed(
         "designEffect": effect,  # of the clusters of the samples; 1: the samples are independent
         "edgeBits": SIGNIFICANT[rows.dtype],  # precision of the bin edges at T = 1
         "clipped": clipped,  # whether logit differences exceed the range of float32
-        "zeros": list(
-            zeros
-        ),  # replacement of a probability of 0 at other temperatures (with two classes, one for each)
-        "temperatures": temperatures if few else [],  # of log_sums
+        "zeros": list(zeros),  # replacements of a probability of 0 at other temperatures: one, or one per class
+        "temperatures": temperatures if log_sums else [],  # of log_sums
     }
     return description, base64.b64encode(b"".join(content)).decode()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dualfocal.metrics import CalibrationMonitor
 from dualfocal.report.curves import rounded
-from dualfocal.report.inputs import shortened
+from dualfocal.report.names import shortened
 
 LONGEST_TIME = 30  # characters of a label
 
@@ -34,7 +34,7 @@ def evidence_figure(monitor: CalibrationMonitor) -> dict[str, Any]:
         "count": [period.num_samples for period in history],
         "evidence": rounded([period.log_evidence / ten for period in history]),
         "gap": rounded([period.gap for period in history]),
-        "error": rounded([2 * _standard_error(period.num_samples, period.correct) for period in history]),
+        "error": rounded([2 * period.standard_error for period in history]),
         "limit": -math.log10(monitor.alpha),
         "alpha": monitor.alpha,
         "tolerance": monitor.tolerance,
@@ -49,9 +49,3 @@ def evidence_figure(monitor: CalibrationMonitor) -> dict[str, Any]:
             "samples": alarm.num_samples,
         },
     }
-
-
-def _standard_error(count: int, correct: int) -> float:
-    """Return the standard error of the accuracy, not 0 if all predictions are right."""
-    rate = (correct + 0.5) / (count + 1)
-    return math.sqrt(rate * (1 - rate) / count)

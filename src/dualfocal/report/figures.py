@@ -1,6 +1,5 @@
 """The numbers of the figures of a page, computed from all samples."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from dualfocal.calibrators.comparison import UNCALIBRATED
@@ -14,7 +13,7 @@ from dualfocal.report.class_reliability import (
     noise_factor,
 )
 from dualfocal.report.confusion import confusion_figure
-from dualfocal.report.curves import coverage_figure, coverage_table, histogram_figure, roc_figure
+from dualfocal.report.curves import coverage_figure, histogram_figure, roc_figure
 from dualfocal.report.inputs import ReportInput, design_effect
 
 
@@ -31,22 +30,17 @@ def model_figures(source: ReportInput, calibration: Calibration, models: int, le
     }
 
 
-def selective_table(sources: Sequence[ReportInput], figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the table of selective errors of all models; ``figures`` are those of :func:`model_figures`."""
-    return coverage_table(sources, [figure["coverage"] for figure in figures])
-
-
 def overlay_figure(calibration: Calibration) -> dict[str, Any] | None:
     """Return the bins before and after the recommended calibrator (None: none is recommended)."""
-    comparison = calibration.comparison
-    if comparison is None or comparison.recommended == UNCALIBRATED:
+    comparison, recommended = calibration.comparison, calibration.recommended
+    if comparison is None or recommended is None:
         return None
-    before, after = (comparison[name].evaluation for name in (UNCALIBRATED, comparison.recommended))
     return {
-        "method": comparison.recommended,
+        "method": recommended.name,
         "repeats": comparison.repeats,
         "heldOut": comparison.held_out,
-        **{name: _reliability(result) for name, result in (("before", before), ("after", after))},
+        "before": _reliability(comparison[UNCALIBRATED].evaluation),
+        "after": _reliability(recommended.evaluation),
     }
 
 

@@ -9,7 +9,8 @@ from scipy.special import ndtri
 
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.groups import GroupEvaluation
-from dualfocal.report.inputs import design_effect, shortened
+from dualfocal.report.inputs import design_effect
+from dualfocal.report.names import shortened
 from dualfocal.report.tables import MINUS, Table, column, number, p_cell
 
 MOST_GROUPS = 40  # in a figure

@@ -17,29 +17,20 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import dualfocal
 from dualfocal._files import atomic_path, check_place
-from dualfocal.metrics.monitor.verdict import monitor_verdict
 from dualfocal.metrics.rows import Array
-from dualfocal.report import classes, figures, provenance, tables
-from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
-from dualfocal.report.decision import Decision, decide
-from dualfocal.report.embedded import OCTAVES, STEPS, deal, embed
-from dualfocal.report.evidence import evidence_figure
-from dualfocal.report.groups import groups_figure
-from dualfocal.report.images import RunData, mistakes_of
-from dualfocal.report.inputs import Model, ReportInput, load_inputs, shortened
-from dualfocal.report.methods import methods_text
-from dualfocal.runs.monitor_file import MonitorState, read_monitor
+from dualfocal.report.calibrated import DEFAULT, calibrate
+from dualfocal.report.contents import report_contents
+from dualfocal.report.decision import decide
+from dualfocal.report.embedded import deal, embed
+from dualfocal.report.images import RunData
+from dualfocal.report.inputs import Model, load_inputs
+from dualfocal.report.names import shortened
+from dualfocal.runs.monitor_file import read_monitor
 from dualfocal.runs.source import Reading
 
 MOST_BYTES = 3_900_000  # size limit of a page: under 4 MB, to fit in a mail
 DESCRIPTION = 1500  # bytes of the description of the embedded data of one input
-MOST_CLASSES = 1000  # in the class filter
-FOLLOWS = (
-    "Each label lies in one group. If the groups were made from the labels, ignore this section: among samples of one "
-    "label, no model is calibrated."
-)
 SCRIPTS = (
     "vendor/d3.min.js",
     "vendor/plot.umd.min.js",
@@ -53,6 +44,7 @@ SCRIPTS = (
     "curves.js",
     "reliability.js",
     "confusion.js",
+    "evidence.js",
     "groups.js",
     "figures.js",
     "decision.js",
@@ -88,7 +80,7 @@ def write_report(
         input: ``"logits"`` or ``"probs"``: what the arrays hold, see :func:`~dualfocal.metrics.ece`.
         class_names: names of the classes of the arrays.
         clusters: cluster of each sample of the arrays, see :func:`~dualfocal.metrics.evaluate`; for files, see
-            ``reading``.
+            ``reading``. Images of dense predictions are clusters unless ``reading.cluster`` is ``"none"``.
         sample_weight: weight of each sample of the arrays, see :func:`~dualfocal.metrics.evaluate`; for files, see
             ``reading``.
         groups: group of each sample of the arrays: each group is evaluated; for files, see ``reading``.
@@ -144,10 +136,9 @@ def write_report(
     )
     report_progress(0.9, "writing")
     name = sources[0].name if len(sources) == 1 else f"{len(sources)} models"
-    contents = _contents(
-        shortened(title or f"Calibration of {name}"), sources, calibrations, decision, reading, run_data
+    contents = report_contents(
+        shortened(title or f"Calibration of {name}"), sources, calibrations, decision, reading, run_data, state
     )
-    contents["monitor"] = None if state is None else monitor_contents(state)
     # The rest of the page is available for the embedded data.
     room = MOST_BYTES - len(_page(contents, []))
     limits = deal([source.rows for source in sources], room - DESCRIPTION * len(sources))
@@ -169,97 +160,6 @@ def write_report(
     with atomic_path(out) as temporary:
         temporary.write_bytes(page)
     return len(page)
-
-
-def _contents(
-    title: str,
-    sources: list[ReportInput],
-    calibrations: list[Calibration],
-    decision: Decision,
-    reading: Reading,
-    run_data: RunData,
-) -> dict[str, Any]:
-    images: dict[str, str] = {}  # key -> data URI
-    class_rows = max(10, classes.MOST_ROWS // len(sources))
-    points = provenance.MOST_POINTS // len(sources)
-    positive = sources[0].rows.positive  # the same for all inputs: it follows from the options
-    runs: list[dict[str, Any]] = [
-        {
-            "name": source.name,
-            "verdict": source.evaluation.verdict(source.class_names),
-            "metrics": tables.calibrated_tables(source, calibration),
-            "calibrators": tables.calibrator_table(calibration.comparison),
-            "how": calibration.how,
-            "advice": calibration.advice,
-            "remarks": [shortened(remark, provenance.LONGEST_VALUE) for remark in calibration.remarks],
-            "temperature": calibration.temperature,
-            "temperatureFrom": calibration.temperature_from,
-            **classes.class_table(source, class_rows),
-            "mistakes": mistakes_of(source, run_data, images),
-            "curves": provenance.curves(source, points),
-            "about": provenance.about(source),
-            "recipe": provenance.recipe(source),
-            "groupsNote": FOLLOWS if source.groups_follow_labels else "",
-            "groups": groups_figure(source.group_by, source.groups, len(sources)) if source.groups else None,
-            "figures": figures.model_figures(source, calibration, len(sources), reading.level),
-        }
-        for source, calibration in zip(sources, calibrations, strict=True)
-    ]
-    names = {source.class_names for source in sources}
-    shared = names.pop() if len(names) == 1 else ()
-    no_filter = "the inputs have different classes" if not shared else f"there are more than {MOST_CLASSES:,} classes"
-    return {
-        "title": title,
-        "headline": decision.headline,
-        "decision": decision.contents(),
-        "methods": methods_text(sources, calibrations, decision, reading),
-        "version": dualfocal.__version__,
-        "classNames": list(shared) if len(shared) <= MOST_CLASSES else [],
-        "noFilter": no_filter,
-        "positive": positive,
-        "settings": {
-            "numBins": reading.num_bins,
-            "level": reading.level,
-            "seed": reading.seed,
-            "octaves": OCTAVES,
-            "steps": STEPS,
-        },
-        "metrics": tables.model_tables(sources, calibrations),
-        "glossary": tables.glossary(),
-        "selective": figures.selective_table(sources, [run["figures"] for run in runs]),
-        "results": results(title, sources, calibrations, decision),
-        "recipes": provenance.differences(sources),
-        "runs": runs,
-        "images": images,
-    }
-
-
-def results(
-    title: str, sources: Sequence[ReportInput], calibrations: Sequence[Calibration], decision: Decision
-) -> dict[str, Any]:
-    """Return the numbers of the page for other programs: fractions, as in :meth:`Evaluation.to_dict`."""
-    return {
-        "schema": 1,
-        "title": title,
-        "version": dualfocal.__version__,
-        "comparison": None if decision.choice is None else decision.choice.to_dict(),
-        "models": [
-            {
-                "name": source.name,
-                "evaluation": source.evaluation.to_dict(),
-                "calibrators": None if calibration.comparison is None else calibration.comparison.to_dict(),
-                "calibrated": {name: result.to_dict() for name, result in calibration.evaluations.items()},
-                "groups": [group.to_dict() for group in source.groups],
-            }
-            for source, calibration in zip(sources, calibrations, strict=True)
-        ],
-    }
-
-
-def monitor_contents(state: MonitorState) -> dict[str, Any]:
-    """Return verdict and evidence of a monitor."""
-    names = None if state.class_names is None else [shortened(name) for name in state.class_names]
-    return {"verdict": monitor_verdict(state.monitor, names), **evidence_figure(state.monitor)}
 
 
 def _page(contents: dict[str, Any], values: list[str]) -> bytes:

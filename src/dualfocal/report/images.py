@@ -16,7 +16,8 @@ from torch import Tensor
 
 from dualfocal.data import DataNotFoundError, DataSet, load_data
 from dualfocal.data.registry import custom_function
-from dualfocal.report.inputs import ReportInput, shortened, without_folders
+from dualfocal.report.inputs import ReportInput
+from dualfocal.report.names import shortened, without_folders
 from dualfocal.runs import Recipe
 from dualfocal.runs.source import Reading
 

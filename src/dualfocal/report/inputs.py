@@ -1,12 +1,9 @@
 """The inputs of a report: predictions from files, run folders or arrays, with their evaluations and names."""
 
 import os
-import re
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +14,10 @@ from torch import Tensor
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups, groups_follow_labels, quantile_groups
-from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, first_maximum
+from dualfocal.metrics.rows import INDEPENDENT, Array, Rows, as_rows, as_tensor, first_maximum, image_clusters
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.predictions import Predictions
+from dualfocal.report.names import distinct, input_names, shortened
 from dualfocal.runs import Run, find_runs
 from dualfocal.runs.source import Reading
 
@@ -180,7 +178,9 @@ def _file_input(name: str, path: Path, reading: Reading) -> ReportInput:
     data = reading.load(path)
     reading.check_columns(data, str(path))
     try:
-        scored = _scored(reading.rows(data), reading)
+        clusters = image_clusters(data.values, reading.clusters(data))
+        clustered = replace(data, clusters=None if clusters is None else np.asarray(clusters))
+        scored = _scored(reading.rows(clustered), reading)
     except (ValueError, IndexError) as error:
         raise ValueError(f"{path}: {error}") from error
     run = Run(path) if Run(path).exists else None
@@ -197,9 +197,11 @@ def _arrays_input(
     sample_weight: Array | None,
     groups: Array | None,
 ) -> ReportInput:
-    values, target = (as_tensor(*named).detach().cpu() for named in zip(("logits", "target"), arrays, strict=True))
-    structure: dict[str, Any] = {"clusters": clusters, "sample_weight": sample_weight}
+    logits, labels = arrays
+    values, target = as_tensor("logits", logits).detach().cpu(), as_tensor("target", labels).detach().cpu()
     try:
+        own_clusters = image_clusters(values, INDEPENDENT if reading.cluster == INDEPENDENT else clusters)
+        structure: dict[str, Any] = {"clusters": own_clusters, "sample_weight": sample_weight}
         rows = as_rows(
             values, target, input=input, ignore_index=reading.ignore_index, binary=reading.binary, **structure
         )
@@ -248,7 +250,7 @@ def _with_groups(source: ReportInput, reading: Reading) -> ReportInput:
             data.target,
             names,
             input=data.input,
-            clusters=data.clusters,
+            clusters=reading.clusters(data),
             sample_weight=data.weights,
             **reading.scoring,
         )
@@ -266,65 +268,3 @@ def _scored(rows: Rows, reading: Reading) -> tuple[Rows, Scan, Evaluation]:
     scanned = scan(rows, num_bins=reading.num_bins, scores=True, classwise=True)
     evaluation = evaluate_rows(rows, scanned, reading.num_bins, inference=True, level=reading.level, seed=reading.seed)
     return rows, scanned, evaluation
-
-
-LONGEST_NAME = 60  # characters
-# Characters that change the direction of the text around them: marks, embeddings, overrides, isolates.
-BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-
-
-def shortened(text: str, longest: int = LONGEST_NAME) -> str:
-    """Remove control characters, and cut the text to a maximum length.
-
-    >>> shortened("a long name", 6)
-    'a lon…'
-    >>> shortened("5\\u202e6\\x07\\n7")
-    '56 7'
-    """
-    text = plain(text)
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def plain(text: str) -> str:
-    """Remove control characters; white space among them becomes a space."""
-    spaced = re.sub(r"[\t\n\v\f\r\x85]+", " ", text)
-    return "".join(c for c in spaced if c not in BIDI and unicodedata.category(c) != "Cc")
-
-
-def without_folders(text: str) -> str:
-    """Reduce every path in the text to its last part, since pages are sent to others.
-
-    >>> without_folders("there is no '/home/me/data/cifar10'; see ../notes.txt")
-    "there is no 'cifar10'; see notes.txt"
-    """
-    return re.sub(r"[^\s'\"(]*[/\\](?=[^\s/\\'\")])", "", text)
-
-
-def distinct(names: Iterable[str]) -> tuple[str, ...]:
-    """Make names unique by appending numbers.
-
-    >>> distinct(["a", "b", "a", "a (2)"])
-    ('a', 'b', 'a (2)', 'a (2) (2)')
-    """
-    unique: dict[str, None] = {}
-    for name in names:
-        numbered = (f"{name} ({number})" for number in count(2))
-        unique[next(candidate for candidate in chain([name], numbered) if candidate not in unique)] = None
-    return tuple(unique)
-
-
-def input_names(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return file names, with as many parent folders as are needed to make them different.
-
-    >>> input_names([Path("/a/runs/1/x"), Path("/b/runs/1/x"), Path("/a/y")])
-    ('a/runs/1/x', 'b/runs/1/x', 'y')
-    """
-    parts = [Path(os.path.abspath(path)).parts for path in paths]
-    tails = []
-    for own in parts:
-        length = 1
-        while length < len(own) and sum(other[-length:] == own[-length:] for other in parts) > 1:
-            length += 1
-        tails.append(plain("/".join(own[-length:])))
-    # Cut at the front: the end of a path or a file name ("…seed1.npz") is more informative.
-    return distinct(tail if len(tail) <= LONGEST_NAME else f"…{tail[1 - LONGEST_NAME :]}" for tail in tails)

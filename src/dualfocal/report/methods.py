@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 import dualfocal
+from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics.inference.top_label import Inference
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.decision import Decision
@@ -57,26 +58,19 @@ def _scores(source: ReportInput, reading: Reading) -> str:
 
 
 def _tests(inference: Inference, positive: bool) -> str:
-    classwise = (
-        ""
-        if positive
-        else " Class probabilities were tested class by class; the two tests were adjusted by Holm's method."
-    )
-    noise = (
+    text = (
+        "Noise floors and the p-value of the hypothesis that the model is calibrated come from "
         f"{inference.draws:,} draws of the outcomes of a calibrated model with the same confidences (consistency "
-        "resampling)"
+        f"resampling); the {100 * inference.level:.4g} % confidence interval of the debiased error inverts this test."
     )
-    clusters = (
-        ""
-        if inference.clusters is None
-        else " Samples of one cluster may depend on each other: a wild bootstrap of clusters widened floors, p-values "
-        "and intervals."
-    )
-    return (
-        f"Noise floors and the p-value of the hypothesis that the model is calibrated come from {noise}; the "
-        f"{100 * inference.level:.4g} % confidence interval of the debiased error inverts this test."
-        f"{classwise}{clusters}"
-    )
+    if not positive:
+        text += " Class probabilities were tested class by class; the two tests were adjusted by Holm's method."
+    if inference.clusters is not None:
+        text += (
+            " Samples of one cluster may depend on each other: a wild bootstrap of clusters widened floors, p-values "
+            "and intervals."
+        )
+    return text
 
 
 def _comparison(decision: Decision) -> list[str]:
@@ -91,18 +85,11 @@ def _comparison(decision: Decision) -> list[str]:
 
 
 def _calibrators(calibrations: Sequence[Calibration]) -> list[str]:
-    names = dict.fromkeys(
-        method.name
-        for calibration in calibrations
-        if calibration.comparison is not None
-        for method in calibration.comparison.methods
-        if method.name != "uncalibrated"
-    )
-    if not names:
-        return []
-    how = dict.fromkeys(
-        f"{calibration.subset}{calibration.comparison.caveat()}"
-        for calibration in calibrations
-        if calibration.comparison is not None
-    )
-    return [f"Calibrators ({', '.join(names)}):", *how]
+    names: dict[str, None] = {}  # sets that keep the order
+    samples: dict[str, None] = {}
+    for calibration in calibrations:
+        if calibration.comparison is not None:
+            names |= dict.fromkeys(method.name for method in calibration.comparison.methods)
+            samples[f"{calibration.subset}{calibration.comparison.caveat()}"] = None
+    names.pop(UNCALIBRATED, None)
+    return [f"Calibrators ({', '.join(names)}):", *samples] if names else []

@@ -1,19 +1,19 @@
 """Recipe, versions, seeds and training curves of the runs in a report."""
 
-import inspect
 import json
 import math
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from dualfocal.losses import LOSSES
-from dualfocal.report.inputs import ReportInput, shortened
+from dualfocal.report.inputs import ReportInput
+from dualfocal.report.names import shortened
 from dualfocal.report.tables import Table, plain_table
 from dualfocal.runs import Recipe
+from dualfocal.runs.recipe import field_docs
 
-CURVES = ("error", "nll", "ece")
+CURVES = [f"{part}_{metric}" for part in ("val", "test") for metric in ("error", "nll", "ece")]  # in the log
 MOST_POINTS = 60_000  # numbers in all curves of a page together
 LONGEST_VALUE = 600
 
@@ -37,12 +37,12 @@ def recipe(source: ReportInput) -> dict[str, Any] | None:
     own = source.run.recipe
     name, preset = nearest_preset(own)
     mine, theirs = own.to_dict(), preset.to_dict()
-    hints = _field_help(Recipe)
-    rows = [
-        [field, _plain(mine.get(field, {})), _plain(theirs.get(field, {})), hints.get(field, "")]
-        for field in dict.fromkeys([*mine, *theirs])
-        if mine.get(field, {}) != theirs.get(field, {}) and field != "schema"
-    ]
+    hints = field_docs()
+    rows = []
+    for field in dict.fromkeys([*mine, *theirs]):
+        ours, default = mine.get(field, {}), theirs.get(field, {})
+        if ours != default and field != "schema":
+            rows.append([field, _plain(ours), _plain(default), hints.get(field, "")])
     return {
         "summary": shortened(own.description, LONGEST_VALUE),
         "preset": name,
@@ -63,13 +63,6 @@ def nearest_preset(own: Recipe) -> tuple[str, Recipe]:
     return "for custom data sets", custom(own.data, own.model, own.loss if known else "dual_focal")
 
 
-def _field_help(cls: type) -> dict[str, str]:
-    """Return the description of each field, from the section Attributes of the docstring."""
-    text = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")[2]
-    entries = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", text, flags=re.MULTILINE)
-    return {name: " ".join(entry.split()) for name, entry in entries}
-
-
 def differences(sources: Sequence[ReportInput]) -> Table | None:
     """Return a table of the fields in which the recipes differ (None: they do not differ)."""
     runs = [(source.name, source.run.recipe.to_dict()) for source in sources if source.run is not None]
@@ -85,12 +78,11 @@ def curves(source: ReportInput, most: int) -> dict[str, Any] | None:
     if source.run is None:
         return None
     log = source.run.log
-    series = {
-        f"{part}_{metric}": [_number(line.get(f"{part}_{metric}")) for line in log]
-        for part in ("val", "test")
-        for metric in CURVES
-    }
-    series = {name: values for name, values in series.items() if any(value is not None for value in values)}
+    series = {}
+    for name in CURVES:
+        values = [_number(line.get(name)) for line in log]
+        if any(value is not None for value in values):
+            series[name] = values
     if not series:
         return None
     # With a cosine schedule the learning rate falls in every epoch.

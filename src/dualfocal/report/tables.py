@@ -27,37 +27,31 @@ MINUS, NONE = "\N{MINUS SIGN}", "\N{EN DASH}"
 
 def metric_tables(methods: Mapping[str, Evaluation], positive: bool, caption: str) -> list[Table]:
     """Return tables of every metric with a column per method; a calibration error has its noise floor below it."""
-    gap = f"mean probability of class 1 {MINUS} share of class 1" if positive else f"confidence {MINUS} accuracy"
-    columns = list(methods.items())
-    parts = [dict(columns[i : i + MOST_METHODS]) for i in range(0, len(columns), MOST_METHODS)]
+    names, results = list(methods), list(methods.values())
+    starts = range(0, len(names), MOST_METHODS)
     return [
         {
-            "caption": caption if len(parts) == 1 else f"{caption} ({i} of {len(parts)})",
-            "columns": [column("metric", numeric=False), *map(column, part)],
-            "rows": [
-                *(
-                    [[metric.heading, None, "", name], *(_metric(metric, name, result) for result in part.values())]
-                    for name, metric in METRICS.items()
-                ),
-                [
-                    [f"{gap} [%]", None, "", "overconfidence"],
-                    *(number(100 * result.overconfidence, 2, sign=True) for result in part.values()),
-                ],
-                [
-                    [_tested(positive), None, "", "p_value"],
-                    *(p_cell(_inference(result).p_value) for result in part.values()),
-                ],
-                *(
-                    []
-                    if positive
-                    else [
-                        [["p-value, all class probabilities", None, "", "p_value"], *map(_classwise_p, part.values())]
-                    ]
-                ),
-            ],
+            "caption": caption if len(starts) == 1 else f"{caption} ({number} of {len(starts)})",
+            "columns": [column("metric", numeric=False), *map(column, names[start : start + MOST_METHODS])],
+            "rows": _metric_rows(results[start : start + MOST_METHODS], positive),
         }
-        for i, part in enumerate(parts, start=1)
+        for number, start in enumerate(starts, start=1)
     ]
+
+
+def _metric_rows(results: Sequence[Evaluation], positive: bool) -> list[list[Cell]]:
+    gap = f"mean probability of class 1 {MINUS} share of class 1" if positive else f"confidence {MINUS} accuracy"
+    tested = "probability of class 1" if positive else "confidence of the predicted class"
+    rows = [
+        [_term(metric.heading, name), *(_metric(metric, name, result) for result in results)]
+        for name, metric in METRICS.items()
+    ]
+    gaps = [number(100 * result.overconfidence, 2, sign=True) for result in results]
+    rows.append([_term(f"{gap} [%]", "overconfidence"), *gaps])
+    rows.append([_term(f"p-value, {tested}", "p_value"), *(p_cell(_inference(result).p_value) for result in results)])
+    if not positive:
+        rows.append([_term("p-value, all class probabilities", "p_value"), *map(_classwise_p, results)])
+    return rows
 
 
 def model_tables(sources: Sequence[ReportInput], calibrations: Sequence[Calibration]) -> list[Table]:
@@ -69,9 +63,9 @@ def model_tables(sources: Sequence[ReportInput], calibrations: Sequence[Calibrat
 
 def calibrated_tables(source: ReportInput, calibration: Calibration) -> list[Table]:
     """Return tables of all metrics before and after each calibrator; none if no calibrator was scored."""
-    if not calibration.evaluations:
+    if calibration.comparison is None or not calibration.evaluations:
         return []
-    methods = {UNCALIBRATED: calibration.uncalibrated or source.evaluation, **calibration.evaluations}
+    methods = {UNCALIBRATED: calibration.comparison[UNCALIBRATED].evaluation, **calibration.evaluations}
     return metric_tables(methods, source.rows.positive, "Metrics before and after each calibrator")
 
 
@@ -185,8 +179,9 @@ def p_cell(value: float) -> Cell:
     return ["< 0.001" if value < 0.001 else f"{value:.3f}", value]  # 1/1001 is the lowest value with 1000 draws
 
 
-def _tested(positive: bool) -> str:
-    return f"p-value, {'probability of class 1' if positive else 'confidence of the predicted class'}"
+def _term(text: str, key: str) -> Cell:
+    """Return a cell with a key of the glossary."""
+    return [text, None, "", key]
 
 
 def _classwise_p(result: Evaluation) -> Cell:

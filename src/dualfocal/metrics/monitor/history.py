@@ -128,6 +128,12 @@ class Period(_Record):
         """Mean confidence minus accuracy."""
         return (self.confidence - self.correct) / self.num_samples
 
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the accuracy, which is not 0 if all predictions are right."""
+        rate = (self.correct + 0.5) / (self.num_samples + 1)
+        return math.sqrt(rate * (1 - rate) / self.num_samples)
+
     def __add__(self, later: Self) -> Self:
         samples, confidence = self.num_samples + later.num_samples, self.confidence + later.confidence
         correct = self.correct + later.correct

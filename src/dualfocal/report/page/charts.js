@@ -6,13 +6,35 @@ const Charts = (() => {
     MUTED = "var(--muted)";
   const COLOURS = Array.from({ length: 8 }, (_, k) => `var(--series-${k})`);
   const percent = (x, digits = 1) => (Number.isFinite(x) ? `${(100 * x).toFixed(digits)} %` : "–");
-  const number = (x) => x.toLocaleString("en", { maximumFractionDigits: 1 }); // sums of weights are not whole
+  const count = (x) => x.toLocaleString("en", { maximumFractionDigits: 1 }); // sums of weights are not whole
   const hundredfold = (x) => String(Number((100 * x).toFixed(6))); // not 7.000000000000001
+  const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(100 * x).toFixed(1)}`; // points
   // The width of the column in whole pixels; charts are redrawn when the window changes.
   const widthOf = (place) => Math.max(220, Math.floor(place.clientWidth));
 
-  const clustered = (effect) =>
-    `The 95 % ranges allow for the clusters by the design effect of all samples, ${effect.toFixed(1)}.`;
+  const MARGINS = { marginLeft: 42, marginRight: 14, marginTop: 22, marginBottom: 36 };
+  const percentAxis = (label, more = {}) => ({ label, ticks: 5, tickFormat: hundredfold, ...more });
+  const diagonal = () => Plot.line([[0, 0], [1, 1]], { strokeOpacity: 0.55, strokeDasharray: "4,4" });
+
+  // The 95 % range of a calibrated model in each bin.
+  const range = (bins) =>
+    Plot.ruleX(bins, {
+      x: "confidence",
+      y1: (b) => Math.max(0, b.confidence - b.chance),
+      y2: (b) => Math.min(1, b.confidence + b.chance),
+      stroke: MUTED,
+      strokeOpacity: 0.4,
+      strokeWidth: 6,
+    });
+
+  // Frame of a reliability diagram.
+  const unitSquare = (words, width) => ({
+    ...MARGINS,
+    width,
+    height: width * 0.92,
+    x: percentAxis(`${words.forecast} (%)`, { domain: [0, 1], labelAnchor: "right" }),
+    y: percentAxis(`${words.outcome} (%)`, { domain: [0, 1], grid: true }),
+  });
 
   // Points for the read-out of a diagram, by its scales.
   const placed = (svg, rows, x, y, text) => {
@@ -31,7 +53,7 @@ const Charts = (() => {
     const points = `${(100 * gap).toFixed(1)} points`;
     return [
       `${words.forecast} ${percent(bin.low)} to ${percent(bin.high)}`,
-      `${number(bin.count)} samples`,
+      `${count(bin.count)} samples`,
       `mean ${words.forecast} ${percent(bin.confidence)}`,
       `${words.outcome} ${percent(bin.accuracy)}`,
       gap <= bin.chance
@@ -40,44 +62,22 @@ const Charts = (() => {
     ].join("\n");
   }
 
-  const label = Tables.describe;
-
   // Accuracy by confidence: bars, the diagonal, the 95 % range of a calibrated model, and the gap.
   function reliability(live, name, width) {
     const bins = live.bins.filter((bin) => bin.count),
       words = wordsOf(live);
     const colour = (bin) => (bin.gap > 0 ? OVER : UNDER);
     const svg = Plot.plot({
-      width,
-      height: width * 0.92,
-      marginLeft: 40,
-      marginBottom: 36,
-      marginTop: 22,
-      marginRight: 12,
-      x: { domain: [0, 1], label: `${words.forecast} (%)`, ticks: 5, tickFormat: hundredfold, labelAnchor: "right" },
-      y: { domain: [0, 1], label: `${words.outcome} (%)`, ticks: 5, tickFormat: hundredfold, grid: true },
+      ...unitSquare(words, width),
       marks: [
         Plot.rect(bins, { x1: "low", x2: "high", y1: 0, y2: "accuracy", fill: "var(--bar)", inset: 0.5 }),
-        Plot.line(
-          [
-            [0, 0],
-            [1, 1],
-          ],
-          { stroke: "currentColor", strokeOpacity: 0.55, strokeDasharray: "4,4" },
-        ),
-        Plot.ruleX(bins, {
-          x: "confidence",
-          y1: (b) => Math.max(0, b.confidence - b.chance),
-          y2: (b) => Math.min(1, b.confidence + b.chance),
-          stroke: MUTED,
-          strokeOpacity: 0.4,
-          strokeWidth: 6,
-        }),
+        diagonal(),
+        range(bins),
         Plot.ruleX(bins, { x: "confidence", y1: "confidence", y2: "accuracy", stroke: colour, strokeWidth: 2 }),
         Plot.dot(bins, { x: "confidence", y: "accuracy", fill: colour, r: 3.5 }),
       ],
     });
-    label(
+    Tables.describe(
       svg,
       `Reliability diagram of ${name}: ECE ${percent(live.ece, 2)}, mean ${words.forecast} ` +
         `${percent(live.confidence)}, ${words.outcome} ${percent(live.accuracy)}, ${live.count} samples`,
@@ -96,14 +96,11 @@ const Charts = (() => {
         { ...bin, y1: bin.correct / live.count, y2: bin.count / live.count, fill: OVER },
       ]);
     const svg = Plot.plot({
+      ...MARGINS,
       width,
       height,
-      marginLeft: 40,
-      marginBottom: 36,
-      marginTop: 22,
-      marginRight: 12,
-      x: { domain: [0, 1], label: `${words.forecast} (%)`, ticks: 5, tickFormat: hundredfold, labelAnchor: "right" },
-      y: { label: "samples (%)", ticks: 4, tickFormat: hundredfold, grid: true, zero: true, nice: true },
+      x: percentAxis(`${words.forecast} (%)`, { domain: [0, 1], labelAnchor: "right" }),
+      y: percentAxis("samples (%)", { ticks: 4, grid: true, zero: true, nice: true }),
       marks: [
         Plot.rect(bars, {
           x1: "low",
@@ -120,16 +117,14 @@ const Charts = (() => {
         Plot.ruleX([live.accuracy], { stroke: "currentColor", strokeWidth: 1.5, strokeDasharray: "2,3" }),
       ],
     });
-    label(
+    Tables.describe(
       svg,
       `Histogram of the ${words.forecast}, ${name}: mean ${percent(live.confidence)}, ` +
         `${words.outcome} ${percent(live.accuracy)}`,
     );
     const text = (b) =>
-      `${words.forecast} ${percent(b.low)} to ${percent(b.high)}\n${number(b.count)} samples, ` +
-      (live.positive
-        ? `${number(b.correct)} of class 1`
-        : `${number(b.count - b.correct)} wrong`);
+      `${words.forecast} ${percent(b.low)} to ${percent(b.high)}\n${count(b.count)} samples, ` +
+      (live.positive ? `${count(b.correct)} of class 1` : `${count(b.count - b.correct)} wrong`);
     const filled = live.histogram.filter((bin) => bin.count);
     return Readout.attach(svg, [placed(svg, filled, (b) => (b.low + b.high) / 2, (b) => b.count / live.count, text)]);
   }
@@ -162,12 +157,9 @@ const Charts = (() => {
     };
     const rowsOf = (part) => rows.filter((row) => row.part === part);
     const svg = Plot.plot({
+      ...MARGINS,
       width,
       height: width * 0.7,
-      marginLeft: 44,
-      marginBottom: 36,
-      marginTop: 22,
-      marginRight: 12,
       opacity: { type: "identity" },
       x: { label: "epoch", labelAnchor: "right", ticks: 5 },
       y: { label: NAMES[metric], zero: true, grid: true, ticks: 5 },
@@ -182,7 +174,7 @@ const Charts = (() => {
         .filter((row) => row.key === chosen)
         .slice(-1),
     );
-    label(
+    Tables.describe(
       svg,
       `${NAMES[metric]} by epoch; last values of ${runs[chosen].name}: ` +
         last.map((row) => `${row.part} ${row.value.toPrecision(3)}`).join(", "),
@@ -199,5 +191,21 @@ const Charts = (() => {
     return COLOURS[key];
   }
 
-  return { reliability, histogram, curve, colourOf, percent, hundredfold, widthOf, wordsOf, clustered, number };
+  return {
+    reliability,
+    histogram,
+    curve,
+    colourOf,
+    percent,
+    count,
+    hundredfold,
+    signed,
+    widthOf,
+    wordsOf,
+    MARGINS,
+    percentAxis,
+    diagonal,
+    range,
+    unitSquare,
+  };
 })();

@@ -1,8 +1,7 @@
 "use strict";
 // The confusion matrix: a heat map with a read-out for every cell.
 const Confusion = (() => {
-  const { percent } = Charts;
-  const { count } = Curves;
+  const { percent, count } = Charts;
   const LEAST_LABEL = 9, // pixels of a cell with a label beside it
     LEAST_NUMBER = 27; // pixels of a cell with a number in it
   const OTHER = "other classes";

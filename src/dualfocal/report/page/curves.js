@@ -1,10 +1,7 @@
 "use strict";
 // Figures with one line per model, and histograms; all numbers come from Python, computed from all samples.
 const Curves = (() => {
-  const { percent, colourOf, hundredfold } = Charts;
-  const count = Charts.number;
-  const MARGINS = { marginLeft: 42, marginRight: 14, marginTop: 22, marginBottom: 36 };
-  const axis = (label, more = {}) => ({ label, ticks: 5, tickFormat: hundredfold, ...more });
+  const { percent, count, colourOf, hundredfold, MARGINS, percentAxis } = Charts;
   const MOST_SERIES = 8;
 
   // Look of the series of a model; with many models, only the chosen one has a colour.
@@ -23,62 +20,66 @@ const Curves = (() => {
       .filter(({ strong }) => strong)
       .concat(runs.length > MOST_SERIES ? [{ colour: "var(--muted)", text: `${runs.length - 1} other models` }] : []);
 
-  const line = (data, { colour, dash, strong }) =>
+  const line = (data, { colour, dash, strong }, x = "x", y = "y") =>
     Plot.line(data, {
-      x: "x",
-      y: "y",
+      x,
+      y,
       stroke: colour,
       strokeWidth: strong ? 2 : 1,
       strokeOpacity: strong ? 1 : 0.5,
       strokeDasharray: dash || "none",
     });
 
+  // A diagram with a line per model. `curves` has the points {x, y, threshold} of each model, `entries` the legend,
+  // `describe` returns the read-out of a point, `row` its columns in the CSV file.
+  function diagram(runs, chosen, curves, { width, height, x, y, below = [], above = [], entries, describe, row }) {
+    const several = runs.length > 1;
+    const sheet = Sheet.make(width);
+    const top = entries.length ? Sheet.legend(sheet, entries) : 0;
+    const lines = curves.map((curve, i) => line(curve, look(i, runs.length, chosen)));
+    const plot = Plot.plot({ ...MARGINS, width, height, x, y, marks: [...below, ...lines, ...above] });
+    const at = Sheet.put(sheet, plot, 0, top);
+    Sheet.grow(sheet, top + height);
+    const points = curves.map((curve, i) =>
+      curve.map((point) => ({
+        ...at(point.x, point.y),
+        text: () => (several ? `${runs[i].name}\n` : "") + describe(point),
+      })),
+    );
+    return {
+      node: Readout.attach(sheet, points),
+      rows: curves.flatMap((curve, i) => curve.map((point) => ({ model: runs[i].name, ...row(point) }))),
+    };
+  }
+
   // Error among the most confident samples, by their share.
   function coverage(runs, chosen, width) {
     const curves = runs.map(({ figures: { coverage: c } }) =>
       c.coverage.map((x, i) => ({ x, y: c.risk[i], threshold: c.threshold[i] })),
     );
-    const sheet = Sheet.make(width);
-    const top = runs.length > 1 ? Sheet.legend(sheet, legendOf(runs, chosen, (run) => run.name)) : 0;
-    const marks = runs.flatMap(({ figures }, i) =>
-      figures.coverage.selective
-        .slice(0, -1)
-        .map(([x, y]) => ({ x, y, fill: look(i, runs.length, chosen).colour, strong: look(i, runs.length, chosen).strong })),
-    );
-    const plot = Plot.plot({
-      ...MARGINS,
-      width,
-      height: Math.max(220, 0.66 * width),
-      x: axis("coverage: share of the samples that are answered (%)", { domain: [0, 1], labelAnchor: "right" }),
-      y: axis("error among them (%)", { zero: true, nice: true, grid: true }),
-      marks: [
-        Plot.ruleX([0.8, 0.9, 0.95], { stroke: "var(--muted)", strokeDasharray: "2,4" }),
-        ...curves.map((curve, i) => line(curve, look(i, runs.length, chosen))),
-        Plot.dot(marks.filter(({ strong }) => strong), { x: "x", y: "y", fill: "fill", r: 3.5 }),
-        Plot.ruleY([0], { strokeOpacity: 0.4 }),
-      ],
+    const dots = runs.flatMap(({ figures }, i) => {
+      const { colour, strong } = look(i, runs.length, chosen);
+      return strong ? figures.coverage.selective.slice(0, -1).map(([x, y]) => ({ x, y, colour })) : [];
     });
-    const at = Sheet.put(sheet, plot, 0, top);
-    Sheet.grow(sheet, top + Number(plot.getAttribute("height")));
-    const lines = curves.map((curve, i) =>
-      curve.map(({ x, y, threshold }) => ({
-        ...at(x, y),
-        text: () =>
-          `${runs.length > 1 ? `${runs[i].name}\n` : ""}${percent(x)} of the samples are answered\nerror ${percent(y, 2)}` +
-          `\nconfidence at least ${percent(threshold, 2)}`,
-      })),
-    );
+    const errors = ({ name, figures }) =>
+      `${name}: ${figures.coverage.selective.map(([c, r]) => `error ${percent(r, 2)} at ${percent(c, 0)} coverage`).join(", ")}`;
     return {
-      node: Readout.attach(sheet, lines),
-      label: runs
-        .slice(0, MOST_SERIES)
-        .map(({ name, figures }) =>
-          `${name}: ${figures.coverage.selective.map(([c, r]) => `error ${percent(r, 2)} at ${percent(c, 0)} coverage`).join(", ")}`,
-        )
-        .join("; "),
-      rows: curves.flatMap((curve, i) =>
-        curve.map(({ x, y, threshold }) => ({ model: runs[i].name, coverage: x, error: y, threshold })),
-      ),
+      ...diagram(runs, chosen, curves, {
+        width,
+        height: Math.max(220, 0.66 * width),
+        x: percentAxis("coverage: share of the samples that are answered (%)", { domain: [0, 1], labelAnchor: "right" }),
+        y: percentAxis("error among them (%)", { zero: true, nice: true, grid: true }),
+        below: [Plot.ruleX([0.8, 0.9, 0.95], { stroke: "var(--muted)", strokeDasharray: "2,4" })],
+        above: [
+          Plot.dot(dots, { x: "x", y: "y", fill: "colour", r: 3.5 }),
+          Plot.ruleY([0], { strokeOpacity: 0.4 }),
+        ],
+        entries: runs.length > 1 ? legendOf(runs, chosen, (run) => run.name) : [],
+        describe: ({ x, y, threshold }) =>
+          `${percent(x)} of the samples are answered\nerror ${percent(y, 2)}\nconfidence at least ${percent(threshold, 2)}`,
+        row: ({ x, y, threshold }) => ({ coverage: x, error: y, threshold }),
+      }),
+      label: runs.slice(0, MOST_SERIES).map(errors).join("; "),
     };
   }
 
@@ -103,8 +104,8 @@ const Curves = (() => {
         ...MARGINS,
         width: each,
         height,
-        x: axis(`${words.forecast} (%)`, { domain: [0, 1], labelAnchor: "right" }),
-        y: axis("share of each group (%)", { tickFormat: (v) => hundredfold(Math.abs(v)), grid: true, nice: true }),
+        x: percentAxis(`${words.forecast} (%)`, { domain: [0, 1], labelAnchor: "right" }),
+        y: percentAxis("share of each group (%)", { tickFormat: (v) => hundredfold(Math.abs(v)), grid: true, nice: true }),
         marks: [
           bar(bins, (b) => b.rightShare, "var(--under)"),
           bar(bins, (b) => -b.wrongShare, "var(--over)"),
@@ -166,141 +167,23 @@ const Curves = (() => {
       const ends = r?.interval ? ` (${r.interval.map((x) => (100 * x).toFixed(1)).join(" to ")})` : "";
       return `AUROC ${r ? percent(r.auroc) : "–"}${ends}`;
     };
-    const sheet = Sheet.make(side);
-    const top = Sheet.legend(sheet, legendOf(runs, chosen, (run) => (runs.length > 1 ? `${run.name}: ${area(run)}` : area(run))));
-    const plot = Plot.plot({
-      ...MARGINS,
-      width: side,
-      height: side,
-      x: axis("false positive rate: class 0 called class 1 (%)", { domain: [0, 1], labelAnchor: "right" }),
-      y: axis("true positive rate: class 1 found (%)", { domain: [0, 1], grid: true }),
-      marks: [
-        Plot.line([[0, 0], [1, 1]], { strokeOpacity: 0.55, strokeDasharray: "4,4" }),
-        ...curves.map((curve, i) => line(curve, look(i, runs.length, chosen))),
-      ],
-    });
-    const at = Sheet.put(sheet, plot, 0, top);
-    Sheet.grow(sheet, top + side);
-    const lines = curves.map((curve, i) =>
-      curve.map(({ x, y, threshold }) => ({
-        ...at(x, y),
-        text: () =>
-          `${runs.length > 1 ? `${runs[i].name}\n` : ""}probability of class 1 at least ${percent(threshold, 2)}:\n` +
-          `finds ${percent(y)} of class 1,\ntakes ${percent(x)} of class 0 for it`,
-      })),
-    );
+    const named = (run) => `${run.name}: ${area(run)}`;
     return {
-      node: Readout.attach(sheet, lines),
-      label: runs.map((run) => `${run.name}: ${area(run)}`).join("; "),
-      rows: curves.flatMap((curve, i) =>
-        curve.map(({ x, y, threshold }) => ({
-          model: runs[i].name,
-          "false positive rate": x,
-          "true positive rate": y,
-          threshold,
-        })),
-      ),
+      ...diagram(runs, chosen, curves, {
+        width: side,
+        height: side,
+        x: percentAxis("false positive rate: class 0 called class 1 (%)", { domain: [0, 1], labelAnchor: "right" }),
+        y: percentAxis("true positive rate: class 1 found (%)", { domain: [0, 1], grid: true }),
+        below: [Charts.diagonal()],
+        entries: legendOf(runs, chosen, runs.length > 1 ? named : area),
+        describe: ({ x, y, threshold }) =>
+          `probability of class 1 at least ${percent(threshold, 2)}:\nfinds ${percent(y)} of class 1,\n` +
+          `takes ${percent(x)} of class 0 for it`,
+        row: ({ x, y, threshold }) => ({ "false positive rate": x, "true positive rate": y, threshold }),
+      }),
+      label: runs.map(named).join("; "),
     };
   }
 
-  // Evidence of a monitor over time, and below it the gap of each period.
-  function evidence(monitor, width) {
-    const periods = monitor.time.map((time, i) => ({
-      time,
-      first: monitor.first[i],
-      last: monitor.last[i],
-      count: monitor.count[i],
-      evidence: monitor.evidence[i],
-      gap: monitor.gap[i],
-      low: monitor.gap[i] - monitor.error[i],
-      high: monitor.gap[i] + monitor.error[i],
-    }));
-    const gap = monitor.positive ? "probability − frequency" : "confidence − accuracy";
-    const sheet = Sheet.make(width);
-    const top = Sheet.legend(sheet, [
-      { text: "evidence against calibration", colour: "var(--under)" },
-      { text: `alarm at ${count(1 / monitor.alpha)}`, colour: "var(--over)", dash: "7,3" },
-      ...(monitor.alarm ? [{ text: `first alarm: ${monitor.alarm.time}`, colour: "var(--over)", kind: "dot" }] : []),
-      { text: `${gap}, two standard errors`, colour: "var(--ink)", kind: "dot" },
-      ...(monitor.tolerance ? [{ text: "tolerance", colour: "var(--muted)", kind: "area", opacity: 0.35 }] : []),
-    ]);
-    const x = timeAxis(periods, width);
-    const [high, low] = [Math.max(2, ...monitor.evidence), Math.min(-1, ...monitor.evidence)];
-    const upper = Plot.plot({
-      ...MARGINS,
-      width,
-      height: 220,
-      x: { ...x, axis: null },
-      y: { label: "evidence (factor)", domain: [low, 1.04 * high], ticks: 6, tickFormat: power, grid: true },
-      marks: [
-        Plot.ruleY([monitor.limit], { stroke: "var(--over)", strokeDasharray: "7,3", strokeWidth: 1.5 }),
-        Plot.line(periods, { x: "last", y: "evidence", stroke: "var(--under)", strokeWidth: 2 }),
-        Plot.dot(periods.length <= 120 ? periods : [], { x: "last", y: "evidence", fill: "var(--under)", r: 2.5 }),
-        Plot.dot(monitor.alarm ? [monitor.alarm] : [], { x: "period", y: "evidence", fill: "var(--over)", r: 6 }),
-      ],
-    });
-    const lower = Plot.plot({
-      ...MARGINS,
-      marginBottom: 62,
-      width,
-      height: 200,
-      x,
-      y: axis(`${gap} (points)`, { grid: true, nice: true }),
-      marks: [
-        ...(monitor.tolerance
-          ? [Plot.rect([monitor.tolerance], { y1: (t) => -t, y2: (t) => t, fill: "var(--muted)", fillOpacity: 0.35 })]
-          : []),
-        Plot.ruleY([0]),
-        Plot.ruleX(periods, { x: "last", y1: "low", y2: "high", strokeOpacity: 0.6 }),
-        Plot.dot(periods, { x: "last", y: "gap", fill: "currentColor", r: 2.5 }),
-      ],
-    });
-    const at = Sheet.put(sheet, upper, 0, top);
-    const below = Sheet.put(sheet, lower, 0, top + 220);
-    Sheet.grow(sheet, top + 420);
-    const name = ({ time, first, last }) => (first === last ? time : `${time} and ${last - first} more periods`);
-    const describe = (period) =>
-      `${name(period)}\n${count(period.count)} samples\nevidence ${factor(period.evidence)}\n` +
-      `${gap} ${signed(period.gap)} points (±${(50 * (period.high - period.low)).toFixed(1)})`;
-    return {
-      node: Readout.attach(sheet, [
-        periods.map((period) => ({ ...at(period.last, period.evidence), text: () => describe(period) })),
-        periods.map((period) => ({ ...below(period.last, period.gap), text: () => describe(period) })),
-      ]),
-      label:
-        `${count(monitor.samples)} samples; evidence at the end ${factor(monitor.evidence.at(-1))}; ` +
-        (monitor.alarm ? `first alarm at ${monitor.alarm.time}` : "no alarm"),
-      rows: periods.map((p) => ({
-        time: p.time,
-        "first period": p.first,
-        "last period": p.last,
-        samples: p.count,
-        "log10 of the evidence": p.evidence,
-        gap: p.gap,
-        "gap low": p.low,
-        "gap high": p.high,
-      })),
-    };
-  }
-
-  function timeAxis(periods, width) {
-    const most = Math.max(2, Math.min(8, Math.floor(width / 80)));
-    const step = Math.max(1, Math.ceil((periods.length - 1) / (most - 1)));
-    const shown = periods.filter((_, i) => i % step === 0);
-    const days = shown.map(({ time }) => time.slice(0, 10));
-    const dated = shown.every(({ time }) => "T ".includes(time.charAt(10) || "x")) && new Set(days).size === days.length;
-    const names = new Map(shown.map(({ last, time }, i) => [last, dated ? days[i] : Sheet.cut(time, 16)]));
-    const ends = [periods[0].last - 0.5, periods.at(-1).last + 0.5];
-    return { domain: ends, label: "period", ticks: [...names.keys()], tickFormat: (k) => names.get(k), tickRotate: -30 };
-  }
-
-  const power = (k) => (Number.isInteger(k) ? (k === 0 ? "1" : k === 1 ? "10" : `10${superscript(k)}`) : "");
-  const superscript = (k) => [...String(k)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
-  const factor = (exponent) => 
-    Math.abs(exponent) < 5
-      ? (10 ** exponent).toLocaleString("en", { maximumSignificantDigits: 3 })
-      : `10${superscript(Math.round(exponent))}`;
-  const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(100 * x).toFixed(1)}`;
-
-  return { coverage, histograms, roc, evidence, look, legendOf, signed, count };
+  return { coverage, histograms, roc, look, legendOf, line };
 })();

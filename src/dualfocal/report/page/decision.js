@@ -5,7 +5,7 @@ const Decision = (() => {
   const COLOURS = { better: "var(--under)", worse: "var(--over)", equal: "var(--muted)" };
 
   function draw({ forest, best }) {
-    const place = document.getElementById("decision-figures");
+    const place = byId("decision-figures");
     if (!forest.length) return;
     const metrics = [...new Set(forest.map((row) => row.metric))];
     const panels = Tables.element("div", { className: "panels" });

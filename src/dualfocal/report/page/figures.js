@@ -2,14 +2,12 @@
 // Places the figures in the sections of the page.
 const Figures = (() => {
   const { element, make, paragraph } = Tables;
-  const byId = (id) => document.getElementById(id);
-  const contents = JSON.parse(byId("contents").textContent);
   const { runs } = contents;
   const words = { ...Charts.wordsOf(contents), positive: contents.positive };
   const PANELS = 24; // classes that are shown at first, and added at a time
   const MOST_HISTOGRAMS = 8; // with more models, only the chosen one
   const state = { shares: false, sorted: false, panels: PANELS, highlighted: 0 };
-  const { number } = Charts;
+  const { count } = Charts;
 
   // Width of a figure in a section; a wide one takes the whole row.
   function widthIn(id, wide) {
@@ -96,7 +94,7 @@ const Figures = (() => {
         "evidence",
         "Evidence over time",
         "Upper part: evidence against calibration after each period, as a factor on a logarithmic scale. Lower part: gap of each period alone.",
-        Curves.evidence(contents.monitor, widthIn("monitor-figures", true)),
+        Evidence.draw(contents.monitor, widthIn("monitor-figures", true)),
         true,
       ),
     );
@@ -113,7 +111,9 @@ const Figures = (() => {
       Live.draw();
     }
     const effect = run.figures.designEffect;
-    const caution = effect ? ` ${Charts.clustered(effect)}` : "";
+    const caution = effect
+      ? ` The 95 % ranges allow for the clusters by the design effect of all samples, ${effect.toFixed(1)}.`
+      : "";
     drawOverlay(run.figures.overlay, effect ? " The range allows for the clusters by the design effect." : "");
     drawClasses(run.figures.classReliability, caution);
     drawConfusion(run.figures.confusion);
@@ -145,7 +145,7 @@ const Figures = (() => {
         (numClasses === 2
           ? "With two classes, class 0 is the complement of class 1."
           : shown.length < numClasses
-            ? `The worst ${number(shown.length)} of ${number(numClasses)} classes are shown.`
+            ? `The worst ${count(shown.length)} of ${count(numClasses)} classes are shown.`
             : `All ${numClasses} classes are shown.`) +
         caution,
       Reliability.classes(shown, widthIn("classes-figures", true)),
@@ -163,7 +163,7 @@ const Figures = (() => {
     }
     const missing = numClasses - classes.length;
     if (missing > 0 && numClasses > 2 && shown.length === classes.length)
-      figure.append(paragraph(`The other ${number(missing)} classes are left out to limit the size of the page.`, "note"));
+      figure.append(paragraph(`The other ${count(missing)} classes are left out to limit the size of the page.`, "note"));
     place.replaceChildren(figure);
   }
 
@@ -173,9 +173,9 @@ const Figures = (() => {
     const n = matrix.names.length,
       restricted = n < matrix.numClasses;
     const explanation = restricted
-      ? `Of ${number(matrix.numClasses)} classes, the matrix shows the ${n} of the most confused pairs. It contains ` +
-        `${number(matrix.shownErrors)} of ${number(matrix.errors)} wrong predictions; the last column, grey, counts predictions as any other class.`
-      : `${number(matrix.errors)} wrong predictions of ${n} classes. Blue: right; orange: wrong; the stronger the colour, the ` +
+      ? `Of ${count(matrix.numClasses)} classes, the matrix shows the ${n} of the most confused pairs. It contains ` +
+        `${count(matrix.shownErrors)} of ${count(matrix.errors)} wrong predictions; the last column, grey, counts predictions as any other class.`
+      : `${count(matrix.errors)} wrong predictions of ${n} classes. Blue: right; orange: wrong; the stronger the colour, the ` +
         `${state.shares ? "larger the share of the true class" : "more samples"}.`;
     place.replaceChildren(controls(matrix));
     const drawn = Confusion.draw(matrix, state, widthIn("confusion-figures", true));
@@ -215,7 +215,7 @@ const Figures = (() => {
   function drawGroups(groups) {
     byId("groups").hidden = !groups?.rows.length;
     if (!groups?.rows.length) return;
-    const part = groups.rows.length < groups.total ? ` The first ${groups.rows.length} of ${number(groups.total)} groups are shown.` : "";
+    const part = groups.rows.length < groups.total ? ` The first ${groups.rows.length} of ${count(groups.total)} groups are shown.` : "";
     const place = byId("groups-figures");
     place.replaceChildren(
       framed(

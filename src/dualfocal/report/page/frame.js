@@ -1,9 +1,8 @@
 "use strict";
-// The frame of the page: figures with their downloads, the contents list, and explanations of terms.
+// The frame of the page: figures with their downloads, and the contents list.
 // Downloads are Blob URLs, which the Content-Security-Policy of the page allows; nothing is requested.
 const Frame = (() => {
   const { element } = Tables;
-  const byId = (id) => document.getElementById(id);
 
   // --- figures ---
 
@@ -60,30 +59,40 @@ const Frame = (() => {
       top = Math.min(...boxes.map((box) => box.top));
     const width = Math.ceil(Math.max(...boxes.map((box) => box.right)) - left),
       height = Math.ceil(Math.max(...boxes.map((box) => box.bottom)) - top);
-    const style = getComputedStyle(document.documentElement),
-      font = getComputedStyle(svgs[0]).fontFamily;
-    const whole = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    const set = (target, attributes) => Object.entries(attributes).forEach(([key, value]) => target.setAttribute(key, value));
-    set(whole, { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}` });
-    set(whole, { color: style.color, fill: "currentColor", "font-family": font, "font-size": 11 });
-    const paper = document.createElementNS(whole.namespaceURI, "rect");
-    set(paper, { width: "100%", height: "100%", fill: style.backgroundColor });
-    whole.append(paper);
-    svgs.forEach((svg, i) => {
+    const style = getComputedStyle(document.documentElement);
+    const copies = svgs.map((svg, i) => {
       const copy = svg.cloneNode(true);
       for (const tip of copy.querySelectorAll("[data-mark=tip]")) tip.remove();
-      set(copy, { x: boxes[i].left - left, y: boxes[i].top - top, width: boxes[i].width, height: boxes[i].height });
-      whole.append(copy);
+      const { left: x, top: y, width: across, height: down } = boxes[i];
+      return Sheet.set(copy, { x: x - left, y: y - top, width: across, height: down });
     });
+    const whole = Sheet.node(
+      "svg",
+      {
+        width,
+        height,
+        viewBox: `0 0 ${width} ${height}`,
+        color: style.color,
+        fill: "currentColor",
+        "font-family": getComputedStyle(svgs[0]).fontFamily,
+        "font-size": 11,
+      },
+      Sheet.node("rect", { width: "100%", height: "100%", fill: style.backgroundColor }),
+      ...copies,
+    );
     const text = new XMLSerializer().serializeToString(whole);
-    return text.replace(/var\((--[\w-]+)(?:,[^()]*)?\)/g, (all, name) => resolved(style, name) || all);
+    const colours = {};
+    return text.replace(/var\((--[\w-]+)(?:,[^()]*)?\)/g, (_, name) => (colours[name] ??= colourOf(name)));
   }
 
-  // The value of a CSS variable, which may be another variable.
-  function resolved(style, name) {
-    const value = style.getPropertyValue(name).trim();
-    const other = /^var\((--[\w-]+)\)$/.exec(value);
-    return other ? resolved(style, other[1]) : value;
+  // The colour of a CSS variable in the current theme.
+  function colourOf(name) {
+    const probe = element("span");
+    probe.style.color = `var(${name})`;
+    document.body.append(probe);
+    const { color } = getComputedStyle(probe);
+    probe.remove();
+    return color;
   }
 
   const SCALE = 2; // pixels of a PNG per pixel of the page

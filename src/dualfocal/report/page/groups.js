@@ -1,8 +1,7 @@
 "use strict";
 // Intervals of each group: debiased error and over-confidence.
 const Groups = (() => {
-  const { percent, hundredfold } = Charts;
-  const { signed, count } = Curves;
+  const { percent, count, hundredfold, signed } = Charts;
   const ROW = 22;
 
   function draw({ rows, level, positive, column }, width) {

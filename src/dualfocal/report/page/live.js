@@ -2,16 +2,18 @@
 // The reliability section: its controls, and the table and diagrams that they change.
 const Live = (() => {
   const { element, make } = Tables;
-  const byId = (id) => document.getElementById(id);
-  const contents = JSON.parse(byId("contents").textContent);
   const { runs, settings } = contents;
   const several = runs.length > 1;
   const data = runs.map((run, i) => Calibration.decode(byId(`values-${i}`).textContent, run.data));
 
   const words = Charts.wordsOf(contents);
   // A loss of extreme logits could have hundreds of digits.
-  const nats = (x) => (Number.isNaN(x) ? "–" : x === Infinity ? "∞" : x < 1e7 ? x.toFixed(4) : x.toExponential(3));
-  const figures = [
+  function nats(x) {
+    if (Number.isNaN(x)) return "–";
+    if (x === Infinity) return "∞";
+    return x < 1e7 ? x.toFixed(4) : x.toExponential(3);
+  }
+  const columns = [
     ["count", "samples", (x) => x.toLocaleString("en")],
     ["temperature", "T", (x) => x.toFixed(3)],
     ["ece", "ECE", (x) => Charts.percent(x, 2)],
@@ -35,7 +37,7 @@ const Live = (() => {
   function setUp() {
     byId("live-head").append(
       element("th", { scope: "col" }, "input"),
-      ...figures.map(([, title]) => element("th", { scope: "col", className: "number" }, title)),
+      ...columns.map(([, title]) => element("th", { scope: "col", className: "number" }, title)),
     );
     runs.forEach((run, i) => {
       byId("live-body").append(
@@ -43,7 +45,7 @@ const Live = (() => {
           "tr",
           { id: `live-${i}` },
           element("th", { scope: "row" }, element("bdi", {}, run.name)),
-          ...figures.map(([name]) => element("td", { className: "number", "data-figure": name })),
+          ...columns.map(([name]) => element("td", { className: "number", "data-figure": name })),
         ),
       );
       const bins = element(
@@ -158,47 +160,48 @@ const Live = (() => {
     );
     const results = runs.map((_, i) => Calibration.evaluate(data[i], wanted(i)));
     if (several) drawTogether(results);
-    runs.forEach((run, i) => {
-      const live = results[i];
-      for (const [name, , show] of figures) {
-        const cell = document.querySelector(`#live-${i} [data-figure=${name}]`);
-        cell.textContent = show(live[name]);
-        cell.dataset.value = live[name];
-      }
-      const panel = byId(`panel-${i}`),
-        caption = panel.querySelector("figcaption");
-      const [diagram, bars] = panel.querySelectorAll(".chart");
-      if (!live.count) {
-        diagram.replaceChildren(Tables.paragraph("No sample is predicted as this class.", "note"));
-        bars.replaceChildren();
-        caption.textContent = "";
-        byId(`bins-${i}`).replaceChildren();
-        panel.querySelector(".saves").replaceChildren();
-        return;
-      }
-      diagram.replaceChildren(Charts.reliability(live, run.name, Charts.widthOf(diagram)));
-      // Charts side by side have the same height.
-      const [width, beside] = [Charts.widthOf(bars), diagram.offsetTop === bars.offsetTop];
-      const height = beside ? diagram.clientHeight : Math.max(150, width * 0.5);
-      bars.replaceChildren(Charts.histogram(live, run.name, width, height));
-      caption.textContent =
-        `ECE ${Charts.percent(live.ece, 2)} (noise floor ${Charts.percent(live.chance, 2)}), NLL ` +
-        `${nats(live.nll)} at T = ${live.temperature.toFixed(3)}`;
-      byId(`bins-${i}`).replaceChildren(make(binTable(live, run.name)));
-      panel.querySelector(".saves").replaceChildren(
-        Frame.downloads({
-          id: several ? `reliability-${i + 1}` : "reliability",
-          title: `Reliability of ${run.name}`,
-          picture: () => panel.querySelector(".pair"),
-        }),
-      );
-    });
+    results.forEach(drawPanel);
+  }
+
+  // The row of the table and the diagrams of the i-th model.
+  function drawPanel(live, i) {
+    for (const [name, , show] of columns) {
+      const cell = document.querySelector(`#live-${i} [data-figure=${name}]`);
+      cell.textContent = show(live[name]);
+      cell.dataset.value = live[name];
+    }
+    const { name } = runs[i];
+    const panel = byId(`panel-${i}`),
+      caption = panel.querySelector("figcaption"),
+      saves = panel.querySelector(".saves");
+    const [diagram, bars] = panel.querySelectorAll(".chart");
+    if (!live.count) {
+      diagram.replaceChildren(Tables.paragraph("No sample is predicted as this class.", "note"));
+      for (const place of [bars, caption, saves, byId(`bins-${i}`)]) place.replaceChildren();
+      return;
+    }
+    diagram.replaceChildren(Charts.reliability(live, name, Charts.widthOf(diagram)));
+    // Charts side by side have the same height.
+    const [width, beside] = [Charts.widthOf(bars), diagram.offsetTop === bars.offsetTop];
+    const height = beside ? diagram.clientHeight : Math.max(150, width * 0.5);
+    bars.replaceChildren(Charts.histogram(live, name, width, height));
+    caption.textContent =
+      `ECE ${Charts.percent(live.ece, 2)} (noise floor ${Charts.percent(live.chance, 2)}), NLL ` +
+      `${nats(live.nll)} at T = ${live.temperature.toFixed(3)}`;
+    byId(`bins-${i}`).replaceChildren(make(binTable(live, name)));
+    saves.replaceChildren(
+      Frame.downloads({
+        id: several ? `reliability-${i + 1}` : "reliability",
+        title: `Reliability of ${name}`,
+        picture: () => panel.querySelector(".pair"),
+      }),
+    );
   }
 
   // All models in one diagram, with the same settings as the diagrams of each model.
   function drawTogether(results) {
     const place = byId("reliability-figures"),
-      chosen = Number(byId("run").value) || 0;
+      chosen = Number(byId("run").value);
     const drawn = Reliability.together(runs, results, chosen, words, Math.min(620, Charts.widthOf(place)));
     const figure = Frame.figure({
       id: "together",
@@ -224,7 +227,7 @@ const Live = (() => {
         .map((bin) => [
           cell(bin.low),
           cell(bin.high),
-          [Charts.number(bin.count), bin.count],
+          [Charts.count(bin.count), bin.count],
           cell(bin.confidence),
           cell(bin.accuracy),
           cell(bin.gap / bin.count),

@@ -2,11 +2,9 @@
 // Fills the sections of the page, and connects the choice of an input.
 (() => {
   const { element, make } = Tables;
-  const byId = (id) => document.getElementById(id);
-  const contents = JSON.parse(byId("contents").textContent);
   const { runs } = contents;
   const several = runs.length > 1;
-  const chosen = () => Number(byId("run").value);
+  const chosen = () => Number(byId("run").value); // 0 if there is one run, and nothing to choose
 
   // --- static content ---
 
@@ -55,7 +53,7 @@
 
   // The sections on the chosen model.
   function fillRun() {
-    const run = runs[several ? chosen() : 0];
+    const run = runs[chosen()];
     for (const place of document.querySelectorAll(".of-run"))
       place.replaceChildren(...(several ? [" – ", element("bdi", {}, run.name)] : []));
     byId("calibrators-body").replaceChildren(
@@ -125,33 +123,30 @@
   // --- redrawn content ---
 
   function drawCurves() {
-    const with_ = runs.filter((run) => run.curves);
-    byId("training").hidden = !with_.length;
-    if (!with_.length) return;
-    const chosenRun = several ? chosen() : 0;
-    const place = byId("curves-body");
-    place.replaceChildren(...["error", "nll", "ece"].map(() => element("div", { className: "chart" })));
-    ["error", "nll", "ece"].forEach((metric, i) => {
-      const chart = Charts.curve(runs, metric, chosenRun, Charts.widthOf(place.children[i]));
-      if (chart) place.children[i].append(chart);
-    });
-    const parts = [
-      ...new Set(with_.flatMap((run) => Object.keys(run.curves.series).map((name) => name.split("_")[0]))),
-    ];
-    const notes = [
-      parts.length > 1 ? "Solid: test split. Dashed: validation split." : parts[0] === "val" ? "Validation split." : "Test split.",
-    ];
-    if (with_.some((run) => run.curves.drops.length)) notes.push("Dotted: the learning rate falls.");
-    const most = Math.max(...with_.map((run) => run.curves.step));
+    const trained = runs.filter((run) => run.curves);
+    byId("training").hidden = !trained.length;
+    if (!trained.length) return;
+    const charts = { error: element("div"), nll: element("div"), ece: element("div") };
+    byId("curves-body").replaceChildren(...Object.values(charts));
+    for (const [metric, place] of Object.entries(charts)) {
+      place.className = "chart";
+      const chart = Charts.curve(runs, metric, chosen(), Charts.widthOf(place));
+      if (chart) place.append(chart);
+    }
+    const parts = new Set(trained.flatMap((run) => Object.keys(run.curves.series).map((name) => name.split("_")[0])));
+    const only = parts.has("val") ? "Validation split." : "Test split.";
+    const notes = [parts.size > 1 ? "Solid: test split. Dashed: validation split." : only];
+    if (trained.some((run) => run.curves.drops.length)) notes.push("Dotted: the learning rate falls.");
+    const most = Math.max(...trained.map((run) => run.curves.step));
     if (most > 1) notes.push(`For long runs, every ${most}th epoch is drawn.`);
     byId("curves-note").textContent = notes.join(" ");
     const key = runs
       .map((run, i) => [run, i])
-      .filter(([run, i]) => several && run.curves && (runs.length <= 8 || i === chosenRun));
+      .filter(([run, i]) => several && run.curves && (runs.length <= 8 || i === chosen()));
     byId("curves-key").replaceChildren(
       ...key.map(([run, i]) => {
         const swatch = element("span", { className: "swatch" });
-        swatch.style.background = Charts.colourOf(i, runs.length, chosenRun);
+        swatch.style.background = Charts.colourOf(i, runs.length, chosen());
         return element("li", {}, swatch, element("bdi", {}, run.name));
       }),
     );
@@ -175,14 +170,14 @@
 
   // Draw what depends on the chosen model or on the width of the page.
   function drawRun() {
-    Figures.drawChosen(several ? chosen() : 0);
+    Figures.drawChosen(chosen());
     drawCurves();
   }
 
   function draw() {
     Decision.draw(contents.decision);
     Live.draw();
-    Figures.drawAll(several ? chosen() : 0);
+    Figures.drawAll(chosen());
     drawRun();
   }
 

@@ -2,7 +2,6 @@
 // Read-outs of figures: the nearest point is marked and described on hover, tap and by the arrow keys.
 const Readout = (() => {
   const { element } = Tables;
-  const NAMESPACE = "http://www.w3.org/2000/svg";
   const GAP = 10; // pixels between a point and its description
 
   // Return a box with the SVG element and its read-out.
@@ -80,11 +79,10 @@ const Readout = (() => {
   }
 
   function markOf({ x, y, size }) {
-    const node = document.createElementNS(NAMESPACE, size ? "rect" : "circle");
-    const place = size ? { x: x - size / 2, y: y - size / 2, width: size, height: size } : { cx: x, cy: y, r: 6 };
     const look = { fill: "none", stroke: "currentColor", "stroke-width": 2, "data-mark": "tip", "pointer-events": "none" };
-    for (const [key, value] of Object.entries({ ...place, ...look })) node.setAttribute(key, value);
-    return node;
+    return size
+      ? Sheet.node("rect", { x: x - size / 2, y: y - size / 2, width: size, height: size, ...look })
+      : Sheet.node("circle", { cx: x, cy: y, r: 6, ...look });
   }
 
   return { attach };

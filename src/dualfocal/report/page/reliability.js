@@ -1,40 +1,13 @@
 "use strict";
 // Reliability diagrams of several models, before and after a calibrator, and of each class.
 const Reliability = (() => {
-  const { percent, hundredfold } = Charts;
-  const { look, legendOf, count } = Curves;
+  const { percent, count, hundredfold, diagonal, range, unitSquare } = Charts;
+  const { look, legendOf, line } = Curves;
   const HEAD = 44; // pixels above a small diagram, for name, ECE and the label of its axis
-  const DIAGONAL = [
-    [0, 0],
-    [1, 1],
-  ];
-
-  const diagonal = () => Plot.line(DIAGONAL, { strokeOpacity: 0.55, strokeDasharray: "4,4" });
 
   // Columns of Python as a list of bins.
   const binsOf = (columns) =>
     columns.count.map((_, i) => Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values[i]])));
-
-  const range = (bins) =>
-    Plot.ruleX(bins, {
-      x: "confidence",
-      y1: (b) => Math.max(0, b.confidence - b.chance),
-      y2: (b) => Math.min(1, b.confidence + b.chance),
-      stroke: "var(--muted)",
-      strokeOpacity: 0.4,
-      strokeWidth: 6,
-    });
-
-  const axes = (words, width) => ({
-    width,
-    height: width * 0.92,
-    marginLeft: 40,
-    marginBottom: 36,
-    marginTop: 22,
-    marginRight: 12,
-    x: { domain: [0, 1], label: `${words.forecast} (%)`, ticks: 5, tickFormat: hundredfold, labelAnchor: "right" },
-    y: { domain: [0, 1], label: `${words.outcome} (%)`, ticks: 5, tickFormat: hundredfold, grid: true },
-  });
 
   function describe(bin, words) {
     return (
@@ -61,19 +34,12 @@ const Reliability = (() => {
     const sheet = Sheet.make(side);
     const top = Sheet.legend(sheet, entries);
     const plot = Plot.plot({
-      ...axes(words, side),
+      ...unitSquare(words, side),
       marks: [
         diagonal(),
         ...ranges.map(range),
         ...series.flatMap(({ bins, colour, dash, strong, hollow }) => [
-          Plot.line(bins, {
-            x: "confidence",
-            y: "accuracy",
-            stroke: colour,
-            strokeWidth: strong ? 2 : 1,
-            strokeOpacity: strong ? 1 : 0.5,
-            strokeDasharray: dash || "none",
-          }),
+          line(bins, { colour, dash, strong }, "confidence", "accuracy"),
           Plot.dot(strong ? bins : [], {
             x: "confidence",
             y: "accuracy",
@@ -112,11 +78,11 @@ const Reliability = (() => {
     const series = [
       { name: "uncalibrated", ...before, colour: "var(--over)", dash: "7,3", strong: true, hollow: true },
       { name: method, ...after, colour: "var(--under)", dash: "", strong: true },
-    ].map((one) => ({ ...one, bins: binsOf(one.bins) }));
+    ].map((curve) => ({ ...curve, bins: binsOf(curve.bins) }));
     const nats = ({ nll }) => (nll === null ? "infinite" : nll.toFixed(4));
     const caption = ({ name, ece }) => `${name}: ECE ${percent(ece, 2)}`;
     const entries = [
-      ...series.map((one) => ({ ...one, text: caption(one) })),
+      ...series.map((curve) => ({ ...curve, text: caption(curve) })),
       { text: `95 % range if calibrated, ${method}`, colour: "var(--muted)", kind: "area", opacity: 0.4 },
     ];
     return {

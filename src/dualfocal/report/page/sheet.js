@@ -9,10 +9,14 @@ const Sheet = (() => {
   const cut = (text, most) => (text.length <= most ? text : `${text.slice(0, Math.max(1, most - 1))}…`);
 
   function node(name, attributes = {}, ...children) {
-    const made = document.createElementNS(NAMESPACE, name);
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    const made = set(document.createElementNS(NAMESPACE, name), attributes);
     made.append(...children);
     return made;
+  }
+
+  function set(node, attributes) {
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    return node;
   }
 
   // An empty sheet; `grow` sets its height once it is known.
@@ -21,10 +25,7 @@ const Sheet = (() => {
   }
 
   function grow(sheet, height) {
-    const width = Number(sheet.getAttribute("width"));
-    sheet.setAttribute("height", height);
-    sheet.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    return sheet;
+    return set(sheet, { height, viewBox: `0 0 ${sheet.getAttribute("width")} ${height}` });
   }
 
   // Move a diagram of Plot onto the sheet; return a function from values to pixels of the sheet.
@@ -42,27 +43,27 @@ const Sheet = (() => {
   }
 
   // Draw entries {text, colour, dash, kind: "line" | "area" | "dot"} in rows; return the height of the legend.
-  function legend(sheet, entries, y = 0) {
+  function legend(sheet, entries) {
     const width = Number(sheet.getAttribute("width"));
-    let [x, bottom] = [0, y + 14];
+    let [x, bottom] = [0, 14];
     for (const { text: words, colour, dash = "", kind = "line", opacity = 1 } of entries) {
       const shown = cut(words, Math.floor((width - 30) / LETTER));
       const length = 26 + LETTER * shown.length + 14;
       if (x > 0 && x + length > width) [x, bottom] = [0, bottom + 16];
-      const look = { fill: colour, "fill-opacity": opacity };
-      sheet.append(
-        kind === "line"
-          ? node("line", { x1: x, x2: x + 20, y1: bottom - 4, y2: bottom - 4, stroke: colour, "stroke-width": 2,
-              "stroke-dasharray": dash || "none" })
-          : kind === "dot"
-            ? node("circle", { cx: x + 10, cy: bottom - 4, r: 4, ...look })
-            : node("rect", { x: x + 6, y: bottom - 9, width: 10, height: 10, ...look }),
-      );
+      sheet.append(sample(kind, x, bottom - 4, colour, dash, opacity));
       text(sheet, shown, x + 26, bottom);
       x += length;
     }
-    return bottom + 6 - y;
+    return bottom + 6;
   }
 
-  return { make, grow, put, text, legend, node, cut, DASHES };
+  function sample(kind, x, y, colour, dash, opacity) {
+    const filled = { fill: colour, "fill-opacity": opacity };
+    if (kind === "dot") return node("circle", { cx: x + 10, cy: y, r: 4, ...filled });
+    if (kind === "area") return node("rect", { x: x + 6, y: y - 5, width: 10, height: 10, ...filled });
+    const stroke = { stroke: colour, "stroke-width": 2, "stroke-dasharray": dash || "none" };
+    return node("line", { x1: x, x2: x + 20, y1: y, y2: y, ...stroke });
+  }
+
+  return { make, grow, put, text, legend, node, set, cut, DASHES };
 })();

@@ -1,5 +1,8 @@
 "use strict";
 // Elements, tables and their files. Whatever comes from data is set as text, never parsed as HTML.
+const byId = (id) => document.getElementById(id);
+const contents = JSON.parse(byId("contents").textContent);
+
 const Tables = (() => {
   function element(name, properties = {}, ...children) {
     const node = document.createElement(name);
@@ -153,5 +156,5 @@ const Tables = (() => {
     return csvLines([names, ...rows.map((row) => names.map((name) => row[name]))]);
   }
 
-  return { element, make, paragraph, term, describe, saveButton, saveBlob, csvOfObjects };
+  return { element, make, paragraph, describe, saveButton, saveBlob, csvOfObjects };
 })();

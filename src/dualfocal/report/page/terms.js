@@ -2,7 +2,6 @@
 // Explanations of terms: on hover, tap and keyboard focus; Escape hides them.
 const Terms = (() => {
   const { element } = Tables;
-  const byId = (id) => document.getElementById(id);
   const DELAY = 150; // milliseconds in which the pointer may move from a term to its explanation
   let hiding = null,
     shown = null;
