@@ -216,7 +216,11 @@ def ours_text(report: Report, loss: str, metric: str, *, stored: bool = False) -
 def headline(report: Report) -> str:
     """The table of README.md, published number / mean of our runs, and the state of the claims."""
     open_claims, number = len(open_claims_of(report)), len(report.decided.claims)
-    verdicts = f"{open_claims} of {number} claims wait for further seeds" if open_claims else f"All {number} claims are decided"
+    verdicts = (
+        f"{open_claims} of {number} claims wait for further seeds"
+        if open_claims
+        else f"All {number} claims are decided"
+    )
     ratio = mean_of(report, "cross_entropy", "ece") / mean_of(report, "dual_focal", "ece")
     theirs = replication_plan()["published"]["dual_focal"]["ece"]
     sentence = (
