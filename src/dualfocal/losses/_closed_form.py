@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from dualfocal._tensors import compute_dtype, in_batched_backward
-from dualfocal.losses._common import Flat
 from dualfocal.losses._expression import NLL_LIMIT, Gamma, differentiable, modulating_base, resolve
+from dualfocal.losses._flat import Flat
 
 # Number of logits per chunk: about 1 MB of scratch memory, within the L2 cache of a core.
 CHUNK = 2**18

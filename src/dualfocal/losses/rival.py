@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._tensors import check_number
-from dualfocal.losses._common import can_read_values
+from dualfocal._tensors import can_read_values, check_number
 
 # Slice of the classes below the target, largest first, that is averaged.
 PLACES = {"next": (0, 1), "2nd": (1, 2), "3rd": (2, 3), "mean2": (0, 2), "mean3": (0, 3)}
