@@ -243,7 +243,9 @@ def _reason_against_kernels(has_cuda: bool) -> str:
 
 def _data_folder(root: Root) -> DataFolder:
     folder = data_root(root)
-    chosen_by = "--data-root" if root else VARIABLE if os.environ.get(VARIABLE) else "your cache folder"
+    chosen_by = VARIABLE if os.environ.get(VARIABLE) else "your cache folder"
+    if root:
+        chosen_by = "--data-root"
     try:
         existing = _nearest_existing(folder.absolute())
         with tempfile.TemporaryFile(dir=existing):
@@ -265,10 +267,12 @@ def _data_sets(root: Root) -> Iterator[DataStatus]:
     option = "" if root is None else f" --data-root {shlex.quote(os.fspath(root))}"
     for name, official in OFFICIAL.items():
         path = on_disk(name, root)
-        place = None if path is None else str(path) if official.layouts else "comes with scikit-learn"
-        remedy = f"dualfocal data fetch {name}{option}" if official.sources else official.by_hand
         size = sum(source.size for source in official.sources)
-        yield DataStatus(name, place, size, "" if place else remedy)
+        if path is not None:
+            yield DataStatus(name, str(path) if official.layouts else "comes with scikit-learn", size, remedy="")
+        else:
+            remedy = f"dualfocal data fetch {name}{option}" if official.sources else official.by_hand
+            yield DataStatus(name, None, size, remedy)
 
 
 def _extras() -> Iterator[ExtraStatus]:

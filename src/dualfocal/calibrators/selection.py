@@ -122,15 +122,10 @@ def compare_calibrators(
     if validation is not None and validation.num_classes != rows.num_classes:
         raise ValueError(f"validation has {validation.num_classes} classes, but logits have {rows.num_classes}")
     labels, splits = rows.target, list[Tensor]()
-    if validation is not None:
-        labels, repeats = torch.cat([validation.target, rows.target]), 1
+    if validation is None:
+        splits = _splits(rows, target, sample_weight, ignore_index, folds, range(seed, seed + repeats))
     else:
-        if len(rows) < max(MIN_SAMPLES, folds):
-            raise ValueError(f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, got {len(rows)}")
-        if sample_weight is not None and target.ndim > 1:  # pixels of weight 0 are no rows
-            target = torch.where(_positive(sample_weight, target), target, ignore_index)
-        seeds = range(seed, seed + repeats)
-        splits = assign_folds(rows, target, ignore_index=ignore_index, folds=folds, seeds=seeds)
+        labels, repeats = torch.cat([validation.target, rows.target]), 1
 
     def calibrate(calibrator: Calibrator, report: ShareDone) -> Calibrated:
         if isinstance(validation, Rows):
@@ -175,6 +170,17 @@ def _usable(evaluation: Evaluation, rows: Rows) -> bool:
     return same_clusters and (evaluation.weights is None) == (rows.weight is None)
 
 
+def _splits(
+    rows: Rows, target: Tensor, sample_weight: Array | None, ignore_index: int, folds: int, seeds: range
+) -> list[Tensor]:
+    """Fold of each row, for each seed."""
+    if len(rows) < max(MIN_SAMPLES, folds):
+        raise ValueError(f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, got {len(rows)}")
+    if sample_weight is not None and target.ndim > 1:  # pixels of weight 0 are no rows
+        target = torch.where(_positive(sample_weight, target), target, ignore_index)
+    return assign_folds(rows, target, ignore_index=ignore_index, folds=folds, seeds=seeds)
+
+
 def _positive(sample_weight: Array, target: Tensor) -> Tensor:
     """Return which samples have a positive weight, in the shape of the target; weights of images are repeated."""
     weight = as_tensor("sample_weight", sample_weight)
@@ -184,9 +190,8 @@ def _positive(sample_weight: Array, target: Tensor) -> Tensor:
 
 def _calibrators(methods: Sequence[str] | Mapping[str, Calibrator]) -> dict[str, Calibrator]:
     calibrators = dict(methods) if isinstance(methods, Mapping) else {name: make_calibrator(name) for name in methods}
-    if others := {
-        name: type(value).__name__ for name, value in calibrators.items() if not isinstance(value, Calibrator)
-    }:
+    others = {name: type(value).__name__ for name, value in calibrators.items() if not isinstance(value, Calibrator)}
+    if others:
         raise TypeError(f"methods must map names to calibrators, got {others}")
     if not calibrators or UNCALIBRATED in calibrators:
         raise ValueError(

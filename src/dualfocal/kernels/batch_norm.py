@@ -23,11 +23,11 @@ from dualfocal.kernels._batch_norm_triton import (
     finish_sums_kernel,
     statistics_kernel,
 )
+from dualfocal.kernels._launch import H200_SMS, num_sms
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MERGE = {"CHUNK": 64, "BLOCK_C": 16}  # splits and channels merged at a time
 MAX_SPLITS = 128  # maximum number of splits of a reduction
-H200_SMS = 132  # assumed without a CUDA device
 
 
 class Plan(NamedTuple):
@@ -279,16 +279,11 @@ def _is_recent(device: torch.device) -> bool:
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-@functools.cache
-def _num_sms(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else H200_SMS
-
-
 def _prepare(kernel: str, x: Tensor) -> tuple[int, int, Plan, tuple[int, int], dict[str, Any]]:
     """Rows and channels of the matrix, the plan without idle programs, and the launch grid and options."""
     channels = x.shape[1]
     rows = x.numel() // channels
-    plan = plan_for(kernel, rows, channels, x.element_size(), _num_sms(x.device))
+    plan = plan_for(kernel, rows, channels, x.element_size(), num_sms(x.get_device()))
     plan = plan._replace(splits=min(plan.splits, triton.cdiv(rows, plan.block_m)))
     options = {
         "BLOCK_M": plan.block_m,
