@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from statistics import NormalDist, fmean
 
@@ -35,28 +35,12 @@ FLOOR_DRAWS = 20  # of the targets of a calibrated model; each is a mean over al
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultilabelScore(Score):
-    """Scores of a calibrator, or of the uncalibrated model, on held-out samples.
-
-    Attributes:
-        name: name of the method.
-        scores: ``nll`` (mean over entries), ``macro_ece`` and ``macro_floor``, averaged over the repeats.
-        changes: ``nll``: difference from the uncalibrated model (a) to this method (b).
-        behind: difference in NLL from the best method (a) to this method (b).
-        notes: notes of the fits.
-        optimism: how much lower the NLL is on the samples that the calibrators were fitted on than on held-out samples.
-        losses: summed NLL of each cluster.
-    """
-
-    losses: Tensor = field(default_factory=lambda: torch.empty(0), repr=False, compare=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MultilabelComparison(MethodComparison[MultilabelScore]):
+class MultilabelComparison(MethodComparison[Score]):
     """Scores of multi-label calibrators and of the uncalibrated model on the same samples, cross-validated.
 
     Attributes:
-        methods: scores of all methods, including the uncalibrated model, sorted by NLL, lowest first.
+        methods: scores of all methods, including the uncalibrated model, sorted by NLL, lowest first. The scores are
+            ``nll`` (mean over entries), ``macro_ece`` and ``macro_floor``.
         recommended: simplest method that helps significantly and is not significantly worse than the best.
         num_samples: number of samples.
         num_labels: number of labels.
@@ -66,7 +50,7 @@ class MultilabelComparison(MethodComparison[MultilabelScore]):
         seed: seed of the folds.
     """
 
-    methods: tuple[MultilabelScore, ...]
+    methods: tuple[Score, ...]
     recommended: str
     num_samples: int
     num_labels: int
@@ -207,13 +191,14 @@ class _CrossValidation:
         self.hit, self.keep = entries.target == 1, entries.keep
         self.target = entries.target.where(entries.keep, -100)
         self.num_entries = int(self.keep.sum())
+        self.losses: dict[str, Tensor] = {}  # summed NLL of each cluster, by method
         self.splits = []
         for repeat in range(repeats):
             generator = torch.Generator().manual_seed(seed + repeat)
             fold_of_cluster = torch.randperm(self.number, generator=generator) % folds
             self.splits.append(fold_of_cluster[cluster].to(self.cluster.device))
 
-    def score(self, name: str, progress: ShareDone | None = None) -> MultilabelScore:
+    def score(self, name: str, progress: ShareDone | None = None) -> Score:
         """Score one method, or the uncalibrated model."""
         values, input = self.entries.values, self.entries.input
         if name == UNCALIBRATED:
@@ -224,19 +209,15 @@ class _CrossValidation:
             calibrated = fit_folds(calibrator, values, self.target, input, self.splits, self.folds, progress)
         repeats = [logits.double() for logits in calibrated.logits]
         losses = [self._losses(z) for z in repeats]
+        self.losses[name] = torch.stack(losses).mean(0)
         nll = fmean(float(loss.sum()) for loss in losses) / self.num_entries
         scores = {
             "nll": nll,
             "macro_ece": fmean(self._macro_error(z.sigmoid(), self.hit) for z in repeats),
             "macro_floor": self._macro_floor(repeats[0].sigmoid()),
         }
-        return MultilabelScore(
-            name=name,
-            scores=scores,
-            notes=calibrated.notes,
-            optimism=max(0.0, nll - calibrated.fitted_nll),  # 0 for the uncalibrated model
-            losses=torch.stack(losses).mean(0),
-        )
+        optimism = max(0.0, nll - calibrated.fitted_nll)  # 0 for the uncalibrated model
+        return Score(name=name, scores=scores, notes=calibrated.notes, optimism=optimism)
 
     def _losses(self, z: Tensor) -> Tensor:
         """Return the summed NLL of each cluster."""
@@ -263,7 +244,7 @@ class _CrossValidation:
 
         return fmean(self._macro_error(p, outcome()) for _ in range(FLOOR_DRAWS))
 
-    def difference(self, a: MultilabelScore, b: MultilabelScore, metric: str, *, level: float) -> Difference:
+    def difference(self, a: Score, b: Score, metric: str, *, level: float) -> Difference:
         """Difference in NLL from a to b, with an interval from the variance of the sums of clusters and of the fits."""
         before, after = a.scores[metric], b.scores[metric]
         change = after - before
@@ -272,7 +253,7 @@ class _CrossValidation:
         if a is b:
             return Difference(before, after, 0.0, 0.0)
         entries = scatter_sum(self.cluster, self.keep.sum(1).double(), self.number)
-        scatter = b.losses - a.losses - change * entries
+        scatter = self.losses[b.name] - self.losses[a.name] - change * entries
         variance = float((scatter**2).sum()) * self.number / (self.number - 1) / self.num_entries**2
         # As for one label per sample: twice the optimism, divided by the number of independent entries.
         variance += 2 * max(a.optimism, b.optimism) * self._design_effect() / self.num_entries
