@@ -15,7 +15,7 @@ import torch
 from packaging.requirements import Requirement
 
 from dualfocal import __version__, kernels
-from dualfocal._memory import free_memory, show_size
+from dualfocal._memory import free_memory, machine_memory, show_size
 from dualfocal._table import Table
 from dualfocal._trials import FAILED, UNUSED, Trial, try_calibrator, try_kernels, try_loss
 from dualfocal.data.paths import VARIABLE, Root, data_root, on_disk
@@ -198,7 +198,7 @@ def diagnose(root: Root = None) -> Diagnosis:
         trials.append(Trial("Triton kernels", UNUSED, _reason_against_kernels(bool(cuda))))
     return Diagnosis(
         {"python": platform.python_version(), **{name: _version(name) or "not installed" for name in SHOWN}},
-        System(platform.platform(), str(Path(__file__).parent), num_cores(), _memory(), free_memory()),
+        System(platform.platform(), str(Path(__file__).parent), num_cores(), machine_memory(), free_memory()),
         devices,
         tuple(trials),
         tuple(_unmet(None)),
@@ -212,13 +212,6 @@ def _version(distribution: str) -> str | None:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # not on Windows
         return None
 
 

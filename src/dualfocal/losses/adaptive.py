@@ -297,10 +297,11 @@ def _equal_mass_edges(score: Tensor, num_bins: int) -> Tensor:
     """Inner edges of bins with equal numbers of scores, interpolated between neighbours."""
     ordered = score.sort().values
     last = len(ordered) - 1
-    at = torch.linspace(0, last + 1, num_bins + 1, dtype=wide_dtype(score), device=score.device)[1:-1].clamp_max(last)
-    low = at.floor().long()
+    ranks = torch.linspace(0, last + 1, num_bins + 1, dtype=wide_dtype(score), device=score.device)
+    rank = ranks[1:-1].clamp_max(last)
+    low = rank.floor().long()
     high = (low + 1).clamp_max(last)
-    return torch.lerp(ordered[low], ordered[high], (at - low).to(score.dtype))
+    return torch.lerp(ordered[low], ordered[high], (rank - low).to(score.dtype))
 
 
 def _check_bins(bin_gamma: Tensor, bin_edges: Tensor) -> None:
