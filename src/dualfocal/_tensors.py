@@ -1,12 +1,16 @@
 """Checks of numbers and tensors shared by several subpackages."""
 
 import math
+from collections.abc import Sequence
 from numbers import Real
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+Weight = Tensor | Sequence[float] | NDArray[Any]  # weight of each class
 # The first argument of F.cross_entropy's Module is weight; here it is a parameter such as gamma.
 WEIGHT_HINT = "pass class weights as weight="
 

@@ -1,14 +1,12 @@
 """Checks of the arguments that all losses share. Values are only read on eager CPU tensors, see ``can_read_values``."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._tensors import can_read_values, check_number, compute_dtype, first_true
+from dualfocal._tensors import Weight, can_read_values, check_number, compute_dtype, first_true
 
 REDUCTIONS = ("mean", "sum", "none")
 # One logit z per label is the two-class problem with the logits 0 and z.
@@ -22,8 +20,6 @@ MULTILABEL_HINT = (
     "p_j, the runner-up of the true class, is undefined: train with torch.nn.BCEWithLogitsLoss, one logit per label, "
     "then calibrate and evaluate with task='multilabel'"
 )
-
-Weight = Tensor | Sequence[float] | NDArray[Any]
 
 
 def check_shapes(logits: Tensor, target: Tensor) -> None:

@@ -11,16 +11,8 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_choice
-from dualfocal._tensors import WEIGHT_HINT, check_number, class_indices, compute_dtype, is_concrete
-from dualfocal.losses._arguments import (
-    REDUCTIONS,
-    Weight,
-    check_gamma,
-    check_labels,
-    check_probabilities,
-    check_shapes,
-    check_weight,
-)
+from dualfocal._tensors import WEIGHT_HINT, Weight, check_number, class_indices, compute_dtype, is_concrete
+from dualfocal.losses import _arguments
 
 
 class Flat(NamedTuple):
@@ -101,9 +93,9 @@ def flatten(
         ValueError: an argument has an invalid shape, dtype or value.
         IndexError: a class index is out of range.
     """
-    check_choice("reduction", reduction, REDUCTIONS)
+    check_choice("reduction", reduction, _arguments.REDUCTIONS)
     check_number("label_smoothing", label_smoothing, 0.0, 1.0)
-    check_shapes(logits, target)
+    _arguments.check_shapes(logits, target)
     if not isinstance(ignore_index, int):
         raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
     eager = is_concrete(logits)
@@ -111,11 +103,11 @@ def flatten(
     shape = logits.shape[:1] + logits.shape[2:] if logits.ndim > 1 else torch.Size()
     logits = _class_rows(logits)
     num_classes = logits.shape[1]
-    weight = None if weight is None else check_weight(weight, num_classes, logits)
+    weight = None if weight is None else _arguments.check_weight(weight, num_classes, logits)
     if target.is_floating_point():
         target = _class_rows(target)
         if readable:
-            check_probabilities(target)
+            _arguments.check_probabilities(target)
         flat = Flat(logits, None, None, target, weight, shape, eager)
     else:
         labels = class_indices(target.reshape(-1))
@@ -123,7 +115,7 @@ def flatten(
         if readable and _all_in_range(labels, num_classes, ignore_index):
             ignored = None
         elif readable:
-            check_labels(labels, num_classes, ignore_index)
+            _arguments.check_labels(labels, num_classes, ignore_index)
         flat = Flat(logits, labels, ignored, None, weight, shape, eager)
     if not label_smoothing:
         return flat
@@ -162,7 +154,7 @@ def gamma_of_rows(gamma: float | Tensor, flat: Flat) -> float | Tensor:
                 f"{num_classes} classes; {WEIGHT_HINT}"
             )
         gamma = gamma.reshape(-1)
-    return check_gamma(gamma)
+    return _arguments.check_gamma(gamma)
 
 
 def reduce(loss: Tensor, flat: Flat, reduction: str, *, weighted: bool = False) -> Tensor:

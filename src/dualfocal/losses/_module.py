@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from dualfocal._checks import check_choice
-from dualfocal._tensors import WEIGHT_HINT, check_number
-from dualfocal.losses._arguments import REDUCTIONS, Weight, as_weight, check_gamma
+from dualfocal._tensors import WEIGHT_HINT, Weight, check_number
+from dualfocal.losses._arguments import REDUCTIONS, as_weight, check_gamma
 
 COMMON = ("weight", "ignore_index", "reduction")  # arguments of every loss
 

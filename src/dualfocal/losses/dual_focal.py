@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from dualfocal._checks import check_choice
-from dualfocal.losses._arguments import Weight
+from dualfocal._tensors import Weight
 from dualfocal.losses._flat import flatten, gamma_of_rows
 from dualfocal.losses._modulated import IMPLS, modulated_loss
 from dualfocal.losses._module import ClassificationLoss

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dualfocal._tensors import WEIGHT_HINT, check_number
-from dualfocal.losses._arguments import Weight
+from dualfocal._tensors import WEIGHT_HINT, Weight, check_number
 from dualfocal.losses._expression import GammaBins
 from dualfocal.losses._flat import flatten, gamma_of_rows
 from dualfocal.losses._modulated import modulated_loss
