@@ -1,7 +1,7 @@
 """Argument checks that do not import torch, so that the command line starts fast."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 
 # Largest values of options, in Python and on the command line: beyond them a command fills the memory or takes days.
@@ -54,6 +54,15 @@ def check_level(level: float) -> None:
     """Raise a ValueError unless ``level`` is a valid confidence level."""
     if not 0.5 <= level < 1:
         raise ValueError(f"level must be at least 0.5 and below 1, got {level!r}")
+
+
+def listed(values: Sequence[object], most: int = 8) -> str:
+    """Values for a message, on one line; at most the first eight.
+
+    >>> listed(range(10))
+    '0, 1, 2, 3, 4, 5, 6, 7, ...'
+    """
+    return ", ".join([*map(str, values[:most]), *(["..."] if len(values) > most else [])])
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -65,6 +65,14 @@ def memory_limit(max_memory: int | str | None) -> int:
     return free_memory() // 2 if max_memory is None else parse_size(max_memory)
 
 
+def machine_memory() -> int | None:
+    """Return the bytes of memory of this machine; None on systems that do not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # Windows
+        return None
+
+
 def check_memory(what: object, needed: int, max_memory: int | str | None, *, at_least: bool = False) -> None:
     """Raise a MemoryLimitError if something needs more memory than allowed.
 
@@ -91,12 +99,11 @@ def _rounded_up(size: int) -> str:
 
 def _free_of_machine() -> int:
     try:
-        match = re.search(r"^MemAvailable:\s*([0-9]+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-        if match:
-            return int(match[1]) * 1024
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError, AttributeError):  # not Linux
+        text = Path("/proc/meminfo").read_text()
+    except OSError:  # not Linux
         return UNKNOWN
+    match = re.search(r"^MemAvailable:\s*([0-9]+) kB", text, re.MULTILINE)
+    return int(match[1]) * 1024 if match else machine_memory() or UNKNOWN
 
 
 def _free_of_control_groups() -> list[int]:

@@ -1,11 +1,16 @@
 """Checks of numbers and tensors shared by several subpackages."""
 
 import math
+from collections.abc import Sequence
 from numbers import Real
+from typing import Any
 
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 
+Weight = Tensor | Sequence[float] | NDArray[Any]  # weight of each class
 # The first argument of F.cross_entropy's Module is weight; here it is a parameter such as gamma.
 WEIGHT_HINT = "pass class weights as weight="
 
@@ -41,6 +46,28 @@ def under_transform() -> bool:
 def in_batched_backward(grad: Tensor) -> bool:
     """Whether the backward is batched over many gradients (``is_grads_batched``, Jacobians)."""
     return under_transform() or torch._C._functorch.is_legacy_batchedtensor(grad)
+
+
+def is_concrete(tensor: Tensor) -> bool:
+    """Whether this is an ordinary eager tensor: not a subclass, not traced, and not under a transform."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(tensor) in (Tensor, nn.Parameter)
+        and not under_transform()
+        and torch._C._len_torch_dispatch_stack() == 0  # fake tensors, make_fx, FLOP counters
+        and torch._C._get_tracing_state() is None
+        and forward_ad.unpack_dual(tensor).tangent is None  # type: ignore[no-untyped-call]
+    )
+
+
+def can_read_values(tensor: Tensor) -> bool:
+    """Whether values may be read, which must not synchronise a device or break a trace."""
+    return tensor.is_cpu and is_concrete(tensor)
+
+
+def first_true(mask: Tensor) -> int | None:
+    """Flat index of the first True, or None."""
+    return int(mask.reshape(-1).nonzero()[0]) if mask.any() else None
 
 
 def class_indices(target: Tensor) -> Tensor:

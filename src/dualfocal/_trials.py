@@ -28,15 +28,7 @@ class Trial:
 
 def try_loss(device: str) -> Trial:
     """Compute the dual focal loss and its gradient, as a training does, and compare them with the CPU in float64."""
-    from dualfocal.losses import dual_focal_loss
-
-    def compare() -> str:
-        logits, target = _predictions()
-        actual = _loss_and_gradient(dual_focal_loss, logits.to(device), target.to(device), "auto")
-        expected = _loss_and_gradient(dual_focal_loss, logits.double(), target, "torch")
-        return _difference("the gradient", actual[1], expected[1]) or _difference("the loss", actual[0], expected[0])
-
-    return _tried(f"loss on {device}", compare, "dual focal loss and gradient match float64")
+    return _loss_trial(f"loss on {device}", device, "auto", "dual focal loss and gradient match float64")
 
 
 def try_calibrator() -> Trial:
@@ -53,13 +45,6 @@ def try_calibrator() -> Trial:
 
 def try_kernels(device: str) -> Iterator[Trial]:
     """Compute loss and gradient, and confidences, with the Triton kernels, and compare them with PyTorch."""
-    from dualfocal.losses import dual_focal_loss
-
-    def compare_losses() -> str:
-        logits, target = (tensor.to(device) for tensor in _predictions())
-        actual = _loss_and_gradient(dual_focal_loss, logits, target, "triton")
-        expected = _loss_and_gradient(dual_focal_loss, logits, target, "torch")
-        return _difference("the gradient", actual[1], expected[1]) or _difference("the loss", actual[0], expected[0])
 
     def compare_confidences() -> str:
         from dualfocal.kernels import confidence
@@ -70,7 +55,7 @@ def try_kernels(device: str) -> Iterator[Trial]:
         largest = logits.softmax(1).amax(1)
         return _difference("the confidence", rows.confidence / 2**32, largest) or _difference("the NLL", rows.nll, nll)
 
-    yield _tried(f"loss kernel on {device}", compare_losses, "matches PyTorch")
+    yield _loss_trial(f"loss kernel on {device}", device, "triton", "matches PyTorch")
     yield _tried(f"confidence kernel on {device}", compare_confidences, "matches PyTorch")
 
 
@@ -81,10 +66,22 @@ def _predictions() -> tuple[Tensor, Tensor]:
     return logits, torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
 
 
-def _loss_and_gradient(loss: Callable[..., Tensor], logits: Tensor, target: Tensor, impl: str) -> tuple[Tensor, Tensor]:
-    logits = logits.clone().requires_grad_()
-    value = loss(logits, target, impl=impl)
-    return value.detach(), torch.autograd.grad(value, logits)[0]
+def _loss_trial(name: str, device: str, impl: str, success: str) -> Trial:
+    """Compare the dual focal loss and its gradient on a device with autograd on the CPU, in float64."""
+    from dualfocal.losses import dual_focal_loss
+
+    def loss_and_gradient(logits: Tensor, target: Tensor, impl: str) -> tuple[Tensor, Tensor]:
+        logits = logits.clone().requires_grad_()
+        loss = dual_focal_loss(logits, target, impl=impl)
+        return loss.detach(), torch.autograd.grad(loss, logits)[0]
+
+    def compare() -> str:
+        logits, target = _predictions()
+        actual = loss_and_gradient(logits.to(device), target.to(device), impl)
+        expected = loss_and_gradient(logits.double(), target, "torch")
+        return _difference("the gradient", actual[1], expected[1]) or _difference("the loss", actual[0], expected[0])
+
+    return _tried(name, compare, success)
 
 
 def _difference(what: str, actual: Tensor, expected: Tensor) -> str:

@@ -15,7 +15,7 @@ import torch
 from packaging.requirements import Requirement
 
 from dualfocal import __version__, kernels
-from dualfocal._memory import free_memory, show_size
+from dualfocal._memory import free_memory, machine_memory, show_size
 from dualfocal._table import Table
 from dualfocal._trials import FAILED, UNUSED, Trial, try_calibrator, try_kernels, try_loss
 from dualfocal.data.paths import VARIABLE, Root, data_root, on_disk
@@ -198,7 +198,7 @@ def diagnose(root: Root = None) -> Diagnosis:
         trials.append(Trial("Triton kernels", UNUSED, _reason_against_kernels(bool(cuda))))
     return Diagnosis(
         {"python": platform.python_version(), **{name: _version(name) or "not installed" for name in SHOWN}},
-        System(platform.platform(), str(Path(__file__).parent), num_cores(), _memory(), free_memory()),
+        System(platform.platform(), str(Path(__file__).parent), num_cores(), machine_memory(), free_memory()),
         devices,
         tuple(trials),
         tuple(_unmet(None)),
@@ -212,13 +212,6 @@ def _version(distribution: str) -> str | None:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # not on Windows
         return None
 
 
@@ -243,7 +236,9 @@ def _reason_against_kernels(has_cuda: bool) -> str:
 
 def _data_folder(root: Root) -> DataFolder:
     folder = data_root(root)
-    chosen_by = "--data-root" if root else VARIABLE if os.environ.get(VARIABLE) else "your cache folder"
+    chosen_by = VARIABLE if os.environ.get(VARIABLE) else "your cache folder"
+    if root:
+        chosen_by = "--data-root"
     try:
         existing = _nearest_existing(folder.absolute())
         with tempfile.TemporaryFile(dir=existing):
@@ -265,10 +260,12 @@ def _data_sets(root: Root) -> Iterator[DataStatus]:
     option = "" if root is None else f" --data-root {shlex.quote(os.fspath(root))}"
     for name, official in OFFICIAL.items():
         path = on_disk(name, root)
-        place = None if path is None else str(path) if official.layouts else "comes with scikit-learn"
-        remedy = f"dualfocal data fetch {name}{option}" if official.sources else official.by_hand
         size = sum(source.size for source in official.sources)
-        yield DataStatus(name, place, size, "" if place else remedy)
+        if path is not None:
+            yield DataStatus(name, str(path) if official.layouts else "comes with scikit-learn", size, remedy="")
+        else:
+            remedy = f"dualfocal data fetch {name}{option}" if official.sources else official.by_hand
+            yield DataStatus(name, None, size, remedy)
 
 
 def _extras() -> Iterator[ExtraStatus]:

@@ -176,3 +176,9 @@ def test_folds_keep_clusters_whole() -> None:
         for clusters in (codes, None)
     )
     assert split.scores["nll"] < kept.scores["nll"] - 0.05
+
+
+def test_the_comparison_notes_fits_that_did_not_converge(monkeypatch) -> None:
+    monkeypatch.setattr("dualfocal.calibrators._newton.MOST_ITERATIONS", 1)
+    comparison = compare_multilabel_calibrators(*drawn(100), ["platt", "isotonic"])
+    assert comparison.remarks()[-1] == "platt: the fit of at least one fold did not converge"

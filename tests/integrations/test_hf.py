@@ -284,9 +284,9 @@ def test_outputs_of_another_task_are_an_error():
 
 
 def test_the_warning_about_two_classes_stays():
-    from dualfocal.losses import dual_focal
+    from dualfocal.losses import _two_classes
 
-    dual_focal._warn_once.cache_clear()
+    _two_classes._warn_once.cache_clear()
     with pytest.warns(UserWarning, match="two classes"):
         hf.loss_func()({"logits": torch.zeros(4, 2)}, torch.tensor([0, 1, 0, 1]))
 

@@ -13,8 +13,8 @@ pytest.importorskip("triton")
 
 from dualfocal import losses
 from dualfocal.kernels import modulated
-from dualfocal.losses._common import flatten
 from dualfocal.losses._expression import Gamma, GammaBins
+from dualfocal.losses._flat import flatten
 from dualfocal.losses._modulated import dual_loss_and_gradient, modulated_loss
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

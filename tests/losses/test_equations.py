@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from dualfocal import losses as L
-from dualfocal.losses import _closed_form, dual_focal
+from dualfocal.losses import _closed_form, _two_classes
 
 SOFT_TARGETS = PER_SAMPLE + BATCH
 
@@ -148,7 +148,7 @@ def test_changing_the_target_before_a_second_backward_is_an_error(path: str) -> 
 
 def test_jump_of_two_classes_and_its_one_warning() -> None:
     """The loss just below and above p_k = 1/2 with gamma = 5: .022 and .684."""
-    dual_focal._warn_once.cache_clear()
+    _two_classes._warn_once.cache_clear()
     p = torch.tensor([0.499, 0.501], dtype=torch.float64)
     logits = torch.stack([p.log(), (1 - p).log()], 1)
     with pytest.warns(UserWarning, match="two classes"):
@@ -158,7 +158,7 @@ def test_jump_of_two_classes_and_its_one_warning() -> None:
 
 
 def test_no_warning_where_there_is_no_rival() -> None:
-    dual_focal._warn_once.cache_clear()
+    _two_classes._warn_once.cache_clear()
     logits, target = problem(c=2)
     L.dual_focal_loss(logits, target, 0.0)
     L.dual_focal_loss(logits, target, rival=0.1)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from dualfocal import losses as L
-from dualfocal.losses import dual_focal
+from dualfocal.losses import _two_classes
 
 WITH_GAMMA = {"focal": L.focal_loss, "inverse_focal": L.inverse_focal_loss, "dual_focal": L.dual_focal_loss}
 WEIGHT_HINT = "pass class weights as weight="
@@ -71,7 +71,7 @@ def test_forward_mode_in_gamma(name: str, soft: bool) -> None:
 
 
 def test_the_warning_of_two_classes_comes_again_when_it_was_an_error() -> None:
-    dual_focal._warn_once.cache_clear()
+    _two_classes._warn_once.cache_clear()
     for _ in range(2):
         with pytest.raises(UserWarning, match="two classes"):  # pytest runs with warnings as errors
             L.dual_focal_loss(*problem(3, 2))
@@ -84,7 +84,7 @@ def test_the_warning_of_two_classes_comes_again_when_it_was_an_error() -> None:
 
 @for_each(call=[L.dual_focal_loss, L.DualFocalLoss(), L.AdaDualFocalLoss()])
 def test_the_warning_of_two_classes_points_to_the_caller(call) -> None:
-    dual_focal._warn_once.cache_clear()
+    _two_classes._warn_once.cache_clear()
     with pytest.warns(UserWarning, match="two classes") as caught:
         call(*problem(3, 2))
     assert caught[0].filename == __file__

@@ -13,7 +13,7 @@ from dualfocal._checks import check_choice
 from dualfocal._tensors import compute_dtype, wide_dtype
 from dualfocal.calibrators._fit_report import Fit, FitReport
 from dualfocal.calibrators._tiles import tile_slices
-from dualfocal.calibrators.inputs import NAMES, FittedOn, digest, kind_of, log_probs, zero_values
+from dualfocal.calibrators.inputs import NAMES, FittedOn, digest, impossible_labels, kind_of, log_probs, zero_values
 from dualfocal.calibrators.notes import Note, absent_classes
 from dualfocal.metrics.rows import INPUTS, Array, Rows, as_rows, as_tensor, class_targets
 from dualfocal.metrics.scan import scan
@@ -101,21 +101,18 @@ class Calibrator(nn.Module, ABC):
         binary = "top_label" if values.ndim == 1 else None
         rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
         kind = kind_of(values, rows.input)
-        zeros, impossible, data_digest = None, 0, digest(rows.values)
+        data_digest, zeros, impossible = digest(rows.values), None, list[Note]()
         if rows.input == "probs":
             scan(rows)  # raises if the values are not probabilities
             zeros = zero_values(rows)
-            impossible = int((rows.values.gather(1, rows.target[:, None]) == 0).sum())
+            impossible = impossible_labels(rows, zeros)
             logits = log_probs(values, zeros)
             rows = as_rows(logits, target, input="logits", ignore_index=ignore_index, binary=binary)
         fit = self._fit(rows)
-        for name in self.learned:
-            setattr(self, name, fit.learned[name].to(rows.values.device))
+        self._store(fit, rows.values.device)
         notes = list(fit.notes)
         if self.by_class and (absent := absent_classes(rows.target, rows.num_classes)):
             notes.append(Note("absent_classes", len(absent), rows.num_classes, absent))
-        if zeros is not None and impossible:
-            notes.append(Note("impossible_labels", impossible, len(rows), zeros))
         before, after, changed = self._effect(rows) if fit.nll is None else (*fit.nll, 0)
         self.report = FitReport(
             num_samples=len(rows),
@@ -126,10 +123,14 @@ class Calibrator(nn.Module, ABC):
             iterations=fit.iterations,
             gradient=fit.gradient,
             converged=fit.converged,
-            notes=tuple(notes),
+            notes=(*notes, *impossible),
         )
         self.fitted_on = FittedOn(kind, zeros, data_digest)
         return self
+
+    def _store(self, fit: Fit, device: torch.device) -> None:
+        for name in self.learned:
+            setattr(self, name, fit.learned[name].to(device))
 
     def forward(self, logits: Array, *, input: str = "logits") -> Tensor:
         """Apply the calibrator.

@@ -2,15 +2,17 @@
 
 import copy
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist, fmean
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from dualfocal._tensors import compute_dtype
 from dualfocal.calibrators._base import Calibrator
+from dualfocal.calibrators._fit_report import FitReport
 from dualfocal.calibrators.notes import Note, merge_folds
 from dualfocal.calibrators.temperature import TemperatureScaling
 from dualfocal.metrics.comparison import LEAST, Difference, interval
@@ -23,34 +25,42 @@ from dualfocal.metrics.scan import scan
 COMPARED = ("nll", "brier", "error", "ece")
 NOT_COMPARED = Difference(math.nan, math.nan, -math.inf, math.inf)
 
+AnyScore = TypeVar("AnyScore", bound="Score")
 
-@dataclass(frozen=True)
-class MethodScore:
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Scores of a method on held-out samples; :class:`MethodScore` explains the attributes."""
+
+    name: str
+    scores: dict[str, float]
+    changes: dict[str, Difference] = field(default_factory=dict)
+    behind: Difference = NOT_COMPARED
+    notes: tuple[Note, ...] = ()
+    optimism: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodScore(Score):
     """Scores of a calibrator, or of the uncalibrated model, on held-out samples.
 
     Attributes:
         name: name of the method.
-        evaluation: all metrics of the first repeat, with noise floors.
         scores: nll, brier, error and ece, averaged over the repeats.
-        argmax_changed: share of samples whose predicted class changed.
-        notes: notes of the fits.
-        fitted: the fitted calibrator; None with cross-validation.
         changes: differences from the uncalibrated model (a) to this method (b), for each score.
         behind: difference in NLL from the best method that may be recommended (a) to this method (b).
+        notes: notes of the fits.
         optimism: with cross-validation, how much lower the NLL is on the samples that the calibrators were fitted on
             than on held-out samples.
+        evaluation: all metrics of the first repeat, with noise floors.
+        argmax_changed: share of samples whose predicted class changed.
+        fitted: the fitted calibrator; None with cross-validation.
         draws: scores on resampled data.
     """
 
-    name: str
     evaluation: Evaluation
-    scores: dict[str, float]
     argmax_changed: float = 0.0
-    notes: tuple[Note, ...] = ()
     fitted: Calibrator | None = None
-    changes: dict[str, Difference] = field(default_factory=dict)
-    behind: Difference = NOT_COMPARED
-    optimism: float = 0.0
     draws: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -88,37 +98,45 @@ def score(
     if min(len(repeats[0]), repeats[0].num_clusters or LEAST) >= LEAST:
         resampled = resample(scanned, num_bins, seed=seed, slow=())
         draws = {metric: resampled[metric].mean(1) for metric in COMPARED}
-    return MethodScore(name, evaluation, scores, draws=draws)
+    return MethodScore(name=name, scores=scores, evaluation=evaluation, draws=draws)
 
 
 def rank_methods(
-    methods: Sequence[MethodScore], level: float, left_out: Collection[str] = ()
-) -> tuple[MethodScore, ...]:
-    """Compare each method with the uncalibrated model, which comes first, and with the best one; sort by NLL.
+    methods: Sequence[AnyScore],
+    difference: Callable[[AnyScore, AnyScore, str], Difference],
+    metrics: Sequence[str] = ("nll",),
+    left_out: Collection[str] = (),
+) -> tuple[AnyScore, ...]:
+    """Compare each method with the uncalibrated model and with the best method, and sort them by NLL.
 
-    Methods in ``left_out`` cannot be the best, whatever their NLL.
+    Args:
+        methods: scores; those of the uncalibrated model come first.
+        difference: returns the difference from one method to another in a metric.
+        metrics: metrics in which a method is compared with the uncalibrated model.
+        left_out: methods that cannot be the best, whatever their NLL.
     """
     uncalibrated = methods[0]
     best = min((method for method in methods if method.name not in left_out), key=lambda method: method.scores["nll"])
-
-    def between(a: MethodScore, b: MethodScore, metric: str) -> Difference:
-        change = Difference(a.scores[metric], b.scores[metric], -math.inf, math.inf)
-        if not a.draws:  # too few samples
-            return change
-        low, high = interval(b.draws[metric] - a.draws[metric], change.difference, level)
-        if metric == "nll" and a is not b and math.isfinite(change.difference):
-            low, high = _with_variance_of_fits(change.difference, low, high, a, b, level)
-        return replace(change, low=low, high=high)
-
     compared = [
         replace(
             method,
-            changes={metric: between(uncalibrated, method, metric) for metric in COMPARED},
-            behind=between(best, method, "nll"),
+            changes={metric: difference(uncalibrated, method, metric) for metric in metrics},
+            behind=difference(best, method, "nll"),
         )
         for method in methods
     ]
     return tuple(sorted(compared, key=lambda method: method.scores["nll"]))
+
+
+def resampled_difference(a: MethodScore, b: MethodScore, metric: str, *, level: float) -> Difference:
+    """Difference from a to b in a metric; its interval comes from the resampled scores."""
+    change = Difference(a.scores[metric], b.scores[metric], -math.inf, math.inf)
+    if not a.draws:  # too few samples
+        return change
+    low, high = interval(b.draws[metric] - a.draws[metric], change.difference, level)
+    if metric == "nll" and a is not b and math.isfinite(change.difference):
+        low, high = _with_variance_of_fits(change.difference, low, high, a, b, level)
+    return replace(change, low=low, high=high)
 
 
 def _with_variance_of_fits(
@@ -155,35 +173,64 @@ class Calibrated:
     fitted_nll: float = math.inf
 
 
-def fit_once(calibrator: Calibrator, progress: ShareDone, *, validation: Rows, rows: Rows) -> Calibrated:
+def fit_once(calibrator: Calibrator, validation: Rows, rows: Rows) -> Calibrated:
     """Fit a copy of the calibrator on validation data and calibrate the rows."""
-    fitted, notes = _fitted(calibrator, validation, "not_converged")
-    return Calibrated([fitted(rows.values, input=rows.input)], tuple(notes), fitted)
+    fitted, report = _fitted(calibrator, validation.values, validation.target, validation.input)
+    notes = report.notes if report.converged else (*report.notes, Note("not_converged"))
+    return Calibrated([fitted(rows.values, input=rows.input)], notes, fitted)
 
 
 def fit_folds(
-    calibrator: Calibrator, progress: ShareDone, *, rows: Rows, splits: list[Tensor], folds: int
+    calibrator: Calibrator,
+    values: Tensor,
+    target: Tensor,
+    input: str,
+    splits: Sequence[Tensor],
+    folds: int,
+    progress: ShareDone | None = None,
 ) -> Calibrated:
-    """For each split into folds, calibrate every fold by a calibrator fitted on the others."""
-    values, results, notes, losses = rows.values, list[Tensor](), list[Note](), list[float]()
+    """For each split into folds, calibrate every fold by a calibrator fitted on the others.
+
+    Args:
+        calibrator: an unfitted calibrator.
+        values: logits or probabilities, (N, C).
+        target: labels, in the form that the calibrator takes.
+        input: whether the values are ``"logits"`` or ``"probs"``.
+        splits: the fold of each sample, (N,), for each repeat.
+        folds: number of folds.
+        progress: called with the share of the fits that are done.
+    """
+    results, notes, losses = list[Tensor](), list[Note](), list[float]()
     for repeat, fold in enumerate(splits):
         result = torch.empty(values.shape, dtype=compute_dtype(values), device=values.device)
         for k in range(folds):
             here = fold == k
-            fitted, fold_notes = _fitted(calibrator, rows.at(~here), "fold_not_converged")
-            result[here] = fitted(values[here], input=rows.input)
-            notes += fold_notes
-            assert fitted.report is not None
-            losses.append(fitted.report.nll_after)
-            progress((repeat + (k + 1) / folds) / len(splits))
+            fitted, report = _fitted(calibrator, values[~here], target[~here], input)
+            result[here] = fitted(values[here], input=input)
+            notes += report.notes
+            if not report.converged:
+                notes.append(Note("fold_not_converged"))
+            losses.append(report.nll_after)
+            if progress is not None:
+                progress((repeat + (k + 1) / folds) / len(splits))
         results.append(result)
     return Calibrated(results, merge_folds(notes), fitted_nll=fmean(losses))
 
 
-def _fitted(calibrator: Calibrator, rows: Rows, not_converged: str) -> tuple[Calibrator, list[Note]]:
-    fitted = copy.deepcopy(calibrator).fit(rows.values, rows.target, input=rows.input)
+def _fitted(calibrator: Calibrator, values: Tensor, target: Tensor, input: str) -> tuple[Calibrator, FitReport]:
+    fitted = copy.deepcopy(calibrator).fit(values, target, input=input)
     assert fitted.report is not None
-    return fitted, [*fitted.report.notes, *([] if fitted.report.converged else [Note(not_converged)])]
+    return fitted, fitted.report
+
+
+def share_of(progress: ShareDone | None, done: int, total: int) -> ShareDone:
+    """Progress of one of several equal tasks: a function that reports the share of all tasks that is done."""
+
+    def report(share: float) -> None:
+        if progress is not None:
+            progress((done + share) / total)
+
+    return report
 
 
 def assign_folds(rows: Rows, target: Tensor, *, ignore_index: int, folds: int, seeds: range) -> list[Tensor]:
@@ -219,8 +266,9 @@ def _folds_of_clusters(cluster: Tensor, folds: int, generator: torch.Generator) 
     shuffled = torch.randperm(number, generator=generator)
     order = shuffled[size[shuffled].argsort(descending=True, stable=True)]
     fold, total = torch.empty(number, dtype=torch.int64), [0] * folds
-    for one, count in zip(order.tolist(), size[order].tolist(), strict=True):
-        fold[one] = smallest = total.index(min(total))
+    for index, count in zip(order.tolist(), size[order].tolist(), strict=True):
+        smallest = total.index(min(total))
+        fold[index] = smallest
         total[smallest] += count
     return fold.to(cluster.device)[cluster]
 

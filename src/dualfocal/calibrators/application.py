@@ -137,7 +137,9 @@ def apply_calibrator(
     if bool(lost.any()):
         row = int(lost.nonzero()[0, 0])
         raise ValueError(f"row {row} has no finite calibrated value: this calibrator needs finite logits, got -inf")
-    calibrated = after if input == "logits" else after.sigmoid() if after.ndim == 1 else after.softmax(1)
+    calibrated = after
+    if input == "probs":
+        calibrated = after.sigmoid() if after.ndim == 1 else after.softmax(1)
     scores: dict[str, Evaluation] = {}
     change = None
     if target is not None and labelled:

@@ -45,7 +45,7 @@ class Column:
     def split(self, edges: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Number of samples and of hits in each bin ``(lo, hi]`` between the inner edges."""
         ends = np.concatenate([[0], np.searchsorted(self.p, edges, side="right"), [len(self.p)]])
-        count, hits = (np.diff(np.concatenate([[0], np.cumsum(n)])[ends]) for n in (self.count, self.hits))
+        count, hits = (np.diff(_running_sum(n)[ends]) for n in (self.count, self.hits))
         return count, hits
 
     def equal_mass(self, num_bins: int | NDArray[np.int64]) -> tuple[Floats, NDArray[np.int64]]:
@@ -54,13 +54,13 @@ class Column:
         binning = np.repeat(np.arange(len(sizes)), sizes - 1)
         rank = np.arange(len(binning)) - np.repeat(np.cumsum(sizes - 1) - (sizes - 1), sizes - 1) + 1
         total = np.cumsum(self.count)
-        place = np.searchsorted(total, rank * total[-1] / sizes[binning])
-        fits = place < len(self.p) - 1
-        place, binning = place[fits], binning[fits]
-        new = np.ones(len(place), dtype=bool)
-        new[1:] = (place[1:] != place[:-1]) | (binning[1:] != binning[:-1])  # equal probabilities share a bin
-        place, binning = place[new], binning[new]
-        return (self.p[place] + self.p[place + 1]) / 2, binning
+        index = np.searchsorted(total, rank * total[-1] / sizes[binning])  # of the probability below each edge
+        fits = index < len(self.p) - 1
+        index, binning = index[fits], binning[fits]
+        new = np.ones(len(index), dtype=bool)
+        new[1:] = (index[1:] != index[:-1]) | (binning[1:] != binning[:-1])  # equal probabilities share a bin
+        index, binning = index[new], binning[new]
+        return (self.p[index] + self.p[index + 1]) / 2, binning
 
 
 class _ClasswiseMap(Calibrator):
@@ -167,11 +167,10 @@ class BayesianBinning(_ClasswiseMap):
         model = np.repeat(np.arange(len(sizes)), per_model)
         lower = np.concatenate([[0.0], upper[:-1]])
         lower[np.concatenate([[0], last[:-1] + 1])] = 0.0
-        place = [np.searchsorted(column.p, ends, side="right") for ends in (lower, upper)]
-        place[0][lower == 0.0] = 0
-        place[1][last] = len(column.p)
-        totals = [np.concatenate([[0], np.cumsum(n)]) for n in (column.count, column.hits)]
-        count, hits = (total[place[1]] - total[place[0]] for total in totals)
+        first, end = (np.searchsorted(column.p, edge, side="right") for edge in (lower, upper))
+        first[lower == 0.0] = 0
+        end[last] = len(column.p)
+        count, hits = (_running_sum(n)[end] - _running_sum(n)[first] for n in (column.count, column.hits))
         worth = EQUIVALENT / per_model[model]
         middle = np.clip((lower + upper) / 2, 1e-9, 1 - 1e-9)
         evidence = np.bincount(model, _log_evidence(count, hits, worth, middle), minlength=len(sizes))
@@ -260,10 +259,15 @@ def column_of(p: Floats, hits: Floats) -> Column:
     """Distinct probabilities of a class, from those of all samples and those of the samples of the class."""
     ordered = np.sort(p)
     # Predictions whose logits differ by a shift are equal up to rounding, and are merged into one value.
-    at = np.flatnonzero(np.concatenate([[True], ordered[1:] > ordered[:-1] * (1 + SAME)]))
-    place = np.searchsorted(ordered[at], hits, side="right") - 1
-    count = np.diff(np.append(at, len(ordered)))
-    return Column(ordered[at], count, np.bincount(place, minlength=len(at)))
+    first = np.flatnonzero(np.concatenate([[True], ordered[1:] > ordered[:-1] * (1 + SAME)]))
+    distinct, count = ordered[first], np.diff(np.append(first, len(ordered)))
+    hit_index = np.searchsorted(distinct, hits, side="right") - 1
+    return Column(distinct, count, np.bincount(hit_index, minlength=len(distinct)))
+
+
+def _running_sum(n: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sums of the first 0, 1, 2, ... entries."""
+    return np.concatenate([[0], np.cumsum(n)])
 
 
 def pad_rows(parts: tuple[Any, ...]) -> Tensor:
@@ -273,7 +277,7 @@ def pad_rows(parts: tuple[Any, ...]) -> Tensor:
     return torch.from_numpy(np.stack(rows))
 
 
-def _log_evidence(count: Floats, hits: Floats, worth: Floats, middle: Floats) -> Floats:
+def _log_evidence(count: NDArray[np.int64], hits: NDArray[np.int64], worth: Floats, middle: Floats) -> Floats:
     """Log evidence of each bin under a beta-binomial model."""
     n, m, a, b = map(torch.from_numpy, (count, hits, worth * middle, worth * (1 - middle)))
     both = a + b

@@ -2,12 +2,13 @@
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic
 
 from dualfocal._table import Table
-from dualfocal.calibrators._scoring import MethodScore
+from dualfocal.calibrators._scoring import AnyScore, MethodScore, Score
 from dualfocal.calibrators.notes import Note
 from dualfocal.metrics.comparison import Difference
 from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
@@ -18,28 +19,44 @@ LARGE = 1e7  # larger losses are printed as 1.234e+07
 LEAST_GAIN = 1e-4  # nats; a smaller gain would be printed as 0.0000
 
 
-class Scored(Protocol):
-    """What a recommendation needs to know about a method."""
+class MethodComparison(ABC, Generic[AnyScore]):
+    """Scores of calibrators and of the uncalibrated model on the same samples: what all comparisons share."""
 
-    @property
-    def name(self) -> str:
-        """Name of the method."""
+    methods: tuple[AnyScore, ...]
 
-    @property
-    def scores(self) -> Mapping[str, float]:
-        """Scores by name, among them ``nll``."""
+    def __getitem__(self, name: str) -> AnyScore:
+        return {method.name: method for method in self.methods}[name]
 
-    @property
-    def changes(self) -> Mapping[str, Difference]:
-        """Differences from the uncalibrated model, among them ``nll``."""
+    @abstractmethod
+    def verdict(self) -> str:
+        """Recommendation in a few sentences."""
 
-    @property
-    def behind(self) -> Difference:
-        """Difference in NLL from the best method."""
+    @abstractmethod
+    def caveat(self) -> str:
+        """Which samples were used for fitting and which for scoring."""
+
+    @abstractmethod
+    def table(self) -> Table:
+        """Table of the methods."""
+
+    def remarks(self) -> list[str]:
+        """One line per distinct note of the fits, with the methods it concerns."""
+        names: dict[Note, list[str]] = {}
+        for method in self.methods:
+            for note in method.notes:
+                names.setdefault(note, []).append(method.name)
+        return [f"{', '.join(methods)}: {note}" for note, methods in names.items()]
+
+    def __str__(self) -> str:
+        return "\n".join([self.table().text(), *self.remarks(), self.caveat(), self.verdict()])
+
+    def _repr_html_(self) -> str:
+        remarks = "<br>".join(map(html.escape, [*self.remarks(), self.caveat()]))
+        return f"{self.table().html()}<p>{remarks}</p><p><b>{html.escape(self.verdict())}</b></p>"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibratorComparison:
+class CalibratorComparison(MethodComparison[MethodScore]):
     """Scores of calibrators and of the uncalibrated model on the same samples.
 
     ``print(comparison)`` shows a table and a recommendation, :meth:`to_dict` gives plain numbers.
@@ -74,9 +91,6 @@ class CalibratorComparison:
     level: float
     seed: int
     num_clusters: int | None = None
-
-    def __getitem__(self, name: str) -> MethodScore:
-        return {method.name: method for method in self.methods}[name]
 
     @property
     def held_out(self) -> bool:
@@ -132,26 +146,17 @@ class CalibratorComparison:
 
     def remarks(self) -> list[str]:
         """One line per method that could not be fitted, then one per distinct note with the methods it concerns."""
-        names: dict[Note, list[str]] = {}
-        for method in self.methods:
-            for note in method.notes:
-                names.setdefault(note, []).append(method.name)
-        skipped = [f"{name} skipped: {reason}" for name, reason in self.refused.items()]
-        return [*skipped, *(f"{', '.join(methods)}: {note}" for note, methods in names.items())]
+        return [*(f"{name} skipped: {reason}" for name, reason in self.refused.items()), *super().remarks()]
 
     def table(self) -> Table:
         """Table of the methods; the last column is the share of samples whose predicted class changed."""
         rows = []
         for method in self.methods:
-            change, cell = method.changes["nll"], ""
-            if method.name != UNCALIBRATED and not math.isnan(change.difference):
-                half = f" ± {nats((change.high - change.low) / 2)}" if has_interval(change) else ""
-                cell = f"{nats(change.difference, '+')}{half}"
             rows.append(
                 [
                     method.name,
                     nats(method.scores["nll"]),
-                    cell,
+                    change_cell(method),
                     f"{100 * method.scores['ece']:.2f}",
                     f"{100 * method.ece_floor:.2f}",
                     f"{100 * method.scores['error']:.2f}",
@@ -183,30 +188,38 @@ class CalibratorComparison:
             "left_out": list(self.left_out),
         }
 
-    def __str__(self) -> str:
-        return "\n".join([self.table().text(), *self.remarks(), self.caveat(), self.verdict()])
-
-    def _repr_html_(self) -> str:
-        remarks = "<br>".join(map(html.escape, [*self.remarks(), self.caveat()]))
-        return f"{self.table().html()}<p>{remarks}</p><p><b>{html.escape(self.verdict())}</b></p>"
-
 
 def _plain_method(method: MethodScore) -> dict[str, object]:
-    def plain(d: Difference) -> dict[str, object]:
-        return {"difference": finite(d.difference), "interval": [finite(d.low), finite(d.high)]}
-
+    # The order of the keys is that of the files written so far.
     return {
         "method": method.name,
         **{name: finite(value) for name, value in method.scores.items()},
         "ece_floor": method.ece_floor,
-        "change": {name: plain(d) for name, d in method.changes.items()},
-        "nll_behind_best": plain(method.behind),
+        "change": {name: plain_difference(change) for name, change in method.changes.items()},
+        "nll_behind_best": plain_difference(method.behind),
         "argmax_changed": method.argmax_changed,
         "notes": list(map(str, method.notes)),
     }
 
 
-def recommend(methods: Sequence[Scored], simple_first: Sequence[str]) -> str:
+def plain_difference(difference: Difference) -> dict[str, object]:
+    """Return a difference and its interval for JSON; None for values that are not finite."""
+    return {
+        "difference": finite(difference.difference),
+        "interval": [finite(difference.low), finite(difference.high)],
+    }
+
+
+def change_cell(method: Score) -> str:
+    """Text of the change of the NLL with half of its interval; empty for the uncalibrated model."""
+    change = method.changes["nll"]
+    if method.name == UNCALIBRATED or math.isnan(change.difference):
+        return ""
+    half = f" ± {nats((change.high - change.low) / 2)}" if has_interval(change) else ""
+    return f"{nats(change.difference, '+')}{half}"
+
+
+def recommend(methods: Sequence[Score], simple_first: Sequence[str]) -> str:
     """Simplest method that lowers the NLL significantly and is not significantly worse than the best method.
 
     Args:
@@ -228,7 +241,7 @@ def recommend(methods: Sequence[Scored], simple_first: Sequence[str]) -> str:
     return next((name for name in simple_first if name in equal & helpful), methods[0].name)
 
 
-def advise(methods: Sequence[Scored], recommended: str, level: float) -> str:
+def advise(methods: Sequence[Score], recommended: str, level: float) -> str:
     """Recommendation in one or two sentences; ``methods`` are sorted by NLL, lowest first."""
     by_name = {method.name: method for method in methods}
     best, advised, uncalibrated = methods[0], by_name[recommended], by_name[UNCALIBRATED]
@@ -274,7 +287,7 @@ def nats(value: float, sign: str = "-") -> str:
     return f"{value:{sign}{'.4f' if not abs(value) >= LARGE else '.3e'}}"
 
 
-def _behind(best: Scored, advised: Scored) -> str:
+def _behind(best: Score, advised: Score) -> str:
     d = advised.behind
     simpler = "" if advised.name == UNCALIBRATED else f", and {advised.name} is simpler"
     return (

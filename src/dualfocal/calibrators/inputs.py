@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._tensors import compute_dtype
+from dualfocal.calibrators.notes import Note
 from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor
 
 TINY = torch.finfo(torch.float32).tiny
@@ -90,6 +91,12 @@ def zero_values(rows: Rows) -> tuple[float, ...]:
     columns = rows.values.T if rows.num_classes == 2 else [rows.values]
     least = (float(column.where(column > 0, 1.0).min()) for column in columns)
     return tuple(max(min(value / 2, rows.num_classes**-2), TINY) for value in least)
+
+
+def impossible_labels(rows: Rows, zeros: tuple[float, ...]) -> list[Note]:
+    """Note of the true classes whose probability is 0, if there are any."""
+    count = int((rows.values.gather(1, rows.target[:, None]) == 0).sum())
+    return [Note("impossible_labels", count, len(rows), zeros)] if count else []
 
 
 def digest(rows: Tensor) -> str:

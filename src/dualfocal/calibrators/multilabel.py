@@ -17,13 +17,13 @@ from torch.nn import functional as F
 from dualfocal._checks import check_known
 from dualfocal._tensors import check_number, compute_dtype, wide_dtype
 from dualfocal.calibrators._base import Calibrator
+from dualfocal.calibrators._binary_logistic import MOST_START, fit_classes
 from dualfocal.calibrators._fit_report import Fit, FitReport
-from dualfocal.calibrators._newton import Minimum, minimise
+from dualfocal.calibrators._newton import Minimum
 from dualfocal.calibrators._tiles import tile_slices
 from dualfocal.calibrators.binning import FLOOR, column_of, interpolate, isotonic_column, pad_rows
-from dualfocal.calibrators.inputs import FittedOn, digest, log_probs, zero_values
+from dualfocal.calibrators.inputs import FittedOn, digest, impossible_labels, log_probs, zero_values
 from dualfocal.calibrators.notes import Note
-from dualfocal.calibrators.one_vs_rest import MOST_START, PRIOR
 from dualfocal.metrics.multilabel.entries import as_entries
 from dualfocal.metrics.rows import Array, Rows, as_tensor
 
@@ -90,23 +90,20 @@ class MultilabelCalibrator(Calibrator):
         """
         entries = as_entries(logits, target, input=input, ignore_index=ignore_index, class_names=class_names)
         values, keep, hit = entries.values, entries.keep, entries.target == 1
-        zeros, impossible = None, 0
+        zeros, impossible = None, list[Note]()
         if entries.input == "probs":
             pooled = entries.pooled()
             zeros = zero_values(pooled)
-            impossible = int((pooled.values.gather(1, pooled.target[:, None]) == 0).sum())
+            impossible = impossible_labels(pooled, zeros)
         z = _log_odds(values, entries.input, zeros).to(wide_dtype(values))
-        if not bool((z.isfinite() | ~keep).all()):
-            row, label = (~(z.isfinite() | ~keep)).nonzero()[0].tolist()
+        infinite = keep & ~z.isfinite()
+        if bool(infinite.any()):
+            row, label = infinite.nonzero()[0].tolist()
             raise ValueError(f"logits must be finite, got -inf in row {row}, label {label}: clamp the logits first")
         z = z.where(keep, 0.0)
         fit = self._fit_labels(z, hit, keep)
-        for name in self.learned:
-            setattr(self, name, fit.learned[name].to(values.device))
+        self._store(fit, values.device)
         after = self._apply_rows(z)
-        notes = [*fit.notes, *_rare_labels(hit & keep, keep)]
-        if zeros is not None and impossible:
-            notes.append(Note("impossible_labels", impossible, int(keep.sum()), zeros))
         self.report = MultilabelFitReport(
             num_samples=len(values),
             num_classes=values.shape[1],
@@ -116,7 +113,7 @@ class MultilabelCalibrator(Calibrator):
             iterations=fit.iterations,
             gradient=fit.gradient,
             converged=fit.converged,
-            notes=tuple(notes),
+            notes=(*fit.notes, *_rare_labels(hit & keep, keep), *impossible),
         )
         self.fitted_on = FittedOn(entries.input, zeros, digest(values))
         return self
@@ -305,27 +302,10 @@ def _rare_labels(positive: Tensor, keep: Tensor) -> list[Note]:
 def _logistic(
     features: Callable[[slice], list[Tensor]], hit: Tensor, keep: Tensor, x: Tensor, lower: Tensor | None = None
 ) -> Minimum:
-    """Minimise the NLL of each label with a weak Gaussian prior over the coefficients, (L, D), of its features."""
-    count = keep.sum(0).clamp(min=1).to(x.dtype)
-    ridge = PRIOR / count
+    """Fit the coefficients, (L, D), of the features of each label."""
 
     def tiles() -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
-        return ((hit[part].to(x.dtype), keep[part].to(x.dtype), features(part)) for part in tile_slices(hit))
+        for part in tile_slices(hit):
+            yield hit[part].to(x.dtype), keep[part].to(x.dtype), features(part)
 
-    def objective(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        value, gradient, hessian = x.new_zeros(len(x)), torch.zeros_like(x), x.new_zeros(*x.shape, x.shape[1])
-        for y, counted, columns in tiles():
-            eta = sum((f * c for f, c in zip(columns, x.T, strict=True)), start=torch.zeros_like(y))
-            value += (counted * (F.softplus(eta) - y * eta)).sum(0)
-            q = eta.sigmoid()
-            off, spread = counted * (q - y), counted * q * (1 - q)
-            for i, f in enumerate(columns):
-                gradient[:, i] += (off * f).sum(0)
-                for j, g in enumerate(columns[: i + 1]):
-                    hessian[:, i, j] += (spread * f * g).sum(0)
-        hessian = (hessian + hessian.tril(-1).mT) / count[:, None, None]
-        hessian = hessian + ridge[:, None, None] * torch.eye(x.shape[1]).to(x)
-        gradient = gradient / count[:, None] + ridge[:, None] * x
-        return value / count + ridge / 2 * (x * x).sum(1), gradient, hessian
-
-    return minimise(objective, x, lower=lower)
+    return fit_classes(tiles, keep.sum(0).clamp(min=1).to(x.dtype), x, lower)

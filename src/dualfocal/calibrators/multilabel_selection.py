@@ -1,9 +1,8 @@
 """Compare calibrators of multi-label predictions by cross-validation."""
 
-import html
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from statistics import NormalDist, fmean
 
@@ -13,47 +12,35 @@ from torch import Tensor
 from dualfocal._checks import check_count, check_known, check_level
 from dualfocal._table import Table
 from dualfocal.calibrators._fit_report import MIN_SAMPLES
-from dualfocal.calibrators.comparison import UNCALIBRATED, advise, nats, recommend
+from dualfocal.calibrators._scoring import Calibrated, Score, fit_folds, rank_methods, share_of
+from dualfocal.calibrators.comparison import (
+    UNCALIBRATED,
+    MethodComparison,
+    advise,
+    change_cell,
+    nats,
+    plain_difference,
+    recommend,
+)
 from dualfocal.calibrators.inputs import log_probs
 from dualfocal.calibrators.multilabel import MULTILABEL_CALIBRATORS, entry_nll, make_multilabel_calibrator
-from dualfocal.calibrators.notes import Note, merge_folds
 from dualfocal.metrics.bins import Binner, equal_edges, scatter_sum, to_units
 from dualfocal.metrics.comparison import Difference
 from dualfocal.metrics.multilabel.entries import Entries, as_entries
+from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import finite
 from dualfocal.metrics.rows import Array
 
 FLOOR_DRAWS = 20  # of the targets of a calibrated model; each is a mean over all labels, which hardly scatters
-NO_CHANGE = Difference(math.nan, math.nan, -math.inf, math.inf)
-
-
-@dataclass(frozen=True)
-class MultilabelScore:
-    """Scores of a calibrator, or of the uncalibrated model, on held-out samples.
-
-    Attributes:
-        name: name of the method.
-        scores: ``nll`` (mean over entries), ``macro_ece`` and ``macro_floor``, averaged over the repeats.
-        changes: ``nll``: difference from the uncalibrated model (a) to this method (b).
-        behind: difference in NLL from the best method (a) to this method (b).
-        notes: notes of the fits.
-    """
-
-    name: str
-    scores: dict[str, float]
-    changes: dict[str, Difference] = field(default_factory=dict)
-    behind: Difference = NO_CHANGE
-    notes: tuple[Note, ...] = ()
-    losses: Tensor = field(default_factory=lambda: torch.empty(0), repr=False, compare=False)  # sum of each cluster
-    optimism: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultilabelComparison:
+class MultilabelComparison(MethodComparison[Score]):
     """Scores of multi-label calibrators and of the uncalibrated model on the same samples, cross-validated.
 
     Attributes:
-        methods: scores of all methods, including the uncalibrated model, sorted by NLL, lowest first.
+        methods: scores of all methods, including the uncalibrated model, sorted by NLL, lowest first. The scores are
+            ``nll`` (mean over entries), ``macro_ece`` and ``macro_floor``.
         recommended: simplest method that helps significantly and is not significantly worse than the best.
         num_samples: number of samples.
         num_labels: number of labels.
@@ -63,7 +50,7 @@ class MultilabelComparison:
         seed: seed of the folds.
     """
 
-    methods: tuple[MultilabelScore, ...]
+    methods: tuple[Score, ...]
     recommended: str
     num_samples: int
     num_labels: int
@@ -71,9 +58,6 @@ class MultilabelComparison:
     repeats: int
     level: float
     seed: int
-
-    def __getitem__(self, name: str) -> MultilabelScore:
-        return {method.name: method for method in self.methods}[name]
 
     def verdict(self) -> str:
         """Recommendation in a few sentences."""
@@ -91,32 +75,17 @@ class MultilabelComparison:
             "fitted on the other folds. A calibrator fitted on all samples can score slightly differently on new data."
         )
 
-    def remarks(self) -> list[str]:
-        """One line per distinct note of the fits, with the methods it concerns."""
-        names: dict[Note, list[str]] = {}
-        for method in self.methods:
-            for note in method.notes:
-                names.setdefault(note, []).append(method.name)
-        return [f"{', '.join(methods)}: {note}" for note, methods in names.items()]
-
     def table(self) -> Table:
         """Table of the methods; macro ECE and its noise floor are in percent."""
         rows = []
         for method in self.methods:
-            change, cell = method.changes["nll"], ""
-            if method.name != UNCALIBRATED and math.isfinite(change.difference):
-                cell = f"{nats(change.difference, '+')} ± {nats((change.high - change.low) / 2)}"
             ece, floor = (f"{100 * method.scores[name]:.2f}" for name in ("macro_ece", "macro_floor"))
-            rows.append([method.name, nats(method.scores["nll"]), cell, ece, floor])
+            rows.append([method.name, nats(method.scores["nll"]), change_cell(method), ece, floor])
         headings = ["method", "NLL", f"change ± {100 * self.level:.4g} %", "macro ECE", "floor"]
         return Table(headings, rows, "calibrators per label, cross-validated, lowest NLL first; ECE in percent")
 
     def to_dict(self) -> dict[str, object]:
         """JSON-serialisable dictionary: fractions, NLL in nats, None for values that are not finite."""
-
-        def plain(d: Difference) -> dict[str, object]:
-            return {"difference": finite(d.difference), "interval": [finite(d.low), finite(d.high)]}
-
         return {
             "schema": 1,
             "folds": self.folds,
@@ -128,20 +97,13 @@ class MultilabelComparison:
                 {
                     "method": method.name,
                     **{name: finite(value) for name, value in method.scores.items()},
-                    "change": {name: plain(d) for name, d in method.changes.items()},
-                    "nll_behind_best": plain(method.behind),
+                    "change": {name: plain_difference(change) for name, change in method.changes.items()},
+                    "nll_behind_best": plain_difference(method.behind),
                     "notes": list(map(str, method.notes)),
                 }
                 for method in self.methods
             ],
         }
-
-    def __str__(self) -> str:
-        return "\n".join([self.table().text(), *self.remarks(), self.caveat(), self.verdict()])
-
-    def _repr_html_(self) -> str:
-        remarks = "<br>".join(map(html.escape, [*self.remarks(), self.caveat()]))
-        return f"{self.table().html()}<p>{remarks}</p><p><b>{html.escape(self.verdict())}</b></p>"
 
 
 def compare_multilabel_calibrators(
@@ -157,7 +119,7 @@ def compare_multilabel_calibrators(
     clusters: Array | None = None,
     level: float = 0.9,
     seed: int = 0,
-    progress: Callable[[float], None] | None = None,
+    progress: ShareDone | None = None,
 ) -> MultilabelComparison:
     """Cross-validate calibrators of multi-label predictions, and recommend the simplest one that helps.
 
@@ -203,11 +165,11 @@ def compare_multilabel_calibrators(
             f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, and {folds} clusters if given, "
             f"got {len(entries)} samples in {number} clusters"
         )
-    run = _CrossValidation(entries, cluster, folds, repeats, num_bins, seed)
-    scores = [run.score(UNCALIBRATED)]
+    validation = _CrossValidation(entries, cluster, folds, repeats, num_bins, seed)
+    scores = [validation.score(UNCALIBRATED)]
     for i, name in enumerate(methods):
-        scores.append(run.score(name, None if progress is None else partial(_share, progress, i, len(methods))))
-    ranking = run.ranked(scores, level)
+        scores.append(validation.score(name, share_of(progress, i, len(methods))))
+    ranking = rank_methods(scores, partial(validation.difference, level=level))
     return MultilabelComparison(
         methods=ranking,
         recommended=recommend(ranking, list(MULTILABEL_CALIBRATORS)),
@@ -220,11 +182,6 @@ def compare_multilabel_calibrators(
     )
 
 
-def _share(progress: Callable[[float], None], done: int, number: int, share: float) -> None:
-    """Report the share of all methods that are done, from that of one method."""
-    progress((done + share) / number)
-
-
 class _CrossValidation:
     """Calibrate every sample by calibrators fitted on other folds, and score the result."""
 
@@ -234,41 +191,33 @@ class _CrossValidation:
         self.hit, self.keep = entries.target == 1, entries.keep
         self.target = entries.target.where(entries.keep, -100)
         self.num_entries = int(self.keep.sum())
+        self.losses: dict[str, Tensor] = {}  # summed NLL of each cluster, by method
         self.splits = []
         for repeat in range(repeats):
             generator = torch.Generator().manual_seed(seed + repeat)
-            self.splits.append(
-                (torch.randperm(self.number, generator=generator) % folds)[cluster].to(self.cluster.device)
-            )
+            fold_of_cluster = torch.randperm(self.number, generator=generator) % folds
+            self.splits.append(fold_of_cluster[cluster].to(self.cluster.device))
 
-    def score(self, name: str, progress: Callable[[float], None] | None = None) -> MultilabelScore:
+    def score(self, name: str, progress: ShareDone | None = None) -> Score:
         """Score one method, or the uncalibrated model."""
         values, input = self.entries.values, self.entries.input
-        repeats, notes, fitted_nll = list[Tensor](), list[Note](), list[float]()
         if name == UNCALIBRATED:
-            odds = values if input == "logits" else log_probs(values.reshape(-1)).view(values.shape)
-            repeats.append(odds.double())
+            logits = values if input == "logits" else log_probs(values.reshape(-1)).view(values.shape)
+            calibrated = Calibrated([logits], ())
         else:
-            for repeat, fold in enumerate(self.splits):
-                result = torch.empty(values.shape, dtype=torch.float64, device=values.device)
-                for k in range(self.folds):
-                    here = fold == k
-                    calibrator = make_multilabel_calibrator(name)
-                    calibrator.fit(values[~here], self.target[~here], input=input)
-                    result[here] = calibrator(values[here], input=input).double()
-                    assert calibrator.report is not None
-                    notes += calibrator.report.notes
-                    fitted_nll.append(calibrator.report.nll_after)
-                    if progress is not None:
-                        progress((repeat + (k + 1) / self.folds) / len(self.splits))
-                repeats.append(result)
+            calibrator = make_multilabel_calibrator(name)
+            calibrated = fit_folds(calibrator, values, self.target, input, self.splits, self.folds, progress)
+        repeats = [logits.double() for logits in calibrated.logits]
         losses = [self._losses(z) for z in repeats]
-        nll = float(fmean(float(loss.sum()) for loss in losses)) / self.num_entries
-        errors = [self._macro_error(z.sigmoid(), self.hit) for z in repeats]
-        scores = {"nll": nll, "macro_ece": fmean(errors), "macro_floor": self._macro_floor(repeats[0].sigmoid())}
-        optimism = nll - fmean(fitted_nll) if fitted_nll else 0.0
-        total = torch.stack(losses).mean(0)
-        return MultilabelScore(name, scores, notes=merge_folds(notes), losses=total, optimism=optimism)
+        self.losses[name] = torch.stack(losses).mean(0)
+        nll = fmean(float(loss.sum()) for loss in losses) / self.num_entries
+        scores = {
+            "nll": nll,
+            "macro_ece": fmean(self._macro_error(z.sigmoid(), self.hit) for z in repeats),
+            "macro_floor": self._macro_floor(repeats[0].sigmoid()),
+        }
+        optimism = max(0.0, nll - calibrated.fitted_nll)  # 0 for the uncalibrated model
+        return Score(name=name, scores=scores, notes=calibrated.notes, optimism=optimism)
 
     def _losses(self, z: Tensor) -> Tensor:
         """Return the summed NLL of each cluster."""
@@ -295,32 +244,19 @@ class _CrossValidation:
 
         return fmean(self._macro_error(p, outcome()) for _ in range(FLOOR_DRAWS))
 
-    def ranked(self, scores: Sequence[MultilabelScore], level: float) -> tuple[MultilabelScore, ...]:
-        """Compare each method with the uncalibrated model, which comes first, and with the best one; sort by NLL."""
-        best = min(scores, key=lambda score: score.scores["nll"])
-        compared = [
-            replace(
-                score,
-                changes={"nll": self._difference(scores[0], score, level)},
-                behind=self._difference(best, score, level),
-            )
-            for score in scores
-        ]
-        return tuple(sorted(compared, key=lambda score: score.scores["nll"]))
-
-    def _difference(self, a: MultilabelScore, b: MultilabelScore, level: float) -> Difference:
-        """Return the difference in NLL, with an interval from the variance of the sums of clusters and of the fits."""
-        before, after = a.scores["nll"], b.scores["nll"]
+    def difference(self, a: Score, b: Score, metric: str, *, level: float) -> Difference:
+        """Difference in NLL from a to b, with an interval from the variance of the sums of clusters and of the fits."""
+        before, after = a.scores[metric], b.scores[metric]
         change = after - before
-        if a is b or not math.isfinite(change):
-            return Difference(
-                before, after, *((0.0, 0.0) if a is b and math.isfinite(change) else (-math.inf, math.inf))
-            )
+        if not math.isfinite(change):
+            return Difference(before, after, -math.inf, math.inf)
+        if a is b:
+            return Difference(before, after, 0.0, 0.0)
         entries = scatter_sum(self.cluster, self.keep.sum(1).double(), self.number)
-        scatter = b.losses - a.losses - change * entries
+        scatter = self.losses[b.name] - self.losses[a.name] - change * entries
         variance = float((scatter**2).sum()) * self.number / (self.number - 1) / self.num_entries**2
         # As for one label per sample: twice the optimism, divided by the number of independent entries.
-        variance += 2 * max(a.optimism, b.optimism, 0.0) * self._design_effect() / self.num_entries
+        variance += 2 * max(a.optimism, b.optimism) * self._design_effect() / self.num_entries
         half = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt(variance)
         return Difference(before, after, change - half, change + half)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-MOST_LISTED = 8  # a note lists at most this many absent classes
+from dualfocal._checks import listed
 
 # Kind of a note -> (finding, consequence).
 TEXTS = {
@@ -67,8 +67,7 @@ class Note:
     def _render(self, template: str) -> str:
         where = " in a fold" if self.of_folds else ""
         if self.kind in ("absent_classes", "rare_labels") and not self.of_folds:
-            listed = ", ".join(map(str, self.values[:MOST_LISTED]))
-            where = f" ({listed}{', ...' if len(self.values) > MOST_LISTED else ''})"
+            where = f" ({listed(self.values)})"
         zeros = " or ".join(f"{zero:.2g}" for zero in sorted(set(self.values)))
         return template.format(count=self.count, total=self.total, values=self.values, where=where, zeros=zeros)
 

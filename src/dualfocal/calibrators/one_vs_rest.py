@@ -10,15 +10,14 @@ from torch.nn import functional as F
 
 from dualfocal._tensors import wide_dtype
 from dualfocal.calibrators._base import Calibrator
+from dualfocal.calibrators._binary_logistic import MOST_START, fit_classes
 from dualfocal.calibrators._fit_report import Fit
-from dualfocal.calibrators._newton import Minimum, minimise
+from dualfocal.calibrators._newton import Minimum
 from dualfocal.calibrators._tiles import tile_slices
 from dualfocal.metrics.rows import Rows, check_logits
 
 MAX_CACHED = 1 << 21  # features are cached up to this many elements, else recomputed in each pass
 SUBSAMPLE = 1 << 20  # number of elements used for the initial guess
-PRIOR = 0.03  # precision of the Gaussian prior on the coefficients of standardised features
-MOST_START = 4.0  # largest initial coefficient of a standardised feature, so that the sigmoid is not saturated
 
 
 def log_odds_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,34 +77,21 @@ class _OneVsRest(Calibrator):
 
     def _solve(self, rows: Rows, x: Tensor, mean: Tensor, deviation: Tensor) -> Minimum:
         lower = torch.full_like(x, -math.inf)
-        lower[:, :-1] = 0.0 if self.bounded else -math.inf
-        ridge = PRIOR / len(rows)
+        if self.bounded:
+            lower[:, :-1] = 0.0
 
-        def tiles() -> Iterator[tuple[Tensor, list[Tensor]]]:
+        def tiles() -> Iterator[tuple[Tensor, None, list[Tensor]]]:
             for part in tile_slices(rows.values):
                 features = self._features(rows.values[part].to(x.dtype))
                 features = [(f - m) / s for f, m, s in zip(features, mean.T, deviation.T, strict=True)]
-                yield rows.target[part], [*features, torch.ones_like(features[0])]
+                hit = torch.zeros_like(features[0]).scatter_(1, rows.target[part, None], 1.0)
+                yield hit, None, [*features, torch.ones_like(hit)]
 
-        kept = list(tiles()) if rows.values.numel() <= MAX_CACHED else None
-
-        def objective(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            value, gradient, hessian = x.new_zeros(len(x)), torch.zeros_like(x), x.new_zeros(*x.shape, x.shape[1])
-            for target, features in kept or tiles():
-                eta = sum((f * c for f, c in zip(features, x.T, strict=True)), start=torch.zeros_like(features[0]))
-                hit = torch.zeros_like(eta).scatter_(1, target[:, None], 1.0)
-                value += (F.softplus(eta) - hit * eta).sum(0)
-                q = eta.sigmoid()
-                off, spread = q - hit, q * (1 - q)
-                for i, f in enumerate(features):
-                    gradient[:, i] += (off * f).sum(0)
-                    weighted = spread * f
-                    for j, g in enumerate(features[: i + 1]):
-                        hessian[:, i, j] += (weighted * g).sum(0)
-            hessian = (hessian + hessian.tril(-1).mT) / len(rows) + ridge * torch.eye(x.shape[1]).to(x)
-            return value / len(rows) + ridge / 2 * (x * x).sum(1), gradient / len(rows) + ridge * x, hessian
-
-        return minimise(objective, x, lower=lower)
+        count = x.new_full((len(x),), len(rows))
+        if rows.values.numel() > MAX_CACHED:
+            return fit_classes(tiles, count, x, lower)
+        cached = list(tiles())
+        return fit_classes(lambda: cached, count, x, lower)
 
     def _map(self, logits: Tensor) -> Tensor:
         features = self._features(logits.to(wide_dtype(logits)))

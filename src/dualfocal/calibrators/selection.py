@@ -12,13 +12,16 @@ from dualfocal._checks import check_count, check_level
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._fit_report import MIN_SAMPLES
 from dualfocal.calibrators._scoring import (
+    COMPARED,
     Calibrated,
     MethodScore,
     assign_folds,
     fit_folds,
     fit_once,
     rank_methods,
+    resampled_difference,
     score,
+    share_of,
 )
 from dualfocal.calibrators.comparison import UNCALIBRATED, CalibratorComparison, recommend
 from dualfocal.calibrators.inputs import log_probs
@@ -114,31 +117,32 @@ def compare_calibrators(
         clusters=image_clusters(values, clusters),
         sample_weight=sample_weight,
     )
-    if validation is None and len(rows) < max(MIN_SAMPLES, folds):
-        raise ValueError(f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, got {len(rows)}")
     if validation is not None and not isinstance(validation, Rows):
         validation = as_rows(*validation, input=input, ignore_index=ignore_index, binary=binary)
     if validation is not None and validation.num_classes != rows.num_classes:
         raise ValueError(f"validation has {validation.num_classes} classes, but logits have {rows.num_classes}")
+    labels, splits = rows.target, list[Tensor]()
+    if validation is None:
+        splits = _splits(rows, target, sample_weight, ignore_index, folds, range(seed, seed + repeats))
+    else:
+        labels, repeats = torch.cat([validation.target, rows.target]), 1
+
+    def calibrate(calibrator: Calibrator, report: ShareDone) -> Calibrated:
+        if isinstance(validation, Rows):
+            return fit_once(calibrator, validation, rows)
+        return fit_folds(calibrator, rows.values, rows.target, rows.input, splits, folds, report)
+
+    score_rows = partial(score, num_bins=num_bins, level=level, seed=seed)
     if evaluation is not None and not _usable(evaluation, rows):
         evaluation = None
-    score_rows = partial(score, num_bins=num_bins, level=level, seed=seed)
     uncalibrated = score_rows(UNCALIBRATED, [rows], evaluation=evaluation)
-    labels = rows.target
-    if validation is not None:
-        labels, repeats = torch.cat([validation.target, rows.target]), 1
-        calibrate = partial(fit_once, validation=validation, rows=rows)
-    else:
-        seeds = range(seed, seed + repeats)
-        if sample_weight is not None and target.ndim > 1:  # pixels of weight 0 are no rows
-            target = torch.where(_positive(sample_weight, target), target, ignore_index)
-        splits = assign_folds(rows, target, ignore_index=ignore_index, folds=folds, seeds=seeds)
-        calibrate = partial(fit_folds, rows=rows, splits=splits, folds=folds)
     scores, refused = _score_all(rows, calibrators, calibrate, score_rows, progress)
     absent = absent_classes(labels, rows.num_classes)
     # Scores reward giving a class without samples zero probability, so such methods are not recommended.
     by_class = {name for name, calibrator in calibrators.items() if absent and _learns_by_class(calibrator)}
-    ranking = rank_methods([uncalibrated, *scores], level, by_class)
+    ranking = rank_methods(
+        [uncalibrated, *scores], partial(resampled_difference, level=level), COMPARED, left_out=by_class
+    )
     simple_first = [*(name for name in CALIBRATORS if name in calibrators), *calibrators]
     return CalibratorComparison(
         methods=ranking,
@@ -166,6 +170,17 @@ def _usable(evaluation: Evaluation, rows: Rows) -> bool:
     return same_clusters and (evaluation.weights is None) == (rows.weight is None)
 
 
+def _splits(
+    rows: Rows, target: Tensor, sample_weight: Array | None, ignore_index: int, folds: int, seeds: range
+) -> list[Tensor]:
+    """Fold of each row, for each seed."""
+    if len(rows) < max(MIN_SAMPLES, folds):
+        raise ValueError(f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, got {len(rows)}")
+    if sample_weight is not None and target.ndim > 1:  # pixels of weight 0 are no rows
+        target = torch.where(_positive(sample_weight, target), target, ignore_index)
+    return assign_folds(rows, target, ignore_index=ignore_index, folds=folds, seeds=seeds)
+
+
 def _positive(sample_weight: Array, target: Tensor) -> Tensor:
     """Return which samples have a positive weight, in the shape of the target; weights of images are repeated."""
     weight = as_tensor("sample_weight", sample_weight)
@@ -175,9 +190,8 @@ def _positive(sample_weight: Array, target: Tensor) -> Tensor:
 
 def _calibrators(methods: Sequence[str] | Mapping[str, Calibrator]) -> dict[str, Calibrator]:
     calibrators = dict(methods) if isinstance(methods, Mapping) else {name: make_calibrator(name) for name in methods}
-    if others := {
-        name: type(value).__name__ for name, value in calibrators.items() if not isinstance(value, Calibrator)
-    }:
+    others = {name: type(value).__name__ for name, value in calibrators.items() if not isinstance(value, Calibrator)}
+    if others:
         raise TypeError(f"methods must map names to calibrators, got {others}")
     if not calibrators or UNCALIBRATED in calibrators:
         raise ValueError(
@@ -197,24 +211,29 @@ def _score_all(
     scores, refused = list[MethodScore](), dict[str, str]()
     predicted = (rows.values if rows.input == "logits" else log_probs(rows.values)).argmax(1)
     for i, (name, calibrator) in enumerate(calibrators.items()):
-
-        def report(share: float, done: int = i) -> None:
-            if progress is not None:
-                progress((done + share) / len(calibrators))
-
+        report = share_of(progress, i, len(calibrators))
         try:
-            made = calibrate(calibrator, report)
-            after = [replace(rows, values=logits, input="logits", dtype=torch.float64) for logits in made.logits]
-            changed = float(torch.stack([logits.argmax(1) != predicted for logits in made.logits]).double().mean())
-            scored = score_rows(name, after)
-            held_out = scored.scores["nll"]
-            if rows.weight is not None:  # calibrators are fitted without weights
-                held_out = fmean(nll(logits, rows.target, input="logits") for logits in made.logits)
-            optimism = max(0.0, held_out - made.fitted_nll)
-            scored = replace(scored, argmax_changed=changed, notes=made.notes, fitted=made.fitted, optimism=optimism)
-            scores.append(scored)
+            calibrated = calibrate(calibrator, report)
+            repeats = [
+                replace(rows, values=logits, input="logits", dtype=torch.float64) for logits in calibrated.logits
+            ]
+            scored = score_rows(name, repeats)
         except ValueError as error:
             refused[name] = str(error)
+        else:
+            changed = torch.stack([logits.argmax(1) != predicted for logits in calibrated.logits])
+            held_out = scored.scores["nll"]
+            if rows.weight is not None:  # calibrators are fitted without weights
+                held_out = fmean(nll(logits, rows.target, input="logits") for logits in calibrated.logits)
+            scores.append(
+                replace(
+                    scored,
+                    argmax_changed=float(changed.double().mean()),
+                    notes=calibrated.notes,
+                    fitted=calibrated.fitted,
+                    optimism=max(0.0, held_out - calibrated.fitted_nll),
+                )
+            )
         report(1.0)
     return scores, refused
 

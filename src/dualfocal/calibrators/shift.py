@@ -11,12 +11,12 @@ import torch
 from dualfocal._checks import check_count
 from dualfocal._table import Table
 from dualfocal.calibrators._base import Calibrator
-from dualfocal.calibrators._scoring import assign_folds, fit_folds, fit_once
+from dualfocal.calibrators._scoring import assign_folds, fit_folds, fit_once, share_of
+from dualfocal.calibrators.comparison import has_interval, plain_difference
 from dualfocal.calibrators.registry import make_calibrator
 from dualfocal.metrics.comparison import LEAST, Difference, interval
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import ShareDone, resample
-from dualfocal.metrics.result import finite
 from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, class_targets
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.shift.evaluation import TEST, ShiftRows, ShiftSet, evaluate_shift_rows, shift_rows
@@ -54,7 +54,7 @@ class ShiftCalibration:
             change = self.nll_changes[before.name]
             shown = nll.text(change.difference, sign=True) if math.isfinite(change.difference) else ""
             ends = ""
-            if math.isfinite(change.low) and math.isfinite(change.high):
+            if has_interval(change):
                 ends = f"{nll.text(change.low, sign=True)} to {nll.text(change.high, sign=True)}"
             inference = after.evaluation.inference
             assert inference is not None
@@ -107,10 +107,7 @@ class ShiftCalibration:
         return {
             "method": self.method,
             **how,
-            "nll_changes": {
-                name: {"difference": finite(d.difference), "interval": [finite(d.low), finite(d.high)]}
-                for name, d in self.nll_changes.items()
-            },
+            "nll_changes": {name: plain_difference(change) for name, change in self.nll_changes.items()},
             "after": self.after.to_dict(),
             "verdict": self.verdict(),
         }
@@ -182,28 +179,26 @@ def calibrate_shift(
         validation = as_rows(*validation, input=kind, **options)  # type: ignore[arg-type]
     if validation is not None and validation.num_classes != rows.num_classes:
         raise ValueError(f"validation has {validation.num_classes} classes, but the test set has {rows.num_classes}")
-
-    def half(done: int) -> ShareDone:
-        return lambda share: None if progress is None else progress((done + share) / 2)
-
-    calibrated = fit_once(calibrator, _ignore, validation=rows if validation is None else validation, rows=rows)
+    calibrated = fit_once(calibrator, rows if validation is None else validation, rows)
     fitted = calibrated.fitted
     assert fitted is not None
     if validation is None:
         target = as_tensor("target", class_targets(test[0], test[1]))  # type: ignore[arg-type]
         splits = assign_folds(rows, target, ignore_index=ignore_index, folds=folds, seeds=range(seed, seed + 1))
-        calibrated = fit_folds(calibrator, _ignore, rows=rows, splits=splits, folds=folds)
+        calibrated = fit_folds(calibrator, rows.values, rows.target, rows.input, splits, folds)
     after = {TEST: _with_logits(sets[TEST], calibrated.logits[0])}
-    for label, one in list(sets.items())[1:]:
-        after[label] = _with_logits(one, fitted(one.rows.values, input=one.rows.input))
+    for label, shift_set in list(sets.items())[1:]:
+        after[label] = _with_logits(shift_set, fitted(shift_set.rows.values, input=shift_set.rows.input))
     scoring: dict[str, Any] = {"num_bins": num_bins, "level": level, "seed": seed}
     changes = {
-        label: _nll_change(one.rows, after[label].rows, **scoring) for label, one in sets.items() if one.labelled
+        label: _nll_change(shift_set.rows, after[label].rows, **scoring)
+        for label, shift_set in sets.items()
+        if shift_set.labelled
     }
     return ShiftCalibration(
         name,
-        evaluate_shift_rows(sets, progress=half(0), **scoring),
-        evaluate_shift_rows(after, progress=half(1), **scoring),
+        evaluate_shift_rows(sets, progress=share_of(progress, 0, 2), **scoring),
+        evaluate_shift_rows(after, progress=share_of(progress, 1, 2), **scoring),
         changes,
         None if validation is None else len(validation),
         folds,
@@ -211,17 +206,13 @@ def calibrate_shift(
 
 
 def _count(names: list[str], number: int) -> str:
-    return (
-        f"all {number} shifted sets" if len(names) == number > 1 else f"{', '.join(names)} ({len(names)} of {number})"
-    )
+    if len(names) == number > 1:
+        return f"all {number} shifted sets"
+    return f"{', '.join(names)} ({len(names)} of {number})"
 
 
-def _ignore(share: float) -> None:
-    """Fits are much faster than the evaluations: no progress."""
-
-
-def _with_logits(one: ShiftRows, logits: torch.Tensor) -> ShiftRows:
-    return replace(one, rows=replace(one.rows, values=logits, input="logits", dtype=torch.float64))
+def _with_logits(shift_set: ShiftRows, logits: torch.Tensor) -> ShiftRows:
+    return replace(shift_set, rows=replace(shift_set.rows, values=logits, input="logits", dtype=torch.float64))
 
 
 def _nll_change(before: Rows, after: Rows, num_bins: int, level: float, seed: int) -> Difference:

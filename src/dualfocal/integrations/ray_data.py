@@ -5,9 +5,9 @@ set is streamed: no machine holds more than a few blocks.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +16,7 @@ from dualfocal.metrics import BinnedPredictions, Evaluation
 STATE = "state"  # column with the state of a block, as JSON; empty if the block has no samples
 
 
-class Dataset(Protocol):
-    """What is used of ``ray.data.Dataset``."""
-
-    def map_batches(self, fn: Callable[..., Any], *, batch_size: int | None, batch_format: str) -> "Dataset":
-        """Apply a function to all blocks."""
-
-    def iter_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of all blocks."""
+Dataset = Any  # a ray.data.Dataset; ray is not imported here
 
 
 def evaluate_dataset(

@@ -1,8 +1,11 @@
 """Launch Triton kernels in a third of the host time that Triton's own call takes, which small inputs would feel."""
 
+import functools
 from typing import Any
 
 import torch
+
+H200_SMS = 132  # assumed without a CUDA device
 
 
 class Launcher:
@@ -58,6 +61,12 @@ def _kinds(arguments: tuple[Any, ...]) -> list[Any]:
         else:
             kinds += argument.dtype, argument.data_ptr() % 16 == 0
     return kinds
+
+
+@functools.cache
+def num_sms(device: int) -> int:
+    """Return the number of multiprocessors of a CUDA device; -1: of that on which the kernels were tuned."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device >= 0 else H200_SMS
 
 
 def next_power_of_2(n: int) -> int:

@@ -23,11 +23,11 @@ from dualfocal.kernels._batch_norm_triton import (
     finish_sums_kernel,
     statistics_kernel,
 )
+from dualfocal.kernels._launch import H200_SMS, num_sms
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MERGE = {"CHUNK": 64, "BLOCK_C": 16}  # splits and channels merged at a time
 MAX_SPLITS = 128  # maximum number of splits of a reduction
-H200_SMS = 132  # assumed without a CUDA device
 
 
 class Plan(NamedTuple):
@@ -208,13 +208,13 @@ def batch_norm_relu(
         The result as two tensors that share memory, for two consumers, so that adding their gradients is free. Neither
         may be modified in place.
     """
-    channels = x.shape[1] if x.ndim == 4 else 0
-    if not (channels and x.dtype in DTYPES and _is_rows(x) and 2 * channels <= x.numel() < 2**31):
+    if not _fits(x):
         raise ValueError(
             "x must be (N, C, H, W), dense in channels-last order, of dtype bfloat16, float16 or float32, with more "
             "than 1 value per channel and below 2^31 elements, "
             f"got {x.dtype} of shape {tuple(x.shape)} with strides {x.stride()}"
         )
+    channels = x.shape[1]
     for name, value in {"weight": weight, "bias": bias, "mean": running.mean, "var": running.var}.items():
         if value.shape != (channels,) or value.dtype != torch.float32 or not value.is_contiguous():
             raise ValueError(
@@ -247,11 +247,8 @@ def applies(x: Tensor, bn: nn.Module) -> bool:
         and not torch.compiler.is_compiling()
         and x.is_cuda
         and _is_recent(x.device)
-        and x.ndim == 4
-        and x.dtype in DTYPES
+        and _fits(x)
         and x.shape[1] == bn.num_features
-        and 2 * x.shape[1] <= x.numel() < 2**31
-        and _is_rows(x)
         and not under_transform()
     )
 
@@ -262,6 +259,13 @@ def try_out(device: torch.device) -> None:
         x = torch.ones(2, 16, 1, 1, device=device, requires_grad=True)
         weight, bias, mean, var = torch.ones(4, 16, device=device)
         batch_norm_relu(x, weight, bias, Running(mean, var, None), momentum=0.1, eps=1e-5)[0].sum().backward()  # type: ignore[no-untyped-call]
+
+
+def _fits(x: Tensor) -> bool:
+    """Whether the kernels can read these images."""
+    if x.ndim != 4 or x.dtype not in DTYPES or not _is_rows(x):
+        return False
+    return 0 < 2 * x.shape[1] <= x.numel() < 2**31  # offsets of 32 bits; two values per channel
 
 
 def _is_rows(x: Tensor) -> bool:
@@ -279,16 +283,11 @@ def _is_recent(device: torch.device) -> bool:
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-@functools.cache
-def _num_sms(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else H200_SMS
-
-
 def _prepare(kernel: str, x: Tensor) -> tuple[int, int, Plan, tuple[int, int], dict[str, Any]]:
     """Rows and channels of the matrix, the plan without idle programs, and the launch grid and options."""
     channels = x.shape[1]
     rows = x.numel() // channels
-    plan = plan_for(kernel, rows, channels, x.element_size(), _num_sms(x.device))
+    plan = plan_for(kernel, rows, channels, x.element_size(), num_sms(x.get_device()))
     plan = plan._replace(splits=min(plan.splits, triton.cdiv(rows, plan.block_m)))
     options = {
         "BLOCK_M": plan.block_m,

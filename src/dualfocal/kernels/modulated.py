@@ -9,7 +9,6 @@ are rounded, and under ``torch.compile``, where the kernels are opaque operators
 The specification is ``losses._expression``. Nothing here waits for the GPU.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from dualfocal._tensors import in_batched_backward
 from dualfocal.kernels import _modulated_triton
-from dualfocal.kernels._launch import Launcher, blocks, next_power_of_2
+from dualfocal.kernels._launch import Launcher, blocks, next_power_of_2, num_sms
 
 NUMBER, SCALAR, PER_ROW, BINS_OF_P, BINS_OF_MARGIN = range(5)  # as in the kernels
 LONGEST_TILE = 4096  # classes of rows that are held in registers
@@ -28,7 +27,6 @@ WARP_ELEMENTS = 512  # of a tile
 ALONE_ELEMENTS = 8192  # up to so many, one program does everything
 MAX_PARTIALS = 128
 MOST_TARGETS = 2**23  # that all programs read together, before a kernel of its own sums the weights
-H200_SMS = 132  # assumed without a CUDA device
 
 _tile, _row, _total_weight, _multiply = map(
     Launcher,
@@ -157,7 +155,7 @@ def _partial_weights(rows: Rows) -> Tensor:
 def scale(grad: Tensor, factor: Tensor, out: Tensor) -> Tensor:
     """Multiply by a number on the device; ``out`` may have another dtype, or be ``grad``. Both must be contiguous."""
     block, device = 4096, grad.get_device()
-    programs = min(blocks(grad.numel(), block), 8 * _num_sms(device))
+    programs = min(blocks(grad.numel(), block), 8 * num_sms(device))
     _multiply(programs, device, (grad, factor, out, grad.numel()), 4, IN_PLACE=out is grad, BLOCK=block)
     return out
 
@@ -195,11 +193,6 @@ def modulated_loss(rows: Rows, recompute: Callable[[Tensor], Tensor]) -> Tensor:
     """Compute the loss; ``recompute`` is the same as a differentiable function of the logits."""
     loss: Tensor = _ModulatedLoss.apply(rows.logits, rows, recompute)  # type: ignore[no-untyped-call]
     return loss
-
-
-@functools.cache
-def _num_sms(device: int) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device >= 0 else H200_SMS
 
 
 # Operators for torch.compile, which sees only their names and the shapes of their results.

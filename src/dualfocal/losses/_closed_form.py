@@ -11,15 +11,15 @@ these cases. Row vectors have shape (M, 1), as gather, scatter and broadcasting 
 import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dualfocal._tensors import compute_dtype, in_batched_backward
-from dualfocal.losses._common import Flat
 from dualfocal.losses._expression import NLL_LIMIT, Gamma, differentiable, modulating_base, resolve
+from dualfocal.losses._flat import Flat
 
 # Number of logits per chunk: about 1 MB of scratch memory, within the L2 cache of a core.
 CHUNK = 2**18
@@ -27,6 +27,25 @@ CHUNK = 2**18
 # computed together with the loss.
 SMALL = 2**13
 Array = Any  # a tensor, or a numpy array
+
+
+class Sweep(NamedTuple):
+    """What one pass over the logits z of each row finds, with t the target and j its rival; (M, 1) each."""
+
+    top: Array  # largest logit
+    distance: Array  # top - z_t
+    rest: Array  # exp(z - top), summed over all classes but t
+    e_t: Array  # exp(z_t - top)
+    e_j: Array  # exp(z_j - top); 0 without a rival
+    j: Array  # class of the rival; t without a rival
+
+
+class RowGradient(NamedTuple):
+    """Gradient of the logits of each row: scale * exp(z - top), except at the rival and at the target; (M, 1) each."""
+
+    scale: Array
+    at_j: Array
+    at_t: Array
 
 
 def closed_form(flat: Flat, gamma: Gamma, dual: bool) -> Tensor:
@@ -40,21 +59,21 @@ def closed_form(flat: Flat, gamma: Gamma, dual: bool) -> Tensor:
     parts = chunks(z)
     work = None if len(parts) == 1 else torch.empty_like(z[parts[0]], dtype=compute_dtype(z))
     sweeps = [_sweep(torch, z[part].to(compute_dtype(z)), target[part], dual, work) for part in parts]
-    top, *columns, j = map(torch.cat, zip(*sweeps, strict=True))
-    gamma, loss, *grads = _row_terms(torch, gamma, *columns)
+    sweep = Sweep(*map(torch.cat, zip(*sweeps, strict=True)))
+    gamma, loss, row_gradient = _row_terms(torch, gamma, sweep)
     if keep is not None:  # ignored rows must not reach the gradient, not even as NaN
-        grads = [grad.masked_fill(~keep[:, None], 0.0) for grad in grads]
+        row_gradient = RowGradient(*(term.masked_fill(~keep[:, None], 0.0) for term in row_gradient))
     recompute = None if compiling else differentiable(flat, gamma, dual)
-    rows = (keep, target, j if dual else None, top, *grads)
-    return attach_gradient(flat.logits, loss[:, 0], recompute, _gradient_of_rows, gamma, *rows)
+    saved = (keep, target, sweep.j if dual else None, sweep.top, *row_gradient)
+    return attach_gradient(flat.logits, loss[:, 0], recompute, _gradient_of_rows, gamma, *saved)
 
 
 @np.errstate(all="ignore")
 def _closed_form_numpy(flat: Flat, gamma: Gamma, dual: bool) -> Tensor:
     z, target = flat.z.detach().numpy(), flat.target.numpy()[:, None]
-    top, *columns, j = _sweep(np, z, target, dual)
-    gamma, loss, *grads = _row_terms(np, gamma, *columns)
-    d_z = torch.from_numpy(_gradient(np, z, target, j if dual else None, top, *grads))
+    sweep = _sweep(np, z, target, dual)
+    gamma, loss, row_gradient = _row_terms(np, gamma, sweep)
+    d_z = torch.from_numpy(_gradient(np, z, target, sweep.j if dual else None, sweep.top, row_gradient))
     recompute, loss = differentiable(flat, gamma, dual), torch.from_numpy(loss[:, 0])
     return attach_gradient(flat.logits, loss, recompute, stored_gradient, gamma, flat.target, d_z)
 
@@ -67,11 +86,8 @@ def chunks(z: Tensor) -> list[slice]:
     return [slice(i, i + step) for i in range(0, max(len(z), 1), step)]
 
 
-def _sweep(xp: ModuleType, z: Array, target: Array, dual: bool, work: Array | None = None) -> tuple[Array, ...]:
-    """Largest logit of each row, its distance from z_t, exp(z - largest) summed over k != t, at t and at j, and j.
-
-    ``work`` is an optional scratch array with the shape of z or more rows.
-    """
+def _sweep(xp: ModuleType, z: Array, target: Array, dual: bool, work: Array | None = None) -> Sweep:
+    """One pass over the logits; ``work`` is an optional scratch array with the shape of z or more rows."""
     work = None if work is None else work[: len(z)]
     z_t = _take(z, target)
     top = z.amax(1, keepdim=True) if isinstance(z, Tensor) else _take(z, argmax(z))  # of numpy, argmax is faster
@@ -81,19 +97,17 @@ def _sweep(xp: ModuleType, z: Array, target: Array, dual: bool, work: Array | No
         e_j = xp.exp(z_j - top)
     e = xp.subtract(z, top, out=work)
     rest = _put(xp.exp(e, out=e), target, 0.0).sum(1, keepdims=True)
-    return top, top - z_t, rest, e_t, e_j, j
+    return Sweep(top, top - z_t, rest, e_t, e_j, j)
 
 
-def _row_terms(
-    xp: ModuleType, gamma: Gamma, distance: Array, rest: Array, e_t: Array, e_j: Array
-) -> tuple[Gamma, Array, Array, Array, Array]:
-    """Gamma, the loss, and its gradient: a factor of exp(z - top), and the values at j and at t; all (M, 1)."""
-    total = rest + e_t
-    p_t, q, p_j = e_t / total, rest / total, e_j / total
+def _row_terms(xp: ModuleType, gamma: Gamma, sweep: Sweep) -> tuple[Gamma, Array, RowGradient]:
+    """Gamma of each row, its loss and its gradient."""
+    total = sweep.rest + sweep.e_t
+    p_t, q, p_j = sweep.e_t / total, sweep.rest / total, sweep.e_j / total
     # Equal to log(total) + top - z_t, but accurate also for p_t close to 1.
-    nll = xp.log1p(rest + (e_t - 1)) + distance
+    nll = xp.log1p(sweep.rest + (sweep.e_t - 1)) + sweep.distance
     gamma, a, b, c = gradient_terms(xp, gamma, p_t, q, p_j, nll)
-    return gamma, b * nll, c / total, (c + a) * p_j, -(c * q + a * p_j)
+    return gamma, b * nll, RowGradient(scale=c / total, at_j=(c + a) * p_j, at_t=-(c * q + a * p_j))
 
 
 def gradient_terms(
@@ -159,19 +173,18 @@ def stored_gradient(grad: Tensor, logits: Tensor, target: Tensor, grads: Tensor)
 def _gradient_of_rows(
     grad: Tensor, z: Tensor, keep: Tensor | None, target: Tensor, j: Tensor | None, top: Tensor, *terms: Tensor
 ) -> Tensor:
-    """Gradient of the logits, times the gradient of each row's loss."""
+    """Gradient of the logits, times the gradient of each row's loss; the terms are those of a RowGradient."""
     if not torch.compiler.is_compiling() and in_batched_backward(grad):
         return grad[:, None] * _gradient_of_rows(torch.ones_like(top[:, 0]), z, keep, target, j, top, *terms)
 
-    scale, at_j, at_t = (term * grad[:, None] for term in terms)
+    scaled = [term * grad[:, None] for term in terms]
 
     def gradient(part: slice, out: Tensor | None) -> Tensor:
-        indices = target[part], None if j is None else j[part]
-        d_z: Tensor = _gradient(
-            torch, z[part].to(top.dtype), *indices, top[part], scale[part], at_j[part], at_t[part], out
-        )
+        row_gradient = RowGradient(*(term[part] for term in scaled))
+        rival = None if j is None else j[part]
+        d_z: Tensor = _gradient(torch, z[part].to(top.dtype), target[part], rival, top[part], row_gradient, out)
         # The mask is the scale instead of keep, because inductor's loops are faster with it.
-        return d_z if keep is None else torch.where(scale[part] == 0, 0.0, d_z)
+        return d_z if keep is None else torch.where(row_gradient.scale == 0, 0.0, d_z)
 
     parts = chunks(z)
     if len(parts) == 1:
@@ -191,18 +204,16 @@ def _gradient(
     target: Array,
     j: Array | None,
     top: Array,
-    scale: Array,
-    at_j: Array,
-    at_t: Array,
+    row_gradient: RowGradient,
     out: Array | None = None,
 ) -> Array:
-    """Gradient of the logits: scale * exp(z - top), with at_j at the rival and at_t at the target."""
+    """Gradient of the logits of each row."""
     grad = xp.subtract(z, top, out=out)
     xp.exp(grad, out=grad)
-    grad *= scale
+    grad *= row_gradient.scale
     if j is not None:
-        grad = _put(grad, j, at_j)
-    return _put(grad, target, at_t)  # last, because j may equal t
+        grad = _put(grad, j, row_gradient.at_j)
+    return _put(grad, target, row_gradient.at_t)  # last, because j may equal t
 
 
 def _take(x: Array, index: Array) -> Array:

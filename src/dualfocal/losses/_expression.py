@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.losses._common import Flat
+from dualfocal.losses._flat import Flat
 from dualfocal.losses.rival import rival_of_each_class, rival_of_target
 
 NLL_LIMIT = 1e30  # times a derivative, larger values could overflow

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from dualfocal import kernels
-from dualfocal._tensors import under_transform
+from dualfocal._tensors import is_concrete, under_transform
 from dualfocal.losses._closed_form import closed_form
-from dualfocal.losses._common import Flat, is_concrete, reduce
 from dualfocal.losses._expression import Gamma, GammaBins, expression
+from dualfocal.losses._flat import Flat, reduce
 from dualfocal.losses._soft_closed_form import classes_with_mass, soft_closed_form
 from dualfocal.losses.cross_entropy import cross_entropy_rows
 
@@ -41,11 +41,16 @@ def modulated_loss(
 ) -> Tensor:
     """Modulated cross-entropy, reduced, in float32 or float64.
 
+    Args:
+        flat: rows of logits with their targets.
+        gamma: signed focusing parameter: a number, a tensor with one value or one per row, (M,), or bins.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        rival: definition of p_j, see :mod:`dualfocal.losses.rival`; None: there is none, p_j = 0.
+        impl: ``"auto"``, ``"torch"`` or ``"triton"``.
+
     Raises:
         ValueError: ``impl="triton"``, but the kernels cannot be used.
     """
-    if isinstance(gamma, Tensor) and gamma.ndim > 0:
-        gamma = gamma.reshape(-1)
     if _takes_kernels(flat, gamma, rival, impl):
         return _by_kernels(flat, gamma, reduction, rival is not None)
     return reduce(_rows(flat, gamma, rival, impl), flat, reduction)
@@ -129,18 +134,25 @@ def dual_loss_and_gradient(flat: Flat, gamma: Gamma, impl: str = "auto") -> tupl
 
 def _rows(flat: Flat, gamma: Gamma, rival: str | float | None, impl: str) -> Tensor:
     """Modulated cross-entropy of each row, (M,)."""
-    compiling, dual = torch.compiler.is_compiling(), rival is not None
-    traceable = compiling and not flat.soft and not under_transform() and flat.logits.shape[1] <= MAX_TRACED_CLASSES
-    possible = flat.eager or traceable
-    applies = possible and impl == "auto" and rival in (None, "next") and not _may_need_grad(gamma)
-    if applies and not flat.soft:
+    closed, dual = impl == "auto" and _has_closed_form(flat, gamma, rival), rival is not None
+    if closed and not flat.soft:
         return closed_form(flat, gamma, dual)
-    classes = classes_with_mass(flat) if applies else None
-    if flat.soft and classes is None and isinstance(gamma, float) and gamma == 0:
+    classes = classes_with_mass(flat) if closed else None
+    is_cross_entropy = isinstance(gamma, float) and gamma == 0
+    if flat.soft and is_cross_entropy and classes is None:
         return cross_entropy_rows(flat, flat.z)
-    if applies and not (_may_need_grad(flat.target) or _may_need_grad(flat.weight)):
+    if closed and not (_may_need_grad(flat.target) or _may_need_grad(flat.weight)):
         return soft_closed_form(flat, gamma, dual, classes)
     return expression(flat, gamma, rival)
+
+
+def _has_closed_form(flat: Flat, gamma: Gamma, rival: str | float | None) -> bool:
+    """Whether the gradient of the logits can be computed in closed form."""
+    if rival not in (None, "next") or _may_need_grad(gamma):
+        return False
+    if torch.compiler.is_compiling():
+        return not flat.soft and not under_transform() and flat.logits.shape[1] <= MAX_TRACED_CLASSES
+    return flat.eager
 
 
 def _may_need_grad(tensor: object) -> bool:

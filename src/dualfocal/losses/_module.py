@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from dualfocal._checks import check_choice
-from dualfocal._tensors import WEIGHT_HINT, check_number
-from dualfocal.losses._common import REDUCTIONS, Weight, as_weight, check_gamma_values
+from dualfocal._tensors import WEIGHT_HINT, Weight, check_number
+from dualfocal.losses._arguments import REDUCTIONS, as_weight, check_gamma
 
 COMMON = ("weight", "ignore_index", "reduction")  # arguments of every loss
 
@@ -42,7 +42,7 @@ class ClassificationLoss(nn.Module):
                 f"gamma of a module must be a number or a scalar tensor, got shape {tuple(gamma.shape)}; "
                 f"{WEIGHT_HINT}; one gamma per target can be passed to the function"
             )
-        check_gamma_values(gamma)
+        check_gamma(gamma)
         check_number("label_smoothing", options.get("label_smoothing", 0.0), 0.0, 1.0)
         self.options = tuple(options)
         for name, value in options.items():

@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dualfocal._tensors import compute_dtype
+from dualfocal._tensors import can_read_values, compute_dtype
 from dualfocal.losses import _closed_form
 from dualfocal.losses._closed_form import argmax, attach_gradient, chunks, gradient_terms, next_below, stored_gradient
-from dualfocal.losses._common import Flat, can_read_values
 from dualfocal.losses._expression import Gamma, differentiable
+from dualfocal.losses._flat import Flat
 from dualfocal.losses.rival import next_of_each_class
 
 # Up to this many classes with mass per row, one search for each rival is faster than a sort (4096 x 1000 on a CPU).

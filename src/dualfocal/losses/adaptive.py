@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_choice, check_count
-from dualfocal._tensors import check_number, wide_dtype
-from dualfocal.losses._common import Weight, can_read_values, first_true, flatten
+from dualfocal._tensors import Weight, can_read_values, check_number, first_true, wide_dtype
 from dualfocal.losses._expression import GammaBins
+from dualfocal.losses._flat import flatten
 from dualfocal.losses._modulated import modulated_loss
 from dualfocal.losses._module import ClassificationLoss
-from dualfocal.losses.dual_focal import warn_two_classes
+from dualfocal.losses._two_classes import warn_two_classes
 
 
 def ada_focal_loss(
@@ -100,7 +100,7 @@ def ada_dual_focal_loss(
     """
     _check_bins(bin_gamma, bin_edges)
     flat = flatten(logits, target, weight, ignore_index, reduction, label_smoothing)
-    warn_two_classes(flat)
+    warn_two_classes(flat.logits)
     return modulated_loss(flat, GammaBins(bin_gamma, bin_edges, of_margin=True), reduction, rival="next")
 
 
@@ -178,12 +178,12 @@ class AdaFocalLoss(ClassificationLoss):
         check_number("rate", rate)
         check_number("switch", switch)
         check_number("label_smoothing", label_smoothing, 0.0, 1.0)
+        check_choice("variant", variant, ("switch", "no_switch"))
         check_number("gamma_max", gamma_max)
         check_number("gamma_min", gamma_min, -gamma_max, 0.0)
         gamma = self.default_gamma if gamma is None else gamma
         check_number("gamma", gamma, 0.0, gamma_max)
         self.initial_gamma = float(gamma)
-        check_choice("variant", variant, ("switch", "no_switch"))
         self.num_bins, self.rate, self.variant = num_bins, rate, variant
         self.drop_lowest, self.frozen, self.label_smoothing = drop_lowest, frozen, label_smoothing
         self.gamma_min, self.gamma_max, self.switch = gamma_min, gamma_max, switch
@@ -215,7 +215,19 @@ class AdaFocalLoss(ClassificationLoss):
         Raises:
             ValueError: there are no samples, or the logits are not finite (eager CPU tensors only).
         """
-        flat = flatten(val_logits, val_target, None, self.ignore_index, "none")
+        confidence, score, correct = self._validation_scores(val_logits, val_target)
+        if self.frozen:
+            return
+        edges = _equal_mass_edges(score, self.num_bins)
+        gamma = self._updated_gamma(self._gaps(confidence, score, correct, edges).to(self.gamma))
+        # Values are not checked on devices or in traces, so a NaN is kept out of the state here.
+        finite = score.isfinite().all()
+        self.gamma.copy_(torch.where(finite, gamma, self.gamma))
+        self.edges.copy_(torch.where(finite, edges, self.edges))
+
+    def _validation_scores(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Confidence, score that is binned, and correctness of each sample that is not ignored."""
+        flat = flatten(logits, target, None, self.ignore_index, "none")
         p, classes = flat.z.softmax(1).topk(min(2, flat.z.shape[1]), dim=1)
         confidence = p[:, 0].contiguous()
         score = p[:, 0] - p[:, 1] if self.dual and p.shape[1] > 1 else confidence
@@ -228,19 +240,16 @@ class AdaFocalLoss(ClassificationLoss):
             raise ValueError(
                 f"validation logits must be finite or -inf, but row {i} (without ignored rows) gives {score[i].item()}"
             )
-        if self.frozen:
-            return
-        edges = _equal_mass_edges(score, self.num_bins)
-        place = torch.bucketize(score, edges)  # (lo, hi] here, but [lo, hi) in training, as published
-        totals = torch.zeros(3, self.num_bins, dtype=wide_dtype(score), device=score.device)
+        return confidence, score, correct
+
+    def _gaps(self, confidence: Tensor, score: Tensor, correct: Tensor, edges: Tensor) -> Tensor:
+        """Mean confidence minus accuracy in each bin of the score; 0 in empty bins."""
+        index = torch.bucketize(score, edges)  # (lo, hi] here, but [lo, hi) in training, as published
         counted = score > score.min() if self.drop_lowest else torch.ones_like(score)
-        totals.index_add_(1, place, (torch.stack([torch.ones_like(score), confidence, correct]) * counted).to(totals))
-        gap = (totals[1] - totals[2]) / totals[0].clamp_min(1)
-        gamma = self._updated_gamma(gap.to(self.gamma))
-        # The check above reads no values on devices or in traces, so a NaN is kept out of the state here.
-        finite = score.isfinite().all()
-        self.gamma.copy_(torch.where(finite, gamma, self.gamma))
-        self.edges.copy_(torch.where(finite, edges, self.edges))
+        terms = torch.stack([torch.ones_like(score), confidence, correct]) * counted
+        totals = torch.zeros(3, self.num_bins, dtype=wide_dtype(score), device=score.device)
+        totals.index_add_(1, index, terms.to(totals))
+        return (totals[1] - totals[2]) / totals[0].clamp_min(1)
 
     def extra_repr(self) -> str:
         """Constructor arguments, for ``repr``; the adapted gammas are in the buffers."""
@@ -287,10 +296,11 @@ def _equal_mass_edges(score: Tensor, num_bins: int) -> Tensor:
     """Inner edges of bins with equal numbers of scores, interpolated between neighbours."""
     ordered = score.sort().values
     last = len(ordered) - 1
-    at = torch.linspace(0, last + 1, num_bins + 1, dtype=wide_dtype(score), device=score.device)[1:-1].clamp_max(last)
-    low = at.floor().long()
+    ranks = torch.linspace(0, last + 1, num_bins + 1, dtype=wide_dtype(score), device=score.device)
+    rank = ranks[1:-1].clamp_max(last)
+    low = rank.floor().long()
     high = (low + 1).clamp_max(last)
-    return torch.lerp(ordered[low], ordered[high], (at - low).to(score.dtype))
+    return torch.lerp(ordered[low], ordered[high], (rank - low).to(score.dtype))
 
 
 def _check_bins(bin_gamma: Tensor, bin_edges: Tensor) -> None:

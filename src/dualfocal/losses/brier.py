@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from dualfocal.losses._common import Weight, flatten, reduce, weight_rows
+from dualfocal._tensors import Weight
+from dualfocal.losses._flat import flatten, reduce, weight_rows
 from dualfocal.losses._module import ClassificationLoss
 
 

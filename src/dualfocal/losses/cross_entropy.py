@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dualfocal._tensors import check_number
-from dualfocal.losses._common import Flat, Weight, flatten, reduce
+from dualfocal._tensors import Weight, check_number
+from dualfocal.losses._flat import Flat, flatten, reduce
 from dualfocal.losses._module import ClassificationLoss
 
 

@@ -1,18 +1,13 @@
 """The dual focal loss: Tao, Dong, Xu, ICML 2023, arXiv:2305.13665, Eq. 3."""
 
-import functools
-import inspect
-import itertools
-import traceback
-import warnings
-
-import torch
 from torch import Tensor
 
 from dualfocal._checks import check_choice
-from dualfocal.losses._common import Flat, Weight, check_gamma, flatten
+from dualfocal._tensors import Weight
+from dualfocal.losses._flat import flatten, gamma_of_rows
 from dualfocal.losses._modulated import IMPLS, modulated_loss
 from dualfocal.losses._module import ClassificationLoss
+from dualfocal.losses._two_classes import warn_two_classes
 from dualfocal.losses.rival import check_rival
 
 
@@ -82,9 +77,10 @@ def dual_focal_loss(
     check_choice("impl", impl, IMPLS)
     check_rival(rival)
     flat = flatten(logits, target, weight, ignore_index, reduction, label_smoothing)
-    gamma = check_gamma(gamma, flat)
-    if isinstance(rival, str) and not (isinstance(gamma, float) and gamma == 0):
-        warn_two_classes(flat)
+    gamma = gamma_of_rows(gamma, flat)
+    is_cross_entropy = isinstance(gamma, float) and gamma == 0
+    if isinstance(rival, str) and not is_cross_entropy:
+        warn_two_classes(flat.logits)
     return modulated_loss(flat, gamma, reduction, rival=rival, impl=impl)
 
 
@@ -129,22 +125,3 @@ class DualFocalLoss(ClassificationLoss):
         check_rival(rival)
         self.set_options(gamma=gamma, rival=rival, impl=impl, label_smoothing=label_smoothing)
         self.per_sample = not str(rival).startswith("batch_")
-
-
-def warn_two_classes(flat: Flat) -> None:
-    """Warn once that dual focal loss is not suited for two classes."""
-    if flat.logits.shape[1] == 2 and not torch.compiler.is_compiling():
-        _warn_once()
-
-
-@functools.cache  # a warning raised as an error is not cached, so it is raised again
-def _warn_once() -> None:
-    internal = ("dualfocal.losses", "torch.nn.modules")
-    frames = (frame for frame, _ in traceback.walk_stack(inspect.currentframe()))
-    inside = itertools.takewhile(lambda frame: frame.f_globals.get("__name__", "").startswith(internal), frames)
-    warnings.warn(
-        "dual focal loss with two classes: the rival is 1 - p_k for p_k > 1/2 and does not exist below, so the loss "
-        "jumps at p_k = 1/2 (for gamma 5 from 0.022 to 0.684) and rewards predictions just below 1/2. "
-        "Consider focal_loss for binary problems.",
-        stacklevel=1 + len(list(inside)),  # the line that called the loss or its Module
-    )

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dualfocal._tensors import WEIGHT_HINT, check_number
-from dualfocal.losses._common import Weight, check_gamma, flatten
+from dualfocal._tensors import WEIGHT_HINT, Weight, check_number
 from dualfocal.losses._expression import GammaBins
+from dualfocal.losses._flat import flatten, gamma_of_rows
 from dualfocal.losses._modulated import modulated_loss
 from dualfocal.losses._module import ClassificationLoss
 
@@ -46,7 +46,7 @@ def focal_loss(
     tensor(0.0457)
     """
     flat = flatten(logits, target, weight, ignore_index, reduction, label_smoothing)
-    return modulated_loss(flat, check_gamma(gamma, flat), reduction)
+    return modulated_loss(flat, gamma_of_rows(gamma, flat), reduction)
 
 
 def inverse_focal_loss(
@@ -84,7 +84,7 @@ def inverse_focal_loss(
     tensor(1.1303)
     """
     flat = flatten(logits, target, weight, ignore_index, reduction, label_smoothing)
-    return modulated_loss(flat, -check_gamma(gamma, flat), reduction)
+    return modulated_loss(flat, -gamma_of_rows(gamma, flat), reduction)
 
 
 def flsd_loss(

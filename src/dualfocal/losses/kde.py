@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from dualfocal._tensors import check_number, wide_dtype
-from dualfocal.losses._common import Flat, Weight, compute_logits, flatten, reduce, weight_rows
+from dualfocal._tensors import Weight, check_number, wide_dtype
+from dualfocal.losses._flat import Flat, compute_logits, flatten, reduce, weight_rows
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.cross_entropy import cross_entropy_rows
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from dualfocal import kernels
 from dualfocal._checks import check_choice
 from dualfocal._tensors import check_head, compute_dtype, under_transform
-from dualfocal.losses._common import REDUCTIONS, check_gamma, flatten
+from dualfocal.losses._arguments import REDUCTIONS
+from dualfocal.losses._flat import flatten, gamma_of_rows
 from dualfocal.losses._modulated import dual_loss_and_gradient
 from dualfocal.losses.dual_focal import dual_focal_loss
 
@@ -50,13 +51,13 @@ class _Head(NamedTuple):
 
     def losses(self, part: slice, logits: Tensor) -> Tensor:
         """Loss of each of some rows."""
-        options = {"ignore_index": self.ignore_index, "reduction": "none"}
-        return dual_focal_loss(logits, self.target[part], self.gamma_of(part), **options)  # type: ignore[arg-type]
+        target, gamma = self.target[part], self.gamma_of(part)
+        return dual_focal_loss(logits, target, gamma, ignore_index=self.ignore_index, reduction="none")
 
     def loss_and_gradient(self, part: slice) -> tuple[Tensor, Tensor]:
         """Summed loss of some rows, and the gradient of their logits."""
         flat = flatten(self.logits(part), self.target[part], None, self.ignore_index, "sum")
-        return dual_loss_and_gradient(flat, check_gamma(self.gamma_of(part), flat))
+        return dual_loss_and_gradient(flat, gamma_of_rows(self.gamma_of(part), flat))
 
     def kept(self) -> Tensor:
         """Number of rows that are not ignored."""
@@ -244,8 +245,9 @@ class LinearDualFocalLoss(nn.Module):
 
     def forward(self, hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
         """Compute the loss of the head ``weight``, ``bias`` on ``hidden``."""
-        options = {"ignore_index": self.ignore_index, "reduction": self.reduction}
-        return linear_dual_focal_loss(hidden, weight, target, self.gamma, bias, **options)  # type: ignore[arg-type]
+        return linear_dual_focal_loss(
+            hidden, weight, target, self.gamma, bias, ignore_index=self.ignore_index, reduction=self.reduction
+        )
 
     def extra_repr(self) -> str:
         """Options, for ``repr``."""

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from dualfocal._tensors import check_number
-from dualfocal.losses._common import Flat, Weight, flatten, reduce, weight_rows
+from dualfocal._tensors import Weight, check_number
+from dualfocal.losses._flat import Flat, flatten, reduce, weight_rows
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.cross_entropy import cross_entropy_rows
 

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._tensors import check_number
-from dualfocal.losses._common import can_read_values
+from dualfocal._tensors import can_read_values, check_number
 
 # Slice of the classes below the target, largest first, that is averaged.
 PLACES = {"next": (0, 1), "2nd": (1, 2), "3rd": (2, 3), "mean2": (0, 2), "mean3": (0, 3)}
@@ -77,23 +76,26 @@ def rival_of_each_class(z: Tensor, p: Tensor, rival: str | float | None) -> Tens
             f"rival {rival!r} needs class indices: with class probabilities or label smoothing "
             "there is not one rival per row"
         )
-    order, place = _descending(z)
+    order, first_below = _descending(z)
     p = p.gather(1, order)
     if rival == "mean_all":
         sums = torch.cat([p.flip(1).cumsum(1).flip(1), torch.zeros_like(p[:, :1])], 1)
-        count = (z > -torch.inf).sum(1, keepdim=True) - place
-        p_j = sums.gather(1, place) / count.clamp_min(1)
+        count = (z > -torch.inf).sum(1, keepdim=True) - first_below
+        p_j = sums.gather(1, first_below) / count.clamp_min(1)
     else:
         first, last = PLACES[rival]
         padded = torch.cat([p, p.new_zeros(p.shape[0], last)], 1)
-        p_j = sum((padded.gather(1, place + n) for n in range(first, last)), torch.zeros_like(p)) / (last - first)
+        p_j = torch.zeros_like(p)
+        for n in range(first, last):
+            p_j = p_j + padded.gather(1, first_below + n)
+        p_j = p_j / (last - first)
     return torch.zeros_like(p_j).scatter(1, order, p_j)
 
 
 def next_of_each_class(z: Tensor) -> Tensor:
     """Index of the largest class strictly below each class, (M, C); C if there is none."""
-    order, place = _descending(z)
-    below = torch.cat([order, torch.full_like(order[:, :1], z.shape[1])], 1).gather(1, place)
+    order, first_below = _descending(z)
+    below = torch.cat([order, torch.full_like(order[:, :1], z.shape[1])], 1).gather(1, first_below)
     return torch.empty_like(order).scatter_(1, order, below)
 
 
@@ -106,9 +108,9 @@ def _descending(z: Tensor) -> tuple[Tensor, Tensor]:
     fast = z.dtype == torch.float32 and can_read_values(z)
     order = _argsort_by_numpy(z) if fast else z.argsort(dim=1, descending=True, stable=True)
     z = z.gather(1, order)
-    place = torch.arange(1, num_classes + 1, device=z.device).expand_as(z)
+    following = torch.arange(1, num_classes + 1, device=z.device).expand_as(z)
     drops = torch.cat([z[:, 1:] < z[:, :-1], torch.ones_like(z[:, :1], dtype=torch.bool)], 1)
-    return order, torch.where(drops, place, num_classes).flip(1).cummin(1).values.flip(1)
+    return order, torch.where(drops, following, num_classes).flip(1).cummin(1).values.flip(1)
 
 
 def _argsort_by_numpy(z: Tensor) -> Tensor:

@@ -245,7 +245,9 @@ def _less_under_confident(grid: Minimisers) -> Outcome:
 
 
 def _verdict(holds: bool, empty: bool = False) -> str:
-    return EMPTY if empty else HOLDS if holds else FAILS
+    if empty:
+        return EMPTY
+    return HOLDS if holds else FAILS
 
 
 def _tolerance(gamma: float) -> float:

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,9 +30,9 @@ class CausalLM:
     """
 
     def __init__(self, model: nn.Module, head: str, example: Tensor) -> None:
-        whole: Any = model
-        if hasattr(whole, "get_base_model"):  # PEFT
-            whole = whole.get_base_model()
+        inner: Any = model
+        if hasattr(inner, "get_base_model"):  # PEFT
+            inner = inner.get_base_model()
         self.model, self.name = model, type(model).__name__
         config: Any = getattr(model, "config", None)
         if getattr(config, "is_encoder_decoder", False):
@@ -45,14 +44,14 @@ class CausalLM:
                 f"{self.name} has no language-model head (get_output_embeddings() is missing or returns None): load it "
                 "with AutoModelForCausalLM; of a wrapped model, pass the model inside"
             )
-        self.body = getattr(whole, "base_model", None)
+        self.body = getattr(inner, "base_model", None)
         text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
         self.cap, self.factor, self.divisor = (_setting(text_config, names) for names in (CAPS, FACTORS, DIVISORS))
-        embedding = (
-            getattr(whole.get_input_embeddings(), "weight", None) if hasattr(whole, "get_input_embeddings") else None
-        )
-        self.vocabulary = None if embedding is None else len(embedding)
-        self.accepted = set(inspect.signature(whole.forward).parameters)
+        self.vocabulary: int | None = None
+        if hasattr(inner, "get_input_embeddings"):
+            weight = getattr(inner.get_input_embeddings(), "weight", None)
+            self.vocabulary = None if weight is None else len(weight)
+        self.accepted = set(inspect.signature(inner.forward).parameters)
         self.device = next(model.parameters()).device
         self.by_sequence = head == "logits"
         self._check(example[:PROBE])
@@ -131,18 +130,6 @@ class CausalLM:
         if "use_cache" in self.accepted:
             known["use_cache"] = False
         return {name: x.to(self.device) if isinstance(x, Tensor) else x for name, x in known.items()}
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Switch the model to evaluation mode; afterwards, each module has its former mode."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _setting(config: Any, names: tuple[str, ...]) -> float | None:

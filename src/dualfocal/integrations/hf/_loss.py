@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from dualfocal._checks import check_choice
+from dualfocal.integrations.hf._token_batches import IGNORED
 from dualfocal.losses import DualFocalLoss
 
 TASKS = ("classification", "causal_lm")
-IGNORED = -100  # label that Trainer leaves out when it counts labels, and with which it pads
 
 
 def loss_func(criterion: nn.Module | None = None, *, task: str = "classification") -> "TrainerLoss":

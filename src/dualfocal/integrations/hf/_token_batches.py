@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-IGNORED = -100  # the label of Hugging Face for tokens that are not predicted
+IGNORED = -100  # label that Trainer does not count and pads with; such a token is not predicted
 NOT_FOR_THE_MODEL = ("labels", "sequence_ids")
 
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from dualfocal._checks import check_choice, check_count
-from dualfocal.integrations.hf._causal_lm_head import CausalLM, evaluation_mode
+from dualfocal.integrations._evaluation_mode import evaluation_mode
+from dualfocal.integrations.hf._causal_lm_head import CausalLM
 from dualfocal.integrations.hf._token_batches import IGNORED, TokenBatch, token_batches
 from dualfocal.metrics.bins import from_units
 from dualfocal.metrics.linear import CHUNK_BYTES

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dualfocal.integrations.hf._loss import IGNORED
+from dualfocal.integrations.hf._token_batches import IGNORED
 from dualfocal.metrics import evaluate
 from dualfocal.metrics.bins import from_units
 from dualfocal.metrics.rows import Array, as_rows, as_tensor

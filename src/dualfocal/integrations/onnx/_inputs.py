@@ -22,8 +22,12 @@ class Inputs:
     @classmethod
     def of(cls, example: Tensor | tuple[Tensor, ...] | Mapping[str, Tensor], dynamic_dims: Sequence[int]) -> "Inputs":
         """Check the example. A single row is doubled: torch.export takes a size of 1 for a constant."""
-        kwargs = dict(example) if isinstance(example, Mapping) else {}
-        args = () if isinstance(example, Mapping) else (example,) if isinstance(example, Tensor) else tuple(example)
+        args: tuple[Tensor, ...] = ()
+        kwargs: dict[str, Tensor] = {}
+        if isinstance(example, Mapping):
+            kwargs = dict(example)
+        else:
+            args = (example,) if isinstance(example, Tensor) else tuple(example)
         tensors = (*args, *kwargs.values())
         if not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):
             kinds = ", ".join(type(value).__name__ for value in tensors) or "nothing"

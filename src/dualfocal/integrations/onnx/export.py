@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dualfocal._files import atomic_path, check_place
 from dualfocal._tensors import compute_dtype
 from dualfocal.calibrators import CalibratedModel, Calibrator
+from dualfocal.integrations._evaluation_mode import evaluation_mode
 from dualfocal.integrations.onnx._inputs import Inputs
 from dualfocal.integrations.onnx._operators import translations
 from dualfocal.integrations.onnx._packages import require
@@ -74,7 +75,7 @@ def export_onnx(
     inputs = Inputs.of(example_inputs, dynamic_dims)
     names = _names(model, inputs, input_names)
     output = f"calibrated_{model.output}" if model.output in names else model.output
-    with _evaluation_mode(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
         _check_example(model, inputs)
         proto = _convert(model, inputs, names, output, opset)
         proto.metadata_props.extend(_metadata(onnx, model))
@@ -167,17 +168,6 @@ def _silent_exporter() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-@contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _metadata(onnx: Any, model: CalibratedModel) -> list[Any]:

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from dualfocal._checks import listed
+
 
 def class_labels(name: str, labels: Any, predictions: Any, y: NDArray[Any], num_columns: int) -> NDArray[Any]:
     """Return the label of each column: the given ones, the columns of a data frame, or the sorted labels of y.
@@ -74,5 +76,4 @@ def y_labels(y: Any) -> NDArray[Any]:
 
 
 def _shown(labels: NDArray[Any]) -> str:
-    texts = [repr(label) for label in labels.tolist()]
-    return ", ".join(texts[:8]) + (", ..." if len(texts) > 8 else "")
+    return listed([repr(label) for label in labels.tolist()])

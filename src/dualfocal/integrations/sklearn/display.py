@@ -193,6 +193,7 @@ def _positive(
     labels = known.tolist()
     if pos_label not in labels:
         raise ValueError(f"pos_label={pos_label!r} must be one of {', '.join(map(repr, labels))}")
-    place = labels.index(pos_label)
-    column = values if values.ndim == 1 else values[:, place if values.shape[1] == 2 else 0]
-    return column, (target == place).astype(np.int64)
+    index = labels.index(pos_label)
+    if values.ndim == 2:
+        values = values[:, index] if values.shape[1] == 2 else values[:, 0]
+    return values, (target == index).astype(np.int64)

@@ -18,9 +18,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_count
+from dualfocal._checks import check_choice, check_count, listed
 from dualfocal.integrations.sql._quoting import identifier, literal, relation
-from dualfocal.integrations.sql._types import listed
 from dualfocal.metrics.bins import ONE, equal_edges, to_units
 from dualfocal.metrics.rows import INPUTS, ROUNDING
 from dualfocal.metrics.scan import SUM_TOLERANCE

@@ -1,14 +1,13 @@
 """Types of the columns of a query, from the description that a driver gives, and which label means which class."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dualfocal._checks import listed
 from dualfocal.predictions import PredictionsError
 from dualfocal.predictions.columns import PredictionColumns
 
-MOST_LISTED = 8  # labels in a message
 # PostgreSQL describes types by numbers, which are fixed.
 POSTGRESQL = {
     **{16: "boolean", 700: "float32", 701: "float64", 1700: "number", 20: "number", 21: "number", 23: "number"},
@@ -76,9 +75,3 @@ def labels_of_classes(
             f"classes ({listed(names or ())}): give the columns in class order, --{columns.input} NAME,NAME,..."
         )
     return None
-
-
-def listed(labels: Sequence[object]) -> str:
-    """Return labels for a message, on one line."""
-    shown = [str(label) for label in labels[:MOST_LISTED]]
-    return ", ".join(shown) + (", ..." if len(labels) > MOST_LISTED else "")

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dualfocal._checks import listed
 from dualfocal.integrations.sql._quoting import identifier, relation
 from dualfocal.integrations.sql._rows import read_rows
 from dualfocal.integrations.sql._text import Reduction
-from dualfocal.integrations.sql._types import column_type, labels_of_classes, listed
+from dualfocal.integrations.sql._types import column_type, labels_of_classes
 from dualfocal.integrations.sql.databases import Connection
 from dualfocal.metrics import BinnedPredictions, Evaluation
 from dualfocal.metrics.groups import MOST_GROUPS
