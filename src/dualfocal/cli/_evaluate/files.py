@@ -1,5 +1,6 @@
 """`dualfocal evaluate FILE...`: prediction files and run folders, one evaluation each."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dualfocal._table import Table
+from dualfocal._table import Table, quantity
 from dualfocal.cli._common import consoles, errors_name, print_json, progress_bar, say, show
 from dualfocal.cli._evaluate.findings import Finding, draw_findings, gate, print_finding
 from dualfocal.cli._evaluate.request import Request
@@ -42,7 +43,7 @@ def evaluate_files(
     """
     from dualfocal.predictions import PredictionStream
 
-    reading = request.reading
+    reading, inference = request.reading, request.inference
     out, err = consoles(request.as_json)
     needs_all_rows = {"--calibrate": bool(methods), "--convention": convention is not None}
     loaded = _load(err, [Path(file) for file in request.files], reading, merge, needs_all_rows, group_quantiles)
@@ -50,15 +51,15 @@ def evaluate_files(
     findings = []
     for name, data in loaded.items():
         if isinstance(data, PredictionStream):
-            finding = Finding(name, data, evaluate_stream(err, name, data, reading, inference=request.inference))
+            finding = evaluate_stream(err, name, data, reading, inference=inference)
         else:
-            finding = _evaluate(err, name, data, reading, convention, request.inference)
+            finding = _evaluate(err, name, data, reading, convention=convention, inference=inference)
             if methods:
                 with errors_name(name):
                     finding.comparison = _compare(
                         err, finding, data, reading, methods, merged=merged, folds=folds, repeats=repeats
                     )
-        print_finding(out, finding, reading)
+        print_finding(out, finding)
         findings.append(finding)
     if len(findings) > 1:
         headings = ["file", "N", "error %", "NLL", "ECE %", "ECE floor %"]
@@ -116,26 +117,40 @@ def _load(
 
 
 def _evaluate(
-    err: Console,
-    name: str,
-    data: "Predictions",
-    reading: "Reading",
-    convention: str | None,
-    inference: bool,
+    err: Console, name: str, data: "Predictions", reading: "Reading", *, convention: str | None, inference: bool
 ) -> Finding:
     """Evaluate predictions and, if there are groups, each of them."""
     from dualfocal import metrics
-    from dualfocal.metrics.groups import evaluate_groups
+    from dualfocal.metrics.groups import evaluate_groups, groups_follow_labels
 
     say(err, f"{name}: {data.taken}")
-    structure = {"clusters": reading.clusters(data), "sample_weight": data.weights}
-    given = {"input": data.input, "convention": convention, **structure, **reading.scoring}
+    options = {
+        "input": data.input,
+        "convention": convention,
+        "clusters": reading.clusters(data),
+        "sample_weight": data.weights,
+        **reading.scoring,
+    }
     with errors_name(name):
-        finding = Finding(name, data, metrics.evaluate(data.values, data.target, inference=inference, **given))
+        evaluation = metrics.evaluate(data.values, data.target, inference=inference, **options)
+        finding = Finding(name, data.taken, evaluation, data.class_names, reading.group)
         if data.groups is not None:
             with progress_bar(err, "groups") as progress:
-                finding.groups = evaluate_groups(data.values, data.target, data.groups, progress=progress, **given)
+                finding.groups = evaluate_groups(data.values, data.target, data.groups, progress=progress, **options)
+            finding.groups_follow_labels = groups_follow_labels(data.groups, data.target, reading.ignore_index)
+    if evaluation.nll == math.inf:
+        finding.infinite_nll = _why_infinite(data, reading)
     return finding
+
+
+def _why_infinite(data: "Predictions", reading: "Reading") -> str:
+    """Return why the NLL is infinite."""
+    rows = reading.rows(data)
+    of_target = rows.values.gather(1, rows.target[:, None])
+    number = int((of_target == (0 if data.input == "probs" else -math.inf)).sum())
+    if number == 0:
+        return "logits are too far apart to be summed"
+    return f"{quantity(number, 'true class')} {'has' if number == 1 else 'have'} probability 0"
 
 
 def _compare(
