@@ -232,13 +232,25 @@ def evaluate(
             raise ValueError(f"{option} needs --calibrate, such as --calibrate temperature")
     methods = {name: make_calibrator(name, force=force) for name in parse_methods(calibrate)}
     reading = options.reading_from(context, group=group_by)
-    request = Request(files or [], reading, given, inference, plot, fail_over, as_json)
+    request = Request(
+        files=files or [],
+        reading=reading,
+        given=given,
+        methods=methods,
+        folds=folds,
+        repeats=repeats,
+        merge=merge,
+        inference=inference,
+        plot=plot,
+        fail_over=fail_over,
+        as_json=as_json,
+    )
     if choice_score is not None and log_format is None:
         raise ValueError("--choice-score needs --format lm-eval or --format inspect")
     if task is not None:
-        return evaluate_labels(request, calibrate=calibrate, folds=folds, repeats=repeats, merge=merge)
+        return evaluate_labels(request, calibrate)
     if shifted:
-        return evaluate_shifted(request, shifted, methods, folds=folds)
+        return evaluate_shifted(request, shifted)
     if log_format is not None:
         return evaluate_logs(request, log_format.value, (choice_score or ChoiceScore.sum).value)
     if sql is not None:
@@ -249,12 +261,4 @@ def evaluate(
     if any(is_dense(Path(file), reading) for file in files):
         return evaluate_folder(request, boundary=boundary, maps=maps)
     refuse(given, "prediction files", DENSE_ONLY)
-    evaluate_files(
-        request,
-        methods,
-        merge=merge,
-        convention=convention,
-        group_quantiles=group_quantiles,
-        folds=folds,
-        repeats=repeats,
-    )
+    evaluate_files(request, convention=convention, group_quantiles=group_quantiles)

@@ -15,38 +15,24 @@ from dualfocal.cli._evaluate.request import Request
 from dualfocal.cli._evaluate.streamed import evaluate_stream, open_stream
 
 if TYPE_CHECKING:
-    from dualfocal.calibrators import Calibrator, CalibratorComparison
+    from dualfocal.calibrators import CalibratorComparison
     from dualfocal.predictions import Predictions, PredictionStream
     from dualfocal.runs.source import Reading
 
 
-def evaluate_files(
-    request: Request,
-    methods: "dict[str, Calibrator]",
-    *,
-    merge: bool,
-    convention: str | None,
-    group_quantiles: int | None,
-    folds: int,
-    repeats: int,
-) -> None:
+def evaluate_files(request: Request, *, convention: str | None, group_quantiles: int | None) -> None:
     """Evaluate each file, or all files merged into one, and print, draw and check what was found.
 
     Args:
         request: options of the command.
-        methods: calibrators to compare, by name.
-        merge: whether the files are parts of one set of predictions.
         convention: whose definitions to follow.
         group_quantiles: number of groups into which numbers are cut.
-        folds: number of folds of the cross-validation.
-        repeats: number of repetitions of the cross-validation.
     """
     from dualfocal.predictions import PredictionStream
 
     reading, inference = request.reading, request.inference
     out, err = consoles(request.as_json)
-    needs_all_rows = {"--calibrate": bool(methods), "--convention": convention is not None}
-    loaded = _load(err, [Path(file) for file in request.files], reading, merge, needs_all_rows, group_quantiles)
+    loaded = _load(err, request, convention, group_quantiles)
     merged = len(loaded) < len(request.files)
     findings = []
     for name, data in loaded.items():
@@ -54,11 +40,9 @@ def evaluate_files(
             finding = evaluate_stream(err, name, data, reading, inference=inference)
         else:
             finding = _evaluate(err, name, data, reading, convention=convention, inference=inference)
-            if methods:
+            if request.methods:
                 with errors_name(name):
-                    finding.comparison = _compare(
-                        err, finding, data, reading, methods, merged=merged, folds=folds, repeats=repeats
-                    )
+                    finding.comparison = _compare(err, finding, data, request, merged=merged)
         print_finding(out, finding)
         findings.append(finding)
     if len(findings) > 1:
@@ -67,19 +51,14 @@ def evaluate_files(
     if request.as_json:
         print_json({"schema": 1, "files": [finding.to_dict() for finding in findings]})
     if request.plot is not None:
-        draw_findings(findings, list(methods), request.plot)
+        draw_findings(findings, list(request.methods), request.plot)
         say(err, f"Reliability diagram: {request.plot}")
     if request.fail_over is not None:
         gate(err, {finding.name: finding.evaluation for finding in findings}, request.fail_over)
 
 
 def _load(
-    err: Console,
-    files: list[Path],
-    reading: "Reading",
-    merge: bool,
-    needs_all_rows: dict[str, bool],
-    group_quantiles: int | None,
+    err: Console, request: Request, convention: str | None, group_quantiles: int | None
 ) -> "Mapping[str, Predictions | PredictionStream]":
     """Load the predictions of each file, or of all files merged into one; files that are too large are opened only.
 
@@ -88,9 +67,12 @@ def _load(
     from dualfocal.metrics.groups import QUANTILES, quantile_groups
     from dualfocal.predictions import TooLargeError, merge_predictions
 
-    merge = merge and len(files) > 1
-    confidence_only = not needs_all_rows["--calibrate"] and reading.group is None
-    needs_all_rows |= {
+    files, reading = [Path(file) for file in request.files], request.reading
+    merge = request.merge and len(files) > 1
+    confidence_only = not request.methods and reading.group is None
+    needs_all_rows = {
+        "--calibrate": bool(request.methods),
+        "--convention": convention is not None,
         "--group-by": reading.group is not None,
         "--cluster": reading.cluster is not None,
         "--weight": reading.weight is not None,
@@ -154,19 +136,12 @@ def _why_infinite(data: "Predictions", reading: "Reading") -> str:
 
 
 def _compare(
-    err: Console,
-    finding: Finding,
-    data: "Predictions",
-    reading: "Reading",
-    methods: "dict[str, Calibrator]",
-    *,
-    merged: bool,
-    folds: int,
-    repeats: int,
+    err: Console, finding: Finding, data: "Predictions", request: Request, *, merged: bool
 ) -> "CalibratorComparison":
     """Compare calibrators, fitted on the validation split of a run folder, otherwise cross-validated."""
     from dualfocal.calibrators import compare_calibrators
 
+    reading = request.reading
     validation, remark = (None, "") if merged else reading.validation(Path(finding.name), reading.rows(data))
     if remark:
         say(err, f"{finding.name}: {remark}")
@@ -174,15 +149,15 @@ def _compare(
         return compare_calibrators(
             data.values,
             data.target,
-            methods,
+            request.methods,
             input=data.input,
             validation=validation,
             part=reading.split or "test",
             evaluation=finding.evaluation,
             clusters=reading.clusters(data),
             sample_weight=data.weights,
-            folds=folds,
-            repeats=repeats,
+            folds=request.folds,
+            repeats=request.repeats,
             progress=progress,
             **reading.scoring,
         )

@@ -69,28 +69,28 @@ class LabelFinding:
         return content
 
 
-def evaluate_labels(request: Request, *, calibrate: str, folds: int, repeats: int, merge: bool) -> None:
+def evaluate_labels(request: Request, calibrate: str) -> None:
     """Evaluate multi-label predictions and print what was found."""
     request.refuse(PLACE, REMEDIES)
     files, reading, plot = request.files, request.reading, request.plot
     if not files:
         raise ValueError("Missing argument 'FILE...': give prediction files")
     check_different(files)
-    if plot is not None and len(files) > 1 and not merge:
+    if plot is not None and len(files) > 1 and not request.merge:
         raise ValueError(f"--plot with --task multilabel draws one file, got {len(files)}: give one, or --merge")
     methods = methods_of(calibrate)
     from dualfocal.predictions import merge_predictions
 
     out, err = consoles(request.as_json)
     loaded = {file: load_labels(Path(file), reading) for file in files}
-    if merge and len(loaded) > 1:
+    if request.merge and len(loaded) > 1:
         loaded = {" + ".join(loaded): merge_predictions(loaded)}
     findings = []
     for name, data in loaded.items():
         finding = _evaluate(err, name, data, reading, request.inference)
         if methods:
             with errors_name(name):
-                finding.comparison = _compare(err, data, reading, methods, folds, repeats)
+                finding.comparison = _compare(err, data, request, methods)
         _print(out, finding)
         findings.append(finding)
     if request.as_json:
@@ -154,19 +154,18 @@ def _evaluate(err: Console, name: str, data: "Predictions", reading: "Reading", 
     return LabelFinding(name, data, result)
 
 
-def _compare(
-    err: Console, data: "Predictions", reading: "Reading", methods: Sequence[str], folds: int, repeats: int
-) -> "MultilabelComparison":
+def _compare(err: Console, data: "Predictions", request: Request, methods: Sequence[str]) -> "MultilabelComparison":
     from dualfocal.calibrators import compare_multilabel_calibrators
 
+    reading = request.reading
     with progress_bar(err, "fitting calibrators") as progress:
         return compare_multilabel_calibrators(
             data.values,
             data.target,
             methods,
             input=data.input,
-            folds=folds,
-            repeats=repeats,
+            folds=request.folds,
+            repeats=request.repeats,
             num_bins=reading.num_bins,
             ignore_index=reading.ignore_index,
             clusters=data.clusters,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dualfocal.calibrators import Calibrator
     from dualfocal.runs.source import Reading
 
 DENSE = "it is for folders of dense predictions, such as logits/NAME.npy and masks/NAME.png"
@@ -19,14 +20,18 @@ KINDS = {  # options that each name another kind of input, of which a command ta
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options that all kinds of input share.
+    """The options of `dualfocal evaluate` that more than one kind of input has.
 
     Args:
         files: the files that the command was given.
         reading: how to read and score them.
         given: names of the options that were given, such as ``"--group-by"``.
+        methods: calibrators to compare, by name.
+        folds: number of folds of the cross-validation.
+        repeats: number of repetitions of the cross-validation.
+        merge: whether the files are parts of one set of predictions.
         inference: whether to compute noise floors, tests and intervals.
         plot: where to draw the figure.
         fail_over: limit of the calibration error.
@@ -36,6 +41,10 @@ class Request:
     files: list[str]
     reading: "Reading"
     given: Collection[str]
+    methods: "Mapping[str, Calibrator]"
+    folds: int
+    repeats: int
+    merge: bool
     inference: bool
     plot: Path | None
     fail_over: float | None

@@ -12,7 +12,7 @@ from dualfocal.cli._evaluate.request import Request
 from dualfocal.cli._evaluate.streamed import open_stream
 
 if TYPE_CHECKING:
-    from dualfocal.calibrators import Calibrator, ShiftCalibration
+    from dualfocal.calibrators import ShiftCalibration
     from dualfocal.metrics import ShiftEvaluation
     from dualfocal.predictions import Predictions
     from dualfocal.runs.source import Reading
@@ -34,25 +34,21 @@ REMEDIES = {  # of options that do not apply
 }
 
 
-def evaluate_shifted(
-    request: Request, shifted: Sequence[str], methods: "Mapping[str, Calibrator]", *, folds: int
-) -> None:
+def evaluate_shifted(request: Request, shifted: Sequence[str]) -> None:
     """Evaluate the test set and the shifted sets, and print, draw and compare before and after calibration.
 
     Args:
         request: the files are the test set and further shifted sets, because a shell expands
             ``--shifted noise-*.npz`` to several words.
         shifted: prediction files, folders of them, or patterns.
-        methods: the calibrator by its name, if one is given.
-        folds: number of folds of the cross-validation.
     """
     from dualfocal.metrics.shift.scores import AUROC_MEANINGS
 
     request.refuse("--shifted", REMEDIES)
     files, reading = request.files, request.reading
-    if len(methods) > 1:
+    if len(request.methods) > 1:
         raise ValueError(
-            f"--calibrate takes one method with --shifted, got {', '.join(methods)}: choose it first, with "
+            f"--calibrate takes one method with --shifted, got {', '.join(request.methods)}: choose it first, with "
             "--calibrate all and without --shifted"
         )
     if not files:
@@ -62,7 +58,7 @@ def evaluate_shifted(
     paths = _shifted_paths(test, [*shifted, *files[1:]])
     data = _load(err, test, reading, labels=True)
     sets = {name: _load_shifted(err, path, reading, data.class_names) for name, path in paths.items()}
-    result, calibration = _evaluate(err, test, data, sets, reading, methods, folds)
+    result, calibration = _evaluate(err, test, data, sets, request)
     show(out, result.table(), f"test: {test}; ")
     say(out, AUROC_MEANINGS, "dim", wrap=True)
     say(out, FLOOR, "dim", wrap=True)
@@ -84,36 +80,31 @@ def evaluate_shifted(
 
 
 def _evaluate(
-    err: Console,
-    test: Path,
-    data: "Predictions",
-    sets: "Mapping[str, Predictions]",
-    reading: "Reading",
-    methods: "Mapping[str, Calibrator]",
-    folds: int,
+    err: Console, test: Path, data: "Predictions", sets: "Mapping[str, Predictions]", request: Request
 ) -> "tuple[ShiftEvaluation, ShiftCalibration | None]":
     """Evaluate the test set and the shifted sets; with a method, before and after calibration."""
     from dualfocal.calibrators import calibrate_shift
     from dualfocal.metrics import ShiftSet, evaluate_shift
 
+    reading = request.reading
     test_set, *shifted = (
         ShiftSet(part.values, part.labels, reading.clusters(part), part.input) for part in (data, *sets.values())
     )
     shifted_sets = dict(zip(sets, shifted, strict=True))
     with progress_bar(err, "evaluating") as progress:
-        if not methods:
+        if not request.methods:
             return evaluate_shift(test_set, shifted_sets, progress=progress, **reading.scoring), None
         validation, remark = reading.validation(test, reading.rows(data))
         if remark:
             say(err, f"{test}: {remark}")
-        [(name, calibrator)] = methods.items()
+        [(name, calibrator)] = request.methods.items()
         calibration = calibrate_shift(
             test_set,
             shifted_sets,
             calibrator,
             name=name,
             validation=validation,
-            folds=folds,
+            folds=request.folds,
             progress=progress,
             **reading.scoring,
         )
