@@ -28,6 +28,16 @@ def printable(text: str, keep: str = "") -> str:
     )
 
 
+def quantity(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless the number is 1.
+
+    >>> quantity(1, "sample"), quantity(2000, "sample"), quantity(2, "class")
+    ('1 sample', '2,000 samples', '2 classes')
+    """
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def _controls(character: str) -> bool:
     category = unicodedata.category(character)
     return category.startswith("C") or category in ("Zl", "Zp")  # control, format, surrogate; line separators

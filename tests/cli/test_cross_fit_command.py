@@ -261,6 +261,12 @@ def test_methods_and_counts_are_checked_before_any_work(refused):
         assert all(word in line for word in words), (methods, options)
 
 
+def test_options_of_the_comparison_need_a_calibrator(refused):
+    for option in (["--folds", 3], ["--repeats", 1], ["--force"]):
+        for kind in ([], ["--task", "multilabel"], ["--shifted", "b.npz"], ["--calibrate", "none"]):
+            assert refused("evaluate", "a.npz", *kind, *option).startswith(f"{option[0]} needs --calibrate")
+
+
 def test_too_few_samples(run, refused):
     npz("a.npz", *drawn(19))
     command = ("evaluate", "a.npz", "--calibrate", "temperature")

@@ -352,7 +352,7 @@ def test_group_by_finds_the_bad_group_and_no_other(run, records):
     assert record["taken"].endswith(", groups from 'hospital'")
 
     out, _ = run("evaluate", file, "--group-by", "hospital")
-    assert "\n1 of 6 groups are miscalibrated at 5 %, p-values adjusted for 6 tests (Holm)." in out
+    assert "\n1 of 6 groups is miscalibrated at 5 %, p-values adjusted for 6 tests (Holm)." in out
     rows = out[out.index("\nby hospital, worst first; percent") :].splitlines()
     rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in rows if row.startswith("│")]
     assert [row[0] for row in rows] == [group["group"] for group in groups]
@@ -608,6 +608,13 @@ def test_the_installed_script_and_python_m(tmp_path):
     command = [sys.executable, "-m", "dualfocal", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"dualfocal {__version__}\n", "")
+
+
+def test_one_sample_and_one_group_are_named_in_the_singular(run):
+    npz("a.npz", *drawn(1), site=np.array(["north"]))
+    out, _ = run("evaluate", "a.npz", "--group-by", "site", "--num-bins", "1")
+    assert "a.npz: 1 sample, 5 classes, 1 bin\n" in out
+    assert re.search(r"0 of 1 group is miscalibrated at 5 %, p-values adjusted for 1 test \(Holm\)", out)
 
 
 def test_fail_over_is_a_gate(run, refused):

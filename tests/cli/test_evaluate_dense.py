@@ -228,6 +228,19 @@ def test_options_that_do_not_apply_are_refused(folder, run):
     assert "folders of dense predictions" in err
 
 
+def test_one_image_is_named_in_the_singular(run):
+    for name in ("logits", "masks"):
+        Path("one", name).mkdir(parents=True)
+    logits, labels = scene(0)
+    np.save("one/logits/a.npy", logits)
+    for name in ("a", "b"):
+        PIL.Image.fromarray(labels).save(f"one/masks/{name}.png")
+    out, err = run("evaluate", "one", "--ignore-index", "255", "--no-inference", "--boundary", "1", "--num-bins", "1")
+    assert "(1 image), labels from 'masks' (1 mask has no predictions and is not used)" in err
+    assert "in 1 cluster, 3 classes, 1 bin\n" in out or "samples, 3 classes, 1 bin\n" in out
+    assert "at most 1 row and column away" in out
+
+
 def test_a_folder_without_predictions_is_refused():
     Path("empty").mkdir()
     with pytest.raises(PredictionsError, match=r"expected logits/NAME\.npy"):

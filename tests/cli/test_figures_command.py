@@ -7,7 +7,7 @@ import torch
 from run_results import make_result
 
 from dualfocal.cli._common import FIGURES as NAMES
-from dualfocal.cli.paper import FORMATS
+from dualfocal.cli.figures import FORMATS
 from dualfocal.metrics import evaluate
 from dualfocal.paper.figures import FIGURES
 from dualfocal.plots.style import METADATA

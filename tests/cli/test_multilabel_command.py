@@ -45,6 +45,16 @@ def test_array_and_table_give_the_same_numbers(record):
     assert two["labels"][0]["ece"] == pytest.approx(expected["labels"][2]["ece"])
 
 
+def test_one_label_is_named_in_the_singular(run):
+    logits, target = drawn()
+    np.savez("a.npz", logits=logits[:, :1], target=target[:, :1])
+    out, err = run("evaluate", "a.npz", "--task", "multilabel")
+    assert "logits of 1 label from 'logits'" in err
+    assert "200 samples, 1 label, 15 bins" in out
+    assert "adjusted for 1 label and the pooled test" in out
+    assert "1 labels" not in out
+
+
 def test_table_verdict_calibrators_and_plot(run):
     logits, target = drawn(sharpness=3.0)
     np.savez("sharp.npz", logits=logits, target=target, patient=np.arange(200) // 2)

@@ -35,7 +35,11 @@ def expected(**options) -> M.ShiftEvaluation:
 
 def test_the_numbers_are_those_of_python(record, run):
     content = record("evaluate", "test.npz", "--shifted", "noise-10.npz", "--shifted", "noise-2.npz", "--level", "0.8")
-    assert content["files"] == {"noise-10": "noise-10.npz", "noise-2": "noise-2.npz"}
+    assert [(file["file"], file["name"]) for file in content["files"]] == [
+        ("noise-10.npz", "noise-10"),
+        ("noise-2.npz", "noise-2"),
+    ]
+    assert content["files"][0]["taken"].startswith("logits from 'logits'")
     evaluation = M.ShiftEvaluation.from_dict(content)
     assert evaluation.to_dict() == json.loads(json.dumps(expected(level=0.8).to_dict()))
     out, err = run("evaluate", "test.npz", "--shifted", "noise-10.npz", "--shifted", "noise-2.npz")

@@ -271,7 +271,7 @@ def test_invalid_logits_arrays_and_groups_are_refused(database: Any) -> None:
         bin_table(database, first)
     assert "NaN or +inf, and each row needs a finite value: 3 rows" in str(error.value)
     assert "must have 2 values: 2 rows" in str(error.value)
-    assert "must not be NULL: 1 rows" in str(error.value)
+    assert "must not be NULL: 1 row" in str(error.value)
     valid = "SELECT logits, y, NULLIF(g, 'a') AS g FROM predictions WHERE logits[1] = 1 AND logits[2] = 2"
     with pytest.raises(PredictionsError, match='"g" IS NOT NULL'):
         PredictionTable.find(database, valid, group="g").bin()

@@ -30,7 +30,7 @@ def test_the_cost_counts_what_has_been_measured() -> None:
     planned = plan("table1", only={"dataset": ["cifar10"], "method": ["dual_focal"]}, seeds=[1, 2])
     hours = [training.hours for training in planned.trainings.values()]
     assert hours.count(None) == 1  # ResNet-110
-    assert f"Total left: {2 * sum(filter(None, hours)):.1f} hours, plus 1 trainings" in planned.cost()
+    assert f"Total left: {2 * sum(filter(None, hours)):.1f} hours, plus 1 training " in planned.cost()
     assert [row[-1] for row in planned.as_table().rows].count("?") == 1
 
 

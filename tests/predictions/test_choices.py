@@ -270,7 +270,7 @@ def test_an_option_that_was_not_recorded_counts_as_the_lowest_one(inspect):
     tokens(content)[-1]["top_logprobs"] = kept
     result = inspect(content)
     assert sorted(result.log_probs[:3])[:2] == [-5.0, -5.0]
-    assert "1 questions lack" in result.remarks[0]
+    assert "1 question lacks" in result.remarks[0]
 
 
 def test_questions_without_a_usable_answer_are_left_out(inspect):

@@ -150,8 +150,7 @@ def test_chunks_without_a_usable_row(tmp_path):
     ]
 
 
-def test_text_with_quotes_empty_lines_and_other_line_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr("dualfocal.predictions._formats.tables.CHUNK", 100)  # rows lie across the parts that are read
+def test_text_with_quotes_empty_lines_and_other_line_ends(tmp_path):
     for end in ("\n", "\r\n", "\r"):
         texts = ['a, ""b""', "ü", ""]
         rows = [f'{LOGITS[k, 0]:.3f},{LOGITS[k, 1]:.3f},"{texts[k % 3]}",{TARGET[k] % 2}' for k in range(N)]

@@ -162,6 +162,15 @@ def test_rows_with_missing_values_are_dropped_on_request(tmp_path, npz, text_fil
     assert "no row is left" in refusal(text_file("p0,p1,y\n,1,1\n"), drop_missing=True)
 
 
+def test_nan_and_empty_cells_of_one_column_are_both_dropped(text_file, parquet, monkeypatch):
+    monkeypatch.setattr("dualfocal.predictions._formats.tables.READ_AT_ONCE", 1)  # each row is read on its own
+    p0, p1, labels = [0.9, np.nan, None, 0.2], [0.1, 0.2, 0.3, 0.8], [0, 1, 1, 1]
+    lines = [f"{'' if a is None else a},{b},{label}" for a, b, label in zip(p0, p1, labels, strict=True)]
+    for path in (parquet(p0=p0, p1=p1, y=labels), text_file("\n".join(["p0,p1,y", *lines]))):
+        data = load_predictions(path, drop_missing=True)
+        assert (data.kept.tolist(), data.target.tolist()) == ([0, 3], [0, 1])
+
+
 def test_places_are_those_of_the_file_after_rows_were_dropped(text_file, refusal):
     path = text_file("p_a,p_b,y\n,1,b\n\n0.5,0.5,c\n")
     assert "label 'c' in line 4 is none of" in refusal(path, drop_missing=True)

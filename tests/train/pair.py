@@ -44,7 +44,7 @@ REFUSED = {
     "batch_next": (replace(SHORT, loss_options={"rival": "batch_next"}), "dual_focal is computed over a whole batch"),
     "sync_bn": (replace(SHORT, sync_bn=True), "sync_bn=true needs a CUDA device, but the device is cpu"),
     "small_batch": (replace(SHORT, batch_size=1), "2 processes need at least 2 samples in each batch and split"),
-    "small_rest": (replace(SHORT, data_options={"val_size": 499}), "the last batch has 1 samples for 2 processes"),
+    "small_rest": (replace(SHORT, data_options={"val_size": 499}), "the last batch has 1 sample for 2 processes"),
     "small_part": (replace(SHORT, data_options={"val_size": 1}), "one has 1"),
 }
 

@@ -140,8 +140,9 @@ def is_system_failure(error: BaseException | None) -> bool:
     """Whether an error, or its cause, is one of the machine or the network (exit code 1), not of the input (2)."""
     if error is None:
         return False
-    in_text = re.search(r"\(os error (\d+)\)", str(error))  # safetensors has no other way to state it
-    number = error.errno if isinstance(error, OSError) else int(in_text[1]) if in_text else None
+    number = error.errno if isinstance(error, OSError) else None
+    if in_text := re.search(r"\(os error (\d+)\)", str(error)):  # safetensors has no other way to state it
+        number = number or int(in_text[1])
     failed = number in SYSTEM_ERRNOS or isinstance(error, ConnectionError) or is_out_of_memory(error)
     return failed or is_system_failure(error.__cause__)
 

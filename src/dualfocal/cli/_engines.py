@@ -14,7 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from dualfocal._table import printable
+from dualfocal._table import printable, quantity
 from dualfocal.cli._common import print_json, say, training_bar, training_columns
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def training_display(err: Console, engine: EngineName) -> Iterator[Callable[[Seq
 
             def update_bar(runs: Sequence["RunStatus"]) -> None:
                 done, total, finished = add_up(runs)
-                bar(done, total=total, description=f"{finished} of {len(runs)} runs")
+                bar(done, total=total, description=f"{finished} of {quantity(len(runs), 'run')}")
 
             yield update_bar
     elif not err.is_terminal:
@@ -124,7 +124,7 @@ def training_display(err: Console, engine: EngineName) -> Iterator[Callable[[Seq
 
             def update_table(runs: Sequence["RunStatus"]) -> None:
                 done, total, finished = add_up(runs)
-                description = f"{finished} of {len(runs)} runs"
+                description = f"{finished} of {quantity(len(runs), 'run')}"
                 progress.update(task, completed=done, total=total, description=description)
                 live.update(Group(runs_table(runs, max(3, err.height - 4)), progress))
 
@@ -153,13 +153,12 @@ def say_shard(printer: Console, study: "Study", out: Path, shard: "Shard", as_js
     if as_json:
         content = {"schema": 1, "shard": str(shard), "runs": states.total(), "states": dict(states)}
         print_json(content)
-    share = f"{own} run{'s' * (own != 1)}"
     failed = f", {states['failed']} failed" if states["failed"] else ""
     say(
         printer,
-        f"Shard {shard} is done ({share}). {states['finished']} of the {states.total()} runs of all shards are "
-        f"finished{failed}. The tables are written when all are, by the last shard, or by the same command without "
-        "--shard.",
+        f"Shard {shard} is done ({quantity(own, 'run')}). {states['finished']} of the {states.total()} runs of all "
+        f"shards are finished{failed}. The tables are written when all are, by the last shard, or by the same command "
+        "without --shard.",
         wrap=True,
     )
 
@@ -171,5 +170,5 @@ def _print_changes(err: Console, runs: Sequence["RunStatus"], shown: dict[str, t
         state = run.state, run.node
         if not begins and shown[run.name] != state:
             where = f" on {run.node}" if run.node else ""
-            say(err, f"{run.name}: {run.state}{where}, {run.epoch} of {run.epochs} epochs")
+            say(err, f"{run.name}: {run.state}{where}, {run.epoch} of {quantity(run.epochs, 'epoch')}")
         shown[run.name] = state

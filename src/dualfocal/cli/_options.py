@@ -1,11 +1,15 @@
 """Options of the commands that read predictions, in panels of --help."""
 
+from dataclasses import fields
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dualfocal._checks import AT_MOST, MAX_SEED, check_ignore_index
+
+if TYPE_CHECKING:
+    from dualfocal.runs.source import Reading
 
 Task = StrEnum("Task", ["multilabel"])  # what the target of a sample is, if not one class
 Binary = StrEnum("Binary", ["top_label", "positive"])  # the confidence that a binary problem is about
@@ -162,3 +166,29 @@ Force = Annotated[
         rich_help_panel=CALIBRATION,
     ),
 ]
+
+
+def reading_from(context: typer.Context, **renamed: Any) -> "Reading":
+    """Return the options of a command that say how to read and score predictions.
+
+    Args:
+        context: the command that runs. Its parameters with the name of a field of ``Reading`` are taken.
+        renamed: fields whose option has another name in this command.
+    """
+    from dualfocal.runs.source import Reading
+
+    values = {**context.params, **renamed}
+    names = [field.name for field in fields(Reading)]
+    return Reading(**{name: values[name] for name in names if values.get(name) is not None})
+
+
+def given_names(context: typer.Context) -> set[str]:
+    """Return the names of the options that were given on the command line, such as ``"--group-by"``."""
+    names = set()
+    for parameter in context.command.params:
+        assert parameter.name is not None
+        source = context.get_parameter_source(parameter.name)
+        if source is not None and source.name == "COMMANDLINE":
+            switched_off = context.params[parameter.name] is False and parameter.secondary_opts
+            names.add((parameter.secondary_opts if switched_off else parameter.opts)[0])
+    return names

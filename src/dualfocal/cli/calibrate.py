@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dualfocal._table import Table
+from dualfocal.cli import _options as options
 from dualfocal.cli._common import (
     CALIBRATORS,
     MULTILABEL_CALIBRATORS,
@@ -20,30 +21,12 @@ from dualfocal.cli._common import (
     show,
 )
 from dualfocal.cli._completion import names_of
-from dualfocal.cli._evaluate.multilabel import apply_labels, calibrate_labels
-from dualfocal.cli._evaluate.request import given_options
-from dualfocal.cli._options import (
-    FILES,
-    AsJson,
-    BinaryOption,
-    ClassNames,
-    DropMissing,
-    Force,
-    IgnoreIndex,
-    Logits,
-    MaxMemory,
-    Percent,
-    Positive,
-    Probs,
-    Split,
-    Target,
-    TaskOption,
-)
+from dualfocal.cli._evaluate.multilabel import apply_labels, load_labels, multilabel_method
 
 
 def calibrate(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Held-out predictions with labels. {FILES}")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Held-out predictions with labels. {options.FILES}")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The .safetensors file to write.")],
     method: Annotated[
         str,
@@ -53,20 +36,20 @@ def calibrate(
             f"With `--task multilabel`: {', '.join(MULTILABEL_CALIBRATORS)}.",
         ),
     ] = "temperature",
-    logits: Logits = None,
-    probs: Probs = None,
-    target: Target = None,
-    split: Split = None,
-    positive: Positive = None,
-    class_names: ClassNames = None,
-    percent: Percent = False,
-    drop_missing: DropMissing = False,
-    max_memory: MaxMemory = None,
-    binary: BinaryOption = None,
-    ignore_index: IgnoreIndex = -100,
-    force: Force = False,
-    as_json: AsJson = False,
-    task: TaskOption = None,
+    logits: options.Logits = None,
+    probs: options.Probs = None,
+    target: options.Target = None,
+    split: options.Split = None,
+    positive: options.Positive = None,
+    class_names: options.ClassNames = None,
+    percent: options.Percent = False,
+    drop_missing: options.DropMissing = False,
+    max_memory: options.MaxMemory = None,
+    binary: options.BinaryOption = None,
+    ignore_index: options.IgnoreIndex = -100,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
+    task: options.TaskOption = None,
 ) -> None:
     """Fit a calibrator on held-out predictions and save it for `dualfocal apply`.
 
@@ -79,28 +62,26 @@ def calibrate(
 
         dualfocal calibrate val.npz --task multilabel --method platt --out cal.safetensors    (a map per label)
     """
-    from dualfocal.calibrators import TemperatureScaling, files, make_calibrator, save_calibrator
-    from dualfocal.runs.source import Reading
+    from dualfocal.calibrators import (
+        Calibrator,
+        MultilabelCalibrator,
+        TemperatureScaling,
+        files,
+        make_calibrator,
+        make_multilabel_calibrator,
+        save_calibrator,
+    )
 
     printer, err = consoles(as_json)
     check_output(files.check_suffix(out), file)
-    calibrator = None if task else make_calibrator(method, force=force)
-    reading = Reading(
-        logits=logits,
-        probs=probs,
-        target=target,
-        split=split,
-        positive=positive,
-        class_names=class_names,
-        percent=percent,
-        drop_missing=drop_missing,
-        binary=binary,
-        ignore_index=ignore_index,
-        max_memory=max_memory,
-    )
-    if calibrator is None:
-        return calibrate_labels(file, out, method, reading, as_json=as_json, given=given_options(context))
-    data = reading.load(file, run_split="val")
+    reading = options.reading_from(context)
+    calibrator: Calibrator | MultilabelCalibrator
+    if task is None:
+        calibrator = make_calibrator(method, force=force)
+        data = reading.load(file, run_split="val")
+    else:
+        calibrator = make_multilabel_calibrator(multilabel_method(method, options.given_names(context)))
+        data = load_labels(file, reading)
     say(err, f"{file}: {data.taken}")
     with errors_name(file), err.status(f"fitting {method}"):
         if binary is not None:
@@ -112,7 +93,8 @@ def calibrate(
             say(err, f"dualfocal: {caution}")
     calibrator.class_names = data.class_names
     save_calibrator(calibrator, out)
-    record: dict[str, Any] = {"schema": 1, "file": str(file), "method": method, "out": str(out), **report.to_dict()}
+    about = {"schema": 1, **({} if task is None else {"task": task.value})}
+    record: dict[str, Any] = {**about, "file": str(file), "method": method, "out": str(out), **report.to_dict()}
     if isinstance(calibrator, TemperatureScaling):
         record["temperature"] = float(calibrator.temperature)
         say(printer, f"T = {record['temperature']:.4f}", "bold")
@@ -123,21 +105,22 @@ def calibrate(
 
 
 def apply(
+    context: typer.Context,
     calibrator: Annotated[Path, typer.Argument(metavar="CALIBRATOR", help="File written by `dualfocal calibrate`.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Predictions, with or without labels. {FILES}")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Predictions, with or without labels. {options.FILES}")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: .npz, .safetensors, .csv or .parquet.")],
-    logits: Logits = None,
-    probs: Probs = None,
-    target: Target = None,
-    split: Split = None,
-    positive: Positive = None,
-    class_names: ClassNames = None,
-    percent: Percent = False,
-    drop_missing: DropMissing = False,
-    max_memory: MaxMemory = None,
-    binary: BinaryOption = None,
-    ignore_index: IgnoreIndex = -100,
-    as_json: AsJson = False,
+    logits: options.Logits = None,
+    probs: options.Probs = None,
+    target: options.Target = None,
+    split: options.Split = None,
+    positive: options.Positive = None,
+    class_names: options.ClassNames = None,
+    percent: options.Percent = False,
+    drop_missing: options.DropMissing = False,
+    max_memory: options.MaxMemory = None,
+    binary: options.BinaryOption = None,
+    ignore_index: options.IgnoreIndex = -100,
+    as_json: options.AsJson = False,
 ) -> None:
     """Calibrate predictions with a saved calibrator. Logits stay logits, probabilities stay probabilities.
 
@@ -151,24 +134,12 @@ def apply(
     from dualfocal.predictions import rewrite_predictions
     from dualfocal.predictions.alignment import class_order, reorder_classes, restore_classes
     from dualfocal.predictions.saving import check_suffix
-    from dualfocal.runs.source import Reading
 
     printer, err = consoles(as_json)
     check_output(out, file, calibrator)
     check_suffix(out)
     fitted = load_calibrator(calibrator)
-    reading = Reading(
-        logits=logits,
-        probs=probs,
-        target=target,
-        split=split,
-        positive=positive,
-        class_names=class_names,
-        percent=percent,
-        drop_missing=drop_missing,
-        ignore_index=ignore_index,
-        max_memory=max_memory,
-    )
+    reading = options.reading_from(context)
     if isinstance(fitted, MultilabelCalibrator):
         apply_labels(fitted, calibrator, file, out, reading, as_json=as_json)
         return

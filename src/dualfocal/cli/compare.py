@@ -6,33 +6,15 @@ from typing import Annotated
 
 import typer
 
+from dualfocal.cli import _options as options
 from dualfocal.cli._common import consoles, errors_name, print_json, progress_bar, say, show
-from dualfocal.cli._options import (
-    FILES,
-    AsJson,
-    BinaryOption,
-    ClassNames,
-    ClusterOption,
-    DropMissing,
-    IgnoreIndex,
-    Level,
-    Logits,
-    MaxMemory,
-    NumBins,
-    Percent,
-    Positive,
-    Probs,
-    Seed,
-    Split,
-    Target,
-    WeightOption,
-)
 
 MCE = "MCE is not compared: it is the gap of one small bin, and resampling does not show how much it varies."
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help=f"Predictions of one model. {FILES}")],
+    context: typer.Context,
+    a: Annotated[Path, typer.Argument(metavar="A", help=f"Predictions of one model. {options.FILES}")],
     b: Annotated[
         Path, typer.Argument(metavar="B", help="The other model's predictions for the same samples, in the same order.")
     ],
@@ -42,23 +24,23 @@ def compare(
             "--id", metavar="COLUMN", help="Column or array that identifies the samples, if they are in another order."
         ),
     ] = None,
-    cluster: ClusterOption = None,
-    weight: WeightOption = None,
-    logits: Logits = None,
-    probs: Probs = None,
-    target: Target = None,
-    split: Split = None,
-    binary: BinaryOption = None,
-    positive: Positive = None,
-    class_names: ClassNames = None,
-    percent: Percent = False,
-    drop_missing: DropMissing = False,
-    max_memory: MaxMemory = None,
-    num_bins: NumBins = 15,
-    ignore_index: IgnoreIndex = -100,
-    level: Level = 0.9,
-    seed: Seed = 0,
-    as_json: AsJson = False,
+    cluster: options.ClusterOption = None,
+    weight: options.WeightOption = None,
+    logits: options.Logits = None,
+    probs: options.Probs = None,
+    target: options.Target = None,
+    split: options.Split = None,
+    binary: options.BinaryOption = None,
+    positive: options.Positive = None,
+    class_names: options.ClassNames = None,
+    percent: options.Percent = False,
+    drop_missing: options.DropMissing = False,
+    max_memory: options.MaxMemory = None,
+    num_bins: options.NumBins = 15,
+    ignore_index: options.IgnoreIndex = -100,
+    level: options.Level = 0.9,
+    seed: options.Seed = 0,
+    as_json: options.AsJson = False,
 ) -> None:
     """Which of two models is better? Paired differences on the same samples, B - A, with intervals and a verdict.
 
@@ -75,24 +57,9 @@ def compare(
     from dualfocal.metrics.registry import MEANINGS
     from dualfocal.predictions import check_same_labels
     from dualfocal.predictions.alignment import align_rows, class_order, reorder_classes
-    from dualfocal.runs.source import Reading
 
     out, err = consoles(as_json)
-    reading = Reading(
-        logits=logits,
-        probs=probs,
-        target=target,
-        group=identity,
-        cluster=cluster,
-        weight=weight,
-        positive=positive,
-        class_names=class_names,
-        percent=percent,
-        drop_missing=drop_missing,
-        split=split,
-        max_memory=max_memory,
-        ignore_index=ignore_index,
-    )
+    reading = options.reading_from(context, group=identity)
     first, second = reading.load(a), replace(reading, cluster=None, weight=None).load(b)
     remark = ""
     if identity is not None:

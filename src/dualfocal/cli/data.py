@@ -10,9 +10,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from dualfocal._table import Table
 from dualfocal.cli._common import DATA_SETS, check_plot, consoles, print_json, progress_bar, say
 from dualfocal.cli._completion import names_of
-from dualfocal.cli._options import (
-    AsJson,
-)
+from dualfocal.cli._options import AsJson
 
 VERDICTS = {True: "ok     ", False: "WRONG  ", None: "unknown"}
 

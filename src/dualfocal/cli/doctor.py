@@ -3,9 +3,7 @@
 import typer
 
 from dualfocal.cli._common import consoles, print_json, say
-from dualfocal.cli._options import (
-    AsJson,
-)
+from dualfocal.cli._options import AsJson
 from dualfocal.cli.data import Root
 
 

@@ -7,45 +7,16 @@ from typing import Annotated
 import typer
 
 from dualfocal._checks import AT_MOST
+from dualfocal.cli import _options as options
 from dualfocal.cli._common import CALIBRATORS, MULTILABEL_CALIBRATORS, check_plot
 from dualfocal.cli._completion import names_of
 from dualfocal.cli._evaluate.choices import evaluate_logs
-from dualfocal.cli._evaluate.dense import Boundary, Maps, evaluate_folder, is_dense, refuse_dense_options
+from dualfocal.cli._evaluate.dense import Boundary, Maps, evaluate_folder, is_dense
 from dualfocal.cli._evaluate.files import evaluate_files
 from dualfocal.cli._evaluate.multilabel import evaluate_labels
-from dualfocal.cli._evaluate.request import Request, check_different, given_options
+from dualfocal.cli._evaluate.request import DENSE_ONLY, Request, check_different, refuse
 from dualfocal.cli._evaluate.shift import evaluate_shifted
 from dualfocal.cli._evaluate.sql import evaluate_sql
-from dualfocal.cli._options import (
-    CALIBRATION,
-    FILES,
-    IN_FILE,
-    INPUTS,
-    OUTPUT,
-    SAMPLES,
-    STATISTICS,
-    AsJson,
-    BinaryOption,
-    ClassNames,
-    ClusterOption,
-    Confidence,
-    DropMissing,
-    Force,
-    IgnoreIndex,
-    Level,
-    Logits,
-    MaxMemory,
-    NumBins,
-    Percent,
-    Positive,
-    Prediction,
-    Probs,
-    Seed,
-    Split,
-    Target,
-    TaskOption,
-    WeightOption,
-)
 
 Convention = StrEnum("Convention", ["published", "torchmetrics"])  # which definitions to follow
 LogFormat = StrEnum("LogFormat", {"lm_eval": "lm-eval", "inspect": "inspect"})
@@ -60,21 +31,23 @@ def evaluate(
         list[str] | None,
         typer.Argument(
             metavar="FILE",
-            help=f"Prediction files. {FILES}Each is evaluated separately. For segmentation, a folder with "
+            help=f"Prediction files. {options.FILES}Each is evaluated separately. For segmentation, a folder with "
             "logits/NAME.npy and masks/NAME.png. With `--sql`: a DuckDB file or a postgresql:// URL. [default with "
             "`--sql`: DuckDB without a database, which reads files]",
             show_default=False,
         ),
     ] = None,
-    logits: Logits = None,
-    probs: Probs = None,
-    target: Target = None,
-    split: Split = None,
-    prediction: Prediction = None,
-    confidence: Confidence = None,
+    logits: options.Logits = None,
+    probs: options.Probs = None,
+    target: options.Target = None,
+    split: options.Split = None,
+    prediction: options.Prediction = None,
+    confidence: options.Confidence = None,
     merge: Annotated[
         bool,
-        typer.Option("--merge", help="Treat the files as parts of one set of predictions.", rich_help_panel=IN_FILE),
+        typer.Option(
+            "--merge", help="Treat the files as parts of one set of predictions.", rich_help_panel=options.IN_FILE
+        ),
     ] = False,
     group_by: Annotated[
         str | None,
@@ -82,7 +55,7 @@ def evaluate(
             metavar="COLUMN",
             help="Also evaluate each group of samples in this column, worst first. Numbers that are not whole are cut "
             "into five groups of equal size.",
-            rich_help_panel=SAMPLES,
+            rich_help_panel=options.SAMPLES,
         ),
     ] = None,
     group_quantiles: Annotated[
@@ -92,23 +65,23 @@ def evaluate(
             max=100,
             metavar="N",
             help="Cut the numbers of `--group-by` into N groups of equal size.",
-            rich_help_panel=SAMPLES,
+            rich_help_panel=options.SAMPLES,
         ),
     ] = None,
-    cluster: ClusterOption = None,
-    weight: WeightOption = None,
-    binary: BinaryOption = None,
-    positive: Positive = None,
-    class_names: ClassNames = None,
-    percent: Percent = False,
-    drop_missing: DropMissing = False,
-    max_memory: MaxMemory = None,
+    cluster: options.ClusterOption = None,
+    weight: options.WeightOption = None,
+    binary: options.BinaryOption = None,
+    positive: options.Positive = None,
+    class_names: options.ClassNames = None,
+    percent: options.Percent = False,
+    drop_missing: options.DropMissing = False,
+    max_memory: options.MaxMemory = None,
     sql: Annotated[
         str | None,
         typer.Option(
             metavar="QUERY",
             help="Evaluate a table or a SELECT of a database, without loading its rows.",
-            rich_help_panel=INPUTS,
+            rich_help_panel=options.INPUTS,
         ),
     ] = None,
     log_format: Annotated[
@@ -118,7 +91,7 @@ def evaluate(
             help="Evaluate multiple-choice logs of a language model: the files `samples_*.jsonl` of "
             "lm-evaluation-harness (`--log_samples`), or logs of inspect_ai (`--logprobs --top-logprobs 20`); or "
             "folders of them. `--cluster` then names a field of `doc` or `metadata`.",
-            rich_help_panel=INPUTS,
+            rich_help_panel=options.INPUTS,
         ),
     ] = None,
     choice_score: Annotated[
@@ -129,16 +102,16 @@ def evaluate(
             "`acc_bytes`); mutual-info: minus its log-probability without the question (`acc_mutual_info`). "
             "[default: sum]",
             show_default=False,
-            rich_help_panel=INPUTS,
+            rich_help_panel=options.INPUTS,
         ),
     ] = None,
-    num_bins: NumBins = 15,
-    ignore_index: IgnoreIndex = -100,
+    num_bins: options.NumBins = 15,
+    ignore_index: options.IgnoreIndex = -100,
     convention: Annotated[
         Convention | None,
         typer.Option(
             help="Use the definitions of the paper's code or of torchmetrics where they differ from ours.",
-            rich_help_panel=STATISTICS,
+            rich_help_panel=options.STATISTICS,
         ),
     ] = None,
     calibrate: Annotated[
@@ -150,13 +123,16 @@ def evaluate(
             "a run folder, otherwise cross-validated. "
             f"Names: {', '.join(CALIBRATORS)}; join names with + for a chain. With `--task multilabel`: "
             f"{', '.join(MULTILABEL_CALIBRATORS)}.",
-            rich_help_panel=CALIBRATION,
+            rich_help_panel=options.CALIBRATION,
         ),
     ] = "none",
     folds: Annotated[
         int,
         typer.Option(
-            min=2, max=AT_MOST["folds"], help="Number of folds of the cross-validation.", rich_help_panel=CALIBRATION
+            min=2,
+            max=AT_MOST["folds"],
+            help="Number of folds of the cross-validation.",
+            rich_help_panel=options.CALIBRATION,
         ),
     ] = 5,
     repeats: Annotated[
@@ -165,10 +141,10 @@ def evaluate(
             min=1,
             max=AT_MOST["repeats"],
             help="Number of repetitions of the cross-validation, with new folds.",
-            rich_help_panel=CALIBRATION,
+            rich_help_panel=options.CALIBRATION,
         ),
     ] = 2,
-    force: Force = False,
+    force: options.Force = False,
     shifted: Annotated[
         list[str] | None,
         typer.Option(
@@ -176,18 +152,18 @@ def evaluate(
             help="Shifted sets, evaluated beside the test set FILE: a file, a folder of files, or a pattern such as "
             "'noise-*.npz'. The option can be repeated. Labels are optional. `--plot` draws error, NLL, ECE and AUROC "
             "over the severities, which are the numbers at the ends of the file names.",
-            rich_help_panel=INPUTS,
+            rich_help_panel=options.INPUTS,
         ),
     ] = None,
     inference: Annotated[
         bool,
         typer.Option(
             help="Compute noise floors, the calibration test, the interval and the smallest detectable error.",
-            rich_help_panel=STATISTICS,
+            rich_help_panel=options.STATISTICS,
         ),
     ] = True,
-    level: Level = 0.9,
-    seed: Seed = 0,
+    level: options.Level = 0.9,
+    seed: options.Seed = 0,
     fail_over: Annotated[
         float | None,
         typer.Option(
@@ -196,7 +172,7 @@ def evaluate(
             metavar="X",
             help="Limit of the calibration error, such as 0.03, for continuous integration: exit with code 3 if the "
             "lower end of the interval of the debiased error exceeds it.",
-            rich_help_panel=OUTPUT,
+            rich_help_panel=options.OUTPUT,
         ),
     ] = None,
     plot: Annotated[
@@ -205,13 +181,13 @@ def evaluate(
             metavar="FILE",
             callback=check_plot,
             help="Draw a reliability diagram: .png, .pdf or .svg.",
-            rich_help_panel=OUTPUT,
+            rich_help_panel=options.OUTPUT,
         ),
     ] = None,
     boundary: Boundary = None,
     maps: Maps = None,
-    as_json: AsJson = False,
-    task: TaskOption = None,
+    as_json: options.AsJson = False,
+    task: options.TaskOption = None,
 ) -> None:
     """Is this model calibrated? Every metric, what a perfectly calibrated model would score, and a verdict.
 
@@ -244,42 +220,37 @@ def evaluate(
         dualfocal evaluate lm_eval_output/ --format lm-eval --choice-score per-char
     """
     from dualfocal.calibrators import make_calibrator, parse_methods
-    from dualfocal.runs.source import Reading
 
+    given = options.given_names(context)
     for option, value in (("--group-by", group_by), ("--fail-over", fail_over)):
         if value is not None and not inference:
             raise ValueError(f"{option} needs inference: remove --no-inference")
     if group_quantiles is not None and group_by is None:
         raise ValueError("--group-quantiles needs --group-by")
+    for option in ("--folds", "--repeats", "--force"):
+        if option in given and calibrate == "none":
+            raise ValueError(f"{option} needs --calibrate, such as --calibrate temperature")
     methods = {name: make_calibrator(name, force=force) for name in parse_methods(calibrate)}
-    reading = Reading(
-        logits=logits,
-        probs=probs,
-        target=target,
-        group=group_by,
-        cluster=cluster,
-        weight=weight,
-        split=split,
-        prediction=prediction,
-        confidence=confidence,
-        positive=positive,
-        class_names=class_names,
-        percent=percent,
-        drop_missing=drop_missing,
-        max_memory=max_memory,
-        num_bins=num_bins,
-        ignore_index=ignore_index,
-        binary=binary,
-        level=level,
-        seed=seed,
+    reading = options.reading_from(context, group=group_by)
+    request = Request(
+        files=files or [],
+        reading=reading,
+        given=given,
+        methods=methods,
+        folds=folds,
+        repeats=repeats,
+        merge=merge,
+        inference=inference,
+        plot=plot,
+        fail_over=fail_over,
+        as_json=as_json,
     )
-    request = Request(files or [], reading, given_options(context), inference, plot, fail_over, as_json)
     if choice_score is not None and log_format is None:
         raise ValueError("--choice-score needs --format lm-eval or --format inspect")
     if task is not None:
-        return evaluate_labels(request, calibrate=calibrate, folds=folds, repeats=repeats, merge=merge)
+        return evaluate_labels(request, calibrate)
     if shifted:
-        return evaluate_shifted(request, shifted, methods, folds=folds)
+        return evaluate_shifted(request, shifted)
     if log_format is not None:
         return evaluate_logs(request, log_format.value, (choice_score or ChoiceScore.sum).value)
     if sql is not None:
@@ -289,13 +260,5 @@ def evaluate(
     check_different(files)
     if any(is_dense(Path(file), reading) for file in files):
         return evaluate_folder(request, boundary=boundary, maps=maps)
-    refuse_dense_options(boundary, maps)
-    evaluate_files(
-        request,
-        methods,
-        merge=merge,
-        convention=convention,
-        group_quantiles=group_quantiles,
-        folds=folds,
-        repeats=repeats,
-    )
+    refuse(given, "prediction files", DENSE_ONLY)
+    evaluate_files(request, convention=convention, group_quantiles=group_quantiles)

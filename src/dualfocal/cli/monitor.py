@@ -7,24 +7,8 @@ import typer
 
 from dualfocal._checks import AT_MOST
 from dualfocal._table import Table
+from dualfocal.cli import _options as options
 from dualfocal.cli._common import check_plot, consoles, print_json, say, show
-from dualfocal.cli._options import (
-    FILES,
-    AsJson,
-    BinaryOption,
-    ClassNames,
-    Confidence,
-    DropMissing,
-    IgnoreIndex,
-    Logits,
-    MaxMemory,
-    Percent,
-    Positive,
-    Prediction,
-    Probs,
-    Split,
-    Target,
-)
 
 if TYPE_CHECKING:
     from dualfocal.metrics.monitor.history import Period
@@ -35,12 +19,13 @@ FIXED = "Fixed when the state file is started."
 
 
 def monitor(
+    context: typer.Context,
     state: Annotated[Path, typer.Argument(metavar="STATE", help="State file, .json; started at first use.")],
     files: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="FILE",
-            help=f"New predictions, oldest first; each file is one period. {FILES}"
+            help=f"New predictions, oldest first; each file is one period. {options.FILES}"
             "[default: only show the present verdict]",
             show_default=False,
         ),
@@ -75,19 +60,19 @@ def monitor(
         ),
     ] = None,
     weight: Annotated[str | None, typer.Option(metavar="COLUMN", hidden=True)] = None,
-    binary: BinaryOption = None,
-    logits: Logits = None,
-    probs: Probs = None,
-    target: Target = None,
-    split: Split = None,
-    prediction: Prediction = None,
-    confidence: Confidence = None,
-    positive: Positive = None,
-    class_names: ClassNames = None,
-    percent: Percent = False,
-    drop_missing: DropMissing = False,
-    max_memory: MaxMemory = None,
-    ignore_index: IgnoreIndex = -100,
+    binary: options.BinaryOption = None,
+    logits: options.Logits = None,
+    probs: options.Probs = None,
+    target: options.Target = None,
+    split: options.Split = None,
+    prediction: options.Prediction = None,
+    confidence: options.Confidence = None,
+    positive: options.Positive = None,
+    class_names: options.ClassNames = None,
+    percent: options.Percent = False,
+    drop_missing: options.DropMissing = False,
+    max_memory: options.MaxMemory = None,
+    ignore_index: options.IgnoreIndex = -100,
     again: Annotated[bool, typer.Option("--again", help="Add files even if they were added before.")] = False,
     reset: Annotated[
         bool, typer.Option("--reset", help="Forget all samples and the alarm first, for example after a new training.")
@@ -96,7 +81,7 @@ def monitor(
         Path | None,
         typer.Option(metavar="FILE", callback=check_plot, help="Draw the evidence over time: .png, .pdf or .svg."),
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Is a model in use still calibrated? Add new predictions to a state file, and ask as often as you like.
 
@@ -110,27 +95,13 @@ def monitor(
         dualfocal monitor state.json
     """
     from dualfocal.runs.monitor_file import read_monitor, update_monitor
-    from dualfocal.runs.source import Reading
 
     if weight is not None:
         raise ValueError(
             "--weight does not apply to dualfocal monitor, whose samples count the same: weigh the samples of a period "
             "with dualfocal evaluate --weight"
         )
-    reading = Reading(
-        logits=logits,
-        probs=probs,
-        target=target,
-        split=split,
-        prediction=prediction,
-        confidence=confidence,
-        positive=positive,
-        class_names=class_names,
-        percent=percent,
-        drop_missing=drop_missing,
-        max_memory=max_memory,
-        ignore_index=ignore_index,
-    )
+    reading = options.reading_from(context)
     given = {
         "num_bins": num_bins,
         "classwise": classwise or None,
@@ -147,8 +118,8 @@ def monitor(
         content, new = update_monitor(state, files or [], reading, settings, time=time, again=again, reset=reset)
     else:
         content = read_monitor(state)
-    for one in new:
-        say(err, f"{one.name}: {one.taken}")
+    for added in new:
+        say(err, f"{added.name}: {added.taken}")
     if content.monitor.history:
         show(out, _table(content.monitor.history[-LAST:], new, f"{state}: last periods"))
     say(out, content.monitor.verdict(content.class_names), "bold")
@@ -167,7 +138,7 @@ def _table(periods: "list[Period]", new: "list[NewPeriod]", title: str) -> Table
     """Return a table of the last periods, with the names of new files."""
     from dualfocal.metrics.monitor.verdict import evidence_text
 
-    names = {one.period.last: one.name for one in new}
+    names = {added.period.last: added.name for added in new}
     rows = [
         [
             period.time,
@@ -199,6 +170,6 @@ def _report(path: Path, state: "MonitorState", new: "list[NewPeriod]") -> dict[s
         "p_value": monitor.p_value,
         "alarm": None if monitor.alarm is None else monitor.alarm.to_dict(),
         "verdict": monitor.verdict(state.class_names),
-        "new": [{"file": one.name, **one.period.to_dict()} for one in new],
+        "new": [{"file": added.name, **added.period.to_dict()} for added in new],
         "history": [period.to_dict() for period in monitor.history],
     }

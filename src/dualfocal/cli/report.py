@@ -5,33 +5,16 @@ from typing import Annotated
 
 import typer
 
+from dualfocal.cli import _options as options
 from dualfocal.cli._common import CALIBRATORS, check_output, consoles, progress_bar, say
 from dualfocal.cli._completion import names_of
-from dualfocal.cli._options import (
-    FILES,
-    BinaryOption,
-    ClassNames,
-    ClusterOption,
-    DropMissing,
-    IgnoreIndex,
-    Level,
-    Logits,
-    MaxMemory,
-    NumBins,
-    Percent,
-    Positive,
-    Probs,
-    Seed,
-    Split,
-    Target,
-    WeightOption,
-)
 
 
 def report(
+    context: typer.Context,
     inputs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN|FILE", help=f"{FILES}Or a folder of runs. Several are shown side by side."),
+        typer.Argument(metavar="RUN|FILE", help=f"{options.FILES}Or a folder of runs. Several are shown side by side."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The .html file to write.")] = Path(
         "report.html"
@@ -52,8 +35,8 @@ def report(
             metavar="FOLDER", help="Folder of the data sets, to show images of mistakes. Nothing is downloaded."
         ),
     ] = None,
-    cluster: ClusterOption = None,
-    weight: WeightOption = None,
+    cluster: options.ClusterOption = None,
+    weight: options.WeightOption = None,
     group_by: Annotated[
         str | None,
         typer.Option(
@@ -66,20 +49,20 @@ def report(
         Path | None,
         typer.Option(metavar="STATE", help="State file of `dualfocal monitor`: show its verdict and history."),
     ] = None,
-    logits: Logits = None,
-    probs: Probs = None,
-    target: Target = None,
-    split: Split = None,
-    binary: BinaryOption = None,
-    positive: Positive = None,
-    class_names: ClassNames = None,
-    percent: Percent = False,
-    drop_missing: DropMissing = False,
-    max_memory: MaxMemory = None,
-    num_bins: NumBins = 15,
-    ignore_index: IgnoreIndex = -100,
-    level: Level = 0.9,
-    seed: Seed = 0,
+    logits: options.Logits = None,
+    probs: options.Probs = None,
+    target: options.Target = None,
+    split: options.Split = None,
+    binary: options.BinaryOption = None,
+    positive: options.Positive = None,
+    class_names: options.ClassNames = None,
+    percent: options.Percent = False,
+    drop_missing: options.DropMissing = False,
+    max_memory: options.MaxMemory = None,
+    num_bins: options.NumBins = 15,
+    ignore_index: options.IgnoreIndex = -100,
+    level: options.Level = 0.9,
+    seed: options.Seed = 0,
 ) -> None:
     """One HTML page to send to a colleague: which model is better, or the verdict on one model, and what fixes it.
 
@@ -99,32 +82,13 @@ def report(
     from dualfocal.calibrators import parse_methods
     from dualfocal.report import write_report
     from dualfocal.report.inputs import find_inputs
-    from dualfocal.runs.source import Reading
 
     printer, err = consoles(False)
     inputs, unfinished = find_inputs(inputs)
     if unfinished:
         say(err, f"dualfocal: left out, not finished: {', '.join(f'{run.path} ({run.state})' for run in unfinished)}")
     check_output(out, *inputs)
-    reading = Reading(
-        logits=logits,
-        probs=probs,
-        target=target,
-        group=group_by,
-        cluster=cluster,
-        weight=weight,
-        split=split,
-        positive=positive,
-        class_names=class_names,
-        percent=percent,
-        drop_missing=drop_missing,
-        max_memory=max_memory,
-        num_bins=num_bins,
-        ignore_index=ignore_index,
-        binary=binary,
-        level=level,
-        seed=seed,
-    )
+    reading = options.reading_from(context, group=group_by)
     with progress_bar(err, "reading") as progress:
         size = write_report(
             inputs,

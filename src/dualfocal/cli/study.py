@@ -10,6 +10,7 @@ from rich.text import Text
 
 from dualfocal._files import atomic_path
 from dualfocal._table import Table
+from dualfocal.cli import _engines as engines
 from dualfocal.cli._common import (
     DATA_SETS,
     DEVICES,
@@ -26,21 +27,7 @@ from dualfocal.cli._common import (
     stopped_goes_on,
 )
 from dualfocal.cli._completion import names_of
-from dualfocal.cli._engines import (
-    Address,
-    CpusPerRun,
-    EngineName,
-    EngineOption,
-    GpusPerRun,
-    ShardOption,
-    make_engine,
-    parse_shard,
-    say_shard,
-    training_display,
-)
-from dualfocal.cli._options import (
-    AsJson,
-)
+from dualfocal.cli._options import AsJson
 from dualfocal.cli.data import Root
 
 
@@ -87,11 +74,11 @@ def study(
     device: Annotated[
         str | None, typer.Option(autocompletion=names_of(DEVICES), help="Device. [default: a GPU if there is one]")
     ] = None,
-    engine: EngineOption = EngineName.local,
-    address: Address = None,
-    cpus_per_run: CpusPerRun = None,
-    gpus_per_run: GpusPerRun = None,
-    shard: ShardOption = None,
+    engine: engines.EngineOption = engines.EngineName.local,
+    address: engines.Address = None,
+    cpus_per_run: engines.CpusPerRun = None,
+    gpus_per_run: engines.GpusPerRun = None,
+    shard: engines.ShardOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Train several losses on several seeds and compare them in one table, with confidence intervals and a conclusion.
@@ -126,16 +113,16 @@ def study(
     )
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out: {out} must be a folder, but is a file")
-    part = parse_shard(shard)
-    trainer = make_engine(
+    part = engines.parse_shard(shard)
+    trainer = engines.make_engine(
         engine, jobs=jobs, device=device, address=address, cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run
     )
     say(printer, f"{planned.title}, into {out}")
     say(printer, f"Recipe: {planned.recipe}.", wrap=True)
-    with stopped_goes_on(errors), training_display(errors, engine) as watch:
+    with stopped_goes_on(errors), engines.training_display(errors, engine) as watch:
         failed = run_study(planned, out, engine=trainer, shard=part, data_root=data_root_, watch=watch)
     if part is not None and not planned.is_finished(out):
-        say_shard(printer, planned, out, part, as_json)
+        engines.say_shard(printer, planned, out, part, as_json)
         end_with(errors, failed.values())
         return
     summary = summarize(planned, out, failed)

@@ -11,9 +11,7 @@ from rich.text import Text
 
 from dualfocal._table import Table
 from dualfocal.cli._common import FIGURE_1, check_plot, comma_separated, consoles, print_json, say, show
-from dualfocal.cli._options import (
-    AsJson,
-)
+from dualfocal.cli._options import AsJson
 
 if TYPE_CHECKING:
     from dualfocal.theory import Claim, Minimiser, Regions
@@ -140,12 +138,12 @@ def _print_minimisers(out: Console, minimisers: "dict[str, Minimiser]") -> None:
     rows = [
         [
             name.replace("dual focal, ", "  "),  # three classes fit into 80 columns
-            " ".join(map(_fraction, one.q)),
-            ">".join("=".join(map(str, group)) for group in one.ranking),
-            f"{_fraction(max(one.q))} {one.verdict.removesuffix('-confident')}",
-            f"{one.risk:.5f}" if one.attained else f"{one.risk:.5f} (limit)",
+            " ".join(map(_fraction, minimiser.q)),
+            ">".join("=".join(map(str, group)) for group in minimiser.ranking),
+            f"{_fraction(max(minimiser.q))} {minimiser.verdict.removesuffix('-confident')}",
+            f"{minimiser.risk:.5f}" if minimiser.attained else f"{minimiser.risk:.5f} (limit)",
         ]
-        for name, one in minimisers.items()
+        for name, minimiser in minimisers.items()
     ]
     eta = ", ".join(f"{value:g}" for value in minimisers["cross-entropy"].eta)
     show(out, Table(["loss", "q", "order", "max q", "risk"], rows, f"least conditional risk for eta = ({eta})"))

@@ -11,12 +11,10 @@ import typer
 from rich.console import Console
 
 from dualfocal._checks import AT_MOST
-from dualfocal._table import Table
+from dualfocal._table import Table, quantity
 from dualfocal.cli._common import DEVICES, PRESETS, consoles, print_json, say, show, stopped_goes_on
 from dualfocal.cli._completion import names_of
-from dualfocal.cli._options import (
-    AsJson,
-)
+from dualfocal.cli._options import AsJson
 from dualfocal.cli.data import Root
 
 if TYPE_CHECKING:
@@ -214,8 +212,9 @@ def _place(folder: Path, recipe: "Recipe", settings: list[str]) -> Path | None:
     changes = [word for text in settings for word in ("--set", text)]
     command = shlex.join(["dualfocal", "train", str(folder), *changes, "--out", "NEW"])
     raise ValueError(
-        f"{folder}: is a {run.state} run of {run.recipe.epochs} epochs, and a run is not extended: its learning rates "
-        f"depend on the number of epochs; to train a new run for {recipe.epochs} epochs: {command}"
+        f"{folder}: is a {run.state} run of {quantity(run.recipe.epochs, 'epoch')}, and a run is not extended: its "
+        "learning rates depend on the number of epochs; to train a new run for "
+        f"{quantity(recipe.epochs, 'epoch')}: {command}"
     )
 
 
@@ -225,10 +224,11 @@ def _show(printer: Console, recipe: "Recipe", as_json: bool) -> None:
     if as_json:
         print_json(recipe.to_dict())
     docs, content = field_docs(), recipe.to_dict()
-    rows = [
-        [name, value if isinstance(value, str) else "none" if value is None else json.dumps(value), docs[name]]
-        for name, value in ((name, content.get(name, {})) for name in docs)
-    ]
+    rows = []
+    for name, meaning in docs.items():
+        value = content.get(name, {})
+        text = value if isinstance(value, str) else json.dumps(value)
+        rows.append([name, "none" if value is None else text, meaning])
     printer.print(Table(["setting", "value", "meaning"], rows, left=range(3)).rich(boxed=False))
 
 

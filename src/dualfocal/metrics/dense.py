@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from dualfocal._checks import check_count
-from dualfocal._table import Table, printable
+from dualfocal._table import Table, printable, quantity
 from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.rows import VOID
 from dualfocal.metrics.states.binned import BinnedPredictions, all_of_class
@@ -125,7 +125,9 @@ def evaluate_images(
         if progress is not None:
             progress(done)
     if not result.images:
-        raise ValueError(f"no pixel has a label: all {len(seen)} images have only ignore_index = {ignore_index}")
+        raise ValueError(
+            f"no pixel has a label: {quantity(len(seen), 'image')} with only ignore_index = {ignore_index}"
+        )
     return result
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from dualfocal._table import Table
+from dualfocal._table import Table, quantity
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.top_label import Inference
@@ -186,8 +186,9 @@ class Evaluation:
         classes = "only the predicted class" if self.confidence_only else f"{self.num_classes} classes"
         clusters = self.inference and self.inference.clusters
         weighted = "" if self.weights is None else f" (weighted, effective {round(self.weights.effective):,})"
-        samples = f"{self.num_samples:,} samples{weighted}" + (f" in {clusters.number:,} clusters" if clusters else "")
-        return Table(headings, rows, f"{samples}, {classes}, {self.num_bins} bins")
+        samples = quantity(self.num_samples, "sample") + weighted
+        samples += f" in {quantity(clusters.number, 'cluster')}" if clusters else ""
+        return Table(headings, rows, f"{samples}, {classes}, {quantity(self.num_bins, 'bin')}")
 
     def __str__(self) -> str:
         table = self.table()

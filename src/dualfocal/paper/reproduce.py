@@ -120,11 +120,12 @@ class Plan:
                 known[name] = training.hours
         left = [hours for name, hours in known.items() for _ in range(seeds - self.finished[name])]
         unknown = len(self.trainings) - len(known)
-        more = f", plus {unknown} trainings whose time has not been measured (?)" if unknown else ""
+        more = f", plus {_table.quantity(unknown, 'training')} whose time has not been measured (?)" if unknown else ""
         several = ", ".join(f"{hours_on(gpus, left):.1f} on {gpus} GPUs" for gpus in (8, 64) if gpus <= len(left))
+        size = f"{_table.quantity(len(self.trainings), 'training')} x {_table.quantity(seeds, 'seed')}"
         return (
-            f"{len(self.trainings)} trainings x {seeds} seeds. Hours: for one seed on an H200, estimated from measured "
-            f"steps. Total left: {sum(left):.1f} hours{f' ({several})' if several else ''}{more}."
+            f"{size}. Hours: for one seed on an H200, estimated from measured steps. "
+            f"Total left: {sum(left):.1f} hours{f' ({several})' if several else ''}{more}."
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dualfocal._table import quantity
 from dualfocal.predictions._formats.interface import (
     INTEGERS,
     PredictionFile,
@@ -34,6 +35,11 @@ class Values:
     ordered: bool = False  # whether the caller gave the order
     why: str = ""  # how the columns were found, if not by usual or given names
     prediction: str | None = None  # the predicted classes, if the values are their confidence
+
+    @property
+    def all_names(self) -> set[str]:
+        """The arrays or columns of the values and of the predicted classes."""
+        return {*self.names} if self.prediction is None else {*self.names, self.prediction}
 
 
 def class_columns(names: list[str], prefix: str) -> list[dict[str, str]]:
@@ -60,7 +66,7 @@ def in_class_order(source: PredictionFile, kind: str, columns: dict[str, str]) -
             if columns_of[k] != 1:
                 raise source.error(
                     f"classes must be numbered {first} to {first + len(names) - 1}, one column each: class {k} has "
-                    f"{columns_of[k]} columns ({names[0]!r} to {names[-1]!r})"
+                    f"{quantity(columns_of[k], 'column')} ({names[0]!r} to {names[-1]!r})"
                 )
         ordered = [name for _, name in sorted(zip(numbers, names, strict=True))]
         return Values(kind, ordered, tuple(str(k + 1) for k in range(len(names))) if first else None)
@@ -119,7 +125,7 @@ def named_as_labels(source: PredictionFile, label: str, taken: Sequence[str | No
     Columns that are ``taken`` hold something else.
     """
     try:
-        column = source.sample([], [label]).others[0]
+        column = source.sample([], [label]).others[label]
     except TooLargeError:
         raise
     except PredictionsError:  # the error about names is clearer
@@ -141,7 +147,7 @@ def hold_probabilities(source: PredictionFile, names: list[str]) -> bool:
         raise
     except PredictionsError:  # not numbers: the error about names is clearer
         return False
-    rows = np.stack(content.values, axis=1)
+    rows = np.stack([*content.values.values()], axis=1)
     rows = rows[~np.logical_or.reduce([*content.missing.values()])] if content.missing else rows
     if rows.dtype.kind != "f" or not len(rows):
         return False

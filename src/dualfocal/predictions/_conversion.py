@@ -11,7 +11,6 @@ from torch import Tensor
 from dualfocal.predictions._class_columns import Values
 from dualfocal.predictions._formats.interface import (
     INTEGERS,
-    Array,
     Column,
     Content,
     PredictionFile,
@@ -37,9 +36,20 @@ class Conversion:
     drop_missing: bool = False
     independent: bool = False  # whether the probabilities of a row are of labels, which do not sum to 1
 
-    def without_missing(
-        self, source: PredictionFile, values: list[str], others: list[str], content: Content
-    ) -> tuple[Content, int]:
+    def read(self, source: PredictionFile, values: list[str], others: list[str]) -> tuple[Content, str]:
+        """Read columns of a file, without rows that have missing values; and a remark on how many were dropped.
+
+        Raises:
+            PredictionsError: there are such rows, and the caller did not ask to drop them; or no row is left.
+        """
+        content = source.read(values, others)
+        number = content.num_rows
+        content, dropped = self.without_missing(source, content)
+        if dropped and dropped == number:
+            raise source.error("every row has missing values: no row is left")
+        return content, dropped_remark(dropped, number)
+
+    def without_missing(self, source: PredictionFile, content: Content) -> tuple[Content, int]:
         """Drop rows with missing values, and return their number.
 
         Raises:
@@ -47,10 +57,10 @@ class Conversion:
         """
         missing = dict(content.missing)
         if self.drop_missing:  # otherwise NaN is left to the metrics, which ignore it in rows that are ignored
-            for name, column in zip(values + others, [*content.values, *content.others], strict=True):
-                rows = nan_rows(column)
-                missing |= {} if rows is None or name in missing else {name: rows}
-        number = len(content.values[0]) if content.values[0].ndim else 0
+            for name, column in {**content.values, **content.others}.items():
+                if (rows := nan_rows(column)) is not None:
+                    missing[name] = missing[name] | rows if name in missing else rows
+        number = content.num_rows
         masks = {name: rows for name, rows in missing.items() if len(rows) == number}
         if not masks:
             return content, 0
@@ -61,13 +71,13 @@ class Conversion:
             count = f"{int(dropped.sum()):,} of {number:,} rows{source.from_row()}"
             raise source.error(f"{source.noun} {name!r} is empty in {place}; {count} have empty cells: {REMEDY}")
         source.kept = kept = np.flatnonzero(~dropped)
-        rest = Content(
-            [_rows(column, kept) for column in content.values], [_rows(each, kept) for each in content.others]
-        )
-        return rest, number - len(kept)
+        values = {name: _rows(column, kept) for name, column in content.values.items()}
+        others = {name: _rows(column, kept) for name, column in content.others.items()}
+        return Content(values, others), number - len(kept)
 
-    def values(self, source: PredictionFile, roles: Values, arrays: list[Array]) -> tuple[Tensor, str]:
+    def values(self, source: PredictionFile, roles: Values, content: Content) -> tuple[Tensor, str]:
         """Return the values as a tensor, and a description of their origin."""
+        arrays = [content.values[name] for name in roles.names]
         array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
         first, last = shortened(repr(roles.names[0])), shortened(repr(roles.names[-1]))
         origin = first if len(roles.names) == 1 else f"{len(roles.names)} columns {first} to {last}"
@@ -104,6 +114,11 @@ class Conversion:
                 f"{shortened(str(self.class_names))}"
             )
         return replace(roles, classes=self.class_names, ordered=True)
+
+
+def dropped_remark(dropped: int, number: int) -> str:
+    """Return how many rows were dropped, for ``Predictions.taken``."""
+    return f"; {dropped:,} of {number:,} rows had missing values and were dropped" if dropped else ""
 
 
 def nan_rows(column: Column) -> NDArray[np.bool_] | None:

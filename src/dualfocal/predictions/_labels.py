@@ -1,4 +1,4 @@
-"""Convert labels to class indices, by the class names of the file, and groups to plain arrays."""
+"""Convert labels to class indices, by the class names of the file."""
 
 import re
 from collections.abc import Iterable
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from dualfocal.predictions._class_columns import Values
 from dualfocal.predictions._formats.interface import (
-    FLOATS,
     INTEGERS,
     Column,
     PredictionFile,
@@ -22,7 +21,6 @@ from dualfocal.predictions._formats.interface import (
 )
 
 WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # "007" is a name, not a number
-NUMBER = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 MOST_SHOWN = 8  # classes listed in a message
 
 
@@ -116,45 +114,8 @@ def _find_indices(
 def check_positive(source: PredictionFile, name: str, positive: str, rule: LabelRule) -> None:
     """Raise a PredictionsError unless ``positive`` is one of at most two labels."""
     if positive not in rule.texts or len(rule.texts) > 2:
-        got = f"{positive!r} for {_listing(sorted(rule.texts))}"
+        got = f"{positive!r} for {listing(sorted(rule.texts))}"
         raise source.error(f"--positive must name one of two labels in {name!r}, got {got}")
-
-
-def correctness(
-    source: PredictionFile, values: Values, confidence: Tensor, predicted: Column, label: str, labels: Column
-) -> NDArray[np.int64]:
-    """Return 1 where predicted class and label are the same, otherwise 0; negative labels, to be ignored, are kept.
-
-    Raises:
-        PredictionsError: the two have no value in common, such as numbers and names; or there are two classes, and
-            confidences below 0.5, which are not those of the predicted class.
-    """
-    texts, true = ([_plain_number(str(item).strip()) for item in np.asarray(x).ravel()] for x in (predicted, labels))
-    if not len(texts) == len(true) == confidence.numel():
-        counts = f"{confidence.numel()} of {values.names[0]!r}, {len(texts)} of {values.prediction!r}, {len(true)} of"
-        raise source.error(f"each row needs a confidence, a prediction and a label, got {counts} {label!r}")
-    classes = {*texts, *true}
-    if {*texts}.isdisjoint(true) and len({*true}) > 1:
-        raise source.error(
-            f"predictions in {values.prediction!r} ({_listing(sorted({*texts}))}) and labels in {label!r} "
-            f"({_listing(sorted({*true}))}) have no value in common"
-        )
-    if len(classes) == 2 and not values.ordered and bool((confidence < 0.4999).any()):
-        name = values.names[0]
-        raise source.error(
-            f"{name!r} must be the confidence of the predicted class, at least 0.5 for two classes, got "
-            f"{float(confidence.min()):g}: if it is the probability of class 1, give --probs {name} --binary positive, "
-            f"otherwise --prediction {values.prediction} --confidence {name}"
-        )
-    ignored = {text: int(text) for text in classes if WHOLE.fullmatch(text) and text.startswith("-")}
-    return np.array([ignored.get(b, int(a == b)) for a, b in zip(texts, true, strict=True)], np.int64)
-
-
-def _plain_number(text: str) -> str:
-    """Return 3 for 3.0, as pandas may write it; other texts do not change."""
-    if WHOLE.fullmatch(text) or not is_number(text) or not float(text).is_integer() or abs(float(text)) >= 2**53:
-        return text
-    return str(int(float(text)))
 
 
 def positions_are_clear(classes: tuple[str, ...]) -> bool:
@@ -167,21 +128,6 @@ def positions_are_clear(classes: tuple[str, ...]) -> bool:
     if not all(ends):
         return list(classes) == sorted(classes)
     return [int(end) for end in ends] == list(range(len(classes)))
-
-
-def plain_groups(source: PredictionFile, name: str, groups: Column) -> NDArray[Any]:
-    """Return groups as an array of strings, numbers or booleans."""
-    if isinstance(groups, list):  # from a table
-        texts = set(groups)
-        whole = all(WHOLE.fullmatch(text) for text in texts)
-        numbers = whole or all(NUMBER.fullmatch(text) and is_number(text) for text in texts)
-        source.check_memory(len(groups) * (8 if numbers else 4 * max(map(len, groups), default=0)))  # equally long
-        return np.array(groups, dtype=np.int64 if whole else np.float64 if numbers else np.str_)
-    if isinstance(groups, Tensor) and groups.is_floating_point():
-        groups = groups.double()
-    if dtype_name(groups) in (*FLOATS, *INTEGERS) or (isinstance(groups, np.ndarray) and groups.dtype.kind == "U"):
-        return np.asarray(groups)
-    raise source.error(f"groups must be strings, numbers or booleans, but {name!r} is {dtype_name(groups)}")
 
 
 def _without_class_axis(
@@ -207,7 +153,7 @@ def _from_one_hot(source: PredictionFile, name: str, labels: NDArray[Any]) -> ND
     good = (ones.sum(1) == 1) & (ones | (labels == 0)).all(1)
     if not good.all():
         row = int(good.argmin())
-        got = _listing([f"{value:g}" for value in labels[row].tolist() if value != 0]) or "only 0"
+        got = listing([f"{value:g}" for value in labels[row].tolist() if value != 0]) or "only 0"
         rule = "labels with a column per class must be one-hot, one 1 and the rest 0"
         binary = (ones | (labels == 0) | (labels < 0)).all()
         how = "use dualfocal evaluate and calibrate with --task multilabel"
@@ -251,11 +197,11 @@ def _by_name(source: PredictionFile, labels: list[str], names: tuple[str, ...] |
         return None
     if unknown:
         row = next(i for i, text in enumerate(labels) if text in unknown)
-        problem = f"none of the classes ({_listing(list(names or ()))})"
+        problem = f"none of the classes ({listing(list(names or ()))})"
         if not names:
             example = ",".join(sorted(distinct)) if len(distinct) <= MOST_SHOWN else "NAME,NAME,..."
             how = f"give the classes in order, such as --class-names {example}, or for one score --positive LABEL"
-            problem = f"not a class index: {how} (labels: {_listing(sorted(distinct))})"
+            problem = f"not a class index: {how} (labels: {listing(sorted(distinct))})"
         raise source.error(f"label {shortened(repr(labels[row]))} in {source.place(row)} is {problem}")
     return np.array([index[text] for text in labels], dtype=np.int64) if by_name else None
 
@@ -267,7 +213,7 @@ def _by_number(source: PredictionFile, indices: NDArray[np.int64], names: tuple[
         if label >= 0 and label not in index:
             place = source.place(int((indices == label).argmax()))
             hint = "; do labels start at 0 and columns at 1?" if label == 0 and min(index) == 1 else ""
-            raise source.error(f"label {label} in {place} is none of the classes ({_listing(list(names))}){hint}")
+            raise source.error(f"label {label} in {place} is none of the classes ({listing(list(names))}){hint}")
         index.setdefault(label, label)
     return np.array([index[label] for label in indices.tolist()], dtype=np.int64)
 
@@ -280,7 +226,7 @@ def _check_positions(
     how = "" if values.classes is None else f", or give the columns in class order, --{values.kind} NAME,NAME,..."
     raise source.error(
         f"labels in {name!r} are numbers, which may not be positions, counted from 0, among the classes "
-        f"({_listing(list(names))}): write the labels as class names{how}"
+        f"({listing(list(names))}): write the labels as class names{how}"
     )
 
 
@@ -310,10 +256,10 @@ def _are_true_and_false(names: tuple[str, ...]) -> bool:
 
 
 def _order(names: tuple[str, ...] | None, by: str) -> str:
-    return f" by {by} ({_listing([f'{i} = {text}' for i, text in enumerate(names or ())])})"
+    return f" by {by} ({listing([f'{i} = {text}' for i, text in enumerate(names or ())])})"
 
 
-def _listing(texts: list[str]) -> str:
+def listing(texts: list[str]) -> str:
     """Return names for a message, on one line."""
     shown = texts if len(texts) <= MOST_SHOWN else [*texts[: MOST_SHOWN - 1], "...", texts[-1]]
     return ", ".join(map(shortened, shown))

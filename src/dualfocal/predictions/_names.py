@@ -19,7 +19,7 @@ from dualfocal.predictions._class_columns import (
 from dualfocal.predictions._formats.arrays import unnamed
 from dualfocal.predictions._formats.interface import PredictionFile
 from dualfocal.predictions._formats.readers import READERS, suffix_of
-from dualfocal.predictions._questions import Given, Questions
+from dualfocal.predictions._questions import NameOptions, Questions
 
 LOGITS = ("logits", "logit")
 LOG_PROBS = ("log_probs", "log_prob", "logprobs", "logprob", "log_softmax")  # logits: their softmax is the same
@@ -59,42 +59,41 @@ class Roles:
         return list(dict.fromkeys(name for name in names if name is not None))
 
 
-def find_names(source: PredictionFile, given: Given, *, required: bool) -> Roles:
+def find_names(source: PredictionFile, options: NameOptions, *, required: bool) -> Roles:
     """Find the values, the labels and the groups.
 
     Args:
         source: the file.
-        given: the names that options give.
+        options: the names that options give.
         required: whether labels are required.
 
     Raises:
         PredictionsError: names are missing or ambiguous; the message lists all questions, and a command that would
             answer them.
     """
-    questions = Questions(source, given)
-    inferred = given.split is None
-    usual = VALUES if given.values is None else LABELS + OTHER_LABELS if given.target is None else ()
-    split = _find_split(source, given.split, usual, required or given.values is None, questions)
+    questions = Questions(source, options)
+    split = _find_split(source, options, required, questions)
     target, group, cluster, weight = (
         None if name is None else _given_name(source, name, split)
-        for name in (given.target, given.group, given.cluster, given.weight)
+        for name in (options.target, options.group, options.cluster, options.weight)
     )
-    others = (group, cluster, weight)
-    labels = [target] if target is not None else _find_labels(source, split, inferred)
+    labels = [target] if target is not None else _find_labels(source, split, inferred=options.split is None)
+    taken = (target, group, cluster, weight)
     values: Values | None
-    if given.values is not None:
-        values = _given_values(source, split, given.values, given.kind, (target, *others))
-    elif given.confidence is not None and given.prediction is not None:
-        confidence, prediction = (_given_name(source, name, split) for name in (given.confidence, given.prediction))
+    if options.values is not None:
+        values = _given_values(source, split, options.values, options.kind, taken)
+    elif options.confidence is not None and options.prediction is not None:
+        confidence = _given_name(source, options.confidence, split)
+        prediction = _given_name(source, options.prediction, split)
         values = Values("confidence", [confidence], ordered=True, prediction=prediction)
     else:
-        values = _usual_values(source, split, (target, *others), labels, questions)
-    taken = set() if values is None else {*values.names, *([values.prediction] if values.prediction else [])}
-    labels = [name for name in labels if name not in taken or name == target]
+        values = _usual_values(source, split, taken, labels, questions)
+    used = set() if values is None else values.all_names
+    labels = [name for name in labels if name not in used or name == target]
     if required and len(labels) != 1:
-        free = [name for name in source.names if name not in taken] if source.is_table and not labels else []
+        free = [name for name in source.names if name not in used] if source.is_table and not labels else []
         several = max(class_columns(free, LABEL_PREFIX), key=len, default={})
-        questions.ask_for_labels(labels, taken, list(several) if len(several) > 1 else [])
+        questions.ask_for_labels(labels, used, list(several) if len(several) > 1 else [])
     if questions.problems or values is None:
         raise questions.error()
     if len(labels) == 1:
@@ -114,14 +113,18 @@ def splits(names: list[str], usual: tuple[str, ...] = VALUES + LABELS) -> list[s
     return sorted({match[1] for match in matches if match})
 
 
-def _find_split(
-    source: PredictionFile, split: str | None, usual: tuple[str, ...], required: bool, questions: Questions
-) -> str | None:
-    """Return the split to read: the given one, or the only one with a name in ``usual``; None: no prefix."""
+def _find_split(source: PredictionFile, options: NameOptions, required: bool, questions: Questions) -> str | None:
+    """Return the split to read: the one of the options, or the only one among the names to find; None: no prefix."""
+    split = options.split
     if split is None:
+        usual: tuple[str, ...] = ()  # names to find, which may have a prefix
+        if options.values is None:
+            usual = VALUES
+        elif options.target is None:
+            usual = LABELS + OTHER_LABELS
         unprefixed = source.is_table or not usual or _usual(source.names, usual, None)
         prefixes = [] if unprefixed else splits(source.names, usual)
-        if len(prefixes) > 1 and required:
+        if len(prefixes) > 1 and (required or options.values is None):
             example = "test" if "test" in prefixes else prefixes[0]
             questions.add(f"holds several splits ({', '.join(prefixes)}): choose one with --split", split=example)
             return example
@@ -159,18 +162,18 @@ def _given_name(source: PredictionFile, name: str, split: str | None) -> str:
 
 
 def _given_values(
-    source: PredictionFile, split: str | None, given: str, kind: str, taken: tuple[str | None, ...]
+    source: PredictionFile, split: str | None, text: str, kind: str, taken: tuple[str | None, ...]
 ) -> Values:
     """Return the values that an option names; ``taken`` are the names of labels, groups, clusters and weights."""
-    if not given.strip():
-        raise source.error(f"--{kind} must name an array or column, got {given!r}")
-    several = source.is_table and given not in source.names and "," in given
-    if source.is_table and given not in source.names and not several:
+    if not text.strip():
+        raise source.error(f"--{kind} must name an array or column, got {text!r}")
+    several = source.is_table and text not in source.names and "," in text
+    if source.is_table and text not in source.names and not several:
         free = [name for name in source.names if name not in taken]
-        if by_class := class_columns(free, re.escape(given.rstrip("_. -"))):
-            return in_class_order(source, kind, {name: text for group in by_class for name, text in group.items()})
-    texts = [text.strip() for text in next(csv.reader([given], skipinitialspace=True))] if several else [given]
-    names = [_given_name(source, text, split) for text in texts]
+        if by_class := class_columns(free, re.escape(text.rstrip("_. -"))):
+            return in_class_order(source, kind, {name: label for group in by_class for name, label in group.items()})
+    parts = [part.strip() for part in next(csv.reader([text], skipinitialspace=True))] if several else [text]
+    names = [_given_name(source, part, split) for part in parts]
     for name, count in Counter(names).items():
         if count > 1:
             raise source.error(f"--{kind} must name each column once, got {name!r} twice")
@@ -179,9 +182,9 @@ def _given_values(
     if several:
         return Values(kind, names, class_parts(names), ordered=True)
     # One score per sample is the score of class 1: a column named like class 0 would invert every prediction.
-    if source.is_table and re.fullmatch(rf"{PREFIXES[kind]}[_. -]*0", given):
-        how = f"give --{kind} {given[:-1]}1, or rename {given!r} if it is the score of class 1"
-        raise source.error(f"{given!r} is named like class 0, but one score per sample must be that of class 1: {how}")
+    if source.is_table and re.fullmatch(rf"{PREFIXES[kind]}[_. -]*0", text):
+        how = f"give --{kind} {text[:-1]}1, or rename {text!r} if it is the score of class 1"
+        raise source.error(f"{text!r} is named like class 0, but one score per sample must be that of class 1: {how}")
     return Values(kind, names)
 
 
@@ -245,10 +248,10 @@ def _unnamed_pair(source: PredictionFile) -> tuple[str, ...]:
         return ()
     looks = source.looks()
     for values, labels in (names, names[::-1]):
-        look, other = looks.get(values), looks.get(labels)
-        if look is None or other is None or look.length != other.length:
+        of_values, of_labels = looks.get(values), looks.get(labels)
+        if of_values is None or of_labels is None or of_values.length != of_labels.length:
             continue
-        if (look.kind, look.ndim, other.kind, other.ndim) == ("float", 2, "integer", 1):
+        if (of_values.kind, of_values.ndim, of_labels.kind, of_labels.ndim) == ("float", 2, "integer", 1):
             return values, labels
     return ()
 

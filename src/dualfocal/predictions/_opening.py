@@ -6,12 +6,12 @@ from pathlib import Path
 from dualfocal.predictions._formats.interface import PredictionFile, PredictionsError
 from dualfocal.predictions._formats.readers import JoinedFile, is_prediction_file, open_prediction_file
 from dualfocal.predictions._names import VALUES, only_name, splits
-from dualfocal.predictions._questions import Given
+from dualfocal.predictions._questions import NameOptions
 
 
 def open_source(
-    path: Path, given: Given, default_split: str | None, max_memory: int | str | None
-) -> tuple[PredictionFile, Given]:
+    path: Path, options: NameOptions, default_split: str | None, max_memory: int | str | None
+) -> tuple[PredictionFile, NameOptions]:
     """Open a file, with those that options name instead of arrays or columns.
 
     Returns:
@@ -20,22 +20,23 @@ def open_source(
     Raises:
         PredictionsError: options contradict each other, or a file cannot be opened.
     """
-    logits, probs, prediction = given.logits, given.probs, given.prediction
+    logits, probs = options.logits, options.probs
     if logits is not None and probs is not None:
         raise PredictionsError(f"{path}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
-    if (prediction is None) != (given.confidence is None) or (prediction is not None and (logits or probs) is not None):
+    confidence_options = [option for option in (options.prediction, options.confidence) if option is not None]
+    if confidence_options and (len(confidence_options) == 1 or options.values is not None):
         raise PredictionsError(f"{path}: give --prediction and --confidence together, without --logits and --probs")
-    source = _with_files(open_prediction_file(path, max_memory), given)
-    if given.split is None and splits(source.names, VALUES):
-        given = replace(given, split=default_split)
-    return source, given
+    source = _with_files(open_prediction_file(path, max_memory), options)
+    if options.split is None and splits(source.names, VALUES):
+        options = replace(options, split=default_split)
+    return source, options
 
 
-def _with_files(source: PredictionFile, given: Given) -> PredictionFile:
+def _with_files(source: PredictionFile, options: NameOptions) -> PredictionFile:
     """Add the files that options name instead of arrays or columns."""
     parts = {}
     for option in ("logits", "probs", "target", "group", "cluster", "weight"):
-        text = getattr(given, option)
+        text = getattr(options, option)
         if text is not None and text not in source.name_set and is_prediction_file(text):
             part = open_prediction_file(Path(text), source.max_memory)
             parts[text] = part, only_name(part, option)

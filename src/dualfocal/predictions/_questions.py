@@ -1,7 +1,7 @@
 """What the names of a file leave open: one error for all questions, with a command that answers them."""
 
 import shlex
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 
 from dualfocal.predictions._class_columns import listed, suggested
 from dualfocal.predictions._formats.interface import PredictionFile, PredictionsError
@@ -11,7 +11,7 @@ NO_LABELS = ("class_names", "id", "index", "sample", "")  # names that are not s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class NameOptions:
     """The names that the options of a caller give."""
 
     logits: str | None = None
@@ -31,7 +31,7 @@ class Given:
 
     @property
     def kind(self) -> str:
-        """Kind of the given values."""
+        """Kind of the values that an option names."""
         return "probs" if self.logits is None else "logits"
 
 
@@ -40,7 +40,7 @@ class Questions:
     """What the names leave open, and options that would decide it."""
 
     source: PredictionFile
-    given: Given
+    options: NameOptions
     problems: list[str] = field(default_factory=list)
     answers: dict[str, str] = field(default_factory=dict)  # option and value of an example
     remark: str = ""  # on the example
@@ -88,10 +88,7 @@ class Questions:
         likely = labels or [
             name
             for name, look in self.source.looks().items()
-            if name not in used
-            and look.ndim == 1
-            and look.kind in ("integer", "text")
-            and name.lower() not in NO_LABELS
+            if name not in used and look.ndim == 1 and look.kind in LABEL_KINDS and name.lower() not in NO_LABELS
         ]
         self.add(f"holds {problem} name them with --target NAME{other}", **({"target": likely[-1]} if likely else {}))
 
@@ -99,9 +96,9 @@ class Questions:
         """Return an error with all questions, and one command that answers them."""
         if {"doc_id", "filtered_resps"} <= set(self.source.names):
             return self.source.error("is a log of lm-evaluation-harness: evaluate it with --format lm-eval")
-        options = {one.name: getattr(self.given, one.name) for one in fields(self.given)} | self.answers
-        options["group-by"] = options.pop("group")
-        words = [word for name, value in options.items() if value is not None for word in (f"--{name}", value)]
+        values = {**asdict(self.options), **self.answers}
+        values["group-by"] = values.pop("group")
+        words = [word for name, value in values.items() if value is not None for word in (f"--{name}", value)]
         command = shlex.join([*self.source.command, *words])
         example = f"; for example: {command}{self.remark}" if self.answers else ""
         return self.source.error(f"{'; '.join(self.problems)}{example} {self.source.holds()}")

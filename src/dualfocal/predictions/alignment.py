@@ -1,6 +1,6 @@
-"""Align predictions whose classes or rows are in another order."""
+"""Predictions of several files: merge them, compare their labels, and bring classes and rows into one order."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,51 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualfocal._table import quantity
 from dualfocal.predictions.loading import Predictions
+
+
+def merge_predictions(parts: Mapping[str, Predictions]) -> Predictions:
+    """Concatenate labelled predictions that are parts of one set.
+
+    Args:
+        parts: at least one set of predictions, by name for error messages.
+
+    Returns:
+        One set of predictions, with the samples of all parts.
+
+    Raises:
+        ValueError: the parts differ in the kind or shape of their values, or in their classes.
+    """
+    (first_name, first), *others = parts.items()
+    for name, part in others:
+        if part.input != first.input or part.values.shape[1:] != first.values.shape[1:]:
+            raise ValueError(f"--merge: {first_name} has {first.taken}, but {name} has {part.taken}")
+        if part.class_names != first.class_names:
+            raise ValueError(f"--merge: {name} must have the same classes in the same order as {first_name}")
+    members = list(parts.values())
+    return Predictions(
+        values=torch.cat([part.values for part in members]),
+        input=first.input,
+        labels=torch.cat([part.target for part in members]),
+        groups=None if first.groups is None else np.concatenate([part.groups for part in members]),
+        class_names=first.class_names,
+        taken=f"{len(parts)} files; of the first, {first.taken}",
+        clusters=None if first.clusters is None else np.concatenate([part.clusters for part in members]),
+        weights=None if first.weights is None else np.concatenate([part.weights for part in members]),
+    )
+
+
+def check_same_labels(a: Predictions, b: Predictions) -> None:
+    """Raise a ValueError unless both predictions have the same labels, as those of the same samples do."""
+    rule = "both files must hold the same labels"
+    if a.target.shape != b.target.shape:
+        raise ValueError(f"{rule}, got shapes {tuple(a.target.shape)} and {tuple(b.target.shape)}")
+    pairs = torch.stack([a.target.reshape(-1), b.target.reshape(-1)], dim=1)
+    differ = (pairs[:, 0] != pairs[:, 1]).nonzero()[:, 0].tolist()
+    if differ:
+        labels = " and ".join(map(str, pairs[differ[0]].tolist()))
+        raise ValueError(f"{rule}: {len(differ)} differ, the first at {differ[0]}: {labels}")
 
 
 def class_order(names: Sequence[str] | None, wanted: Sequence[str] | None) -> list[int] | None:
@@ -63,13 +107,16 @@ def align_rows(a: Predictions, b: Predictions) -> tuple[Predictions, Predictions
     """
     ids = [_unique_ids(data) for data in (a, b)]
     if ids[0].dtype.kind != ids[1].dtype.kind:  # 7 in one file, "7" in the other
-        ids = [one.astype(np.str_) for one in ids]
+        ids = [identities.astype(np.str_) for identities in ids]
     common, first, second = np.intersect1d(ids[0], ids[1], assume_unique=True, return_indices=True)
     if not len(common):
         raise ValueError(f"{a.path} and {b.path} have no id of {a.group_name!r} in common, such as {str(ids[0][0])!r}")
     order = np.argsort(first)
-    left_out = f"; {len(ids[0]) - len(common):,} rows are only in A and {len(ids[1]) - len(common):,} only in B"
-    remark = f"{len(common):,} rows matched by {a.group_name!r}{left_out if len(common) < max(map(len, ids)) else ''}"
+    remark = f"{quantity(len(common), 'row')} matched by {a.group_name!r}"
+    if len(common) < max(map(len, ids)):
+        only_a, only_b = (len(identities) - len(common) for identities in ids)
+        verb = "is" if only_a == 1 else "are"
+        remark += f"; {quantity(only_a, 'row')} {verb} only in A and {only_b:,} only in B"
     return _select_rows(a, first[order]), _select_rows(b, second[order]), remark
 
 

@@ -12,10 +12,9 @@ The probabilities of the options are the softmax of these scores over the option
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +22,14 @@ from numpy.typing import NDArray
 from dualfocal._checks import check_choice
 from dualfocal.metrics.choices import Choices
 from dualfocal.predictions._formats.interface import PredictionsError, one_line_errors
-from dualfocal.predictions._logs import inspect, lm_eval
-from dualfocal.predictions._logs.builder import NO_CLUSTER, TaskBuilder
+from dualfocal.predictions._logs.builder import TaskBuilder
+from dualfocal.predictions._logs.inspect import InspectLog
+from dualfocal.predictions._logs.lm_eval import LmEvalLog, NotMultipleChoice
+from dualfocal.predictions._logs.log import ChoiceLog
 
 CHOICE_SCORES = ("sum", "per-char", "per-byte", "mutual-info")
-READERS = {"lm-eval": lm_eval, "inspect": inspect}
-METRICS = {  # names in the logs of the accuracy of each score
-    "lm-eval": {"sum": "acc", "per-char": "acc_norm", "per-byte": "acc_bytes", "mutual-info": "acc_mutual_info"},
-    "inspect": {"sum": "accuracy"},
-}
+LOGS: dict[str, type[ChoiceLog]] = {"lm-eval": LmEvalLog, "inspect": InspectLog}
+METRICS = {name: log.metrics for name, log in LOGS.items()}  # names in the logs of the accuracy of each score
 
 
 @dataclass(frozen=True, eq=False)  # == of arrays is not a bool
@@ -134,18 +132,18 @@ def load_choices(
     Raises:
         PredictionsError: a file is not such a log, is damaged, or has no log-probabilities of options.
     """
-    check_choice("--format", format, tuple(READERS))
-    reader = READERS[format]
+    check_choice("--format", format, tuple(LOGS))
+    places = [Path(paths)] if isinstance(paths, str | os.PathLike) else list(map(Path, paths))
     tasks: dict[str, ChoicePredictions] = {}
-    for path, named in _files([paths] if isinstance(paths, str | os.PathLike) else paths, reader):
+    for path, named in _files(places, LOGS[format]):
         try:
             with one_line_errors(path):
-                log = reader.open_log(path, max_memory)
-                builder = TaskBuilder(path, cluster, max_memory, reader.FIELDS)
+                log = LOGS[format](path, max_memory)
+                builder = TaskBuilder(log, cluster)
                 for place, question in log.questions():
                     builder.add(place, question)
                 builder.check()
-        except lm_eval.NotMultipleChoice:
+        except NotMultipleChoice:
             if named:
                 raise
             continue
@@ -156,28 +154,21 @@ def load_choices(
             )
         tasks[log.task] = ChoicePredictions(log.task, path, format, **builder.content(), remarks=tuple(log.remarks))
     if not tasks:
-        raise PredictionsError(f"{', '.join(map(str, _listed(paths)))}: no log of a multiple-choice task found")
+        raise PredictionsError(f"{', '.join(map(str, places))}: no log of a multiple-choice task found")
     return list(tasks.values())
 
 
-def _listed(paths: Any) -> list[Any]:
-    return [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-
-
-def _files(paths: Iterable[str | os.PathLike[str]], reader: Any) -> list[tuple[Path, bool]]:
+def _files(paths: list[Path], log: type[ChoiceLog]) -> list[tuple[Path, bool]]:
     """Return the logs, and whether each was named itself rather than found in a folder."""
     files: list[tuple[Path, bool]] = []
-    for path in map(Path, paths):
+    for path in paths:
         if not path.exists():
             raise PredictionsError(f"{path}: there is no such file or folder")
         if not path.is_dir():
             files.append((path, True))
             continue
-        inside = sorted(file for pattern in reader.PATTERNS for file in path.rglob(pattern) if file.is_file())
+        inside = sorted(file for pattern in log.patterns for file in path.rglob(pattern) if file.is_file())
         if not inside:
-            raise PredictionsError(f"{path}: has no files {' or '.join(reader.PATTERNS)}: {reader.HOW_TO_RECORD}")
+            raise PredictionsError(f"{path}: has no files {' or '.join(log.patterns)}: {log.how_to_record}")
         files += [(file, False) for file in inside]
     return files
-
-
-__all__ = ["CHOICE_SCORES", "METRICS", "NO_CLUSTER", "ChoicePredictions", "load_choices"]

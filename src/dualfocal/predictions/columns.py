@@ -8,7 +8,7 @@ from typing import Any
 from dualfocal.predictions._formats.interface import Content, Look, PredictionsError, Table, shortened
 from dualfocal.predictions._labels import positions_are_clear
 from dualfocal.predictions._names import find_names
-from dualfocal.predictions._questions import Given
+from dualfocal.predictions._questions import NameOptions
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def find_columns(
     if logits is not None and probs is not None:
         raise PredictionsError(f"{place}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
     source = _Columns(place, names)
-    roles = find_names(source, Given(logits=logits, probs=probs, target=target, group=group), required=True)
+    roles = find_names(source, NameOptions(logits=logits, probs=probs, target=target, group=group), required=True)
     values = roles.values
     assert roles.label is not None  # it is required
     if values.kind == "confidence":

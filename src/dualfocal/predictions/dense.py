@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from dualfocal._table import quantity
+from dualfocal.metrics.rows import are_probabilities
 from dualfocal.predictions._formats.arrays import NpyFile, NpzFile
 from dualfocal.predictions._formats.interface import PredictionsError, check_values, form, one_line_errors
 from dualfocal.predictions._names import KINDS, LABELS
@@ -70,7 +73,7 @@ class DenseFolder:
                 f"{file}: predictions of an image must have shape (C, H, W) with at least two classes, got "
                 f"{form(values)}"
             )
-        if index == 0 and self.input == "logits" and _are_probabilities(values):
+        if index == 0 and self.input == "logits" and are_probabilities(torch.from_numpy(values).flatten(1).T):
             raise PredictionsError(
                 f"{file}: logits are expected, but all pixels lie in [0, 1] and sum to 1: if they are probabilities, "
                 "name the folder or array probs, or give --probs NAME"
@@ -91,14 +94,15 @@ class DenseFolder:
         """Read the array with one of the usual names, or with the given one."""
         if path.suffix.lower() == ".npy":
             source: NpyFile | NpzFile = NpyFile(path, self.max_memory)
-            return np.asarray(source.read(source.names, []).values[0])
+            return np.asarray(source.read(source.names, []).values[source.names[0]])
         source = NpzFile(path, self.max_memory)
-        wanted = [given] if given in source.name_set else [name for name in source.names if name.lower() in names]
+        wanted = [name for name in source.names if name == given]
+        wanted = wanted or [name for name in source.names if name.lower() in names]
         if not wanted and len(source.names) == 1 and names != MASKS:
             wanted = source.names
         if len(wanted) != 1:
             raise source.error(f"must hold one array named {', '.join(names[:4])} or similar {source.holds()}")
-        return np.asarray(source.read([str(wanted[0])], []).values[0])
+        return np.asarray(source.read(wanted, []).values[wanted[0]])
 
 
 def is_dense_folder(path: Path, logits: str | None = None, probs: str | None = None) -> bool:
@@ -149,15 +153,18 @@ def open_dense_folder(
         raise PredictionsError(f"{folder}: there is no .npy or .npz file in it")
     missing = [name for name in images if name not in labels]
     if missing:
-        more = f" (and those of {len(missing) - 1} more images)" if len(missing) > 1 else ""
+        others = quantity(len(missing) - 1, "other image")
+        more = f" (and {others})" if len(missing) > 1 else ""
         raise PredictionsError(
             f"{masks}: the mask of {images[missing[0]].name} is missing{more}: expected {missing[0]}.png or "
             f"{missing[0]}.npy; --target names another folder"
         )
     files = tuple((name, images[name], labels[name]) for name in sorted(images))
     unused = len(labels) - len(images)
-    taken = f"{kind} from '{folder.name}' ({len(files)} images), labels from '{masks.name}'"
-    taken += f" ({unused} masks have no predictions and are not used)" if unused else ""
+    taken = f"{kind} from '{folder.name}' ({quantity(len(files), 'image')}), labels from '{masks.name}'"
+    if unused:
+        verbs = "has no predictions and is" if unused == 1 else "have no predictions and are"
+        taken += f" ({quantity(unused, 'mask')} {verbs} not used)"
     return DenseFolder(path, kind, files, (None, None), taken, max_memory)
 
 
@@ -173,12 +180,13 @@ def _open_archives(
         )
     first = NpzFile(next(iter(files.values())), max_memory)
     kinds = [kind for kind, names in KINDS.items() if any(name.lower() in names for name in first.names)]
-    kind = "logits" if logits is not None else "probs" if probs is not None else kinds[0] if len(kinds) == 1 else None
-    if kind is None:
+    if logits is not None or probs is not None:
+        kinds = ["probs" if logits is None else "logits"]
+    if len(kinds) != 1:
         raise first.error(f"give the array of the predictions with --logits or --probs {first.holds()}")
     named = tuple((name, file, file) for name, file in sorted(files.items()))
-    taken = f"{kind} and labels from {len(named)} .npz files"
-    return DenseFolder(path, kind, named, (logits or probs, target), taken, max_memory)
+    taken = f"{kinds[0]} and labels from {quantity(len(named), '.npz file')}"
+    return DenseFolder(path, kinds[0], named, (logits or probs, target), taken, max_memory)
 
 
 def _find_folder(path: Path, logits: str | None, probs: str | None) -> tuple[str, Path] | None:
@@ -232,13 +240,6 @@ def _check_size(mask: Path, size: tuple[int, ...], predictions: tuple[int, ...])
             remedy = f"if their shape {predictions} is (H, W, C), save array.transpose(2, 0, 1)"
         pixels = f"the mask has shape {tuple(size)}, but the predictions have {predictions[1:]} pixels"
         raise PredictionsError(f"{mask}: {pixels}: {remedy}")
-
-
-def _are_probabilities(values: NDArray[Any]) -> bool:
-    """Whether the values of all pixels of ``(C, H, W)`` lie in [0, 1] and sum to 1, up to rounding."""
-    tolerance = 1e-2 if values.dtype.itemsize == 2 else 1e-3
-    inside = values.size > 0 and values.min() >= 0 and values.max() <= 1 + 1e-6
-    return bool(inside and np.abs(values.sum(0, dtype=np.float64) - 1).max() <= tolerance)
 
 
 def _read_png(path: Path, predictions: tuple[int, ...]) -> NDArray[Any]:

@@ -1,7 +1,7 @@
-"""Load predictions from a file, and merge the predictions of several files."""
+"""Load predictions from a file."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dualfocal.metrics.rows import are_probabilities
 from dualfocal.predictions._class_columns import parse_class_names, suggested
+from dualfocal.predictions._confidences import correctness
 from dualfocal.predictions._conversion import REMEDY, Conversion, are_percent, nan_rows
 from dualfocal.predictions._formats.interface import (
     Content,
@@ -20,14 +21,13 @@ from dualfocal.predictions._formats.interface import (
     PredictionsError,
     TooLargeError,
     form,
-    is_number,
     one_line_errors,
-    shortened,
 )
-from dualfocal.predictions._labels import LabelRule, class_indices, correctness, plain_groups
+from dualfocal.predictions._labels import LabelRule, class_indices
 from dualfocal.predictions._names import Roles, find_names
 from dualfocal.predictions._opening import open_source
-from dualfocal.predictions._questions import Given
+from dualfocal.predictions._questions import NameOptions
+from dualfocal.predictions._sample_columns import sample_columns
 
 KINDS = {"logits": "logits", "probs": "probabilities", "confidence": "confidences of the predicted class"}
 
@@ -146,7 +146,7 @@ def load_predictions(
     """
     # Apart from bugs, only memory and numbers of thousands of digits raise other errors than PredictionsError here.
     with one_line_errors(Path(path), kinds=(MemoryError, ValueError, OverflowError)):
-        given = Given(
+        options = NameOptions(
             logits=logits,
             probs=probs,
             target=target,
@@ -157,8 +157,8 @@ def load_predictions(
             prediction=prediction,
             confidence=confidence,
         )
-        source, given = open_source(Path(path), given, default_split, max_memory)
-        roles = find_names(source, given, required=labels)
+        source, options = open_source(Path(path), options, default_split, max_memory)
+        roles = find_names(source, options, required=labels)
         conversion = Conversion(
             positive=positive,
             class_names=None if class_names is None else parse_class_names(class_names),
@@ -207,72 +207,42 @@ def convert(
     Raises:
         PredictionsError: the content cannot be used.
     """
-    others = dict(zip(roles.others, content.others, strict=True))
-    values, origin = conversion.values(source, roles.values, content.values)
+    values, origin = conversion.values(source, roles.values, content)
     value_names = conversion.named(source, roles.values, values)
     taken = f"{KINDS[roles.values.kind]} from {origin}"
     labels = None
     if roles.label is None:
         taken += f", no labels{roles.no_label}"
     else:
+        column = content.others[roles.label]
         if roles.values.prediction is None:
-            column, shape = others[roles.label], tuple(values.shape)
+            shape = tuple(values.shape)
             indices, how = class_indices(source, roles.label, column, value_names, shape, conversion.positive, rule)
         else:
-            predicted, column = others[roles.values.prediction], others[roles.label]
+            predicted = content.others[roles.values.prediction]
             indices = correctness(source, roles.values, values, predicted, roles.label, column)
             how = f", predictions from {roles.values.prediction!r}"
         if indices.ndim == 0 or len(values) != len(indices):
             raise source.error(f"each row needs one label, got {origin} and {roles.label!r} {form(indices)}")
         labels = torch.from_numpy(indices)
         taken += f", labels from {roles.label!r}{how}"
-    members: dict[str, NDArray[Any] | None] = {"group": None, "cluster": None, "weight": None}
-    for kind, name in (("group", roles.group), ("cluster", roles.cluster), ("weight", roles.weight)):
-        if name is None:
-            continue
-        members[kind] = column = plain_groups(source, name, others[name])
-        per_pixel = kind == "weight" and column.shape == (len(values), *values.shape[2:])
-        if column.shape != (len(values),) and not per_pixel:
-            raise source.error(f"each row needs one {kind}, got {origin} and {name!r} {form(column)}")
-        if kind == "weight":
-            members[kind] = _numbers(source, name, column)
-        taken += f", {kind}s from {name!r}"
+    columns, remark = sample_columns(source, roles, content.others, values, origin)
     return Predictions(
         values,
         roles.values.kind,
         labels,
-        members["group"],
+        columns.get("group"),
         (value_names.classes or source.class_names(values.shape[1])) if values.ndim > 1 else None,
-        taken,
+        taken + remark,
         path=source.path,
         columns=tuple(roles.values.names),
         label_name=roles.label,
         group_name=roles.group,
         kept=None if source.kept is None else source.kept + source.first_row,
         first_row=source.first_row,
-        clusters=members["cluster"],
-        weights=members["weight"],
+        clusters=columns.get("cluster"),
+        weights=columns.get("weight"),
     )
-
-
-def _numbers(source: PredictionFile, name: str, column: NDArray[Any]) -> NDArray[np.float64]:
-    """Return weights as numbers, which must be finite and not negative."""
-    if column.dtype.kind not in "iufb":
-        row = next((i for i, text in enumerate(column.tolist()) if not is_number(text) or "n" in text.lower()), 0)
-        got = f"{name!r} is {shortened(repr(str(column[row])))} in {source.place(row)}"
-        raise source.error(f"weights must be finite numbers, but {got}: name another column with --weight")
-    weights = column.astype(np.float64)
-    bad = ~(np.isfinite(weights) & (weights >= 0))
-    if bad.any():
-        row = int(bad.argmax()) // max(weights[0].size, 1)
-        value = weights[row] if weights.ndim == 1 else weights[row][bad[row]][0]
-        raise source.error(
-            f"weights must be finite and not negative, but {name!r} is {value:g} in {source.place(row)}: correct it, "
-            "or set it to 0 to leave the sample out"
-        )
-    if not weights.any():
-        raise source.error(f"weights must not be 0 for all samples, but {name!r} is")
-    return weights
 
 
 def check_not_probabilities(source: PredictionFile, data: Predictions) -> None:
@@ -288,58 +258,6 @@ def check_not_probabilities(source: PredictionFile, data: Predictions) -> None:
 
 
 def _load(source: PredictionFile, roles: Roles, conversion: Conversion) -> Predictions:
-    content = source.read(roles.values.names, roles.others)
-    number = len(content.values[0]) if content.values[0].ndim else 0
-    content, dropped = conversion.without_missing(source, roles.values.names, roles.others, content)
-    if dropped and dropped == number:
-        raise source.error("every row has missing values: no row is left")
+    content, remark = conversion.read(source, roles.values.names, roles.others)
     data = convert(source, roles, conversion, content, LabelRule())
-    return replace(data, taken=data.taken + dropped_remark(dropped, number))
-
-
-def dropped_remark(dropped: int, number: int) -> str:
-    """Return how many rows were dropped, for ``Predictions.taken``."""
-    return f"; {dropped:,} of {number:,} rows had missing values and were dropped" if dropped else ""
-
-
-def merge_predictions(parts: Mapping[str, Predictions]) -> Predictions:
-    """Concatenate labelled predictions that are parts of one set.
-
-    Args:
-        parts: at least one set of predictions, by name for error messages.
-
-    Returns:
-        One set of predictions, with the samples of all parts.
-
-    Raises:
-        ValueError: the parts differ in the kind or shape of their values, or in their classes.
-    """
-    (first_name, first), *others = parts.items()
-    for name, part in others:
-        if part.input != first.input or part.values.shape[1:] != first.values.shape[1:]:
-            raise ValueError(f"--merge: {first_name} has {first.taken}, but {name} has {part.taken}")
-        if part.class_names != first.class_names:
-            raise ValueError(f"--merge: {name} must have the same classes in the same order as {first_name}")
-    members = list(parts.values())
-    return Predictions(
-        values=torch.cat([part.values for part in members]),
-        input=first.input,
-        labels=torch.cat([part.target for part in members]),
-        groups=None if first.groups is None else np.concatenate([part.groups for part in members]),
-        class_names=first.class_names,
-        taken=f"{len(parts)} files; of the first, {first.taken}",
-        clusters=None if first.clusters is None else np.concatenate([part.clusters for part in members]),
-        weights=None if first.weights is None else np.concatenate([part.weights for part in members]),
-    )
-
-
-def check_same_labels(a: Predictions, b: Predictions) -> None:
-    """Raise a ValueError unless both predictions have the same labels, as those of the same samples do."""
-    rule = "both files must hold the same labels"
-    if a.target.shape != b.target.shape:
-        raise ValueError(f"{rule}, got shapes {tuple(a.target.shape)} and {tuple(b.target.shape)}")
-    pairs = torch.stack([a.target.reshape(-1), b.target.reshape(-1)], dim=1)
-    differ = (pairs[:, 0] != pairs[:, 1]).nonzero()[:, 0].tolist()
-    if differ:
-        labels = " and ".join(map(str, pairs[differ[0]].tolist()))
-        raise ValueError(f"{rule}: {len(differ)} differ, the first at {differ[0]}: {labels}")
+    return replace(data, taken=data.taken + remark)

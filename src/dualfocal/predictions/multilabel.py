@@ -5,13 +5,13 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualfocal._table import quantity
 from dualfocal.predictions._class_columns import Values, class_columns, class_parts, parse_class_names, suggested
 from dualfocal.predictions._conversion import Conversion
 from dualfocal.predictions._formats.interface import (
@@ -24,11 +24,11 @@ from dualfocal.predictions._formats.interface import (
     shortened,
 )
 from dualfocal.predictions._formats.readers import is_prediction_file
-from dualfocal.predictions._labels import plain_groups
 from dualfocal.predictions._names import LABEL_PREFIX, Roles, find_names
 from dualfocal.predictions._opening import open_source
-from dualfocal.predictions._questions import Given
-from dualfocal.predictions.loading import KINDS, Predictions, dropped_remark
+from dualfocal.predictions._questions import NameOptions
+from dualfocal.predictions._sample_columns import sample_columns
+from dualfocal.predictions.loading import KINDS, Predictions
 
 NAMING = "such as prob_cat,prob_dog beside target_cat,target_dog"
 
@@ -80,13 +80,15 @@ def load_multilabel_predictions(
     ([[1, 1], [0, 0]], ('cat', 'dog'))
     """
     with one_line_errors(Path(path), kinds=(MemoryError, ValueError, OverflowError)):
-        given = Given(logits=logits, probs=probs, target=target, cluster=cluster, split=split)
-        source, given = open_source(Path(path), given, None, max_memory)
-        several = source.is_table and target is not None and not _is_one(source, target)
-        roles = find_names(source, replace(given, target=None if several else given.target), required=False)
+        options = NameOptions(logits=logits, probs=probs, target=target, cluster=cluster, split=split)
+        source, options = open_source(Path(path), options, None, max_memory)
+        is_one = target is None or target in source.name_set or is_prediction_file(target)
+        several = source.is_table and not is_one
+        roles = find_names(source, replace(options, target=None if several else options.target), required=False)
         names = _label_columns(source, roles, target if several else None) if source.is_table else []
         single = [roles.label] if roles.label is not None else []
-        names = names if names and (several or target is None) else single
+        if not names or (target is not None and not several):
+            names = single
         if labels and not names:
             how = f"columns per label, {NAMING}, or --target" if source.is_table else "--target NAME"
             raise source.error(f"holds no target: name it with {how} {source.holds()}")
@@ -104,10 +106,6 @@ def load_multilabel_predictions(
                 f"{text}, otherwise --logits {text}"
             )
         return data
-
-
-def _is_one(source: PredictionFile, target: str) -> bool:
-    return target in source.name_set or is_prediction_file(target)
 
 
 def _label_columns(source: PredictionFile, roles: Roles, target: str | None) -> list[str]:
@@ -154,49 +152,39 @@ def _checked(source: PredictionFile, values: Values, names: list[str], labels: t
 
 def _load(source: PredictionFile, roles: Roles, names: list[str], conversion: Conversion) -> Predictions:
     others = [*dict.fromkeys([*names, *([] if roles.cluster is None else [roles.cluster])])]
-    content = source.read(roles.values.names, others)
-    number = len(content.values[0]) if content.values[0].ndim else 0
-    content, dropped = conversion.without_missing(source, roles.values.names, others, content)
-    if dropped and dropped == number:
-        raise source.error("every row has missing values: no row is left")
-    columns = dict(zip(others, content.others, strict=True))
-    values, origin = conversion.values(source, roles.values, content.values)
+    content, dropped = conversion.read(source, roles.values.names, others)
+    values, origin = conversion.values(source, roles.values, content)
     values = values[:, None] if values.ndim == 1 else values
-    taken = f"{KINDS[roles.values.kind]} of {values.shape[-1]} labels from {origin}"
+    taken = f"{KINDS[roles.values.kind]} of {quantity(values.shape[-1], 'label')} from {origin}"
     labels = None
     if names:
         rule = f"--task multilabel needs a target with a 0 or 1 for each sample and label, {tuple(values.shape)}"
-        first = columns[names[0]]
+        first = content.others[names[0]]
         if len(names) == 1 < values.shape[1] and (isinstance(first, list) or first.ndim == 1):
             raise source.error(
                 f"{rule}, got one value per sample in {names[0]!r}: give one column per label, {NAMING}; if each "
                 "sample has exactly one class, leave out --task"
             )
-        parts = [_zeros_and_ones(source, name, columns[name]) for name in names]
+        parts = [_zeros_and_ones(source, name, content.others[name]) for name in names]
         array = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
         labels = torch.from_numpy(array[:, None] if array.ndim == 1 else array)
         if labels.shape != values.shape:
             raise source.error(f"{rule}, got {shortened(names[0])!r} {form(labels)}")
         where = repr(names[0]) if len(names) == 1 else f"{len(names)} columns {names[0]!r} to {names[-1]!r}"
         taken += f", target from {where}"
-    clusters: NDArray[Any] | None = None
-    if roles.cluster is not None:
-        clusters = plain_groups(source, roles.cluster, columns[roles.cluster])
-        if clusters.shape != values.shape[:1]:
-            raise source.error(f"each row needs one cluster, got {origin} and {roles.cluster!r} {form(clusters)}")
-        taken += f", clusters from {roles.cluster!r}"
+    columns, remark = sample_columns(source, roles, content.others, values, origin)
     return Predictions(
         values,
         roles.values.kind,
         labels,
         None,
         _names_of_labels(source, roles.values, values, conversion),
-        taken + dropped_remark(dropped, number),
+        taken + remark + dropped,
         path=source.path,
         columns=tuple(roles.values.names),
         label_name=names[0] if len(names) == 1 else None,
         kept=source.kept,
-        clusters=clusters,
+        clusters=columns.get("cluster"),
     )
 
 

@@ -9,18 +9,17 @@ from dualfocal._memory import memory_limit
 from dualfocal.metrics import BinnedPredictions
 from dualfocal.metrics.rows import RowError
 from dualfocal.predictions._class_columns import parse_class_names
-from dualfocal.predictions._conversion import Conversion
+from dualfocal.predictions._conversion import Conversion, dropped_remark
 from dualfocal.predictions._formats.interface import PredictionFile, PredictionsError, one_line_errors
 from dualfocal.predictions._labels import LabelRule, check_positive
 from dualfocal.predictions._names import Roles, find_names
 from dualfocal.predictions._opening import open_source
-from dualfocal.predictions._questions import Given
+from dualfocal.predictions._questions import NameOptions
 from dualfocal.predictions.loading import (
     Predictions,
     check_not_probabilities,
     check_usable,
     convert,
-    dropped_remark,
 )
 
 CHUNK_BYTES = 64_000_000
@@ -61,8 +60,8 @@ class PredictionStream:
         with one_line_errors(self.path, kinds=(MemoryError, ValueError, OverflowError)):
             for content in source.chunks(roles.values.names, roles.others, self.num_rows):
                 source.kept = None
-                number = len(content.values[0])
-                content, dropped = conversion.without_missing(source, roles.values.names, roles.others, content)
+                number = content.num_rows
+                content, dropped = conversion.without_missing(source, content)
                 self._rows, self._dropped = self._rows + number, self._dropped + dropped
                 self.fraction = source.fraction
                 if dropped == number:
@@ -168,10 +167,10 @@ def stream_predictions(
     [[0, 0], [1]]
     """
     with one_line_errors(Path(path), kinds=(MemoryError, ValueError, OverflowError)):
-        given = Given(logits=logits, probs=probs, target=target, split=split)
-        source, given = open_source(Path(path), given, default_split, max_memory)
+        options = NameOptions(logits=logits, probs=probs, target=target, split=split)
+        source, options = open_source(Path(path), options, default_split, max_memory)
         source.in_chunks = True
-        roles = find_names(source, given, required=True)
+        roles = find_names(source, options, required=True)
         if roles.values.kind == "confidence":
             raise source.error(
                 f"holds only the confidence of the predicted class ({roles.values.names[0]!r}), which needs all rows: "

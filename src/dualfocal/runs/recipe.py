@@ -16,6 +16,7 @@ from torch import nn
 
 from dualfocal._checks import AT_MOST, check_choice, did_you_mean
 from dualfocal._objects import is_object_name, resolve, unknown_name
+from dualfocal._table import quantity
 from dualfocal.losses import LOSSES
 from dualfocal.losses.registry import make_loss
 from dualfocal.models import MODELS
@@ -241,7 +242,7 @@ class Recipe:
         options = "".join(f", {name} {value}" for name, value in self.optimizer_options.items())
         return (
             f"{self.data}{data}; {self.model}; {self.optimizer}, lr {self.lr:g} ({schedule}){momentum}{options}"
-            f", weight decay {self.weight_decay:g}, {self.epochs} epochs, batches of {self.batch_size}"
+            f", weight decay {self.weight_decay:g}, {quantity(self.epochs, 'epoch')}, batches of {self.batch_size}"
             f", {self.reduction} of the loss{clip}"
         )
 

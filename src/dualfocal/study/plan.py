@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dualfocal._checks import did_you_mean
+from dualfocal._table import quantity
 from dualfocal.data.registry import DATASETS, custom_function
 from dualfocal.runs import Recipe, Run, RunResult
 from dualfocal.train.presets import PRESETS, custom, preset
@@ -123,9 +124,9 @@ def make_study(
         for entry, changes in rows.items()
     }
     first = next(iter(recipes.values()))[seeds[0]]
-    what = f"{losses[0]} by gamma" if gammas else f"{len(losses)} losses"
+    what = f"{losses[0]} by gamma" if gammas else quantity(len(losses), "loss")
     number = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-    return Study(f"{first.data}, {first.model}: {what}, {number}, {first.epochs} epochs", recipes)
+    return Study(f"{first.data}, {first.model}: {what}, {number}, {quantity(first.epochs, 'epoch')}", recipes)
 
 
 def _recipe(dataset: str, model: str | None, settings: list[str]) -> Recipe:

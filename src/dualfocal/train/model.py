@@ -5,6 +5,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
+from dualfocal._table import quantity
 from dualfocal.data import DataSet
 from dualfocal.losses import LOSSES
 from dualfocal.losses.registry import check_loss
@@ -45,7 +46,7 @@ def check_fit(recipe: Recipe, data: DataSet, group: Group) -> list[str]:
         f"loss {recipe.loss} is computed over a whole batch and cannot be split over {group.size} processes": (
             group.size > 1 and not getattr(criterion, "per_sample", True)
         ),
-        f"the last batch has {tail} samples for {group.size} processes; set drop_last=true to leave it out": (
+        f"the last batch has {quantity(tail, 'sample')} for {group.size} processes; drop_last=true leaves it out": (
             0 < tail < group.size
         ),
         f"{group.size} processes need at least {group.size} samples in each batch and split, but one has {smallest}": (

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dualfocal._table import Table
+from dualfocal._table import Table, quantity
 from dualfocal.cli._common import consoles, print_json, progress_bar, say, show
 from dualfocal.cli._evaluate.findings import FLOOR, gate
 from dualfocal.cli._evaluate.request import Request
@@ -86,16 +86,17 @@ def _print_source(err: Console, log: "ChoicePredictions", score: str) -> None:
     from dualfocal.predictions.choices import METRICS
 
     clusters = f"clusters from {log.cluster_name!r}" if log.cluster_name else "independent questions"
-    say(err, f"{log.path}: task {log.task}, {len(log.right):,} questions, {clusters}")
+    say(err, f"{log.path}: task {log.task}, {quantity(len(log.right), 'question')}, {clusters}")
     for reason, number in (log.left_out or {}).items():
-        say(err, f"dualfocal: {log.task}: {number:,} questions are left out: {reason}")
+        left_out = f"{quantity(number, 'question')} {'is' if number == 1 else 'are'} left out"
+        say(err, f"dualfocal: {log.task}: {left_out}: {reason}")
     for remark in log.remarks:
         say(err, f"dualfocal: {log.task}: {remark}")
     metric = METRICS[log.format].get(score)
     compared, different = log.disagreement(score)
     if different:
         ours = f"the accuracy of the option with the highest score (--choice-score {score})"
-        how_many = f"for {different:,} of {compared:,} questions, {metric} in the log is not {ours}"
+        how_many = f"for {different:,} of {quantity(compared, 'question')}, {metric} in the log is not {ours}"
         say(err, f"dualfocal: {log.task}: {how_many}: the model sampled its answer, or the task scores otherwise")
 
 
@@ -106,7 +107,7 @@ def _print_result(
     show(out, _accuracy_table(rows, score))
     show(out, _calibration_table(rows))
     if overall.evaluation.inference is not None:
-        say(out, f"{FLOOR}; adj. p: adjusted for {len(tasks)} tasks (Holm)", "dim", wrap=True)
+        say(out, f"{FLOOR}; adj. p: adjusted for {quantity(len(tasks), 'task')} (Holm)", "dim", wrap=True)
     positions = _position_table(rows)
     if positions.rows:
         show(out, positions)
@@ -125,7 +126,8 @@ def _verdict(overall: "ChoiceEvaluation", tasks: "Mapping[str, ChoiceEvaluation]
     adjusted = f"{100 * SIGNIFICANCE:g} %, p-values adjusted for {len(tasks)} tests (Holm)"
     sentences = [
         f"All questions together: {overall.verdict()}",
-        f"{len(bad)} of {len(tasks)} tasks are miscalibrated at {adjusted}{':' if bad else '.'}",
+        f"{len(bad)} of {len(tasks)} tasks {'is' if len(bad) == 1 else 'are'} miscalibrated at {adjusted}"
+        f"{':' if bad else '.'}",
         *(f"{name}: {tasks[name].verdict()}" for name in bad[:MOST_VERDICTS]),
     ]
     if len(bad) > MOST_VERDICTS:
@@ -141,8 +143,8 @@ def _accuracy_table(rows: "Mapping[str, ChoiceEvaluation]", score: str) -> Table
         low, high = row.num_options
         options = str(low) if low == high else f"{low} - {high}"
         accuracies = [f"{100 * row.selective_accuracy[coverage]:.1f}" for coverage in coverages]
-        one = row.evaluation
-        cells.append([name, f"{one.num_samples:,}", options, f"{100 * one.error:.1f}", *accuracies])
+        evaluation = row.evaluation
+        cells.append([name, f"{evaluation.num_samples:,}", options, f"{100 * evaluation.error:.1f}", *accuracies])
     headings = ["task", "N", "options", "error %", *(f"top {100 * c:g} %" for c in coverages)]
     return Table(
         headings, cells, f"multiple choice, --choice-score {score}; top 80 %: accuracy of the 80 % most confident"
@@ -153,8 +155,14 @@ def _calibration_table(rows: "Mapping[str, ChoiceEvaluation]") -> Table:
     headings = ["task", "NLL", "Brier", "conf-acc", "ECE"]
     cells = []
     for name, row in rows.items():
-        one, inference = row.evaluation, row.evaluation.inference
-        line = [name, f"{one.nll:.3f}", f"{one.brier:.3f}", f"{100 * one.overconfidence:+.1f}", f"{100 * one.ece:.1f}"]
+        evaluation, inference = row.evaluation, row.evaluation.inference
+        line = [
+            name,
+            f"{evaluation.nll:.3f}",
+            f"{evaluation.brier:.3f}",
+            f"{100 * evaluation.overconfidence:+.1f}",
+            f"{100 * evaluation.ece:.1f}",
+        ]
         if inference is not None:
             low, high = (f"{100 * end:.1f}" for end in inference.debiased_ece)
             p = "" if row.p_adjusted is None else f"{row.p_adjusted:.3f}"
@@ -209,8 +217,8 @@ def _draw(overall: "ChoiceEvaluation", tasks: "Mapping[str, ChoiceEvaluation]", 
     from dualfocal.plots import reliability_figure, save
 
     def excess(name: str) -> float:
-        one = tasks[name].evaluation
-        return one.ece - (0.0 if one.inference is None else one.inference.floors["ece"].mean)
+        evaluation = tasks[name].evaluation
+        return evaluation.ece - (0.0 if evaluation.inference is None else evaluation.inference.floors["ece"].mean)
 
     worst = sorted(tasks, key=excess, reverse=True)[: MOST_PANELS - 1]
     panels = {ALL: overall.evaluation} if len(tasks) > 1 else {}

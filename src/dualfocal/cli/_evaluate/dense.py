@@ -1,6 +1,5 @@
 """`dualfocal evaluate FOLDER`: dense predictions in files, read image by image."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +7,7 @@ import typer
 from rich.console import Console
 
 from dualfocal.cli._common import check_plot, consoles, errors_name, print_json, progress_bar, say, show
-from dualfocal.cli._evaluate.findings import FLOOR, gate
+from dualfocal.cli._evaluate.findings import gate, print_evaluation, with_verdict
 from dualfocal.cli._evaluate.request import Request, refuse
 from dualfocal.cli._options import INPUTS, OUTPUT
 
@@ -75,15 +74,6 @@ def is_dense(path: Path, reading: "Reading") -> bool:
     return not is_run and is_dense_folder(path, reading.logits, reading.probs)
 
 
-def refuse_dense_options(boundary: int | None, maps: Path | None) -> None:
-    """Raise a ValueError if options for folders of dense predictions are given for something else."""
-    for option, value in (("--boundary", boundary), ("--maps", maps)):
-        if value is not None:
-            raise ValueError(
-                f"{option} is for folders of dense predictions, such as logits/NAME.npy and masks/NAME.png"
-            )
-
-
 def evaluate_folder(request: Request, *, boundary: int | None, maps: Path | None) -> None:
     """Evaluate a folder of dense predictions: print tables and verdict, draw pictures, check the limit.
 
@@ -106,7 +96,7 @@ def evaluate_folder(request: Request, *, boundary: int | None, maps: Path | None
     )
     with errors_name(path), progress_bar(err, "images", total=len(folder)) as progress:
         dense = evaluate_images(
-            _images(folder),
+            ((image.name, image.values, image.target) for image in folder),
             input=folder.input,
             num_bins=reading.num_bins,
             ignore_index=reading.ignore_index,
@@ -114,13 +104,11 @@ def evaluate_folder(request: Request, *, boundary: int | None, maps: Path | None
             progress=progress,
         )
         total = _evaluate(dense.total, reading, inference)
-        parts = (
-            {}
-            if boundary is None
-            else {
-                name: _evaluate(state, reading, inference) for name, state in dense.parts.items() if state.num_samples
-            }
-        )
+        parts = {
+            name: _evaluate(state, reading, inference)
+            for name, state in dense.parts.items()
+            if boundary is not None and state.num_samples
+        }
     say(err, f"{path}: {folder.taken}")
     _print(out, str(path), dense, total, parts)
     if len(dense.images) < 2 and inference:
@@ -128,7 +116,9 @@ def evaluate_folder(request: Request, *, boundary: int | None, maps: Path | None
     if request.as_json:
         print_json({"schema": 1, "files": [_content(str(path), folder, dense, total, parts)]})
     if plot is not None:
-        _draw_reliability(path.name, total, parts, plot)
+        from dualfocal.plots import reliability_figure, save
+
+        save(reliability_figure({path.name or "all pixels": total} | parts), plot, dpi=150)
         say(err, f"Reliability diagram: {plot}")
     if maps is not None:
         _draw_maps(folder, dense, reading, maps)
@@ -137,16 +127,10 @@ def evaluate_folder(request: Request, *, boundary: int | None, maps: Path | None
         gate(err, {str(path): total}, request.fail_over)
 
 
-def _images(folder: "DenseFolder") -> Iterator[tuple[str, Any, Any]]:
-    return ((image.name, image.values, image.target) for image in folder)
-
-
 def _evaluate(state: Any, reading: "Reading", inference: bool) -> "Evaluation":
     """Evaluate sums of pixels with images as clusters; the pixels of a single image as independent samples."""
-    options = {"inference": inference, "level": reading.level, "seed": reading.seed}
-    if state.num_clusters == 1:
-        state = state.binned
-    evaluation: Evaluation = state.evaluate(**options)
+    samples = state.binned if state.num_clusters == 1 else state
+    evaluation: Evaluation = samples.evaluate(inference=inference, level=reading.level, seed=reading.seed)
     return evaluation
 
 
@@ -155,19 +139,14 @@ def _print(
 ) -> None:
     """Print the metrics, the verdict, the worst classes, and boundary and interior."""
     from dualfocal.metrics.dense import class_calibration, class_table, part_table
-    from dualfocal.metrics.registry import MEANINGS
 
-    show(out, total.table(), f"{name}: ")
-    say(out, MEANINGS, "dim", wrap=True)
-    if total.inference is not None:
-        say(out, FLOOR, "dim", wrap=True)
-        say(out, total.verdict(), "bold")
+    print_evaluation(out, name, total)
     assert dense.total.binned is not None
     show(out, class_table(class_calibration(dense.total.binned)))
     if parts:
         show(out, part_table(parts))
-        near = f"boundary: pixels with another predicted class at most {dense.width} rows and columns away"
-        say(out, near, "dim", wrap=True)
+        distance = "1 row and column" if dense.width == 1 else f"{dense.width} rows and columns"
+        say(out, f"boundary: pixels with another predicted class at most {distance} away", "dim", wrap=True)
         if total.inference is not None:
             for part, evaluation in parts.items():
                 say(out, f"{part}: {evaluation.verdict()}")
@@ -179,26 +158,16 @@ def _content(
     """Return everything for JSON."""
     from dualfocal.metrics.dense import class_calibration
 
-    def with_verdict(evaluation: "Evaluation") -> dict[str, Any]:
-        verdict = {} if evaluation.inference is None else {"verdict": evaluation.verdict()}
-        return {**evaluation.to_dict(), **verdict}
-
     assert dense.total.binned is not None
     return {
         "file": name,
         "taken": folder.taken,
         **with_verdict(total),
-        "classes": [one.to_dict() for one in class_calibration(dense.total.binned)],
+        "classes": [row.to_dict() for row in class_calibration(dense.total.binned)],
         "images": [{**vars(image), "overconfidence": image.overconfidence} for image in dense.worst_images],
         **({"boundary_width": dense.width} if parts else {}),
         **{part: with_verdict(evaluation) for part, evaluation in parts.items()},
     }
-
-
-def _draw_reliability(name: str, total: "Evaluation", parts: "dict[str, Evaluation]", plot: Path) -> None:
-    from dualfocal.plots import reliability_figure, save
-
-    save(reliability_figure({name or "all pixels": total} | parts), plot, dpi=150)
 
 
 def _draw_maps(folder: "DenseFolder", dense: "DenseEvaluation", reading: "Reading", maps: Path) -> None:

@@ -1,5 +1,6 @@
 """`dualfocal evaluate FILE...`: prediction files and run folders, one evaluation each."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -7,58 +8,42 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dualfocal._table import Table
+from dualfocal._table import Table, quantity
 from dualfocal.cli._common import consoles, errors_name, print_json, progress_bar, say, show
 from dualfocal.cli._evaluate.findings import Finding, draw_findings, gate, print_finding
 from dualfocal.cli._evaluate.request import Request
 from dualfocal.cli._evaluate.streamed import evaluate_stream, open_stream
 
 if TYPE_CHECKING:
-    from dualfocal.calibrators import Calibrator, CalibratorComparison
+    from dualfocal.calibrators import CalibratorComparison
     from dualfocal.predictions import Predictions, PredictionStream
     from dualfocal.runs.source import Reading
 
 
-def evaluate_files(
-    request: Request,
-    methods: "dict[str, Calibrator]",
-    *,
-    merge: bool,
-    convention: str | None,
-    group_quantiles: int | None,
-    folds: int,
-    repeats: int,
-) -> None:
+def evaluate_files(request: Request, *, convention: str | None, group_quantiles: int | None) -> None:
     """Evaluate each file, or all files merged into one, and print, draw and check what was found.
 
     Args:
         request: options of the command.
-        methods: calibrators to compare, by name.
-        merge: whether the files are parts of one set of predictions.
         convention: whose definitions to follow.
         group_quantiles: number of groups into which numbers are cut.
-        folds: number of folds of the cross-validation.
-        repeats: number of repetitions of the cross-validation.
     """
     from dualfocal.predictions import PredictionStream
 
-    reading = request.reading
+    reading, inference = request.reading, request.inference
     out, err = consoles(request.as_json)
-    needs_all_rows = {"--calibrate": bool(methods), "--convention": convention is not None}
-    loaded = _load(err, [Path(file) for file in request.files], reading, merge, needs_all_rows, group_quantiles)
+    loaded = _load(err, request, convention, group_quantiles)
     merged = len(loaded) < len(request.files)
     findings = []
     for name, data in loaded.items():
         if isinstance(data, PredictionStream):
-            finding = Finding(name, data, evaluate_stream(err, name, data, reading, inference=request.inference))
+            finding = evaluate_stream(err, name, data, reading, inference=inference)
         else:
-            finding = _evaluate(err, name, data, reading, convention, request.inference)
-            if methods:
+            finding = _evaluate(err, name, data, reading, convention=convention, inference=inference)
+            if request.methods:
                 with errors_name(name):
-                    finding.comparison = _compare(
-                        err, finding, data, reading, methods, merged=merged, folds=folds, repeats=repeats
-                    )
-        print_finding(out, finding, reading)
+                    finding.comparison = _compare(err, finding, data, request, merged=merged)
+        print_finding(out, finding)
         findings.append(finding)
     if len(findings) > 1:
         headings = ["file", "N", "error %", "NLL", "ECE %", "ECE floor %"]
@@ -66,19 +51,14 @@ def evaluate_files(
     if request.as_json:
         print_json({"schema": 1, "files": [finding.to_dict() for finding in findings]})
     if request.plot is not None:
-        draw_findings(findings, list(methods), request.plot)
+        draw_findings(findings, list(request.methods), request.plot)
         say(err, f"Reliability diagram: {request.plot}")
     if request.fail_over is not None:
         gate(err, {finding.name: finding.evaluation for finding in findings}, request.fail_over)
 
 
 def _load(
-    err: Console,
-    files: list[Path],
-    reading: "Reading",
-    merge: bool,
-    needs_all_rows: dict[str, bool],
-    group_quantiles: int | None,
+    err: Console, request: Request, convention: str | None, group_quantiles: int | None
 ) -> "Mapping[str, Predictions | PredictionStream]":
     """Load the predictions of each file, or of all files merged into one; files that are too large are opened only.
 
@@ -87,9 +67,12 @@ def _load(
     from dualfocal.metrics.groups import QUANTILES, quantile_groups
     from dualfocal.predictions import TooLargeError, merge_predictions
 
-    merge = merge and len(files) > 1
-    confidence_only = not needs_all_rows["--calibrate"] and reading.group is None
-    needs_all_rows |= {
+    files, reading = [Path(file) for file in request.files], request.reading
+    merge = request.merge and len(files) > 1
+    confidence_only = not request.methods and reading.group is None
+    needs_all_rows = {
+        "--calibrate": bool(request.methods),
+        "--convention": convention is not None,
         "--group-by": reading.group is not None,
         "--cluster": reading.cluster is not None,
         "--weight": reading.weight is not None,
@@ -116,42 +99,49 @@ def _load(
 
 
 def _evaluate(
-    err: Console,
-    name: str,
-    data: "Predictions",
-    reading: "Reading",
-    convention: str | None,
-    inference: bool,
+    err: Console, name: str, data: "Predictions", reading: "Reading", *, convention: str | None, inference: bool
 ) -> Finding:
     """Evaluate predictions and, if there are groups, each of them."""
     from dualfocal import metrics
-    from dualfocal.metrics.groups import evaluate_groups
+    from dualfocal.metrics.groups import evaluate_groups, groups_follow_labels
 
     say(err, f"{name}: {data.taken}")
-    structure = {"clusters": reading.clusters(data), "sample_weight": data.weights}
-    given = {"input": data.input, "convention": convention, **structure, **reading.scoring}
+    options = {
+        "input": data.input,
+        "convention": convention,
+        "clusters": reading.clusters(data),
+        "sample_weight": data.weights,
+        **reading.scoring,
+    }
     with errors_name(name):
-        finding = Finding(name, data, metrics.evaluate(data.values, data.target, inference=inference, **given))
+        evaluation = metrics.evaluate(data.values, data.target, inference=inference, **options)
+        finding = Finding(name, data.taken, evaluation, data.class_names, reading.group)
         if data.groups is not None:
             with progress_bar(err, "groups") as progress:
-                finding.groups = evaluate_groups(data.values, data.target, data.groups, progress=progress, **given)
+                finding.groups = evaluate_groups(data.values, data.target, data.groups, progress=progress, **options)
+            finding.groups_follow_labels = groups_follow_labels(data.groups, data.target, reading.ignore_index)
+    if evaluation.nll == math.inf:
+        finding.infinite_nll = _why_infinite(data, reading)
     return finding
 
 
+def _why_infinite(data: "Predictions", reading: "Reading") -> str:
+    """Return why the NLL is infinite."""
+    rows = reading.rows(data)
+    of_target = rows.values.gather(1, rows.target[:, None])
+    number = int((of_target == (0 if data.input == "probs" else -math.inf)).sum())
+    if number == 0:
+        return "logits are too far apart to be summed"
+    return f"{quantity(number, 'true class')} {'has' if number == 1 else 'have'} probability 0"
+
+
 def _compare(
-    err: Console,
-    finding: Finding,
-    data: "Predictions",
-    reading: "Reading",
-    methods: "dict[str, Calibrator]",
-    *,
-    merged: bool,
-    folds: int,
-    repeats: int,
+    err: Console, finding: Finding, data: "Predictions", request: Request, *, merged: bool
 ) -> "CalibratorComparison":
     """Compare calibrators, fitted on the validation split of a run folder, otherwise cross-validated."""
     from dualfocal.calibrators import compare_calibrators
 
+    reading = request.reading
     validation, remark = (None, "") if merged else reading.validation(Path(finding.name), reading.rows(data))
     if remark:
         say(err, f"{finding.name}: {remark}")
@@ -159,15 +149,15 @@ def _compare(
         return compare_calibrators(
             data.values,
             data.target,
-            methods,
+            request.methods,
             input=data.input,
             validation=validation,
             part=reading.split or "test",
             evaluation=finding.evaluation,
             clusters=reading.clusters(data),
             sample_weight=data.weights,
-            folds=folds,
-            repeats=repeats,
+            folds=request.folds,
+            repeats=request.repeats,
             progress=progress,
             **reading.scoring,
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
+from dualfocal._table import quantity
 from dualfocal.cli._common import say, show
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from dualfocal.calibrators import CalibratorComparison
     from dualfocal.metrics import Evaluation
     from dualfocal.metrics.groups import GroupEvaluation
-    from dualfocal.predictions import Predictions, PredictionStream
-    from dualfocal.runs.source import Reading
 
 FLOOR = "noise floor: the mean score of a perfectly calibrated model with the same confidences and number of samples"
 TOP_LABEL = (
@@ -28,39 +27,53 @@ POSITIVE = (
     "The metrics are about the probability of class 1; --binary top_label evaluates the confidence of the predicted "
     "class."
 )
-FOLLOWS = (
+FROM_LABELS = (
     "If the groups were made from the labels, ignore this table: among samples of one label, no model is calibrated."
 )
 
 
 @dataclass
 class Finding:
-    """The evaluation of one set of predictions."""
+    """The evaluation of one set of predictions.
+
+    Args:
+        name: the file, or the query of a database.
+        taken: which arrays or columns were read, in words.
+        evaluation: the metrics.
+        class_names: names of the classes (None: unknown).
+        group_column: column of the groups (None: no groups).
+        groups: the evaluation of each group.
+        groups_follow_labels: whether each label lies in one group.
+        infinite_nll: why the NLL is infinite; empty if it is finite.
+        comparison: the comparison of calibrators (None: not requested).
+    """
 
     name: str
-    data: "Predictions | PredictionStream"
+    taken: str
     evaluation: "Evaluation"
+    class_names: tuple[str, ...] | None = None
+    group_column: str | None = None
     groups: "list[GroupEvaluation]" = field(default_factory=list)
+    groups_follow_labels: bool = False
+    infinite_nll: str = ""
     comparison: "CalibratorComparison | None" = None
 
     def cells(self) -> list[str]:
         """The row of the table of several files."""
-        one = self.evaluation
-        floor = "" if one.inference is None else f"{100 * one.inference.floors['ece'].mean:.2f}"
+        evaluation = self.evaluation
+        floor = "" if evaluation.inference is None else f"{100 * evaluation.inference.floors['ece'].mean:.2f}"
         return [
             self.name,
-            f"{one.num_samples:,}",
-            f"{100 * one.error:.2f}",
-            "" if math.isnan(one.nll) else f"{one.nll:.4f}",
-            f"{100 * one.ece:.2f}",
+            f"{evaluation.num_samples:,}",
+            f"{100 * evaluation.error:.2f}",
+            "" if math.isnan(evaluation.nll) else f"{evaluation.nll:.4f}",
+            f"{100 * evaluation.ece:.2f}",
             floor,
         ]
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        content: dict[str, Any] = {"file": self.name, "taken": self.data.taken, **self.evaluation.to_dict()}
-        if self.evaluation.inference is not None:
-            content["verdict"] = self.evaluation.verdict(self.data.class_names)
+        content = {"file": self.name, "taken": self.taken, **with_verdict(self.evaluation, self.class_names)}
         if self.groups:
             content["groups"] = [group.to_dict() for group in self.groups]
         if self.comparison is not None:
@@ -68,55 +81,67 @@ class Finding:
         return content
 
 
-def print_finding(out: Console, finding: Finding, reading: "Reading") -> None:
-    """Print table, verdict, groups and the comparison of calibrators."""
-    from dualfocal.metrics.groups import groups_follow_labels
-    from dualfocal.metrics.registry import MEANINGS
-    from dualfocal.metrics.verdict import CONFIDENCE_ONLY
-    from dualfocal.predictions import PredictionStream
+def with_verdict(evaluation: "Evaluation", class_names: tuple[str, ...] | None = None) -> dict[str, Any]:
+    """Return an evaluation for JSON, with the verdict if there is inference."""
+    verdict = {} if evaluation.inference is None else {"verdict": evaluation.verdict(class_names)}
+    return {**evaluation.to_dict(), **verdict}
 
-    evaluation, data, groups, comparison = finding.evaluation, finding.data, finding.groups, finding.comparison
-    show(out, evaluation.table(), f"{finding.name}: ")
-    say(out, MEANINGS, "dim", wrap=True)
-    if evaluation.inference is not None:
-        say(out, FLOOR, "dim", wrap=True)
-        for metric, (low, high) in evaluation.inference.published.items():
-            say(out, f"published pivotal bootstrap of {metric}: {100 * low:.2f} to {100 * high:.2f} %")
-        say(out, evaluation.verdict(data.class_names), "bold")
-    elif evaluation.confidence_only:
+
+def print_finding(out: Console, finding: Finding, top_label: str = TOP_LABEL) -> None:
+    """Print table, verdict, groups and the comparison of calibrators.
+
+    Args:
+        out: console for results.
+        finding: what to print.
+        top_label: remark on two classes whose predicted class is evaluated.
+    """
+    from dualfocal.metrics.verdict import CONFIDENCE_ONLY
+
+    evaluation, comparison = finding.evaluation, finding.comparison
+    print_evaluation(out, finding.name, evaluation, finding.class_names)
+    if evaluation.confidence_only and evaluation.inference is None:
         say(out, CONFIDENCE_ONLY, "dim", wrap=True)
     if evaluation.num_classes == 2:
-        say(out, POSITIVE if evaluation.positive else TOP_LABEL, "dim", wrap=True)
-    if isinstance(data, PredictionStream):
-        if evaluation.nll == math.inf:
-            say(out, "NLL is infinite: true classes have probability 0, or logits are too far apart to be summed.")
-        return
-    if evaluation.nll == math.inf:
-        rows = reading.rows(data)
-        of_target = rows.values.gather(1, rows.target[:, None])
-        number = int((of_target == (0 if data.input == "probs" else -math.inf)).sum())
-        reason = f"{number:,} true classes have probability 0" if number else "logits are too far apart to be summed"
-        say(out, f"NLL is infinite: {reason}.")
-    if groups:
-        print_groups(out, str(reading.group), groups)
-    if data.groups is not None and groups_follow_labels(data.groups, data.target, reading.ignore_index):
-        say(out, f"Each label lies in one group of {reading.group!r}. {FOLLOWS}")
+        say(out, POSITIVE if evaluation.positive else top_label, "dim", wrap=True)
+    if finding.infinite_nll:
+        say(out, f"NLL is infinite: {finding.infinite_nll}.")
+    if finding.groups:
+        _print_groups(out, str(finding.group_column), finding.groups)
+    if finding.groups_follow_labels:
+        say(out, f"Each label lies in one group of {finding.group_column!r}. {FROM_LABELS}")
     if comparison is not None:
         show(out, comparison.table())
         say(out, "\n".join([*comparison.remarks(), comparison.caveat()]), "dim")
         say(out, comparison.verdict(), "bold")
 
 
-def print_groups(out: Console, column: str, groups: "list[GroupEvaluation]") -> None:
+def print_evaluation(
+    out: Console, name: str, evaluation: "Evaluation", class_names: tuple[str, ...] | None = None
+) -> None:
+    """Print the table of the metrics, what they mean, and the verdict."""
+    from dualfocal.metrics.registry import MEANINGS
+
+    show(out, evaluation.table(), f"{name}: ")
+    say(out, MEANINGS, "dim", wrap=True)
+    if evaluation.inference is not None:
+        say(out, FLOOR, "dim", wrap=True)
+        for metric, (low, high) in evaluation.inference.published.items():
+            say(out, f"published pivotal bootstrap of {metric}: {100 * low:.2f} to {100 * high:.2f} %")
+        say(out, evaluation.verdict(class_names), "bold")
+
+
+def _print_groups(out: Console, column: str, groups: "list[GroupEvaluation]") -> None:
     """Print the table of the groups, and how many are miscalibrated."""
     from dualfocal.metrics.groups import MOST_SHOWN, group_table
 
     show(out, group_table(column, groups))
     number = sum(group.p_adjusted <= 0.05 for group in groups)
-    tests = f"p-values adjusted for {len(groups)} tests (Holm). Worst first by the lower end of the interval."
+    tests = f"p-values adjusted for {quantity(len(groups), 'test')} (Holm). "
+    tests += "Worst first by the lower end of the interval."
     if len(groups) > MOST_SHOWN:
         tests += " --json has all groups."
-    say(out, f"{number} of {len(groups)} groups are miscalibrated at 5 %, {tests}", "bold")
+    verb = "is" if 1 in (number, len(groups)) else "are"
+    say(out, f"{number} of {quantity(len(groups), 'group')} {verb} miscalibrated at 5 %, {tests}", "bold")
 
 
 def draw_findings(findings: list[Finding], methods: list[str], plot: Path) -> None:
@@ -133,31 +158,38 @@ def draw_findings(findings: list[Finding], methods: list[str], plot: Path) -> No
     panels: dict[str, Evaluation] = {}
     recommended = []
     for name, finding in zip(names, findings, strict=True):
-        chosen = "" if finding.comparison is None else finding.comparison.recommended
-        scores = [] if finding.comparison is None else finding.comparison.methods
-        evaluations = {"uncalibrated" if alone else name: finding.evaluation}
-        evaluations |= {
-            score.name if alone else f"{name}, {score.name}": score.evaluation
-            for score in scores
-            if score.name in methods
-        }
-        for label, evaluation in evaluations.items():
-            is_chosen = label == chosen or label == f"{name}, {chosen}"
-            panels[f"{label}, recommended" if is_chosen else label] = evaluation
-            recommended += [f"{label}, recommended"] if is_chosen else []
+        comparison = finding.comparison
+        evaluations = {"uncalibrated": finding.evaluation}
+        if comparison is not None:
+            evaluations |= {score.name: score.evaluation for score in comparison.methods if score.name in methods}
+        for method, evaluation in evaluations.items():
+            label = name if method == "uncalibrated" else f"{name}, {method}"
+            label = method if alone else label
+            if comparison is not None and method == comparison.recommended:
+                label = f"{label}, recommended"
+                recommended.append(label)
+            panels[label] = evaluation
     title = names[0] if alone else ""
     save(reliability_figure(panels, title=title, highlight=recommended), plot, dpi=150)
 
 
 def gate(err: Console, evaluations: "Mapping[str, Evaluation]", limit: float) -> None:
     """Exit with code 3 if the debiased error of an evaluation is certainly above the limit (``--fail-over``)."""
-    failed = False
-    for name, evaluation in evaluations.items():
-        assert evaluation.inference is not None
-        low, high = (f"{100 * end:.2f}" for end in evaluation.inference.debiased_ece)
-        interval = f"{100 * evaluation.inference.level:.4g} % interval {low} to {high} %"
-        if evaluation.inference.debiased_ece[0] > limit:
-            say(err, f"dualfocal: {name}: calibration error above the limit of {100 * limit:g} %: {interval}")
-            failed = True
-    if failed:
+    if say_above(err, evaluations, limit):
         raise typer.Exit(3)
+
+
+def say_above(err: Console, evaluations: "Mapping[str, Evaluation]", limit: float, most: int | None = None) -> bool:
+    """Return whether the debiased error of an evaluation is certainly above a limit, and name at most ``most`` of them.
+
+    The lower end of the confidence interval must be above the limit.
+    """
+    tests = {name: evaluation.inference for name, evaluation in evaluations.items() if evaluation.inference is not None}
+    above = {name: test for name, test in tests.items() if test.debiased_ece[0] > limit}
+    for name, test in list(above.items())[:most]:
+        low, high = (f"{100 * end:.2f}" for end in test.debiased_ece)
+        interval = f"{100 * test.level:.4g} % interval {low} to {high} %"
+        say(err, f"dualfocal: {name}: calibration error above the limit of {100 * limit:g} %: {interval}")
+    if most is not None and len(above) > most:
+        say(err, f"dualfocal: and {len(above) - most} more")
+    return bool(above)

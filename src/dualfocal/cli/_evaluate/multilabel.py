@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
+from dualfocal._table import quantity
 from dualfocal.cli._common import (
     MULTILABEL_CALIBRATORS,
     ON_FIT_DATA,
@@ -19,6 +20,7 @@ from dualfocal.cli._common import (
     say,
     show,
 )
+from dualfocal.cli._evaluate.findings import say_above
 from dualfocal.cli._evaluate.request import Request, check_different, refuse
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ REMEDIES = {  # of options that do not apply
     "--force": "it is for matrix and Dirichlet scaling",
 }
 PLACE = "--task multilabel"
+MOST_ABOVE = 5  # labels named by --fail-over
 MEANING = (
     "macro ECE: mean ECE of the labels; micro ECE: of all entries pooled, where each sample is a cluster; Hamming "
     "error: share of wrong entries; subset accuracy: share of samples whose labels are all right"
@@ -66,28 +69,28 @@ class LabelFinding:
         return content
 
 
-def evaluate_labels(request: Request, *, calibrate: str, folds: int, repeats: int, merge: bool) -> None:
+def evaluate_labels(request: Request, calibrate: str) -> None:
     """Evaluate multi-label predictions and print what was found."""
     request.refuse(PLACE, REMEDIES)
     files, reading, plot = request.files, request.reading, request.plot
     if not files:
         raise ValueError("Missing argument 'FILE...': give prediction files")
     check_different(files)
-    if plot is not None and len(files) > 1 and not merge:
+    if plot is not None and len(files) > 1 and not request.merge:
         raise ValueError(f"--plot with --task multilabel draws one file, got {len(files)}: give one, or --merge")
     methods = methods_of(calibrate)
     from dualfocal.predictions import merge_predictions
 
     out, err = consoles(request.as_json)
     loaded = {file: load_labels(Path(file), reading) for file in files}
-    if merge and len(loaded) > 1:
+    if request.merge and len(loaded) > 1:
         loaded = {" + ".join(loaded): merge_predictions(loaded)}
     findings = []
     for name, data in loaded.items():
         finding = _evaluate(err, name, data, reading, request.inference)
         if methods:
             with errors_name(name):
-                finding.comparison = _compare(err, data, reading, methods, folds, repeats)
+                finding.comparison = _compare(err, data, request, methods)
         _print(out, finding)
         findings.append(finding)
     if request.as_json:
@@ -151,19 +154,18 @@ def _evaluate(err: Console, name: str, data: "Predictions", reading: "Reading", 
     return LabelFinding(name, data, result)
 
 
-def _compare(
-    err: Console, data: "Predictions", reading: "Reading", methods: Sequence[str], folds: int, repeats: int
-) -> "MultilabelComparison":
+def _compare(err: Console, data: "Predictions", request: Request, methods: Sequence[str]) -> "MultilabelComparison":
     from dualfocal.calibrators import compare_multilabel_calibrators
 
+    reading = request.reading
     with progress_bar(err, "fitting calibrators") as progress:
         return compare_multilabel_calibrators(
             data.values,
             data.target,
             methods,
             input=data.input,
-            folds=folds,
-            repeats=repeats,
+            folds=request.folds,
+            repeats=request.repeats,
             num_bins=reading.num_bins,
             ignore_index=reading.ignore_index,
             clusters=data.clusters,
@@ -182,7 +184,7 @@ def _print(out: Console, finding: LabelFinding) -> None:
     say(out, MEANING, "dim", wrap=True)
     show(out, evaluation.label_table())
     if evaluation.inference is not None:
-        tests = f"p-values are adjusted for {evaluation.num_labels:,} labels and the pooled test (Holm)."
+        tests = f"p-values are adjusted for {quantity(evaluation.num_labels, 'label')} and the pooled test (Holm)."
         more = " --json has all labels." if evaluation.num_labels > MOST_SHOWN else ""
         say(out, f"{tests}{more}", "dim", wrap=True)
         say(out, evaluation.verdict(), "bold")
@@ -196,48 +198,19 @@ def _gate(err: Console, findings: Sequence[LabelFinding], limit: float) -> None:
     """Exit with code 3 if the error of all entries, or of a miscalibrated label, is certainly above the limit."""
     failed = False
     for finding in findings:
-        evaluations = {"all entries": finding.evaluation.micro}
-        evaluations |= {f"label {label.name!r}": label.evaluation for label in finding.evaluation.miscalibrated}
-        above = {
-            name: one.inference.debiased_ece
-            for name, one in evaluations.items()
-            if one.inference is not None and one.inference.debiased_ece[0] > limit
-        }
-        for name, (low, high) in list(above.items())[:5]:
-            interval = f"interval {100 * low:.2f} to {100 * high:.2f} %"
-            text = f"{finding.name}: {name}: calibration error above the limit of {100 * limit:g} %: {interval}"
-            say(err, f"dualfocal: {text}")
-        if len(above) > 5:
-            say(err, f"dualfocal: {finding.name}: and {len(above) - 5} more labels")
-        failed |= bool(above)
+        evaluations = {f"{finding.name}: all entries": finding.evaluation.micro}
+        for label in finding.evaluation.miscalibrated:
+            evaluations[f"{finding.name}: label {label.name!r}"] = label.evaluation
+        failed |= say_above(err, evaluations, limit, most=MOST_ABOVE)
     if failed:
         raise typer.Exit(3)
 
 
-def calibrate_labels(
-    file: Path, out: Path, method: str, reading: "Reading", *, as_json: bool, given: Collection[str]
-) -> None:
-    """Fit a calibrator of multi-label predictions and save it."""
+def multilabel_method(method: str, given: Collection[str]) -> str:
+    """Return the method of `dualfocal calibrate --task multilabel`, after a check of its options."""
     refuse(given, PLACE, REMEDIES)
     (name,) = check_known_methods("--method with --task multilabel", method, MULTILABEL_CALIBRATORS, most=1)
-    from dualfocal.calibrators import make_multilabel_calibrator, save_calibrator
-
-    printer, err = consoles(as_json)
-    data = load_labels(file, reading)
-    say(err, f"{file}: {data.taken}")
-    calibrator = make_multilabel_calibrator(name)
-    with errors_name(file), err.status(f"fitting {name}"):
-        calibrator.fit(data.values, data.target, input=data.input, ignore_index=reading.ignore_index)
-    report = calibrator.report
-    assert report is not None
-    if caution := report.caution():
-        say(err, f"dualfocal: {caution}")
-    calibrator.class_names = data.class_names
-    save_calibrator(calibrator, out)
-    if as_json:
-        about = {"schema": 1, "task": "multilabel", "file": str(file), "method": name, "out": str(out)}
-        print_json({**about, **report.to_dict()})
-    say(printer, f"{report}\nSaved: {out}")
+    return name
 
 
 def apply_labels(

@@ -5,29 +5,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 if TYPE_CHECKING:
+    from dualfocal.calibrators import Calibrator
     from dualfocal.runs.source import Reading
 
+DENSE = "it is for folders of dense predictions, such as logits/NAME.npy and masks/NAME.png"
+DENSE_ONLY = {"--boundary": DENSE, "--maps": DENSE}
 KINDS = {  # options that each name another kind of input, of which a command takes one
     "--task": "give it in a command of its own",
     "--shifted": "give it in a command of its own",
     "--format": "give it in a command of its own",
     "--sql": "give it in a command of its own",
-    "--boundary": "it is for folders of dense predictions, such as logits/NAME.npy and masks/NAME.png",
-    "--maps": "it is for folders of dense predictions, such as logits/NAME.npy and masks/NAME.png",
+    **DENSE_ONLY,
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options that all kinds of input share.
+    """The options of `dualfocal evaluate` that more than one kind of input has.
 
     Args:
         files: the files that the command was given.
         reading: how to read and score them.
-        given: names of the options that were given, see :func:`given_options`.
+        given: names of the options that were given, such as ``"--group-by"``.
+        methods: calibrators to compare, by name.
+        folds: number of folds of the cross-validation.
+        repeats: number of repetitions of the cross-validation.
+        merge: whether the files are parts of one set of predictions.
         inference: whether to compute noise floors, tests and intervals.
         plot: where to draw the figure.
         fail_over: limit of the calibration error.
@@ -37,6 +41,10 @@ class Request:
     files: list[str]
     reading: "Reading"
     given: Collection[str]
+    methods: "Mapping[str, Calibrator]"
+    folds: int
+    repeats: int
+    merge: bool
     inference: bool
     plot: Path | None
     fail_over: float | None
@@ -51,18 +59,6 @@ class Request:
         """
         others = {option: remedy for option, remedy in KINDS.items() if not place.startswith(option)}
         refuse(self.given, place, {**others, **remedies})
-
-
-def given_options(context: typer.Context) -> set[str]:
-    """Return the names of the options that were given on the command line, such as ``"--group-by"``."""
-    names = set()
-    for parameter in context.command.params:
-        assert parameter.name is not None
-        source = context.get_parameter_source(parameter.name)
-        if source is not None and source.name == "COMMANDLINE":
-            switched_off = context.params[parameter.name] is False and parameter.secondary_opts
-            names.add((parameter.secondary_opts if switched_off else parameter.opts)[0])
-    return names
 
 
 def refuse(given: Collection[str], place: str, remedies: Mapping[str, str]) -> None:

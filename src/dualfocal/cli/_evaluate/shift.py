@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -12,8 +12,8 @@ from dualfocal.cli._evaluate.request import Request
 from dualfocal.cli._evaluate.streamed import open_stream
 
 if TYPE_CHECKING:
-    from dualfocal.calibrators import Calibrator
-    from dualfocal.metrics import ShiftSet
+    from dualfocal.calibrators import ShiftCalibration
+    from dualfocal.metrics import ShiftEvaluation
     from dualfocal.predictions import Predictions
     from dualfocal.runs.source import Reading
 
@@ -34,28 +34,21 @@ REMEDIES = {  # of options that do not apply
 }
 
 
-def evaluate_shifted(
-    request: Request, shifted: Sequence[str], methods: "Mapping[str, Calibrator]", *, folds: int
-) -> None:
+def evaluate_shifted(request: Request, shifted: Sequence[str]) -> None:
     """Evaluate the test set and the shifted sets, and print, draw and compare before and after calibration.
 
     Args:
         request: the files are the test set and further shifted sets, because a shell expands
             ``--shifted noise-*.npz`` to several words.
         shifted: prediction files, folders of them, or patterns.
-        methods: the calibrator by its name, if one is given.
-        folds: number of folds of the cross-validation.
     """
-    from dualfocal.calibrators import ShiftCalibration, calibrate_shift
-    from dualfocal.metrics import evaluate_shift
     from dualfocal.metrics.shift.scores import AUROC_MEANINGS
-    from dualfocal.plots import save, shift_figure
 
     request.refuse("--shifted", REMEDIES)
     files, reading = request.files, request.reading
-    if len(methods) > 1:
+    if len(request.methods) > 1:
         raise ValueError(
-            f"--calibrate takes one method with --shifted, got {', '.join(methods)}: choose it first, with "
+            f"--calibrate takes one method with --shifted, got {', '.join(request.methods)}: choose it first, with "
             "--calibrate all and without --shifted"
         )
     if not files:
@@ -63,45 +56,59 @@ def evaluate_shifted(
     out, err = consoles(request.as_json)
     test = Path(files[0])
     paths = _shifted_paths(test, [*shifted, *files[1:]])
-    data, sets = _load(err, test, paths, reading)
-    options: dict[str, Any] = reading.scoring
-    calibration: ShiftCalibration | None = None
-    with progress_bar(err, "evaluating") as progress:
-        if methods:
-            validation, remark = reading.validation(test, reading.rows(data))
-            if remark:
-                say(err, f"{test}: {remark}")
-            [(name, calibrator)] = methods.items()
-            calibration = calibrate_shift(
-                _set_of(data, reading),
-                sets,
-                calibrator,
-                name=name,
-                validation=validation,
-                folds=folds,
-                progress=progress,
-                **options,
-            )
-            result = calibration.before
-        else:
-            result = evaluate_shift(_set_of(data, reading), sets, progress=progress, **options)
+    data = _load(err, test, reading, labels=True)
+    sets = {name: _load_shifted(err, path, reading, data.class_names) for name, path in paths.items()}
+    result, calibration = _evaluate(err, test, data, sets, request)
     show(out, result.table(), f"test: {test}; ")
     say(out, AUROC_MEANINGS, "dim", wrap=True)
     say(out, FLOOR, "dim", wrap=True)
     say(out, result.verdict(), "bold")
-    drawn = {"uncalibrated": result}
     if calibration is not None:
         show(out, calibration.table())
         say(out, calibration.caveat(), "dim", wrap=True)
         say(out, calibration.verdict(), "bold")
-        drawn[calibration.method] = calibration.after
     if request.as_json:
-        content = {"file": str(test), "files": {name: str(path) for name, path in paths.items()}, **result.to_dict()}
-        content |= {"verdict": result.verdict()}
+        shifted_files = [{"file": str(path), "taken": sets[name].taken, "name": name} for name, path in paths.items()]
+        content = {"file": str(test), "files": shifted_files, **result.to_dict(), "verdict": result.verdict()}
         print_json(content | ({} if calibration is None else {"calibration": calibration.to_dict()}))
     if request.plot is not None:
-        save(shift_figure(drawn if len(drawn) > 1 else result), request.plot, dpi=150)
+        from dualfocal.plots import save, shift_figure
+
+        drawn = result if calibration is None else {"uncalibrated": result, calibration.method: calibration.after}
+        save(shift_figure(drawn), request.plot, dpi=150)
         say(err, f"Figure: {request.plot}")
+
+
+def _evaluate(
+    err: Console, test: Path, data: "Predictions", sets: "Mapping[str, Predictions]", request: Request
+) -> "tuple[ShiftEvaluation, ShiftCalibration | None]":
+    """Evaluate the test set and the shifted sets; with a method, before and after calibration."""
+    from dualfocal.calibrators import calibrate_shift
+    from dualfocal.metrics import ShiftSet, evaluate_shift
+
+    reading = request.reading
+    test_set, *shifted = (
+        ShiftSet(part.values, part.labels, reading.clusters(part), part.input) for part in (data, *sets.values())
+    )
+    shifted_sets = dict(zip(sets, shifted, strict=True))
+    with progress_bar(err, "evaluating") as progress:
+        if not request.methods:
+            return evaluate_shift(test_set, shifted_sets, progress=progress, **reading.scoring), None
+        validation, remark = reading.validation(test, reading.rows(data))
+        if remark:
+            say(err, f"{test}: {remark}")
+        [(name, calibrator)] = request.methods.items()
+        calibration = calibrate_shift(
+            test_set,
+            shifted_sets,
+            calibrator,
+            name=name,
+            validation=validation,
+            folds=request.folds,
+            progress=progress,
+            **reading.scoring,
+        )
+    return calibration.before, calibration
 
 
 def _shifted_paths(test: Path, places: Sequence[str]) -> dict[str, Path]:
@@ -116,7 +123,7 @@ def _shifted_paths(test: Path, places: Sequence[str]) -> dict[str, Path]:
             is_run = path.is_dir() and ((path / RECIPE).is_file() or (path / PREDICTIONS).exists())
             files = list_folder(path) if path.is_dir() and not is_run else [path]
             # A folder or a pattern may also hold the test set.
-            paths += [one for one in files if str(one) == place or not _is_same(one, test)]
+            paths += [file for file in files if str(file) == place or not _is_same(file, test)]
     for path in paths:
         if paths.count(path) > 1:
             raise ValueError(f"--shifted: {path} is given more than once")
@@ -131,23 +138,17 @@ def _is_same(path: Path, other: Path) -> bool:
     return path == other or (path.exists() and other.exists() and path.samefile(other))
 
 
-def _load(
-    err: Console, test: Path, paths: Mapping[str, Path], reading: "Reading"
-) -> "tuple[Predictions, dict[str, ShiftSet]]":
-    """Load the test set and the shifted sets, with the classes in the order of the test set."""
+def _load_shifted(err: Console, path: Path, reading: "Reading", classes: tuple[str, ...] | None) -> "Predictions":
+    """Load a shifted set, with its classes in the order of the test set."""
     from dualfocal.predictions.alignment import class_order, reorder_classes
 
-    data = _load_one(err, test, reading, labels=True)
-    sets = {}
-    for name, path in paths.items():
-        one = _load_one(err, path, reading, labels=reading.target is not None)
-        with errors_name(path):
-            order = class_order(one.class_names, data.class_names)
-        sets[name] = _set_of(one if order is None else reorder_classes(one, order), reading)
-    return data, sets
+    data = _load(err, path, reading, labels=reading.target is not None)
+    with errors_name(path):
+        order = class_order(data.class_names, classes)
+    return data if order is None else reorder_classes(data, order)
 
 
-def _load_one(err: Console, path: Path, reading: "Reading", *, labels: bool) -> "Predictions":
+def _load(err: Console, path: Path, reading: "Reading", *, labels: bool) -> "Predictions":
     from dualfocal.predictions import TooLargeError
 
     try:
@@ -159,9 +160,3 @@ def _load_one(err: Console, path: Path, reading: "Reading", *, labels: bool) -> 
         raise ValueError(f"--cluster: {reading.cluster!r} of {path} holds the labels; name an image, a patient, ...")
     say(err, f"{path}: {data.taken}")
     return data
-
-
-def _set_of(data: "Predictions", reading: "Reading") -> "ShiftSet":
-    from dualfocal.metrics import ShiftSet
-
-    return ShiftSet(data.values, data.labels, reading.clusters(data), data.input)

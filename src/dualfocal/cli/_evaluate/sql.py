@@ -1,22 +1,21 @@
 """`dualfocal evaluate --sql`: the same output for predictions in a database, from sums that the database computes."""
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dualfocal.cli._common import consoles, errors_name, print_json, progress_bar, say, show
-from dualfocal.cli._evaluate.findings import FLOOR, FOLLOWS, gate, print_groups
+from dualfocal.cli._common import consoles, errors_name, print_json, progress_bar, say
+from dualfocal.cli._evaluate.findings import Finding, gate, print_finding
 from dualfocal.cli._evaluate.request import Request
 
 if TYPE_CHECKING:
     from dualfocal.integrations.sql import PredictionTable
-    from dualfocal.metrics import BinnedPredictions, Evaluation
-    from dualfocal.metrics.groups import GroupEvaluation
+    from dualfocal.metrics import BinnedPredictions
     from dualfocal.runs.source import Reading
 
 PLACE = "--sql, which leaves the rows in the database"
+TOP_LABEL = "Two classes: the metrics are about the confidence of the predicted class."
 EXPORT = "export the rows to a file, and evaluate that"
 REMEDIES = {  # of options that do not apply
     "--merge": "join the tables in the query, with UNION ALL",
@@ -34,26 +33,6 @@ REMEDIES = {  # of options that do not apply
     "--weight": EXPORT,
     "--convention": EXPORT,
 }
-
-
-@dataclass
-class TableFinding:
-    """The evaluation of one table."""
-
-    name: str
-    table: "PredictionTable"
-    evaluation: "Evaluation"
-    groups: "list[GroupEvaluation]" = field(default_factory=list)
-    groups_follow_labels: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        content: dict[str, Any] = {"file": self.name, "taken": self.table.taken, **self.evaluation.to_dict()}
-        if self.evaluation.inference is not None:
-            content["verdict"] = self.evaluation.verdict(self.table.class_names)
-        if self.groups:
-            content["groups"] = [group.to_dict() for group in self.groups]
-        return content
 
 
 def evaluate_sql(request: Request, source: str) -> None:
@@ -89,7 +68,7 @@ def evaluate_sql(request: Request, source: str) -> None:
         say(err, f"{name}: {table.taken}")
         states = table.bin_groups(num_bins=reading.num_bins)
     finding = _evaluate(err, name, table, states, reading, request.inference)
-    _print_finding(out, finding)
+    print_finding(out, finding, TOP_LABEL)
     if request.as_json:
         print_json({"schema": 1, "files": [finding.to_dict()]})
     if plot is not None:
@@ -123,7 +102,7 @@ def _evaluate(
     states: "dict[str, BinnedPredictions]",
     reading: "Reading",
     inference: bool,
-) -> TableFinding:
+) -> Finding:
     """Evaluate all groups together and, if there are groups, each of them."""
     import torch
 
@@ -131,31 +110,18 @@ def _evaluate(
 
     first, *others = states.values()
     evaluation = sum(others, first).evaluate(inference=inference, level=reading.level, seed=reading.seed)
+    finding = Finding(name, table.taken, evaluation, table.class_names)
+    if evaluation.nll == math.inf:
+        finding.infinite_nll = "a true class has probability 0"
     if reading.group is None:
-        return TableFinding(name, table, evaluation)
+        return finding
     evaluations, draws = {}, draws_for_groups(len(states))
     with progress_bar(err, "groups") as progress:
         for done, (group, state) in enumerate(states.items(), start=1):
             evaluations[group] = state.evaluate(level=reading.level, draws=draws, seed=reading.seed)
             progress(done / len(states))
     counts = torch.stack([state.classes.correct.sum((1, 2)) for state in states.values()])
-    return TableFinding(name, table, evaluation, rank_groups(evaluations), label_counts_follow_groups(counts))
-
-
-def _print_finding(out: Console, finding: TableFinding) -> None:
-    from dualfocal.metrics.registry import MEANINGS
-
-    evaluation = finding.evaluation
-    show(out, evaluation.table(), f"{finding.name}: ")
-    say(out, MEANINGS, "dim", wrap=True)
-    if evaluation.inference is not None:
-        say(out, FLOOR, "dim", wrap=True)
-        say(out, evaluation.verdict(finding.table.class_names), "bold")
-    if evaluation.num_classes == 2:
-        say(out, "Two classes: the metrics are about the confidence of the predicted class.", "dim", wrap=True)
-    if evaluation.nll == math.inf:
-        say(out, "NLL is infinite: a true class has probability 0.")
-    if finding.groups:
-        print_groups(out, str(finding.table.columns.group), finding.groups)
-    if finding.groups_follow_labels:
-        say(out, f"Each label lies in one group of {finding.table.columns.group!r}. {FOLLOWS}")
+    finding.group_column = table.columns.group
+    finding.groups = rank_groups(evaluations)
+    finding.groups_follow_labels = label_counts_follow_groups(counts)
+    return finding

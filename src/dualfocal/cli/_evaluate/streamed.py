@@ -1,5 +1,6 @@
 """`dualfocal evaluate` for files that are larger than the memory."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,9 +8,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dualfocal.cli._common import progress_bar, say
+from dualfocal.cli._evaluate.findings import Finding
 
 if TYPE_CHECKING:
-    from dualfocal.metrics import Evaluation
     from dualfocal.predictions import PredictionStream, TooLargeError
     from dualfocal.runs.source import Reading
 
@@ -46,11 +47,15 @@ def open_stream(
 
 def evaluate_stream(
     err: Console, name: str, stream: "PredictionStream", reading: "Reading", *, inference: bool
-) -> "Evaluation":
+) -> Finding:
     """Evaluate a file in one pass, with a progress bar; afterwards say what was read."""
     with progress_bar(err, "reading") as progress:
         state = stream.bin(
             num_bins=reading.num_bins, ignore_index=reading.ignore_index, binary=reading.binary, progress=progress
         )
     say(err, f"{name}: {stream.taken}")
-    return state.evaluate(inference=inference, level=reading.level, seed=reading.seed)
+    evaluation = state.evaluate(inference=inference, level=reading.level, seed=reading.seed)
+    finding = Finding(name, stream.taken, evaluation, stream.class_names)
+    if evaluation.nll == math.inf:
+        finding.infinite_nll = "true classes have probability 0, or logits are too far apart to be summed"
+    return finding

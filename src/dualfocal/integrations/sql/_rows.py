@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dualfocal._checks import listed
+from dualfocal._table import quantity
 from dualfocal.integrations.sql._quoting import identifier
 from dualfocal.integrations.sql._text import KINDS, LIKE_PROBABILITIES, Reduction
 from dualfocal.metrics import BinnedPredictions
@@ -75,7 +76,7 @@ def _explain(invalid: dict[str, int], total: int, reduction: Reduction) -> str:
         ),
         "missing group": ("groups must not be NULL", f"{identifier(reduction.group or 'group')} IS NOT NULL"),
     }
-    parts = [f"{rules[name][0]}: {number:,} rows" for name, number in invalid.items()]
+    parts = [f"{rules[name][0]}: {quantity(number, 'row')}" for name, number in invalid.items()]
     wheres = [rules[name][1] for name in invalid if rules[name][1]]
     how = f", such as SELECT ... WHERE {' AND '.join(wheres)}" if wheres else ""
     number = sum(invalid.values())

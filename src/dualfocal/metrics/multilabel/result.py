@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from dualfocal._table import Table, printable
+from dualfocal._table import Table, printable, quantity
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.top_label import Floor, Inference
 from dualfocal.metrics.registry import METRICS
@@ -197,14 +197,14 @@ class MultilabelEvaluation:
         return " ".join(sentence for sentence in sentences if sentence)
 
     def _labels_sentence(self) -> str:
-        number, wrong = f"{self.num_labels:,}", self.miscalibrated
+        number, wrong = quantity(self.num_labels, "label"), self.miscalibrated
         if not wrong:
-            return f"No miscalibration detectable in any of {number} labels (p-values adjusted for all of them, Holm)."
+            return f"No miscalibration detectable in any of {number} (p-values adjusted for all of them, Holm)."
         worst = wrong[0]
         gap = f"predicted {percent_text(worst.evaluation.confidence)} %, occurs {percent_text(worst.base_rate)} %"
         ece = f"ECE {points_text(worst.evaluation.ece)} points"
         return (
-            f"{len(wrong):,} of {number} labels {'is' if len(wrong) == 1 else 'are'} miscalibrated (family-wise "
+            f"{len(wrong):,} of {number} {'is' if len(wrong) == 1 else 'are'} miscalibrated (family-wise "
             f"{100 * SIGNIFICANCE:g} %, Holm); worst: {printable(worst.name)!r}, {ece}, {gap}."
         )
 
@@ -267,7 +267,8 @@ class MultilabelEvaluation:
         else:
             low, high = (ece.text(end) for end in self.inference.debiased_ece)
             rows.append([f"  its {100 * self.inference.level:.4g} % interval [%]", f"{low} to {high}", "", ""])
-        title = f"{self.num_samples:,} samples, {self.num_labels:,} labels, {self.num_bins} bins"
+        sizes = {"sample": self.num_samples, "label": self.num_labels, "bin": self.num_bins}
+        title = ", ".join(quantity(number, noun) for noun, number in sizes.items())
         return Table(headings, rows, title)
 
     def label_table(self, most: int = MOST_SHOWN) -> Table:

@@ -1,17 +1,14 @@
-"""The formats with arrays: npy, npz, safetensors, and pt files of tensors."""
+"""Files of named arrays: npy, npz and safetensors."""
 
 import json
-import pickletools
-import re
 import zipfile
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import safe_open
 from torch import Tensor
 
@@ -20,23 +17,98 @@ from dualfocal._sealed import DamagedFileError, check_sealed
 from dualfocal.predictions._formats.interface import (
     STREAMED,
     Array,
-    ArrayFile,
     Content,
+    Look,
+    PredictionFile,
     PredictionsError,
+    TooLargeError,
     dtype_name,
     form_text,
+    look_kind,
     one_line_errors,
+    shortened,
 )
 
-BYTES_PER_OPERATION = 200  # of a pickle: the largest objects that one byte can make
-TENSOR_GLOBALS = {"collections OrderedDict", "torch Size"}
-TENSOR_GLOBALS |= {f"torch._utils _rebuild_{name}" for name in ("tensor", "tensor_v2", "parameter")}
-OTHER_IMPORTS = ("STACK_GLOBAL", "INST", "OBJ", "EXT1", "EXT2", "EXT4")  # instructions of pickles
+MOST_LOOKED_AT = 1000  # arrays of a file, for suggestions
 
 
 def unnamed(index: int) -> str:
     """Return the name that ``numpy.savez`` gives to an array without a name; we give it to those of a tuple."""
     return f"arr_{index}"
+
+
+class ArrayFile(PredictionFile):
+    """A file of named arrays. Each format is a subclass that opens the file as a mapping from names to arrays."""
+
+    def __init__(self, path: Path, max_memory: int | str | None = None) -> None:
+        super().__init__(path, max_memory)
+        with one_line_errors(path), self.open() as file:
+            self.names = list(file.keys())
+
+    @abstractmethod
+    def open(self) -> AbstractContextManager[Any]:
+        """Return a context manager of the mapping, which reads each array on access."""
+
+    @abstractmethod
+    def get(self, file: Any, name: str) -> Array:
+        """Return an array of the opened file."""
+
+    @abstractmethod
+    def stated_names(self, file: Any) -> Any:
+        """Return the stored class names, or raise a KeyError, TypeError or ValueError."""
+
+    def num_bytes(self, file: Any, names: list[str]) -> int:
+        """Return the memory that arrays need, or an upper bound: without compression, the size of the file."""
+        return self.path.stat().st_size
+
+    def header(self, file: Any, name: str) -> tuple[tuple[int, ...], str]:
+        """Return shape and dtype of an array."""
+        array = self.get(file, name)
+        return tuple(array.shape), dtype_name(array)
+
+    def read(self, values: list[str], others: list[str]) -> Content:
+        names, arrays = [*values, *others], {}
+        with one_line_errors(self.path), self.open() as file:
+            self.check_memory(self.num_bytes(file, names))
+            for name in names:
+                with self.errors_of(name):
+                    arrays[name] = self.get(file, name)
+        return Content({name: arrays[name] for name in values}, {name: arrays[name] for name in others})
+
+    def looks(self) -> dict[str, Look]:
+        looks = {}
+        with one_line_errors(self.path), self.open() as file:
+            for name in self.names[:MOST_LOOKED_AT]:
+                with suppress(PredictionsError), one_line_errors(self.path):
+                    shape, dtype = self.header(file, name)
+                    looks[name] = Look(look_kind(dtype), len(shape), shape[0] if shape else None)
+        return looks
+
+    def errors_of(self, name: str) -> AbstractContextManager[None]:
+        return one_line_errors(self.path, f"array {name!r} cannot be read")
+
+    def describe(self, names: list[str]) -> list[str]:
+        texts = []
+        with one_line_errors(self.path), self.open() as file:
+            for name in names:
+                try:
+                    with one_line_errors(self.path):
+                        texts.append(f"{shortened(repr(name))} {form_text(*self.header(file, name))}")
+                except PredictionsError:
+                    texts.append(f"{shortened(repr(name))} (unreadable)")
+        return texts
+
+    def class_names(self, num_classes: int) -> tuple[str, ...] | None:
+        with one_line_errors(self.path, "class names cannot be read"), self.open() as file:
+            try:
+                stated = self.stated_names(file)
+            except TooLargeError:
+                raise
+            except (KeyError, TypeError, ValueError):  # missing, a pickle, or not JSON
+                return None
+        # The names may be of something else, or of the two classes of one score per sample.
+        fits = isinstance(stated, list) and len(stated) == num_classes and all(isinstance(text, str) for text in stated)
+        return tuple(stated) if fits else None
 
 
 class SlicedFile(ArrayFile):
@@ -53,8 +125,10 @@ class SlicedFile(ArrayFile):
             self.first_row, self.fraction = start, stop / total
             # Open the file for each chunk: the pages of a mapped file count as memory until it is closed.
             with one_line_errors(self.path), self.open() as file:
-                arrays = [self.part(file, name, start, stop) for name in values + others]
-            yield Content(arrays[: len(values)], [*arrays[len(values) :]])
+                yield Content(
+                    {name: self.part(file, name, start, stop) for name in values},
+                    {name: self.part(file, name, start, stop) for name in others},
+                )
 
     def bytes_per_row(self, values: list[str], others: list[str]) -> int:
         self._num_rows(values + others)
@@ -167,83 +241,3 @@ class SafetensorsFile(SlicedFile):
 
     def stated_names(self, file: Any) -> Any:
         return json.loads(file.metadata()["class_names"])
-
-
-class TorchFile(ArrayFile):
-    """A file of ``torch.save``: a dict of tensors, a tuple of tensors, or one tensor, which has the name of the file.
-
-    Only the tensors that are read take memory: the file is mapped. Its pickle may only build tensors in lists, tuples
-    and dicts, which is less than ``torch.load(weights_only=True)`` allows: a bytearray of any size, for example.
-    """
-
-    how_to_stream = (
-        f"dualfocal evaluate reads {STREAMED} in one pass, so save the tensors with safetensors.torch.save_file(tensors"
-        ", 'predictions.safetensors')"
-    )
-
-    @contextmanager
-    def open(self) -> Iterator[dict[str, Any]]:
-        self._check_archive()
-        content = torch.load(self.path, map_location="cpu", mmap=True, weights_only=True)
-        if isinstance(content, Tensor):
-            content = {self.path.stem: content}
-        if isinstance(content, list | tuple):
-            content = {unnamed(k): item for k, item in enumerate(content)}
-        if not isinstance(content, dict):
-            raise self.error(f"must hold a dict or tuple of tensors, or one tensor, got {type(content).__name__}")
-        # Lists of labels and of class names are common beside tensors; anything else is not read.
-        yield {str(name): item for name, item in content.items() if isinstance(item, Tensor | list)}
-
-    def get(self, file: dict[str, Any], name: str) -> Array:
-        item = file[name]
-        if isinstance(item, list):
-            array = np.array(item)
-            if array.ndim != 1 or array.dtype.kind not in "biufU" or len({*map(type, item)}) > 1:
-                raise ValueError("it is a list, but not of numbers or of texts")
-            return array
-        if item.layout != torch.strided or item.is_quantized or item.is_meta:
-            raise ValueError(f"it must be a plain dense tensor, got {item.layout} of {item.dtype}")
-        tensor: Tensor = item.detach().contiguous().clone()
-        return tensor
-
-    def header(self, file: dict[str, Any], name: str) -> tuple[tuple[int, ...], str]:
-        item = file[name]
-        if isinstance(item, list):
-            return super().header(file, name)
-        return tuple(item.shape), str(item.dtype).removeprefix("torch.")
-
-    def num_bytes(self, file: dict[str, Any], names: list[str]) -> int:
-        return sum(
-            item.numel() * item.element_size()
-            if isinstance(item, Tensor)
-            else len(item) * (100 + 4 * max((len(text) for text in item if isinstance(text, str)), default=0))
-            for item in map(file.__getitem__, names)
-        )
-
-    def stated_names(self, file: dict[str, Any]) -> Any:
-        return file["class_names"]
-
-    def _check_archive(self) -> None:
-        """Raise an error unless the file only builds tensors, and is as large as what it holds."""
-        if not zipfile.is_zipfile(self.path):
-            raise self.error("is not a file of torch.save (in its format since version 1.6), or is damaged")
-        with zipfile.ZipFile(self.path) as archive:
-            for member in archive.infolist():
-                if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
-                    raise self.error(f"member {member.filename!r} is compressed, which torch.save never does")
-            pickles = [member for member in archive.infolist() if member.filename.endswith("/data.pkl")]
-            if len(pickles) != 1:
-                raise self.error("is not a file of torch.save, or is damaged")
-            self.check_memory(pickles[0].file_size * BYTES_PER_OPERATION)
-            program = archive.read(pickles[0])
-        for operation, argument, _ in pickletools.genops(program):
-            if operation.name == "GLOBAL":
-                storage = re.fullmatch(r"torch [A-Za-z0-9]+Storage", str(argument))
-                plain = argument in TENSOR_GLOBALS or storage is not None
-            else:
-                plain = operation.name not in OTHER_IMPORTS
-            if not plain:
-                raise self.error(
-                    f"holds Python objects ({argument or operation.name}), which are pickles and never loaded: save "
-                    "tensors only, torch.save({'logits': logits, 'target': target}, 'predictions.pt')"
-                )

@@ -43,9 +43,13 @@ class ArrowTable(Table):
             kind, ndim = field.type, 1
             while types.is_nested(kind) and hasattr(kind, "value_type"):
                 kind, ndim = kind.value_type, ndim + 1
-            whole = types.is_integer(kind) or types.is_boolean(kind)
-            text = types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind)
-            name = "float" if types.is_floating(kind) else "integer" if whole else "text" if text else "other"
+            if types.is_floating(kind):
+                name = "float"
+            elif types.is_integer(kind) or types.is_boolean(kind):
+                name = "integer"
+            else:
+                text = types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind)
+                name = "text" if text else "other"
             looks[field.name] = Look(name, ndim)
         return looks
 
@@ -58,7 +62,9 @@ class ArrowTable(Table):
         converted = {name: self._convert(name, column) for name, column in columns.items()}
         missing = {name: mask for name, (_, mask) in converted.items() if mask is not None}
         arrays = {name: array for name, (array, _) in converted.items()}
-        return Content([arrays[name] for name in values], [_plain(arrays[name]) for name in others], missing)
+        return Content(
+            {name: arrays[name] for name in values}, {name: _plain(arrays[name]) for name in others}, missing
+        )
 
     def carried(self, names: list[str]) -> dict[str, Any]:
         with one_line_errors(self.path):

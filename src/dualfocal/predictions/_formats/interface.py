@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,16 +22,21 @@ LONGEST_MESSAGE = 2000
 MOST_UNPACKED = 1000  # bytes of memory per byte of a file that is read in one pass; more is made to harm
 SAMPLE_ROWS = 10_000  # that decide what unusual names mean, if a file is read in one pass
 STREAMED = ".npy, .safetensors, .parquet, .csv and .tsv"  # formats that can be read in one pass
-MOST_LOOKED_AT = 1000  # arrays of a file, for suggestions
 INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
 class Content(NamedTuple):
-    """What was read from a file."""
+    """The arrays or columns that were read from a file, by name."""
 
-    values: list[Array]
-    others: list[Column]  # labels and groups: arrays, or stripped texts
+    values: dict[str, Array]
+    others: dict[str, Column]  # labels and groups: arrays, or stripped texts
     missing: Mapping[str, NDArray[np.bool_]] = {}  # of columns with empty cells: their rows, which mean nothing here
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows; 0 for a scalar."""
+        first = next(iter([*self.values.values(), *self.others.values()]))
+        return len(first) if isinstance(first, list) or first.ndim else 0
 
 
 class Look(NamedTuple):
@@ -205,8 +210,11 @@ def form_text(shape: Sequence[int | str], dtype: str) -> str:
 
 def look_kind(dtype: str) -> str:
     """Return the kind of a dtype, for ``Look``."""
-    text = dtype.startswith(("<U", "str", "object"))
-    return "float" if dtype in FLOATS else "integer" if dtype in INTEGERS else "text" if text else "other"
+    if dtype in FLOATS:
+        return "float"
+    if dtype in INTEGERS:
+        return "integer"
+    return "text" if dtype.startswith(("<U", "str", "object")) else "other"
 
 
 def check_values(what: str, values: Array) -> None:
@@ -221,77 +229,3 @@ def check_values(what: str, values: Array) -> None:
 def without_axis_of_one(values: Tensor) -> Tensor:
     """Squeeze one score per sample from (N, 1), the layout of Keras, to (N,)."""
     return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-
-
-class ArrayFile(PredictionFile):
-    """A file of named arrays. Each format is a subclass that opens the file as a mapping from names to arrays."""
-
-    def __init__(self, path: Path, max_memory: int | str | None = None) -> None:
-        super().__init__(path, max_memory)
-        with one_line_errors(path), self.open() as file:
-            self.names = list(file.keys())
-
-    @abstractmethod
-    def open(self) -> AbstractContextManager[Any]:
-        """Return a context manager of the mapping, which reads each array on access."""
-
-    @abstractmethod
-    def get(self, file: Any, name: str) -> Array:
-        """Return an array of the opened file."""
-
-    @abstractmethod
-    def stated_names(self, file: Any) -> Any:
-        """Return the stored class names, or raise a KeyError, TypeError or ValueError."""
-
-    def num_bytes(self, file: Any, names: list[str]) -> int:
-        """Return the memory that arrays need, or an upper bound: without compression, the size of the file."""
-        return self.path.stat().st_size
-
-    def header(self, file: Any, name: str) -> tuple[tuple[int, ...], str]:
-        """Return shape and dtype of an array."""
-        array = self.get(file, name)
-        return tuple(array.shape), dtype_name(array)
-
-    def read(self, values: list[str], others: list[str]) -> Content:
-        names, arrays = values + others, []
-        with one_line_errors(self.path), self.open() as file:
-            self.check_memory(self.num_bytes(file, names))
-            for name in names:
-                with self.errors_of(name):
-                    arrays.append(self.get(file, name))
-        return Content(arrays[: len(values)], [*arrays[len(values) :]])
-
-    def looks(self) -> dict[str, Look]:
-        looks = {}
-        with one_line_errors(self.path), self.open() as file:
-            for name in self.names[:MOST_LOOKED_AT]:
-                with suppress(PredictionsError), one_line_errors(self.path):
-                    shape, dtype = self.header(file, name)
-                    looks[name] = Look(look_kind(dtype), len(shape), shape[0] if shape else None)
-        return looks
-
-    def errors_of(self, name: str) -> AbstractContextManager[None]:
-        return one_line_errors(self.path, f"array {name!r} cannot be read")
-
-    def describe(self, names: list[str]) -> list[str]:
-        texts = []
-        with one_line_errors(self.path), self.open() as file:
-            for name in names:
-                try:
-                    with one_line_errors(self.path):
-                        texts.append(f"{shortened(repr(name))} {form_text(*self.header(file, name))}")
-                except PredictionsError:
-                    texts.append(f"{shortened(repr(name))} (unreadable)")
-        return texts
-
-    def class_names(self, num_classes: int) -> tuple[str, ...] | None:
-        with one_line_errors(self.path, "class names cannot be read"), self.open() as file:
-            try:
-                stated = self.stated_names(file)
-            except TooLargeError:
-                raise
-            except (KeyError, TypeError, ValueError):  # missing, a pickle, or not JSON
-                return None
-        # The names may be of something else, or of the two classes of one score per sample.
-        fits = isinstance(stated, list) and len(stated) == num_classes and all(isinstance(text, str) for text in stated)
-        return tuple(stated) if fits else None

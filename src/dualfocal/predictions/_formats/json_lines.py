@@ -99,9 +99,13 @@ class JsonLines(Table):
             while isinstance(cell, list) and cell:
                 cell, ndim = cell[0], ndim + 1
             # Whole numbers may be written without a point, also in lists of logits.
-            whole = isinstance(cell, bool) or (isinstance(cell, int) and ndim == 1)
-            kind = "integer" if whole else "float" if isinstance(cell, int | float) else "text"
-            looks[name] = Look(kind if isinstance(cell, str | int | float) else "other", ndim)
+            if isinstance(cell, bool) or (isinstance(cell, int) and ndim == 1):
+                kind = "integer"
+            elif isinstance(cell, int | float):
+                kind = "float"
+            else:
+                kind = "text" if isinstance(cell, str) else "other"
+            looks[name] = Look(kind, ndim)
         return looks
 
     def read(self, values: list[str], others: list[str]) -> Content:
@@ -128,9 +132,9 @@ class JsonLines(Table):
                     self.check_memory(used, at_least=True)
                     checked = used
             self.check_memory(used)
-            columns = [self._column(name, items) for name, items in cells.items()]
+            columns = {name: self._column(name, items) for name, items in cells.items()}
         missing = {name: np.isin(np.arange(index + 1), rows) for name, rows in empty.items() if rows}
-        return Content([column.array() for column in numbers.values()], columns, missing)
+        return Content({name: column.array() for name, column in numbers.items()}, columns, missing)
 
     def carried(self, names: list[str]) -> dict[str, Any]:
         columns: dict[str, list[str]] = {name: [] for name in names}
@@ -139,7 +143,8 @@ class JsonLines(Table):
             for _, row in self._rows():
                 for name, texts in columns.items():
                     cell = row.get(name)
-                    texts.append("" if cell is None else cell if isinstance(cell, str) else json.dumps(cell))
+                    text = cell if isinstance(cell, str) else json.dumps(cell)
+                    texts.append("" if cell is None else text)
                     used += BYTES_PER_ITEM + 4 * len(texts[-1])
                 self.check_memory(used, at_least=True)
         return columns

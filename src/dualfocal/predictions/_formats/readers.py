@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from dualfocal._files import check_readable
 from dualfocal._memory import memory_limit
-from dualfocal.predictions._formats.arrays import NpyFile, NpzFile, SafetensorsFile, TorchFile
+from dualfocal._table import quantity
+from dualfocal.predictions._formats.arrays import NpyFile, NpzFile, SafetensorsFile
 from dualfocal.predictions._formats.arrow import ParquetFile
 from dualfocal.predictions._formats.arrow_files import ArrowFile
-from dualfocal.predictions._formats.interface import Array, Column, Content, Look, PredictionFile, PredictionsError
+from dualfocal.predictions._formats.interface import Content, Look, PredictionFile, PredictionsError
 from dualfocal.predictions._formats.json_lines import JsonLines
 from dualfocal.predictions._formats.tables import TextTable
+from dualfocal.predictions._formats.torch_files import TorchFile
 
 READERS: dict[str, Callable[[Path, int | str | None], PredictionFile]] = {
     ".npz": NpzFile,
@@ -80,17 +82,6 @@ def is_prediction_file(text: str) -> bool:
     return False
 
 
-class Share(NamedTuple):
-    """The arrays or columns that one of several files has."""
-
-    source: PredictionFile
-    names: dict[str, str]  # a name, and the name in the file
-
-    def own(self, names: list[str]) -> list[str]:
-        """Return those of the names that are here, as the file has them."""
-        return [self.names[name] for name in names if name in self.names]
-
-
 class JoinedFile(PredictionFile):
     """A file, and arrays or columns of other files, whose names are those of their files.
 
@@ -107,37 +98,34 @@ class JoinedFile(PredictionFile):
 
     def read(self, values: list[str], others: list[str]) -> Content:
         shares = self._shares(values, others)
-        return _joined(
-            shares, [share.source.read(share.own(values), share.own(others)) for share in shares], values, others
-        )
+        contents = [share.source.read(share.own(values), share.own(others)) for share in shares]
+        return _joined(shares, contents)
 
     def chunks(self, values: list[str], others: list[str], num_rows: int) -> Iterator[Content]:
         shares = self._shares(values, others)
         readers = [share.source.chunks(share.own(values), share.own(others), num_rows) for share in shares]
         row = 0
         for contents in zip_longest(*readers):
-            lengths = [0 if content is None else _length(content) for content in contents]
+            lengths = [0 if content is None else content.num_rows for content in contents]
             if min(lengths) < max(lengths):
                 short, long = (shares[lengths.index(end(lengths))].source.path for end in (min, max))
-                raise self.error(
-                    f"each row needs one label, but {short} has {row + min(lengths):,} rows, and {long} has more"
-                )
+                rows = quantity(row + min(lengths), "row")
+                raise self.error(f"each row needs one label, but {short} has {rows}, and {long} has more")
             self.first_row, self.fraction = row, shares[0].source.fraction
             row += lengths[0]
-            yield _joined(shares, list(contents), values, others)
+            yield _joined(shares, list(contents))
 
     def bytes_per_row(self, values: list[str], others: list[str]) -> int:
-        return sum(
-            share.source.bytes_per_row(share.own(values), share.own(others)) for share in self._shares(values, others)
-        )
+        shares = self._shares(values, others)
+        return sum(share.source.bytes_per_row(share.own(values), share.own(others)) for share in shares)
 
-    def _shares(self, values: list[str], others: list[str]) -> list["Share"]:
+    def _shares(self, values: list[str], others: list[str]) -> "list[_Share]":
         """Return which of the names are in which file."""
-        owners = {name: self.parts.get(name, (self.main, name)) for name in values + others}
-        sources = {id(source): source for source, _ in owners.values()}.values()
-        return [
-            Share(source, {name: own for name, (owner, own) in owners.items() if owner is source}) for source in sources
-        ]
+        shares: dict[int, _Share] = {}
+        for name in [*values, *others]:
+            source, own_name = self.parts.get(name, (self.main, name))
+            shares.setdefault(id(source), _Share(source, {})).names[name] = own_name
+        return list(shares.values())
 
     def looks(self) -> dict[str, Look]:
         looks = {text: part.looks().get(name) for text, (part, name) in self.parts.items()}
@@ -150,18 +138,27 @@ class JoinedFile(PredictionFile):
         return self.main.class_names(num_classes)
 
 
-def _joined(shares: list[Share], contents: list[Content], values: list[str], others: list[str]) -> Content:
+class _Share(NamedTuple):
+    """The arrays or columns that one of several files has."""
+
+    source: PredictionFile
+    names: dict[str, str]  # a name, and the name in the file
+
+    def own(self, names: list[str]) -> list[str]:
+        """Return those of the names that are here, as the file has them."""
+        return [self.names[name] for name in names if name in self.names]
+
+
+def _joined(shares: list[_Share], contents: list[Content]) -> Content:
     """Return the content of several files as one."""
-    numbers: dict[str, Array] = {}
-    columns: dict[str, Column] = {}
     missing: dict[str, NDArray[np.bool_]] = {}
+    joined = Content({}, {}, missing)
     for share, content in zip(shares, contents, strict=True):
-        mine, rest = ([name for name in names if name in share.names] for names in (values, others))
-        numbers |= zip(mine, content.values, strict=True)
-        columns |= zip(rest, content.others, strict=True)
-        missing |= {name: content.missing[own] for name, own in share.names.items() if own in content.missing}
-    return Content([numbers[name] for name in values], [columns[name] for name in others], missing)
-
-
-def _length(content: Content) -> int:
-    return len([*content.values, *content.others][0])
+        for name, own_name in share.names.items():
+            if own_name in content.values:
+                joined.values[name] = content.values[own_name]
+            if own_name in content.others:
+                joined.others[name] = content.others[own_name]
+            if own_name in content.missing:
+                missing[name] = content.missing[own_name]
+    return joined

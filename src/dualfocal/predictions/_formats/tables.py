@@ -7,9 +7,9 @@ import math
 import re
 import warnings
 from array import array
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,9 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dualfocal._memory import memory_limit
-from dualfocal.predictions._formats.interface import Content, Look, Table, is_number, one_line_errors, shortened
+from dualfocal._table import quantity
+from dualfocal.predictions._formats.interface import (
+    Content,
+    Look,
+    PredictionsError,
+    Table,
+    is_number,
+    one_line_errors,
+    shortened,
+)
 
-CHUNK = 1 << 20  # bytes of text that are measured at a time
+CHUNK = 1 << 20  # characters of text after which limits are checked again
+READ_AT_ONCE = 16_000_000  # bytes of memory for the rows that numpy reads at a time
 BYTES_PER_VALUE = 16  # of a number: in the table that numpy reads and in a column
 BYTES_PER_TEXT = 80  # of a short string and a reference to it
 BYTES_PER_UNUSED = 4  # one character
@@ -38,9 +48,9 @@ class TextTable(Table):
         super().__init__(path, max_memory)
         self.packed = path.suffix.lower() == ".gz"
         with one_line_errors(path):
-            with self._open() as file:
+            with self._open() as (_, text):
                 most = memory_limit(max_memory) // BYTES_PER_CHARACTER
-                line = file.readline(most)
+                line = text.readline(most)
                 if len(line) == most:
                     self.check_memory((most + 1) * BYTES_PER_CHARACTER, at_least=True)
             self.delimiter = max(",;\t", key=re.sub('"[^"]*"', "", line).count)  # "prob_a;b;c" is one name
@@ -58,81 +68,109 @@ class TextTable(Table):
             return next(f"line {line}" for i, (line, _) in enumerate(self._rows()) if i == row)
 
     def read(self, values: list[str], others: list[str]) -> Content:
-        self._check_rows(len(values) * BYTES_PER_VALUE + len(others) * BYTES_PER_TEXT)
-        with one_line_errors(self.path), self._open() as file:
-            # numpy reads a path faster than an open file
-            return self._parse(file if self.packed else str(self.path), self._rows, values, others, skip=1)
+        limit = memory_limit(self.max_memory)
+        num_rows = max(1, min(READ_AT_ONCE, limit) // self.bytes_per_row(values, others))
+        contents, needed = [], 0
+        for content in self._parts(values, others, num_rows):
+            contents.append(content)
+            needed += content.num_rows * self._bytes_of_row(values, others)
+            if needed > limit:
+                self.check_memory(needed, at_least=True)
+        self.first_row = 0
+        return _concatenated(contents, values, others)
 
     def chunks(self, values: list[str], others: list[str], num_rows: int) -> Iterator[Content]:
-        row, lines = 0, 1  # before the chunk; the header is a line
-        for text, count in self._blocks(num_rows):
-            self.first_row = row
-            with one_line_errors(self.path):
-                content = self._parse(_lines(text), partial(self._rows_of, text, lines), values, others)
-                if count != (got := len([*content.values, *content.others][0])):
-                    raise self.error(
-                        f"the {count:,} rows from line {lines + 1} on are read as {got:,}: check the quotes"
-                    )
-            row, lines = row + count, lines + text.count(b"\n" if b"\n" in text else b"\r")
-            yield content
+        return self._parts(values, others, num_rows, most_packed=MOST_PACKED)
+
+    def _parts(
+        self, values: list[str], others: list[str], num_rows: int, most_packed: float = math.inf
+    ) -> Iterator[Content]:
+        """Read columns, ``num_rows`` rows at a time; a byte of the file may hold at most ``most_packed`` characters."""
+        line, row, number = 1, 0, num_rows  # lines and rows before the chunk, and rows of the chunk before
+        with one_line_errors(self.path), self._open() as (stored, text):
+            lines = self._lines(stored, text, most_packed)
+            while number == num_rows:
+                self.first_row = row
+                kept: list[str] = []  # the lines of the chunk
+                content = self._parse(lines, kept, line, values, others, num_rows)
+                number = content.num_rows
+                line, row = line + len(kept), row + number
+                self.fraction = stored.tell() / self.path.stat().st_size
+                if number:
+                    yield content
 
     def bytes_per_row(self, values: list[str], others: list[str]) -> int:
-        with one_line_errors(self.path), self._open() as file:
-            sample = file.read(SAMPLE)
+        with one_line_errors(self.path), self._open() as (_, text):
+            sample = text.read(SAMPLE)
         length = len(sample) // max(1, len(sample.splitlines()) - 1)
-        numbers = len(values) * BYTES_PER_VALUE + len(others) * BYTES_PER_TEXT
-        return numbers + (len(self.names) + 1) * BYTES_PER_UNUSED + COPIES * length
+        return self._bytes_of_row(values, others) + COPIES * length
 
-    def _parse(
-        self,
-        file: Any,
-        rows: Callable[[], Iterator[tuple[int, list[str]]]],
-        values: list[str],
-        others: list[str],
-        skip: int = 0,
-    ) -> Content:
-        """Read columns of a text with numpy, or if there are empty cells, from the fields of its rows."""
-        # Unused columns are read too, truncated, so that a row with too many fields cannot shift the others.
-        kind_of = dict.fromkeys(values, "f8") | dict.fromkeys(others, "O")
-        kinds = [kind_of.get(name, "U1") for name in self.names]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of numpy, if there are no rows: an error is raised later
-            try:
-                table = np.loadtxt(
-                    file,
-                    dtype=[(f"f{i}", kind) for i, kind in enumerate(kinds)],
-                    delimiter=self.delimiter,
-                    quotechar='"',
-                    comments=None,
-                    skiprows=skip,
-                    ndmin=1,
-                    encoding="utf-8-sig",
-                )
-            except ValueError:
-                content = self._read_slowly(values, others, rows())
-                if not content.missing:  # the cells are fine: numpy has another reason
-                    raise
-                return content
-        column = {name: table[f"f{i}"] for i, name in enumerate(self.names)}
-        # Copy, because torch cannot read one field of a record array.
-        texts = {name: [text.strip() for text in column[name].tolist()] for name in others}
-        return Content([column[name].copy() for name in values], [*texts.values()], _empty(texts))
+    def _bytes_of_row(self, values: list[str], others: list[str]) -> int:
+        """Return the memory that a row needs, without its text."""
+        unused = (len(self.names) + 1) * BYTES_PER_UNUSED
+        return len(values) * BYTES_PER_VALUE + len(others) * BYTES_PER_TEXT + unused
 
     def looks(self) -> dict[str, Look]:
-        with one_line_errors(self.path), self._open() as file:
-            sample = file.read(SAMPLE)
+        with one_line_errors(self.path), self._open() as (_, text):
+            sample = text.read(SAMPLE)
         lines = sample.splitlines()[: None if len(sample) < SAMPLE else -1]
         with _fields_of_any_length():
             rows = [row for row in csv.reader(lines[1:], delimiter=self.delimiter) if len(row) == len(self.names)]
         return {name: Look(_kind([row[i].strip() for row in rows]), 1) for i, name in enumerate(self.names)}
 
     def carried(self, names: list[str]) -> dict[str, Any]:
+        columns: dict[str, list[str]] = {name: [] for name in names}
         place_of = {name: i for i, name in enumerate(self.names)}
-        places = [place_of[name] for name in names]
-        self._check_rows(2 * len(names) * BYTES_PER_TEXT)
+        needed, limit = 0, memory_limit(self.max_memory)
         with one_line_errors(self.path):
-            rows = [[row[place] for place in places] for _, row in self._rows()]
-        return {name: [row[i] for row in rows] for i, name in enumerate(names)}
+            for _, row in self._rows():
+                for name, column in columns.items():
+                    column.append(row[place_of[name]])
+                needed += self._bytes_of_row([], names) + len(names) * BYTES_PER_TEXT
+                if needed > limit:
+                    self.check_memory(needed, at_least=True)
+        return columns
+
+    def _parse(
+        self, lines: Iterator[str], kept: list[str], line: int, values: list[str], others: list[str], num_rows: int
+    ) -> Content:
+        """Read columns of some rows with numpy, or if there are empty cells, from the fields of each row.
+
+        Args:
+            lines: the lines that were not read yet.
+            kept: gets the lines that are read.
+            line: number of lines before these.
+            values: columns of numbers.
+            others: columns of text.
+            num_rows: number of rows to read.
+        """
+        # Unused columns are read too, truncated, so that a row with too many fields cannot shift the others.
+        kind_of = dict.fromkeys(values, "f8") | dict.fromkeys(others, "O")
+        kinds = [kind_of.get(name, "U1") for name in self.names]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of numpy, about empty lines, and if there are no rows
+            try:
+                table = np.loadtxt(
+                    self._keep(lines, kept, num_rows),
+                    dtype=[(f"f{i}", kind) for i, kind in enumerate(kinds)],
+                    delimiter=self.delimiter,
+                    quotechar='"',
+                    comments=None,
+                    max_rows=num_rows,
+                    ndmin=1,
+                )
+            except PredictionsError:  # of the lines
+                raise
+            except ValueError:
+                again = chain(tuple(kept), self._keep(lines, kept, num_rows))
+                content = self._read_slowly(values, others, islice(self._split(again, line), num_rows))
+                if not content.missing:  # the cells are fine: numpy has another reason
+                    raise
+                return content
+        column = {name: table[f"f{i}"] for i, name in enumerate(self.names)}
+        texts = {name: [text.strip() for text in column[name].tolist()] for name in others}
+        # Copy, because torch cannot read one field of a record array.
+        return Content({name: column[name].copy() for name in values}, {**texts}, _empty(texts))
 
     def _read_slowly(self, values: list[str], others: list[str], rows: Iterator[tuple[int, list[str]]]) -> Content:
         """Read a table with empty cells, or raise an error that names the bad line; numpy can do neither."""
@@ -141,7 +179,7 @@ class TextTable(Table):
         place_of = {name: i for i, name in enumerate(self.names)}
         for line, row in rows:
             if len(row) != len(self.names):
-                raise self.error(f"line {line} has {len(row)} fields, but the header has {len(self.names)}")
+                raise self.error(f"line {line} has {quantity(len(row), 'field')}, but the header has {len(self.names)}")
             for name, column in numbers.items():
                 text = row[place_of[name]].strip()
                 if text.casefold() not in MISSING and not is_number(text):
@@ -154,112 +192,62 @@ class TextTable(Table):
                 fields.append(row[place_of[name]].strip())
         columns = {name: np.array(column) for name, column in numbers.items()}
         missing = {name: np.isnan(column) for name, column in columns.items() if np.isnan(column).any()}
-        return Content([*columns.values()], [*texts.values()], missing | _empty(texts))
-
-    def _check_rows(self, bytes_per_row: int) -> None:
-        """Raise an error if the rows do not fit into memory; counts them in chunks, because a .gz can hold any size."""
-        bytes_per_row += (len(self.names) + 1) * BYTES_PER_UNUSED
-        rows = longest = length = 0  # length: of the current row
-        quoted = False
-        with one_line_errors(self.path), self._open_bytes() as file:
-            while chunk := file.read(CHUNK):
-                ends, quoted = _row_ends(chunk, quoted)
-                if len(ends):
-                    longest = max(longest, length + int(ends[0]))
-                    length = len(chunk) - int(ends[-1])
-                    rows += len(ends)
-                else:
-                    length += len(chunk)
-                needed = rows * bytes_per_row + max(longest, length) * BYTES_PER_CHARACTER
-                self.check_memory(needed, at_least=True)
-
-    def _blocks(self, num_rows: int) -> Iterator[tuple[bytes, int]]:
-        """Yield parts of the text with ``num_rows`` rows each (the last has the rest), and the number of their rows."""
-        parts: list[bytes] = []
-        rows = 0
-        for text in self._whole_rows():
-            ends, counts = _count_rows(text)
-            start = counted = 0
-            while rows + counts[-1] - counted >= num_rows:
-                counted += num_rows - rows
-                stop = int(ends[np.searchsorted(counts, counted)])
-                yield b"".join([*parts, text[start:stop]]), num_rows
-                parts, rows, start = [], 0, stop
-            parts.append(text[start:])
-            self.check_memory(sum(map(len, parts)), at_least=True)  # rows may be longer than those of the sample
-            rows += int(counts[-1]) - counted
-        if rows:
-            yield b"".join(parts), rows
-
-    def _whole_rows(self) -> Iterator[bytes]:
-        """Yield the text below the header, in parts that end where a row ends."""
-        tail, mark, total = b"", b"", 0
-        with (
-            one_line_errors(self.path),
-            self.path.open("rb") as stored,
-            gzip.open(stored) if self.packed else nullcontext(stored) as file,
-        ):
-            size = self.path.stat().st_size
-            while chunk := file.read(CHUNK):
-                total += len(chunk)
-                if total > CHUNK + MOST_PACKED * stored.tell():
-                    raise self.error(f"unpacks to more than {MOST_PACKED} times its size: is it made to harm?")
-                self.fraction = stored.tell() / size
-                tail += chunk
-                ends, _ = _row_ends(tail, False, mark)
-                if len(ends):
-                    start = 0 if mark else int(ends[0]) + 1  # the first row is the header
-                    mark = tail[ends[0] : ends[0] + 1]
-                    text, tail = tail[start : ends[-1] + 1], tail[ends[-1] + 1 :]
-                    if text:
-                        yield text
-                self.check_memory(len(tail) * BYTES_PER_CHARACTER, at_least=True)
-        if mark and tail:
-            yield tail + mark
-
-    def _rows_of(self, text: bytes, lines: int) -> Iterator[tuple[int, list[str]]]:
-        """Yield number and fields of the rows of a part of the text that starts after so many lines."""
-        with _fields_of_any_length():
-            reader = csv.reader(_lines(text), delimiter=self.delimiter)
-            yield from ((lines + reader.line_num, row) for row in reader if row)
+        return Content({**columns}, {**texts}, missing | _empty(texts))
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        with self._open() as file, _fields_of_any_length():
-            reader = csv.reader(file, delimiter=self.delimiter)
-            next(reader)
-            yield from ((reader.line_num, row) for row in reader if row)
+        """Yield the fields of each row, and the line where it ends."""
+        with self._open() as (stored, text):
+            yield from self._split(self._lines(stored, text, math.inf), 1)
 
-    def _open(self) -> IO[str]:
-        return io.TextIOWrapper(self._open_bytes(), encoding="utf-8-sig", newline="")
+    def _split(self, lines: Iterable[str], before: int) -> Iterator[tuple[int, list[str]]]:
+        """Yield the fields of the rows of a text, and the line where each ends; ``before`` lines precede the text."""
+        with _fields_of_any_length():
+            reader = csv.reader(lines, delimiter=self.delimiter)
+            yield from ((before + reader.line_num, row) for row in reader if row)
 
-    def _open_bytes(self) -> gzip.GzipFile | io.BufferedReader:
-        return gzip.open(self.path) if self.packed else self.path.open("rb")
+    def _lines(self, stored: IO[bytes], text: IO[str], most_packed: float) -> Iterator[str]:
+        """Yield the lines below the header, of which none may be too long for the memory."""
+        most = memory_limit(self.max_memory) // BYTES_PER_CHARACTER
+        length = len(text.readline(most))  # the header
+        checked = 0  # characters after which the size in the file was checked
+        while line := text.readline(most):
+            if len(line) == most:
+                self.check_memory((most + 1) * BYTES_PER_CHARACTER, at_least=True)
+            length += len(line)
+            if length > checked + CHUNK:
+                checked = length
+                if length > CHUNK + most_packed * stored.tell():
+                    raise self.error(f"unpacks to more than {most_packed} times its size: is it made to harm?")
+            yield line
+
+    def _keep(self, lines: Iterator[str], kept: list[str], num_rows: int) -> Iterator[str]:
+        """Yield lines and add them to a list, unless they are too many for the memory: a quote may not be closed."""
+        needed = sum(map(len, kept)) + len(kept) * BYTES_PER_TEXT
+        limit = memory_limit(self.max_memory) + num_rows * BYTES_PER_TEXT  # one line per row is expected
+        for line in lines:
+            needed += len(line) + BYTES_PER_TEXT
+            if needed > limit:
+                self.check_memory(needed, at_least=True)
+            kept.append(line)
+            yield line
+
+    @contextmanager
+    def _open(self) -> Iterator[tuple[IO[bytes], IO[str]]]:
+        """Open the file, and its text, which may be packed."""
+        with self.path.open("rb") as stored:
+            unpacked = gzip.GzipFile(fileobj=stored) if self.packed else stored
+            yield stored, io.TextIOWrapper(unpacked, encoding="utf-8-sig", newline="")
 
 
-def _lines(text: bytes) -> IO[str]:
-    return io.TextIOWrapper(io.BytesIO(text), encoding="utf-8", newline="")
-
-
-def _count_rows(text: bytes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the ends of the rows of a text, and the number of rows up to each end; empty lines are no rows."""
-    ends = _row_ends(text, False)[0] + 1
-    starts = np.concatenate([[0], ends[:-1]])
-    lengths = ends - starts
-    empty = (lengths == 1) | ((lengths == 2) & (np.frombuffer(text, np.uint8)[starts] == ord("\r")))
-    return (ends, np.cumsum(~empty)) if len(ends) else (np.array([len(text)]), np.array([1]))  # a quote is not closed
-
-
-def _row_ends(chunk: bytes, quoted: bool, mark: bytes = b"") -> tuple[NDArray[np.intp], bool]:
-    """Return where rows end in a part of a text, and whether the part ends within quotes, where lines are no rows.
-
-    ``mark`` is the last character of each row; by default a line feed, or a carriage return if there is none.
-    """
-    text = np.frombuffer(chunk, np.uint8)
-    ends = text == ord(mark or ("\n" if b"\n" in chunk else "\r"))
-    if b'"' in chunk:
-        within = (np.cumsum(text == ord('"')) + quoted) % 2 == 1
-        return np.flatnonzero(ends & ~within), bool(within[-1])
-    return np.flatnonzero(ends) if not quoted else np.array([], np.intp), quoted
+def _concatenated(contents: list[Content], values: list[str], others: list[str]) -> Content:
+    """Return the rows of several parts of a table as one."""
+    columns = {name: np.concatenate([np.empty(0), *(part.values[name] for part in contents)]) for name in values}
+    texts = {name: [text for part in contents for text in part.others[name]] for name in others}
+    missing = {}
+    for name in dict.fromkeys(name for part in contents for name in part.missing):
+        masks = [part.missing.get(name, np.zeros(part.num_rows, bool)) for part in contents]
+        missing[name] = np.concatenate(masks)
+    return Content({**columns}, {**texts}, missing)
 
 
 def _empty(texts: dict[str, list[str]]) -> dict[str, NDArray[np.bool_]]:

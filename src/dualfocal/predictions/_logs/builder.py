@@ -6,15 +6,13 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dualfocal._memory import MemoryLimitError, check_memory
-from dualfocal.predictions._formats.interface import PredictionsError, TooLargeError, shortened
+from dualfocal.predictions._formats.interface import shortened
+from dualfocal.predictions._logs.log import ChoiceLog, Question
 
 NO_CLUSTER = "none"  # of --cluster: questions are independent
 CLUSTER_FIELDS = ("passage_id", "passage", "article", "paragraph", "context", "story")
@@ -23,49 +21,24 @@ CHECKED_EVERY = 1 << 20  # bytes
 ABOVE_ONE = 0.01  # a log-probability may be above 0 by rounding, at most this much
 
 
-@dataclass
-class Question:
-    """One question of a log.
-
-    Args:
-        doc_id: its document.
-        log_probs: log-probabilities of the options.
-        right: index of the right option; or a text, why the question cannot be used.
-        texts: the options as they were given to the model, with the delimiter before them.
-        unconditional: log-probabilities of the options without the question.
-        recorded: score -> accuracy.
-        fields: other fields, which may name a cluster.
-    """
-
-    doc_id: str
-    log_probs: list[float]
-    right: int | str
-    texts: list[str] = field(default_factory=list)
-    unconditional: list[float] = field(default_factory=list)
-    recorded: Mapping[str, float] = field(default_factory=dict)
-    fields: Mapping[str, Any] = field(default_factory=dict)
-
-
 class TaskBuilder:
     """Collects the questions of one task.
 
     Args:
-        path: the log, for messages.
+        log: the log.
         cluster: field of the clusters, see :func:`~dualfocal.predictions.choices.load_choices`.
-        max_memory: limit of the memory.
-        fields_name: how the log calls the object with the fields.
     """
 
-    def __init__(self, path: Path, cluster: str | None, max_memory: int | str | None, fields_name: str) -> None:
-        self.path, self.cluster, self.max_memory, self.fields_name = path, cluster, max_memory, fields_name
+    def __init__(self, log: ChoiceLog, cluster: str | None) -> None:
+        self.log, self.cluster = log, cluster
         self.log_probs, self.unconditional = array("d"), array("d")
         self.characters, self.bytes = array("q"), array("q")
         self.num_options, self.right = array("q"), array("q")
         self.doc_ids: list[str] = []
         self.recorded: list[Mapping[str, float]] = []
         self.delimiter: str | None = None  # white space before all options of the task
-        fields = CLUSTER_FIELDS if cluster is None else () if cluster == NO_CLUSTER else (cluster,)
-        self.keys: dict[str, list[bytes]] = {name: [] for name in fields}
+        fields = CLUSTER_FIELDS if cluster is None else (cluster,)
+        self.keys: dict[str, list[bytes]] = {name: [] for name in fields if name != NO_CLUSTER}
         self.left_out: Counter[str] = Counter()
         self.checked = 0  # bytes
 
@@ -76,9 +49,9 @@ class TaskBuilder:
             return
         for number in (*question.log_probs, *question.unconditional):
             if math.isnan(number) or number > ABOVE_ONE:
-                raise PredictionsError(f"{self.path}: {place}: a log-probability must be at most 0, got {number}")
+                raise self.log.error(f"{place}: a log-probability must be at most 0, got {number}")
         if not math.isfinite(max(question.log_probs)) or not all(map(math.isfinite, question.unconditional)):
-            raise PredictionsError(f"{self.path}: {place}: the log-probabilities of all options are -inf")
+            raise self.log.error(f"{place}: the log-probabilities of all options are -inf")
         self.log_probs.extend(question.log_probs)
         self.unconditional.extend(question.unconditional)
         self.num_options.append(len(question.log_probs))
@@ -94,7 +67,7 @@ class TaskBuilder:
             self.bytes.append(len(text.encode("utf-8", "surrogatepass")))
         self._add_keys(place, question.fields)
         if self._used() > self.checked + CHECKED_EVERY:
-            self.check_memory()
+            self._check_memory()
 
     def _add_keys(self, place: str, fields: Mapping[str, Any]) -> None:
         for name in list(self.keys):
@@ -106,28 +79,23 @@ class TaskBuilder:
                 del self.keys[name]
             else:
                 known = ", ".join(shortened(repr(key)) for key in list(fields)[:12])
-                raise PredictionsError(
-                    f"{self.path}: {place}: --cluster {name}: {self.fields_name} has no such field (it has: {known})"
+                raise self.log.error(
+                    f"{place}: --cluster {name}: {self.log.fields_name} has no such field (it has: {known})"
                 )
 
-    def check_memory(self) -> None:
-        """Raise a TooLargeError if the questions need more memory than allowed."""
+    def _check_memory(self) -> None:
         self.checked = self._used()
-        try:
-            check_memory(self.path, self.checked, self.max_memory, at_least=True)
-        except MemoryLimitError as error:
-            raise TooLargeError(str(error), error.problem) from None
+        self.log.check_memory(self.checked, at_least=True)
 
     def _used(self) -> int:
         return BYTES_PER_OPTION * len(self.log_probs) + BYTES_PER_QUESTION * len(self.right)
 
     def check(self) -> None:
         """Raise an error if there is no question."""
-        self.check_memory()
+        self._check_memory()
         if not self.right:
             reasons = "; ".join(f"{number} x {reason}" for reason, number in self.left_out.items())
-            problem = f"no question can be used: {reasons}" if reasons else "has no questions"
-            raise PredictionsError(f"{self.path}: {problem}")
+            raise self.log.error(f"no question can be used: {reasons}" if reasons else "has no questions")
 
     def content(self) -> dict[str, Any]:
         """Return the arrays, by their names in ``ChoicePredictions``."""

@@ -10,17 +10,14 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from dualfocal._memory import MemoryLimitError, check_memory
-from dualfocal.predictions._formats.interface import PredictionsError, TooLargeError, shortened
+from dualfocal._table import quantity
+from dualfocal.predictions._formats.interface import TooLargeError, shortened
 from dualfocal.predictions._formats.json_lines import BYTES_PER_CHARACTER
 from dualfocal.predictions._logs.archive import EvalArchive
-from dualfocal.predictions._logs.builder import Question
+from dualfocal.predictions._logs.log import ChoiceLog, Question
 
-PATTERNS = ("*.eval", "*.json")
-FIELDS = "metadata"
-HOW_TO_RECORD = "run inspect eval with --logprobs --top-logprobs 20 (and --log-format json for a .json log)"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MARKER = re.compile(r"ANSWER\s*:\W{0,20}$", re.IGNORECASE)
 ANSWER = re.compile(r"ANSWER\s*:\W{0,20}([A-Z])\b", re.IGNORECASE)
@@ -37,24 +34,23 @@ NO_TARGET = "the target is not the letter of an option"
 NO_OPTIONS = "fewer than 2 or more than 26 options"
 
 
-def open_log(path: Path, max_memory: int | str | None) -> "InspectLog":
-    """Open a log; it is read by ``questions``."""
-    return InspectLog(path, max_memory)
+class InspectLog(ChoiceLog):
+    """A file ``.json`` or ``.eval``."""
 
-
-class InspectLog:
-    """A log of one task."""
+    patterns = ("*.eval", "*.json")
+    fields_name = "metadata"
+    how_to_record = "run inspect eval with --logprobs --top-logprobs 20 (and --log-format json for a .json log)"
+    metrics: ClassVar[dict[str, str]] = {"sum": "accuracy"}
 
     def __init__(self, path: Path, max_memory: int | str | None) -> None:
-        self.path, self.max_memory = path, max_memory
-        self.remarks: list[str] = []
+        super().__init__(path, max_memory)
         self.incomplete = 0  # questions for which not all options are among the recorded tokens
-        self.archive = EvalArchive(path, self._check_memory) if zipfile.is_zipfile(path) else None
+        self.archive = EvalArchive(path, self.check_memory) if zipfile.is_zipfile(path) else None
         self.content: Any = self.archive.header() if self.archive else self._parse_file()
         evaluation = self.content.get("eval") if isinstance(self.content, dict) else None
         task = evaluation.get("task") if isinstance(evaluation, dict) else None
         if not isinstance(task, str):
-            raise self._error("is not a log of inspect_ai: it has no eval.task")
+            raise self.error("is not a log of inspect_ai: it has no eval.task")
         self.task = task
 
     def questions(self) -> Iterator[tuple[str, Question]]:
@@ -62,20 +58,21 @@ class InspectLog:
         reasons, number = set[str](), 0
         for number, sample in enumerate(self._samples(), start=1):
             if not isinstance(sample, dict):
-                raise self._error(f"sample {number} must be an object, got {shortened(repr(sample))}")
+                raise self.error(f"sample {number} must be an object, got {shortened(repr(sample))}")
             place = f"sample {shortened(str(sample.get('id', number)))}"
             try:
                 question = self._question(sample)
             except (KeyError, TypeError, AttributeError, ValueError) as error:
-                raise self._error(f"{place} is not as inspect_ai writes it: {shortened(repr(error))}") from None
+                raise self.error(f"{place} is not as inspect_ai writes it: {shortened(repr(error))}") from None
             if isinstance(question.right, str):
                 reasons.add(question.right)
             yield place, question
         if number and reasons in ({NO_LOG_PROBS}, {NO_TOP}):
-            raise self._error(f"{reasons.pop()}: {HOW_TO_RECORD}")
+            raise self.error(f"{reasons.pop()}: {self.how_to_record}")
         if self.incomplete:
+            questions = f"{quantity(self.incomplete, 'question')} {'lacks' if self.incomplete == 1 else 'lack'}"
             self.remarks.append(
-                f"{self.incomplete} questions lack the log-probability of an option, which counts as the lowest one "
+                f"{questions} the log-probability of an option, which counts as the lowest one "
                 "recorded, an upper bound: raise --top-logprobs"
             )
 
@@ -110,13 +107,13 @@ class InspectLog:
         for value in entries.values():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise TypeError(f"logprob must be a number, got {value!r}")
-        found: dict[int, list[float]] = {}
+        by_option: dict[int, list[float]] = {}
         for text, value in entries.items():
             if (option := _option(text, number)) is not None:
-                found.setdefault(option, []).append(float(value))
-        self.incomplete += len(found) < number
+                by_option.setdefault(option, []).append(float(value))
+        self.incomplete += len(by_option) < number
         lowest = min(float(value) for value in entries.values())
-        return [_log_sum(found.get(option, [lowest])) for option in range(number)]
+        return [_log_sum(by_option.get(option, [lowest])) for option in range(number)]
 
     def _samples(self) -> Iterator[Any]:
         if self.archive is not None:
@@ -124,24 +121,22 @@ class InspectLog:
             return
         samples = self.content.get("samples")
         if not isinstance(samples, list):
-            raise self._error("has no samples: it may be a header only, or the log of a run that failed")
+            raise self.error("has no samples: it may be a header only, or the log of a run that failed")
         yield from samples
 
     def _parse_file(self) -> Any:
-        self._check_memory(self.path.stat().st_size * BYTES_PER_CHARACTER)
+        self.check_memory(self.path.stat().st_size * BYTES_PER_CHARACTER)
         try:
             return json.loads(self.path.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise self._error(f"is not JSON: {shortened(str(error), 200)}") from None
+            raise self.error(f"is not JSON: {shortened(str(error), 200)}") from None
 
-    def _check_memory(self, needed: int) -> None:
+    def check_memory(self, needed: int, *, at_least: bool = False) -> None:
+        """Raise a TooLargeError if ``needed`` bytes are more than allowed."""
         try:
-            check_memory(self.path, needed, self.max_memory)
-        except MemoryLimitError as error:
+            super().check_memory(needed, at_least=at_least)
+        except TooLargeError as error:
             raise TooLargeError(f"{error}; .eval logs are read sample by sample", error.problem) from None
-
-    def _error(self, text: str) -> PredictionsError:
-        return PredictionsError(f"{self.path}: {text}")
 
 
 def _option(token: Any, number: int) -> int | None:

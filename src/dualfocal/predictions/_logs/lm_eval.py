@@ -4,19 +4,15 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dualfocal._memory import MemoryLimitError, check_memory
-from dualfocal.predictions._formats.interface import PredictionsError, TooLargeError, shortened
+from dualfocal._table import quantity
+from dualfocal.predictions._formats.interface import PredictionsError, shortened
 from dualfocal.predictions._formats.json_lines import read_records
-from dualfocal.predictions._logs.builder import Question
+from dualfocal.predictions._logs.log import ChoiceLog, Question
 
-PATTERNS = ("samples_*.jsonl",)
-FIELDS = "doc"
-HOW_TO_RECORD = "run lm_eval with --log_samples and --output_path FOLDER"
-METRICS = {"acc": "sum", "acc_norm": "per-char", "acc_bytes": "per-byte", "acc_mutual_info": "mutual-info"}
 NAME = re.compile(r"samples_(.+?)(?:_\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}(?:\.\d+)?)?\.jsonl(?:\.gz)?")
 PAIR = re.compile(r"\(\s*([^,()]{1,40}),\s*(?:True|False)\s*\)")  # how some versions write (log-probability, greedy)
 SEVERAL, UNKNOWN = "several right options", "the right option is not known"
@@ -26,31 +22,35 @@ class NotMultipleChoice(PredictionsError):
     """The log is of a task that is not multiple choice."""
 
 
-def open_log(path: Path, max_memory: int | str | None) -> "LmEvalLog":
-    """Open a log; it is read by ``questions``."""
-    return LmEvalLog(path, max_memory)
-
-
-class LmEvalLog:
+class LmEvalLog(ChoiceLog):
     """A file ``samples_<task>_<date>.jsonl``."""
 
+    patterns = ("samples_*.jsonl",)
+    fields_name = "doc"
+    how_to_record = "run lm_eval with --log_samples and --output_path FOLDER"
+    metrics: ClassVar[dict[str, str]] = {
+        "sum": "acc",
+        "per-char": "acc_norm",
+        "per-byte": "acc_bytes",
+        "mutual-info": "acc_mutual_info",
+    }
+
     def __init__(self, path: Path, max_memory: int | str | None) -> None:
-        self.path, self.max_memory = path, max_memory
+        super().__init__(path, max_memory)
         match = NAME.fullmatch(path.name)
         self.task = match[1] if match else path.name.split(".")[0]
-        self.remarks: list[str] = []
         if path.suffix != ".jsonl":
-            raise self._error(f"is not a per-sample log, samples_<task>_<date>.jsonl: {HOW_TO_RECORD}")
+            raise self.error(f"is not a per-sample log, samples_<task>_<date>.jsonl: {self.how_to_record}")
 
     def questions(self) -> Iterator[tuple[str, Question]]:
-        """Yield the questions, with the line of each. Of several filters of the harness, the first is read."""
+        """Yield the questions, with the line of each; those of the first filter, if the harness has several."""
         first_filter, seen = None, set[str]()
-        for number, record in read_records(self.path, self.max_memory, self._too_large):
+        for number, record in read_records(self.path, self.max_memory, self.check_memory):
             place = f"line {number}"
             missing = [name for name in ("doc_id", "doc", "arguments", "filtered_resps") if name not in record]
             if missing:
-                raise self._error(
-                    f"{place} has no {', '.join(missing)}, so it is not a per-sample log: {HOW_TO_RECORD}"
+                raise self.error(
+                    f"{place} has no {', '.join(missing)}, so it is not a per-sample log: {self.how_to_record}"
                 )
             name = json.dumps(record.get("filter"))
             first_filter = name if first_filter is None else first_filter
@@ -60,7 +60,7 @@ class LmEvalLog:
                 continue
             question = self._question(place, record)
             if question.doc_id in seen:
-                raise self._error(f"{place}: document {question.doc_id} occurs more than once")
+                raise self.error(f"{place}: document {question.doc_id} occurs more than once")
             seen.add(question.doc_id)
             yield place, question
 
@@ -68,19 +68,19 @@ class LmEvalLog:
         log_probs = [self._log_prob(place, response) for response in self._list(place, record, "filtered_resps")]
         arguments = self._arguments(place, record["arguments"])
         if len(arguments) != len(log_probs):
-            raise self._error(f"{place} has {len(arguments)} arguments, but {len(log_probs)} filtered_resps")
-        recorded = {score: record[metric] for metric, score in METRICS.items() if metric in record}
+            raise self.error(f"{place} has {quantity(len(arguments), 'argument')}, but {len(log_probs)} filtered_resps")
+        recorded = {score: record[metric] for score, metric in self.metrics.items() if metric in record}
         for metric, accuracy in recorded.items():
             if isinstance(accuracy, bool) or not isinstance(accuracy, int | float):
-                raise self._error(f"{place}: the accuracy of {metric} must be a number, got {_short(accuracy)}")
+                raise self.error(f"{place}: the accuracy of {metric} must be a number, got {_short(accuracy)}")
         half = len(arguments) // 2
         unconditional: list[float] = []
         if _has_unconditional(arguments):
             log_probs, unconditional, arguments = log_probs[:half], log_probs[half:], arguments[:half]
         if len(log_probs) < 2:
             raise NotMultipleChoice(
-                f"{self.path}: {place} has {len(log_probs)} option; only tasks with output_type multiple_choice can be "
-                "evaluated"
+                f"{self.path}: {place} has {quantity(len(log_probs), 'option')}; only tasks with output_type "
+                "multiple_choice can be evaluated"
             )
         fields = record["doc"] if isinstance(record["doc"], dict) else {}
         right = _right(record.get("target"), arguments, log_probs, recorded.get("sum"))
@@ -92,8 +92,11 @@ class LmEvalLog:
         """Return the log-probability of ``[log-probability, is greedy]``, in the forms of different versions."""
         while isinstance(response, list) and len(response) == 1:
             response = response[0]
-        match = PAIR.fullmatch(response) if isinstance(response, str) else None
-        number = match[1] if match else response[0] if isinstance(response, list) and len(response) == 2 else None
+        number = None
+        if isinstance(response, list) and len(response) == 2:
+            number = response[0]
+        elif isinstance(response, str) and (match := PAIR.fullmatch(response)):
+            number = match[1]
         try:
             if number is None or isinstance(number, bool | list | dict):
                 raise ValueError
@@ -120,18 +123,9 @@ class LmEvalLog:
 
     def _list(self, place: str, record: dict[str, Any], name: str) -> list[Any]:
         if not isinstance(record[name], list):
-            raise self._error(f"{place}: {name} must be a list, got {_short(record[name])}")
+            raise self.error(f"{place}: {name} must be a list, got {_short(record[name])}")
         items: list[Any] = record[name]
         return items
-
-    def _error(self, text: str) -> PredictionsError:
-        return PredictionsError(f"{self.path}: {text}")
-
-    def _too_large(self, needed: int, *, at_least: bool) -> None:
-        try:
-            check_memory(self.path, needed, self.max_memory, at_least=at_least)
-        except MemoryLimitError as error:
-            raise TooLargeError(str(error), error.problem) from None
 
 
 def _has_unconditional(arguments: list[tuple[str, str]]) -> bool:
