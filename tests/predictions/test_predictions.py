@@ -108,7 +108,7 @@ def test_labels_of_any_integer_type(npz, tmp_path):
 def test_labels_as_whole_floats_and_strings(text_file, parquet):
     assert load_predictions(text_file("p0,p1,y\n0,1,1.0\n1,0,-100\n")).target.tolist() == [1, -100]
     for labels in ([1.0, 0.0], ["1", "0"]):
-        assert load_predictions(parquet(logit=[0.5, 1.0], y=labels)).target.tolist() == [1, 0]
+        assert load_predictions(parquet(logit=[0.5, -1.0], y=labels)).target.tolist() == [1, 0]
 
 
 def test_groups_of_tables(text_file, parquet):
@@ -116,9 +116,9 @@ def test_groups_of_tables(text_file, parquet):
     assert (groups.dtype, groups.tolist()) == (np.int64, [10, -3])
     groups = load_predictions(text_file("p0,p1,y,g\n0,1,1,007\n1,0,0,7\n"), group="g").groups
     assert groups.tolist() == ["007", "7"]
-    groups = load_predictions(parquet(logit=[0.5, 1.0], y=[1, 0], g=[True, False]), group="g").groups
+    groups = load_predictions(parquet(logit=[0.5, -1.0], y=[1, 0], g=[True, False]), group="g").groups
     assert (groups.dtype, groups.tolist()) == (bool, [True, False])
-    data = load_predictions(parquet(logit=[0.5, 1.0], y=[1, 0]), group="y")  # groups may be the labels
+    data = load_predictions(parquet(logit=[0.5, -1.0], y=[1, 0]), group="y")  # groups may be the labels
     assert data.groups.tolist() == data.target.tolist() == [1, 0]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -18,6 +18,9 @@ from dualfocal._checks import AT_MOST, check_choice, check_known
 from dualfocal._files import check_place
 from dualfocal._startup import end_startup
 from dualfocal._table import Table, printable
+
+if TYPE_CHECKING:
+    from dualfocal.predictions import Predictions
 
 # Names for help texts and shell completion, because the registries import torch. A test checks that both agree.
 CALIBRATORS = (
@@ -219,6 +222,11 @@ def check_plot(parameter: typer.CallbackParam, plot: Path | None) -> Path | None
 def say(out: Console, text: str, style: str | None = None, *, wrap: bool = False) -> None:
     """Print text without markup, escaped. Long lines are broken only with ``wrap``, so that paths can be copied."""
     out.print(printable(text, keep="\n"), style=style, markup=False, highlight=False, soft_wrap=not wrap)
+
+
+def say_saved(out: Console, path: Path, data: "Predictions") -> None:
+    """Say where calibrated predictions were written, and in which unit."""
+    say(out, f"Saved: {path}{' (in percent, like the input)' if data.percent else ''}")
 
 
 def show(out: Console, table: Table, before: str = "") -> None:

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualfocal.metrics.rows import are_probabilities
 from dualfocal.predictions._class_columns import Values
 from dualfocal.predictions._formats.interface import (
     INTEGERS,
@@ -95,7 +96,13 @@ class Conversion:
         if self.percent:
             if roles.kind == "logits":
                 raise source.error(f"--percent is for probabilities, but {origin} holds logits")
-            return values / 100 if self.independent else _fractions(values), f"{text}, in percent"
+            if self.independent:
+                return values / 100, f"{text}, in percent"
+            if values.ndim > 1 and are_probabilities(values.movedim(1, -1).reshape(-1, values.shape[1])):
+                raise source.error(
+                    f"--percent: rows of {origin} must sum to 100, but they sum to 1: leave out --percent"
+                )
+            return _fractions(values), f"{text}, in percent"
         return values, text
 
     def named(self, source: PredictionFile, roles: Values, values: Tensor) -> Values:

@@ -53,6 +53,7 @@ class Predictions:
         group_name: name of the array or column of the groups.
         kept: which rows of the file these are (None: all); others have missing values and were dropped.
         first_row: row of the file where these start, if they are a chunk of it.
+        percent: whether the file holds the values in percent; ``values`` are fractions.
     """
 
     values: Tensor
@@ -69,6 +70,7 @@ class Predictions:
     first_row: int = 0
     clusters: NDArray[Any] | None = None
     weights: NDArray[np.float64] | None = None
+    percent: bool = False
 
     @property
     def target(self) -> Tensor:
@@ -242,18 +244,30 @@ def convert(
         first_row=source.first_row,
         clusters=columns.get("cluster"),
         weights=columns.get("weight"),
+        percent=conversion.percent,
     )
 
 
-def check_not_probabilities(source: PredictionFile, data: Predictions) -> None:
-    """Raise a PredictionsError if values with a usual name of logits are probabilities."""
-    if data.input != "logits" or data.values.ndim < 2 or data.values.shape[1] < 2:
-        return  # one score per sample is in [0, 1] by chance, or sums to 1
-    if are_probabilities(data.values.movedim(1, -1).reshape(-1, data.values.shape[1])):
+def check_not_probabilities(source: PredictionFile, data: Predictions, *, independent: bool = False) -> None:
+    """Raise a PredictionsError if values with a usual name of logits are probabilities.
+
+    Args:
+        source: the file.
+        data: what was read.
+        independent: whether the values of a row are of labels, whose probabilities do not sum to 1.
+    """
+    if data.input != "logits":
+        return
+    if independent or data.values.ndim == 1:
+        found, what = bool(((data.values >= 0) & (data.values <= 1)).all()), "values lie in [0, 1]"
+    else:
+        rows = data.values.movedim(1, -1).reshape(-1, data.values.shape[1])
+        found, what = are_probabilities(rows), "rows lie in [0, 1] and sum to 1"
+    if found:
         names = suggested(list(data.columns))
         raise source.error(
-            f"{names!r} must hold logits, but all rows lie in [0, 1] and sum to 1: if they are probabilities, give "
-            f"--probs {names}, otherwise --logits {names}"
+            f"{names!r} must hold logits, but all {what}: if they are probabilities, give --probs {names}, otherwise "
+            f"--logits {names}"
         )
 
 
