@@ -232,7 +232,13 @@ def say_saved(out: Console, path: Path, data: "Predictions") -> None:
 def show(out: Console, table: Table, before: str = "") -> None:
     """Print a table below its title; ``before`` is put in front of the title."""
     out.print(Text(before + printable(table.title), style="italic"))
-    out.print(table.rich())
+    print_table(out, table, boxed=True)
+
+
+def print_table(out: Console, table: Table, *, boxed: bool = False) -> None:
+    """Print a table without its title, as several tables if it is too wide."""
+    for part in table.rich(out.width, boxed=boxed):
+        out.print(part)
 
 
 def print_json(content: object) -> None:

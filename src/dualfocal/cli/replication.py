@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from dualfocal.cli._common import consoles, print_json, say, show
+from dualfocal.cli._common import consoles, print_json, print_table, say, show
 from dualfocal.cli._options import (
     AsJson,
 )
@@ -65,7 +65,7 @@ def replication(
 
 
 def _print_replication(out: Console, decided: "Replication") -> None:
-    out.print(decided.table().rich(boxed=False))
+    print_table(out, decided.table())
     say(out, f"\n{decided.explanation()}\n", wrap=True)
     for claim in decided.claims:
         say(out, claim.sentence(), wrap=True)
@@ -106,5 +106,5 @@ def verify(
     verified = verify(chosen)
     if as_json:
         print_json(verified.to_dict())
-    out.print(verified.table().rich(boxed=False))
+    print_table(out, verified.table())
     say(out, f"\n{verified.sentence()}", wrap=True)

@@ -55,7 +55,7 @@ def check_same_labels(a: Predictions, b: Predictions) -> None:
     differ = (a.target != b.target).nonzero()
     if len(differ):
         place = tuple(differ[0].tolist())
-        rows = len(differ[:, 0].unique())
+        rows = int((a.target != b.target).reshape(len(a.target), -1).any(1).sum())
         row = f"id {str(a.groups[place[0]])!r}" if a.groups is not None else f"row {a.row_of_file(place[0])}"
         labels = " and ".join(_label_name(data, place) for data in (a, b))
         verb = "differs" if rows == 1 else "differ"
