@@ -249,7 +249,7 @@ def test_class_names(text_file, parquet):
         ("p0,p1,y\n", rf"'p0' to 'p1' .*{FLOATS_RULE}, got \(0 x 2, float64\)"),
         ("p0,p1,y\n0,1,1\n\n0,x1,1\n", "'p1' must hold numbers, got 'x1' in line 4"),
         ("p0;p1;y\n0,5;0,5;1\n", "'p0' must hold numbers, got '0,5' in line 2; .*decimal points"),
-        ("p0,p1,y\n0,1,1\n,1,1\n", "'p0' is empty in line 3; 1 of 2 rows have empty cells: .*--drop-missing"),
+        ("p0,p1,y\n0,1,1\n,1,1\n", "'p0' is empty in line 3; 1 of 2 rows has empty cells: .*--drop-missing"),
         ("p0,p1,y\n0,1,1\n0,1, \n", "'y' is empty in line 3"),
         ("p0,p1,y\n0,1,1\n0,1\n", "line 3 has 2 fields, .*header has 3"),
         ("name,p0,p1,y\nA,0,1,1\nB, C,0,1,1\n", "line 3 has 5 fields, .*header has 4"),

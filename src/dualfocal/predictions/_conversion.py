@@ -69,8 +69,9 @@ class Conversion:
         if not self.drop_missing:
             name, rows = next(iter(masks.items()))
             place = source.place(int(rows.argmax()))
-            count = f"{int(dropped.sum()):,} of {number:,} rows{source.from_row()}"
-            raise source.error(f"{source.noun} {name!r} is empty in {place}; {count} have empty cells: {REMEDY}")
+            missing_rows = int(dropped.sum())
+            count = f"{missing_rows:,} of {number:,} rows{source.from_row()} {'has' if missing_rows == 1 else 'have'}"
+            raise source.error(f"{source.noun} {name!r} is empty in {place}; {count} empty cells: {REMEDY}")
         source.kept = kept = np.flatnonzero(~dropped)
         values = {name: _rows(column, kept) for name, column in content.values.items()}
         others = {name: _rows(column, kept) for name, column in content.others.items()}
@@ -125,7 +126,8 @@ class Conversion:
 
 def dropped_remark(dropped: int, number: int) -> str:
     """Return how many rows were dropped, for ``Predictions.taken``."""
-    return f"; {dropped:,} of {number:,} rows had missing values and were dropped" if dropped else ""
+    verb = "was" if dropped == 1 else "were"
+    return f"; {dropped:,} of {number:,} rows had missing values and {verb} dropped" if dropped else ""
 
 
 def nan_rows(column: Column) -> NDArray[np.bool_] | None:

@@ -186,7 +186,8 @@ def check_usable(data: Predictions, ignore_index: int = -100) -> None:
     if rows is not None and data.labels is not None:
         rows &= (data.labels != ignore_index).reshape(len(rows), -1).any(1).numpy()
     if rows is not None and rows.any():
-        count = f"{int(rows.sum()):,} of {len(rows):,} rows have missing values"
+        number = int(rows.sum())
+        count = f"{number:,} of {len(rows):,} rows {'has' if number == 1 else 'have'} missing values"
         rule = f"{data.input} must not be NaN, but row {data.row_of_file(int(rows.argmax()))} holds NaN"
         raise PredictionsError(f"{data.path}: {rule}; {count}: {REMEDY}")
     if data.input != "logits" and are_percent(data.values):
