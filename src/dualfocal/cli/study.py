@@ -39,7 +39,7 @@ def study(
             autocompletion=names_of(LOSSES, ","),
             help=f"Losses to train: {', '.join(LOSSES)}, or `package.module:object`. The others are compared with the "
             "first. "
-            f"[default: {','.join(PAPER_LOSSES)}]",
+            f"[default: {', '.join(PAPER_LOSSES)}]",
         ),
     ] = None,
     gamma: Annotated[

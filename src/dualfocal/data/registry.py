@@ -62,9 +62,10 @@ def load_data(name: str | os.PathLike[str], root: Root = None, **options: Any) -
         return custom_data(function, root, options)
     else:
         names = [*DATASETS, *plugins("data")]
+        missing = ", but there is no such folder" if "/" in name else ""
         raise ValueError(
             f"data must be one of {', '.join(names)}, a folder of images by class, an .npz file, or "
-            f"package.module:function, got {name!r}{did_you_mean(name, names)}"
+            f"package.module:function, got {name!r}{missing}{did_you_mean(name, names)}"
         )
     known = [option for option in inspect.signature(load).parameters if option not in ("root", "path")]
     if unknown := [option for option in options if option not in known]:
