@@ -104,8 +104,9 @@ def _report(error: Exception, arguments: list[str]) -> int:
 def _usage_message(error: Exception, message: str, arguments: list[str]) -> str:
     """Return a usage error of typer, with the help of a missing argument, or the value that typer refuses."""
     parameter = getattr(error, "param", None)
-    if message.startswith("Missing argument") and getattr(parameter, "help", None):
-        return f"{message.rstrip('.')}: {parameter.help}"
+    meaning = getattr(parameter, "help", None)
+    if message.startswith("Missing argument") and meaning:
+        return f"{message.rstrip('.')}: {meaning}"
     names = getattr(parameter, "opts", ())
     words = [part for argument in arguments for part in (argument.split("=", 1) if "=" in argument else [argument])]
     values = [value for name, value in pairwise(words) if name in names and value not in message]
