@@ -13,7 +13,7 @@ from dualfocal._checks import check_count
 from dualfocal._table import Table, printable
 from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.rows import VOID
-from dualfocal.metrics.states.binned import BinnedPredictions, all_of_class
+from dualfocal.metrics.states.binned import BinnedPredictions
 from dualfocal.metrics.states.clustered_predictions import ClusteredPredictions
 
 MOST_SHOWN = 20  # classes in a table
@@ -178,7 +178,7 @@ def near_boundary(classes: NDArray[Any], width: int) -> NDArray[np.bool_]:
 
 def class_calibration(state: BinnedPredictions) -> list[ClassCalibration]:
     """Return the calibration of each class that occurs or is predicted, the largest error first."""
-    n, both = state.num_samples, all_of_class(state.classes)
+    n, both = state.num_samples, state.class_bins
     errors, labels, mass = both.ece(), both.correct.sum(1), both.confidence.sum(1)
     predicted, confidence, right = (
         getattr(state.classes, name)[:, 1].sum(1).double() for name in ("count", "confidence", "correct")

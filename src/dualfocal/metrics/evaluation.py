@@ -239,14 +239,16 @@ def infer_both(
     samples: Confidences,
     bins: BinStats,
     adaptive: BinStats,
-    labels: LabelCounts,
+    labels: LabelCounts | None,
     *,
     positive: bool = False,
     level: float = 0.9,
     draws: int = 1000,
     seed: int = 0,
 ) -> Inference:
-    """Compute the inference of the confidences and the class-wise test."""
+    """Compute the inference of the confidences and, if labels of all classes are given, the class-wise test."""
+    if labels is None:
+        return infer(samples, bins, adaptive, level=level, draws=draws, seed=seed)
     classwise, errors = classwise_test(labels)
     significance = SIGNIFICANCE if positive else SIGNIFICANCE / 2  # by Holm's method, for the first of two
     result = infer(samples, bins, adaptive, level=level, draws=draws, seed=seed, significance=significance)
@@ -256,7 +258,7 @@ def infer_both(
 
 def evaluate_bins(
     bins: BinStats,
-    classes: BinStats,
+    classes: BinStats | None,
     *,
     error: float,
     nll: float,
@@ -270,24 +272,25 @@ def evaluate_bins(
 ) -> Evaluation:
     """Compute the metrics of the bins of the confidence and of the classes; the other metrics are given.
 
-    ``squared`` is the squared error of :func:`squared_error`, that of independent samples if it is not given.
+    Without bins of the classes, only the predicted class is known, and metrics of all classes are NaN. ``squared`` is
+    the squared error of :func:`squared_error`, that of independent samples if it is not given.
     """
     square = bins.squared_error() if squared is None else torch.tensor(squared, dtype=torch.float64, device="cpu")
     num_samples = round(float(bins.count.sum())) if bins.weighted else int(bins.count.sum())  # the mean weight is 1
-    parts = decompose(brier, classes)
+    parts = None if classes is None else decompose(brier, classes)
     return Evaluation(
         num_samples=num_samples,
-        num_classes=len(classes.count),
+        num_classes=0 if classes is None else len(classes.count),
         num_bins=bins.num_bins,
         error=error,
         nll=nll,
         brier=brier,
-        brier_calibration=parts.calibration,
-        brier_refinement=parts.refinement,
+        brier_calibration=math.nan if parts is None else parts.calibration,
+        brier_refinement=math.nan if parts is None else parts.refinement,
         aurc=aurc,
         ece=float(bins.ece()),
         adaptive_ece=adaptive_ece,
-        classwise_ece=float(classes.ece().mean()),
+        classwise_ece=math.nan if classes is None else float(classes.ece().mean()),
         mce=float(bins.mce()),
         debiased_ece=float(square.clamp_min(0).sqrt()),
         confidence=float(bins.confidence.sum()) / num_samples,
@@ -296,6 +299,7 @@ def evaluate_bins(
         inference=inference,
         positive=positive,
         bounds=bounds or {},
+        confidence_only=classes is None,
     )
 
 

@@ -147,8 +147,7 @@ class Evaluation:
             ValueError: the content has another schema.
             KeyError, TypeError: an entry is missing, or has another type.
         """
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"an evaluation has schema {content['schema']}, this version reads schema {SCHEMA}")
+        check_schema("an evaluation", content, SCHEMA)
         scores = (*METRICS, "brier_calibration", "brier_refinement", "confidence", "accuracy")
         unknown = math.nan if content.get("confidence_only", False) else math.inf
         values: dict[str, Any] = {name: unknown if content[name] is None else float(content[name]) for name in scores}
@@ -200,3 +199,9 @@ class Evaluation:
 def finite(value: float) -> float | None:
     """Return the value, or None if it is not finite, for JSON."""
     return value if math.isfinite(value) else None
+
+
+def check_schema(kind: str, content: Mapping[str, Any], schema: int) -> None:
+    """Raise a ValueError unless content from JSON has the schema that this version reads."""
+    if content["schema"] != schema:
+        raise ValueError(f"{kind} has schema {content['schema']}, this version reads schema {schema}")

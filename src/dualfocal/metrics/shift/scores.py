@@ -12,7 +12,7 @@ from dualfocal.metrics.auroc import Auroc
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.registry import METRICS
-from dualfocal.metrics.result import Evaluation
+from dualfocal.metrics.result import Evaluation, check_schema
 
 SCHEMA = 1
 SHOWN = ("error", "nll", "ece")
@@ -164,8 +164,7 @@ class ShiftEvaluation:
             ValueError: the content has another schema.
             KeyError, TypeError: an entry is missing, or has another type.
         """
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"a shift evaluation has schema {content['schema']}, this version reads schema {SCHEMA}")
+        check_schema("a shift evaluation", content, SCHEMA)
         shifted = tuple(ShiftScores.from_dict(one) for one in content["shifted"])
         return cls(ShiftScores.from_dict(content["test"]), shifted, content["level"], content["seed"])
 

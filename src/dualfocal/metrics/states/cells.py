@@ -47,6 +47,11 @@ def _split(low: Tensor, high: Tensor) -> Tensor:
     return low + (share + CELLS - 1) // CELLS
 
 
+def number_of_bins(cells: BinStats) -> int:
+    """Return the number of bins that fine cells are nested in."""
+    return (cells.num_bins - SPLITS * (CELLS - 1)) // CELLS
+
+
 def bins_of_cells(cells: BinStats, edges: Tensor) -> BinStats:
     """Merge the cells of each bin."""
     ends = CELLS * torch.arange(len(edges))

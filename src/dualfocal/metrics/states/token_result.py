@@ -9,7 +9,7 @@ from typing import Any, Self
 from dualfocal._table import Table
 from dualfocal.metrics.groups import GroupEvaluation
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
-from dualfocal.metrics.result import Evaluation, finite
+from dualfocal.metrics.result import Evaluation, check_schema, finite
 
 SCHEMA = 1
 KINDS = {"by_frequency": "predicted token, count", "by_position": "position"}  # in tables
@@ -104,8 +104,7 @@ class TokenEvaluation:
             ValueError: the content has another schema.
             KeyError: an entry is missing.
         """
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"a token evaluation has schema {content['schema']}, this version reads schema {SCHEMA}")
+        check_schema("a token evaluation", content, SCHEMA)
 
         def groups(entries: Sequence[Mapping[str, Any]]) -> tuple[GroupEvaluation, ...]:
             return tuple(GroupEvaluation(e["group"], Evaluation.from_dict(e), e["p_adjusted"]) for e in entries)
