@@ -23,7 +23,7 @@ from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.groups import draws_for_groups
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.holm import holm
-from dualfocal.metrics.result import Evaluation
+from dualfocal.metrics.result import Evaluation, inference_of
 from dualfocal.metrics.risk_coverage import RiskCoverage
 from dualfocal.metrics.verdict import confidence_verdict
 
@@ -276,7 +276,7 @@ def evaluate_tasks(
             progress(done / len(tasks))
     if not inference:
         return overall, results
-    p_values = [r.evaluation.inference.joint_p_value for r in results.values() if r.evaluation.inference is not None]
+    p_values = [inference_of(result.evaluation).joint_p_value for result in results.values()]
     adjusted = zip(results.items(), holm(p_values), strict=True)
     return overall, {name: replace(result, p_adjusted=p) for (name, result), p in adjusted}
 

@@ -1,9 +1,9 @@
 """Comparison of two models on the same samples: paired differences of every metric, with confidence intervals."""
 
-import html
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,11 +13,13 @@ from dualfocal._table import Table
 from dualfocal.metrics.evaluation import evaluate_rows, squared_error
 from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.inference.weight_summary import WeightSummary
+from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.resampling import SLOW, Models, ShareDone, quantiles, resample
 from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.rows import Array, as_rows, image_clusters
 from dualfocal.metrics.scan import scan
+from dualfocal.metrics.verdict import samples_text
 
 LEAST = 10  # samples needed for a comparison
 
@@ -47,9 +49,25 @@ class Difference:
             return ""
         return "B" if self.high < 0 or self.difference == -math.inf else "A"
 
+    def size_text(self, metric: Metric) -> str:
+        """Format the size of the difference and its interval, without the sign: ``"1.20 points (0.40 to 2.00)"``."""
+        sign = -1.0 if self.difference < 0 else 1.0
+        low, high = map(metric.text, sorted((sign * self.low, sign * self.high)))
+        unit = "points" if metric.unit == "%" else metric.unit
+        return f"{metric.text(sign * self.difference)} {unit} ({low} to {high})"
+
+    def to_dict(self, a: str = "a", b: str = "b") -> dict[str, Any]:
+        """Return plain numbers, with these names of the models; values that are not finite are None."""
+        return {
+            a: finite(self.a),
+            b: finite(self.b),
+            "difference": finite(self.difference),
+            "interval": [finite(self.low), finite(self.high)],
+        }
+
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Printed):
     """Result of :func:`compare`: two models on the same samples. ``print`` it, or see :meth:`to_dict`.
 
     Args:
@@ -87,7 +105,7 @@ class Comparison:
                 size += "; a few samples decide, intervals are not reliable"
         return f"{'; '.join(clauses)} ({100 * self.level:.4g} % intervals, {size})."
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain numbers: fractions, NLL in nats; values that are not finite are None."""
         return {
             "schema": 1,
@@ -96,15 +114,7 @@ class Comparison:
             **({} if self.weights is None else {"weights": asdict(self.weights)}),
             "level": self.level,
             "seed": self.seed,
-            "differences": {
-                name: {
-                    "a": finite(d.a),
-                    "b": finite(d.b),
-                    "difference": finite(d.difference),
-                    "interval": [finite(d.low), finite(d.high)],
-                }
-                for name, d in self.differences.items()
-            },
+            "differences": {name: difference.to_dict() for name, difference in self.differences.items()},
         }
 
     def table(self) -> Table:
@@ -116,19 +126,10 @@ class Comparison:
             ends = f"{metric.text(d.low, sign=True)} to {metric.text(d.high, sign=True)}"
             if not math.isfinite(d.difference):  # the difference of two infinite values is NaN
                 size, ends = "" if math.isnan(d.difference) else size, ""
-            better = d.better(smallest_shown(metric))
+            better = d.better(metric.smallest_shown)
             rows.append([metric.heading, metric.text(d.a), metric.text(d.b), size, ends, better])
         headings = ["", "A", "B", "B - A", f"{100 * self.level:.4g} % interval", "better"]
-        clusters = "" if self.num_clusters is None else f" in {self.num_clusters:,} clusters"
-        weighted = "" if self.weights is None else f" (weighted, effective {round(self.weights.effective):,})"
-        return Table(headings, rows, f"{self.a.num_samples:,} samples{weighted}{clusters}")
-
-    def __str__(self) -> str:
-        table = self.table()
-        return "\n".join([table.title, table.text(), self.verdict()])
-
-    def _repr_html_(self) -> str:
-        return f"{self.table().html()}<p><b>{html.escape(self.verdict())}</b></p>"
+        return Table(headings, rows, samples_text(self.a.num_samples, self.num_clusters, self.weights))
 
 
 def compare(
@@ -276,18 +277,10 @@ def interval(draws: Tensor, centre: float | None, level: float) -> tuple[float, 
 def _clause(name: str, d: Difference) -> str:
     metric = METRICS[name]
     label = "calibration error" if name == "debiased_ece" else metric.label
-    better = d.better(smallest_shown(metric))
+    better = d.better(metric.smallest_shown)
     if not better:
         return f"{label} not significantly different"
     if not math.isfinite(d.difference):
         other = "A" if better == "B" else "B"
         return f"{better} has the lower {label} (infinite for {other}: a true class has probability 0)"
-    sign = -1.0 if better == "B" else 1.0
-    unit = "points" if metric.unit == "%" else metric.unit
-    low, high = map(metric.text, sorted((sign * d.low, sign * d.high)))
-    return f"{better} has the lower {label}, by {metric.text(sign * d.difference)} {unit} ({low} to {high})"
-
-
-def smallest_shown(metric: Metric) -> float:
-    """Return the smallest difference that is not printed as 0."""
-    return 0.5 * 10.0**-metric.decimals / metric.factor
+    return f"{better} has the lower {label}, by {d.size_text(metric)}"

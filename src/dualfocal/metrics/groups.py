@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from dualfocal.metrics.copies import SAME
 from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.inference.top_label import Inference
-from dualfocal.metrics.result import Evaluation
+from dualfocal.metrics.result import Evaluation, inference_of
 from dualfocal.metrics.rows import Array, as_tensor, class_targets
 
 MOST_GROUPS = 1000
@@ -36,12 +36,16 @@ class GroupEvaluation:
     @property
     def inference(self) -> Inference:
         """Noise floors, test and confidence interval of the group."""
-        assert self.evaluation.inference is not None
-        return self.evaluation.inference
+        return inference_of(self.evaluation)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain content for JSON."""
         return {"group": self.name, "p_adjusted": self.p_adjusted, **self.evaluation.to_dict()}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read the output of :meth:`to_dict`."""
+        return cls(content["group"], Evaluation.from_dict(content), content["p_adjusted"])
 
 
 def evaluate_groups(
@@ -183,23 +187,28 @@ def label_counts_follow_groups(counts: Tensor) -> bool:
 
 def group_table(column: str, groups: Sequence[GroupEvaluation], most: int = MOST_SHOWN) -> Table:
     """Return a table with a row for each of the first ``most`` groups, in percent."""
-    rows = []
-    for group in groups[:most]:
-        evaluation, inference = group.evaluation, group.inference
-        low, high = inference.debiased_ece
-        rows.append(
-            [
-                group.name,
-                f"{evaluation.num_samples:,}",
-                f"{100 * evaluation.error:.1f}",
-                f"{100 * evaluation.overconfidence:+.1f}",
-                f"{100 * evaluation.ece:.1f}",
-                f"{100 * inference.floors['ece'].mean:.1f}",
-                f"{100 * low:.1f} - {100 * high:.1f}",
-                f"{group.p_adjusted:.3f}",
-            ]
-        )
-    level = f"debiased, {100 * groups[0].inference.level:.4g} %"
-    headings = [column, "N", "error", "conf - acc", "ECE", "floor", level, "adjusted p"]
+    rows = [group_row(group.name, group.evaluation, group.p_adjusted) for group in groups[:most]]
+    headings = [column, "N", *group_headings(groups[0].evaluation), "adjusted p"]
     which = f"the worst {most} of {len(groups)} groups" if len(groups) > most else "worst first"
     return Table(headings, rows, f"by {column}, {which}; percent")
+
+
+def group_headings(evaluation: Evaluation) -> list[str]:
+    """Return the headings of :func:`group_row` between the number of samples and the p-value."""
+    return ["error", "conf - acc", "ECE", "floor", f"debiased, {100 * inference_of(evaluation).level:.4g} %"]
+
+
+def group_row(name: str, evaluation: Evaluation, p_value: float) -> list[str]:
+    """Return the row of a group in a table, in percent."""
+    inference = inference_of(evaluation)
+    low, high = inference.debiased_ece
+    return [
+        name,
+        f"{evaluation.num_samples:,}",
+        f"{100 * evaluation.error:.1f}",
+        f"{100 * evaluation.overconfidence:+.1f}",
+        f"{100 * evaluation.ece:.1f}",
+        f"{100 * inference.floors['ece'].mean:.1f}",
+        f"{100 * low:.1f} - {100 * high:.1f}",
+        f"{p_value:.3f}",
+    ]

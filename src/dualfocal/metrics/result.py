@@ -1,6 +1,5 @@
 """The result of an evaluation: every metric, with a verdict in words, a table and JSON."""
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,14 +10,15 @@ from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.top_label import Inference
 from dualfocal.metrics.inference.weight_summary import WeightSummary
+from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS
-from dualfocal.metrics.verdict import CONFIDENCE_ONLY, TOP_LABEL_ONLY, classes_verdict, confidence_verdict
+from dualfocal.metrics.verdict import CONFIDENCE_ONLY, TOP_LABEL_ONLY, classes_verdict, confidence_verdict, samples_text
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Printed):
     """Result of :func:`evaluate`: every metric, as a fraction. ``print`` it; see :meth:`to_dict`, :meth:`scalars`."""
 
     num_samples: int
@@ -68,9 +68,7 @@ class Evaluation:
         Raises:
             ValueError: the evaluation was made without ``inference=True``.
         """
-        inference = self.inference
-        if inference is None:
-            raise ValueError("a verdict needs evaluate(..., inference=True)")
+        inference = inference_of(self)
         significant, *significant_classes = (p <= SIGNIFICANCE for p in inference.adjusted)
         sentences = [confidence_verdict(self, inference, significant)]
         if self.confidence_only:
@@ -184,16 +182,18 @@ class Evaluation:
             rows.append(interval + [""] * (len(headings) - 2))
         classes = "only the predicted class" if self.confidence_only else f"{self.num_classes} classes"
         clusters = self.inference and self.inference.clusters
-        weighted = "" if self.weights is None else f" (weighted, effective {round(self.weights.effective):,})"
-        samples = f"{self.num_samples:,} samples{weighted}" + (f" in {clusters.number:,} clusters" if clusters else "")
+        samples = samples_text(self.num_samples, clusters.number if clusters else None, self.weights)
         return Table(headings, rows, f"{samples}, {classes}, {self.num_bins} bins")
 
-    def __str__(self) -> str:
-        table = self.table()
-        return "\n".join([table.title, table.text(), *([] if self.inference is None else [self.verdict()])])
+    def _verdicts(self) -> list[str]:
+        return [] if self.inference is None else [self.verdict()]
 
-    def _repr_html_(self) -> str:
-        return self.table().html() + ("" if self.inference is None else f"<p><b>{html.escape(self.verdict())}</b></p>")
+
+def inference_of(evaluation: Evaluation) -> Inference:
+    """Return the inference of an evaluation, or raise a ValueError if it was made without ``inference=True``."""
+    if evaluation.inference is None:
+        raise ValueError("a verdict needs evaluate(..., inference=True)")
+    return evaluation.inference
 
 
 def finite(value: float) -> float | None:

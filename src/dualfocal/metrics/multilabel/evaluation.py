@@ -36,7 +36,7 @@ from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.inference.top_label import Floor, fine_p_value
 from dualfocal.metrics.multilabel.entries import Entries, as_entries
 from dualfocal.metrics.multilabel.result import LabelEvaluation, MultilabelEvaluation
-from dualfocal.metrics.result import Evaluation
+from dualfocal.metrics.result import Evaluation, inference_of
 from dualfocal.metrics.rows import Array, Rows
 from dualfocal.metrics.scan import Scan, scan
 
@@ -116,10 +116,9 @@ def evaluate_multilabel(
     micro = _evaluate(rows, scan(rows, num_bins=num_bins, scores=True, classwise=True), settings)
     adjusted = math.nan
     if inference:
-        adjusted, *of_labels = holm(
-            [p_value(micro), *(p_value(label.evaluation) for label in labels)], [len(labels)] + [1] * len(labels)
-        )
-        labels = [replace(label, p_adjusted=p) for label, p in zip(labels, of_labels, strict=True)]
+        p_values = [inference_of(evaluation).p_value for evaluation in (micro, *(label.evaluation for label in labels))]
+        adjusted, *by_label = holm(p_values, weights=[len(labels)] + [1] * len(labels))
+        labels = [replace(label, p_adjusted=p) for label, p in zip(labels, by_label, strict=True)]
     return MultilabelEvaluation(
         num_samples=len(entries),
         num_bins=num_bins,
@@ -132,12 +131,6 @@ def evaluate_multilabel(
         left_out=left_out,
         clusters_given=clusters is not None,
     )
-
-
-def p_value(evaluation: Evaluation) -> float:
-    """Return the p-value of an evaluation with inference."""
-    assert evaluation.inference is not None
-    return evaluation.inference.p_value
 
 
 def _evaluate_labels(

@@ -1,6 +1,5 @@
 """Result of the evaluation of multi-label predictions: numbers, tables and a verdict."""
 
-import html
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -9,8 +8,9 @@ from typing import Any, Self
 from dualfocal._table import Table, printable
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.top_label import Floor, Inference
+from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS
-from dualfocal.metrics.result import Evaluation, finite
+from dualfocal.metrics.result import Evaluation, finite, inference_of
 from dualfocal.metrics.verdict import confidence_verdict, percent_text, points_text
 
 SCHEMA = 1
@@ -59,8 +59,7 @@ class LabelEvaluation:
     @property
     def inference(self) -> Inference:
         """Noise floors, test and confidence interval of the label."""
-        assert self.evaluation.inference is not None
-        return self.evaluation.inference
+        return inference_of(self.evaluation)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain content for JSON."""
@@ -74,7 +73,7 @@ class LabelEvaluation:
 
 
 @dataclass(frozen=True)
-class MultilabelEvaluation:
+class MultilabelEvaluation(Printed):
     """Result of :func:`~dualfocal.metrics.evaluate` with ``task="multilabel"``; all metrics are fractions.
 
     Args:
@@ -353,14 +352,11 @@ class MultilabelEvaluation:
             clusters_given=content["clusters_given"],
         )
 
-    def __str__(self) -> str:
-        tables = [self.table(), self.label_table()]
-        lines = [line for table in tables for line in (table.title, table.text())]
-        return "\n".join(lines + ([] if self.inference is None else [self.verdict()]))
+    def _tables(self) -> list[Table]:
+        return [self.table(), self.label_table()]
 
-    def _repr_html_(self) -> str:
-        verdict = "" if self.inference is None else f"<p><b>{html.escape(self.verdict())}</b></p>"
-        return self.table().html() + self.label_table().html() + verdict
+    def _verdicts(self) -> list[str]:
+        return [] if self.inference is None else [self.verdict()]
 
 
 def _floor_cells(floor: Floor | None) -> list[str]:

@@ -1,6 +1,5 @@
 """The scores of a model on a test set and on shifted sets: a table, a verdict and JSON."""
 
-import html
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -11,8 +10,9 @@ from dualfocal._table import Table
 from dualfocal.metrics.auroc import Auroc
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.holm import holm
+from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS
-from dualfocal.metrics.result import Evaluation, check_schema
+from dualfocal.metrics.result import Evaluation, check_schema, inference_of
 
 SCHEMA = 1
 SHOWN = ("error", "nll", "ece")
@@ -79,7 +79,7 @@ class ShiftScores:
 
 
 @dataclass(frozen=True)
-class ShiftEvaluation:
+class ShiftEvaluation(Printed):
     """Result of :func:`evaluate_shift`. ``print`` it; see :meth:`to_dict`.
 
     Args:
@@ -133,7 +133,7 @@ class ShiftEvaluation:
                 f"From {self.test.name} to {worst}, the shifted set with the highest ECE, the ECE changes {ece}, the "
                 f"error {error}."
             )
-            p_values = holm([one.inference.joint_p_value for one in evaluations.values() if one.inference is not None])
+            p_values = holm([inference_of(evaluation).joint_p_value for evaluation in evaluations.values()])
             number = sum(p <= SIGNIFICANCE for p in p_values)
             sentences.append(f"{number} of {len(p_values)} shifted sets are miscalibrated at 5 % (Holm).")
         areas = sorted((one.auroc["entropy"].value, one.name) for one in self.shifted)
@@ -167,13 +167,6 @@ class ShiftEvaluation:
         check_schema("a shift evaluation", content, SCHEMA)
         shifted = tuple(ShiftScores.from_dict(one) for one in content["shifted"])
         return cls(ShiftScores.from_dict(content["test"]), shifted, content["level"], content["seed"])
-
-    def __str__(self) -> str:
-        table = self.table()
-        return "\n".join([table.title, table.text(), self.verdict()])
-
-    def _repr_html_(self) -> str:
-        return f"{self.table().html()}<p><b>{html.escape(self.verdict())}</b></p>"
 
 
 def kind_and_severity(name: str) -> tuple[str, float | None]:
