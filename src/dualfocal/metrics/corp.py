@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dualfocal._checks import check_count, check_level
 from dualfocal.metrics.bins import ONE
-from dualfocal.metrics.inference.top_label import Floor
+from dualfocal.metrics.inference.result import Floor
 from dualfocal.metrics.rows import Array, as_rows
 from dualfocal.metrics.scan import scan
 

@@ -17,7 +17,8 @@ from dualfocal.metrics.inference.classwise import SIGNIFICANCE, classwise_test
 from dualfocal.metrics.inference.cluster_sums import RowClusterSums
 from dualfocal.metrics.inference.clusters import cluster_inference, cluster_squared_error
 from dualfocal.metrics.inference.label_counts import LabelCounts, RowLabels
-from dualfocal.metrics.inference.top_label import Confidences, Inference, infer, noise_floor
+from dualfocal.metrics.inference.result import Inference, noise_floor
+from dualfocal.metrics.inference.top_label import Confidences, infer
 from dualfocal.metrics.inference.weights import summarize_weights, weighted_inference
 from dualfocal.metrics.resampling import quantiles, resample
 from dualfocal.metrics.result import Evaluation

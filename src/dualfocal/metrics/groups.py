@@ -15,7 +15,7 @@ from dualfocal._table import Table
 from dualfocal.metrics.copies import SAME
 from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.inference.holm import holm
-from dualfocal.metrics.inference.top_label import Inference
+from dualfocal.metrics.inference.result import Inference
 from dualfocal.metrics.result import Evaluation, inference_of
 from dualfocal.metrics.rows import Array, as_tensor, class_targets
 

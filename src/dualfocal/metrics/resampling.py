@@ -16,7 +16,7 @@ from dualfocal.metrics.bins import (
     scatter_sum,
     weighted_debiased_square,
 )
-from dualfocal.metrics.inference.cluster_noise import cluster_groups
+from dualfocal.metrics.inference.cluster_noise import Grouping
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
 
@@ -58,7 +58,8 @@ def resample(
         num_blocks = min(n, BLOCKS)
         block = torch.from_numpy(np.arange(n) if n <= BLOCKS else rng.permutation(n) % num_blocks)
     else:
-        block, num_blocks = cluster_groups(clusters, rng)
+        grouping = Grouping(int(clusters.max()) + 1, rng)
+        block, num_blocks = grouping.group_of(clusters), grouping.groups
     picks = rng.integers(num_blocks, size=(draws, num_blocks)) + num_blocks * np.arange(draws)[:, None]
     weight = torch.from_numpy(np.bincount(picks.ravel(), minlength=draws * num_blocks)).view(draws, num_blocks).double()
     block, weight = block.to(device), weight.to(device)

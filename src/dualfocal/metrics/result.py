@@ -8,7 +8,7 @@ from typing import Any, Self
 from dualfocal._table import Table
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
-from dualfocal.metrics.inference.top_label import Inference
+from dualfocal.metrics.inference.result import Inference
 from dualfocal.metrics.inference.weight_summary import WeightSummary
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from dualfocal._table import printable
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE, ClasswiseTest
-from dualfocal.metrics.inference.top_label import POWER, Inference
+from dualfocal.metrics.inference.ranks import POWER
+from dualfocal.metrics.inference.result import Inference
 from dualfocal.metrics.inference.weight_summary import WeightSummary
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 import dualfocal
-from dualfocal.metrics.inference.top_label import Inference
+from dualfocal.metrics.inference.result import Inference
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.decision import Decision
 from dualfocal.report.inputs import ReportInput

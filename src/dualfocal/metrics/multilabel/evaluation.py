@@ -33,7 +33,8 @@ from dualfocal.metrics.inference.cluster_noise import ClusterNoise
 from dualfocal.metrics.inference.cluster_sums import RowClusterSums
 from dualfocal.metrics.inference.clusters import fine_cluster_p_value, noise_of_ece
 from dualfocal.metrics.inference.holm import holm
-from dualfocal.metrics.inference.top_label import Floor, fine_p_value
+from dualfocal.metrics.inference.result import Floor
+from dualfocal.metrics.inference.top_label import fine_p_value
 from dualfocal.metrics.multilabel.entries import Entries, as_entries
 from dualfocal.metrics.multilabel.result import LabelEvaluation, MultilabelEvaluation
 from dualfocal.metrics.result import Evaluation, inference_of

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from dualfocal._table import Table, printable
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
-from dualfocal.metrics.inference.top_label import Floor, Inference
+from dualfocal.metrics.inference.result import Floor, Inference
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.result import Evaluation, finite, inference_of
