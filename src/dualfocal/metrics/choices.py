@@ -8,7 +8,6 @@ class-wise test then finds position bias, such as a model that prefers the first
 option is always at the same position, because then the position alone gives the answer.
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -17,8 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dualfocal.metrics._several import named_errors, tracked
 from dualfocal.metrics._sorting import SortedConfidences
-from dualfocal.metrics.copies import SAME
+from dualfocal.metrics.copies import no_copies_warnings
 from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.groups import draws_for_groups
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
@@ -213,7 +213,7 @@ def evaluate_choices(
     >>> print(result.verdict())  # doctest: +ELLIPSIS
     Over-confident: ECE is ... points; a calibrated model would show ... by chance (p < 0.001). Class probabilities: ...
     """
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "num_bins": num_bins,
         "inference": inference,
         "level": level,
@@ -227,10 +227,10 @@ def evaluate_choices(
     positions: tuple[Position, ...] = ()
     if low == high <= len(LETTERS) and (choices.right != choices.right[0]).any():
         positions = _positions(choices)
-        evaluation = evaluate(choices.scores.reshape(-1, low), choices.right, input="logits", **given)
+        evaluation = evaluate(choices.scores.reshape(-1, low), choices.right, input="logits", **options)
     else:
         evaluation = replace(
-            evaluate(1 / (1 + odds), right.astype(np.int64), input="confidence", **given),
+            evaluate(1 / (1 + odds), right.astype(np.int64), input="confidence", **options),
             nll=choices.nll(),
             brier=choices.brier(),
             aurc=SortedConfidences.from_uncertainty(torch.from_numpy(odds), torch.from_numpy(right)).aurc(),
@@ -262,18 +262,12 @@ def evaluate_tasks(
     Raises:
         ValueError: a task cannot be evaluated; the message names it.
     """
-    given: dict[str, Any] = {"num_bins": num_bins, "inference": inference, "level": level, "seed": seed}
-    overall = evaluate_choices(merge_choices(list(tasks.values())), **given)
+    options: dict[str, Any] = {"num_bins": num_bins, "inference": inference, "level": level, "seed": seed}
+    overall = evaluate_choices(merge_choices(list(tasks.values())), **options)
     results: dict[str, ChoiceEvaluation] = {}
-    for done, (name, choices) in enumerate(tasks.items(), start=1):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", f".*{SAME}")  # once, for all questions, is enough
-            try:
-                results[name] = evaluate_choices(choices, draws=draws_for_groups(len(tasks)), **given)
-            except ValueError as error:
-                raise ValueError(f"task {name}: {error}") from error
-        if progress is not None:
-            progress(done / len(tasks))
+    for name, choices in tracked(tasks.items(), progress):
+        with no_copies_warnings(), named_errors(f"task {name}"):  # once, for all questions, is enough
+            results[name] = evaluate_choices(choices, draws=draws_for_groups(len(tasks)), **options)
     if not inference:
         return overall, results
     p_values = [inference_of(result.evaluation).joint_p_value for result in results.values()]

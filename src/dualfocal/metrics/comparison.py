@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dualfocal._checks import check_level
 from dualfocal._table import Table
+from dualfocal.metrics._several import named_errors
 from dualfocal.metrics.evaluation import evaluate_rows, squared_error
 from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.inference.weight_summary import WeightSummary
@@ -195,7 +196,7 @@ def compare(
     clusters = image_clusters(a, clusters)
     models = []
     for name, values, kind in zip(names, (a, b), inputs, strict=True):
-        try:
+        with named_errors(name):
             rows = as_rows(
                 values,
                 target,
@@ -207,9 +208,6 @@ def compare(
                 sample_weight=sample_weight,
             )
             models.append((rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)))
-        except (ValueError, IndexError) as error:
-            exception = IndexError if isinstance(error, IndexError) else ValueError
-            raise exception(f"{name}: {error}") from error
     if len(models[0][0]) < LEAST:
         raise ValueError(f"a comparison needs at least {LEAST} samples, got {len(models[0][0])}")
     num_clusters = models[0][0].num_clusters

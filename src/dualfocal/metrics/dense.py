@@ -11,6 +11,7 @@ from scipy import ndimage
 
 from dualfocal._checks import check_count
 from dualfocal._table import Table, printable
+from dualfocal.metrics._several import named_errors
 from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.rows import VOID
 from dualfocal.metrics.states.binned import BinnedPredictions
@@ -139,16 +140,12 @@ def _add(
     sums = np.zeros(3)
     for part, state in result.parts.items():
         own = labels if near is None else np.where(near == (part == "boundary"), labels, ignored)
-        one = ClusteredPredictions(state.num_bins)
-        try:
-            one.update(values[None], own[None], name, input=input, ignore_index=ignored)
-            result.parts[part] = state + one
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-        except IndexError as error:
-            raise IndexError(f"{name}: {error}") from error
-        if one.binned is not None:
-            bins = one.binned.bins
+        image = ClusteredPredictions(state.num_bins)
+        with named_errors(name):
+            image.update(values[None], own[None], name, input=input, ignore_index=ignored)
+            result.parts[part] = state + image
+        if image.binned is not None:
+            bins = image.binned.bins
             sums += [float(x.sum()) for x in (bins.count, bins.confidence, bins.correct)]
     if sums[0]:
         result.images.append(ImageGap(name, int(sums[0]), sums[1] / sums[0], sums[2] / sums[0]))

@@ -1,7 +1,6 @@
 """Calibration of subgroups of samples, with p-values adjusted for the number of groups."""
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -12,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal._table import Table
-from dualfocal.metrics.copies import SAME
+from dualfocal.metrics._several import tracked
+from dualfocal.metrics.copies import no_copies_warnings
 from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.inference.result import Inference
@@ -97,32 +97,31 @@ def evaluate_groups(
         )
     draws = draws_for_groups(len(names))
     evaluations: dict[str, Evaluation] = {}
-    for done, name in enumerate(names, start=1):
-        mask = torch.from_numpy(groups == name)
-        members = clusters[mask.numpy()] if isinstance(clusters, np.ndarray) else clusters
+    for name in tracked(names, progress):
+        mask = groups == name
+        members = clusters[mask] if isinstance(clusters, np.ndarray) else clusters
         if isinstance(members, np.ndarray) and (members == members[0]).all():
             raise ValueError(f"group {str(name)!r} holds only one cluster, {str(members[0])!r}: leave out such groups")
-        weight = None if sample_weight is None else np.asarray(sample_weight)[mask.numpy()]
-        if bool(target[mask].ne(ignore_index).any()) and (weight is None or np.any(weight != 0)):
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", f".*{SAME}")  # once, for all samples, is enough
-                evaluations[str(name)] = evaluate(
-                    values[mask],
-                    target[mask],
-                    input=input,
-                    num_bins=num_bins,
-                    inference=True,
-                    ignore_index=ignore_index,
-                    binary=binary,
-                    convention=convention,
-                    level=level,
-                    draws=draws,
-                    seed=seed,
-                    clusters=members,
-                    sample_weight=weight,
-                )
-        if progress is not None:
-            progress(done / len(names))
+        weight = None if sample_weight is None else np.asarray(sample_weight)[mask]
+        index = torch.from_numpy(mask)
+        if not bool(target[index].ne(ignore_index).any()) or (weight is not None and not weight.any()):
+            continue
+        with no_copies_warnings():  # once, for all samples, is enough
+            evaluations[str(name)] = evaluate(
+                values[index],
+                target[index],
+                input=input,
+                num_bins=num_bins,
+                inference=True,
+                ignore_index=ignore_index,
+                binary=binary,
+                convention=convention,
+                level=level,
+                draws=draws,
+                seed=seed,
+                clusters=members,
+                sample_weight=weight,
+            )
     return rank_groups(evaluations)
 
 

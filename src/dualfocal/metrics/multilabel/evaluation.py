@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal._checks import check_count, check_level
+from dualfocal.metrics._several import tracked
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.inference.cluster_noise import ClusterNoise
@@ -149,7 +150,7 @@ def _evaluate_labels(
     noise = ClusterNoise(int(codes.max()) + 1, settings.draws, settings.seed) if settings.inference else None
     labels, left_out = list[LabelEvaluation](), dict[str, str]()
     total, wrong = np.zeros(settings.draws), torch.zeros(len(entries), dtype=torch.bool, device=codes.device)
-    for index, name in enumerate(entries.names):
+    for index, name in tracked(list(enumerate(entries.names)), progress):
         rows = entries.label(index)
         if rows is None or (cluster is not None and rows.cluster is None):
             left_out[name] = NO_ENTRIES if rows is None else ONE_CLUSTER
@@ -161,8 +162,6 @@ def _evaluate_labels(
         if noise is not None:
             sums = RowClusterSums(codes[entries.keep[:, index]], stats)
             total += noise_of_ece(noise, sums, evaluation.bins)
-        if progress is not None:
-            progress((index + 1) / num_labels)
     if not labels:
         raise ValueError(f"no label can be evaluated: of {next(iter(left_out))!r}, {next(iter(left_out.values()))}")
     return labels, left_out, total / len(labels), wrong

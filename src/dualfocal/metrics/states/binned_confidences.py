@@ -123,12 +123,12 @@ class BinnedConfidences:
         check_schema("a state of confidences", content, SCHEMA)
         empty = empty_cells(equal_edges(content["num_bins"]))
         cell = torch.tensor(content["cell"], dtype=torch.int64)
-        sums = [
+        count, whole, units, correct = (
             torch.zeros_like(empty.count).index_add_(0, cell, torch.tensor(content[name], dtype=torch.int64))
             for name in SUMS
-        ]
+        )
         scores = {name: content[name] for name in ("nll", "infinite_nll", "brier")}
-        return cls(BinStats(*sums, empty.edges), **scores)
+        return cls(BinStats(count, whole, units, correct, empty.edges), **scores)
 
 
 def evaluate_binned(

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_count
+from dualfocal.metrics._several import tracked
 from dualfocal.metrics.groups import GroupEvaluation, draws_for_groups
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.result import check_schema, inference_of
@@ -198,11 +199,7 @@ class TokenConfidences:
         named = [("frequency", frequency_name(k), group) for k, group in sorted(self.by_frequency.items())]
         named += [("position", position_name(k), group) for k, group in sorted(self.by_position.items())]
         tested = [(kind, name, group) for kind, name, group in named if group.num_clusters > 1]
-        evaluations = []
-        for done, (_, _, group) in enumerate(tested, start=1):
-            evaluations.append(group.evaluate(**options))
-            if progress is not None:
-                progress(done / len(tested))
+        evaluations = [group.evaluate(**options) for _, _, group in tracked(tested, progress)]
         adjusted = holm([inference_of(result).joint_p_value for result in evaluations])
         groups: dict[str, list[GroupEvaluation]] = {"frequency": [], "position": []}
         for (kind, name, _), result, p in zip(tested, evaluations, adjusted, strict=True):
