@@ -105,8 +105,39 @@ def as_rows(
     """
     check_choice("input", input, (None, *INPUTS))
     check_choice("binary", binary, BINARY)
-    checked, input = input is None, input or "logits"
     check_ignore_index(ignore_index)
+    kind = input or "logits"
+    values, target, dtype = _checked_arrays(values, target, kind, binary, class_names)
+    shape = target.shape
+    weight = None if sample_weight is None else _weights(sample_weight, shape).to(values.device)
+    if values.ndim > 2:
+        values = values.movedim(1, -1).reshape(-1, values.shape[1])
+    rows = Rows(values, class_indices(target.reshape(-1)), weight, kind, binary == "positive", dtype)
+    keep = rows.target != ignore_index
+    if weight is not None:
+        keep &= weight > 0
+        if not bool(keep.any()):
+            raise ValueError("sample_weight is 0 for every sample that is not ignored: no sample is left")
+    rows = rows if bool(keep.all()) else rows.at(keep)
+    rows = replace(rows, weight=_with_mean_one(rows.weight))
+    if clusters is not None:
+        rows = replace(rows, cluster=_row_clusters(cluster_codes(clusters, shape)[keep.cpu()]).to(values.device))
+    if input is None and are_probabilities(rows.values):
+        raise ValueError(
+            'logits must not be probabilities, but all rows lie in [0, 1] and sum to 1: pass input="probs", or '
+            'input="logits" if they are logits nevertheless'
+        )
+    check_target(rows.target, rows.num_classes, ignore_index)
+    # Computing 1 - p, or renormalising, can turn 0 into -1e-10, whose logarithm is NaN.
+    if kind == "probs" and -ROUNDING <= float(rows.values.min()) < 0:
+        rows = replace(rows, values=rows.values.clamp_min(0.0))
+    return rows
+
+
+def _checked_arrays(
+    values: Array, target: Array, input: str, binary: str | None, class_names: Sequence[str] | None
+) -> tuple[Tensor, Tensor, torch.dtype]:
+    """Check shapes and dtypes. Returns values (N, C, d1, ...), target (N, d1, ...) and the dtype that edges have."""
     name = "logits" if input == "logits" else "probabilities"
     target = as_tensor("target", class_targets(values, target, class_names))
     values = as_tensor(name, values).detach()
@@ -135,31 +166,18 @@ def as_rows(
             f"{tuple(target.shape)}: one class index per sample (one-hot labels: target.argmax(1); several "
             "labels per sample: task='multilabel', in the command line --task multilabel)"
         )
-    weight = None if sample_weight is None else _weights(sample_weight, shape).to(values.device)
-    if values.ndim > 2:
-        values = values.movedim(1, -1).reshape(-1, values.shape[1])
-    rows = Rows(values, class_indices(target.reshape(-1)), weight, input, binary == "positive", dtype)
-    keep = rows.target != ignore_index
-    if weight is not None:
-        keep &= weight > 0
-        if not bool(keep.any()):
-            raise ValueError("sample_weight is 0 for every sample that is not ignored: no sample is left")
-    rows = rows if bool(keep.all()) else rows.at(keep)
-    rows = replace(rows, weight=_with_mean_one(rows.weight))
-    if clusters is not None:  # those with ignored samples only are not counted
-        codes = cluster_codes(clusters, shape)[keep.cpu()].numpy()
-        rows = replace(rows, cluster=torch.from_numpy(np.unique(codes, return_inverse=True)[1]).to(values.device))
-        if rows.num_clusters == 1:
-            raise ValueError(
-                "the samples that are not ignored lie in one cluster, which does not show how much clusters differ: "
-                'add samples of other clusters, or pass clusters="none" to treat samples as independent'
-            )
-    if checked and are_probabilities(rows.values):
+    return values, target, dtype
+
+
+def _row_clusters(codes: Tensor) -> Tensor:
+    """Number the clusters 0, 1, ...: those of which all samples are ignored are not counted."""
+    cluster = np.unique(codes, return_inverse=True)[1]
+    if len(cluster) and not cluster.any():
         raise ValueError(
-            'logits must not be probabilities, but all rows lie in [0, 1] and sum to 1: pass input="probs", or '
-            'input="logits" if they are logits nevertheless'
+            "the samples that are not ignored lie in one cluster, which does not show how much clusters differ: "
+            'add samples of other clusters, or pass clusters="none" to treat samples as independent'
         )
-    return _check_numbers(rows, ignore_index)
+    return torch.from_numpy(cluster)
 
 
 def are_probabilities(values: Tensor) -> bool:
@@ -294,14 +312,6 @@ def check_target(target: Tensor, num_classes: int, ignore_index: int) -> None:
             f"target {low if low < 0 else high} is out of range: a class index must lie in [0, {num_classes - 1}] "
             f"or equal ignore_index = {ignore_index}{hint}"
         )
-
-
-def _check_numbers(rows: Rows, ignore_index: int) -> Rows:
-    check_target(rows.target, rows.num_classes, ignore_index)
-    # Computing 1 - p, or renormalising, can turn 0 into -1e-10, whose logarithm is NaN.
-    if rows.input == "probs" and -ROUNDING <= float(rows.values.min()) < 0:
-        rows = replace(rows, values=rows.values.clamp_min(0.0))
-    return rows
 
 
 def as_tensor(name: str, array: Array) -> Tensor:
