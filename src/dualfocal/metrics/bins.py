@@ -107,14 +107,7 @@ class BinStats:
         bounds = equal_edges(num_bins, confidence.dtype, confidence.device)
         if edges is not None:
             bounds = as_tensor("edges", edges).double().to(confidence.device)
-            if (
-                bounds.ndim != 1
-                or len(bounds) < 2
-                or bounds[0] != 0
-                or bounds[-1] != 1
-                or not bool((bounds.diff() >= 0).all())
-            ):
-                raise ValueError(f"edges must increase from 0 to 1, got {bounds.tolist()}")
+            check_edges(bounds)
         weight = None if sample_weight is None else as_tensor("sample_weight", sample_weight).double()
         if weight is not None and (weight.shape != confidence.shape or not bool((weight >= 0).all())):
             raise ValueError(f"sample_weight must have shape {tuple(confidence.shape)} and not be negative")
@@ -370,6 +363,13 @@ def equal_edges(num_bins: int, dtype: torch.dtype = torch.float64, device: torch
     check_count("num_bins", num_bins)
     edges = (torch.arange(num_bins + 1, dtype=torch.float64, device="cpu") / num_bins).to(dtype)
     return edges.to(torch.float32 if torch.device(device).type == "mps" else torch.float64).to(device)
+
+
+def check_edges(edges: Tensor) -> None:
+    """Raise a ValueError unless the edges, float64, increase from 0 to 1."""
+    ends = edges[[0, -1]].tolist() if edges.ndim == 1 and len(edges) > 1 else []
+    if ends != [0, 1] or not bool((edges.diff() >= 0).all()):
+        raise ValueError(f"edges must increase from 0 to 1, got {edges.tolist()}")
 
 
 class Binner:

@@ -141,9 +141,9 @@ def evaluate(
     if task == "multilabel":
         from dualfocal.metrics.multilabel.evaluation import evaluate_multilabel
 
-        refused = {"binary": binary, "convention": convention, "sample_weight": sample_weight}
-        for name in (name for name, value in refused.items() if value is not None):
-            raise ValueError(f"{name} does not apply to task='multilabel': leave it out")
+        for name, value in (("binary", binary), ("convention", convention), ("sample_weight", sample_weight)):
+            if value is not None:
+                raise ValueError(f"{name} does not apply to task='multilabel': leave it out")
         return evaluate_multilabel(
             logits,
             target,
@@ -172,20 +172,7 @@ def evaluate(
     result = evaluate_rows(rows, stats, num_bins, inference=inference, level=level, draws=draws, seed=seed)
     if input == "confidence":
         result = _of_confidence(result, rows)
-    if convention is None:
-        return result
-    if convention == "published" and result.inference is not None:
-        drawn = resample([(rows, stats)], num_bins, seed=seed)
-        for name in ("ece", "adaptive_ece", "classwise_ece", "mce"):
-            twice, (low, high) = 2 * getattr(result, name), quantiles(drawn[name][:, 0], level)
-            result.inference.published[name] = (twice - high, twice - low)
-    rounded = scan(rows, as_given=True)
-    bins = top_bins(rounded, rows, num_bins, convention)
-    result = replace(result, convention=convention, ece=float(bins.ece()), mce=float(bins.mce()))
-    if convention == "published":
-        samples = SortedConfidences.from_units(rounded.confidence, rounded.correct, rows.weight)
-        result = replace(result, adaptive_ece=adaptive_error(samples, num_bins, convention)[0])
-    return result
+    return result if convention is None else _with_convention(result, rows, stats, convention, level, seed)
 
 
 def evaluate_rows(
@@ -302,6 +289,25 @@ def evaluate_bins(
         bounds=bounds or {},
         confidence_only=classes is None,
     )
+
+
+def _with_convention(
+    result: Evaluation, rows: Rows, stats: Scan, convention: str, level: float, seed: int
+) -> Evaluation:
+    """Return the evaluation with ECE, MCE and adaptive ECE, and their intervals, as other code computes them."""
+    num_bins = result.num_bins
+    if convention == "published" and result.inference is not None:
+        drawn = resample([(rows, stats)], num_bins, seed=seed)
+        for name in ("ece", "adaptive_ece", "classwise_ece", "mce"):
+            twice, (low, high) = 2 * getattr(result, name), quantiles(drawn[name][:, 0], level)
+            result.inference.published[name] = (twice - high, twice - low)
+    rounded = scan(rows, as_given=True)
+    bins = top_bins(rounded, rows, num_bins, convention)
+    result = replace(result, convention=convention, ece=float(bins.ece()), mce=float(bins.mce()))
+    if convention != "published":
+        return result
+    samples = SortedConfidences.from_units(rounded.confidence, rounded.correct, rows.weight)
+    return replace(result, adaptive_ece=adaptive_error(samples, num_bins, convention)[0])
 
 
 def _of_confidence(result: Evaluation, rows: Rows) -> Evaluation:

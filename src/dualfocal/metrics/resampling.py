@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dualfocal.metrics._several import tracked
 from dualfocal.metrics._sorting import risk_coverage, tie_ends, tie_groups
 from dualfocal.metrics.bins import (
     ONE,
@@ -157,10 +158,8 @@ def _sorted_metrics(
         gap, last, order = from_units(units) - stats.correct[ascending].double(), tie_ends(units)[1], block[ascending]
         own = sample_weight[ascending]
         results["adaptive_ece"] = weight.new_full((len(weight),), torch.nan)
-        for r in range(draws):
+        for r in tracked(range(draws), lambda share: report(0.5 + share / 4)):
             results["adaptive_ece"][r] = _adaptive_error(gap, weight[r][order] * own, last, num_bins)
-            if r % 10 == 9:
-                report(0.5 + (r + 1) / draws / 4)
     if "aurc" in wanted:
         uncertainty, certain_first = stats.uncertainty.sort()
         wrong, ends = (~stats.right[certain_first]).double(), tie_ends(tie_groups(uncertainty))
@@ -170,10 +169,8 @@ def _sorted_metrics(
             return results
         tied = ends if bool((ends[0] != ends[1]).any()) else None
         results["aurc"] = weight.new_full((len(weight),), torch.nan)
-        for r in range(draws):
+        for r in tracked(range(draws), lambda share: report(0.75 + share / 4)):
             results["aurc"][r] = risk_coverage(wrong, weight[r][order] * own, tied)
-            if r % 10 == 9:
-                report(0.75 + (r + 1) / draws / 4)
     return results
 
 

@@ -50,7 +50,7 @@ NO_ENTRIES, ONE_CLUSTER = "all entries are ignored", "its entries are in one clu
 
 @dataclass(frozen=True)
 class _Settings:
-    """Options of the evaluation of a label."""
+    """Options of :func:`~dualfocal.metrics.evaluation.evaluate_rows`."""
 
     num_bins: int
     inference: bool
@@ -169,15 +169,7 @@ def _evaluate_labels(
 
 def _evaluate(rows: Rows, stats: Scan, settings: _Settings, num_tests: int = 1) -> Evaluation:
     """Evaluate a binary problem. If it is one of many tests, compute a small p-value with more draws."""
-    result = evaluate_rows(
-        rows,
-        stats,
-        settings.num_bins,
-        inference=settings.inference,
-        level=settings.level,
-        draws=settings.draws,
-        seed=settings.seed,
-    )
+    result = evaluate_rows(rows, stats, **vars(settings))
     draws = min(DRAWS_PER_LABEL * num_tests, MOST_DRAWS)
     if result.inference is None or result.inference.p_value > SMALL_P or draws <= settings.draws:
         return result

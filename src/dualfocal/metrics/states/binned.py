@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dualfocal._checks import check_count
 from dualfocal.metrics._wide import WideSum
-from dualfocal.metrics.bins import SUMS, BinStats, equal_edges
+from dualfocal.metrics.bins import SUMS, BinStats, check_edges, equal_edges
 from dualfocal.metrics.inference.label_counts import CellLabels
 from dualfocal.metrics.result import Evaluation, check_schema
 from dualfocal.metrics.rows import Array, as_rows
@@ -107,8 +107,7 @@ class BinnedPredictions(BinnedConfidences):
         check_count("num_classes", num_classes, 2)
         edges = equal_edges(num_bins) if edges is None else edges.cpu().double()
         check_count("num_bins", len(edges) - 1)
-        if edges[0] != 0 or edges[-1] != 1 or not bool((edges.diff() >= 0).all()):
-            raise ValueError(f"edges must increase from 0 to 1, got {edges.tolist()}")
+        check_edges(edges)
         zeros = torch.zeros(num_classes, 2, len(edges) - 1, dtype=torch.int64)
         classes = BinStats.empty(num_classes, 2, edges=edges)
         return cls(empty_cells(edges), classes, WideSum(zeros, zeros), WideSum(zeros, zeros))
