@@ -5,7 +5,7 @@ batches, processes or files and merged in any order: the result has the same bit
 weighted sums are float64, and merge up to rounding.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -285,6 +285,11 @@ class BinStats:
         if self.squares is None:
             raise ValueError("the debiased error of weighted samples needs the sums of their squared weights")
         return weighted_debiased_square(self.count, self.gap, self.accuracy, self.squares)
+
+    def map(self, function: Callable[[Tensor], Tensor], edges: Tensor | None = None) -> Self:
+        """Return bins whose four sums are what a function makes of these sums: some of them, or sums of neighbours."""
+        count, whole, units, correct = (function(getattr(self, name)) for name in SUMS)
+        return type(self).from_sums(count, units, correct, self.edges if edges is None else edges, whole)
 
     def to(self, device: torch.device | str, *, copy: bool = False) -> Self:
         """Return these bins on a device; ``copy``: in memory of their own, even if they are there already."""

@@ -175,8 +175,8 @@ def near_boundary(classes: NDArray[Any], width: int) -> NDArray[np.bool_]:
 
 def class_calibration(state: BinnedPredictions) -> list[ClassCalibration]:
     """Return the calibration of each class that occurs or is predicted, the largest error first."""
-    n, both = state.num_samples, state.class_bins
-    errors, labels, mass = both.ece(), both.correct.sum(1), both.confidence.sum(1)
+    n, bins = state.num_samples, state.class_bins
+    errors, labels, mass = bins.ece(), bins.correct.sum(1), bins.confidence.sum(1)
     predicted, confidence, right = (
         getattr(state.classes, name)[:, 1].sum(1).double() for name in ("count", "confidence", "correct")
     )
@@ -193,20 +193,18 @@ def class_calibration(state: BinnedPredictions) -> list[ClassCalibration]:
         for c in range(state.num_classes)
         if labels[c] or predicted[c]
     ]
-    return sorted(classes, key=lambda one: -one.ece)
+    return sorted(classes, key=lambda calibration: -calibration.ece)
 
 
 def class_table(classes: Sequence[ClassCalibration], names: Sequence[str] | None = None) -> Table:
     """Return a table of the worst classes, in percent."""
     headings = ["class", "ECE %", "occurs %", "mean probability %", "predicted %", "confidence there %", "right %"]
-    rows = [
-        [printable(names[one.index]) if names else str(one.index)]
-        + [
-            "" if math.isnan(x) else f"{100 * x:.2f}"
-            for x in (one.ece, one.occurs, one.probability, one.predicted, one.confidence, one.right)
-        ]
-        for one in classes[:MOST_SHOWN]
-    ]
+    shown = ("ece", "occurs", "probability", "predicted", "confidence", "right")
+    rows = []
+    for calibration in classes[:MOST_SHOWN]:
+        values = [getattr(calibration, column) for column in shown]
+        name = printable(names[calibration.index]) if names else str(calibration.index)
+        rows.append([name, *("" if math.isnan(value) else f"{100 * value:.2f}" for value in values)])
     return Table(headings, rows, f"classes, worst first ({min(len(classes), MOST_SHOWN)} of {len(classes)})")
 
 
@@ -214,10 +212,10 @@ def part_table(parts: dict[str, Evaluation]) -> Table:
     """Return a table of boundary and interior, in percent."""
     headings = ["pixels", "N", "error %", "confidence - accuracy %", "ECE %", "ECE floor %", "p"]
     rows = []
-    for name, one in parts.items():
-        row = [name, f"{one.num_samples:,}", f"{100 * one.error:.2f}", f"{100 * one.overconfidence:+.2f}"]
-        row.append(f"{100 * one.ece:.2f}")
-        if one.inference is not None:
-            row += [f"{100 * one.inference.floors['ece'].mean:.2f}", f"{one.inference.joint_p_value:.3f}"]
-        rows.append(row + [""] * (len(headings) - len(row)))
+    for name, result in parts.items():
+        row = [name, f"{result.num_samples:,}", f"{100 * result.error:.2f}", f"{100 * result.overconfidence:+.2f}"]
+        tests = ["", ""]
+        if result.inference is not None:
+            tests = [f"{100 * result.inference.floors['ece'].mean:.2f}", f"{result.inference.joint_p_value:.3f}"]
+        rows.append([*row, f"{100 * result.ece:.2f}", *tests])
     return Table(headings, rows, "boundary and interior")

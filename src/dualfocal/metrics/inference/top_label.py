@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal.metrics.bins import SUMS, BinStats, debiased_square
+from dualfocal.metrics.bins import BinStats, debiased_square
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.ranks import (
     GRID,
@@ -118,8 +118,7 @@ def _p_value(bins: BinStats, null: Squares) -> float:
 def _occupied(bins: BinStats) -> BinStats:
     """Return the bins that are not empty, on the CPU."""
     full = (bins.count > 0).nonzero()[:, 0]
-    count, whole, units, correct = (getattr(bins, name)[full].cpu() for name in SUMS)
-    return BinStats(count, whole, units, correct, torch.cat([bins.edges[full], bins.edges[-1:]]).cpu())
+    return bins.map(lambda sums: sums[full].cpu(), torch.cat([bins.edges[full], bins.edges[-1:]]).cpu())
 
 
 def _calibrated_outcomes(

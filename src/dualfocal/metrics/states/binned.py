@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dualfocal._checks import check_count
 from dualfocal.metrics._wide import WideSum
-from dualfocal.metrics.bins import SUMS, BinStats, check_edges, equal_edges
+from dualfocal.metrics.bins import BinStats, check_edges, equal_edges
 from dualfocal.metrics.inference.label_counts import CellLabels
 from dualfocal.metrics.result import Evaluation, check_schema
 from dualfocal.metrics.rows import Array, as_rows
@@ -85,8 +85,7 @@ class BinnedPredictions(BinnedConfidences):
     @property
     def class_bins(self) -> BinStats:
         """Bins of the probabilities of all classes, ``(C, B)``."""
-        count, whole, units, correct = (getattr(self.classes, name).sum(1) for name in SUMS)
-        return BinStats.from_sums(count, units, correct, self.classes.edges, whole)
+        return self.classes.map(lambda sums: sums.sum(1))
 
     def labels(self, seed: int) -> CellLabels:
         """Return the counts of labels for the class-wise test."""

@@ -8,7 +8,7 @@ from scipy.special import digamma
 from torch import Tensor
 
 from dualfocal.metrics._sorting import quantile_positions
-from dualfocal.metrics.bins import ONE, SUMS, BinStats, to_units
+from dualfocal.metrics.bins import ONE, BinStats, to_units
 
 CELLS = 256  # per bin, and per split of a topmost cell
 SPLITS = 3  # of the topmost cell: most samples of a confident model lie there
@@ -56,10 +56,12 @@ def bins_of_cells(cells: BinStats, edges: Tensor) -> BinStats:
     """Merge the cells of each bin."""
     ends = CELLS * torch.arange(len(edges))
     ends[-1] = cells.num_bins
-    count, whole, units, correct = (
-        torch.cat([sums.new_zeros(1), sums.cumsum(0)])[ends].diff() for sums in (getattr(cells, name) for name in SUMS)
-    )
-    return BinStats.from_sums(count, units, correct, edges, whole)
+    return cells.map(lambda sums: _sums_between(sums, ends), edges)
+
+
+def _sums_between(values: Tensor, ends: Tensor) -> Tensor:
+    """Sum the values between consecutive indices."""
+    return torch.cat([values.new_zeros(1), values.cumsum(0)])[ends].diff()
 
 
 class Estimate(NamedTuple):
@@ -78,9 +80,9 @@ class CellConfidences:
 
     def __init__(self, cells: BinStats) -> None:
         full = cells.count > 0
-        self.count, self.whole, self.units, self.correct = (getattr(cells, name)[full].numpy() for name in SUMS)
-        upper = cells.edges[1:][full]
-        self.low, self.high = cells.edges[:-1][full].numpy(), upper.numpy()
+        self.low, upper = cells.edges[:-1][full].numpy(), cells.edges[1:][full]
+        self.cells = cells.map(lambda sums: sums[full], torch.cat([cells.edges[:1], upper]))
+        self.count, self.correct, self.high = self.cells.count.numpy(), self.cells.correct.numpy(), upper.numpy()
         self.top = to_units(upper).numpy()  # the largest number of units in each cell
         self.ends = self.count.cumsum()  # rank after the last sample of each cell
 
@@ -96,18 +98,14 @@ class CellConfidences:
 
     def mean_confidence(self, ranks: np.ndarray) -> np.ndarray:
         """Return the mean confidence of the samples between consecutive ranks, which must be ends of cells."""
-        bins = self._between(np.searchsorted(self.ends, ranks[1:]) + 1)
+        bins = self._merged(np.searchsorted(self.ends, ranks[1:]) + 1)
         mean: np.ndarray = bins.mean_confidence.numpy()
         return mean
 
-    def _between(self, ends: np.ndarray) -> BinStats:
+    def _merged(self, ends: np.ndarray) -> BinStats:
         """Merge cells: each bin ends before the cell of this index; the first begins with cell 0."""
-        count, whole, units, correct = (
-            torch.from_numpy(np.diff(np.concatenate([[0], sums.cumsum()])[ends], prepend=0))
-            for sums in (self.count, self.whole, self.units, self.correct)
-        )
-        edges = torch.from_numpy(np.concatenate([[0.0], self.high])[np.concatenate([[0], ends])])
-        return BinStats.from_sums(count, units, correct, edges, whole)
+        bounds = torch.from_numpy(np.concatenate([[0], ends]))
+        return self.cells.map(lambda sums: _sums_between(sums, bounds), self.cells.edges[bounds])
 
     def adaptive_bins(self, num_bins: int) -> tuple[BinStats, float]:
         """Return bins of equal mass, and a bound of the difference of their error to that from sorted samples.
@@ -124,7 +122,7 @@ class CellConfidences:
         # Rounding may move a quantile that is just below a sample to this sample.
         rank = np.minimum(first + (position - first > 1 - ROUNDING_OF_QUANTILE), len(self) - 1)
         cell = np.searchsorted(self.ends, rank, side="right")
-        bins = self._between(cell + 1)
+        bins = self._merged(cell + 1)
         low, high, several = np.zeros(num_bins - 1), np.zeros(num_bins - 1), 0.0
         for j in np.unique(cell[:-1]).tolist():
             quantiles = np.flatnonzero(cell[:-1] == j)
@@ -143,7 +141,7 @@ class CellConfidences:
 
     def _all_equal(self, j: int) -> bool:
         """Whether the sum of a cell shows that all its confidences equal its upper bound."""
-        return int(self.whole[j]) * ONE + int(self.units[j]) == int(self.count[j]) * int(self.top[j])
+        return int(self.cells.whole[j]) * ONE + int(self.cells.units[j]) == int(self.count[j]) * int(self.top[j])
 
     def aurc(self) -> Estimate:
         """Return the area under the risk-coverage curve, as if the samples of a cell were in random order.
