@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from dualfocal.metrics._wide import WideSum
-from dualfocal.metrics.bins import ONE, Binner, BinStats, equal_edges, scatter_sum
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.units import ONE, Binner, equal_edges, scatter_sum
 
 
 @dataclass(frozen=True)

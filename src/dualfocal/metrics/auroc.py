@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal._checks import check_level
-from dualfocal.metrics.rows import Array, as_tensor, cluster_codes
+from dualfocal.metrics.arrays import Array, as_tensor
+from dualfocal.metrics.rows import cluster_codes
 
 FEW = 5.0  # pairs out of order among the independent ones: with fewer, the variance of the placements says little
 

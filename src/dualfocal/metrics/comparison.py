@@ -11,6 +11,7 @@ from torch import Tensor
 from dualfocal._checks import check_level
 from dualfocal._table import Table
 from dualfocal.metrics._several import named_errors
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.evaluation import evaluate_rows, squared_error
 from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.inference.weight_summary import WeightSummary
@@ -18,7 +19,7 @@ from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.resampling import SLOW, Models, ShareDone, quantiles, resample
 from dualfocal.metrics.result import Evaluation, finite
-from dualfocal.metrics.rows import Array, as_rows, image_clusters
+from dualfocal.metrics.rows import as_rows, image_clusters
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.verdict import samples_text
 

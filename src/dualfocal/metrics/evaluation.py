@@ -10,6 +10,7 @@ import torch
 
 from dualfocal._checks import check_choice, check_count, check_level
 from dualfocal.metrics._sorting import SortedConfidences
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.bins import CONVENTIONS, BinStats
 from dualfocal.metrics.calibration import adaptive_error, top_bins
 from dualfocal.metrics.copies import copies_warning
@@ -22,7 +23,7 @@ from dualfocal.metrics.inference.top_label import Confidences, infer
 from dualfocal.metrics.inference.weights import summarize_weights, weighted_inference
 from dualfocal.metrics.resampling import quantiles, resample
 from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Array, Rows, as_rows, image_clusters
+from dualfocal.metrics.rows import Rows, as_rows, image_clusters
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import decompose, mean
 

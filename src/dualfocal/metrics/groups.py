@@ -12,12 +12,12 @@ from torch import Tensor
 
 from dualfocal._table import Table
 from dualfocal.metrics._several import tracked
+from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.copies import no_copies_warnings
 from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.inference.result import Inference
 from dualfocal.metrics.result import Evaluation, inference_of
-from dualfocal.metrics.rows import Array, as_tensor, class_targets
 
 MOST_GROUPS = 1000
 MOST_SHOWN = 20  # groups in a table

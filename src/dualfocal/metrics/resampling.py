@@ -8,18 +8,11 @@ from torch import Tensor
 
 from dualfocal.metrics._several import tracked
 from dualfocal.metrics._sorting import risk_coverage, tie_ends, tie_groups
-from dualfocal.metrics.bins import (
-    ONE,
-    Binner,
-    debiased_square,
-    equal_edges,
-    from_units,
-    scatter_sum,
-    weighted_debiased_square,
-)
+from dualfocal.metrics.bins import debiased_square, weighted_debiased_square
 from dualfocal.metrics.inference.cluster_noise import Grouping
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
+from dualfocal.metrics.units import ONE, Binner, equal_edges, from_units, scatter_sum
 
 DRAWS = 1000
 BLOCKS = 4096  # with more samples, random blocks of them are drawn, whose sums have the same variance

@@ -20,8 +20,9 @@ from torch import Tensor
 from dualfocal import kernels
 from dualfocal._tensors import wide_dtype
 from dualfocal.metrics._class_bins import ClassBins, ClassMoments, MomentBins
-from dualfocal.metrics.bins import ONE, BinStats, equal_edges, to_units
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.rows import FEW_CLASSES, ROUNDING, RowError, Rows, check_logits
+from dualfocal.metrics.units import ONE, equal_edges, to_units
 
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements per tile
 BLOCK = 1 << 14  # minimum number of rows whose per-row numbers are computed together

@@ -19,8 +19,8 @@ from typing import Any
 
 import dualfocal
 from dualfocal._files import atomic_path, check_place
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.monitor.verdict import monitor_verdict
-from dualfocal.metrics.rows import Array
 from dualfocal.report import classes, figures, provenance, tables
 from dualfocal.report.calibrated import DEFAULT, Calibration, calibrate
 from dualfocal.report.decision import Decision, decide

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from dualfocal._checks import check_choice, check_count
 from dualfocal.integrations.hf._causal_lm_head import CausalLM, evaluation_mode
 from dualfocal.integrations.hf._token_batches import IGNORED, TokenBatch, token_batches
-from dualfocal.metrics.bins import from_units
 from dualfocal.metrics.linear import CHUNK_BYTES
 from dualfocal.metrics.rows import Rows, check_target
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.states.token_confidences import TokenConfidences
 from dualfocal.metrics.states.token_result import TokenEvaluation
+from dualfocal.metrics.units import from_units
 
 HEADS = ("hidden", "logits")
 

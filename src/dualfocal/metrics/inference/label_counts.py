@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.metrics.bins import ONE, Binner, BinStats, equal_edges
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.inference.poisson_binomial import mid_p_value
 from dualfocal.metrics.rows import Rows, first_maximum
+from dualfocal.metrics.units import ONE, Binner, equal_edges
 
 FEW_CLASSES = 32  # up to this many, labels are drawn by one comparison per class, which is faster than a search
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 24  # labels drawn at a time; those of a CPU stay in its cache

@@ -6,11 +6,13 @@ from typing import Any, Self
 
 import torch
 
-from dualfocal.metrics.bins import ONE, SUMS, BinStats, equal_edges
+from dualfocal.metrics.arrays import Array
+from dualfocal.metrics.bins import SUMS, BinStats
 from dualfocal.metrics.calibration import top_bins
-from dualfocal.metrics.rows import Array, as_rows
+from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.states.binned import BinnedPredictions
+from dualfocal.metrics.units import ONE, equal_edges
 
 SCHEMA = 1
 PARTS = ("top", "classes")

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_choice, check_ignore_index
-from dualfocal.metrics.rows import INPUTS, ROUNDING, Array, Rows, as_rows, as_tensor, cluster_codes
+from dualfocal.metrics.arrays import Array, as_tensor
+from dualfocal.metrics.rows import INPUTS, ROUNDING, Rows, as_rows, cluster_codes
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from torch import Tensor
 from dualfocal._checks import check_count, check_level
 from dualfocal.metrics._several import tracked
 from dualfocal.metrics._sorting import SortedConfidences
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.inference.cluster_noise import ClusterNoise
 from dualfocal.metrics.inference.cluster_sums import RowClusterSums
@@ -39,7 +40,7 @@ from dualfocal.metrics.inference.top_label import fine_p_value
 from dualfocal.metrics.multilabel.entries import Entries, as_entries
 from dualfocal.metrics.multilabel.result import LabelEvaluation, MultilabelEvaluation
 from dualfocal.metrics.result import Evaluation, inference_of
-from dualfocal.metrics.rows import Array, Rows
+from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan, scan
 
 MOST_LABELS = 10_000

@@ -19,16 +19,17 @@ from torch import Tensor
 
 from dualfocal._checks import check_count, check_level
 from dualfocal.metrics._several import named_errors, tracked
+from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.auroc import Auroc, placements
-from dualfocal.metrics.bins import scatter_sum
 from dualfocal.metrics.comparison import LEAST, interval
 from dualfocal.metrics.copies import copies_warning
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.resampling import ShareDone, resample
-from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, image_clusters
+from dualfocal.metrics.rows import Rows, as_rows, image_clusters
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import tied_ranks, uncertainty
 from dualfocal.metrics.shift.scores import ShiftEvaluation, ShiftScores, severity_order
+from dualfocal.metrics.units import scatter_sum
 
 TEST = "test"
 SCORES = {"entropy": "entropy", "confidence": "max_prob"}  # what tells shifted from test samples

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from dualfocal.metrics._wide import WideSum
-from dualfocal.metrics.bins import ONE, BinStats, scatter_sum
+from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics.units import ONE, scatter_sum
 
 if TYPE_CHECKING:
     from dualfocal.metrics.states.binned import BinnedPredictions

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.metrics.bins import ONE, BinStats
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.inference import cluster_noise
 from dualfocal.metrics.inference.cluster_noise import Array, ClusterNoise, Grouping
 from dualfocal.metrics.inference.cluster_sums import COLUMNS, MOST_CELLS, ClusterSums
 from dualfocal.metrics.states.cells import CELLS, SPLITS
+from dualfocal.metrics.units import ONE
 
 Integers = NDArray[np.int64]
 Name = int | str

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from dualfocal._checks import check_count
 from dualfocal.metrics._wide import WideSum
-from dualfocal.metrics.bins import BinStats, check_edges, equal_edges
+from dualfocal.metrics.arrays import Array
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.inference.label_counts import CellLabels
 from dualfocal.metrics.result import Evaluation, check_schema
-from dualfocal.metrics.rows import Array, as_rows
+from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.states._binned_table import read_table, write_table
 from dualfocal.metrics.states.binned_confidences import (
@@ -24,6 +25,7 @@ from dualfocal.metrics.states.binned_confidences import (
     sums_of_scores,
 )
 from dualfocal.metrics.states.cells import fine_edges
+from dualfocal.metrics.units import check_edges, equal_edges
 
 MOST_EMPTY = 1 << 16  # classes of a table with fewer rows
 

@@ -8,7 +8,8 @@ from scipy.special import digamma
 from torch import Tensor
 
 from dualfocal.metrics._sorting import quantile_positions
-from dualfocal.metrics.bins import ONE, BinStats, to_units
+from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics.units import ONE, to_units
 
 CELLS = 256  # per bin, and per split of a topmost cell
 SPLITS = 3  # of the topmost cell: most samples of a confident model lie there

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_count
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.result import Evaluation, check_schema
-from dualfocal.metrics.rows import Array, cluster_names
+from dualfocal.metrics.rows import cluster_names
 from dualfocal.metrics.states._cluster_table import ClusterTable, Integers, Name, TableClusterSums, middle_starts
 from dualfocal.metrics.states.binned_confidences import BinnedConfidences, evaluate_binned
 

@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from dualfocal.metrics.bins import Binner, BinStats, equal_edges, to_units
-from dualfocal.metrics.rows import Array, as_tensor
+from dualfocal.metrics.arrays import Array, as_tensor
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.states.binned_confidences import BinnedConfidences, empty_cells, sums_of_scores
 from dualfocal.metrics.states.clustered import ClusteredState, names_and_codes
+from dualfocal.metrics.units import Binner, equal_edges, to_units
 
 
 class ClusteredConfidences(ClusteredState[BinnedConfidences]):

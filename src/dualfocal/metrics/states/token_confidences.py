@@ -24,10 +24,10 @@ from torch import Tensor
 
 from dualfocal._checks import check_count
 from dualfocal.metrics._several import tracked
+from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.groups import GroupEvaluation, draws_for_groups
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.result import check_schema, inference_of
-from dualfocal.metrics.rows import Array, as_tensor
 from dualfocal.metrics.states.clustered_confidences import ClusteredConfidences
 from dualfocal.metrics.states.token_result import TokenEvaluation
 
