@@ -21,11 +21,9 @@ from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.copies import no_copies_warnings
 from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.groups import draws_for_groups
-from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.result import Evaluation, inference_of
 from dualfocal.metrics.risk_coverage import RiskCoverage
-from dualfocal.metrics.verdict import confidence_verdict
 
 COVERAGES = (0.8, 0.9, 0.95)
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # names of positions; with more options, positions are not evaluated
@@ -168,13 +166,9 @@ class ChoiceEvaluation:
 
     def verdict(self) -> str:
         """Say whether the confidences and, if they were evaluated, the positions are calibrated."""
-        evaluation, inference = self.evaluation, self.evaluation.inference
-        if not evaluation.confidence_only or inference is None:
-            return evaluation.verdict([position.name for position in self.positions])
-        sentences = [confidence_verdict(evaluation, inference, inference.p_value <= SIGNIFICANCE)]
-        if inference.clusters is not None:
-            sentences.append(inference.clusters.sentence(evaluation.num_samples))
-        return " ".join(sentences)
+        # If positions are no classes, nothing is missing: only the confidence can be tested.
+        evaluation = replace(self.evaluation, confidence_only=False)
+        return evaluation.verdict([position.name for position in self.positions])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain content for JSON, as fractions."""

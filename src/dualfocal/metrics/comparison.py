@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.resampling import SLOW, Models, ShareDone, quantiles, resample
 from dualfocal.metrics.result import Evaluation, finite
-from dualfocal.metrics.rows import as_rows, image_clusters
+from dualfocal.metrics.rows import Rows, as_rows, image_clusters
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.verdict import samples_text
 
@@ -34,6 +34,14 @@ class Difference:
     b: float
     low: float  # ends of the interval of b - a
     high: float
+
+    @classmethod
+    def from_draws(cls, metric: str, a: float, b: float, draws: Tensor, level: float) -> Self:
+        """Make the interval from bootstrap draws of b - a.
+
+        The square root makes the draws of the debiased error skewed near 0, where plain quantiles cover best.
+        """
+        return cls(a, b, *interval(draws, None if metric == "debiased_ece" else b - a, level))
 
     @property
     def difference(self) -> float:
@@ -209,24 +217,28 @@ def compare(
                 sample_weight=sample_weight,
             )
             models.append((rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)))
-    if len(models[0][0]) < LEAST:
-        raise ValueError(f"a comparison needs at least {LEAST} samples, got {len(models[0][0])}")
-    num_clusters = models[0][0].num_clusters
-    if num_clusters is not None and num_clusters < LEAST:
-        raise ValueError(
-            f"a comparison needs at least {LEAST} clusters (images of dense predictions), got {num_clusters}; pass "
-            'clusters="none" only if the samples are independent'
-        )
+    check_enough_samples(models[0][0])
     evaluations = [evaluate_rows(rows, stats, num_bins) for rows, stats in models]
     drawn = resampled_metrics(models, evaluations, num_bins, seed=seed, progress=progress)
     differences = {}
     for name in METRICS:
-        if name == "mce":
-            continue
-        first, second = (float(getattr(e, name)) for e in evaluations)
-        draws = drawn[name][:, 1] - drawn[name][:, 0]
-        differences[name] = Difference(first, second, *interval(draws, centre_of(name, second - first), level))
-    return Comparison(evaluations[0], evaluations[1], differences, level, seed, num_clusters)
+        if name != "mce":
+            first, second = (float(getattr(evaluation, name)) for evaluation in evaluations)
+            draws = drawn[name][:, 1] - drawn[name][:, 0]
+            differences[name] = Difference.from_draws(name, first, second, draws, level)
+    return Comparison(evaluations[0], evaluations[1], differences, level, seed, models[0][0].num_clusters)
+
+
+def check_enough_samples(rows: Rows) -> None:
+    """Raise a ValueError if there are too few samples or clusters for a comparison."""
+    size = rows.num_clusters or len(rows)
+    if size < LEAST and rows.cluster is None:
+        raise ValueError(f"a comparison needs at least {LEAST} samples, got {size}")
+    if size < LEAST:
+        raise ValueError(
+            f"a comparison needs at least {LEAST} clusters (images of dense predictions), got {size}; pass "
+            'clusters="none" only if the samples are independent'
+        )
 
 
 def resampled_metrics(
@@ -249,14 +261,6 @@ def resampled_metrics(
     shift = squared.mean(0) - torch.tensor(estimates, dtype=squared.dtype, device="cpu")
     drawn["debiased_ece"] = (squared - shift).clamp_min(0).sqrt()
     return drawn
-
-
-def centre_of(name: str, difference: float) -> float | None:
-    """Return the centre for :func:`interval`.
-
-    The square root makes the draws of the debiased error skewed near 0, where plain quantiles cover best.
-    """
-    return None if name == "debiased_ece" else difference
 
 
 def interval(draws: Tensor, centre: float | None, level: float) -> tuple[float, float]:

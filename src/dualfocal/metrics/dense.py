@@ -13,7 +13,6 @@ from dualfocal._checks import check_count
 from dualfocal._table import Table, printable
 from dualfocal.metrics._several import named_errors
 from dualfocal.metrics.result import Evaluation, finite
-from dualfocal.metrics.rows import VOID
 from dualfocal.metrics.states.binned import BinnedPredictions
 from dualfocal.metrics.states.clustered_predictions import ClusteredPredictions
 
@@ -135,7 +134,6 @@ def _add(
 ) -> None:
     """Add an image."""
     labels = np.asarray(target).astype(np.int64)
-    check_void(name, labels, len(values), ignored)
     near = None if result.width is None else near_boundary(values.argmax(0), result.width)
     sums = np.zeros(3)
     for part, state in result.parts.items():
@@ -149,15 +147,6 @@ def _add(
             sums += [float(x.sum()) for x in (bins.count, bins.confidence, bins.correct)]
     if sums[0]:
         result.images.append(ImageGap(name, int(sums[0]), sums[1] / sums[0], sums[2] / sums[0]))
-
-
-def check_void(name: str, labels: NDArray[Any], num_classes: int, ignore_index: int) -> None:
-    """Raise an IndexError with a remedy if 255, the usual label of pixels without a class, is not ignored."""
-    if num_classes <= VOID and ignore_index != VOID and bool((labels == VOID).any()):
-        raise IndexError(
-            f"{name}: label {VOID} is out of range: there are {num_classes} classes. Masks usually mark pixels without "
-            f"a class by {VOID}: leave them out with --ignore-index {VOID} (in Python: ignore_index={VOID})"
-        )
 
 
 def near_boundary(classes: NDArray[Any], width: int) -> NDArray[np.bool_]:

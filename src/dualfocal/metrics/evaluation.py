@@ -214,7 +214,7 @@ def evaluate_rows(
         inference=inferred,
         positive=rows.positive,
     )
-    return result if rows.weight is None else replace(result, weights=summarize_weights(rows))
+    return replace(result, weights=summarize_weights(rows))
 
 
 def squared_error(rows: Rows, stats: Scan, bins: BinStats) -> float:

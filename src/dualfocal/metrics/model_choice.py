@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dualfocal.metrics.comparison import LEAST, Difference, centre_of, interval, resampled_metrics
+from dualfocal.metrics.comparison import Difference, check_enough_samples, resampled_metrics
 from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.inference.weight_summary import WeightSummary
 from dualfocal.metrics.registry import METRICS
@@ -168,10 +168,7 @@ def choose_model(
     for name, other in zip(names[1:], rows[1:], strict=True):
         if not same_samples(rows[0], other):
             raise ValueError(f"{names[0]} and {name} were scored on different samples: their labels or weights differ")
-    size = rows[0].num_clusters or len(rows[0])
-    if size < LEAST:
-        unit = "samples" if rows[0].cluster is None else "clusters"
-        raise ValueError(f"a comparison needs at least {LEAST} {unit}, got {size}")
+    check_enough_samples(rows[0])
     scored = list(zip(rows, scans, strict=True))
     drawn = resampled_metrics(scored, evaluations, num_bins, seed=seed, slow=("aurc",), progress=progress)
     best = min(range(len(names)), key=lambda i: (evaluations[i].nll, evaluations[i].error))
@@ -182,15 +179,14 @@ def choose_model(
         for i, name in enumerate(names):
             if i == best:
                 continue
-            difference = values[i] - values[best]
             if errors is None:
                 draws = drawn[metric][:, i] - drawn[metric][:, best]
-                ends = interval(draws, centre_of(metric, difference), level)
-            elif math.isfinite(difference):
-                ends = difference - float(errors[best, i]), difference + float(errors[best, i])
+                difference = Difference.from_draws(metric, values[best], values[i], draws, level)
             else:
-                ends = -math.inf, math.inf
-            differences[name][metric] = Difference(values[best], values[i], *ends)
+                change, half = values[i] - values[best], float(errors[best, i])
+                ends = (change - half, change + half) if math.isfinite(change) else (-math.inf, math.inf)
+                difference = Difference(values[best], values[i], *ends)
+            differences[name][metric] = difference
     return ModelChoice(
         names[best], differences, len(rows[0]), level, seed, rows[0].num_clusters, evaluations[0].weights
     )
