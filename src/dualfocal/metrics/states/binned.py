@@ -47,6 +47,11 @@ class BinnedPredictions(BinnedConfidences):
         infinite_nll: number of samples whose negative log-likelihood is infinite.
         brier: sum of the Brier scores of the samples, in units of 2^-32.
 
+    Attributes:
+        bins: bins of the confidence of the predicted class, for ECE and reliability diagram.
+        num_bins: number of bins of the calibration errors.
+        num_samples: number of samples.
+
     >>> import torch
     >>> logits, target = torch.tensor([[2.0, 1.0], [0.0, 3.0], [4.0, 0.0]]), torch.tensor([0, 0, 1])
     >>> first = BinnedPredictions.from_predictions(logits[:2], target[:2])

@@ -13,8 +13,9 @@ from dualfocal.metrics.units import Binner, equal_edges, to_units
 class ClusteredConfidences(ClusteredState[BinnedConfidences]):
     """Sums of the confidences of predicted classes in clusters, for predictions with very many classes.
 
-    ``update`` adds samples; ``a + b`` merges two states, whether their clusters are the same or not. Metrics that need
-    all class probabilities are NaN.
+    ``update`` adds samples; ``a + b`` merges two states, whether their clusters are the same or not. ``evaluate``
+    computes the metrics; those that need all class probabilities are NaN. ``to_dict`` and ``from_dict`` write and read
+    the state as JSON.
 
     Args:
         num_bins: number of bins of the calibration errors.

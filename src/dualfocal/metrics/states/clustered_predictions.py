@@ -16,6 +16,7 @@ class ClusteredPredictions(ClusteredState[BinnedPredictions]):
 
     ``update`` adds the samples of one cluster; ``a + b`` merges two states, whether their clusters are the same or not.
     ``evaluate`` computes what ``evaluate(logits, target, clusters=...)`` computes from the samples themselves.
+    ``to_dict`` and ``from_dict`` write and read the state as JSON.
 
     Args:
         num_bins: number of bins of the calibration errors.
