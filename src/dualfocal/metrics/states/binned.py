@@ -30,7 +30,7 @@ from dualfocal.metrics.units import check_edges, equal_edges
 MOST_EMPTY = 1 << 16  # classes of a table with fewer rows
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BinnedPredictions(BinnedConfidences):
     """What an evaluation needs of a set of predictions, in whole numbers.
 

@@ -22,7 +22,7 @@ SCHEMA = 1
 LARGEST_NLL = 2.0**31  # of a sample; larger values count as infinite
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BinnedConfidences:
     """What an evaluation of the predicted class needs of a set of predictions, in whole numbers.
 
@@ -163,7 +163,7 @@ def evaluate_binned(
         inferred = infer_both(samples, bins, adaptive, labels, level=level, draws=draws, seed=seed)
         if clusters is not None:
             inferred = cluster_inference(inferred, clusters, labels, bins, adaptive)
-    aurc, scale = samples.aurc(), ONE * state.num_samples
+    (aurc, aurc_bound), scale = samples.aurc(), ONE * state.num_samples
     nll, brier = (math.nan if total is None else total / scale for total in (state.nll, state.brier))
     return evaluate_bins(
         bins,
@@ -172,10 +172,10 @@ def evaluate_binned(
         error=state.error,
         nll=nll + math.inf if state.infinite_nll else nll,
         brier=brier,
-        aurc=aurc.value,
+        aurc=aurc,
         adaptive_ece=float(adaptive.ece()),
         inference=inferred,
-        bounds={"aurc": aurc.bound, "adaptive_ece": adaptive_bound},
+        bounds={"aurc": aurc_bound, "adaptive_ece": adaptive_bound},
     )
 
 

@@ -1,7 +1,5 @@
 """Fine cells of confidences, nested in the bins: they stand in for sorted samples where no sample is kept."""
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from scipy.special import digamma
@@ -63,13 +61,6 @@ def bins_of_cells(cells: BinStats, edges: Tensor) -> BinStats:
 def _sums_between(values: Tensor, ends: Tensor) -> Tensor:
     """Sum the values between consecutive indices."""
     return torch.cat([values.new_zeros(1), values.cumsum(0)])[ends].diff()
-
-
-class Estimate(NamedTuple):
-    """A metric from cells, and a proven bound of its difference to the metric from sorted samples."""
-
-    value: float
-    bound: float
 
 
 class CellConfidences:
@@ -144,12 +135,12 @@ class CellConfidences:
         """Whether the sum of a cell shows that all its confidences equal its upper bound."""
         return int(self.cells.whole[j]) * ONE + int(self.cells.units[j]) == int(self.count[j]) * int(self.top[j])
 
-    def aurc(self) -> Estimate:
+    def aurc(self) -> tuple[float, float]:
         """Return the area under the risk-coverage curve, as if the samples of a cell were in random order.
 
-        In the best order, the right predictions of each cell come first, in the worst order the wrong ones: the area
-        from sorted samples lies between these two. (Samples whose confidences differ by the rounding of float64 count
-        as equal there, also if they lie in two cells.)
+        Also return a bound of the difference to the area from sorted samples, which lies between that of the best and
+        that of the worst order: there, the right or the wrong predictions of each cell come first. (Samples whose
+        confidences differ by the rounding of float64 count as equal, also if they lie in two cells.)
         """
         count, wrong = (x[::-1].astype(np.float64) for x in (self.count, self.count - self.correct))
         n, w = count.cumsum() - count, wrong.cumsum() - wrong  # samples, and wrong ones, that are more confident
@@ -159,7 +150,7 @@ class CellConfidences:
         best += (w + wrong - n - count) * _reciprocals(n + count - wrong, wrong)
         worst = wrong + (w - n) * _reciprocals(n, wrong) + (w + wrong) * _reciprocals(n + wrong, count - wrong)
         value, low, high = (float(area.sum()) / len(self) for area in (even, best, worst))
-        return Estimate(value, max(value - low, high - value, 0.0) + ROUNDING)
+        return value, max(value - low, high - value, 0.0) + ROUNDING
 
 
 def _largest_change(gaps: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:
