@@ -27,7 +27,7 @@ def fine_edges(edges: Tensor) -> Tensor:
     four levels of the last bin, the number there is ``256 (B - 1)`` plus k1, if k1 < 255; plus 255 + k2, if k2 < 255;
     plus 510 + k3, if k3 < 255; or plus 765 + k4.
 
-    >>> from dualfocal.metrics.bins import equal_edges
+    >>> from dualfocal.metrics.units import equal_edges
     >>> edges = fine_edges(equal_edges(1))
     >>> len(edges), edges[1].item() * 256, (1 - edges[-3:]).mul(2**32).tolist()
     (1022, 1.0, [2.0, 1.0, 0.0])
