@@ -134,7 +134,9 @@ class TokenConfidences:
                 here = index == group
                 clusters = names if isinstance(names, int | str) else names[here.numpy()]
                 part = {name: column[here] for name, column in columns.items()}
-                states.setdefault(group, ClusteredConfidences(self.num_bins)).update(clusters=clusters, **part)
+                if group not in states:
+                    states[group] = ClusteredConfidences(self.num_bins)
+                states[group].update(clusters=clusters, **part)
 
     def __add__(self, other: Self) -> Self:
         if not isinstance(other, TokenConfidences):
