@@ -7,17 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dualfocal.metrics.inference import ranks
 from dualfocal.metrics.inference.cluster_noise import LEAST
-from dualfocal.metrics.inference.ranks import (
-    GRID,
-    SHAPES,
-    Array,
-    detectable_size,
-    last_rank,
-    power,
-    size_grid,
-    unified_interval,
-)
+from dualfocal.metrics.inference.ranks import Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +47,7 @@ class GapDraws:
     @property
     def p_value(self) -> float:
         """Share of draws as extreme as the data, by the squares of all bins or of a single bin."""
-        return last_rank(self.squares(np.concatenate([self.null, self.gap[None]])))
+        return ranks.last_rank(self.squares(np.concatenate([self.null, self.gap[None]])))
 
     def squares(self, gaps: Array) -> tuple[Array, Array]:
         """Return the square over all bins, and that of a single bin, of each draw of the gaps."""
@@ -72,21 +64,23 @@ class GapDraws:
         gap, n = self.gap / self.count, self.total
         spread = float(self._debiased(self.noise).std())
         linear = 4 * float((gap**2 * self.variance).sum()) / n**2
-        sizes = size_grid(self.observed, spread, linear, float((self.count * gap**2).sum()), n)
-        shape = (self.gap + self.noise[::-1][:SHAPES]) / self.count  # reversed: no shape with the noise of its draw
+        sizes = ranks.size_grid(self.observed, spread, linear, float((self.count * gap**2).sum()), n)
+        shape = (
+            self.gap + self.noise[::-1][: ranks.SHAPES]
+        ) / self.count  # reversed: no shape with the noise of its draw
         shape /= np.sqrt((self.count * shape**2).sum(1, keepdims=True) / n + LEAST)
         shift = np.resize(shape, self.noise.shape) * self.count
         statistic = np.stack([self._debiased(theta * shift + self.noise) for theta in sizes])
-        low, high = unified_interval(sizes, torch.from_numpy(statistic), self.observed, spread, p_value, alpha)
+        low, high = ranks.unified_interval(sizes, torch.from_numpy(statistic), self.observed, spread, p_value, alpha)
         return low, min(high, 1.0)
 
     def detectable(self, significance: float) -> float:
         """Return the gap, the same in every bin, that the test detects in 80 % of the draws."""
         limits = [float(np.quantile(square, 1 - significance)) for square in self.squares(self.noise)]
         widest = 4 * math.sqrt(max(limits[0] / self.total, limits[1] / self.total**2))
-        sizes = min(1.0, widest) * np.linspace(0, 1, GRID) ** 2
+        sizes = min(1.0, widest) * np.linspace(0, 1, ranks.GRID) ** 2
         detected = []
         for size in sizes:
             null = self.squares(self.noise + size * self.carried)  # a wild bootstrap draws the gap, too
-            detected.append(power(self.squares(self.noise + size * self.count), null, significance))
-        return detectable_size(sizes, np.array(detected))
+            detected.append(ranks.power(self.squares(self.noise + size * self.count), null, significance))
+        return ranks.detectable_size(sizes, np.array(detected))

@@ -36,17 +36,9 @@ import torch
 from torch import Tensor
 
 from dualfocal.metrics.bins import BinStats, debiased_square
+from dualfocal.metrics.inference import ranks
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
-from dualfocal.metrics.inference.ranks import (
-    GRID,
-    SHAPES,
-    Array,
-    detectable_size,
-    last_rank,
-    power,
-    size_grid,
-    unified_interval,
-)
+from dualfocal.metrics.inference.ranks import Array
 from dualfocal.metrics.inference.result import Inference, noise_floor
 
 DRAWS = 1000  # draws of outcomes for floor and p-value
@@ -112,7 +104,7 @@ def fine_p_value(samples: Confidences, bins: BinStats, *, draws: int, seed: int 
 def _p_value(bins: BinStats, null: Squares) -> float:
     """Return the share of draws, the data among them, that are as extreme as the data."""
     observed = _squares(bins, bins.correct[None])
-    return last_rank([np.concatenate(pair) for pair in zip(null, observed, strict=True)])
+    return ranks.last_rank([np.concatenate(pair) for pair in zip(null, observed, strict=True)])
 
 
 def _occupied(bins: BinStats) -> BinStats:
@@ -186,12 +178,14 @@ def _interval(
     n, accuracy, gap = float(count.sum()), bins.accuracy.numpy(), bins.gap.numpy() / count
     spread = float(null.std())  # 0 if the model is always certain
     linear = 4 * (count * gap**2 * accuracy * (1 - accuracy)).sum() / n**2
-    sizes = size_grid(observed, spread, linear, (count * gap**2).sum(), n)
-    likely = rng.beta(correct + 0.5, count - correct + 0.5, size=(SHAPES, len(count)))  # accuracies, by Jeffreys' prior
+    sizes = ranks.size_grid(observed, spread, linear, (count * gap**2).sum(), n)
+    likely = rng.beta(
+        correct + 0.5, count - correct + 0.5, size=(ranks.SHAPES, len(count))
+    )  # accuracies, by Jeffreys' prior
     shape = bins.mean_confidence.numpy() - likely
     shape /= np.sqrt((count * shape**2).sum(1, keepdims=True) / n)
-    outcomes, theta = _shifted(bins, sizes[:, None, None] * shape, max(1, _grid_draws(bins) // SHAPES), rng)
-    return unified_interval(theta, _debiased(bins, outcomes), observed, spread, p_value, alpha)
+    outcomes, theta = _shifted(bins, sizes[:, None, None] * shape, max(1, _grid_draws(bins) // ranks.SHAPES), rng)
+    return ranks.unified_interval(theta, _debiased(bins, outcomes), observed, spread, p_value, alpha)
 
 
 def _grid_draws(bins: BinStats) -> int:
@@ -209,6 +203,6 @@ def _detectable(bins: BinStats, null: Squares, significance: float, rng: np.rand
     sign = 1.0 if float(bins.confidence.sum()) / n >= 0.5 else -1.0
     excess = max(float(square.quantile(1 - significance)) - float(square.mean()), 0.0) + 2 * float(square.std())
     widest = min(1.0, 3 * math.sqrt(excess) + 10 / n)  # from S alone, which makes it wide enough
-    sizes = sign * widest * np.linspace(0, 1, GRID)[:, None, None] ** 2 * np.ones(bins.num_bins)
+    sizes = sign * widest * np.linspace(0, 1, ranks.GRID)[:, None, None] ** 2 * np.ones(bins.num_bins)
     outcomes, theta = _shifted(bins, sizes, _grid_draws(bins) // 2, rng)
-    return detectable_size(theta, power(_squares(bins, outcomes), null, significance))
+    return ranks.detectable_size(theta, ranks.power(_squares(bins, outcomes), null, significance))
